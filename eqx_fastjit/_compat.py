@@ -1,0 +1,189 @@
+"""Every private JAX, jaxlib and Equinox name that this library touches.
+
+No other file may import from `jax._src`, `jaxlib` or `equinox._*` (the linter bans it).
+Each name is looked up once, by a *probe*; where a probe fails the caller gets `None`
+(or a stand-in) and takes the portable route instead, which uses public APIs only.
+"""
+
+import importlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.errors
+
+
+class MissingPrivateName(Exception):
+    """A private name that the C++ route needs is not there in this JAX."""
+
+
+def resolve(path: str) -> Any:
+    """The object at `"package.module:attribute.attribute"`.
+
+    Raises `MissingPrivateName` if any part of it is absent. This is the single
+    doorway to private names, so that a test can take each of them away in turn.
+    """
+    module_name, _, attributes = path.partition(":")
+    try:
+        out = importlib.import_module(module_name)
+        for attribute in attributes.split("."):
+            out = getattr(out, attribute)
+    except (ImportError, AttributeError) as e:
+        raise MissingPrivateName(path) from e
+    return out
+
+
+# What the C++ route is made of: the field of `Cpp` and where the object lives.
+CPP_NAMES = {
+    "make_dispatcher": "jaxlib._jax:pjit",
+    "make_cache": "jaxlib._jax:PjitFunctionCache",
+    "make_registry": "jaxlib._jax:pytree.PyTreeRegistry",
+    "shard_arg": "jax._src.interpreters.pxla:cc_shard_arg",
+    "node_entries": "jax._src.tree_util:_registry",
+    "dispatch_registry": "jax._src.tree_util:dispatch_registry",
+    "default_registry": "jax._src.tree_util:default_registry",
+}
+# Methods that the objects above must have.
+_REGISTRY_METHODS = (
+    "register_node",
+    "register_dataclass_node",
+    "flatten",
+    "flatten_one_level",
+)
+_DISPATCHER_METHODS = ("_cache_miss", "_clear_cache")
+
+
+class Cpp(NamedTuple):
+    """jaxlib's C++ dispatcher and its parts (JAX 0.10's names)."""
+
+    make_dispatcher: Callable[..., Any]
+    make_cache: Callable[..., Any]
+    make_registry: Callable[..., Any]
+    shard_arg: Callable[..., Any]
+    node_entries: dict[type, Any]
+    dispatch_registry: Any
+    default_registry: Any
+
+
+def probe_cpp() -> Cpp:
+    """The parts of the C++ route; raises `MissingPrivateName` if one is absent."""
+    cpp = Cpp(**{field: resolve(path) for field, path in CPP_NAMES.items()})
+    for method in _REGISTRY_METHODS:
+        resolve(f"{CPP_NAMES['make_registry']}.{method}")
+    jitted = jax.jit(_identity)
+    for method in _DISPATCHER_METHODS:
+        if not hasattr(jitted, method):
+            raise MissingPrivateName(f"jax.jit(...).{method}")
+    return cpp
+
+
+def _identity(x):
+    return x
+
+
+class FastpathUnavailable(Exception):
+    """JAX gave no fast-path record for a call."""
+
+
+def call_with_fastpath(jitted: Any, args: Iterable[Any]) -> tuple[Any, Any]:
+    """Call a `jax.jit`-ed function as its own dispatcher does on a cache miss.
+
+    Returns the outputs and the record from which the dispatcher repeats the call
+    without Python (`None` where JAX says that it must not be repeated so).
+    """
+    try:
+        cache_miss = jitted._cache_miss
+    except AttributeError:
+        # `EQX_ON_ERROR=breakpoint` makes Equinox replace `jax.jit` by a plain function.
+        return jitted(*args), None
+    out, fastpath, needs_rebuild = cache_miss(*args)
+    return out, None if needs_rebuild else fastpath
+
+
+def replace_out_treedef(fastpath: Any, treedef: Any) -> Any:
+    """The same fast-path record, with another structure for the outputs."""
+    return fastpath._replace(out_pytree_def=treedef)
+
+
+def instance_dict_descriptor() -> Any:
+    """The descriptor behind `module.__dict__`.
+
+    Reading it directly skips `Module.__getattribute__`, which is a Python function.
+    """
+    for cls in eqx.Module.__mro__:
+        descriptor = vars(cls).get("__dict__")
+        if type(descriptor).__name__ == "getset_descriptor":
+            return descriptor
+    raise MissingPrivateName("equinox.Module.__dict__")
+
+
+def hide_from_tracebacks(filename: str) -> None:
+    """Leave the frames of a file of ours out of JAX's filtered tracebacks."""
+    try:
+        register_exclusion = resolve("jax._src.traceback_util:register_exclusion")
+    except MissingPrivateName:
+        return
+    register_exclusion(filename)
+
+
+hide_from_tracebacks(__file__)
+
+
+# --- Equinox -------------------------------------------------------------------------
+
+try:
+    JaxRuntimeError: type[Exception] = jax.errors.JaxRuntimeError
+except AttributeError:  # before JAX 0.4.34
+    JaxRuntimeError = RuntimeError
+
+EquinoxRuntimeError: type[RuntimeError] = eqx.EquinoxRuntimeError
+
+
+def last_error_info() -> tuple[str, list[bytes | str]] | None:
+    """Message and trace-time stack of the last `eqx.error_if` that fired."""
+    try:
+        return resolve("equinox._jit:last_error_info")
+    except MissingPrivateName:
+        return None
+
+
+def runtime_error_template() -> str:
+    """Equinox's text around the message and the stack of a runtime error."""
+    try:
+        return resolve("equinox._jit:_on_error_msg")
+    except MissingPrivateName:
+        return (
+            "Above is the stack outside of JIT. Below is the stack inside of JIT:\n"
+            "{stack}\nequinox.EquinoxRuntimeError: {msg}\n"
+        )
+
+
+def on_clear_caches(clear: Callable[[], None]) -> None:
+    """Have `eqx.clear_caches()` call `clear` too."""
+    try:
+        resolve("equinox._caches:cache_clears").append(clear)
+    except MissingPrivateName:
+        pass
+
+
+class _QuietEquinoxErrors(logging.Filter):
+    """Drops JAX's "pure_callback failed" record when Equinox itself raised.
+
+    The user gets an `EquinoxRuntimeError` for it; the record would be a second and less
+    readable report. Records of other failing callbacks pass.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        exc_info = record.exc_info
+        if not exc_info or exc_info[0] is None:
+            return True
+        return exc_info[0].__name__ != "_EquinoxRuntimeError"
+
+
+def silence_equinox_callback_log() -> None:
+    """Add the filter, once per process: not on every call, as Equinox does it."""
+    logger = logging.getLogger("jax._src.callback")
+    if not any(type(f) is _QuietEquinoxErrors for f in logger.filters):
+        logger.addFilter(_QuietEquinoxErrors())

@@ -1,0 +1,560 @@
+"""From a call to a compiled program.
+
+A *function* (`JittedFunction`) is what one user callable under one set of options
+becomes. It keeps a *program* for each distinct key: a `jax.jit` of a function of the
+call's arrays alone, everything else being fixed. Two routes lead from a call to its
+program:
+
+- portable: take the call apart (`_structure.py`), look the program up, call it;
+- C++: jaxlib's dispatcher does all of that, given our registries (`_nodes.py`). On a
+  call that it has not met, it asks `JittedFunction.miss`, which goes the portable way
+  and hands back the record from which the dispatcher repeats the call by itself.
+"""
+
+import contextlib
+import inspect
+import os
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.tree_util as jtu
+
+from . import _compat
+from ._errors import explain_runtime_error
+from ._nodes import Nodes
+from ._signature import Spec
+from ._structure import (
+    ARRAY_TYPES,
+    DYNAMIC,
+    has_odd_dict_keys,
+    ResultInfo,
+    ResultNode,
+    StaticLeafError,
+    Structure,
+    take_apart,
+    treedef_token,
+)
+
+
+_compat.hide_from_tracebacks(__file__)
+
+# Programs kept for one function; beyond, the one unused for longest is dropped.
+_MAX_PROGRAMS = 4096
+# Entries of the dispatcher's cache, over all functions. (JAX uses the same number.)
+_CPP_CACHE_SIZE = 8192
+
+
+class Options(NamedTuple):
+    """What was passed to `filter_jit` beside the function."""
+
+    donate_first: bool = False
+    donate_rest: bool = False
+    filter_warning: bool = False
+    # Sorted `(name, value)` pairs for `jax.jit`.
+    jit_kwargs: tuple[tuple[str, Any], ...] = ()
+    in_shardings: Any = None
+    out_shardings: Any = None
+
+
+# --- which route ---------------------------------------------------------------------
+
+_ROUTES = ("auto", "cpp", "portable")
+_lock = threading.Lock()
+_state: dict[str, Any] = {}
+
+
+def _choose_route() -> Nodes | None:
+    wanted = os.environ.get("EQX_FASTJIT_ROUTE", "auto")
+    if wanted not in _ROUTES:
+        raise ValueError(
+            f"EQX_FASTJIT_ROUTE={wanted!r} is not a route; expected one of "
+            f"{', '.join(map(repr, _ROUTES))}."
+        )
+    if wanted == "portable":
+        return None
+    try:
+        return Nodes(_compat.probe_cpp())
+    except Exception as e:
+        reason = f"{type(e).__name__}: {e}"
+        if wanted == "cpp":
+            raise RuntimeError(
+                "EQX_FASTJIT_ROUTE=cpp, but the C++ route is not available with JAX "
+                f"{jax.__version__} ({reason})."
+            ) from e
+        warnings.warn(
+            f"eqx_fastjit does not know this JAX ({jax.__version__}; {reason}) and "
+            "takes the portable route: results are the same, calls are slower.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+def nodes() -> Nodes | None:
+    """The registries of the C++ route, or `None` on the portable route.
+
+    Decided when the first function is wrapped, so that importing this library costs
+    nothing and cannot fail.
+    """
+    try:
+        return _state["nodes"]
+    except KeyError:
+        with _lock:
+            if "nodes" not in _state:
+                chosen = _choose_route()
+                if chosen is not None:
+                    _state["cache"] = chosen.cpp.make_cache(capacity=_CPP_CACHE_SIZE)
+                _compat.silence_equinox_callback_log()
+                _compat.on_clear_caches(clear_all_programs)
+                _state["nodes"] = chosen
+        return _state["nodes"]
+
+
+def route() -> str:
+    """The route in use, `"cpp"` or `"portable"`."""
+    return "portable" if nodes() is None else "cpp"
+
+
+# --- programs ------------------------------------------------------------------------
+
+
+class _Flat:
+    """The function that JAX traces: arrays in, arrays out.
+
+    An object rather than a function, so that JAX's logs can name the user's function
+    without this holding on to it: `__wrapped__` goes through weak references.
+    """
+
+    def __init__(
+        self, function: "JittedFunction", structure: Structure, n_arrays: int
+    ):
+        self.function = weakref.ref(function)
+        self.structure = structure
+        self.__name__ = function.name
+        self.__qualname__ = function.qualname
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        self.__signature__ = inspect.Signature(
+            [inspect.Parameter(f"array{i}", kind) for i in range(n_arrays)]
+        )
+
+    @property
+    def __wrapped__(self) -> Any:
+        function = self.function()
+        source = None if function is None else function.source()
+        if source is None:
+            raise AttributeError("__wrapped__")
+        return source
+
+    def __call__(self, *arrays: Any) -> Any:
+        __tracebackhide__ = True
+        function = self.function()
+        assert function is not None
+        out = function.call_python(*self.structure.rebuild(arrays))
+        leaves, treedef = jtu.tree_flatten(out)
+        is_array = [isinstance(leaf, ARRAY_TYPES) for leaf in leaves]
+        out_arrays = [x for x, dynamic in zip(leaves, is_array, strict=True) if dynamic]
+        kept = [
+            DYNAMIC if dynamic else x for x, dynamic in zip(leaves, is_array, strict=True)
+        ]
+        node = ResultNode(ResultInfo(Structure(treedef, tuple(kept))))
+        if function.options.out_shardings is None:
+            return out_arrays, node
+        # The user's own structure, for which the shardings are a prefix.
+        only_arrays = [
+            x if dynamic else None for x, dynamic in zip(leaves, is_array, strict=True)
+        ]
+        return jtu.tree_unflatten(treedef, only_arrays), node
+
+
+class Program:
+    """One key of one function: `jitted` takes the arrays of a call, by position."""
+
+    __slots__ = ("jitted", "structure", "tokens")
+
+    def __init__(self, jitted: Any, structure: Structure, tokens: tuple[Any, ...]):
+        self.jitted = jitted
+        self.structure = structure
+        self.tokens = tokens
+
+    def calls_back(self, arrays: Sequence[Any]) -> bool:
+        """Whether a run on such arrays calls back into Python."""
+        try:
+            traced = self.jitted.trace(*arrays)
+        except AttributeError:
+            return True  # `jax.jit` has been replaced: be on the safe side
+        return has_host_callbacks(traced.jaxpr)
+
+
+def has_host_callbacks(jaxpr: Any) -> bool:
+    """Whether running a jaxpr calls back into Python, which may raise."""
+    seen: set[int] = set()
+    pending = [jaxpr]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, tuple | list):
+            pending.extend(value)
+            continue
+        value = getattr(value, "jaxpr", value)  # closed or open
+        if not hasattr(value, "eqns") or id(value) in seen:
+            continue
+        seen.add(id(value))  # alive, as `jaxpr` is
+        for equation in value.eqns:
+            name = equation.primitive.name
+            if name.endswith("callback") or name == "debug_print":
+                return True
+            pending.extend(equation.params.values())
+    return False
+
+
+class JittedFunction:
+    """One user callable under one set of options."""
+
+    def __init__(
+        self,
+        fun: Any,
+        spec: Spec,
+        options: Options,
+        names: tuple[str, str],
+        *,
+        with_fun: bool,
+    ):
+        self.spec = spec
+        self.options = options
+        self.name, self.qualname = names
+        self.with_fun = with_fun
+        # Weak: this lives in a table whose entries die with their function.
+        self.fun = None if with_fun else weakref.ref(fun)
+        self.source = _weak_source(fun)
+        self.programs: dict[Any, Program] = {}
+        self.lock = threading.Lock()
+        # Marks our frame in the stacks that `eqx.error_if` records while tracing, to
+        # tell the stack inside of JIT from that outside.
+        self.jit_id = os.urandom(16)
+        self.nodes = nodes()
+        self.failed_in_miss = False
+        if self.nodes is None:
+            self.dispatcher = None
+            self.dispatch: Callable[..., Any] = self.call
+        else:
+            self.dispatcher = self.dispatch = self.make_dispatcher(self.nodes)
+        _functions.add(self)
+
+    def make_dispatcher(self, nodes: Nodes) -> Any:
+        this = weakref.ref(self)
+
+        def miss(*values: Any) -> Any:
+            __tracebackhide__ = True
+            function = this()
+            assert function is not None
+            return function.miss(values)
+
+        def without_jit(*values: Any) -> Any:
+            # `jax.disable_jit()`. Containers are copied, as they are otherwise.
+            function = this()
+            assert function is not None
+            return function.call_python(*jtu.tree_map(lambda x: x, values))
+
+        dispatcher = nodes.cpp.make_dispatcher(
+            self.name,
+            without_jit,
+            miss,
+            [],
+            [],
+            (),
+            nodes.arguments,
+            nodes.cpp.shard_arg,
+            _state["cache"],
+        )
+        # Where `jax.debug_nans` looks for a function to run again, op by op.
+        dispatcher._fun = without_jit
+        return dispatcher
+
+    # --- calling ---
+
+    def call_python(self, *values: Any) -> Any:
+        """Call the user's function itself, on one value per parameter."""
+        __tracebackhide__ = True
+        if self.fun is None:
+            fun, *values = values
+        else:
+            fun = self.fun()
+        args, kwargs = self.spec.to_call(tuple(values))
+        return fun(*args, **kwargs)
+
+    def call(self, *values: Any) -> Any:
+        """The portable route."""
+        __tracebackhide__ = True
+        program, arrays = self.find(values)
+        result, _, _ = self.run(program, arrays)
+        return result
+
+    def miss(self, values: tuple[Any, ...]) -> tuple[Any, Any, bool]:
+        """The dispatcher has not met this call.
+
+        Returns the result; the record from which the dispatcher repeats the call, or
+        `None` if it must ask again every time; and whether it is to forget that it
+        asked.
+        """
+        __tracebackhide__ = True
+        nodes = self.nodes
+        assert nodes is not None
+        try:
+            program, arrays = self.find(values)
+            # Before the types are registered: the dispatcher took this call apart
+            # without knowing them.
+            agreed = nodes.agrees(values, arrays)
+            fresh = nodes.meet(program.structure, arrays)
+            result, out, fastpath = self.run(program, arrays)
+            if fresh or not agreed:
+                return result, None, fresh
+            if fastpath is None or has_odd_dict_keys(program.structure.treedef):
+                return result, None, False
+            out_arrays, info = out
+            treedef = info.cpp_treedef
+            if treedef is None:
+                treedef = nodes.result_treedef(result, out_arrays, info)
+                if treedef is None:
+                    return result, None, False
+                info.cpp_treedef = treedef
+            return result, _compat.replace_out_treedef(fastpath, treedef), False
+        except BaseException:
+            self.failed_in_miss = True
+            raise
+
+    def run(self, program: Program, arrays: list[Any]) -> tuple[Any, Any, Any]:
+        """Call a program; returns the result, its parts, and the fast-path record."""
+        __tracebackhide__ = True
+        __equinox_jit_id__ = self.jit_id
+        with self.quiet_donation():
+            if self.dispatcher is None:
+                out, fastpath = program.jitted(*arrays), None
+            else:
+                out, fastpath = _compat.call_with_fastpath(program.jitted, arrays)
+        tree, node = out
+        info = node.info
+        out_arrays = tree if type(tree) is list else jtu.tree_leaves(tree)
+        if not any(isinstance(x, jax.core.Tracer) for x in (*out_arrays, *arrays)):
+            if info.waits is None:
+                info.waits = (
+                    not jax.config.jax_disable_jit  # pyright: ignore
+                    and program.calls_back(arrays)
+                )
+            if info.waits:
+                wait(out_arrays)
+        return info.structure.rebuild(out_arrays), (out_arrays, info), fastpath
+
+    def translate(self, error: BaseException) -> BaseException | None:
+        """A better exception to raise in place of `error`, if there is one."""
+        if self.failed_in_miss:
+            # The dispatcher would ask about this call for ever after. Have it forget.
+            self.failed_in_miss = False
+            if self.dispatcher is not None:
+                self.dispatcher._clear_cache()
+        return explain_runtime_error(error, self.jit_id)
+
+    # --- programs ---
+
+    def find(
+        self, values: tuple[Any, ...], *, abstract: bool = False
+    ) -> tuple[Program, list[Any]]:
+        """The program for a call, made if there is none, and the call's arrays."""
+        try:
+            arrays, structure, tokens = take_apart(values, abstract=abstract)
+        except StaticLeafError as e:
+            raise self.unhashable(values, e) from None
+        key = (treedef_token(structure.treedef), tokens)
+        program = self.programs.get(key)
+        if program is None:
+            with self.lock:
+                program = self.programs.get(key)
+                if program is None:
+                    if len(self.programs) >= _MAX_PROGRAMS:
+                        del self.programs[next(iter(self.programs))]
+                    program = self.make_program(values, arrays, structure, tokens)
+                    self.programs[key] = program
+        return program, arrays
+
+    def make_program(
+        self,
+        values: tuple[Any, ...],
+        arrays: list[Any],
+        structure: Structure,
+        tokens: tuple[Any, ...],
+    ) -> Program:
+        options = self.options
+        kwargs = dict(options.jit_kwargs)
+        if options.donate_first or options.donate_rest:
+            kwargs["donate_argnums"] = self.donated(structure)
+        if options.in_shardings is not None:
+            kwargs["in_shardings"] = self.flatten_in_shardings(values)
+        if options.out_shardings is not None:
+            kwargs["out_shardings"] = (options.out_shardings, None)
+        flat = _Flat(self, structure, len(arrays))
+        with warnings.catch_warnings():
+            # `device` and `backend` are deprecated; said once, when wrapping.
+            if "device" in kwargs or "backend" in kwargs:
+                warnings.simplefilter("ignore", DeprecationWarning)
+            jitted = jax.jit(flat, **kwargs)
+        return Program(jitted, structure, tokens)
+
+    def donated(self, structure: Structure) -> tuple[int, ...]:
+        """The numbers of those arrays that are to be donated."""
+        groups: list[tuple[Any, bool]] = []
+        children = list(structure.treedef.children())
+        if self.with_fun:
+            groups.append((children.pop(0), self.options.donate_rest))
+        if children and self.spec.first_is_positional():
+            first = children.pop(0)
+            if self.spec.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
+                first, *rest = first.children() or [None]
+                children = [*rest, *children]
+            if first is not None:
+                groups.append((first, self.options.donate_first))
+        groups += [(child, self.options.donate_rest) for child in children]
+        out = []
+        number = 0
+        leaves = iter(structure.leaves)
+        for treedef, donate in groups:
+            for _ in range(treedef.num_leaves):
+                if next(leaves) is DYNAMIC:
+                    if donate:
+                        out.append(number)
+                    number += 1
+        return tuple(out)
+
+    def flatten_in_shardings(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """`in_shardings`, a prefix of the user's arguments, as one per array."""
+        out: list[Any] = []
+        if self.with_fun:
+            fun, *rest = values
+            out += [None] * sum(
+                isinstance(x, ARRAY_TYPES) for x in jtu.tree_leaves(fun)
+            )
+            values = tuple(rest)
+        prefix = self.options.in_shardings
+        arguments = list(self.spec.argument_names(values))
+        if isinstance(prefix, list | tuple):
+            with_arrays = [
+                any(isinstance(x, _ARRAYS_OR_STRUCTS) for x in jtu.tree_leaves(value))
+                for _, value in arguments
+            ]
+            if len(prefix) > len(arguments) or any(with_arrays[len(prefix) :]):
+                names = ", ".join(name for name, _ in arguments)
+                raise ValueError(
+                    f"`in_shardings` has {len(prefix)} entries, but {self.name} was "
+                    f"called with {len(arguments)} arguments ({names}). Expected one "
+                    "sharding (or a pytree prefix of them) for each argument, or a "
+                    "single one for all."
+                )
+            prefixes = [*prefix, *[None] * (len(arguments) - len(prefix))]
+        else:
+            prefixes = [prefix] * len(arguments)
+        for (name, value), argument_prefix in zip(arguments, prefixes, strict=True):
+            out += _broadcast_prefix(argument_prefix, value, name)
+        return tuple(out)
+
+    def unhashable(self, values: tuple[Any, ...], error: StaticLeafError) -> Exception:
+        """The error for a static leaf without a hash, with the leaf's path."""
+        where = self.leaf_names(values)[error.index]
+        return TypeError(
+            f"In a call of {self.name}, `{where}` is a "
+            f"{type(error.value).__name__}, which is not an array and so is static, "
+            f"but cannot be hashed ({error}). Static arguments are part of the key "
+            "under which the compiled function is kept. Pass a hashable value (a tuple "
+            "for a list, a frozenset for a set), or an array to have it traced."
+        )
+
+    def leaf_names(self, values: tuple[Any, ...]) -> list[str]:
+        """The path of each leaf of a call, as the user would write it."""
+        out = []
+        named: list[tuple[str, Any]] = []
+        if self.with_fun:
+            fun, *rest = values
+            named.append((self.name, fun))
+            values = tuple(rest)
+        named += self.spec.argument_names(values)
+        for name, value in named:
+            for path, _ in jtu.tree_flatten_with_path(value)[0]:
+                out.append(f"{name}{jtu.keystr(path)}")
+        return out
+
+    @contextlib.contextmanager
+    def quiet_donation(self) -> Iterator[None]:
+        """Hides JAX's warning of donated buffers that it cannot use, if asked to."""
+        if not self.options.filter_warning:
+            yield
+            return
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message="Some donated buffers were not usable*"
+            )
+            yield
+
+    def clear(self) -> None:
+        """Forget every trace and compiled program."""
+        with self.lock:
+            self.programs.clear()
+        if self.dispatcher is not None:
+            self.dispatcher._clear_cache()
+
+
+_ARRAYS_OR_STRUCTS = (*ARRAY_TYPES, jax.ShapeDtypeStruct)
+_functions: weakref.WeakSet[JittedFunction] = weakref.WeakSet()
+
+
+def clear_all_programs() -> None:
+    """Forget everything that was traced (`eqx.clear_caches()`)."""
+    for function in list(_functions):
+        function.clear()
+
+
+def _broadcast_prefix(prefix: Any, value: Any, name: str) -> list[Any]:
+    """One sharding per array of `value`."""
+
+    def is_leaf(x: Any) -> bool:
+        return x is None or isinstance(x, jax.sharding.Sharding)
+
+    out: list[Any] = []
+
+    def spread(sharding: Any, subtree: Any) -> None:
+        out.extend(
+            sharding
+            for x in jtu.tree_leaves(subtree)
+            if isinstance(x, _ARRAYS_OR_STRUCTS)
+        )
+
+    try:
+        jtu.tree_map(spread, prefix, value, is_leaf=is_leaf)
+    except ValueError as e:
+        raise ValueError(
+            f"`in_shardings` for argument `{name}` is not a pytree prefix of it: {e}"
+        ) from e
+    return out
+
+
+def wait(arrays: Sequence[Any]) -> None:
+    """Wait for a computation with host callbacks, which may raise."""
+    if arrays:
+        arrays[0].block_until_ready()
+    else:
+        jax.effects_barrier()
+
+
+def _weak_source(fun: Any) -> Callable[[], Any]:
+    """A weak reference to the Python function behind a callable, for JAX's logs."""
+    for _ in range(20):
+        if isinstance(fun, types.FunctionType):
+            return weakref.ref(fun)
+        for attribute in ("__wrapped__", "__func__", "func"):
+            inner = getattr(fun, attribute, None)
+            if callable(inner):
+                fun = inner
+                break
+        else:
+            fun = getattr(type(fun), "__call__", None)
+    return lambda: None

@@ -1,0 +1,498 @@
+"""`filter_jit`: the decorator, the callable it returns, and its bound methods."""
+
+import dataclasses
+import functools as ft
+import inspect
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    overload,
+    ParamSpec,
+    TYPE_CHECKING,
+    TypeVar,
+)
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+
+from ._compat import hide_from_tracebacks
+from ._dispatch import JittedFunction, Options
+from ._signature import make_front, read_signature, Spec
+from ._stages import Lowered, trace, Traced
+from ._statics import is_identity_type, token
+from ._structure import Structure, take_apart, treedef_token
+
+
+hide_from_tracebacks(__file__)
+
+_P = ParamSpec("_P")
+_Q = ParamSpec("_Q")
+_T = TypeVar("_T")
+_S = TypeVar("_S")
+
+Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
+
+# mode: (donate_first, donate_rest, filter_warning)
+_DONATE: dict[str, tuple[bool, bool, bool]] = {
+    "all": (True, True, True),
+    "all-except-first": (False, True, True),
+    "warn": (True, True, False),
+    "warn-except-first": (False, True, False),
+    "none": (False, False, False),
+}
+# What a jitted function shows of the function that it wraps, as `functools.wraps` does.
+_SpecAndDefaults = tuple[Spec, tuple[Any, ...]]
+_MISSING: Any = object()
+_WRAPPER_NAMES = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
+
+
+class _WrapperAux:
+    """What a `JitWrapped` is, less its arrays."""
+
+    __slots__ = ("donate", "fun", "function", "spec", "structure", "token")
+
+    def __init__(
+        self,
+        function: JittedFunction,
+        donate: str,
+        spec: _SpecAndDefaults,
+        structure: Structure | None,
+        tokens: Any,
+        fun: Any,
+    ):
+        self.function = function
+        self.donate = donate
+        self.spec = spec
+        # Either the callable is a pytree, of which this is the rest; or it is `fun`.
+        self.structure = structure
+        self.fun = fun
+        self.token = (token(function), donate, token(spec), tokens, token(fun))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _WrapperAux and self.token == other.token
+
+    def __hash__(self) -> int:
+        return hash(self.token)
+
+
+class JitWrapped(Generic[_P, _T]):
+    """A function compiled by `filter_jit`. Call it as the function itself.
+
+    It is a pytree: the arrays of a callable that has some (a Module, say) are its
+    leaves. As a method it binds to its instance, and the result is a pytree too.
+    """
+
+    # `__call__` is a slot that holds the front (`_signature.py`): calling the object
+    # calls the front with no Python frame in between. A `__call__` method that forwards
+    # `*args, **kwargs` would cost 0.3 us more, of the 4 us that a small call takes.
+    __slots__ = (
+        "__call__",
+        "__dict__",
+        "__weakref__",
+        "_donate",
+        "_flat",
+        "_fun",
+        "_function",
+        "_spec",
+    )
+
+    _fun: Callable[_P, _T]
+    _function: JittedFunction
+    _donate: str
+    _spec: _SpecAndDefaults
+    # Children and aux data, if made by unflattening. The children need not be arrays
+    # then (`None`, after `eqx.partition`), and could not be found in `_fun` again.
+    _flat: tuple[tuple[Any, ...], _WrapperAux] | None
+
+    if TYPE_CHECKING:  # which cannot see what is in the slot
+
+        def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
+
+    @property
+    def __wrapped__(self) -> Callable[_P, _T]:
+        return self._fun
+
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> "JitWrapped[_P, _T]": ...
+
+    @overload
+    def __get__(
+        self: "JitWrapped[Concatenate[_S, _Q], _T]", instance: _S, owner: Any = None
+    ) -> "BoundJit[_Q, _T]": ...
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        return BoundJit(self, instance)
+
+    def lower(self, *args: _P.args, **kwargs: _P.kwargs) -> Lowered:
+        """Trace and lower the function for such arguments, without running it.
+
+        **Arguments:** those of the function; a `jax.ShapeDtypeStruct` may stand for an
+        array.
+
+        **Returns:** a `Lowered`, whose `compile()` gives a `Compiled`.
+        """
+        return self.trace(*args, **kwargs).lower()
+
+    def trace(self, *args: _P.args, **kwargs: _P.kwargs) -> Traced:
+        """Trace the function for such arguments, without lowering or running it.
+
+        **Arguments:** as for `lower`.
+
+        **Returns:** a `Traced`, with the `jaxpr` and `lower()`.
+        """
+        return trace(self._function, self._bind, args, kwargs)
+
+    def eval_shape(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
+        """The result of a call, with a `jax.ShapeDtypeStruct` for each array.
+
+        **Arguments:** as for `lower`.
+
+        **Returns:** a pytree as the function would return it.
+        """
+        return self.trace(*args, **kwargs).out_info
+
+    def clear_cache(self) -> None:
+        """Forget every trace and compiled program of this function."""
+        self._function.clear()
+
+    def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """One value per parameter, as the front passes them to the dispatcher."""
+        front = self._front(lambda *values: values)
+        return front(*args, **kwargs)
+
+    def _front(self, dispatch: Callable[..., Any]) -> Callable[..., Any]:
+        function = self._function
+        return make_front(
+            *self._spec,
+            function.name,
+            dispatch=dispatch,
+            translate=function.translate,
+            fun=self._fun,
+            with_fun=function.with_fun,
+        )
+
+    # --- as a value ---
+
+    def __eq__(self, other: object) -> Any:
+        if not isinstance(other, JitWrapped):
+            return NotImplemented
+        return eqx.tree_equal(self, other)
+
+    def __hash__(self) -> int:
+        children, aux = _flatten_wrapped(self)
+        return hash((aux, *children))
+
+    def __repr__(self) -> str:
+        return f"filter_jit(fn={self._function.qualname!r}, donate={self._donate!r})"
+
+    def __reduce__(self) -> Any:
+        options = self._function.options
+        extra = dict(options.jit_kwargs)
+        for name in ("in_shardings", "out_shardings"):
+            if getattr(options, name) is not None:
+                extra[name] = getattr(options, name)
+        return _unpickle, (self._fun, self._donate, extra)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _unpickle(fun: Any, donate: Any, extra: dict[str, Any]) -> Any:
+    return filter_jit(fun, donate=donate, **extra)
+
+
+_set = object.__setattr__
+
+
+def _make_wrapped(
+    function: JittedFunction,
+    donate: str,
+    spec: _SpecAndDefaults,
+    fun: Any,
+    flat: tuple[tuple[Any, ...], _WrapperAux] | None = None,
+) -> JitWrapped[..., Any]:
+    wrapped = object.__new__(JitWrapped)
+    _set(wrapped, "_function", function)
+    _set(wrapped, "_donate", donate)
+    _set(wrapped, "_spec", spec)
+    _set(wrapped, "_fun", fun)
+    _set(wrapped, "_flat", flat)
+    _set(wrapped, "__call__", wrapped._front(function.dispatch))
+    shown = wrapped.__dict__
+    for name in _WRAPPER_NAMES:
+        try:
+            shown[name] = getattr(fun, name)
+        except AttributeError:
+            pass
+    return wrapped
+
+
+def _flatten_wrapped(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
+    if wrapped._flat is not None:
+        return wrapped._flat
+    function = wrapped._function
+    parts = function, wrapped._donate, wrapped._spec
+    if not function.with_fun:
+        return (), _WrapperAux(*parts, None, None, wrapped._fun)
+    arrays, structure, tokens = take_apart(wrapped._fun)
+    tokens = (treedef_token(structure.treedef), tokens)
+    return tuple(arrays), _WrapperAux(*parts, structure, tokens, None)
+
+
+def _flatten_wrapped_with_keys(wrapped: Any) -> Any:
+    children, aux = _flatten_wrapped(wrapped)
+    keys = [jtu.SequenceKey(i) for i in range(len(children))]
+    return tuple(zip(keys, children, strict=True)), aux
+
+
+def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
+    fun, flat = aux.fun, None
+    if aux.structure is not None:
+        flat = (tuple(children), aux)
+        fun = aux.structure.rebuild(children)
+    return _make_wrapped(aux.function, aux.donate, aux.spec, fun, flat)
+
+
+jtu.register_pytree_with_keys(
+    JitWrapped, _flatten_wrapped_with_keys, _unflatten_wrapped, _flatten_wrapped
+)
+
+
+class BoundJit(ft.partial, Generic[_P, _T]):
+    """A jitted method, bound to its instance.
+
+    Like `equinox.Partial` a pytree, with `func`, `args` and `keywords`; but a
+    `functools.partial`, because reading a method off an instance makes one each time,
+    and building an `equinox.Partial` costs 8 us.
+    """
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
+
+    def lower(self, *args: _P.args, **kwargs: _P.kwargs) -> Lowered:
+        """As `JitWrapped.lower`, for the method of this instance."""
+        return self.trace(*args, **kwargs).lower()
+
+    def trace(self, *args: _P.args, **kwargs: _P.kwargs) -> Traced:
+        """As `JitWrapped.trace`, for the method of this instance."""
+        return trace(self.func._function, self._bind, args, kwargs)
+
+    def eval_shape(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
+        """As `JitWrapped.eval_shape`, for the method of this instance."""
+        return self.trace(*args, **kwargs).out_info
+
+    def clear_cache(self) -> None:
+        """Forget every trace and compiled program of this method, of all instances."""
+        self.func.clear_cache()
+
+    def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        return self.func._bind(*self.args, *args, **{**self.keywords, **kwargs})
+
+    def __eq__(self, other: object) -> Any:
+        if not isinstance(other, BoundJit):
+            return NotImplemented
+        return eqx.tree_equal(self, other)
+
+    def __hash__(self) -> int:
+        return hash((self.func, self.args))
+
+
+def _flatten_bound(bound: Any) -> tuple[tuple[Any, ...], None]:
+    return (bound.func, bound.args, bound.keywords), None
+
+
+def _flatten_bound_with_keys(bound: Any) -> tuple[tuple[Any, ...], None]:
+    names = ("func", "args", "keywords")
+    return tuple([(jtu.GetAttrKey(n), getattr(bound, n)) for n in names]), None
+
+
+def _unflatten_bound(_: None, children: Any) -> Any:
+    func, args, keywords = children
+    if callable(func) and type(args) is tuple and type(keywords) is dict:
+        return BoundJit(func, *args, **keywords)
+    # Placeholders, as some tree functions put in place of subtrees.
+    return eqx.Partial(func, args, keywords)
+
+
+jtu.register_pytree_with_keys(
+    BoundJit, _flatten_bound_with_keys, _unflatten_bound, _flatten_bound
+)
+
+
+# --- the decorator ---
+
+_lock = threading.Lock()
+# From a function, or from the class of any other callable, to what is made of it. The
+# functions are only referred to weakly by what is in here, so entries die with them.
+_functions: weakref.WeakKeyDictionary[Any, dict[Any, JittedFunction]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _is_plain(fun: Any) -> bool:
+    """Whether a callable is neither a pytree nor equal to anything but itself."""
+    if type(fun) is types.FunctionType:
+        return True
+    if not jtu.all_leaves([fun]) or not is_identity_type(type(fun)):
+        return False
+    try:
+        weakref.ref(fun)
+    except TypeError:
+        return False
+    return True
+
+
+def _names(fun: Any) -> tuple[str, str]:
+    """Name and qualified name, as Equinox and JAX's logs show them."""
+    while True:
+        if hasattr(fun, "__wrapped__"):
+            fun = fun.__wrapped__
+        elif isinstance(fun, ft.partial):
+            fun = fun.func
+        else:
+            break
+    named = fun if hasattr(fun, "__name__") else type(fun)
+    return named.__name__, getattr(named, "__qualname__", named.__name__)
+
+
+def _function_for(fun: Any, spec: Spec, options: Options) -> JittedFunction:
+    plain = _is_plain(fun)
+    names = _names(fun)
+    key = (spec, names, token(options))
+    with _lock:
+        table = _functions.setdefault(fun if plain else type(fun), {})
+        function = table.get(key)
+        if function is None:
+            function = table[key] = JittedFunction(
+                fun, spec, options, names, with_fun=not plain
+            )
+    return function
+
+
+_FORBIDDEN = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+_LEGACY = ("default", "fn", "args", "kwargs", "out")
+_JIT_PARAMETERS = frozenset(
+    {
+        name
+        for name, p in inspect.signature(jax.jit).parameters.items()
+        if p.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+)
+
+
+def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
+    for name in kwargs:
+        if name in _FORBIDDEN:
+            what = "donation" if "donate" in name else "what is static"
+            instead = (
+                "use `donate=...`" if "donate" in name else "arrays are traced and "
+                "everything else is static"
+            )
+            raise ValueError(
+                f"`filter_jit` does not take `{name}`: it decides {what} by itself; "
+                f"{instead}."
+            )
+        if name in _LEGACY and name not in _JIT_PARAMETERS:
+            raise ValueError(
+                f"`filter_jit(..., {name}=...)` was removed in Equinox 0.10: all arrays "
+                "are traced and everything else is static."
+            )
+        if name not in _JIT_PARAMETERS:
+            raise TypeError(
+                f"filter_jit() got an unexpected keyword argument {name!r}; expected "
+                f"`donate` or one of `jax.jit`'s: {', '.join(sorted(_JIT_PARAMETERS))}."
+            )
+
+
+@overload
+def filter_jit(
+    *, donate: Donate = "none", **jitkwargs: Any
+) -> Callable[[Callable[_P, _T]], JitWrapped[_P, _T]]: ...
+
+
+@overload
+def filter_jit(
+    fun: Callable[_P, _T], *, donate: Donate = "none", **jitkwargs: Any
+) -> JitWrapped[_P, _T]: ...
+
+
+def filter_jit(fun: Any = _MISSING, *, donate: Donate = "none", **jitkwargs: Any) -> Any:
+    """Compile a function whose arguments may be any pytrees.
+
+    All JAX and NumPy arrays in the arguments, and in `fun` itself, are traced. All else
+    is static: part of the key under which the compiled function is kept. A drop-in for
+    `equinox.filter_jit`.
+
+    **Arguments:**
+
+    - `fun`: any callable: a function, a Module with `__call__`, another transform's
+        result. Left out, a decorator is returned.
+    - `donate`: which arrays may have their memory reused for the results, and are
+        deleted by the call. `"all"`; `"all-except-first"` spares the first positional
+        argument; `"warn"` and `"warn-except-first"` do the same, but keep JAX's warning
+        of arrays that could not be used; `"none"`.
+    - `**jitkwargs`: passed to `jax.jit`: `inline`, `keep_unused`, `compiler_options`,
+        `device`, `backend`, `out_shardings`, and `in_shardings`, a pytree prefix of the
+        arguments as the user passes them.
+
+    **Returns:**
+
+    A `JitWrapped`: call it like `fun`. Calls return at once, before the device is done,
+    unless the function calls back into Python (`eqx.error_if`, `jax.pure_callback`).
+
+    Raises `ValueError` for an unknown `donate` or an argument of `jax.jit` that
+    `filter_jit` decides by itself, and `TypeError` for one that `jax.jit` does not
+    have. A call raises `TypeError` for a static argument that cannot be hashed.
+
+    !!! example
+
+        ```python
+        @eqx_fastjit.filter_jit
+        def loss(model, x, y):  # a Module and two arrays
+            return jnp.mean((jax.vmap(model)(x) - y) ** 2)
+        ```
+    """
+    if fun is _MISSING:
+        return ft.partial(filter_jit, donate=donate, **jitkwargs)
+    _check_jit_kwargs(jitkwargs)
+    try:
+        donate_first, donate_rest, filter_warning = _DONATE[donate]
+    except (KeyError, TypeError):
+        modes = ", ".join(map(repr, _DONATE))
+        raise ValueError(
+            f"`filter_jit(..., donate={donate!r})`: expected one of {modes}."
+        ) from None
+    if jitkwargs:
+        # Have JAX check the values, and say now what is deprecated.
+        jax.jit(_nothing, **jitkwargs)
+    options = Options(
+        donate_first,
+        donate_rest,
+        filter_warning,
+        in_shardings=jitkwargs.pop("in_shardings", None),
+        out_shardings=jitkwargs.pop("out_shardings", None),
+        jit_kwargs=tuple(sorted(jitkwargs.items())),
+    )
+    spec, defaults = read_signature(fun)
+    function = _function_for(fun, spec, options)
+    return _make_wrapped(function, donate, (spec, defaults), fun)
+
+
+def _nothing() -> None:
+    pass
+
+
+fast_filter_jit = filter_jit

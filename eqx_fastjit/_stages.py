@@ -1,0 +1,201 @@
+"""Ahead of time: a call traced, then lowered, then compiled.
+
+Each stage wraps JAX's own (`jax.stages`) and lends its attributes. What is added is the
+user's calling convention, and a check that a compiled call is the one compiled for.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+
+from ._compat import hide_from_tracebacks
+from ._dispatch import has_host_callbacks, JittedFunction, wait
+from ._structure import DYNAMIC, take_apart, treedef_token
+
+
+hide_from_tracebacks(__file__)
+
+
+class _Call:
+    """A call that is being compiled ahead of time.
+
+    `bind` turns the user's arguments into one value per parameter.
+    """
+
+    def __init__(
+        self,
+        function: JittedFunction,
+        bind: Callable[..., tuple[Any, ...]],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ):
+        self.function = function
+        self.bind = bind
+        values = bind(*args, **kwargs)
+        self.program, arrays = function.find(values, abstract=True)
+        self.types = [_array_type(x) for x in arrays]
+        self.names = function.leaf_names(values)
+        with function.quiet_donation():
+            self.traced = self.program.jitted.trace(*arrays)
+        self.waits = has_host_callbacks(self.traced.jaxpr)
+
+    def take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The arrays of a call, which must be like the one compiled for."""
+        values = self.bind(*args, **kwargs)
+        arrays, structure, tokens = take_apart(values)
+        program = self.program
+        if len(tokens) != len(program.tokens) or treedef_token(
+            structure.treedef
+        ) != treedef_token(program.structure.treedef):
+            raise TypeError(self._structure_message(values, structure.treedef))
+        number = 0
+        for i, (name, ours, theirs) in enumerate(
+            zip(self.names, program.tokens, tokens, strict=True)
+        ):
+            if (ours is DYNAMIC) != (theirs is DYNAMIC):
+                then, now = ("an array", "static") if ours is DYNAMIC else (
+                    f"the static {program.structure.leaves[i]!r}", "an array")
+                raise TypeError(f"{self._begin()} `{name}` was {then} and is now {now}.")
+            if ours is DYNAMIC:
+                then, now = self.types[number], _array_type(arrays[number])
+                if then != now:
+                    raise TypeError(
+                        f"{self._begin()} `{name}` was {_show(then)} and is now "
+                        f"{_show(now)}."
+                    )
+                number += 1
+            elif ours != theirs:
+                then, now = program.structure.leaves[i], structure.leaves[i]
+                raise TypeError(
+                    f"{self._begin()} the static `{name}` was {then!r} and is now "
+                    f"{now!r}."
+                )
+        return arrays
+
+    def _begin(self) -> str:
+        return (
+            f"This compiled {self.function.name} cannot be called with other arguments "
+            "than it was lowered for:"
+        )
+
+    def _structure_message(self, values: tuple[Any, ...], treedef: Any) -> str:
+        names = self.function.leaf_names(values)
+        for then, now in zip(self.names, names, strict=False):
+            if then != now:
+                return f"{self._begin()} expected `{then}`, got `{now}`."
+        if len(names) > len(self.names):
+            return f"{self._begin()} `{names[len(self.names)]}` was not there."
+        if len(names) < len(self.names):
+            return f"{self._begin()} `{self.names[len(names)]}` is missing."
+        return (
+            f"{self._begin()} the pytree structure was\n"
+            f"{self.program.structure.treedef}\nand is now\n{treedef}."
+        )
+
+
+def _array_type(x: Any) -> tuple[tuple[int, ...], Any]:
+    dtype = x.dtype
+    if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return tuple(x.shape), dtype
+
+
+def _show(array_type: tuple[tuple[int, ...], Any]) -> str:
+    shape, dtype = array_type
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+class _Stage:
+    """Common to all stages: whatever we do not define is JAX's."""
+
+    def __init__(self, call: _Call, stage: Any):
+        self._call = call
+        self._stage = stage
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_stage":
+            raise AttributeError(name)
+        return getattr(self._stage, name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._call.function.qualname}>"
+
+    @property
+    def out_info(self) -> Any:
+        """The result, with a `jax.ShapeDtypeStruct` for each array."""
+        tree, node = self._stage.out_info
+        return node.info.structure.rebuild(jtu.tree_leaves(tree))
+
+
+class Compiled(_Stage):
+    """A compiled function. Call it with arguments like those it was lowered for."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the compiled function.
+
+        **Arguments:** as it was lowered for: the same structure, statics, shapes and
+        dtypes.
+
+        **Returns:** the result. Raises `TypeError` and names the leaf for any other
+        call.
+        """
+        __tracebackhide__ = True
+        call = self._call
+        arrays = call.take_apart(args, kwargs)
+        error: BaseException | None
+        try:
+            tree, node = self._stage(*arrays)
+            out = jtu.tree_leaves(tree)
+            concrete = not any(isinstance(x, jax.core.Tracer) for x in out)
+            if call.waits and concrete:
+                wait(out)
+        except Exception as e:
+            error = call.function.translate(e)
+            if error is None:
+                raise
+            raise error from None
+        return node.info.structure.rebuild(out)
+
+
+class Lowered(_Stage):
+    """A function lowered for certain arguments."""
+
+    def compile(self, compiler_options: dict[str, Any] | None = None) -> Compiled:
+        """Compile.
+
+        **Arguments:**
+
+        - `compiler_options`: for XLA, by name.
+
+        **Returns:** a `Compiled`.
+        """
+        with self._call.function.quiet_donation():
+            stage = self._stage.compile(compiler_options=compiler_options)
+        return Compiled(self._call, stage)
+
+
+class Traced(_Stage):
+    """A function traced for certain arguments. The trace is `jaxpr`."""
+
+    def lower(self, **kwargs: Any) -> Lowered:
+        """Lower to StableHLO.
+
+        **Arguments:** those of `jax.stages.Traced.lower`.
+
+        **Returns:** a `Lowered`.
+        """
+        with self._call.function.quiet_donation():
+            return Lowered(self._call, self._stage.lower(**kwargs))
+
+
+def trace(
+    function: JittedFunction,
+    bind: Callable[..., tuple[Any, ...]],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Traced:
+    """Trace a function for a call with these arguments."""
+    call = _Call(function, bind, args, kwargs)
+    return Traced(call, call.traced)

@@ -1,0 +1,272 @@
+"""When are two static values the same?
+
+`equinox.filter_jit` asks `==` alone, so `1`, `1.0` and `True` share a trace, as do `0.0`
+and `-0.0`, a NaN never equals itself, and an array gives an array. Here every static is
+turned into a *token*: a hashable stand-in such that two tokens are equal exactly if the
+values may share a trace. Type, bits and identity decide; `==` is asked only of values
+whose class defines it, and only between values of one type with one hash.
+
+A token is a snapshot. A mutable value that changes gives another token at the next
+call, so it is never served from a stale cache.
+"""
+
+import collections
+import copy
+import dataclasses
+import struct
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+
+# Types whose values equal each other only if they are interchangeable, so that
+# `(type, value)` is a token already. Classes and functions compare by identity.
+_ATOMS = frozenset(
+    {
+        int,
+        bool,
+        str,
+        bytes,
+        type(None),
+        type(Ellipsis),
+        type(NotImplemented),
+        type,
+        types.FunctionType,
+        types.BuiltinFunctionType,
+        types.ModuleType,
+    }
+)
+
+Token = Any
+
+
+class UnhashableStatic(TypeError):
+    """A static leaf that cannot be hashed."""
+
+
+class _Identity:
+    """Token of a value that is equal to itself alone."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __hash__(self) -> int:
+        # The value is alive for as long as this token is: its id is not reused.
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Identity and self.value is other.value
+
+
+class _Opaque:
+    """Token of a value whose class defines `__eq__` and `__hash__`.
+
+    Keeps the hash that the value had, so that a value changed in place differs from
+    what it was.
+    """
+
+    __slots__ = ("hash", "value")
+
+    def __init__(self, value: Any):
+        self.value = value
+        self.hash = hash(value)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is _Opaque
+            and type(self.value) is type(other.value)
+            and self.hash == other.hash
+            and (self.value is other.value or bool(self.value == other.value))
+        )
+
+
+class _Unhashable:
+    """Token of a value with `__eq__` but no hash, kept in a static field."""
+
+    __slots__ = ("snapshot", "type")
+
+    def __init__(self, value: Any):
+        self.type = type(value)
+        try:
+            self.snapshot = copy.deepcopy(value)
+        except Exception:
+            # Not copyable: compare the value itself, as Equinox does.
+            self.snapshot = value
+
+    def __hash__(self) -> int:
+        return hash(self.type)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is _Unhashable
+            and self.type is other.type
+            and (self.snapshot is other.snapshot or self.snapshot == other.snapshot)
+        )
+
+
+class _StaticArray:
+    """Token of an array in a static field.
+
+    Equinox compares such arrays with `==`, which is an error for any two arrays of more
+    than one element; so do we, with a message that says where. NumPy arrays can be
+    written to, so their contents count as well.
+    """
+
+    __slots__ = ("contents", "value")
+
+    def __init__(self, value: Any):
+        self.value = value
+        self.contents = value.tobytes() if isinstance(value, np.ndarray) else None
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.value.shape, str(self.value.dtype)))
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not _StaticArray:
+            return False
+        if self.value is other.value:
+            return self.contents == other.contents
+        a, b = self.value, other.value
+        if type(a) is not type(b) or a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        if a.size == 1:
+            return bool((a == b).all())
+        raise ValueError(
+            f"Two different arrays, {_describe_array(a)}, are static in otherwise "
+            "equal arguments, so whether they may share a compiled function cannot be "
+            "told. Arrays in `eqx.field(static=True)` are compared by identity; make "
+            "the field a normal (traced) one, or hold a tuple of numbers instead."
+        )
+
+
+def _describe_array(x: Any) -> str:
+    shape = ",".join(map(str, x.shape))
+    return f"{type(x).__name__} {x.dtype}[{shape}]"
+
+
+def is_identity_type(cls: type) -> bool:
+    """Whether instances of `cls` are equal to themselves alone."""
+    return (
+        cls.__eq__ is object.__eq__
+        and cls.__ne__ is object.__ne__
+        and getattr(cls, "__hash__", None) is not None
+    )
+
+
+def _float_token(x: float) -> Token:
+    if x != x or x == 0:
+        return (float, struct.pack("<d", x))
+    return (float, x)
+
+
+def _complex_token(x: complex) -> Token:
+    return (complex, _float_token(x.real), _float_token(x.imag))
+
+
+def _tokens(values: Any) -> tuple[Token, ...]:
+    return tuple([token(x) for x in values])
+
+
+# Containers in static fields, and inside other statics. Lists, dicts and sets have no
+# hash, and Equinox never asks a static *field* for one.
+_CONTAINERS: dict[type, Callable[[Any], Token]] = {
+    tuple: lambda x: (tuple, _tokens(x)),
+    frozenset: lambda x: (frozenset, frozenset([token(v) for v in x])),
+    slice: lambda x: (slice, _tokens((x.start, x.stop, x.step))),
+    range: lambda x: (range, x.start, x.stop, x.step),
+    list: lambda x: (list, _tokens(x)),
+    dict: lambda x: (dict, tuple([(token(k), token(v)) for k, v in x.items()])),
+    set: lambda x: (set, frozenset([token(v) for v in x])),
+    bytearray: lambda x: (bytearray, bytes(x)),
+    float: _float_token,
+    complex: _complex_token,
+}
+# Subclasses of these are taken apart too, if they compare as the base class does.
+_SUBCLASSED = (tuple, frozenset, list, dict, set)
+
+
+def _subclass_token(x: Any) -> Token | None:
+    cls = type(x)
+    for base in _SUBCLASSED:
+        if isinstance(x, base):
+            if cls.__eq__ is base.__eq__ or cls is collections.OrderedDict:
+                return (_Identity(cls), _CONTAINERS[base](x))
+            return None
+    return None
+
+
+def _is_plain_dataclass(cls: type) -> bool:
+    """Whether `cls` compares by the `__eq__` that `dataclasses` wrote for it."""
+    if not hasattr(cls, "__dataclass_fields__"):
+        return False
+    code = getattr(cls.__eq__, "__code__", None)
+    return code is not None and code.co_filename == "<string>"
+
+
+def _dataclass_token(x: Any) -> Token:
+    compared = [f.name for f in dataclasses.fields(x) if f.compare]
+    return (_Identity(type(x)), _tokens([getattr(x, name, None) for name in compared]))
+
+
+def token(x: Any) -> Token:
+    """A hashable stand-in for a static value, wherever it may stand."""
+    cls = type(x)
+    if cls in _ATOMS:
+        return (cls, x)
+    container = _CONTAINERS.get(cls)
+    if container is not None:
+        return container(x)
+    if is_identity_type(cls):
+        return _Identity(x)
+    if isinstance(x, np.generic):
+        return (cls, x.dtype, x.tobytes())
+    if isinstance(x, jax.core.Tracer):
+        return _Identity(x)
+    if isinstance(x, np.ndarray | jax.Array):
+        return _StaticArray(x)
+    if (out := _subclass_token(x)) is not None:
+        return out
+    if _is_plain_dataclass(cls):
+        return _dataclass_token(x)
+    try:
+        return _Opaque(x)
+    except TypeError:
+        # No hash, which Equinox never asks of a static field.
+        if dataclasses.is_dataclass(x):
+            return _dataclass_token(x)
+        return _Unhashable(x)
+
+
+def leaf_token(x: Any) -> Token:
+    """A token for a static *leaf*, which must be hashable, as in Equinox."""
+    cls = type(x)
+    if cls not in _ATOMS and not is_identity_type(cls):
+        try:
+            hash(x)
+        except TypeError as e:
+            raise UnhashableStatic(str(e)) from e
+    return token(x)
+
+
+def is_stable(x: Any) -> bool:
+    """Whether the same object always has the same token.
+
+    True of immutable values and of those that compare by identity. Generated code may
+    then compare objects with `is`. Everything else has its token made anew each time.
+    """
+    cls = type(x)
+    if cls in _ATOMS or cls in (float, complex, range):
+        return True
+    if cls is tuple or cls is frozenset:
+        return all(map(is_stable, x))
+    if cls is slice:
+        return all(map(is_stable, (x.start, x.stop, x.step)))
+    return is_identity_type(cls) or isinstance(x, np.generic | np.dtype | jax.Array)

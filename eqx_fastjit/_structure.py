@@ -1,0 +1,155 @@
+"""Taking calls and results apart with JAX's public API alone.
+
+This is the reference for what a call *is*: its arrays, in JAX's order, and a key made
+of everything else. The portable route does this on every call; the C++ route only when
+the dispatcher meets a call for the first time, and there it must agree with this file
+leaf by leaf.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+
+from ._statics import leaf_token, token, Token, UnhashableStatic
+
+
+ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
+
+
+class _Dynamic:
+    """Stands in a key, and among the leaves of a `Structure`, for an array."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<array>"
+
+
+DYNAMIC = _Dynamic()
+
+
+class Structure(NamedTuple):
+    """A pytree less its arrays."""
+
+    treedef: Any
+    # One per leaf: the static value, or `DYNAMIC`.
+    leaves: tuple[Any, ...]
+
+    def rebuild(self, arrays: Sequence[Any]) -> Any:
+        """The pytree again, with these arrays in it."""
+        it = iter(arrays)
+        return jtu.tree_unflatten(
+            self.treedef, [next(it) if x is DYNAMIC else x for x in self.leaves]
+        )
+
+
+class StaticLeafError(TypeError):
+    """A static leaf cannot be hashed. Knows at which leaf, by number."""
+
+    def __init__(self, index: int, value: Any, reason: str):
+        super().__init__(reason)
+        self.index = index
+        self.value = value
+
+
+def take_apart(
+    tree: Any, *, abstract: bool = False
+) -> tuple[list[Any], Structure, tuple[Token, ...]]:
+    """Split a pytree into its arrays and the rest.
+
+    **Arguments:**
+
+    - `tree`: any pytree.
+    - `abstract`: whether a `jax.ShapeDtypeStruct` counts as an array.
+
+    **Returns:**
+
+    The arrays in JAX's order; the `Structure` that puts them together again; and the
+    tokens of the leaves, `DYNAMIC` for an array. Raises `StaticLeafError`.
+    """
+    dynamic_types = ARRAY_TYPES + ((jax.ShapeDtypeStruct,) if abstract else ())
+    leaves, treedef = jtu.tree_flatten(tree)
+    arrays = []
+    kept = list(leaves)
+    tokens = list(leaves)
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, dynamic_types):
+            arrays.append(leaf)
+            kept[i] = tokens[i] = DYNAMIC
+        else:
+            try:
+                tokens[i] = leaf_token(leaf)
+            except UnhashableStatic as e:
+                raise StaticLeafError(i, leaf, str(e)) from e
+    return arrays, Structure(treedef, tuple(kept)), tuple(tokens)
+
+
+def treedef_token(treedef: Any) -> Token:
+    """A token for the nodes of a tree: their types and whatever static data they hold.
+
+    `treedef == treedef` would compare that data by `==` alone (see `_statics.py`).
+    """
+    out = []
+    pending = [treedef]  # an explicit stack: trees may be deeper than Python's limit
+    while pending:
+        node = pending.pop()
+        data = node.node_data()
+        if data is None:
+            out.append(DYNAMIC)
+            continue
+        cls, aux = data
+        children = node.children()
+        out.append((cls, len(children), None if aux is None else token(aux)))
+        pending.extend(children)
+    return tuple(out)
+
+
+def has_odd_dict_keys(treedef: Any) -> bool:
+    """Whether a dictionary in the tree has a key that is not exactly a `str`.
+
+    jaxlib's dispatcher compares the keys of dictionaries with `==`, to which `1`, `1.0`
+    and `True` are one key, so calls with such keys must not be left to it.
+    """
+    pending = [treedef]
+    while pending:
+        node = pending.pop()
+        data = node.node_data()
+        if data is not None:
+            if data[0] is dict and any(type(key) is not str for key in data[1]):
+                return True
+            pending.extend(node.children())
+    return False
+
+
+class ResultInfo:
+    """What one trace returned, less the arrays.
+
+    Compares by identity, so JAX can carry it in the structure of the traced output.
+    """
+
+    __slots__ = ("cpp_treedef", "structure", "waits")
+
+    def __init__(self, structure: Structure):
+        self.structure = structure
+        # Whether a host callback may raise after the call was dispatched; not known
+        # until the trace is complete.
+        self.waits: bool | None = None
+        # The structure for jaxlib's dispatcher, made by `_nodes.py` when first needed.
+        self.cpp_treedef: Any = None
+
+
+class ResultNode:
+    """A pytree without leaves that carries a `ResultInfo` out of a trace."""
+
+    __slots__ = ("info",)
+
+    def __init__(self, info: ResultInfo):
+        self.info = info
+
+
+jtu.register_pytree_node(
+    ResultNode, lambda node: ((), node.info), lambda info, _: ResultNode(info)
+)
