@@ -119,6 +119,10 @@ def instance_dict_descriptor() -> Any:
     raise MissingPrivateName("equinox.Module.__dict__")
 
 
+INSTANCE_DICT = instance_dict_descriptor()
+instance_dict: Callable[[Any], dict[str, Any]] = INSTANCE_DICT.__get__
+
+
 def hide_from_tracebacks(filename: str) -> None:
     """Leave the frames of a file of ours out of JAX's filtered tracebacks."""
     try:

@@ -11,6 +11,7 @@ The source of a generated function is on its `__source__`.
 """
 
 import dataclasses
+import functools as ft
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,13 +20,12 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ._compat import hide_from_tracebacks, instance_dict_descriptor
+from ._compat import hide_from_tracebacks, INSTANCE_DICT, instance_dict
 from ._statics import is_stable, token
 
 
 hide_from_tracebacks(__file__)
 
-_DICT = instance_dict_descriptor()
 # Larger structures are handled in pieces: compiling the code costs about 0.1 ms a node.
 _MAX_NODES = 1500
 _MAX_DEPTH = 100
@@ -56,7 +56,7 @@ def _is_regular(module: Any) -> bool:
     which gets an `__orig_class__`.
     """
     names = {f.name for f in dataclasses.fields(module)}
-    return _DICT.__get__(module).keys() == names
+    return instance_dict(module).keys() == names
 
 
 def _is_namedtuple(x: Any) -> bool:
@@ -128,7 +128,7 @@ def generate_flatten(
     if not _is_regular(module):
         raise NotGeneratable("irregular module")
     source = _Source()
-    source.namespace.update(getdict=_DICT.__get__, token=token, key=key, type=type)
+    source.namespace.update(getdict=instance_dict, token=token, key=key, type=type)
     # Breadth first, so that a module of another structure is found out early.
     todo: deque[tuple[str, Any, int]] = deque([("v0", module, 0)])
     # The variables directly below each node, to put the children in JAX's order.
@@ -175,11 +175,13 @@ def generate_flatten(
             dynamic, static = _fields(cls)
             source.lines.append(f"d = getdict({name})")
             checks.append(f"len(d) != {len(dynamic) + len(static)}")
-            fields = _DICT.__get__(node)
-            for field in static:
-                checks.append(_static_check(source, f"d[{field!r}]", fields[field]))
+            fields = instance_dict(node)
+            # Dynamic fields first: they differ between a model and its gradients, which
+            # hold `None` for an activation function, say. Static fields do not.
             for field in dynamic:
                 visit(fields[field], f"d[{field!r}]")
+            for field in static:
+                checks.append(_static_check(source, f"d[{field!r}]", fields[field]))
         elif cls is dict:
             for k in sorted(node):
                 visit(node[k], f"{name}[{k!r}]")
@@ -243,7 +245,7 @@ def generate_rebuild(
     A function of a sequence of arrays. Raises `NotGeneratable`.
     """
     source = _Source()
-    source.namespace.update(new=object.__new__, setdict=_DICT.__set__)
+    source.namespace.update(setdict=INSTANCE_DICT.__set__)
     names = [f"a{i}" for i in range(len(arrays))]
     remaining = deque(zip(names, arrays, strict=True))
 
@@ -273,13 +275,23 @@ def generate_rebuild(
             return "{" + ", ".join(f"{k}: {p}" for k, p in items) + "}"
         if is_module_class(cls) and _is_regular(x):
             dynamic, static = _fields(cls)
-            fields = _DICT.__get__(x)
-            parts += [source.constant(fields[name]) for name in static]
-            pairs = zip([*dynamic, *static], parts, strict=True)
-            content = ", ".join(f"{name!r}: {part}" for name, part in pairs)
-            variable = source.variable()
-            source.lines.append(f"{variable} = new({source.constant(cls)})")
-            source.lines.append(f"setdict({variable}, {{{content}}})")
+            fields = instance_dict(x)
+            # Copying a dictionary that has the static fields and writing the others
+            # into it is quicker than making one of all fields (0.2 us against 0.3).
+            template = {name: fields[name] for name in static}
+            variable, content = source.variable(), source.variable()
+            new = source.constant(ft.partial(object.__new__, cls))
+            lines = [f"{variable} = {new}()"]
+            writes = []
+            for field, part in zip(dynamic, parts, strict=True):
+                template[field] = None
+                if part in source.namespace:
+                    template[field] = source.namespace[part]
+                elif part != "None":
+                    writes.append(f"{content}[{field!r}] = {part}")
+            lines.append(f"{content} = {source.constant(template)}.copy()")
+            lines += [*writes, f"setdict({variable}, {content})"]
+            source.lines += lines
             return variable
         if cls not in node_entries and _is_namedtuple(x):
             return f"{source.constant(cls)}({', '.join(parts)})"

@@ -12,6 +12,7 @@ from typing import (
     Concatenate,
     Generic,
     Literal,
+    NamedTuple,
     overload,
     ParamSpec,
     TYPE_CHECKING,
@@ -22,11 +23,12 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
-from ._compat import hide_from_tracebacks
+from ._compat import hide_from_tracebacks, instance_dict
 from ._dispatch import JittedFunction, Options
+from ._nodes import is_module_class
 from ._signature import make_front, read_signature, Spec
 from ._stages import Lowered, trace, Traced
-from ._statics import is_identity_type, token
+from ._statics import is_identity_type, Token, token
 from ._structure import Structure, take_apart, treedef_token
 
 
@@ -221,6 +223,7 @@ def _make_wrapped(
     donate: str,
     spec: _SpecAndDefaults,
     fun: Any,
+    shown: dict[str, Any],
     flat: tuple[tuple[Any, ...], _WrapperAux] | None = None,
 ) -> JitWrapped[..., Any]:
     wrapped = object.__new__(JitWrapped)
@@ -230,12 +233,7 @@ def _make_wrapped(
     _set(wrapped, "_fun", fun)
     _set(wrapped, "_flat", flat)
     _set(wrapped, "__call__", wrapped._front(function.dispatch))
-    shown = wrapped.__dict__
-    for name in _WRAPPER_NAMES:
-        try:
-            shown[name] = getattr(fun, name)
-        except AttributeError:
-            pass
+    wrapped.__dict__.update(shown)
     return wrapped
 
 
@@ -262,7 +260,8 @@ def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
     if aux.structure is not None:
         flat = (tuple(children), aux)
         fun = aux.structure.rebuild(children)
-    return _make_wrapped(aux.function, aux.donate, aux.spec, fun, flat)
+    shown = _describe(fun).shown
+    return _make_wrapped(aux.function, aux.donate, aux.spec, fun, shown, flat)
 
 
 jtu.register_pytree_with_keys(
@@ -342,8 +341,19 @@ _functions: weakref.WeakKeyDictionary[Any, dict[Any, JittedFunction]] = (
 )
 
 
+class _Description(NamedTuple):
+    """What wrapping needs to know of a callable."""
+
+    # Whether it is neither a pytree nor equal to anything but itself.
+    plain: bool
+    # Name and qualified name, as Equinox and JAX's logs show them.
+    names: tuple[str, str]
+    spec: _SpecAndDefaults
+    # What the wrapped function shows of it.
+    shown: dict[str, Any]
+
+
 def _is_plain(fun: Any) -> bool:
-    """Whether a callable is neither a pytree nor equal to anything but itself."""
     if type(fun) is types.FunctionType:
         return True
     if not jtu.all_leaves([fun]) or not is_identity_type(type(fun)):
@@ -356,7 +366,6 @@ def _is_plain(fun: Any) -> bool:
 
 
 def _names(fun: Any) -> tuple[str, str]:
-    """Name and qualified name, as Equinox and JAX's logs show them."""
     while True:
         if hasattr(fun, "__wrapped__"):
             fun = fun.__wrapped__
@@ -368,16 +377,59 @@ def _names(fun: Any) -> tuple[str, str]:
     return named.__name__, getattr(named, "__qualname__", named.__name__)
 
 
-def _function_for(fun: Any, spec: Spec, options: Options) -> JittedFunction:
-    plain = _is_plain(fun)
-    names = _names(fun)
-    key = (spec, names, token(options))
+# Descriptions of Modules, by class, with the function behind `__call__`. Describing one
+# costs 60 us, most of it in `inspect.signature`; `filter_jit(model)(x)` in a loop should
+# not pay that each time.
+_by_class: weakref.WeakKeyDictionary[type, tuple[Any, Any, Any, _Description]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _describe(fun: Any) -> _Description:
+    cls = type(fun)
+    call = getattr(cls, "__call__", None)
+    cacheable = type(call) is types.FunctionType and is_module_class(cls)
+    if cacheable:
+        known = _by_class.get(cls)
+        if (
+            known is not None
+            and known[0] is call
+            and known[1] is call.__defaults__
+            and known[2] is call.__kwdefaults__
+            and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
+        ):
+            return known[3]
+    shown = {}
+    for name in _WRAPPER_NAMES:
+        try:
+            shown[name] = getattr(fun, name)
+        except AttributeError:
+            pass
+    out = _Description(_is_plain(fun), _names(fun), read_signature(fun), shown)
+    if (
+        cacheable
+        and not any(vars(c).keys() & _OF_INSTANCES for c in cls.__mro__)
+        and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
+    ):
+        _by_class[cls] = (call, call.__defaults__, call.__kwdefaults__, out)
+    return out
+
+
+# With one of these on a class, its instances need not all be described alike.
+_OF_INSTANCES = {"__wrapped__", "__signature__", "__getattr__"}
+
+
+def _function_for(
+    fun: Any, described: _Description, options: Options, options_token: Token
+) -> JittedFunction:
+    spec = described.spec[0]
+    key = (spec, described.names, options_token)
     with _lock:
-        table = _functions.setdefault(fun if plain else type(fun), {})
+        table = _functions.setdefault(fun if described.plain else type(fun), {})
         function = table.get(key)
         if function is None:
             function = table[key] = JittedFunction(
-                fun, spec, options, names, with_fun=not plain
+                fun, spec, options, described.names, with_fun=not described.plain
             )
     return function
 
@@ -486,9 +538,9 @@ def filter_jit(fun: Any = _MISSING, *, donate: Donate = "none", **jitkwargs: Any
         out_shardings=jitkwargs.pop("out_shardings", None),
         jit_kwargs=tuple(sorted(jitkwargs.items())),
     )
-    spec, defaults = read_signature(fun)
-    function = _function_for(fun, spec, options)
-    return _make_wrapped(function, donate, (spec, defaults), fun)
+    described = _describe(fun)
+    function = _function_for(fun, described, options, token(options))
+    return _make_wrapped(function, donate, described.spec, fun, described.shown)
 
 
 def _nothing() -> None:
