@@ -13,6 +13,7 @@ program:
 
 import contextlib
 import inspect
+import itertools
 import os
 import threading
 import types
@@ -25,9 +26,14 @@ import jax
 import jax.tree_util as jtu
 
 from . import _compat
-from ._errors import explain_runtime_error
+from ._errors import (
+    explain_runtime_error,
+    static_field_with,
+    UnhashableStaticError,
+)
 from ._nodes import Nodes
 from ._signature import Spec
+from ._statics import without_static_arrays
 from ._structure import (
     ARRAY_TYPES,
     DYNAMIC,
@@ -231,10 +237,9 @@ class JittedFunction:
         self.fun = None if with_fun else weakref.ref(fun)
         self.source = _weak_source(fun)
         self.programs: dict[Any, Program] = {}
+        # Keys less the arrays in static fields, with those arrays.
+        self.static_arrays: dict[Any, list[Any]] = {}
         self.lock = threading.Lock()
-        # Marks our frame in the stacks that `eqx.error_if` records while tracing, to
-        # tell the stack inside of JIT from that outside.
-        self.jit_id = os.urandom(16)
         self.nodes = nodes()
         self.failed_in_miss = False
         if self.nodes is None:
@@ -279,12 +284,16 @@ class JittedFunction:
     def call_python(self, *values: Any) -> Any:
         """Call the user's function itself, on one value per parameter."""
         __tracebackhide__ = True
-        if self.fun is None:
-            fun, *values = values
-        else:
-            fun = self.fun()
-        args, kwargs = self.spec.to_call(tuple(values))
+        fun, values = self.split(values)
+        args, kwargs = self.spec.to_call(values)
         return fun(*args, **kwargs)
+
+    def split(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """The user's function, and one value per parameter."""
+        if self.fun is not None:
+            return self.fun(), values
+        i = self.spec.fun_index()
+        return values[i], values[:i] + values[i + 1 :]
 
     def call(self, *values: Any) -> Any:
         """The portable route."""
@@ -329,7 +338,9 @@ class JittedFunction:
     def run(self, program: Program, arrays: list[Any]) -> tuple[Any, Any, Any]:
         """Call a program; returns the result, its parts, and the fast-path record."""
         __tracebackhide__ = True
-        __equinox_jit_id__ = self.jit_id
+        # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
+        # inside of JIT from what is outside.
+        __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
         with self.quiet_donation():
             if self.dispatcher is None:
                 out, fastpath = program.jitted(*arrays), None
@@ -355,7 +366,7 @@ class JittedFunction:
             self.failed_in_miss = False
             if self.dispatcher is not None:
                 self.dispatcher._clear_cache()
-        return explain_runtime_error(error, self.jit_id)
+        return explain_runtime_error(error)
 
     # --- programs ---
 
@@ -375,6 +386,7 @@ class JittedFunction:
                 if program is None:
                     if len(self.programs) >= _MAX_PROGRAMS:
                         del self.programs[next(iter(self.programs))]
+                    self.check_static_arrays(values, key)
                     program = self.make_program(values, arrays, structure, tokens)
                     self.programs[key] = program
         return program, arrays
@@ -404,18 +416,15 @@ class JittedFunction:
 
     def donated(self, structure: Structure) -> tuple[int, ...]:
         """The numbers of those arrays that are to be donated."""
-        groups: list[tuple[Any, bool]] = []
-        children = list(structure.treedef.children())
-        if self.with_fun:
-            groups.append((children.pop(0), self.options.donate_rest))
-        if children and self.spec.first_is_positional():
-            first = children.pop(0)
+        options = self.options
+        groups = [(x, options.donate_rest) for x in structure.treedef.children()]
+        if self.spec.first_is_positional():
+            first = groups[0][0]
+            firsts = [(first, options.donate_first)]
             if self.spec.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
-                first, *rest = first.children() or [None]
-                children = [*rest, *children]
-            if first is not None:
-                groups.append((first, self.options.donate_first))
-        groups += [(child, self.options.donate_rest) for child in children]
+                firsts = [(x, options.donate_rest) for x in first.children()]
+                firsts[:1] = [(x, options.donate_first) for x, _ in firsts[:1]]
+            groups[:1] = firsts
         out = []
         number = 0
         leaves = iter(structure.leaves)
@@ -429,15 +438,9 @@ class JittedFunction:
 
     def flatten_in_shardings(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """`in_shardings`, a prefix of the user's arguments, as one per array."""
-        out: list[Any] = []
-        if self.with_fun:
-            fun, *rest = values
-            out += [None] * sum(
-                isinstance(x, ARRAY_TYPES) for x in jtu.tree_leaves(fun)
-            )
-            values = tuple(rest)
         prefix = self.options.in_shardings
-        arguments = list(self.spec.argument_names(values))
+        fun, params = self.split(values)
+        arguments = self.spec.named(params)
         if isinstance(prefix, list | tuple):
             with_arrays = [
                 any(isinstance(x, _ARRAYS_OR_STRUCTS) for x in jtu.tree_leaves(value))
@@ -451,17 +454,20 @@ class JittedFunction:
                     "sharding (or a pytree prefix of them) for each argument, or a "
                     "single one for all."
                 )
-            prefixes = [*prefix, *[None] * (len(arguments) - len(prefix))]
+            prefixes = iter([*prefix, *[None] * (len(arguments) - len(prefix))])
         else:
-            prefixes = [prefix] * len(arguments)
-        for (name, value), argument_prefix in zip(arguments, prefixes, strict=True):
-            out += _broadcast_prefix(argument_prefix, value, name)
+            prefixes = itertools.repeat(prefix)
+        out: list[Any] = []
+        for name, value in self.named(values):
+            # The arrays of the callable itself stay where they are.
+            is_fun = self.with_fun and value is fun
+            out += _broadcast_prefix(None if is_fun else next(prefixes), value, name)
         return tuple(out)
 
     def unhashable(self, values: tuple[Any, ...], error: StaticLeafError) -> Exception:
         """The error for a static leaf without a hash, with the leaf's path."""
         where = self.leaf_names(values)[error.index]
-        return TypeError(
+        return UnhashableStaticError(
             f"In a call of {self.name}, `{where}` is a "
             f"{type(error.value).__name__}, which is not an array and so is static, "
             f"but cannot be hashed ({error}). Static arguments are part of the key "
@@ -469,19 +475,42 @@ class JittedFunction:
             "for a list, a frozenset for a set), or an array to have it traced."
         )
 
+    def check_static_arrays(self, values: tuple[Any, ...], key: Any) -> None:
+        """Refuse a call that differs from another in an array in a static field alone.
+
+        Raises `ValueError` with the field's path.
+        """
+        reduced, arrays = without_static_arrays(key)
+        if not arrays:
+            return
+        known = self.static_arrays.setdefault(reduced, arrays)
+        for array, other in zip(arrays, known, strict=True):
+            if array is not other:
+                where = None
+                for name, value in self.named(values):
+                    where = where or static_field_with(name, value, array)
+                raise ValueError(
+                    f"In a call of {self.name}, the static field `{where}` holds an "
+                    f"array (shape {array.shape}, dtype {array.dtype}), and an earlier "
+                    "call was the same but for another array there. Arrays in "
+                    "`eqx.field(static=True)` are compared by identity alone, so "
+                    "whether the two may share a compiled function cannot be told. "
+                    "Make the field a normal one, to have it traced, or hold a tuple "
+                    "of numbers instead."
+                )
+
     def leaf_names(self, values: tuple[Any, ...]) -> list[str]:
         """The path of each leaf of a call, as the user would write it."""
-        out = []
-        named: list[tuple[str, Any]] = []
-        if self.with_fun:
-            fun, *rest = values
-            named.append((self.name, fun))
-            values = tuple(rest)
-        named += self.spec.argument_names(values)
-        for name, value in named:
-            for path, _ in jtu.tree_flatten_with_path(value)[0]:
-                out.append(f"{name}{jtu.keystr(path)}")
-        return out
+        return [
+            f"{name}{jtu.keystr(path)}"
+            for name, value in self.named(values)
+            for path, _ in jtu.tree_flatten_with_path(value)[0]
+        ]
+
+    def named(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
+        """Each argument, and the callable if it is passed along, with its name."""
+        fun, params = self.split(values)
+        return self.spec.named(params, (self.name, fun) if self.with_fun else None)
 
     @contextlib.contextmanager
     def quiet_donation(self) -> Iterator[None]:
@@ -499,6 +528,7 @@ class JittedFunction:
         """Forget every trace and compiled program."""
         with self.lock:
             self.programs.clear()
+            self.static_arrays.clear()
         if self.dispatcher is not None:
             self.dispatcher._clear_cache()
 

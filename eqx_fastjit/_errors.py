@@ -1,5 +1,10 @@
 """Making Equinox's runtime errors readable, and texts of our own."""
 
+import dataclasses
+from typing import Any
+
+import jax.tree_util as jtu
+
 from ._compat import (
     EquinoxRuntimeError,
     JaxRuntimeError,
@@ -14,13 +19,19 @@ _MARK = "_EquinoxRuntimeError: "
 _ADVICE = "\n\n\n--------------------\n"
 
 
-def explain_runtime_error(error: BaseException, jit_id: bytes) -> BaseException | None:
+class UnhashableStaticError(ValueError, TypeError):
+    """A static argument cannot be hashed, so no compiled function can be kept for it.
+
+    A `ValueError`, as JAX raises for it, and a `TypeError`, as `hash` does.
+    """
+
+
+def explain_runtime_error(error: BaseException) -> BaseException | None:
     """The `EquinoxRuntimeError` behind an error of XLA's.
 
     **Arguments:**
 
     - `error`: what a jitted function raised.
-    - `jit_id`: what marks the frame of that function in recorded stacks.
 
     **Returns:**
 
@@ -38,15 +49,42 @@ def explain_runtime_error(error: BaseException, jit_id: bytes) -> BaseException 
     message = text[start + len(_MARK) :]
     message = message.partition(_ADVICE)[0]
     last_message, last_stack = last_error_info() or ("", [])
-    pieces: list[str] = []
+    stack = ""
     if last_message.strip() == message.strip():
         message = last_message
-        for piece in last_stack:
-            if isinstance(piece, str):
-                pieces.append(piece)
-            elif piece == jit_id:
-                break
-    stack = "".join(reversed(pieces))
+        stack = _inside_jit(last_stack)
     return EquinoxRuntimeError(
         runtime_error_template().format(msg=message, stack=stack)
     )
+
+
+def _inside_jit(stack: list[bytes | str]) -> str:
+    """The frames up to the outermost jitted function, outermost first.
+
+    The recorded stack begins with the innermost frame; bytes stand for the frame of a
+    jitted function. It is that of the first trace: JAX may have kept it since.
+    """
+    boundaries = [i for i, piece in enumerate(stack) if isinstance(piece, bytes)]
+    inside = stack[: boundaries[-1]] if boundaries else stack
+    return "".join(reversed([piece for piece in inside if isinstance(piece, str)]))
+
+
+def static_field_with(name: str, x: Any, array: Any) -> str | None:
+    """The path of the static field of a dataclass in `x` that holds this very array."""
+    if isinstance(x, dict):
+        parts = [(f"{name}[{k!r}]", v, False) for k, v in x.items()]
+    elif isinstance(x, list | tuple):
+        parts = [(f"{name}[{i}]", v, False) for i, v in enumerate(x)]
+    elif dataclasses.is_dataclass(x) and not isinstance(x, type):
+        parts = [
+            (f"{name}.{f.name}", getattr(x, f.name, None), f.metadata.get("static"))
+            for f in dataclasses.fields(x)
+        ]
+    else:
+        return None
+    for path, part, is_static in parts:
+        if is_static and any(leaf is array for leaf in jtu.tree_leaves(part)):
+            return path
+        if (found := static_field_with(path, part, array)) is not None:
+            return found
+    return None

@@ -11,7 +11,7 @@ free, where packing and unpacking `*args, **kwargs` costs 0.3 us, and
 import functools as ft
 import inspect
 import keyword
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
@@ -76,16 +76,37 @@ class Spec(NamedTuple):
             _VAR_POSITIONAL,
         )
 
-    def argument_names(self, values: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-        """Each argument with its name as the user would write it."""
-        for name, kind, value in zip(self.names, self.kinds, values, strict=True):
+    def fun_index(self) -> int:
+        """Where a callable that is passed along stands among the values.
+
+        After the first positional argument: of several arrays that could be reused for
+        a result, JAX takes the first donated one, and this is Equinox's order.
+        """
+        return int(self.first_is_positional())
+
+    def named(
+        self, values: tuple[Any, ...], fun: tuple[str, Any] | None = None
+    ) -> list[tuple[str, Any]]:
+        """Each argument with its name as the user would write it.
+
+        `fun` is the name and value of a callable that is passed along.
+        """
+        out: list[tuple[str, Any]] = []
+        pending = [] if fun is None else [fun]
+        for i, (name, kind, value) in enumerate(
+            zip(self.names, self.kinds, values, strict=True)
+        ):
+            if i == self.fun_index():
+                out += pending
+                pending = []
             if kind is _VAR_POSITIONAL:
-                for i, x in enumerate(value):
-                    yield f"{name}[{i}]", x
+                out += [(f"{name}[{j}]", x) for j, x in enumerate(value)]
             elif kind is _VAR_KEYWORD:
-                yield from value.items()
+                # In the order in which JAX goes through a dictionary.
+                out += [(key, value[key]) for key in sorted(value)]
             else:
-                yield name, value
+                out.append((name, value))
+        return out + pending
 
 
 # What a builtin without a signature is taken to accept.
@@ -164,7 +185,7 @@ def _front_maker(
     )
     default_names = []
     parameters = []
-    values = [fun] if with_fun else []
+    values = []
     kinds = spec.kinds
     for i, (arg, kind, defaulted) in enumerate(
         zip(spec.names, kinds, spec.defaulted, strict=True)
@@ -184,6 +205,8 @@ def _front_maker(
         values.append(arg)
         if kind is _POSITIONAL_ONLY and kinds[i + 1 : i + 2] != (_POSITIONAL_ONLY,):
             parameters.append("/")
+    if with_fun:
+        values.insert(spec.fun_index(), fun)
     source = _TEMPLATE.format(
         variables=", ".join([dispatch, translate, fun, *default_names]),
         name=name,
@@ -215,9 +238,9 @@ def make_front(
 
     - `spec`, `defaults`: from `read_signature`.
     - `name`: what the front calls itself in a `TypeError` about its arguments.
-    - `dispatch`: takes the values by position, after `fun` if `with_fun`.
+    - `dispatch`: takes the values by position.
     - `translate`: is shown every exception and may return a better one.
-    - `fun`, `with_fun`: a callable pytree to pass along as the first value.
+    - `fun`, `with_fun`: a callable to pass along, at `spec.fun_index()`.
 
     **Returns:**
 

@@ -112,12 +112,13 @@ class _Unhashable:
         )
 
 
-class _StaticArray:
+class StaticArray:
     """Token of an array in a static field.
 
-    Equinox compares such arrays with `==`, which is an error for any two arrays of more
-    than one element; so do we, with a message that says where. NumPy arrays can be
-    written to, so their contents count as well.
+    Compares by identity, and by value for a single element. Equinox compares such
+    arrays with `==`, which is an error for two arrays of more than one element; so it
+    is with us (`without_static_arrays` finds the clash). NumPy arrays can be written
+    to, so their contents count as well.
     """
 
     __slots__ = ("contents", "value")
@@ -127,29 +128,36 @@ class _StaticArray:
         self.contents = value.tobytes() if isinstance(value, np.ndarray) else None
 
     def __hash__(self) -> int:
-        return hash((type(self.value), self.value.shape, str(self.value.dtype)))
+        return hash(self.kind())
+
+    def kind(self) -> tuple[Any, ...]:
+        return type(self.value), self.value.shape, str(self.value.dtype)
 
     def __eq__(self, other: object) -> bool:
-        if type(other) is not _StaticArray:
+        if type(other) is not StaticArray or self.kind() != other.kind():
             return False
         if self.value is other.value:
             return self.contents == other.contents
-        a, b = self.value, other.value
-        if type(a) is not type(b) or a.shape != b.shape or a.dtype != b.dtype:
-            return False
-        if a.size == 1:
-            return bool((a == b).all())
-        raise ValueError(
-            f"Two different arrays, {_describe_array(a)}, are static in otherwise "
-            "equal arguments, so whether they may share a compiled function cannot be "
-            "told. Arrays in `eqx.field(static=True)` are compared by identity; make "
-            "the field a normal (traced) one, or hold a tuple of numbers instead."
-        )
+        return self.value.size == 1 and bool((self.value == other.value).all())
 
 
-def _describe_array(x: Any) -> str:
-    shape = ",".join(map(str, x.shape))
-    return f"{type(x).__name__} {x.dtype}[{shape}]"
+def without_static_arrays(tok: Token) -> tuple[Token, list[Any]]:
+    """A token with every larger static array replaced by its shape and dtype.
+
+    Returns it with the arrays. Where two tokens agree so but hold different arrays,
+    Equinox cannot tell whether they are equal.
+    """
+    arrays: list[Any] = []
+
+    def walk(tok: Token) -> Token:
+        if type(tok) is tuple:
+            return tuple([walk(part) for part in tok])
+        if type(tok) is StaticArray and tok.value.size != 1:
+            arrays.append(tok.value)
+            return tok.kind()
+        return tok
+
+    return walk(tok), arrays
 
 
 def is_identity_type(cls: type) -> bool:
@@ -231,7 +239,7 @@ def token(x: Any) -> Token:
     if isinstance(x, jax.core.Tracer):
         return _Identity(x)
     if isinstance(x, np.ndarray | jax.Array):
-        return _StaticArray(x)
+        return StaticArray(x)
     if (out := _subclass_token(x)) is not None:
         return out
     if _is_plain_dataclass(cls):

@@ -1,0 +1,95 @@
+"""Run another project's tests with and without `eqx_fastjit.install()`.
+
+    python scripts/peer_suite.py CHECKOUT [--tests tests] [--only FILE] [PYTEST_ARGS...]
+
+Runs the suite twice in fresh processes, from a copy in a temporary folder, and prints
+which tests end differently. Exit code: 0 if none does, 1 if any, 2 if the path holds no
+tests.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+# Loaded by pytest with `-p`.
+_PLUGIN = '''
+import json, os
+
+_outcomes = {}
+
+def pytest_configure():
+    # Not earlier: jaxtyping's own plugin instruments the library as it is imported.
+    if os.environ["PEER_INSTALL"] == "1":
+        import eqx_fastjit
+        eqx_fastjit.install()
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" or report.outcome != "passed":
+        _outcomes[report.nodeid] = report.outcome
+
+def pytest_sessionfinish(session):
+    with open(os.environ["PEER_RESULTS"], "w") as f:
+        json.dump(_outcomes, f)
+'''
+
+
+def run(folder: Path, target: str, install: bool, args: list[str]) -> dict[str, str]:
+    results = folder / f"results-{int(install)}.json"
+    env = dict(
+        os.environ,
+        PEER_INSTALL=str(int(install)),
+        PEER_RESULTS=str(results),
+        PYTHONPATH=os.pathsep.join(
+            [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "peer_plugin", "-q", target, *args]
+    print(f"--- {'with' if install else 'without'} install()", flush=True)
+    subprocess.run(command, cwd=folder / "suite", env=env)
+    return json.loads(results.read_text())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--tests", default="tests", help="folder within the checkout")
+    parser.add_argument("--only", default="", help="a file within that folder")
+    options, args = parser.parse_known_args()
+    target = str(Path(options.tests) / options.only)
+    if not (options.checkout / options.tests).is_dir():
+        print(f"{options.checkout} has no folder {options.tests!r}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "peer_plugin.py").write_text(_PLUGIN)
+        # Only the tests: the library itself is the installed one.
+        shutil.copytree(
+            options.checkout / options.tests, folder / "suite" / options.tests
+        )
+        for config in ("pyproject.toml", "pytest.ini", "setup.cfg", "tox.ini"):
+            if (options.checkout / config).exists():
+                shutil.copy(options.checkout / config, folder / "suite")
+        without = run(folder, target, False, args)
+        with_ours = run(folder, target, True, args)
+    different = sorted(
+        test
+        for test in without.keys() | with_ours.keys()
+        if without.get(test) != with_ours.get(test)
+    )
+    for outcomes, label in ((without, "without install()"), (with_ours, "with")):
+        counts = {o: list(outcomes.values()).count(o) for o in set(outcomes.values())}
+        print(f"{label}: {dict(sorted(counts.items()))}")
+    for test in different:
+        print(f"{test}: {without.get(test)} without, {with_ours.get(test)} with")
+    print(f"{len(different)} of {len(without)} tests end differently")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

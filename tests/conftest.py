@@ -1,0 +1,33 @@
+import weakref
+
+import jax
+import pytest
+
+
+# Before anything makes an array.
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+from eqx_fastjit import _dispatch, _jit  # noqa: E402
+
+
+ROUTES = ("cpp", "portable")
+_states: dict[str, dict] = {}
+
+
+@pytest.fixture(autouse=True, params=ROUTES)
+def route(request, monkeypatch):
+    """Every test runs on both routes."""
+    name = request.param
+    monkeypatch.setenv("EQX_FASTJIT_ROUTE", name)
+    monkeypatch.setattr(_dispatch, "_state", _states.setdefault(name, {}))
+    # Module classes outlive a test, and what was made of them for the other route.
+    monkeypatch.setattr(_jit, "_functions", weakref.WeakKeyDictionary())
+    return name
+
+
+@pytest.fixture
+def cpp_only(route):
+    if route != "cpp":
+        pytest.skip("about the C++ route")

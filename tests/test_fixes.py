@@ -1,0 +1,266 @@
+"""Where `equinox.filter_jit` is wrong or surprising, and ours is meant to differ.
+
+Each test asserts both sides, so that a change in Equinox shows here.
+"""
+
+import dataclasses
+import time
+
+import equinox as eqx
+import eqx_fastjit
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+
+class Counter:
+    def __init__(self):
+        self.n = 0
+
+    def __call__(self, *_):
+        self.n += 1
+
+
+def _both(make, *steps):
+    """Results of calling what `make(filter_jit)` returns, for Equinox and for ours."""
+    out = []
+    for jit in (eqx.filter_jit, eqx_fastjit.filter_jit):
+        f = make(jit)
+        out.append([step(f) for step in steps])
+    return out
+
+
+def test_int_float_and_bool_are_told_apart():
+    x = jnp.array([1, 2])
+    theirs, ours = _both(
+        lambda jit: jit(lambda x, n: (x.astype(type(n)), type(n))),
+        lambda f: f(x, 1),
+        lambda f: f(x, 1.0),
+        lambda f: f(x, True),
+    )
+    assert [t for _, t in theirs] == [int, int, int]
+    assert [t for _, t in ours] == [int, float, bool]
+    assert [a.dtype for a, _ in ours] == [jnp.int32, jnp.float32, jnp.bool_]
+
+
+@pytest.mark.parametrize("wrap", [tuple, list, lambda x: {"k": x[0]}])
+def test_told_apart_inside_containers_and_fields(wrap):
+    class M(eqx.Module):
+        s: object = eqx.field(static=True)
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        a: object
+
+    def kind(s):
+        return jnp.zeros(()), str(jax.tree_util.tree_leaves(s))
+
+    ours = eqx_fastjit.filter_jit(lambda m: kind(m.s))
+    for value in (1, 1.0, True, 1, 0.0, -0.0):
+        assert ours(M(wrap([value])))[1] == kind(wrap([value]))[1]
+    leaf = eqx_fastjit.filter_jit(lambda c: (jnp.zeros(()), c))
+    for value in (1, 1.0, True, 0.0, -0.0):
+        assert repr(leaf(Config(value))[1]) == repr(Config(value))
+
+
+def test_signed_zeros_and_nan():
+    x = jnp.array(1.0)
+    count = Counter()
+
+    def make(jit):
+        return jit(lambda x, n: (count(), jnp.copysign(x, n))[1])
+
+    theirs, ours = _both(make, lambda f: f(x, 0.0), lambda f: f(x, -0.0))
+    assert [float(y) for y in theirs] == [1.0, 1.0]
+    assert [float(y) for y in ours] == [1.0, -1.0]
+
+    for value in (float("nan"), complex(float("nan"), 0), complex(0.0, -0.0)):
+        f = make(eqx_fastjit.filter_jit)
+        f = eqx_fastjit.filter_jit(lambda x, n: (count(), x)[1])
+        count.n = 0
+        for _ in range(5):
+            f(x, value)
+        assert count.n == 1
+
+
+def test_omitted_default_and_same_value_share_a_trace():
+    x = jnp.ones(2)
+    count = Counter()
+
+    def make(jit):
+        count.n = 0
+
+        @jit
+        def f(x, n=2, opts=(1, "a"), *, k=None):
+            count()
+            return x * n
+
+        return f
+
+    for jit, expected in ((eqx.filter_jit, 6), (eqx_fastjit.filter_jit, 1)):
+        f = make(jit)
+        f(x)
+        f(x, 2)
+        f(x, n=2)
+        f(x, 2, (1, "a"))
+        f(x, k=None)
+        f(x, 2, (1, "a"), k=None)
+        f(opts=(1, "a"), x=x)
+        assert count.n == expected
+
+
+def test_dictionary_keys_are_told_apart():
+    f = eqx_fastjit.filter_jit(lambda d: (jnp.zeros(()), [type(k) for k in d]))
+    x = jnp.ones(1)
+    for _ in range(3):
+        for key in (1, 1.0, True, "1"):
+            assert f({key: x})[1] == [type(key)]
+
+
+def test_compiled_call_checks_statics():
+    x = jnp.arange(3)
+    theirs = eqx.filter_jit(lambda x, n: x * n).lower(x, 2).compile()
+    assert theirs(x, 5).tolist() == [0, 2, 4]  # and says nothing
+    ours = eqx_fastjit.filter_jit(lambda x, n: x * n).lower(x, 2).compile()
+    assert ours(x, 2).tolist() == [0, 2, 4]
+    with pytest.raises(TypeError, match=r"static `n` was 2 and is now 5"):
+        ours(x, 5)
+
+
+def test_calls_return_before_the_device_is_done():
+    def chain(x):
+        for _ in range(60):
+            x = jnp.tanh(x @ x)
+        return x
+
+    x = jnp.ones((600, 600)) / 600
+    f = eqx_fastjit.filter_jit(chain)
+    f(x).block_until_ready()
+    start = time.perf_counter()
+    out = f(x)
+    dispatched = time.perf_counter() - start
+    out.block_until_ready()
+    done = time.perf_counter() - start
+    # Not a speed test: the two differ by a factor of hundreds, or not at all.
+    assert dispatched < done / 3
+
+
+def test_static_list_changed_in_place():
+    class M(eqx.Module):
+        w: jax.Array
+        s: list = eqx.field(static=True)
+
+    m = M(jnp.ones(()), [1])
+
+    theirs, ours = _both(
+        lambda jit: jit(lambda m: m.w * m.s[0]),
+        lambda f: (f(m), m.s.__setitem__(0, 5), f(m), m.s.__setitem__(0, 1)),
+    )
+    assert theirs[0][2] == 1  # stale
+    assert ours[0][2] == 5
+
+
+def test_static_object_changed_in_place():
+    class Config:
+        def __init__(self, n):
+            self.n = n
+
+        def __eq__(self, other):
+            return self.n == other.n
+
+        def __hash__(self):
+            return hash(self.n)
+
+    class M(eqx.Module):
+        w: jax.Array
+        s: object = eqx.field(static=True)
+
+    f = eqx_fastjit.filter_jit(lambda c, x: x * c.n)
+    g = eqx_fastjit.filter_jit(lambda m: m.w * m.s.n)
+    c = Config(2)
+    m = M(jnp.ones(()), c)
+    for _ in range(40):  # past the point at which code is generated
+        assert f(c, jnp.ones(())) == 2
+        assert g(m) == 2
+    c.n = 3
+    assert f(c, jnp.ones(())) == 3
+    assert g(m) == 3
+
+
+def test_static_numpy_array_changed_in_place():
+    with pytest.warns(UserWarning, match="being set as static"):
+
+        class M(eqx.Module):
+            w: jax.Array
+            s: object = eqx.field(static=True)
+
+        m = M(jnp.ones(()), np.array([2.0, 3.0]))
+    f = eqx_fastjit.filter_jit(lambda m: m.w * m.s.sum())
+    for _ in range(40):
+        assert f(m) == 5
+    m.s[0] = 7.0
+    assert f(m) == 10
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+@pytest.mark.parametrize("xp", [np, jnp])
+def test_static_arrays(xp):
+    class M(eqx.Module):
+        w: jax.Array
+        table: object = eqx.field(static=True)
+
+    a, b = xp.arange(3), xp.arange(3)
+    for jit in (eqx.filter_jit, eqx_fastjit.filter_jit):
+        count = Counter()
+        f = jit(lambda m: (count(), m.w)[1])  # noqa: B023
+        for _ in range(40):
+            f(M(jnp.ones(2), a))
+        assert count.n == 1
+        with pytest.raises(ValueError) as info:
+            f(M(jnp.ones(2), b))
+        if jit is eqx_fastjit.filter_jit:
+            assert "static field `m.table`" in str(info.value)
+        if jit is eqx.filter_jit:
+            continue  # raises for arrays of other shapes as well
+        f(M(jnp.ones(2), xp.arange(4)))
+        f(M(jnp.ones(2), xp.zeros(1)))
+        f(M(jnp.ones(2), xp.zeros(1)))
+
+
+def test_module_changed_by_force():
+    f = eqx_fastjit.filter_jit(lambda m, x: m(x))
+    m = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+    for _ in range(40):
+        before = f(m, jnp.ones(2))
+    object.__setattr__(m, "weight", m.weight + 1)
+    object.__setattr__(m, "use_bias", False)
+    object.__setattr__(m, "bias", None)
+    np.testing.assert_allclose(f(m, jnp.ones(2)), m.weight.sum(1), rtol=1e-6)
+    assert not np.allclose(before, f(m, jnp.ones(2)))
+
+
+def test_cache_miss_explanation_names_the_users_function(caplog):
+    def my_very_own_function(x, secret):
+        return x
+
+    f = eqx_fastjit.filter_jit(my_very_own_function)
+    with jax.explain_cache_misses(True), caplog.at_level("WARNING"):
+        f(jnp.ones(2), "static-value")
+    assert "my_very_own_function" in caplog.text
+    assert __file__ in caplog.text
+    assert "static-value" not in caplog.text
+
+
+def test_stack_of_a_runtime_error_is_cut_on_later_calls():
+    @eqx_fastjit.filter_jit
+    def f(x):
+        return eqx.error_if(x, x < 0, "negative")
+
+    f(jnp.array(1.0))
+    for _ in range(3):
+        with pytest.raises(eqx.EquinoxRuntimeError, match="negative") as info:
+            f(jnp.array(-1.0))
+        inside = str(info.value).partition("Below is the stack inside of JIT")[2]
+        assert "eqx.error_if(x, x < 0" in inside
+        assert "pytest" not in inside
