@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.tree_util as jtu
+from jax.core import Tracer
 
 from . import _compat
 from ._errors import (
@@ -136,9 +137,7 @@ class _Flat:
     without this holding on to it: `__wrapped__` goes through weak references.
     """
 
-    def __init__(
-        self, function: "JittedFunction", structure: Structure, n_arrays: int
-    ):
+    def __init__(self, function: "JittedFunction", structure: Structure, n_arrays: int):
         self.function = weakref.ref(function)
         self.structure = structure
         self.__name__ = function.name
@@ -162,18 +161,13 @@ class _Flat:
         assert function is not None
         out = function.call_python(*self.structure.rebuild(arrays))
         leaves, treedef = jtu.tree_flatten(out)
-        is_array = [isinstance(leaf, ARRAY_TYPES) for leaf in leaves]
-        out_arrays = [x for x, dynamic in zip(leaves, is_array, strict=True) if dynamic]
-        kept = [
-            DYNAMIC if dynamic else x for x, dynamic in zip(leaves, is_array, strict=True)
-        ]
+        kept = [DYNAMIC if isinstance(x, ARRAY_TYPES) else x for x in leaves]
+        out_arrays = [x for x in leaves if isinstance(x, ARRAY_TYPES)]
         node = ResultNode(ResultInfo(Structure(treedef, tuple(kept))))
         if function.options.out_shardings is None:
             return out_arrays, node
         # The user's own structure, for which the shardings are a prefix.
-        only_arrays = [
-            x if dynamic else None for x, dynamic in zip(leaves, is_array, strict=True)
-        ]
+        only_arrays = [x if isinstance(x, ARRAY_TYPES) else None for x in leaves]
         return jtu.tree_unflatten(treedef, only_arrays), node
 
 
@@ -349,7 +343,7 @@ class JittedFunction:
         tree, node = out
         info = node.info
         out_arrays = tree if type(tree) is list else jtu.tree_leaves(tree)
-        if not any(isinstance(x, jax.core.Tracer) for x in (*out_arrays, *arrays)):
+        if not any(isinstance(x, Tracer) for x in (*out_arrays, *arrays)):
             if info.waits is None:
                 info.waits = (
                     not jax.config.jax_disable_jit  # pyright: ignore
@@ -586,5 +580,5 @@ def _weak_source(fun: Any) -> Callable[[], Any]:
                 fun = inner
                 break
         else:
-            fun = getattr(type(fun), "__call__", None)
+            fun = vars(type(fun)).get("__call__")
     return lambda: None

@@ -13,7 +13,7 @@ from ._compat import (
 )
 
 
-# How `eqx.error_if`'s own exception shows in the text of the error that XLA makes of it.
+# How `eqx.error_if`'s own exception shows in the text of XLA's error.
 _MARK = "_EquinoxRuntimeError: "
 # Begins the advice that Equinox appends for users of `jax.jit`.
 _ADVICE = "\n\n\n--------------------\n"

@@ -107,6 +107,85 @@ def _static_check(source: _Source, expression: str, value: Any) -> str:
     return f"token({expression}) != {source.constant(token(value))}"
 
 
+class _FlattenSource(_Source):
+    """The body of a flatten function, gathered node by node."""
+
+    def __init__(self, is_static_leaf: Callable[[Any], bool]):
+        super().__init__()
+        self.is_static_leaf = is_static_leaf
+        # Breadth first, so that a module of another structure is found out early.
+        self.todo: deque[tuple[str, Any, int]] = deque()
+        # The variables directly below each node, to put the children in JAX's order.
+        self.below: dict[str, list[str]] = {}
+
+    def give_up_if(self, conditions: list[str]) -> None:
+        if conditions:
+            self.lines.append(f"if {' or '.join(conditions)}: return otherwise(v0)")
+
+    def node(self, name: str, node: Any, depth: int) -> None:
+        """Check a node, and read what is below it."""
+        self.count_node()
+        self.below[name] = []
+        # Pairs of code that reads a child, and the child.
+        reads: list[tuple[str, Any]]
+        checks: list[str] = []
+        cls = type(node)
+        if is_module_class(cls):
+            dynamic, static = _fields(cls)
+            values = instance_dict(node)
+            self.lines.append(f"d = getdict({name})")
+            checks.append(f"len(d) != {len(values)}")
+            reads = [(f"d[{field!r}]", values[field]) for field in dynamic]
+            static_reads = [(f"d[{field!r}]", values[field]) for field in static]
+        elif cls is dict:
+            reads = [(f"{name}[{k!r}]", node[k]) for k in sorted(node)]
+            static_reads = []
+        else:
+            variables = [self.variable() for _ in node]
+            if variables:
+                self.lines.append(f"{', '.join(variables)}, = {name}")
+            reads = list(zip(variables, node, strict=True))
+            static_reads = []
+        # Static leaves before static fields: they differ between a model and its
+        # gradients, which hold `None` for an activation function, say.
+        is_static = [x is None or self.is_static_leaf(x) for _, x in reads]
+        checked = [r for r, static in zip(reads, is_static, strict=True) if static]
+        checks += [_static_check(self, *read) for read in checked + static_reads]
+        self.give_up_if(checks)
+        types: list[str] = []
+        for (read, child), static in zip(reads, is_static, strict=True):
+            if not static:
+                types += self.child(name, read, child, depth)
+        self.give_up_if(types)
+
+    def child(self, parent: str, read: str, child: Any, depth: int) -> list[str]:
+        """Read a child; returns the checks that it needs."""
+        variable = read
+        if not read.isidentifier():
+            variable = self.variable()
+            self.lines.append(f"{variable} = {read}")
+        self.below[parent].append(variable)
+        if depth >= _MAX_DEPTH or not _can_enter(child):
+            return []
+        self.todo.append((variable, child, depth + 1))
+        checks = [f"type({variable}) is not {self.constant(type(child))}"]
+        if not is_module_class(type(child)):
+            checks.append(f"len({variable}) != {len(child)}")
+        return checks
+
+    def children(self) -> list[str]:
+        """The variables that hold arrays or unknown nodes, in JAX's order."""
+        out = []
+        pending = ["v0"]
+        while pending:
+            name = pending.pop()
+            if name in self.below:
+                pending.extend(reversed(self.below[name]))
+            else:
+                out.append(name)
+        return out
+
+
 def generate_flatten(
     module: Any, is_static_leaf: Callable[[Any], bool], key: Any
 ) -> Callable[[Any], tuple[tuple[Any, ...], Any]]:
@@ -127,84 +206,13 @@ def generate_flatten(
     """
     if not _is_regular(module):
         raise NotGeneratable("irregular module")
-    source = _Source()
-    source.namespace.update(getdict=instance_dict, token=token, key=key, type=type)
-    # Breadth first, so that a module of another structure is found out early.
-    todo: deque[tuple[str, Any, int]] = deque([("v0", module, 0)])
-    # The variables directly below each node, to put the children in JAX's order.
-    below: dict[str, list[str]] = {}
-    leaves: set[str] = set()
-
-    while todo:
-        name, node, depth = todo.popleft()
-        source.count_node()
-        checks: list[str] = []
-        reads: list[str] = []
-        below[name] = []
-
-        def visit(
-            child: Any,
-            read: str | None,
-            checks: list[str] = checks,
-            reads: list[str] = reads,
-            siblings: list[str] = below[name],
-            depth: int = depth,
-        ) -> str:
-            variable = source.variable()
-            if child is None or is_static_leaf(child):
-                expected = read if read is not None else variable
-                checks.append(_static_check(source, expected, child))
-                return variable
-            siblings.append(variable)
-            if read is not None:
-                reads.append(f"{variable} = {read}")
-            if depth < _MAX_DEPTH and _can_enter(child):
-                cls = source.constant(type(child))
-                lengths = "" if is_module_class(type(child)) else (
-                    f" or len({variable}) != {len(child)}"
-                )
-                late_checks.append(f"type({variable}) is not {cls}{lengths}")
-                todo.append((variable, child, depth + 1))
-            else:
-                leaves.add(variable)
-            return variable
-
-        late_checks: list[str] = []
-        cls = type(node)
-        if is_module_class(cls):
-            dynamic, static = _fields(cls)
-            source.lines.append(f"d = getdict({name})")
-            checks.append(f"len(d) != {len(dynamic) + len(static)}")
-            fields = instance_dict(node)
-            # Dynamic fields first: they differ between a model and its gradients, which
-            # hold `None` for an activation function, say. Static fields do not.
-            for field in dynamic:
-                visit(fields[field], f"d[{field!r}]")
-            for field in static:
-                checks.append(_static_check(source, f"d[{field!r}]", fields[field]))
-        elif cls is dict:
-            for k in sorted(node):
-                visit(node[k], f"{name}[{k!r}]")
-        else:
-            variables = [visit(child, None) for child in node]
-            if variables:
-                source.lines.append(f"{', '.join(variables)}, = {name}")
-        if checks:
-            source.lines.append(f"if {' or '.join(checks)}: return otherwise(v0)")
-        source.lines.extend(reads)
-        if late_checks:
-            source.lines.append(f"if {' or '.join(late_checks)}: return otherwise(v0)")
-
-    ordered: list[str] = []
-    pending = ["v0"]
-    while pending:
-        name = pending.pop()
-        if name in leaves:
-            ordered.append(name)
-        else:
-            pending.extend(reversed(below[name]))
+    source = _FlattenSource(is_static_leaf)
+    source.namespace.update(getdict=instance_dict, token=token, key=key)
+    source.todo.append(("v0", module, 0))
+    while source.todo:
+        source.node(*source.todo.popleft())
     body = "\n        ".join(source.lines)
-    children = "".join(f"{name}, " for name in ordered)
+    children = "".join(f"{name}, " for name in source.children())
     return source.compile(
         "flatten",
         f"def flatten(v0):\n"

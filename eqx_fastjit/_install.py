@@ -18,9 +18,9 @@ _original = eqx.filter_jit
 def _equinox_modules(current: object) -> Iterator[object]:
     """The loaded modules of Equinox that have `current` as their `filter_jit`."""
     for name, module in list(sys.modules.items()):
-        if name == "equinox" or name.startswith("equinox."):
-            if getattr(module, "__dict__", {}).get(_NAME) is current:
-                yield module
+        ours = name == "equinox" or name.startswith("equinox.")
+        if ours and getattr(module, "__dict__", {}).get(_NAME) is current:
+            yield module
 
 
 def _replace(current: object, new: object) -> None:

@@ -52,7 +52,14 @@ _DONATE: dict[str, tuple[bool, bool, bool]] = {
 # What a jitted function shows of the function that it wraps, as `functools.wraps` does.
 _SpecAndDefaults = tuple[Spec, tuple[Any, ...]]
 _MISSING: Any = object()
-_WRAPPER_NAMES = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
+_CALL = "__call__"
+_WRAPPER_NAMES = (
+    "__module__",
+    "__name__",
+    "__qualname__",
+    "__doc__",
+    "__annotations__",
+)
 
 
 class _WrapperAux:
@@ -84,6 +91,19 @@ class _WrapperAux:
         return hash(self.token)
 
 
+# Not written out in the class, where type checkers would take `__call__` for data.
+_SLOTS = (
+    "__call__",
+    "__dict__",
+    "__weakref__",
+    "_donate",
+    "_flat",
+    "_fun",
+    "_function",
+    "_spec",
+)
+
+
 class JitWrapped(Generic[_P, _T]):
     """A function compiled by `filter_jit`. Call it as the function itself.
 
@@ -94,16 +114,7 @@ class JitWrapped(Generic[_P, _T]):
     # `__call__` is a slot that holds the front (`_signature.py`): calling the object
     # calls the front with no Python frame in between. A `__call__` method that forwards
     # `*args, **kwargs` would cost 0.3 us more, of the 4 us that a small call takes.
-    __slots__ = (
-        "__call__",
-        "__dict__",
-        "__weakref__",
-        "_donate",
-        "_flat",
-        "_fun",
-        "_function",
-        "_spec",
-    )
+    __slots__ = _SLOTS
 
     _fun: Callable[_P, _T]
     _function: JittedFunction
@@ -279,6 +290,9 @@ class BoundJit(ft.partial, Generic[_P, _T]):
 
     if TYPE_CHECKING:
 
+        @property
+        def func(self) -> JitWrapped[..., _T]: ...
+
         def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
 
     def lower(self, *args: _P.args, **kwargs: _P.kwargs) -> Lowered:
@@ -378,8 +392,8 @@ def _names(fun: Any) -> tuple[str, str]:
 
 
 # Descriptions of Modules, by class, with the function behind `__call__`. Describing one
-# costs 60 us, most of it in `inspect.signature`; `filter_jit(model)(x)` in a loop should
-# not pay that each time.
+# costs 60 us, most of it in `inspect.signature`, which a loop that calls
+# `filter_jit(model)(x)` should not pay each time.
 _by_class: weakref.WeakKeyDictionary[type, tuple[Any, Any, Any, _Description]] = (
     weakref.WeakKeyDictionary()
 )
@@ -387,9 +401,8 @@ _by_class: weakref.WeakKeyDictionary[type, tuple[Any, Any, Any, _Description]] =
 
 def _describe(fun: Any) -> _Description:
     cls = type(fun)
-    call = getattr(cls, "__call__", None)
-    cacheable = type(call) is types.FunctionType and is_module_class(cls)
-    if cacheable:
+    call = getattr(cls, _CALL, None)
+    if isinstance(call, types.FunctionType) and is_module_class(cls):
         known = _by_class.get(cls)
         if (
             known is not None
@@ -407,7 +420,8 @@ def _describe(fun: Any) -> _Description:
             pass
     out = _Description(_is_plain(fun), _names(fun), read_signature(fun), shown)
     if (
-        cacheable
+        isinstance(call, types.FunctionType)
+        and is_module_class(cls)
         and not any(vars(c).keys() & _OF_INSTANCES for c in cls.__mro__)
         and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
     ):
@@ -450,8 +464,9 @@ def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
         if name in _FORBIDDEN:
             what = "donation" if "donate" in name else "what is static"
             instead = (
-                "use `donate=...`" if "donate" in name else "arrays are traced and "
-                "everything else is static"
+                "use `donate=...`"
+                if "donate" in name
+                else "arrays are traced and everything else is static"
             )
             raise ValueError(
                 f"`filter_jit` does not take `{name}`: it decides {what} by itself; "
@@ -459,8 +474,8 @@ def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
             )
         if name in _LEGACY and name not in _JIT_PARAMETERS:
             raise ValueError(
-                f"`filter_jit(..., {name}=...)` was removed in Equinox 0.10: all arrays "
-                "are traced and everything else is static."
+                f"`filter_jit(..., {name}=...)` was removed in Equinox 0.10: all "
+                "arrays are traced and everything else is static."
             )
         if name not in _JIT_PARAMETERS:
             raise TypeError(
@@ -481,7 +496,9 @@ def filter_jit(
 ) -> JitWrapped[_P, _T]: ...
 
 
-def filter_jit(fun: Any = _MISSING, *, donate: Donate = "none", **jitkwargs: Any) -> Any:
+def filter_jit(
+    fun: Any = _MISSING, *, donate: Donate = "none", **jitkwargs: Any
+) -> Any:
     """Compile a function whose arguments may be any pytrees.
 
     All JAX and NumPy arrays in the arguments, and in `fun` itself, are traced. All else

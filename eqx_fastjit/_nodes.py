@@ -17,10 +17,11 @@ sees a leaf that it cannot handle, and asks the slow path again.
 import operator
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from ._compat import Cpp
 from ._generate import (
@@ -29,7 +30,7 @@ from ._generate import (
     is_module_class,
     NotGeneratable,
 )
-from ._statics import is_identity_type, token, Token
+from ._statics import is_identity_type, Token, token
 from ._structure import DYNAMIC, ResultInfo, Structure
 
 
@@ -151,6 +152,10 @@ class _InternedTokens(dict[Token, Flattened]):
         return self.setdefault(tok, (self.markers.get(len(self)), Key()))
 
 
+# Not written out in the class, where type checkers would take it for data.
+_CALL_SLOT = ("__call__",)
+
+
 class _Swappable:
     """A callable whose code can be replaced while C++ holds on to it.
 
@@ -158,7 +163,11 @@ class _Swappable:
     frame in between (0.03 us; a `__call__` method that forwards costs 0.15).
     """
 
-    __slots__ = ("__call__",)
+    __slots__ = _CALL_SLOT
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Any, /) -> Any: ...
 
 
 class _ModuleFlatten(_Swappable):
@@ -291,8 +300,10 @@ class Nodes:
         self.cpp = cpp
         self.flatten_one_level = cpp.default_registry.flatten_one_level
         self.lock = threading.RLock()
-        native = {f"enable_{kind}": True for kind in
-                  ("none", "tuple", "namedtuple", "list", "dict")}
+        native = {
+            f"enable_{kind}": True
+            for kind in ("none", "tuple", "namedtuple", "list", "dict")
+        }
         self.arguments = cpp.make_registry(**native)
         self.results = cpp.make_registry(**native)
         self.results.register_node(
@@ -393,7 +404,7 @@ class Nodes:
         cls = type(array)
         self.known.add(cls)
         registry = self.cpp.dispatch_registry
-        if isinstance(array, jax.core.Tracer) or registry.flatten_one_level(array) is None:
+        if isinstance(array, Tracer) or registry.flatten_one_level(array) is None:
             return
         tokens = self.tokens
 

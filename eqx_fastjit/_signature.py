@@ -187,6 +187,7 @@ def _front_maker(
     parameters = []
     values = []
     kinds = spec.kinds
+    has_star = _VAR_POSITIONAL in kinds
     for i, (arg, kind, defaulted) in enumerate(
         zip(spec.names, kinds, spec.defaulted, strict=True)
     ):
@@ -195,9 +196,9 @@ def _front_maker(
             text = f"*{arg}"
         elif kind is _VAR_KEYWORD:
             text = f"**{arg}"
-        elif kind is _KEYWORD_ONLY and _VAR_POSITIONAL not in kinds:
-            if "*" not in parameters:
-                parameters.append("*")
+        elif kind is _KEYWORD_ONLY and not has_star:
+            parameters.append("*")
+            has_star = True
         if defaulted:
             default_names.append(free(f"default_{arg}"))
             text = f"{text}={default_names[-1]}"

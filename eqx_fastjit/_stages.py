@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.tree_util as jtu
+from jax.core import Tracer
 
 from ._compat import hide_from_tracebacks
 from ._dispatch import has_host_callbacks, JittedFunction, wait
@@ -55,9 +56,14 @@ class _Call:
             zip(self.names, program.tokens, tokens, strict=True)
         ):
             if (ours is DYNAMIC) != (theirs is DYNAMIC):
-                then, now = ("an array", "static") if ours is DYNAMIC else (
-                    f"the static {program.structure.leaves[i]!r}", "an array")
-                raise TypeError(f"{self._begin()} `{name}` was {then} and is now {now}.")
+                then, now = (
+                    ("an array", "static")
+                    if ours is DYNAMIC
+                    else (f"the static {program.structure.leaves[i]!r}", "an array")
+                )
+                raise TypeError(
+                    f"{self._begin()} `{name}` was {then} and is now {now}."
+                )
             if ours is DYNAMIC:
                 then, now = self.types[number], _array_type(arrays[number])
                 if then != now:
@@ -148,7 +154,7 @@ class Compiled(_Stage):
         try:
             tree, node = self._stage(*arrays)
             out = jtu.tree_leaves(tree)
-            concrete = not any(isinstance(x, jax.core.Tracer) for x in out)
+            concrete = not any(isinstance(x, Tracer) for x in out)
             if call.waits and concrete:
                 wait(out)
         except Exception as e:

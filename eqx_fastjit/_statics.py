@@ -1,10 +1,11 @@
 """When are two static values the same?
 
-`equinox.filter_jit` asks `==` alone, so `1`, `1.0` and `True` share a trace, as do `0.0`
-and `-0.0`, a NaN never equals itself, and an array gives an array. Here every static is
-turned into a *token*: a hashable stand-in such that two tokens are equal exactly if the
-values may share a trace. Type, bits and identity decide; `==` is asked only of values
-whose class defines it, and only between values of one type with one hash.
+`equinox.filter_jit` asks `==` alone, so `1`, `1.0` and `True` share a trace, as do
+`0.0` and `-0.0`, a NaN never equals itself, and an array gives an array. Here every
+static is turned into a *token*: a hashable stand-in such that two tokens are equal
+exactly if the values may share a trace. Type, bits and identity decide; `==` is asked
+only of values whose class defines it, and only between values of one type with one
+hash.
 
 A token is a snapshot. A mutable value that changes gives another token at the next
 call, so it is never served from a stale cache.
@@ -20,6 +21,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 
 # Types whose values equal each other only if they are interchangeable, so that
@@ -236,7 +238,7 @@ def token(x: Any) -> Token:
         return _Identity(x)
     if isinstance(x, np.generic):
         return (cls, x.dtype, x.tobytes())
-    if isinstance(x, jax.core.Tracer):
+    if isinstance(x, Tracer):
         return _Identity(x)
     if isinstance(x, np.ndarray | jax.Array):
         return StaticArray(x)

@@ -13,7 +13,7 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from ._statics import leaf_token, token, Token, UnhashableStatic
+from ._statics import leaf_token, Token, token, UnhashableStatic
 
 
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 # Loaded by pytest with `-p`.
-_PLUGIN = '''
+_PLUGIN = """
 import json, os
 
 _outcomes = {}
@@ -36,7 +36,7 @@ def pytest_runtest_logreport(report):
 def pytest_sessionfinish(session):
     with open(os.environ["PEER_RESULTS"], "w") as f:
         json.dump(_outcomes, f)
-'''
+"""
 
 
 def run(folder: Path, target: str, install: bool, args: list[str]) -> dict[str, str]:

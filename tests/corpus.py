@@ -534,7 +534,21 @@ def python_scalars_are_static(jit, traced):
         traced()
         return x, n
 
-    for n in (1, 2, 1, "a", b"a", None, 2.5, 3j, ..., int, jnp.sin, (1, (2,)), range(3)):
+    for n in (
+        1,
+        2,
+        1,
+        "a",
+        b"a",
+        None,
+        2.5,
+        3j,
+        ...,
+        int,
+        jnp.sin,
+        (1, (2,)),
+        range(3),
+    ):
         yield f(X(1), n)
         yield f(X(1), n)
 
@@ -813,7 +827,10 @@ def optax_states(jit, traced):
     @jit
     def step(model, state, x):
         traced()
-        loss = lambda m: jnp.mean(jax.vmap(m)(x) ** 2)
+
+        def loss(m):
+            return jnp.mean(jax.vmap(m)(x) ** 2)
+
         value, grads = eqx.filter_value_and_grad(loss)(model)
         updates, state = opt.update(grads, state, eqx.filter(model, eqx.is_array))
         return eqx.apply_updates(model, updates), state, value
@@ -846,7 +863,9 @@ def equinox_state(jit, traced):
     @jit
     def f(model, state, x):
         traced()
-        vmapped = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
+        vmapped = jax.vmap(
+            model, axis_name="batch", in_axes=(0, None), out_axes=(0, None)
+        )
         return vmapped(x, state)
 
     for _ in range(4):
@@ -1065,7 +1084,9 @@ def inside_transforms(jit, traced):
     yield jax.vmap(lambda x: f(x, 2))(X(2))
     yield jax.lax.scan(lambda c, x: (f(c, 2), f(x, 3)), X(2), X(3, 2))
     yield jax.lax.cond(True, lambda x: f(x, 2), lambda x: x, X(2))
-    yield jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, f(c[1], 2)), (0, X(2)))
+    yield jax.lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, f(c[1], 2)), (0, X(2))
+    )
     yield jax.checkpoint(lambda x: f(x, 2))(X(2))
     yield jax.eval_shape(lambda x: f(x, 2), X(2))
     yield jax.jvp(lambda x: f(x, 2), (X(2),), (X(2),))

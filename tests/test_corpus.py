@@ -1,11 +1,12 @@
 """The corpus, under `equinox.filter_jit` and under ours."""
 
 import equinox as eqx
-import eqx_fastjit
 import jax
 import jax.tree_util as jtu
 import numpy as np
 import pytest
+
+import eqx_fastjit
 
 from .corpus import CASES
 

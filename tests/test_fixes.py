@@ -7,11 +7,12 @@ import dataclasses
 import time
 
 import equinox as eqx
-import eqx_fastjit
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import eqx_fastjit
 
 
 class Counter:
