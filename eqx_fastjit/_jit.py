@@ -82,7 +82,8 @@ class _WrapperAux:
         # Either the callable is a pytree, of which this is the rest; or it is `fun`.
         self.structure = structure
         self.fun = fun
-        self.token = (token(function), donate, token(spec), tokens, token(fun))
+        options = token(function.options)
+        self.token = (options, donate, token(spec), tokens, token(fun))
 
     def __eq__(self, other: object) -> bool:
         return type(other) is _WrapperAux and self.token == other.token

@@ -1,0 +1,219 @@
+"""Caches: what they hold, and when they let go."""
+
+import copy
+import doctest
+import gc
+import inspect
+import os
+import pickle
+import subprocess
+import sys
+import types
+import weakref
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqx_fastjit
+from eqx_fastjit import filter_jit
+
+
+def _counted():
+    traces = []
+
+    @filter_jit
+    def f(x):
+        traces.append(x.shape)
+        return x + 1
+
+    return f, traces
+
+
+def test_clear_cache():
+    f, traces = _counted()
+    for clear in (f.clear_cache, eqx.clear_caches, jax.clear_caches):
+        f(jnp.ones(2))
+        f(jnp.ones(2))
+        clear()
+    f(jnp.ones(2))
+    assert len(traces) == 4
+
+
+def test_clearing_spares_other_functions():
+    f, traces_f = _counted()
+    g, traces_g = _counted()
+    f(jnp.ones(2)), g(jnp.ones(2))
+    f.clear_cache()
+    f(jnp.ones(2)), g(jnp.ones(2))
+    assert (len(traces_f), len(traces_g)) == (2, 1)
+
+
+def test_entries_die_with_their_function():
+    class Big:
+        pass
+
+    big = Big()
+
+    def f(x, big=big):
+        return x + 1
+
+    alive = weakref.ref(big)
+    jitted = filter_jit(f)
+    for _ in range(30):
+        jitted(jnp.ones(2))
+    filter_jit(f)(jnp.ones(2))
+    jitted.lower(jnp.ones(2)).compile()(jnp.ones(2))
+    del f, jitted, big
+    gc.collect()
+    assert alive() is None
+
+
+def test_arguments_are_not_kept():
+    f = filter_jit(lambda m, x: (m, x + 1))
+    model = eqx.nn.MLP(2, 2, 2, 2, key=jax.random.key(0))
+    x = jnp.ones(2)
+    for _ in range(40):
+        out = f(model, x)
+    refs = [weakref.ref(leaf) for leaf in (x, model, model.layers[0].weight, out[1])]
+    del x, model, out
+    gc.collect()
+    assert [r() for r in refs] == [None] * 4
+
+
+def test_no_garbage_on_the_hot_path():
+    f = filter_jit(lambda m, x: (m, x + 1, 3))
+    model = eqx.nn.MLP(2, 2, 2, 2, key=jax.random.key(0))
+    x = jnp.ones(2)
+    for _ in range(40):
+        f(model, x)
+    gc.collect()
+    for _ in range(10):
+        f(model, x)
+    assert gc.collect() == 0
+
+
+_MEMORY = """
+import gc, resource, sys, tracemalloc
+import jax, jax.numpy as jnp, equinox as eqx
+from eqx_fastjit import filter_jit
+model = eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))
+f = filter_jit(lambda m, x, n: (m(x), n))
+x = jnp.ones(2)
+for _ in range(1000):
+    f(model, x, 2)
+gc.collect()
+tracemalloc.start()
+before, _ = tracemalloc.get_traced_memory()
+for _ in range(int(sys.argv[1])):
+    f(model, x, 2)
+gc.collect()
+after, peak = tracemalloc.get_traced_memory()
+print(after - before, peak - before)
+"""
+
+
+def test_calls_do_not_grow_memory(route):
+    out = subprocess.run(
+        [sys.executable, "-c", _MEMORY, "5000"],
+        env=dict(os.environ, EQX_FASTJIT_ROUTE=route),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    growth, peak = map(int, out.stdout.split())
+    assert growth < 20_000
+    assert peak < 2_000_000
+
+
+def test_many_wrapped_lambdas_are_forgotten():
+    refs = []
+    for i in range(50):
+        g = lambda x, i=i: x + i  # noqa: E731
+        refs.append(weakref.ref(g))
+        filter_jit(g)(jnp.ones(2))
+    del g
+    gc.collect()
+    assert not any(r() for r in refs)
+
+
+def test_attributes():
+    def f(x: int, *, y: str = "a") -> float:
+        """Docs."""
+
+    g = filter_jit(f)
+    assert (g.__name__, g.__qualname__, g.__module__) == (
+        f.__name__,
+        f.__qualname__,
+        f.__module__,
+    )
+    assert g.__doc__ == "Docs."
+    assert g.__annotations__ == f.__annotations__
+    assert g.__wrapped__ is f
+    assert inspect.signature(g) == inspect.signature(f)
+    assert inspect.unwrap(g) is f
+    assert "f" in repr(g)
+    assert callable(g)
+    with pytest.raises(AttributeError):
+        g.anything = 1
+    model = eqx.nn.Identity()
+    assert filter_jit(model).__wrapped__ is model
+
+
+def test_doctests_are_found():
+    module = types.ModuleType("some_module")
+    exec(
+        "from eqx_fastjit import filter_jit\n"
+        "@filter_jit\n"
+        "def f(x):\n"
+        "    '''\n    >>> 1 + 1\n    2\n    '''\n",
+        vars(module),
+    )
+    found = doctest.DocTestFinder().find(module)
+    assert [t.name for t in found if t.examples] == ["some_module.f"]
+
+
+def _for_pickle(x):
+    return x * 2
+
+
+pickled = filter_jit(_for_pickle, donate="all-except-first")
+
+
+def test_pickle_and_copy():
+    g = pickle.loads(pickle.dumps(pickled))
+    assert g == pickled
+    assert g(jnp.ones(2)).tolist() == [2, 2]
+    assert copy.copy(pickled) == pickled
+    assert copy.deepcopy(pickled)(jnp.ones(2)).tolist() == [2, 2]
+    model = filter_jit(eqx.nn.Linear(2, 2, key=jax.random.key(0)))
+    assert eqx.tree_equal(copy.deepcopy(model), model)
+
+
+def test_equality_and_hash():
+    def f(x):
+        return x
+
+    assert filter_jit(f) == filter_jit(f)
+    assert hash(filter_jit(f)) == hash(filter_jit(f))
+    assert filter_jit(f) != filter_jit(f, donate="all")
+    assert filter_jit(f) != filter_jit(lambda x: x)
+    assert filter_jit(f) != 3
+
+
+def test_public_names():
+    assert sorted(n for n in vars(eqx_fastjit) if not n.startswith("_")) == [
+        "BoundJit",
+        "Compiled",
+        "JitWrapped",
+        "Lowered",
+        "Traced",
+        "fast_filter_jit",
+        "filter_jit",
+        "install",
+        "installed",
+        "route",
+        "uninstall",
+    ]
+    assert eqx_fastjit.fast_filter_jit is eqx_fastjit.filter_jit

@@ -1,0 +1,129 @@
+"""Eight virtual CPU devices."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+from eqx_fastjit import filter_jit
+
+
+@pytest.fixture
+def mesh():
+    return jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+def _double(tree):
+    return jax.tree_util.tree_map(lambda a: a * 2 if eqx.is_array(a) else a, tree)
+
+
+def _linear(seed=0):
+    return eqx.nn.Linear(8, 8, key=jax.random.key(seed))
+
+
+def test_committed_and_uncommitted_inputs(mesh):
+    traces = 0
+
+    def f(m, x):
+        nonlocal traces
+        traces += 1
+        return jax.vmap(m)(x)
+
+    sharded = NamedSharding(mesh, P("d"))
+    x = jnp.arange(64.0).reshape(8, 8)
+    placements = [
+        x,
+        jax.device_put(x, sharded),
+        jax.device_put(x, NamedSharding(mesh, P())),
+        jax.device_put(x, jax.devices()[3]),
+        jax.device_put(x, sharded),
+        np.asarray(x),
+    ]
+    ours, theirs = filter_jit(f), eqx.filter_jit(f)
+    for y in placements:
+        for _ in range(3):
+            a, b = ours(_linear(), y), theirs(_linear(), y)
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+            assert a.sharding == b.sharding
+            assert a.committed == b.committed
+
+
+def test_donated_sharded_buffers(mesh):
+    f = filter_jit(lambda x: x + 1, donate="all")
+    for _ in range(3):
+        x = jax.device_put(jnp.ones((8, 2)), NamedSharding(mesh, P("d")))
+        y = f(x)
+        assert x.is_deleted()
+        assert y.sharding.is_equivalent_to(NamedSharding(mesh, P("d")), 2)
+
+
+def test_shard_map_inside(mesh):
+    @filter_jit
+    def f(m, x):
+        def local(x):
+            return jax.lax.psum(jax.vmap(m)(x).sum(), "d")
+
+        return jax.shard_map(local, mesh=mesh, in_specs=P("d"), out_specs=P())(x)
+
+    x = jax.device_put(jnp.ones((8, 8)), NamedSharding(mesh, P("d")))
+    for _ in range(3):
+        np.testing.assert_allclose(
+            f(_linear(), x), jax.vmap(_linear())(jnp.ones((8, 8))).sum(), rtol=1e-5
+        )
+
+
+def test_inside_shard_map(mesh):
+    inner = filter_jit(lambda x, n: x * n)
+    f = jax.shard_map(
+        lambda x: inner(x, 3), mesh=mesh, in_specs=P("d"), out_specs=P("d")
+    )
+    np.testing.assert_array_equal(f(jnp.arange(8.0)), jnp.arange(8.0) * 3)
+
+
+def test_in_and_out_shardings_are_prefixes(mesh):
+    data, everywhere = NamedSharding(mesh, P("d")), NamedSharding(mesh, P())
+    with pytest.raises(ValueError, match="in_shardings"):
+        eqx.filter_jit(lambda x: x, in_shardings=data)
+    traces = 0
+
+    def f(model, batch, n=2):
+        nonlocal traces
+        traces += 1
+        return model, jax.vmap(model)(batch["x"]) * n, n
+
+    g = filter_jit(
+        f, in_shardings=(everywhere, {"x": data}), out_shardings=(None, data, None)
+    )
+    batch = {"x": jnp.ones((8, 8))}
+    for _ in range(3):
+        model, out, n = g(_linear(), batch)
+        model, out, n = g(model, batch=batch)
+    assert traces == 2  # as under `jax.jit`: once for arrays that are on the mesh
+    assert n == 2
+    assert type(model) is eqx.nn.Linear
+    assert out.sharding.is_equivalent_to(data, 2)
+    single = filter_jit(lambda x, y: (x, y), in_shardings=data, out_shardings=data)
+    for out in single(jnp.ones(8), jnp.ones((8, 2))):
+        assert out.sharding.is_equivalent_to(data, out.ndim)
+
+
+def test_in_shardings_of_methods_and_callables(mesh):
+    data = NamedSharding(mesh, P("d"))
+    f = filter_jit(_linear(), in_shardings=(data,))
+    assert f(jnp.ones(8)).shape == (8,)
+    g = filter_jit(lambda *xs: xs, in_shardings=(data, None))
+    a, b = g(jnp.ones(8), jnp.ones(8))
+    assert a.sharding.is_equivalent_to(data, 1)
+    assert b.shape == (8,)
+
+
+def test_shardings_that_do_not_fit(mesh):
+    data = NamedSharding(mesh, P("d"))
+    f = filter_jit(lambda x, y: x, in_shardings=(data,))
+    with pytest.raises(ValueError, match=r"1 entries.*2 arguments \(x, y\)"):
+        f(jnp.ones(8), jnp.ones(8))
+    g = filter_jit(lambda batch: batch["x"], in_shardings=({"y": data},))
+    with pytest.raises(ValueError, match="argument `batch` is not a pytree prefix"):
+        g({"x": jnp.ones(8)})
