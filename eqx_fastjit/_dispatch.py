@@ -33,7 +33,7 @@ from ._errors import (
     UnhashableStaticError,
 )
 from ._nodes import Nodes
-from ._signature import Spec
+from ._signature import read_signature, Spec
 from ._statics import without_static_arrays
 from ._structure import (
     ARRAY_TYPES,
@@ -279,7 +279,7 @@ class JittedFunction:
         """Call the user's function itself, on one value per parameter."""
         __tracebackhide__ = True
         fun, values = self.split(values)
-        args, kwargs = self.spec.to_call(values)
+        args, kwargs = self.spec.to_call(values, read_signature(fun)[1])
         return fun(*args, **kwargs)
 
     def split(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax.tree_util as jtu
 
 from ._compat import hide_from_tracebacks
-from ._statics import leaf_token, UnhashableStatic
+from ._statics import leaf_token, token, UnhashableStatic
 from ._structure import ARRAY_TYPES
 
 
@@ -49,24 +49,37 @@ class Spec(NamedTuple):
     kinds: tuple[Any, ...]
     defaulted: tuple[bool, ...]
 
-    def to_call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
-        """From one value per parameter to the arguments of an ordinary call."""
+    def to_call(
+        self, values: tuple[Any, ...], defaults: tuple[Any, ...]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """From one value per parameter to the arguments of an ordinary call.
+
+        A parameter that has its default value is left out where it can be. So the
+        function sees its own default, and one that takes no keyword arguments despite
+        its signature (the result of `eqx.filter_vmap`) is not given any.
+        """
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
+        given_last = 0  # the number of `args` up to the last that must be given
         by_keyword = False
-        for name, kind, value in zip(self.names, self.kinds, values, strict=True):
+        remaining = iter(defaults)
+        for name, kind, defaulted, value in zip(*self, values, strict=True):
+            is_default = defaulted and _is_default(value, next(remaining))
             if kind is _VAR_POSITIONAL:
                 args.extend(value)
+                given_last = len(args) if value else given_last
             elif kind is _VAR_KEYWORD:
                 kwargs.update(value)
             elif value is OMITTED:
                 # What follows can no longer be told by position.
                 by_keyword = True
             elif kind is _KEYWORD_ONLY or by_keyword:
-                kwargs[name] = value
+                if not is_default:
+                    kwargs[name] = value
             else:
                 args.append(value)
-        return args, kwargs
+                given_last = given_last if is_default else len(args)
+        return args[:given_last], kwargs
 
     def first_is_positional(self) -> bool:
         """Whether there can be a first positional argument."""
@@ -107,6 +120,12 @@ class Spec(NamedTuple):
             else:
                 out.append((name, value))
         return out + pending
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return value is default or (
+        default is not OMITTED and token(value) == token(default)
+    )
 
 
 # What a builtin without a signature is taken to accept.

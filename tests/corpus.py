@@ -164,6 +164,27 @@ def wrong_arguments(jit, traced):
 
 
 @case
+def defaults_of_their_own(jit, traced):
+    sentinel = object()
+    listed = [1]
+
+    @jit
+    def f(x, a=1, b=sentinel, c=listed, *args, d=listed, e=(1, "s")):
+        traced()
+        return x, a, b is sentinel, c is listed, args, d is listed, e
+
+    yield f(X(1))
+    yield f(X(1), 2)
+    yield f(X(1), 1, 3)
+    yield f(X(1), 1, sentinel, [2], 4)
+    yield f(X(1), c=[2], e=(2, "s"))
+    # Refuses keyword arguments, whatever its signature says.
+    g = jit(eqx.filter_vmap(lambda x, *, k=None: (traced(), x)[1]))
+    yield g(X(2))
+    yield g(X(2))
+
+
+@case
 def omitted_array_default(jit, traced):
     @jit
     def f(x, w=np.array([2, 1])):  # noqa: B008
