@@ -83,6 +83,17 @@ def probe_cpp() -> Cpp:
     return cpp
 
 
+# The C++ route was tested with every minor version from the first up to, not including,
+# the second.
+_TESTED_JAX = (0, 7, 2), (0, 11)
+
+
+def is_tested_jax() -> bool:
+    """Whether the tests have been run with this version of JAX."""
+    first, last = _TESTED_JAX
+    return first <= jax.__version_info__ < last
+
+
 def _identity(x):
     return x
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.tree_util as jtu
+import numpy as np
 from jax.core import Tracer
 
 from . import _compat
@@ -52,8 +53,6 @@ _compat.hide_from_tracebacks(__file__)
 
 # Programs kept for one function; beyond, the one unused for longest is dropped.
 _MAX_PROGRAMS = 4096
-# Entries of the dispatcher's cache, over all functions. (JAX uses the same number.)
-_CPP_CACHE_SIZE = 8192
 
 
 class Options(NamedTuple):
@@ -85,7 +84,10 @@ def _choose_route() -> Nodes | None:
     if wanted == "portable":
         return None
     try:
-        return Nodes(_compat.probe_cpp())
+        chosen = Nodes(_compat.probe_cpp())
+        if not _compat.is_tested_jax():
+            _check_cpp(chosen)
+        return chosen
     except Exception as e:
         reason = f"{type(e).__name__}: {e}"
         if wanted == "cpp":
@@ -102,6 +104,34 @@ def _choose_route() -> Nodes | None:
         return None
 
 
+def _check_cpp(nodes: Nodes) -> None:
+    """Try the C++ route on real calls, for a JAX that it was never tested with.
+
+    Raises `RuntimeError` if it does not do as `jax.jit` does.
+    """
+
+    def fun(tree, n):
+        return {"sum": tree["x"] * n + tree["y"][0], "n": n}, (tree["y"], None)
+
+    spec, _ = read_signature(fun)
+    function = JittedFunction(
+        fun, spec, Options(), ("check", "check"), with_fun=False, nodes=nodes
+    )
+    misses = []
+    miss = function.miss
+    function.miss = lambda values: (misses.append(values), miss(values))[1]
+    for n in (2, 3, 2.0, 2):
+        for shift in range(3):
+            x = np.arange(3, dtype=np.float32) + shift
+            tree = {"x": jax.numpy.asarray(x), "y": [x]}
+            (out, (y, none)), expected = function.dispatch(tree, n), x * n + x
+            good = type(out["n"]) is type(n) and out["n"] == n and none is None
+            if not (good and np.allclose(out["sum"], expected) and (y[0] == x).all()):
+                raise RuntimeError("a self-check gave a wrong result")
+    if len(misses) > 6:
+        raise RuntimeError("a self-check never took the fast path")
+
+
 def nodes() -> Nodes | None:
     """The registries of the C++ route, or `None` on the portable route.
 
@@ -114,8 +144,6 @@ def nodes() -> Nodes | None:
         with _lock:
             if "nodes" not in _state:
                 chosen = _choose_route()
-                if chosen is not None:
-                    _state["cache"] = chosen.cpp.make_cache(capacity=_CPP_CACHE_SIZE)
                 _compat.silence_equinox_callback_log()
                 _compat.on_clear_caches(clear_all_programs)
                 _state["nodes"] = chosen
@@ -222,6 +250,7 @@ class JittedFunction:
         names: tuple[str, str],
         *,
         with_fun: bool,
+        nodes: Nodes | None,
     ):
         self.spec = spec
         self.options = options
@@ -234,13 +263,13 @@ class JittedFunction:
         # Keys less the arrays in static fields, with those arrays.
         self.static_arrays: dict[Any, list[Any]] = {}
         self.lock = threading.Lock()
-        self.nodes = nodes()
+        self.nodes = nodes
         self.failed_in_miss = False
-        if self.nodes is None:
+        if nodes is None:
             self.dispatcher = None
             self.dispatch: Callable[..., Any] = self.call
         else:
-            self.dispatcher = self.dispatch = self.make_dispatcher(self.nodes)
+            self.dispatcher = self.dispatch = self.make_dispatcher(nodes)
         _functions.add(self)
 
     def make_dispatcher(self, nodes: Nodes) -> Any:
@@ -267,7 +296,7 @@ class JittedFunction:
             (),
             nodes.arguments,
             nodes.cpp.shard_arg,
-            _state["cache"],
+            nodes.cache,
         )
         # Where `jax.debug_nans` looks for a function to run again, op by op.
         dispatcher._fun = without_jit

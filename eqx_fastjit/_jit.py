@@ -24,7 +24,7 @@ import jax
 import jax.tree_util as jtu
 
 from ._compat import hide_from_tracebacks, instance_dict
-from ._dispatch import JittedFunction, Options
+from ._dispatch import JittedFunction, nodes, Options
 from ._nodes import is_module_class
 from ._signature import make_front, read_signature, Spec
 from ._stages import Lowered, trace, Traced
@@ -444,7 +444,12 @@ def _function_for(
         function = table.get(key)
         if function is None:
             function = table[key] = JittedFunction(
-                fun, spec, options, described.names, with_fun=not described.plain
+                fun,
+                spec,
+                options,
+                described.names,
+                with_fun=not described.plain,
+                nodes=nodes(),
             )
     return function
 

@@ -45,6 +45,9 @@ _MAX_INTERNED = 8192
 # Strings longer than this are not kept in a table.
 _MAX_KEPT_STRING = 1024
 
+# Entries of the dispatcher's cache, over all functions. (JAX uses the same number.)
+_CACHE_SIZE = 8192
+
 _NATIVE = frozenset({tuple, list, dict, type(None)})
 
 Flattened = tuple[tuple[Any, ...], Any]
@@ -309,6 +312,7 @@ class Nodes:
         self.results.register_node(
             _Result, lambda result: (result.arrays, result.rebuild), operator.call
         )
+        self.cache = cpp.make_cache(capacity=_CACHE_SIZE)
         self.markers = _Markers(self.arguments)
         self.tokens = _InternedTokens(self.markers)
         self.known: set[type] = set(_NATIVE)

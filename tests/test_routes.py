@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import _compat, _dispatch, _jit, filter_jit
+from eqx_fastjit import _compat, _dispatch, _jit, _nodes, filter_jit
 
 
 def _python(code, **env):
@@ -109,6 +109,24 @@ def test_a_missing_name_that_only_helps(name, monkeypatch):
     f(jnp.array(1.0))
     with pytest.raises(eqx.EquinoxRuntimeError, match=f"negative {name}"):
         f(jnp.array(-1.0))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_jax_that_is_not_known(broken, cpp_only, monkeypatch):
+    monkeypatch.setattr(jax, "__version_info__", (0, 99))
+    monkeypatch.setattr(_dispatch, "_state", {})
+    monkeypatch.setattr(_jit, "_functions", weakref.WeakKeyDictionary())
+    monkeypatch.setenv("EQX_FASTJIT_ROUTE", "auto")
+    if not broken:
+        filter_jit(lambda x: x)
+        assert eqx_fastjit.route() == "cpp"
+        return
+
+    # A dispatcher that forgets to look at the statics.
+    monkeypatch.setattr(_nodes._Interned, "__missing__", lambda self, x: ((), None))
+    with pytest.warns(RuntimeWarning, match="self-check gave a wrong result"):
+        filter_jit(lambda x: x)
+    assert eqx_fastjit.route() == "portable"
 
 
 def test_unknown_route(monkeypatch):
