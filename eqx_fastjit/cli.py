@@ -4,6 +4,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from . import __version__
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
@@ -37,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.version:
         from importlib.metadata import version
 
-        for name in ("eqx_fastjit", "equinox", "jax", "jaxlib", "numpy"):
+        print("eqx_fastjit", __version__)
+        for name in ("equinox", "jax", "jaxlib", "numpy"):
             print(name, version(name))
         print("python", sys.version.split()[0])
         return 0

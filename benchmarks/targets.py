@@ -1,0 +1,171 @@
+"""Each figure that the engine promises, beside the one reached on this machine.
+
+    python -m benchmarks.targets [--rounds 25] [--json FILE]
+
+Ratios of calls are medians over interleaved rounds in one process, with the least and
+the greatest of three such processes. First calls are compared in one process, on fresh
+functions in turn; imports in pairs of fresh processes. Run nothing else meanwhile.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+from importlib.metadata import version
+
+
+# case, rival, at most
+CALLS = [
+    ("identity", "jit", 0.88),
+    ("identity", "eqx", 0.18),
+    ("mlp_32", "jit", 0.75),
+    ("mlp_32", "eqx", 0.13),
+    ("adam_19_leaves", "jit", 0.70),
+    ("adam_19_leaves", "flat", 1.2),
+    ("adam_103_leaves", "flat", 1.2),
+    ("mlp_100_layers", "flat", 1.5),
+    ("method", "eqx", 0.2),
+    ("error_if", "eqx", 0.3),
+    ("static_arguments", "jit", 1.2),
+    ("statics_1000", "statics_1", 1.3),
+    ("wrap_anew", "eqx", 0.3),
+]
+
+_CALLS = """
+import json, statistics, sys
+from eqx_fastjit.bench import make_case, measure
+rounds = int(sys.argv[2])
+def run(calls):
+    steps = measure(calls, rounds)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return {name: t.dispatch for name, t in stop.value.items()}
+name = sys.argv[1]
+if name == "statics_1000":
+    many, one = make_case("statics_1000"), make_case("statics_1")
+    times = run({"ours": many["ours"], "statics_1": one["ours"],
+                 "jit_1000": many["jit"], "jit_1": one["jit"]})
+else:
+    times = run(make_case(name))
+print(json.dumps(times))
+"""
+
+_FIRST_CALL = """
+import statistics, sys, time
+import equinox as eqx, jax, jax.numpy as jnp, eqx_fastjit
+model = eqx.nn.MLP(8, 8, 8, 3, key=jax.random.key(0))
+x = jnp.ones((4, 8))
+def first_call(jit, i):
+    def loss(model, x):
+        return jnp.mean(jax.vmap(model)(x) ** 2) + i
+    def step(model, x):
+        value, grads = eqx.filter_value_and_grad(loss)(model, x)
+        return eqx.apply_updates(model, grads), value
+    start = time.perf_counter()
+    jax.block_until_ready(jit(step)(model, x)[1])
+    return time.perf_counter() - start
+pair = [eqx.filter_jit, eqx_fastjit.filter_jit]
+times = [[], []]
+for i in range(int(sys.argv[1])):
+    order = (0, 1) if i % 2 else (1, 0)
+    for k in order:
+        times[k].append(first_call(pair[k], i))
+ratios = [b / a for a, b in zip(*times)][2:]
+print(statistics.median(ratios))
+"""
+
+_IMPORT = """
+import time, equinox
+start = time.perf_counter()
+import eqx_fastjit
+print((time.perf_counter() - start) * 1e3)
+"""
+
+_MEMORY = """
+import gc, os
+import equinox as eqx, jax, jax.numpy as jnp, eqx_fastjit
+def rss():
+    gc.collect()
+    pages = int(open("/proc/self/statm").read().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+model = eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))
+f = eqx_fastjit.filter_jit(lambda m, x, n: (m(x), n))
+x = jnp.ones(2)
+for _ in range(50_000):
+    f(model, x, 2)
+before = rss()
+for _ in range(1_000_000):
+    f(model, x, 2)
+print((rss() - before) / 1e6)
+"""
+
+
+def _python(code: str, *args: object) -> str:
+    command = [sys.executable, "-c", code, *map(str, args)]
+    return subprocess.run(command, check=True, text=True, capture_output=True).stdout
+
+
+def _ratio(times: dict[str, list[float]], rival: str) -> float:
+    pairs = zip(times["ours"], times[rival], strict=True)
+    return statistics.median([a / b for a, b in pairs])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    rows = []
+
+    def row(what: str, values: list[float], at_most: float, unit: str = "") -> None:
+        value = statistics.median(values)
+        rows.append({"what": what, "value": value, "runs": values, "at_most": at_most})
+        verdict = "met" if value <= at_most else "MISSED"
+        spread = f"({min(values):.2f} to {max(values):.2f})"
+        print(f"{what:38} {value:7.2f}{unit:3} {spread:18} <= {at_most}  {verdict}")
+        sys.stdout.flush()
+
+    cases: dict[str, list[dict[str, list[float]]]] = {}
+    for name, rival, at_most in CALLS:
+        if name not in cases:
+            cases[name] = [
+                json.loads(_python(_CALLS, name, options.rounds)) for _ in range(3)
+            ]
+        values = [_ratio(times, rival) for times in cases[name]]
+        row(f"{name}: ours/{rival}", values, at_most)
+    values = [
+        statistics.median(
+            [a / b for a, b in zip(t["jit_1000"], t["jit_1"], strict=True)]
+        )
+        for t in cases["statics_1000"]
+    ]
+    print(f"  (jax.jit itself, 1000 statics over one: {statistics.median(values):.2f})")
+    values = [float(_python(_FIRST_CALL, 12)) for _ in range(3)]
+    row("first call: ours/eqx", values, 1.05)
+    values = [float(_python(_IMPORT)) for _ in range(5)]
+    row("import after equinox", values, 30, "ms")
+    row("a million calls", [float(_python(_MEMORY))], 2, "MB")
+    if options.json:
+        packages = ("jax", "jaxlib", "equinox", "numpy")
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True
+        ).stdout.strip()
+        results = {
+            "command": f"python -m benchmarks.targets --rounds {options.rounds}",
+            "commit": commit,
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            "versions": {p: version(p) for p in packages},
+            "rows": rows,
+        }
+        with open(options.json, "w") as f:
+            json.dump(results, f, indent=1)
+            f.write("\n")
+
+
+if __name__ == "__main__":
+    main()
