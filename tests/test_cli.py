@@ -64,7 +64,8 @@ def test_peer_suite_script(tmp_path):
     (suite / "test_a.py").write_text(
         "import equinox\n"
         "def test_same(): pass\n"
-        "def test_differs(): assert 'eqx_fastjit' not in equinox.filter_jit.__module__\n"
+        "def test_differs():\n"
+        "    assert 'eqx_fastjit' not in equinox.filter_jit.__module__\n"
     )
     command = [sys.executable, str(script), str(tmp_path / "checkout")]
     out = subprocess.run(command, capture_output=True, text=True)
