@@ -12,6 +12,7 @@ program:
 """
 
 import contextlib
+import functools
 import inspect
 import itertools
 import os
@@ -22,6 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
@@ -308,7 +310,7 @@ class JittedFunction:
         """Call the user's function itself, on one value per parameter."""
         __tracebackhide__ = True
         fun, values = self.split(values)
-        args, kwargs = self.spec.to_call(values, read_signature(fun)[1])
+        args, kwargs = self.spec.to_call(values)
         return fun(*args, **kwargs)
 
     def split(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -564,6 +566,8 @@ def clear_all_programs() -> None:
     """Forget everything that was traced (`eqx.clear_caches()`)."""
     for function in list(_functions):
         function.clear()
+    if (chosen := _state.get("nodes")) is not None:
+        chosen.clear()
 
 
 def _broadcast_prefix(prefix: Any, value: Any, name: str) -> list[Any]:
@@ -603,11 +607,12 @@ def _weak_source(fun: Any) -> Callable[[], Any]:
     for _ in range(20):
         if isinstance(fun, types.FunctionType):
             return weakref.ref(fun)
-        for attribute in ("__wrapped__", "__func__", "func"):
-            inner = getattr(fun, attribute, None)
-            if callable(inner):
-                fun = inner
-                break
+        if isinstance(fun, functools.partial | eqx.Partial):
+            fun = fun.func
+        elif isinstance(fun, types.MethodType):
+            fun = fun.__func__
+        elif hasattr(fun, "__wrapped__"):
+            fun = fun.__wrapped__
         else:
             fun = vars(type(fun)).get("__call__")
     return lambda: None

@@ -13,11 +13,12 @@ The source of a generated function is on its `__source__`.
 import dataclasses
 import functools as ft
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.tree_util as jtu
 import numpy as np
 
 from ._compat import hide_from_tracebacks, INSTANCE_DICT, instance_dict
@@ -110,9 +111,12 @@ def _static_check(source: _Source, expression: str, value: Any) -> str:
 class _FlattenSource(_Source):
     """The body of a flatten function, gathered node by node."""
 
-    def __init__(self, is_static_leaf: Callable[[Any], bool]):
+    def __init__(
+        self, is_static_leaf: Callable[[Any], bool], node_types: Container[type]
+    ):
         super().__init__()
         self.is_static_leaf = is_static_leaf
+        self.node_types = node_types
         # Breadth first, so that a module of another structure is found out early.
         self.todo: deque[tuple[str, Any, int]] = deque()
         # The variables directly below each node, to put the children in JAX's order.
@@ -165,7 +169,7 @@ class _FlattenSource(_Source):
             variable = self.variable()
             self.lines.append(f"{variable} = {read}")
         self.below[parent].append(variable)
-        if depth >= _MAX_DEPTH or not _can_enter(child):
+        if depth >= _MAX_DEPTH or not _can_enter(child, self.node_types):
             return []
         self.todo.append((variable, child, depth + 1))
         checks = [f"type({variable}) is not {self.constant(type(child))}"]
@@ -187,7 +191,10 @@ class _FlattenSource(_Source):
 
 
 def generate_flatten(
-    module: Any, is_static_leaf: Callable[[Any], bool], key: Any
+    module: Any,
+    is_static_leaf: Callable[[Any], bool],
+    node_types: Container[type],
+    key: Any,
 ) -> Callable[[Any], tuple[tuple[Any, ...], Any]]:
     """A function that flattens a module of just this structure.
 
@@ -195,6 +202,7 @@ def generate_flatten(
 
     - `module`: the Module to generate the function for.
     - `is_static_leaf`: tells the static leaves from arrays and unknown nodes.
+    - `node_types`: the types that are registered with JAX as nodes.
     - `key`: the node data for a module of this structure, and for no other.
 
     **Returns:**
@@ -206,14 +214,14 @@ def generate_flatten(
     """
     if not _is_regular(module):
         raise NotGeneratable("irregular module")
-    source = _FlattenSource(is_static_leaf)
+    source = _FlattenSource(is_static_leaf, node_types)
     source.namespace.update(getdict=instance_dict, token=token, key=key)
     source.todo.append(("v0", module, 0))
     while source.todo:
         source.node(*source.todo.popleft())
     body = "\n        ".join(source.lines)
     children = "".join(f"{name}, " for name in source.children())
-    return source.compile(
+    flatten = source.compile(
         "flatten",
         f"def flatten(v0):\n"
         f"    try:\n        {body}\n"
@@ -221,9 +229,38 @@ def generate_flatten(
         f"    except Exception:\n        return otherwise(v0)\n"
         f"    return ({children}), key\n",
     )
+    _check_order(flatten, module, is_static_leaf)
+    return flatten
 
 
-def _can_enter(x: Any) -> bool:
+class _Placeholder:
+    """Stands for an array, each for another."""
+
+
+def _check_order(
+    flatten: Callable[[Any], Any], module: Any, is_static_leaf: Callable[[Any], bool]
+) -> None:
+    """Make sure that the children come in the order in which JAX flattens them.
+
+    Raises `NotGeneratable`.
+    """
+    leaves, treedef = jtu.tree_flatten(module)
+    marked = [x if is_static_leaf(x) else _Placeholder() for x in leaves]
+    flatten.__globals__["otherwise"] = lambda _: ((), None)
+    try:
+        children, _ = flatten(jtu.tree_unflatten(treedef, marked))
+        found = jtu.tree_leaves(list(children))
+    except Exception as e:
+        raise NotGeneratable("a node does not take placeholders") from e
+    placeholders = [x for x in marked if type(x) is _Placeholder]
+    found = [x for x in found if type(x) is _Placeholder]
+    if len(found) != len(placeholders) or any(
+        x is not y for x, y in zip(found, placeholders, strict=True)
+    ):
+        raise NotGeneratable("another order than JAX's")
+
+
+def _can_enter(x: Any, node_types: Container[type]) -> bool:
     cls = type(x)
     if cls is tuple or cls is list:
         return True
@@ -231,7 +268,8 @@ def _can_enter(x: Any) -> bool:
         return all(type(k) is str for k in x)
     if is_module_class(cls):
         return _is_regular(x)
-    return _is_namedtuple(x)
+    # A namedtuple may have been registered as a node of another kind.
+    return _is_namedtuple(x) and type(x) not in node_types
 
 
 def generate_rebuild(

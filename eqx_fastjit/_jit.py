@@ -348,7 +348,7 @@ jtu.register_pytree_with_keys(
 
 # --- the decorator ---
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 # From a function, or from the class of any other callable, to what is made of it. The
 # functions are only referred to weakly by what is in here, so entries die with them.
 _functions: weakref.WeakKeyDictionary[Any, dict[Any, JittedFunction]] = (
@@ -439,19 +439,22 @@ def _function_for(
 ) -> JittedFunction:
     spec = described.spec[0]
     key = (spec, described.names, options_token)
+    owner = fun if described.plain else type(fun)
     with _lock:
-        table = _functions.setdefault(fun if described.plain else type(fun), {})
-        function = table.get(key)
-        if function is None:
-            function = table[key] = JittedFunction(
-                fun,
-                spec,
-                options,
-                described.names,
-                with_fun=not described.plain,
-                nodes=nodes(),
-            )
-    return function
+        function = _functions.setdefault(owner, {}).get(key)
+    if function is not None:
+        return function
+    # Not under the lock: looks at attributes of `fun`, which may be anybody's code.
+    function = JittedFunction(
+        fun,
+        spec,
+        options,
+        described.names,
+        with_fun=not described.plain,
+        nodes=nodes(),
+    )
+    with _lock:
+        return _functions.setdefault(owner, {}).setdefault(key, function)
 
 
 _FORBIDDEN = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")

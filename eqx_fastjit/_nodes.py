@@ -210,7 +210,10 @@ class _ModuleFlatten(_Swappable):
                 # through thousands of them does not spend its time generating code.
                 del self.generated[0]
                 self.patience *= 2
-            flatten = generate_flatten(module, self.nodes.is_static, Key())
+            nodes = self.nodes
+            flatten = generate_flatten(
+                module, nodes.is_static, nodes.cpp.node_entries, Key()
+            )
             self.generated.append(flatten)
         except NotGeneratable:
             self.patience *= 2
@@ -335,6 +338,10 @@ class Nodes:
         return self.flatten_one_level(x) is None and not isinstance(
             x, jax.Array | np.ndarray | np.generic
         )
+
+    def clear(self) -> None:
+        """Let go of static data. Where it is still in use, it is met again."""
+        self.tokens.clear()
 
     # --- arguments ---
 

@@ -11,13 +11,14 @@ free, where packing and unpacking `*args, **kwargs` costs 0.3 us, and
 import functools as ft
 import inspect
 import keyword
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
 
 from ._compat import hide_from_tracebacks
-from ._statics import leaf_token, token, UnhashableStatic
+from ._statics import leaf_token
 from ._structure import ARRAY_TYPES
 
 
@@ -49,37 +50,24 @@ class Spec(NamedTuple):
     kinds: tuple[Any, ...]
     defaulted: tuple[bool, ...]
 
-    def to_call(
-        self, values: tuple[Any, ...], defaults: tuple[Any, ...]
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """From one value per parameter to the arguments of an ordinary call.
-
-        A parameter that has its default value is left out where it can be. So the
-        function sees its own default, and one that takes no keyword arguments despite
-        its signature (the result of `eqx.filter_vmap`) is not given any.
-        """
+    def to_call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
+        """From one value per parameter to the arguments of an ordinary call."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        given_last = 0  # the number of `args` up to the last that must be given
         by_keyword = False
-        remaining = iter(defaults)
-        for name, kind, defaulted, value in zip(*self, values, strict=True):
-            is_default = defaulted and _is_default(value, next(remaining))
+        for name, kind, value in zip(self.names, self.kinds, values, strict=True):
             if kind is _VAR_POSITIONAL:
                 args.extend(value)
-                given_last = len(args) if value else given_last
             elif kind is _VAR_KEYWORD:
                 kwargs.update(value)
             elif value is OMITTED:
                 # What follows can no longer be told by position.
                 by_keyword = True
             elif kind is _KEYWORD_ONLY or by_keyword:
-                if not is_default:
-                    kwargs[name] = value
+                kwargs[name] = value
             else:
                 args.append(value)
-                given_last = given_last if is_default else len(args)
-        return args[:given_last], kwargs
+        return args, kwargs
 
     def first_is_positional(self) -> bool:
         """Whether there can be a first positional argument."""
@@ -122,12 +110,6 @@ class Spec(NamedTuple):
         return out + pending
 
 
-def _is_default(value: Any, default: Any) -> bool:
-    return value is default or (
-        default is not OMITTED and token(value) == token(default)
-    )
-
-
 # What a builtin without a signature is taken to accept.
 GENERIC = Spec(("args", "kwargs"), (_VAR_POSITIONAL, _VAR_KEYWORD), (False, False))
 
@@ -135,23 +117,38 @@ GENERIC = Spec(("args", "kwargs"), (_VAR_POSITIONAL, _VAR_KEYWORD), (False, Fals
 def _as_passed(default: Any) -> Any:
     """The default as it would be passed, or `OMITTED` if it must not be.
 
-    A default made of hashable statics may as well be given, so that leaving it out and
-    giving it are one trace. One that holds an array would be traced if it was given,
-    and one that cannot be hashed would be refused; such a default stays the function's
-    own business.
+    A default that is a hashable static, or a tuple of such, may as well be given, so
+    that leaving it out and giving it are one trace. Any other stays the function's own
+    business: an array would be traced if it was given, a set would be refused, and of a
+    list the function would get a copy.
     """
+    if type(default) is tuple:
+        return OMITTED if OMITTED in map(_as_passed, default) else default
+    if default is None:
+        return default
     try:
-        for leaf in jtu.tree_leaves(default):
-            if isinstance(leaf, ARRAY_TYPES):
-                return OMITTED
-            leaf_token(leaf)
-    except (UnhashableStatic, ValueError):
+        if isinstance(default, ARRAY_TYPES) or not jtu.all_leaves([default]):
+            return OMITTED
+        leaf_token(default)
+    except Exception:
         return OMITTED
     return default
 
 
+def _shows_own_signature(fun: Any) -> bool:
+    """Whether the defaults in the signature are those that a call would use.
+
+    Not so for `functools.wraps` and its like, which show the signature of another.
+    """
+    if not isinstance(fun, types.FunctionType):
+        fun = getattr(type(fun), "__call__")  # noqa: B004, B009
+        if not isinstance(fun, types.FunctionType):
+            return False
+    return fun.__dict__.keys().isdisjoint({"__wrapped__", "__signature__"})
+
+
 def read_signature(fun: Callable[..., Any]) -> tuple[Spec, tuple[Any, ...]]:
-    """The `Spec` of a callable, and the defaults of those parameters that have one."""
+    """The `Spec` of a callable, and what to pass for parameters with a default."""
     try:
         parameters = inspect.signature(fun).parameters.values()
     except ValueError:
@@ -164,8 +161,9 @@ def read_signature(fun: Callable[..., Any]) -> tuple[Spec, tuple[Any, ...]]:
         tuple([p.kind for p in parameters]),
         tuple([p.default is not inspect.Parameter.empty for p in parameters]),
     )
+    own = _shows_own_signature(fun) and not hasattr(fun, "__wrapped__")
     defaults = [
-        _as_passed(p.default)
+        _as_passed(p.default) if own else OMITTED
         for p, defaulted in zip(parameters, spec.defaulted, strict=True)
         if defaulted
     ]
@@ -271,4 +269,5 @@ def make_front(
     make, source = _front_maker(spec, with_fun, name)
     front = make(dispatch, translate, fun, *defaults)
     front.__source__ = source
+    front.__wrapped__ = fun  # or the front alone would not keep it alive
     return front

@@ -15,6 +15,7 @@ import collections
 import copy
 import dataclasses
 import struct
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -97,11 +98,14 @@ class _Unhashable:
 
     def __init__(self, value: Any):
         self.type = type(value)
+        self.snapshot = value
         try:
-            self.snapshot = copy.deepcopy(value)
+            snapshot = copy.deepcopy(value)
+            if snapshot == value:
+                self.snapshot = snapshot
         except Exception:
-            # Not copyable: compare the value itself, as Equinox does.
-            self.snapshot = value
+            # No use as a snapshot: compare the value itself, as Equinox does.
+            pass
 
     def __hash__(self) -> int:
         return hash(self.type)
@@ -110,7 +114,9 @@ class _Unhashable:
         return (
             type(other) is _Unhashable
             and self.type is other.type
-            and (self.snapshot is other.snapshot or self.snapshot == other.snapshot)
+            and (
+                self.snapshot is other.snapshot or bool(self.snapshot == other.snapshot)
+            )
         )
 
 
@@ -185,6 +191,32 @@ def _tokens(values: Any) -> tuple[Token, ...]:
     return tuple([token(x) for x in values])
 
 
+class _Visiting(threading.local):
+    """The mutable values that this thread is in the middle of, with their depth."""
+
+    def __init__(self) -> None:
+        self.depth: dict[int, int] = {}
+
+
+_visiting = _Visiting()
+
+
+def _acyclic(make: Callable[[Any], Token]) -> Callable[[Any], Token]:
+    """A value that contains itself has the way back to it as its token there."""
+
+    def make_token(x: Any) -> Token:
+        depth = _visiting.depth
+        if id(x) in depth:
+            return ("cycle", depth[id(x)])
+        depth[id(x)] = len(depth)  # alive until it is deleted below
+        try:
+            return make(x)
+        finally:
+            del depth[id(x)]
+
+    return make_token
+
+
 # Containers in static fields, and inside other statics. Lists, dicts and sets have no
 # hash, and Equinox never asks a static *field* for one.
 _CONTAINERS: dict[type, Callable[[Any], Token]] = {
@@ -192,8 +224,11 @@ _CONTAINERS: dict[type, Callable[[Any], Token]] = {
     frozenset: lambda x: (frozenset, frozenset([token(v) for v in x])),
     slice: lambda x: (slice, _tokens((x.start, x.stop, x.step))),
     range: lambda x: (range, x.start, x.stop, x.step),
-    list: lambda x: (list, _tokens(x)),
-    dict: lambda x: (dict, tuple([(token(k), token(v)) for k, v in x.items()])),
+    list: _acyclic(lambda x: (list, _tokens(x))),
+    # In order: a function may well go through a static dictionary.
+    dict: _acyclic(
+        lambda x: (dict, tuple([(token(k), token(v)) for k, v in x.items()]))
+    ),
     set: lambda x: (set, frozenset([token(v) for v in x])),
     bytearray: lambda x: (bytearray, bytes(x)),
     float: _float_token,
@@ -218,9 +253,10 @@ def _is_plain_dataclass(cls: type) -> bool:
     if not hasattr(cls, "__dataclass_fields__"):
         return False
     code = getattr(cls.__eq__, "__code__", None)
-    return code is not None and code.co_filename == "<string>"
+    return code is not None and code.co_qualname == "__create_fn__.<locals>.__eq__"
 
 
+@_acyclic
 def _dataclass_token(x: Any) -> Token:
     compared = [f.name for f in dataclasses.fields(x) if f.compare]
     return (_Identity(type(x)), _tokens([getattr(x, name, None) for name in compared]))

@@ -178,6 +178,7 @@ def defaults_of_their_own(jit, traced):
     yield f(X(1), 1, 3)
     yield f(X(1), 1, sentinel, [2], 4)
     yield f(X(1), c=[2], e=(2, "s"))
+    yield f(X(1), 3, sentinel, listed)
     # Refuses keyword arguments, whatever its signature says.
     g = jit(eqx.filter_vmap(lambda x, *, k=None: (traced(), x)[1]))
     yield g(X(2))
