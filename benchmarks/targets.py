@@ -9,11 +9,14 @@ functions in turn; imports in pairs of fresh processes. Run nothing else meanwhi
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import version
+from pathlib import Path
 
 
 # case, rival, at most
@@ -106,7 +109,11 @@ print((rss() - before) / 1e6)
 
 def _python(code: str, *args: object) -> str:
     command = [sys.executable, "-c", code, *map(str, args)]
-    return subprocess.run(command, check=True, text=True, capture_output=True).stdout
+    # With bytecode caches, as an installed package has them.
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / "fastjit-bytecode")
+    run = subprocess.run(command, check=True, text=True, capture_output=True, env=env)
+    return run.stdout
 
 
 def _ratio(times: dict[str, list[float]], rival: str) -> float:
@@ -144,9 +151,9 @@ def main() -> None:
         for t in cases["statics_1000"]
     ]
     print(f"  (jax.jit itself, 1000 statics over one: {statistics.median(values):.2f})")
-    values = [float(_python(_FIRST_CALL, 12)) for _ in range(3)]
+    values = [float(_python(_FIRST_CALL, 10)) for _ in range(3)]
     row("first call: ours/eqx", values, 1.05)
-    values = [float(_python(_IMPORT)) for _ in range(5)]
+    values = [float(_python(_IMPORT)) for _ in range(6)][1:]
     row("import after equinox", values, 30, "ms")
     row("a million calls", [float(_python(_MEMORY))], 2, "MB")
     if options.json:
