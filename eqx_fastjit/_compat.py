@@ -74,17 +74,21 @@ def probe_cpp() -> Cpp:
     for method in _REGISTRY_METHODS:
         resolve(f"{CPP_NAMES['make_registry']}.{method}")
     jitted = jax.jit(_identity)
-    # `EQX_ON_ERROR=breakpoint` makes Equinox replace `jax.jit` by a plain function. Its
-    # calls have no fast path then, which `call_with_fastpath` sees.
-    replaced = isinstance(jitted, types.FunctionType)
     for method in _DISPATCHER_METHODS:
-        if not replaced and not hasattr(jitted, method):
+        if not jit_is_replaced() and not hasattr(jitted, method):
             raise MissingPrivateName(f"jax.jit(...).{method}")
     return cpp
 
 
-# The C++ route was tested with every minor version from the first up to, not including,
-# the second.
+def jit_is_replaced() -> bool:
+    """Whether `jax.jit` gives plain functions, whose calls have no fast path.
+
+    Equinox replaces it so under `EQX_ON_ERROR=breakpoint`.
+    """
+    return isinstance(jax.jit(_identity), types.FunctionType)
+
+
+# The C++ route was tested with versions from the first to below the second.
 _TESTED_JAX = (0, 7, 2), (0, 11)
 
 

@@ -130,7 +130,7 @@ def _check_cpp(nodes: Nodes) -> None:
             good = type(out["n"]) is type(n) and out["n"] == n and none is None
             if not (good and np.allclose(out["sum"], expected) and (y[0] == x).all()):
                 raise RuntimeError("a self-check gave a wrong result")
-    if len(misses) > 6:
+    if len(misses) > 6 and not _compat.jit_is_replaced():
         raise RuntimeError("a self-check never took the fast path")
 
 
