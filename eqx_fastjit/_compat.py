@@ -74,8 +74,8 @@ def probe_cpp() -> Cpp:
     for method in _REGISTRY_METHODS:
         resolve(f"{CPP_NAMES['make_registry']}.{method}")
     jitted = jax.jit(_identity)
-    for method in _DISPATCHER_METHODS:
-        if not jit_is_replaced() and not hasattr(jitted, method):
+    for method in () if jit_is_replaced() else _DISPATCHER_METHODS:
+        if not hasattr(jitted, method):
             raise MissingPrivateName(f"jax.jit(...).{method}")
     return cpp
 

@@ -53,7 +53,7 @@ from ._structure import (
 
 _compat.hide_from_tracebacks(__file__)
 
-# Programs kept for one function; beyond, the one unused for longest is dropped.
+# Programs kept for one function; beyond, the oldest is dropped.
 _MAX_PROGRAMS = 4096
 
 

@@ -4,8 +4,8 @@ Flattening a model module by module costs a Python call each. A generated functi
 handles a module with everything inside it in one: it checks each type, length and
 static, and gathers the arrays. It reads every container again on every call, so a
 changed model is never mistaken for what it was, and it gives up on anything that it
-does not expect. Flattening the four modules of an MLP costs 1.5 us so, and 5.8 us by
-Equinox's functions (`python -m benchmarks.flatten`).
+does not expect. Flattening the four modules of an MLP takes a quarter of the time that
+Equinox's functions take.
 
 The source of a generated function is on its `__source__`.
 """

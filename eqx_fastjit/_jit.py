@@ -49,10 +49,10 @@ _DONATE: dict[str, tuple[bool, bool, bool]] = {
     "warn-except-first": (False, True, False),
     "none": (False, False, False),
 }
-# What a jitted function shows of the function that it wraps, as `functools.wraps` does.
 _SpecAndDefaults = tuple[Spec, tuple[Any, ...]]
 _MISSING: Any = object()
 _CALL = "__call__"
+# What a jitted function shows of the function that it wraps, as `functools.wraps` does.
 _WRAPPER_NAMES = (
     "__module__",
     "__name__",

@@ -19,8 +19,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TYPE_CHECKING
 
-import jax
-import numpy as np
 from jax.core import Tracer
 
 from ._compat import Cpp
@@ -31,7 +29,7 @@ from ._generate import (
     NotGeneratable,
 )
 from ._statics import is_identity_type, Token, token
-from ._structure import DYNAMIC, ResultInfo, Structure
+from ._structure import ARRAY_TYPES, DYNAMIC, ResultInfo, Structure, walk
 
 
 # Generating code costs 0.3 ms for a small model and 10 ms for a large one: only worth
@@ -335,9 +333,7 @@ class Nodes:
 
     def is_static(self, x: Any) -> bool:
         """Whether `x` is a leaf to JAX and not an array."""
-        return self.flatten_one_level(x) is None and not isinstance(
-            x, jax.Array | np.ndarray | np.generic
-        )
+        return self.flatten_one_level(x) is None and not isinstance(x, ARRAY_TYPES)
 
     def clear(self) -> None:
         """Let go of static data. Where it is still in use, it is met again."""
@@ -362,13 +358,9 @@ class Nodes:
             for array in unknown_arrays:
                 if type(array) not in self.known:
                     self._meet_array(array)
-            pending = [structure.treedef]
-            while pending:
-                node = pending.pop()
-                data = node.node_data()
+            for data, _ in walk(structure.treedef):
                 if data is None:
                     continue
-                pending.extend(node.children())
                 cls = data[0]
                 if cls not in self.known and cls in self.cpp.node_entries:
                     self._meet_node(cls)
@@ -401,7 +393,10 @@ class Nodes:
         if is_module_class(cls):
             self._register(cls, _ModuleFlatten(self))
             return
-        flatten_one_level = self.flatten_one_level
+        self._register(cls, self._by_token(self.flatten_one_level))
+
+    def _by_token(self, flatten_one_level: Callable[[Any], Any]) -> Callable[..., Any]:
+        """Flatten as JAX does, with the key of its token in place of static data."""
         tokens = self.tokens
 
         def flatten(x: Any) -> Flattened:
@@ -409,7 +404,7 @@ class Nodes:
             marker, key = tokens[token(aux)]
             return (*children, *marker), key
 
-        self._register(cls, flatten)
+        return flatten
 
     def _meet_array(self, array: Any) -> None:
         cls = type(array)
@@ -417,14 +412,7 @@ class Nodes:
         registry = self.cpp.dispatch_registry
         if isinstance(array, Tracer) or registry.flatten_one_level(array) is None:
             return
-        tokens = self.tokens
-
-        def flatten(x: Any) -> Flattened:
-            children, aux = registry.flatten_one_level(x)
-            marker, key = tokens[token(aux)]
-            return (*children, *marker), key
-
-        self._register(cls, flatten)
+        self._register(cls, self._by_token(registry.flatten_one_level))
         self.results.register_node(
             cls,
             registry.flatten,
@@ -480,12 +468,4 @@ class Nodes:
 
 def _is_native(treedef: Any) -> bool:
     """Whether a tree is made of containers that jaxlib rebuilds by itself."""
-    pending = [treedef]
-    while pending:
-        node = pending.pop()
-        data = node.node_data()
-        if data is not None:
-            if data[0] not in _NATIVE:
-                return False
-            pending.extend(node.children())
-    return True
+    return all(data is None or data[0] in _NATIVE for data, _ in walk(treedef))

@@ -6,7 +6,7 @@ the dispatcher meets a call for the first time, and there it must agree with thi
 leaf by leaf.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -87,23 +87,28 @@ def take_apart(
     return arrays, Structure(treedef, tuple(kept)), tuple(tokens)
 
 
+def walk(treedef: Any) -> Iterator[tuple[tuple[type, Any] | None, int]]:
+    """Each node of a tree: its type and static data (`None` for a leaf), its arity."""
+    pending = [treedef]  # an explicit stack: trees may be deeper than Python's limit
+    while pending:
+        node = pending.pop()
+        children = node.children()
+        yield node.node_data(), len(children)
+        pending.extend(children)
+
+
 def treedef_token(treedef: Any) -> Token:
     """A token for the nodes of a tree: their types and whatever static data they hold.
 
     `treedef == treedef` would compare that data by `==` alone (see `_statics.py`).
     """
     out = []
-    pending = [treedef]  # an explicit stack: trees may be deeper than Python's limit
-    while pending:
-        node = pending.pop()
-        data = node.node_data()
+    for data, arity in walk(treedef):
         if data is None:
             out.append(DYNAMIC)
-            continue
-        cls, aux = data
-        children = node.children()
-        out.append((cls, len(children), None if aux is None else token(aux)))
-        pending.extend(children)
+        else:
+            cls, aux = data
+            out.append((cls, arity, None if aux is None else token(aux)))
     return tuple(out)
 
 
@@ -113,15 +118,12 @@ def has_odd_dict_keys(treedef: Any) -> bool:
     jaxlib's dispatcher compares the keys of dictionaries with `==`, to which `1`, `1.0`
     and `True` are one key, so calls with such keys must not be left to it.
     """
-    pending = [treedef]
-    while pending:
-        node = pending.pop()
-        data = node.node_data()
-        if data is not None:
-            if data[0] is dict and any(type(key) is not str for key in data[1]):
-                return True
-            pending.extend(node.children())
-    return False
+    return any(
+        data is not None
+        and data[0] is dict
+        and any(type(key) is not str for key in data[1])
+        for data, _ in walk(treedef)
+    )
 
 
 class ResultInfo:
