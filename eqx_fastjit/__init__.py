@@ -1,28 +1,67 @@
-"""A drop-in `equinox.filter_jit` that costs less than `jax.jit`."""
+"""A drop-in `equinox.filter_jit` that costs less than `jax.jit`.
 
-from importlib.metadata import PackageNotFoundError, version
+The public names load on first use (PEP 562), so that `eqx-fastjit run SCRIPT` can begin
+a program before JAX is imported: a program may set JAX's environment variables first.
+"""
 
-from ._dispatch import route as route
-from ._install import (
-    install as install,
-    installed as installed,
-    uninstall as uninstall,
-)
-from ._jit import (
-    BoundJit as BoundJit,
-    fast_filter_jit as fast_filter_jit,
-    filter_jit as filter_jit,
-    JitWrapped as JitWrapped,
-)
-from ._stages import (
-    Compiled as Compiled,
-    Lowered as Lowered,
-    Traced as Traced,
-)
+import importlib
+from typing import Any, TYPE_CHECKING
 
 
-try:
-    __version__ = version("eqx_fastjit")
-except PackageNotFoundError:  # run from a checkout that is not installed
-    __version__ = "0.0.0"
-del PackageNotFoundError, version
+if TYPE_CHECKING:
+    from ._dispatch import route as route
+    from ._install import (
+        install as install,
+        installed as installed,
+        uninstall as uninstall,
+    )
+    from ._jit import (
+        BoundJit as BoundJit,
+        fast_filter_jit as fast_filter_jit,
+        filter_jit as filter_jit,
+        JitWrapped as JitWrapped,
+    )
+    from ._stages import (
+        Compiled as Compiled,
+        Lowered as Lowered,
+        Traced as Traced,
+    )
+
+    __version__: str
+
+_HOMES = {
+    "BoundJit": "_jit",
+    "Compiled": "_stages",
+    "JitWrapped": "_jit",
+    "Lowered": "_stages",
+    "Traced": "_stages",
+    "fast_filter_jit": "_jit",
+    "filter_jit": "_jit",
+    "install": "_install",
+    "installed": "_install",
+    "route": "_dispatch",
+    "uninstall": "_install",
+}
+
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            value = version("eqx_fastjit")
+        except PackageNotFoundError:  # run from a checkout that is not installed
+            value = "0.0.0"
+    elif name in _HOMES:
+        module = importlib.import_module(f".{_HOMES[name]}", __name__)
+        value = getattr(module, name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value  # from now on without this function
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, "__version__"})

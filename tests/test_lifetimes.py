@@ -203,8 +203,13 @@ def test_equality_and_hash():
 
 
 def test_public_names():
+    for name in eqx_fastjit.__all__:
+        getattr(eqx_fastjit, name)
+    own = {"Any", "TYPE_CHECKING"}  # of the module itself
     public = {n: v for n, v in vars(eqx_fastjit).items() if not n.startswith("_")}
-    assert sorted(n for n in public if not inspect.ismodule(public[n])) == [
+    names = {n for n in public if not inspect.ismodule(public[n])} - own
+    assert sorted(names) == sorted(eqx_fastjit.__all__)
+    assert sorted(names) == [
         "BoundJit",
         "Compiled",
         "JitWrapped",
@@ -218,3 +223,16 @@ def test_public_names():
         "uninstall",
     ]
     assert eqx_fastjit.fast_filter_jit is eqx_fastjit.filter_jit
+    assert names < set(dir(eqx_fastjit))
+    with pytest.raises(AttributeError, match="no attribute 'filter_jot'"):
+        _ = eqx_fastjit.filter_jot
+
+
+def test_import_loads_nothing_until_a_name_is_used():
+    code = (
+        "import sys, eqx_fastjit, eqx_fastjit.cli; assert 'jax' not in sys.modules\n"
+        "eqx_fastjit.filter_jit; assert 'jax' in sys.modules\n"
+        "for name in ('rich', 'pyinstrument', 'matplotlib', 'optax'):\n"
+        "    assert name not in sys.modules, name\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
