@@ -17,7 +17,7 @@ from pathlib import Path
 import nox
 
 
-nox.needs_version = ">=2025.2.9"
+nox.needs_version = ">=2025.10.14"
 nox.options.default_venv_backend = "uv"
 nox.options.sessions = ["corners"]
 
