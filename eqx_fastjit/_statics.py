@@ -173,7 +173,7 @@ def is_identity_type(cls: type) -> bool:
     return (
         cls.__eq__ is object.__eq__
         and cls.__ne__ is object.__ne__
-        and getattr(cls, "__hash__", None) is not None
+        and cls.__hash__ is object.__hash__
     )
 
 
