@@ -27,7 +27,7 @@ class UnhashableStaticError(ValueError, TypeError):
 
 
 def explain_runtime_error(error: BaseException) -> BaseException | None:
-    """The `EquinoxRuntimeError` behind an error of XLA's.
+    """The error behind one of XLA's or of jaxlib's.
 
     **Arguments:**
 
@@ -35,9 +35,14 @@ def explain_runtime_error(error: BaseException) -> BaseException | None:
 
     **Returns:**
 
-    An error with the message given to `eqx.error_if` and the stack inside of JIT, or
-    `None` if it is some other error.
+    An `EquinoxRuntimeError` with the message given to `eqx.error_if` and the stack
+    inside of JIT; a `RecursionError` that jaxlib hid; or `None` if it is neither.
     """
+    if isinstance(error, SystemError) and isinstance(error.__cause__, RecursionError):
+        return RecursionError(
+            "The arguments or the result of a jitted function are nested too deeply, "
+            "or contain themselves."
+        )
     if not isinstance(error, (JaxRuntimeError, ValueError)):
         return None
     try:

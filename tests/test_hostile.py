@@ -4,10 +4,14 @@ import collections
 import dataclasses
 import functools as ft
 import itertools
+import os
+import subprocess
+import sys
 import threading
 import types
 import warnings
 import weakref
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -848,3 +852,27 @@ def test_static_record_changed_in_place():
         assert f(pair) == 0
     record["a"] = 3
     assert f(pair) == 6
+
+
+def test_deep_endless_and_enormous_trees(route):
+    """In a process of its own, that may crash: always an error or the right result."""
+    if sys.flags.dev_mode:
+        pytest.skip("takes minutes")
+    script = Path(__file__).with_name("deep_trees.py")
+    out = subprocess.run(
+        [sys.executable, "-X", "faulthandler", str(script), "ours"],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        cwd=script.parent.parent,
+        env=dict(os.environ, PYTHONPATH=str(script.parent.parent)),
+    )
+    assert out.returncode == 0, out.stderr
+    outcomes = dict(line.split() for line in out.stdout.splitlines())
+    assert len(outcomes) == 16
+    assert set(outcomes.values()) <= {"fine", "RecursionError", "SystemError"}
+    for name in ("lists_300", "modules_200", "long_statics", "usable_afterwards"):
+        assert outcomes[name] == "fine"
+    # Equinox gives `SystemError` for some of them, which is jaxlib's.
+    for name in ("cyclic_list", "cyclic_dict", "cyclic_module", "lists_100000"):
+        assert outcomes[name] == "RecursionError"
