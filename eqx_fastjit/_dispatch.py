@@ -123,8 +123,9 @@ def _check_cpp(nodes: Nodes) -> None:
     misses = []
     miss = function.miss
     function.miss = lambda values: (misses.append(values), miss(values))[1]
-    for n in (2, 3, 2.0, 2):
-        for shift in range(3):
+    # For real, even where the first function is wrapped inside of a trace.
+    with jax.ensure_compile_time_eval():
+        for n, shift in itertools.product((2, 3, 2.0, 2), range(3)):
             x = np.arange(3, dtype=np.float32) + shift
             tree = {"x": jax.numpy.asarray(x), "y": [x]}
             (out, (y, none)), expected = function.dispatch(tree, n), x * n + x
@@ -268,7 +269,8 @@ class JittedFunction:
         self.programs: dict[Any, Program] = {}
         # Keys less the arrays in static fields, with those arrays.
         self.static_arrays: dict[Any, list[Any]] = {}
-        self.lock = threading.Lock()
+        # Looking a key up asks `__eq__` of statics, which may call this very function.
+        self.lock = threading.RLock()
         self.nodes = nodes
         self.failed_in_miss = False
         if nodes is None:
@@ -304,8 +306,7 @@ class JittedFunction:
             nodes.cpp.shard_arg,
             nodes.cache,
         )
-        # Where `jax.debug_nans` looks for a function to run again, op by op.
-        dispatcher._fun = without_jit
+        _compat.set_python_function(dispatcher, without_jit)
         return dispatcher
 
     # --- calling ---
@@ -524,8 +525,11 @@ class JittedFunction:
                 where = None
                 for name, value in self.named(values):
                     where = where or static_field_with(name, value, array)
+                what = "a pytree node's static data"
+                if where is not None:
+                    what = f"the static field `{where}`"
                 raise ValueError(
-                    f"In a call of {self.name}, the static field `{where}` holds an "
+                    f"In a call of {self.name}, {what} holds an "
                     f"array (shape {array.shape}, dtype {array.dtype}), and an earlier "
                     "call was the same but for another array there. Arrays in "
                     "`eqx.field(static=True)` are compared by identity alone, so "
