@@ -596,10 +596,11 @@ def _broadcast_prefix(prefix: Any, value: Any, name: str) -> list[Any]:
 
 def wait(arrays: Sequence[Any]) -> None:
     """Wait for a computation with host callbacks, which may raise."""
-    if arrays:
-        arrays[0].block_until_ready()
-    else:
-        jax.effects_barrier()
+    for array in arrays:
+        if isinstance(array, jax.Array):  # and not `float0`, which is NumPy's
+            array.block_until_ready()
+            return
+    jax.effects_barrier()
 
 
 def _weak_source(fun: Any) -> Callable[[], Any]:

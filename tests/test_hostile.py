@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit
@@ -250,3 +251,14 @@ def test_flatten_function_that_raises_or_makes_new_arrays():
         assert f(X, Fails(False)) == 6
         with pytest.raises(KeyError, match="flatten"):
             f(X, Fails(True))
+
+
+def test_float0_results_of_a_function_with_callbacks():
+    x = np.zeros((2,), jax.dtypes.float0)
+    f = filter_jit(lambda x, y: (x, eqx.error_if(y, y < 0, "negative")))
+    for _ in range(3):
+        out, y = f(x, X)
+        assert out.dtype == jax.dtypes.float0
+        assert y == 2
+        with pytest.raises(eqx.EquinoxRuntimeError, match="negative"):
+            f(x, -X)

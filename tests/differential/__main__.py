@@ -87,6 +87,9 @@ def main() -> int:
             max_examples=options.batch,
             database=None,
             deadline=None,
+            # The sequence that differs is printed as it is: making it smaller can take
+            # an hour. `tests/test_differential.py` does.
+            phases=[hypothesis.Phase.generate],
             suppress_health_check=list(hypothesis.HealthCheck),
         )
         @hypothesis.given(sequences())
