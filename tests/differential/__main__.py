@@ -8,6 +8,7 @@ what was run to a JSON file. The exit code is 1 if anything differed.
 import argparse
 import datetime
 import json
+import os
 import pathlib
 import platform
 import subprocess
@@ -16,7 +17,13 @@ import time
 import traceback
 from typing import Any
 
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # donating a buffer twice is logged
+import hypothesis
 import jax
+
+from .harness import Different, keep_programs, run, Tally
+from .strategies import sequences
 
 
 def _parse() -> argparse.Namespace:
@@ -51,12 +58,8 @@ def _versions() -> dict[str, str]:
 
 def main() -> int:
     options = _parse()
-    configure(tempfile.mkdtemp(prefix="differential"))
-    import hypothesis
-
-    from .harness import run, Tally
-    from .strategies import sequences
-
+    jax.config.update("jax_num_cpu_devices", 8)
+    keep_programs(tempfile.mkdtemp(prefix="differential"))
     tally = Tally()
     failures: list[dict[str, Any]] = []
     seed = options.seed
@@ -99,9 +102,11 @@ def main() -> int:
         try:
             batch()
         except Exception as e:
-            text = "".join(traceback.format_exception(e))
-            failures.append({"seed": seed, "error": text[-4000:]})
-            print(text[-4000:], flush=True)
+            text = f"{type(e).__name__}: {e}"
+            failures.append({"seed": seed, "error": text[:2000]})
+            print(f"seed {seed}: {text[:2000]}", flush=True)
+            if not isinstance(e, Different):
+                traceback.print_tb(e.__traceback__)
         seed += 1
         print(
             f"{tally['calls']} calls, {tally['traces']} traces, {tally['errors']} "
@@ -112,23 +117,6 @@ def main() -> int:
         record()
     record()
     return 1 if failures else 0
-
-
-def configure(cache: str) -> None:
-    """Have JAX keep compiled programs in a folder: most are compiled many times."""
-    jax.config.update("jax_num_cpu_devices", 8)
-    jax.config.update("jax_numpy_rank_promotion", "raise")
-    keep_programs(cache)
-
-
-def keep_programs(cache: str | None) -> None:
-    """Set the folder of JAX's persistent cache, or none."""
-    from jax.experimental.compilation_cache import compilation_cache
-
-    jax.config.update("jax_compilation_cache_dir", cache)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0 if cache else 1)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1 if cache else 0)
-    compilation_cache.reset_cache()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools as ft
+import inspect
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -201,6 +202,11 @@ def _function(
     return namespace["f"]
 
 
+@ft.cache
+def signature(parameters: Parameters) -> inspect.Signature:
+    return inspect.signature(_function(parameters, lambda bundle: None))
+
+
 # --- kinds of callables --------------------------------------------------------------
 
 
@@ -219,6 +225,8 @@ WITH_DATA = ("module", "bound", "jitted method", "eqx.Partial", "jtu.Partial")
 # For which an omitted default and the same one given are one call. (Not for those
 # that show a signature which need not be the one that is called.)
 SHARE_DEFAULTS = ("function", "lambda", "again", "module", "jitted method", "object")
+# These take `*args, **kwargs`, whatever they hand them to.
+RAW = ("eqx.Partial", "jtu.Partial", "partial")
 KINDS = (*WITH_DATA, "function", "lambda", "again", "object", "wraps", "partial")
 
 

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import dataclasses
-import inspect
 import typing
 import warnings
 import weakref
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 
 import eqx_fastjit
 from eqx_fastjit import _dispatch, _generate, _jit, _nodes
@@ -24,8 +24,9 @@ from .callables import (
     not_jitted,
     PARAMETERS,
     Parameters,
+    RAW,
     SHARE_DEFAULTS,
-    WITH_DATA,
+    signature,
 )
 from .values import (
     Array,
@@ -124,8 +125,7 @@ def _key(sequence: Sequence, call: Call, args: Any, kwargs: Any) -> Any:
     data = call.data and call.data.key()
     args = [x.key() for x in args]
     kwargs = {name: x.key() for name, x in kwargs.items()}
-    if sequence.kind in ("eqx.Partial", "jtu.Partial", "partial"):
-        # These take `*args, **kwargs`, whatever they hand them to.
+    if sequence.kind in RAW:
         return data, tuple(args), tuple(sorted(kwargs.items()))
     named: dict[str, Any] = {}
     positional = [n for n in parameters.names if n not in parameters.keyword_only]
@@ -147,10 +147,14 @@ def _key(sequence: Sequence, call: Call, args: Any, kwargs: Any) -> Any:
 
 
 class Store:
-    """Arguments that were passed before, by what they are."""
+    """Arguments that were passed before, by what they are.
 
-    def __init__(self) -> None:
+    With `as_traced`, arrays are as a function sees them while it is traced.
+    """
+
+    def __init__(self, *, as_traced: bool = False) -> None:
         self.kept: dict[Description, Any] = {}
+        self.as_traced = as_traced
 
     def make(self, description: Description, source: str) -> Any:
         if source == "fresh":
@@ -167,7 +171,8 @@ class Store:
         return self.kept[description]
 
     def fresh(self, description: Description) -> Any:
-        return description.make(self.fresh)
+        out = description.make(self.fresh)
+        return _as_traced(out) if self.as_traced and is_array(out) else out
 
     def change(self, value: Any, old: Description, new: Description) -> None:
         """Make a value that is as `old` says into what `new` says, in place."""
@@ -261,7 +266,7 @@ class Contender:
         self.sequence = sequence
         self.route = route
         self.traces = 0
-        self.store = Store()
+        self.store = Store(as_traced=route == "plain")
         with self.context():
             self.made = make_callable(
                 sequence.kind,
@@ -292,8 +297,6 @@ class Contender:
             return store.make(description, source)
 
         given = [make(x) for x in args], {name: make(x) for name, x in kwargs.items()}
-        if self.route == "plain":
-            given = jtu.tree_map(_as_traced, given)
         with (
             self.context(),
             warnings.catch_warnings(record=True) as caught,
@@ -303,16 +306,10 @@ class Contender:
             out = error = None
             try:
                 fun = self.made.get(data, make)
-                if self.route == "plain":
-                    fun = _with_arrays_as_traced(fun)
                 out = fun(*given[0], **given[1])
             except Exception as e:
                 error = e
-        try:
-            leaves = jtu.tree_leaves(given)
-        except ValueError:  # keys that cannot be sorted
-            leaves = []
-        deleted = [x.is_deleted() for x in leaves if isinstance(x, jax.Array)]
+        deleted = [x.is_deleted() for x in _arrays(given) if isinstance(x, jax.Array)]
         warned = any("donated" in str(w.message) for w in caught)
         return Outcome(out, error, self.traces - traces, deleted, warned)
 
@@ -331,13 +328,16 @@ class Outcome(typing.NamedTuple):
 
 def _as_traced(x: Any) -> Any:
     """An array as a function sees it while it is traced, but for its values."""
-    if not is_array(x) or x.dtype == jax.dtypes.float0:
+    if x.dtype == jax.dtypes.float0 or isinstance(x, jax.Array):
         return x
-    return x if isinstance(x, jax.Array) else jnp.asarray(x)
+    return jnp.asarray(x)
 
 
-def _with_arrays_as_traced(fun: Any) -> Any:
-    return fun if inspect.isfunction(fun) else jtu.tree_map(_as_traced, fun)
+def _arrays(x: Any) -> list[Any]:
+    """The arrays in an argument, in a pytree or not."""
+    if is_array(x):
+        return [x]
+    return [array for _, part in parts(x) or () for array in _arrays(part)]
 
 
 # --- comparison ----------------------------------------------------------------------
@@ -362,6 +362,8 @@ def same(a: Any, b: Any, where: str = "result", *, plain: bool = False) -> None:
         if show_static(a) != show_static(b):
             raise Different(f"{where}: {show_static(a)} and {show_static(b)}")
         return
+    if not plain and isinstance(a, eqx.Module) and vars(a).keys() != vars(b).keys():
+        raise Different(f"{where}: attributes {[*vars(a)]} and {[*vars(b)]}")
     list_a, list_b = list(parts_a), list(parts_b)
     names_a, names_b = ([name for name, _ in pairs] for pairs in (list_a, list_b))
     if names_a != names_b:
@@ -428,9 +430,12 @@ class _Equinox:
         return self.copies[i]
 
 
-def _coarse(call: Call, args: Any, kwargs: Any) -> Any:
+def _coarse(sequence: Sequence, call: Call, args: Any, kwargs: Any) -> Any:
     """What Equinox compares: the statics by `==`, and the structure."""
     store = Store()
+    if sequence.kind not in RAW:
+        bound = signature(PARAMETERS[sequence.parameters]).bind(*args, **kwargs)
+        args, kwargs = bound.args, bound.kwargs
     data = None if call.data is None else store.fresh(call.data)
     tree = (
         data,
@@ -460,7 +465,7 @@ def run(sequence: Sequence, tally: Tally) -> None:
     tally["sequences"] += 1
     for feature in ("kind", "parameters", "behaviour", "donate", "eager"):
         tally[f"{feature}: {getattr(sequence, feature)}"] += 1
-    shared_store = Store()
+    shared = [Store(as_traced=True), *[Store()] * 3]
     for number, step in enumerate(sequence.steps):
         if number == sequence.clear_before:
             eqx.clear_caches()
@@ -475,11 +480,12 @@ def run(sequence: Sequence, tally: Tally) -> None:
         key = _key(sequence, call, args, kwargs)
         source = step.source if sequence.donate == "none" else "fresh"
         outcomes = []
-        contenders = [plain, equinox.copy_for(key, _coarse(call, args, kwargs)), *ours]
+        coarse = _coarse(sequence, call, args, kwargs)
+        contenders = [plain, equinox.copy_for(key, coarse), *ours]
         # Of objects changed in place all contenders have their own.
         stores = [plain.store, equinox.store, *[c.store for c in ours]]
         if source != "changed":
-            stores = [Store() if source == "fresh" else shared_store] * 4
+            stores = shared
         for contender, store in zip(contenders, stores, strict=True):
             outcomes.append(contender.call(call.data, args, kwargs, source, store))
         tally["calls"] += 1
@@ -488,7 +494,7 @@ def run(sequence: Sequence, tally: Tally) -> None:
         try:
             _check_step(outcomes, key, traced, tally)
         except Different as e:
-            raise Different(f"{where}: {e}\nin {sequence}") from e
+            raise Different(f"{where}: {e}") from e
 
 
 def _check_step(
@@ -499,7 +505,6 @@ def _check_step(
         if plain.error is not None:
             raise Different(f"the plain function: {plain.error!r}")
         same(plain.out, theirs.out, "plain and Equinox", plain=True)
-        traced_now = {theirs.traces}
         for outcome, route in zip(ours, ("cpp", "portable"), strict=True):
             try:
                 _same_outcomes(theirs, outcome)
@@ -513,7 +518,6 @@ def _check_step(
                     )
             except Different as e:
                 raise Different(f"Equinox and {route}: {e}") from e
-        del traced_now
         tally["traces"] += key not in traced
         traced.add(key)
         tally["deleted buffers"] += sum(theirs.deleted)
@@ -529,3 +533,14 @@ def _check_step(
                 )
         except Different as e:
             raise Different(f"Equinox and {route}: {e}") from e
+
+
+def keep_programs(folder: str | None) -> None:
+    """Have JAX keep compiled programs in a folder, or no longer.
+
+    Nearly all programs of a run are alike, and a compilation takes 50 ms.
+    """
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0 if folder else 1)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1 if folder else 0)
+    compilation_cache.reset_cache()

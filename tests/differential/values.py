@@ -224,7 +224,9 @@ _UNHASHABLE: dict[str, Callable[[], Any]] = {
     "Unhashable": lambda: Unhashable(),
     "[{1}]": lambda: [{1}],
 }
-_MAKE = {name: make for group in [*_GROUPS, _UNHASHABLE] for name, make in group.items()}
+_MAKE = {
+    name: make for group in [*_GROUPS, _UNHASHABLE] for name, make in group.items()
+}
 GROUPS = tuple([tuple(group) for group in _GROUPS])
 GROUP_OF = {name: group for group in GROUPS for name in group}
 UNHASHABLE = tuple(_UNHASHABLE)
@@ -383,7 +385,7 @@ class Data:
     tag: Any = dataclasses.field(metadata={"static": True})
 
 
-# Keys of dictionaries, by name. Not all can be sorted, and some are equal.
+# Keys of dictionaries, by name. Some are equal.
 KEYS: dict[str, Any] = {
     "'a'": "a",
     "'b'": "b",
@@ -395,7 +397,6 @@ KEYS: dict[str, Any] = {
     "1.0": 1.0,
     "(1, 2)": (1, 2),
     "(1, 2.0)": (1, 2.0),
-    "None": None,
 }
 
 
@@ -413,7 +414,7 @@ class ModuleInfo(typing.NamedTuple):
 _T = typing.TypeVar("_T")
 
 
-@ft.lru_cache(maxsize=None)
+@ft.cache
 def module_class(info: ModuleInfo) -> type[eqx.Module]:
     names = [*info.dynamic, *info.static]
     annotations = dict.fromkeys(names, Any)
@@ -487,7 +488,11 @@ def parts(x: Any) -> Iterator[tuple[str, Any]] | None:
         return ((str(i), v) for i, v in enumerate(x))
     if isinstance(x, jtu.Partial):
         return iter([("func", x.func), ("args", x.args), ("keywords", x.keywords)])
-    if isinstance(x, eqx.Module | Registered | Reversed | Data):
+    if isinstance(x, eqx.Module):
+        # Its fields. What else there may be (`__orig_class__`, `__doc__`) Equinox
+        # drops or adds in flattening.
+        return ((f.name, getattr(x, f.name)) for f in dataclasses.fields(x))
+    if isinstance(x, Registered | Reversed | Data):
         return iter(sorted(vars(x).items()))
     return None
 
