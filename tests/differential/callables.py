@@ -36,7 +36,7 @@ def _on_array(x: Any) -> Any:
     dtype = x.dtype
     if dtype == jax.dtypes.float0 or jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return x
-    return ~x if dtype == bool else x + x
+    return ~x if jnp.issubdtype(dtype, bool) else x + x
 
 
 def _doubled(tree: Any) -> Any:
@@ -65,7 +65,7 @@ def _static_parts(x: Any) -> list[Any]:
 def _restructure(tree: Any, jit: Any) -> Any:
     leaves = jtu.tree_leaves(tree)[::-1]
     return {
-        "all": tuple(map(lambda x: _on_array(x) if is_array(x) else x, leaves)),
+        "all": tuple([_on_array(x) if is_array(x) else x for x in leaves]),
         "some": [P(x, None) for x in leaves[:2]],
         "module": eqx.Partial(print, *leaves[:1], k=(1.0, -0.0, True)),
         "config": Config(len(leaves)),
