@@ -170,6 +170,7 @@ class _Flat:
     def __init__(self, function: "JittedFunction", structure: Structure, n_arrays: int):
         self.function = weakref.ref(function)
         self.structure = structure
+        self.traced = False
         self.__name__ = function.name
         self.__qualname__ = function.qualname
         kind = inspect.Parameter.POSITIONAL_ONLY
@@ -194,6 +195,7 @@ class _Flat:
         kept = [DYNAMIC if isinstance(x, ARRAY_TYPES) else x for x in leaves]
         out_arrays = [x for x in leaves if isinstance(x, ARRAY_TYPES)]
         node = ResultNode(ResultInfo(Structure(treedef, tuple(kept))))
+        self.traced = True
         if function.options.out_shardings is None:
             return out_arrays, node
         # The user's own structure, for which the shardings are a prefix.
@@ -204,10 +206,13 @@ class _Flat:
 class Program:
     """One key of one function: `jitted` takes the arrays of a call, by position."""
 
-    __slots__ = ("jitted", "structure", "tokens")
+    __slots__ = ("flat", "jitted", "structure", "tokens")
 
-    def __init__(self, jitted: Any, structure: Structure, tokens: tuple[Any, ...]):
+    def __init__(
+        self, jitted: Any, flat: _Flat, structure: Structure, tokens: tuple[Any, ...]
+    ):
         self.jitted = jitted
+        self.flat = flat
         self.structure = structure
         self.tokens = tokens
 
@@ -264,7 +269,9 @@ class JittedFunction:
         self.programs: dict[Any, Program] = {}
         # Keys less the arrays in static fields, with those arrays.
         self.static_arrays: dict[Any, list[Any]] = {}
-        self.lock = threading.Lock()
+        # Reentrant: comparing keys may run the user's `__eq__`, and a signal handler may
+        # run at any point.
+        self.lock = threading.RLock()
         self.nodes = nodes
         self.failed_in_miss = False
         if nodes is None:
@@ -272,7 +279,8 @@ class JittedFunction:
             self.dispatch: Callable[..., Any] = self.call
         else:
             self.dispatcher = self.dispatch = self.make_dispatcher(nodes)
-        _functions.add(self)
+        with _functions_lock:
+            _functions.add(self)
 
     def make_dispatcher(self, nodes: Nodes) -> Any:
         this = weakref.ref(self)
@@ -366,11 +374,15 @@ class JittedFunction:
         # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
         # inside of JIT from what is outside.
         __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
-        with self.quiet_donation():
-            if self.dispatcher is None:
-                out, fastpath = program.jitted(*arrays), None
-            else:
-                out, fastpath = _compat.call_with_fastpath(program.jitted, arrays)
+        try:
+            with self.quiet_donation():
+                if self.dispatcher is None:
+                    out, fastpath = program.jitted(*arrays), None
+                else:
+                    out, fastpath = _compat.call_with_fastpath(program.jitted, arrays)
+        except BaseException as e:
+            self.drop_unfinished(program, e)
+            raise
         tree, node = out
         info = node.info
         out_arrays = tree if type(tree) is list else jtu.tree_leaves(tree)
@@ -416,6 +428,21 @@ class JittedFunction:
                     self.programs[key] = program
         return program, arrays
 
+    def drop_unfinished(self, program: Program, error: BaseException) -> None:
+        """Forget a program that an exception may have left half-made.
+
+        JAX does not survive an interrupt at any point: every later call may then fail
+        with "RecursionError: Recursively calling", though nothing is recursive. So the
+        next call begins anew. (Other exceptions only if they came out of the trace: one
+        that a compiled program raises is no reason to compile it again.)
+        """
+        interrupted = not isinstance(error, Exception)
+        if interrupted or isinstance(error, RecursionError) or not program.flat.traced:
+            key = (treedef_token(program.structure.treedef), program.tokens)
+            with self.lock:
+                if self.programs.get(key) is program:
+                    del self.programs[key]
+
     def make_program(
         self,
         values: tuple[Any, ...],
@@ -437,7 +464,7 @@ class JittedFunction:
             if "device" in kwargs or "backend" in kwargs:
                 warnings.simplefilter("ignore", DeprecationWarning)
             jitted = jax.jit(flat, **kwargs)
-        return Program(jitted, structure, tokens)
+        return Program(jitted, flat, structure, tokens)
 
     def donated(self, structure: Structure) -> tuple[int, ...]:
         """The numbers of those arrays that are to be donated."""
@@ -560,11 +587,14 @@ class JittedFunction:
 
 _ARRAYS_OR_STRUCTS = (*ARRAY_TYPES, jax.ShapeDtypeStruct)
 _functions: weakref.WeakSet[JittedFunction] = weakref.WeakSet()
+_functions_lock = threading.RLock()
 
 
 def clear_all_programs() -> None:
     """Forget everything that was traced (`eqx.clear_caches()`)."""
-    for function in list(_functions):
+    with _functions_lock:
+        functions = list(_functions)
+    for function in functions:
         function.clear()
     if (chosen := _state.get("nodes")) is not None:
         chosen.clear()
