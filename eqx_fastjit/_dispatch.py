@@ -273,8 +273,8 @@ class JittedFunction:
         self.programs: dict[Any, Program] = {}
         # Keys less the arrays in static fields, with those arrays.
         self.static_arrays: dict[Any, list[Any]] = {}
-        # Reentrant: comparing keys may run the user's `__eq__`, and a signal handler may
-        # run at any point.
+        # Reentrant: comparing keys may run the user's `__eq__`, and a signal handler
+        # may run at any point.
         self.lock = threading.RLock()
         self.nodes = nodes
         self.failed_in_miss = False
@@ -448,9 +448,11 @@ class JittedFunction:
         interrupted = not isinstance(error, Exception)
         if interrupted or isinstance(error, RecursionError) or not program.flat.traced:
             with self.lock:
-                # By identity: a static may have changed, or have an odd `__eq__`.
-                kept = [(k, x) for k, x in self.programs.items() if x is not program]
-                self.programs = dict(kept)
+                # Not by a key made anew: a static may have changed since.
+                for key, other in self.programs.items():
+                    if other is program:
+                        del self.programs[key]
+                        break
 
     def make_program(
         self,
