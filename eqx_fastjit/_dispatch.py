@@ -173,6 +173,7 @@ class _Flat:
     def __init__(self, function: "JittedFunction", structure: Structure, n_arrays: int):
         self.function = weakref.ref(function)
         self.structure = structure
+        self.traced = False
         self.__name__ = function.name
         self.__qualname__ = function.qualname
         kind = inspect.Parameter.POSITIONAL_ONLY
@@ -198,6 +199,7 @@ class _Flat:
         kept = [DYNAMIC if isinstance(x, ARRAY_TYPES) else x for x in leaves]
         out_arrays = [x for x in leaves if isinstance(x, ARRAY_TYPES)]
         node = ResultNode(ResultInfo(Structure(treedef, tuple(kept))))
+        self.traced = True
         if function.options.out_shardings is None:
             return out_arrays, node
         # The user's own structure, for which the shardings are a prefix.
@@ -208,10 +210,13 @@ class _Flat:
 class Program:
     """One key of one function: `jitted` takes the arrays of a call, by position."""
 
-    __slots__ = ("jitted", "structure", "tokens")
+    __slots__ = ("flat", "jitted", "structure", "tokens")
 
-    def __init__(self, jitted: Any, structure: Structure, tokens: tuple[Any, ...]):
+    def __init__(
+        self, jitted: Any, flat: _Flat, structure: Structure, tokens: tuple[Any, ...]
+    ):
         self.jitted = jitted
+        self.flat = flat
         self.structure = structure
         self.tokens = tokens
 
@@ -269,7 +274,8 @@ class JittedFunction:
         self.programs: dict[Any, Program] = {}
         # Keys less the arrays in static fields, with those arrays.
         self.static_arrays: dict[Any, list[Any]] = {}
-        # Looking a key up asks `__eq__` of statics, which may call this very function.
+        # Reentrant: comparing keys may run the user's `__eq__`, and a signal handler
+        # may run at any point.
         self.lock = threading.RLock()
         self.nodes = nodes
         self.failed_in_miss = False
@@ -278,7 +284,8 @@ class JittedFunction:
             self.dispatch: Callable[..., Any] = self.call
         else:
             self.dispatcher = self.dispatch = self.make_dispatcher(nodes)
-        _functions.add(self)
+        with _functions_lock:
+            _functions.add(self)
 
     def make_dispatcher(self, nodes: Nodes) -> Any:
         this = weakref.ref(self)
@@ -380,6 +387,9 @@ class JittedFunction:
                     out, fastpath = program.jitted(*arrays), None
                 else:
                     out, fastpath = _compat.call_with_fastpath(program.jitted, arrays)
+        except BaseException as e:
+            self.drop_unfinished(program, e)
+            raise
         finally:
             _record.end(record)
         tree, node = out
@@ -427,6 +437,23 @@ class JittedFunction:
                     self.programs[key] = program
         return program, arrays
 
+    def drop_unfinished(self, program: Program, error: BaseException) -> None:
+        """Forget a program that an exception may have left half-made.
+
+        JAX does not survive an interrupt at any point: every later call may then fail
+        with "RecursionError: Recursively calling", though nothing is recursive. So the
+        next call begins anew. (Other exceptions only if they came out of the trace: one
+        that a compiled program raises is no reason to compile it again.)
+        """
+        interrupted = not isinstance(error, Exception)
+        if interrupted or isinstance(error, RecursionError) or not program.flat.traced:
+            with self.lock:
+                # Not by a key made anew: a static may have changed since.
+                for key, other in self.programs.items():
+                    if other is program:
+                        del self.programs[key]
+                        break
+
     def make_program(
         self,
         values: tuple[Any, ...],
@@ -448,7 +475,7 @@ class JittedFunction:
             if "device" in kwargs or "backend" in kwargs:
                 warnings.simplefilter("ignore", DeprecationWarning)
             jitted = jax.jit(flat, **kwargs)
-        return Program(jitted, structure, tokens)
+        return Program(jitted, flat, structure, tokens)
 
     def donated(self, structure: Structure) -> tuple[int, ...]:
         """The numbers of those arrays that are to be donated."""
@@ -574,11 +601,14 @@ class JittedFunction:
 
 _ARRAYS_OR_STRUCTS = (*ARRAY_TYPES, jax.ShapeDtypeStruct)
 _functions: weakref.WeakSet[JittedFunction] = weakref.WeakSet()
+_functions_lock = threading.RLock()
 
 
 def clear_all_programs() -> None:
     """Forget everything that was traced (`eqx.clear_caches()`)."""
-    for function in list(_functions):
+    with _functions_lock:
+        functions = list(_functions)
+    for function in functions:
         function.clear()
     if (chosen := _state.get("nodes")) is not None:
         chosen.clear()
@@ -610,10 +640,11 @@ def _broadcast_prefix(prefix: Any, value: Any, name: str) -> list[Any]:
 
 def wait(arrays: Sequence[Any]) -> None:
     """Wait for a computation with host callbacks, which may raise."""
-    if arrays:
-        arrays[0].block_until_ready()
-    else:
-        jax.effects_barrier()
+    for array in arrays:
+        if isinstance(array, jax.Array):  # and not `float0`, which is NumPy's
+            array.block_until_ready()
+            return
+    jax.effects_barrier()
 
 
 def _weak_source(fun: Any) -> Callable[[], Any]:

@@ -876,3 +876,14 @@ def test_deep_endless_and_enormous_trees(route):
     # Equinox gives `SystemError` for some of them, which is jaxlib's.
     for name in ("cyclic_list", "cyclic_dict", "cyclic_module", "lists_100000"):
         assert outcomes[name] == "RecursionError"
+
+
+def test_float0_results_of_a_function_with_callbacks():
+    x = np.zeros((2,), jax.dtypes.float0)
+    f = filter_jit(lambda x, y: (x, eqx.error_if(y, y < 0, "negative")))
+    for _ in range(3):
+        out, y = f(x, X)
+        assert out.dtype == jax.dtypes.float0
+        assert y == 2
+        with pytest.raises(eqx.EquinoxRuntimeError, match="negative"):
+            f(x, -X)
