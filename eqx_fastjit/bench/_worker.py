@@ -65,7 +65,7 @@ def serve(pipe: Connection, case: Case, contender: str, device: str | None) -> N
         _configure(device, case.cpu_devices)
         call = case.make(contender)
         pipe.send(("ok", output_arrays(call)))
-        sampler = Sampler(call, case.steps)
+        sampler = Sampler(call, case.steps, case.times_itself)
         while True:
             order = pipe.recv()
             pipe.send(("ok", sampler.warm() if order == "warm" else sampler.round()))
