@@ -1,87 +1,145 @@
-"""What all benchmarks share: the cases of this checkout, made ready on a device."""
+"""What all benchmarks share: the cases of this checkout, made ready on a device.
 
+asv knows a parameter by its place in its list, on every commit. So the lists stand
+here and in the benchmarks, and are not taken from what is installed: add at the end.
+"""
+
+import contextlib
 import functools as ft
 import importlib.util
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 
 Call = Callable[[], Any]
 
-# Parameters are known to asv by their place in these lists, and kept for years: add
-# names at the end. They do not depend on the commit that is installed.
+# What the charts call them, and what `eqx_fastjit.bench` does.
 CONTENDERS = {
     "ours": "ours",
     "jax.jit": "jit",
     "eqx.filter_jit": "eqx",
     "flat": "flat",
+    "aot": "aot",
+    "nnx.jit": "nnx_jit",
+    "nnx.cached_partial": "nnx_cached_partial",
+    "eager": "eager",
 }
+JITS = ("ours", "jax.jit", "eqx.filter_jit")
+FUNCTION = (*JITS, "flat", "aot")
 DEVICES = ("cpu", "gpu")
 
+PACKAGE = "eqx_fastjit"
 _SAMPLE_SECONDS = 10e-3  # long enough for the clock and the first call not to matter
 _WARM_CALLS = 40  # our own code generation waits for some calls
 
 
-def _load_bench() -> Any:
+@contextlib.contextmanager
+def _skipping_what_is_not_there() -> Iterator[None]:
+    """Skip a benchmark for what the commit or the environment lacks.
+
+    A package that cannot be imported at all is not skipped: that is a mistake.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name == PACKAGE:
+            raise
+        raise NotImplementedError(str(error)) from error
+    except ImportError as error:
+        if error.name is None or error.name.split(".")[0] != PACKAGE:
+            raise
+        raise NotImplementedError(str(error)) from error
+    except AttributeError as error:
+        if error.obj is not sys.modules.get(PACKAGE):
+            raise
+        raise NotImplementedError(str(error)) from error
+
+
+@ft.cache
+def load_bench() -> Any:
     """`eqx_fastjit.bench` of this checkout, beside whatever commit is installed.
 
-    Were each commit timed on its own cases, its times could not be set beside those of
-    others; and the first commits have no cases.
+    Were each commit timed on the cases that it brings, times of two commits could not
+    be compared; and the first commits bring none.
+
+    **Returns:** the module. Raises `NotImplementedError`, by which asv skips, where the
+    commit lacks something that the cases need.
     """
-    name = "eqx_fastjit.bench"
-    folder = Path(__file__).parent.parent / "eqx_fastjit" / "bench"
+    name = f"{PACKAGE}.bench"
+    folder = Path(__file__).parent.parent / PACKAGE / "bench"
     spec = importlib.util.spec_from_file_location(
         name, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    with _skipping_what_is_not_there():
+        spec.loader.exec_module(module)
     return module
 
 
-bench = _load_bench()
+# With `--launch-method forkserver`, JAX is loaded here, once, before asv forks.
+with contextlib.suppress(NotImplementedError):
+    load_bench()
 
 
-def use_device(device: str) -> None:
-    """Put all arrays of this process on a device, or skip the benchmark."""
+def _use(device: str, cpu_devices: int) -> None:
+    """Have JAX, in this process, put arrays on one kind of device, or skip."""
     import jax
 
     if device == "cpu":
         jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", cpu_devices)
         return
+    if cpu_devices > 1:
+        raise NotImplementedError("this case is about CPU devices")
     try:
         jax.config.update("jax_default_device", jax.devices(device)[0])
     except RuntimeError as absent:
         raise NotImplementedError(f"no {device} here") from absent
 
 
-def calls(case: str, contenders: tuple[str, ...]) -> dict[str, Call]:
-    """Calls of a case, or skip the benchmark where one of them cannot be made."""
-    names = [CONTENDERS[contender] for contender in contenders]
-    made = bench.make_case(case)
-    for name in names:
-        if name not in made:
-            raise NotImplementedError(f"case {case} has no contender {name}")
-    return {name: made[name] for name in names}
+@ft.cache
+def make_case(case: str, contenders: tuple[str, ...], device: str) -> dict[str, Call]:
+    """Calls of a case on a device.
+
+    **Arguments:**
+
+    - `case`: one of `eqx_fastjit.bench.case_names()`.
+    - `contenders`: keys of `CONTENDERS`.
+    - `device`: one of `DEVICES`.
+
+    **Returns:** for each contender a function without arguments. Raises
+    `NotImplementedError`, by which asv skips, where one of them cannot be.
+    """
+    bench = load_bench()
+    info = bench.case_info(case)
+    for contender in contenders:
+        if CONTENDERS[contender] not in bench.contenders_of(case):
+            raise NotImplementedError(f"{case} has no {contender} here")
+    _use(device, info.cpu_devices)
+    with _skipping_what_is_not_there():
+        calls = bench.make_case(case, tuple(CONTENDERS[c] for c in contenders))
+    return {c: calls[CONTENDERS[c]] for c in contenders}
 
 
 class Ready:
     """A warm call, and how many of it make a sample."""
 
     def __init__(self, call: Call):
-        import jax
-
         self.call = call
         self._last: Any = None
+        start = time.perf_counter()
         for _ in range(_WARM_CALLS):
             self._last = call()
+            if time.perf_counter() - start > 1:
+                break  # too slow for a few more calls to matter
         self.block()
         seconds = min(self._seconds() for _ in range(3))
-        self.count = max(3, min(2000, int(_SAMPLE_SECONDS / seconds)))
+        self.count = max(1, min(2000, int(_SAMPLE_SECONDS / seconds)))
 
     def _seconds(self) -> float:
         import jax
@@ -91,21 +149,24 @@ class Ready:
         return time.perf_counter() - start
 
     def timer(self) -> float:
-        """A clock by which a sample lasts as long as one call."""
+        """A clock by which a sample takes as long as one call."""
         return time.perf_counter() / self.count
 
     def dispatch(self) -> None:
+        """A sample of calls that nobody waits for."""
         call = self.call
         for _ in range(self.count):
             self._last = call()
 
     def block(self) -> None:
+        """Wait for what `dispatch` has left undone."""
         import jax
 
         jax.block_until_ready(self._last)
         self._last = None
 
     def blocked(self) -> None:
+        """A sample of calls whose results are waited for."""
         import jax
 
         call, block = self.call, jax.block_until_ready
@@ -115,7 +176,9 @@ class Ready:
 
 @ft.cache
 def ready(case: str, contender: str, device: str) -> Ready:
-    """A case made ready. asv sets up anew for each sample, hence the cache."""
-    use_device(device)
-    (call,) = calls(case, (contender,)).values()
+    """A case made ready; `make_case` has the arguments.
+
+    asv sets up again before each sample, hence the cache.
+    """
+    (call,) = make_case(case, (contender,), device).values()
     return Ready(call)

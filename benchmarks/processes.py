@@ -1,0 +1,44 @@
+"""What a whole process costs: memory, and time to import."""
+
+from benchmarks._suite import DEVICES, FUNCTION, ready
+
+
+class Memory:
+    """Peak memory of a process that makes one contender ready and calls it."""
+
+    params = (("identity", "mlp_32", "adam_103_leaves"), FUNCTION, DEVICES)
+    param_names = ("case", "contender", "device")
+
+    def setup(self, case, contender, device):
+        self.ready = ready(case, contender, device)
+
+    def peakmem_calls(self, *params):
+        self.ready.blocked()
+
+
+class Import:
+    """Seconds to import, in fresh processes, once what it stands on is there."""
+
+    params = (("jax", "equinox after jax", "eqx_fastjit after equinox"),)
+    param_names = ("module",)
+    number = 1
+
+    def timeraw_import(self, module):
+        """All of it: names of eqx_fastjit load on first use."""
+        return {
+            "jax": ("import jax", ""),
+            "equinox after jax": ("import equinox", "import jax"),
+            "eqx_fastjit after equinox": (
+                "from eqx_fastjit import filter_jit",
+                "import equinox",
+            ),
+        }[module]
+
+
+class ImportAlone:
+    """Seconds to import, in fresh processes, with nothing used yet."""
+
+    number = 1
+
+    def timeraw_import(self):
+        return "import eqx_fastjit"
