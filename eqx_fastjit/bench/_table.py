@@ -17,7 +17,7 @@ from rich.table import Table
 
 import eqx_fastjit
 
-from ._cases import CONTENDERS, make_case
+from ._case import CONTENDERS, make_case
 from ._timing import measure, Timing
 
 

@@ -27,7 +27,7 @@ class OutputsDiffer(Exception):
     """Two contenders do not compute the same."""
 
 
-def _check_equal(calls: dict[str, Callable[[], Any]]) -> None:
+def check_equal(calls: dict[str, Callable[[], Any]]) -> None:
     results = {}
     for name, call in calls.items():
         leaves = jtu.tree_leaves(eqx.filter(call(), eqx.is_array))
@@ -73,7 +73,7 @@ def measure(calls: dict[str, Callable[[], Any]], rounds: int) -> Iterator[None]:
     A generator that yields after each round, and returns a `Timing` for each contender
     when it is done. Raises `OutputsDiffer`.
     """
-    _check_equal(calls)
+    check_equal(calls)
     modes = (_dispatch, _blocked)
     counts = {}
     for name, call in calls.items():
