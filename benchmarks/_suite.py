@@ -2,6 +2,7 @@
 
 asv knows a parameter by its place in its list, on every commit. So the lists stand
 here and in the benchmarks, and are not taken from what is installed: add at the end.
+Contenders come first, for a chart of asv shows all values of its first parameter.
 """
 
 import contextlib
@@ -102,7 +103,6 @@ def _use(device: str, cpu_devices: int) -> None:
         raise NotImplementedError(f"no {device} here") from absent
 
 
-@ft.cache
 def make_case(case: str, contenders: tuple[str, ...], device: str) -> dict[str, Call]:
     """Calls of a case on a device.
 
@@ -124,6 +124,23 @@ def make_case(case: str, contenders: tuple[str, ...], device: str) -> dict[str, 
     with _skipping_what_is_not_there():
         calls = bench.make_case(case, tuple(CONTENDERS[c] for c in contenders))
     return {c: calls[CONTENDERS[c]] for c in contenders}
+
+
+def prove_equal(case: str, call: Call, contender: str) -> None:
+    """Compare what a call gives with what another contender gives.
+
+    **Arguments:**
+
+    - `case`, `contender`: as for `make_case`.
+    - `call`: what it made. The other contender is called once; nothing that it leaves
+        behind is of use to this one.
+
+    Raises `OutputsDiffer`.
+    """
+    bench = load_bench()
+    rivals = [r for r in bench.contenders_of(case) if r != CONTENDERS[contender]]
+    if rivals:
+        bench.check_equal({contender: call, **bench.make_case(case, (rivals[0],))})
 
 
 class Ready:
@@ -175,10 +192,11 @@ class Ready:
 
 
 @ft.cache
-def ready(case: str, contender: str, device: str) -> Ready:
-    """A case made ready; `make_case` has the arguments.
+def ready(contender: str, case: str, device: str) -> Ready:
+    """A case proven and made ready; `make_case` has the arguments.
 
     asv sets up again before each sample, hence the cache.
     """
-    (call,) = make_case(case, (contender,), device).values()
+    call = make_case(case, (contender,), device)[contender]
+    prove_equal(case, call, contender)
     return Ready(call)

@@ -7,8 +7,8 @@ from benchmarks._suite import DEVICES, FUNCTION, JITS, ready
 
 
 class _Calls:
-    def _setup(self, case, contender, device):
-        self.ready = ready(case, contender, device)
+    def _setup(self, contender, case, device):
+        self.ready = ready(contender, case, device)
         self.ready.block()  # what the last sample has left
         self.timer = self.ready.timer
 
@@ -25,6 +25,7 @@ class Calls(_Calls):
     """The calls that a program makes again and again."""
 
     params = (
+        FUNCTION,
         (
             "identity",
             "mlp_32",
@@ -48,54 +49,54 @@ class Calls(_Calls):
             "wrap_anew",
             "sharded",
         ),
-        FUNCTION,
         DEVICES,
     )
-    param_names = ("case", "contender", "device")
+    param_names = ("contender", "case", "device")
 
-    def setup(self, case, contender, device):
-        self._setup(case, contender, device)
+    def setup(self, contender, case, device):
+        self._setup(contender, case, device)
 
 
 class Widths(_Calls):
     """MLPs of 3 linear layers: the fixed cost fades as the work grows."""
 
     params = (
-        (8, 16, 32, 64, 128, 256, 512, 1024),
         (*FUNCTION, "nnx.jit", "nnx.cached_partial"),
+        (8, 16, 32, 64, 128, 256, 512, 1024),
         DEVICES,
     )
-    param_names = ("width", "contender", "device")
+    param_names = ("contender", "width", "device")
 
-    def setup(self, width, contender, device):
-        self._setup(f"mlp_{width}", contender, device)
+    def setup(self, contender, width, device):
+        self._setup(contender, f"mlp_{width}", device)
 
 
 class Layers(_Calls):
     """MLPs of width 8: the cost of each node of a model."""
 
-    params = ((1, 3, 16, 100), FUNCTION, DEVICES)
-    param_names = ("layers", "contender", "device")
+    params = (FUNCTION, (1, 3, 16, 100), DEVICES)
+    param_names = ("contender", "layers", "device")
 
-    def setup(self, layers, contender, device):
+    def setup(self, contender, layers, device):
         case = "mlp_8" if layers == 3 else f"mlp_8_{layers}_layers"
-        self._setup(case, contender, device)
+        self._setup(contender, case, device)
 
 
 class Batches(_Calls):
     """A batch by `vmap`: the fixed cost is shared by its samples."""
 
-    params = ((1, 4, 16, 64, 256, 1024, 4096), FUNCTION, DEVICES)
-    param_names = ("batch", "contender", "device")
+    params = (FUNCTION, (1, 4, 16, 64, 256, 1024, 4096), DEVICES)
+    param_names = ("contender", "batch", "device")
 
-    def setup(self, batch, contender, device):
-        self._setup(f"batch_{batch}", contender, device)
+    def setup(self, contender, batch, device):
+        self._setup(contender, f"batch_{batch}", device)
 
 
 class Strategies:
     """What to jit, and what a loop costs outside of it."""
 
     params = (
+        (*JITS, "eager"),
         (
             "strategy_whole",
             "strategy_part",
@@ -107,13 +108,12 @@ class Strategies:
             "walk_loops",
             "walk_scan",
         ),
-        (*JITS, "eager"),
         DEVICES,
     )
-    param_names = ("case", "contender", "device")
+    param_names = ("contender", "case", "device")
 
-    def setup(self, case, contender, device):
-        self.ready = ready(case, contender, device)
+    def setup(self, contender, case, device):
+        self.ready = ready(contender, case, device)
         self.timer = self.ready.timer
 
     def time_blocked(self, *params):

@@ -1,19 +1,20 @@
 """What a whole process costs: memory, and time to import."""
 
-from benchmarks._suite import DEVICES, FUNCTION, ready
+from benchmarks._suite import DEVICES, FUNCTION, make_case, Ready
 
 
 class Memory:
     """Peak memory of a process that makes one contender ready and calls it."""
 
-    params = (("identity", "mlp_32", "adam_103_leaves"), FUNCTION, DEVICES)
-    param_names = ("case", "contender", "device")
+    params = (FUNCTION, ("identity", "mlp_32", "adam_103_leaves"), DEVICES)
+    param_names = ("contender", "case", "device")
 
-    def setup(self, case, contender, device):
-        self.ready = ready(case, contender, device)
+    def setup(self, contender, case, device):
+        # Not `ready`, which calls another contender too.
+        self.call = make_case(case, (contender,), device)[contender]
 
     def peakmem_calls(self, *params):
-        self.ready.blocked()
+        Ready(self.call).blocked()
 
 
 class Import:

@@ -1,12 +1,12 @@
-"""The website of asv, from real runs of the last commits in this environment.
+"""The website of asv, from real runs of some commits in this environment.
 
-    python -m benchmarks.website [--commits 3] [--bench REGEX]... [--offline]
+    python -m benchmarks.website [COMMIT ...] [--quick] [--bench REGEX]... [--offline]
                                  [--output .asv/website]
 
-Runs the suite in quick form over the last commits that touch the package, each taken
-out of git and put before the installed one, and publishes the results to OUTPUT/html.
-asv's pages load jQuery and others from elsewhere; with `--offline` they are put beside
-the pages, from npm's registry, which takes `npm`.
+Runs the suite over commits, each taken out of git and put before the installed package,
+and publishes the results to OUTPUT/html; without COMMIT, over the last three that touch
+the package. asv's pages load jQuery and others from elsewhere; with `--offline` they
+are put beside the pages, from npm's registry, which takes `npm`.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 
@@ -42,6 +43,8 @@ LIBRARIES = {
     "bootstrap.min.js": ("bootstrap@3.1.1", "dist/js/bootstrap.min.js"),
     "bootstrap.min.css": ("bootstrap@3.1.1", "dist/css/bootstrap.min.css"),
 }
+# JAX takes longer to load than most benchmarks: load it once and fork.
+RUN = ("run", "--python=same", "--launch-method=forkserver", "--show-stderr")
 _LIBRARY = re.compile(r'(?P<name>src|href)="https://[^"]*/(?P<file>[^"/]+\.(js|css))"')
 _OF_ELSEWHERE = re.compile(r' (integrity|crossorigin|referrerpolicy)="[^"]*"')
 
@@ -81,6 +84,7 @@ def write_config(output: Path) -> Path:
     """
     from asv.util import load_json
 
+    versions = {name: [version(name)] for name in ("jax", "jaxlib", "equinox")}
     config = load_json(str(TREE / "asv.conf.json"), js_comments=True)
     config |= {
         "repo": str(TREE),
@@ -88,6 +92,9 @@ def write_config(output: Path) -> Path:
         "env_dir": str(output / "env"),
         "results_dir": str(output / "results"),
         "html_dir": str(output / "html"),
+        # asv writes these beside the results of an environment that is there already.
+        "matrix": {"req": versions},
+        "exclude": [],
     }
     path = output / "asv.conf.json"
     path.write_text(json.dumps(config, indent=1))
@@ -111,32 +118,20 @@ def asv(config: Path, *args: str, package: Path = TREE) -> None:
     subprocess.run(command, check=True, env=env)
 
 
-def run_commit(config: Path, commit: str, bench: list[str]) -> None:
-    """Run the suite in quick form on a commit, in this environment.
+def run_commit(config: Path, commit: str, *options: str) -> None:
+    """Run the suite on a commit, in this environment.
 
     **Arguments:**
 
     - `config`: the configuration.
     - `commit`: its hash.
-    - `bench`: regular expressions; all benchmarks if empty.
+    - `options`: more of `asv run`.
 
     Raises `subprocess.CalledProcessError` if a benchmark fails.
     """
-    regexes = [f"--bench={regex}" for regex in bench]
     with tempfile.TemporaryDirectory() as folder:
         _check_out(commit, Path(folder))
-        asv(
-            config,
-            "run",
-            "--python=same",
-            f"--set-commit-hash={commit}",
-            "--quick",
-            "--show-stderr",
-            # JAX takes longer to load than a quick benchmark: load it once and fork.
-            "--launch-method=forkserver",
-            *regexes,
-            package=Path(folder),
-        )
+        asv(config, *RUN, f"--set-commit-hash={commit}", *options, package=Path(folder))
 
 
 def vendor(html: Path) -> None:
@@ -190,7 +185,8 @@ def _member(archives: dict[str, Path], package: str, path: str) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--commits", type=int, default=3)
+    parser.add_argument("commits", nargs="*", metavar="COMMIT")
+    parser.add_argument("--quick", action="store_true", help="one sample of each")
     parser.add_argument("--bench", action="append", default=[], metavar="REGEX")
     parser.add_argument("--offline", action="store_true")
     parser.add_argument("--output", type=Path, default=TREE / ".asv" / "website")
@@ -198,10 +194,13 @@ def main() -> None:
     output = options.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     config = write_config(output)
-    commits = last_commits(options.commits)
+    named = [_git("rev-parse", f"{name}^{{commit}}") for name in options.commits]
+    commits = [name.decode().strip() for name in named] or last_commits(3)
+    how = [f"--bench={regex}" for regex in options.bench]
+    how += ["--quick"] * options.quick
     try:
         for commit in commits:
-            run_commit(config, commit, options.bench)
+            run_commit(config, commit, *how)
         asv(config, "publish")
         if options.offline:
             vendor(output / "html")
