@@ -218,7 +218,7 @@ def _convolutional_network() -> eqx.nn.Sequential:
     group="models",
     title="two convolutions, pooling and a linear layer on a (1, 16, 16) image",
     contenders=FUNCTION,
-    size={"leaves": 7, "nodes": 18},
+    size={"leaves": 7, "nodes": 20},
 )
 def convolutional() -> Makers:
     x = jnp.linspace(-1, 1, 256).reshape(1, 16, 16)
@@ -246,7 +246,7 @@ class _TransformerBlock(eqx.Module):
     group="models",
     title="transformer block of 4 heads and width 32, 16 tokens",
     contenders=FUNCTION,
-    size={"width": 32, "leaves": 13, "nodes": 30},
+    size={"width": 32, "leaves": 13, "nodes": 34},
 )
 def transformer() -> Makers:
     x = jnp.linspace(-1, 1, 16 * 32).reshape(16, 32)
@@ -278,4 +278,3 @@ def _repeated(make: Callable[[], Call]) -> Call:
 def pipeline() -> Makers:
     makers = _adam_step(mlp(256), jnp.ones((64, 256)), donate=False)
     return {name: ft.partial(_repeated, make) for name, make in makers.items()}
-

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import jax.random as jr
 
 from ._case import add, Call, case, Makers, Measured
-from ._contenders import FILTER_JITS, JITS, of_function
+from ._contenders import JITS, of_function
 from ._models import mlp, mlp_size
 
 
@@ -227,7 +227,7 @@ def selu() -> Makers:
     return of_function(selu, jnp.linspace(-3, 3, 10**6))
 
 
-_WALKERS, _WALK_STEPS = 8, 32
+_WALKERS, _WALK_STEPS = 4, 16
 
 
 def _walk_by_loops(key: Any) -> Any:
