@@ -33,8 +33,11 @@ FUNCTION = (*JITS, "flat", "aot")
 DEVICES = ("cpu", "gpu")
 
 PACKAGE = "eqx_fastjit"
-_SAMPLE_SECONDS = 10e-3  # long enough for the clock and the first call not to matter
+_SAMPLE_SECONDS = 10e-3
+# JAX lets 32 computations wait for a device; then a call waits too.
+_IN_FLIGHT = 30
 _WARM_CALLS = 40  # our own code generation waits for some calls
+_WARM_SECONDS = 0.5
 
 
 @contextlib.contextmanager
@@ -91,6 +94,8 @@ def _use(device: str, cpu_devices: int) -> None:
     """Have JAX, in this process, put arrays on one kind of device, or skip."""
     import jax
 
+    # What one process has compiled on disk must not help another.
+    jax.config.update("jax_enable_compilation_cache", False)
     if device == "cpu":
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", cpu_devices)
@@ -144,19 +149,25 @@ def prove_equal(case: str, call: Call, contender: str) -> None:
 
 
 class Ready:
-    """A warm call, and how many of it make a sample."""
+    """A warm call, and how many of it make a sample.
 
-    def __init__(self, call: Call):
+    **Arguments:**
+
+    - `call`: what to call.
+    - `steps`: how many computations it dispatches.
+    """
+
+    def __init__(self, call: Call, steps: int):
         self.call = call
         self._last: Any = None
         start = time.perf_counter()
         for _ in range(_WARM_CALLS):
             self._last = call()
-            if time.perf_counter() - start > 1:
-                break  # too slow for a few more calls to matter
+            if time.perf_counter() - start > _WARM_SECONDS:
+                break
         self.block()
         seconds = min(self._seconds() for _ in range(3))
-        self.count = max(1, min(2000, int(_SAMPLE_SECONDS / seconds)))
+        self.count = max(1, min(_IN_FLIGHT // steps, int(_SAMPLE_SECONDS / seconds)))
 
     def _seconds(self) -> float:
         import jax
@@ -199,4 +210,4 @@ def ready(contender: str, case: str, device: str) -> Ready:
     """
     call = make_case(case, (contender,), device)[contender]
     prove_equal(case, call, contender)
-    return Ready(call)
+    return Ready(call, load_bench().case_info(case).steps)

@@ -6,6 +6,11 @@ What asv times is `Ready.count` calls, by a clock that goes as much slower.
 from benchmarks._suite import DEVICES, FUNCTION, JITS, ready
 
 
+# Samples are short, so that no call waits for the device; hence many of them: at least
+# 10, at most 100, for at most 2 seconds.
+repeat = (10, 100, 2.0)
+
+
 class _Calls:
     def _setup(self, contender, case, device):
         self.ready = ready(contender, case, device)

@@ -1,6 +1,6 @@
 """What a whole process costs: memory, and time to import."""
 
-from benchmarks._suite import DEVICES, FUNCTION, make_case, Ready
+from benchmarks._suite import DEVICES, FUNCTION, load_bench, make_case, Ready
 
 
 class Memory:
@@ -13,8 +13,10 @@ class Memory:
         # Not `ready`, which calls another contender too.
         self.call = make_case(case, (contender,), device)[contender]
 
+        self.steps = load_bench().case_info(case).steps
+
     def peakmem_calls(self, *params):
-        Ready(self.call).blocked()
+        Ready(self.call, self.steps).blocked()
 
 
 class Import:

@@ -26,7 +26,6 @@ class Ratios:
             "method",
             "error_if",
             "static_arguments",
-            "statics_1000",
             "wrap_anew",
         ),
         DEVICES,
