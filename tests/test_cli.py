@@ -13,48 +13,11 @@ def once(route):
         pytest.skip("the same on both routes")
 
 
-def test_bench_prints_a_table(capsys):
-    assert cli.main(["bench", "--cases", "identity,method", "--rounds", "2"]) == 0
-    out = capsys.readouterr().out
-    for text in (
-        "identity",
-        "method",
-        "ours/jit",
-        "Dispatch only",
-        "Blocked",
-        "jaxlib",
-    ):
-        assert text in out
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["bench", "--cases", "nonsense"], "no case 'nonsense'; there are: identity"),
-        (["bench", "--rounds", "0"], "expected at least 1"),
-    ],
-)
-def test_bad_arguments(argv, message, capsys):
-    assert cli.main(argv) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_version_and_help(capsys):
     assert cli.main(["--version"]) == 0
     assert "jaxlib" in capsys.readouterr().out
     assert cli.main([]) == 2
     assert "bench" in capsys.readouterr().out
-
-
-def test_outputs_that_differ_are_not_timed():
-    from eqx_fastjit.bench import _timing
-
-    calls = {"a": lambda: 1.0, "b": lambda: 1.0}
-    list(_timing.measure(calls, 1))
-    import jax.numpy as jnp
-
-    with pytest.raises(_timing.OutputsDiffer, match="b computes something else"):
-        list(_timing.measure({"a": lambda: jnp.ones(2), "b": lambda: jnp.zeros(2)}, 1))
 
 
 def test_peer_suite_script(tmp_path):

@@ -17,6 +17,8 @@ from ._case import (
     make_case as make_case,
     Measured as Measured,
 )
+from ._markdown import markdown as markdown
+from ._results import BadResults as BadResults, load as load
 from ._timing import (
     check_equal as check_equal,
     measure as measure,

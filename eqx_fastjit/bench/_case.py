@@ -14,7 +14,7 @@ DESCRIPTIONS = {
     "eager": "no jit at all",
     "jit": "jax.jit, statics removed by hand",
     "flat": "jax.jit on a flat list of arrays",
-    "aot": "jax.jit, compiled ahead of time",
+    "aot": "compiled ahead of time by jax.jit",
     "eqx": "equinox.filter_jit, which always waits for the result",
     "ours": "eqx_fastjit.filter_jit",
     "nnx_jit": "flax.nnx.jit",

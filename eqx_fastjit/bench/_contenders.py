@@ -41,7 +41,7 @@ def filled(make: Callable[[], Any]) -> Any:
 
 
 def of_function(fn: Callable[..., Any], *args: Any) -> Makers:
-    """`fn(*args)` as each contender would call it, with the same arguments each time."""
+    """`fn(*args)` as each contender would call it, the same arguments each time."""
     arrays, statics = eqx.partition(args, is_traced)
     leaves, treedef = jtu.tree_flatten(arrays)
 
@@ -68,7 +68,7 @@ def of_function(fn: Callable[..., Any], *args: Any) -> Makers:
 def of_step(
     step: Callable[[Any, Any], Any], x: Any, state: Any, donate: bool
 ) -> Makers:
-    """`state, value = step(x, state)` over and over, each call from the last one's state.
+    """`state, value = step(x, state)` over and over, from the state of the call before.
 
     Each contender has its own copy of the state to begin with; with `donate`, a call
     consumes the arrays of the state that it is given.

@@ -11,9 +11,9 @@ _CALLS = {
     "blocked": "Blocked: until the result is there",
 }
 EXPLANATION = (
-    "Medians over rounds, ± half the distance between the quartiles. Ratios are medians "
-    "too, each round against itself; below 1 is in our favour, ~ is not to be told "
-    "from 1."
+    "Medians over rounds, ± half the distance between the quartiles. Ratios are "
+    "medians too, each round against itself; below 1 is in our favour, ~ is not to be "
+    "told from 1."
 )
 
 

@@ -55,9 +55,9 @@ def _identity_of_flax() -> Any:
 def _mlp_of_flax(model: eqx.nn.MLP) -> Any:
     from flax import nnx
 
-    def linear(layer: eqx.nn.Linear) -> Any:
+    def linear(layer: Any) -> Any:
         rngs = nnx.Rngs(0)
-        out = nnx.Linear(layer.in_features, layer.out_features, rngs=rngs)
+        out: Any = nnx.Linear(layer.in_features, layer.out_features, rngs=rngs)
         out.kernel[...] = layer.weight.T
         out.bias[...] = layer.bias
         return out

@@ -30,7 +30,8 @@ code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: .5rem; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem;
   font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .7rem; text-align: right; white-space: nowrap; }
+th, td { padding: .35rem .6rem; text-align: right; white-space: nowrap; }
+thead th { white-space: normal; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
   background: var(--bg); }
 thead th { border-bottom: 1px solid var(--line); }
@@ -110,12 +111,17 @@ def _figures(results: Results) -> list[str]:
 
 
 def _table(grid: Grid) -> str:
-    head = "".join(f'<th scope="col">{escape(c)}</th>' for c in grid.columns)
+    head = "".join(f'<th scope="col">{_heading(c)}</th>' for c in grid.columns)
     rows = "\n".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in grid.rows)
     return (
         f'<h2>{escape(grid.title)}</h2>\n<div class="scroll" tabindex="0"><table>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>"
     )
+
+
+def _heading(name: str) -> str:
+    """A contender's name, which may break where it has an underscore."""
+    return escape(name).replace("_", "_<wbr>").replace("/", "/<wbr>")
 
 
 def _cell(cell: Cell) -> str:

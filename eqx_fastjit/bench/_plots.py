@@ -58,6 +58,7 @@ def _panels(figure: Figure, entries: list[Entry], key: str, label: str) -> None:
         axes.set_title(title)
         axes.set_xlabel(label)
         axes.set_xticks(sizes)
+        axes.tick_params(axis="x", which="minor", length=0)
         axes.grid(alpha=0.3)
         _plain_ticks(axes.xaxis)
         _plain_ticks(axes.yaxis)
@@ -149,7 +150,7 @@ def _bars(axes: Any, entries: list[Entry], rival: str) -> None:
             color=_COLOURS["ours"] if median < 1 else _COLOURS["eager"],
             alpha=0.45 if indistinct(value) else 1,
             xerr=[[median - low], [high - median]],
-            error_kw={"ecolor": _COLOURS["eager"], "capsize": 2},
+            error_kw={"ecolor": matplotlib.rcParams["text.color"], "capsize": 2},
         )
         axes.annotate(
             f"{median:.2f}",
@@ -194,12 +195,15 @@ def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes
     `ratios` (bars), `nodes` (cost against the number of nodes).
     """
     out = {}
-    settings = {"svg.hashsalt": "eqx_fastjit", "font.size": 10}
+    settings: Any = {
+        "svg.hashsalt": "eqx_fastjit",  # the same file for the same results
+        "font.size": 10,
+    } | (_DARK if dark else {})
     for name, prepare in _PREPARE.items():
         draw = prepare(results)
         if draw is None:
             continue
-        with matplotlib.rc_context(settings | (_DARK if dark else {})):
+        with matplotlib.rc_context(settings):
             figure = Figure(figsize=(9, 4.8), layout="constrained")
             draw(figure)
             file = io.BytesIO()

@@ -24,13 +24,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import eqx_fastjit
+
 
 SCHEMA = 1
 
 Results = dict[str, Any]
 Entry = dict[str, Any]
 
-_PACKAGES = ("jax", "jaxlib", "equinox", "eqx_fastjit", "numpy", "optax", "flax")
+_PACKAGES = ("jax", "jaxlib", "equinox", "numpy", "optax", "flax")
 
 
 class BadResults(Exception):
@@ -78,7 +80,10 @@ def _cpu() -> str:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+    versions = {
+        "eqx_fastjit": eqx_fastjit.__version__,
+        "python": platform.python_version(),
+    }
     for package in _PACKAGES:
         try:
             versions[package] = version(package)

@@ -59,6 +59,8 @@ def run_jobs(console: Console, jobs: list[Job], results: Results) -> None:
         task = bar.add_task("", total=sum(job.steps for job in jobs))
         for job in jobs:
             bar.update(task, description=job.case.name)
+            if not console.is_terminal:  # no bar is drawn
+                console.print(f"Timing {job.case.name}", highlight=False)
             before = bar.tasks[0].completed
             try:
                 _run(job, results, proved, lambda n: bar.advance(task, n))

@@ -35,10 +35,10 @@ class _Listener(threading.local):
 
     spans: list[tuple[str, float, float]] | None = None
 
-    def hear(self, event: str, duration: float, **_: Any) -> None:
+    def hear(self, event: str, duration_secs: float, **kwargs: Any) -> None:
         if self.spans is not None and event in _EVENTS:
             now = time.perf_counter()
-            self.spans.append((_EVENTS[event], now - duration, now))
+            self.spans.append((_EVENTS[event], now - duration_secs, now))
 
 
 @ft.cache

@@ -1,5 +1,6 @@
 """What `eqx-fastjit bench` prints."""
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +17,7 @@ def print_results(console: Console, results: Results) -> None:
     """Print all there is to say about the results."""
     console.print(describe(results), highlight=False, markup=False)
     for grid in grids(results):
-        console.print(_table(grid))
+        _print_grid(console, grid)
     for name in present(results["cases"]):
         console.print(f"{name}: {DESCRIPTIONS[name]}.", highlight=False)
     if results["cases"]:
@@ -27,12 +28,43 @@ def print_results(console: Console, results: Results) -> None:
         console.print(f"Not timed: {line}", style="red", highlight=False, markup=False)
 
 
+def _print_grid(console: Console, grid: Grid) -> None:
+    """As one table, or as two where the terminal is too narrow for that."""
+    whole = _table(grid)
+    options = console.options.update(max_width=1000)
+    if console.measure(whole, options=options).maximum <= console.width:
+        console.print(whole)
+    else:
+        for part in _times_and_ratios(grid):
+            console.print(_table(part))
+
+
+def _times_and_ratios(grid: Grid) -> list[Grid]:
+    ratios = [i for i, name in enumerate(grid.columns) if "/" in name]
+    times = [i for i in range(len(grid.columns)) if i not in ratios]
+
+    def only(columns: list[int], title: str) -> Grid:
+        return Grid(
+            title,
+            [grid.columns[i] for i in columns],
+            [[row[i] for i in columns] for row in grid.rows],
+        )
+
+    parts = [only(times, grid.title)]
+    return parts + ([only([0, *ratios], "The ratios of these")] if ratios else [])
+
+
 def _table(grid: Grid) -> Table:
-    table = Table(title=grid.title, title_justify="left")
+    table = Table(title=grid.title, title_justify="left", box=SIMPLE_HEAD)
     name, *others = grid.columns
-    table.add_column(name)
+    table.add_column(name, no_wrap=True)
     for column in others:
-        table.add_column(column, justify="right")
+        # Long names in several lines: the figures below them are short.
+        heading = column.replace("_", "_\n").replace("/", "/\n")
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in grid.rows:
-        table.add_row(*[Text(cell.text, _STYLES[cell.kind]) for cell in row])
+        # The spread below the median, so that seven contenders fit on 80 columns.
+        table.add_row(
+            *[Text(c.text.replace(" ±", "\n±"), _STYLES[c.kind]) for c in row]
+        )
     return table
