@@ -29,7 +29,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from . import _compat
+from . import _compat, _record
+from ._describe import place_of
 from ._errors import (
     explain_runtime_error,
     static_field_with,
@@ -148,6 +149,7 @@ def nodes() -> Nodes | None:
                 chosen = _choose_route()
                 _compat.silence_equinox_callback_log()
                 _compat.on_clear_caches(clear_all_programs)
+                _record.listen()
                 _state["nodes"] = chosen
         return _state["nodes"]
 
@@ -189,7 +191,8 @@ class _Flat:
         __tracebackhide__ = True
         function = self.function()
         assert function is not None
-        out = function.call_python(*self.structure.rebuild(arrays))
+        with _record.tracing(function.history, function.source()):
+            out = function.call_python(*self.structure.rebuild(arrays))
         leaves, treedef = jtu.tree_flatten(out)
         kept = [DYNAMIC if isinstance(x, ARRAY_TYPES) else x for x in leaves]
         out_arrays = [x for x in leaves if isinstance(x, ARRAY_TYPES)]
@@ -261,6 +264,7 @@ class JittedFunction:
         # Weak: this lives in a table whose entries die with their function.
         self.fun = None if with_fun else weakref.ref(fun)
         self.source = _weak_source(fun)
+        self.history = _record.history(*names, place_of(self.source()))
         self.programs: dict[Any, Program] = {}
         # Keys less the arrays in static fields, with those arrays.
         self.static_arrays: dict[Any, list[Any]] = {}
@@ -324,7 +328,7 @@ class JittedFunction:
         """The portable route."""
         __tracebackhide__ = True
         program, arrays = self.find(values)
-        result, _, _ = self.run(program, arrays)
+        result, _, _ = self.run(program, arrays, values)
         return result
 
     def miss(self, values: tuple[Any, ...]) -> tuple[Any, Any, bool]:
@@ -343,7 +347,7 @@ class JittedFunction:
             # without knowing them.
             agreed = nodes.agrees(values, arrays)
             fresh = nodes.meet(program.structure, arrays)
-            result, out, fastpath = self.run(program, arrays)
+            result, out, fastpath = self.run(program, arrays, values)
             if fresh or not agreed:
                 return result, None, fresh
             if fastpath is None or has_odd_dict_keys(program.structure.treedef):
@@ -360,17 +364,23 @@ class JittedFunction:
             self.failed_in_miss = True
             raise
 
-    def run(self, program: Program, arrays: list[Any]) -> tuple[Any, Any, Any]:
+    def run(
+        self, program: Program, arrays: list[Any], values: tuple[Any, ...]
+    ) -> tuple[Any, Any, Any]:
         """Call a program; returns the result, its parts, and the fast-path record."""
         __tracebackhide__ = True
         # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
         # inside of JIT from what is outside.
         __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
-        with self.quiet_donation():
-            if self.dispatcher is None:
-                out, fastpath = program.jitted(*arrays), None
-            else:
-                out, fastpath = _compat.call_with_fastpath(program.jitted, arrays)
+        record = _record.begin(self.history, functools.partial(self.named, values))
+        try:
+            with self.quiet_donation():
+                if self.dispatcher is None:
+                    out, fastpath = program.jitted(*arrays), None
+                else:
+                    out, fastpath = _compat.call_with_fastpath(program.jitted, arrays)
+        finally:
+            _record.end(record)
         tree, node = out
         info = node.info
         out_arrays = tree if type(tree) is list else jtu.tree_leaves(tree)

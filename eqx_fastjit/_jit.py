@@ -573,4 +573,19 @@ def _nothing() -> None:
     pass
 
 
+def jitted_function(f: Any) -> JittedFunction:
+    """What is behind a jitted function or method. `eqx_fastjit.insight` begins here.
+
+    Raises `TypeError` for anything that `filter_jit` did not return.
+    """
+    if isinstance(f, BoundJit):
+        f = f.func
+    if not isinstance(f, JitWrapped):
+        raise TypeError(
+            "expected a function wrapped by `eqx_fastjit.filter_jit`, got "
+            f"{type(f).__module__}.{type(f).__qualname__}."
+        )
+    return f._function
+
+
 fast_filter_jit = filter_jit

@@ -4,6 +4,7 @@ Each stage wraps JAX's own (`jax.stages`) and lends its attributes. What is adde
 user's calling convention, and a check that a compiled call is the one compiled for.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import jax
 import jax.tree_util as jtu
 from jax.core import Tracer
 
+from . import _record
 from ._compat import hide_from_tracebacks
 from ._dispatch import has_host_callbacks, JittedFunction, wait
 from ._structure import DYNAMIC, take_apart, treedef_token
@@ -38,9 +40,18 @@ class _Call:
         self.program, arrays = function.find(values, abstract=True)
         self.types = [_array_type(x) for x in arrays]
         self.names = function.leaf_names(values)
-        with function.quiet_donation():
+        with function.quiet_donation(), self.recorded(values) as run:
+            self.record = run.the_trace()
             self.traced = self.program.jitted.trace(*arrays)
         self.waits = has_host_callbacks(self.traced.jaxpr)
+
+    def recorded(self, values: tuple[Any, ...] | None = None) -> Any:
+        """The context of a stage, for the record of traces."""
+        function = self.function
+        if values is not None:
+            arguments = functools.partial(function.named, values)
+            return _record.ahead_of_time(function.history, arguments)
+        return _record.ahead_of_time(function.history, None, self.record)
 
     def take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The arrays of a call, which must be like the one compiled for."""
@@ -177,7 +188,7 @@ class Lowered(_Stage):
 
         **Returns:** a `Compiled`.
         """
-        with self._call.function.quiet_donation():
+        with self._call.function.quiet_donation(), self._call.recorded():
             stage = self._stage.compile(compiler_options=compiler_options)
         return Compiled(self._call, stage)
 
@@ -192,7 +203,7 @@ class Traced(_Stage):
 
         **Returns:** a `Lowered`.
         """
-        with self._call.function.quiet_donation():
+        with self._call.function.quiet_donation(), self._call.recorded():
             return Lowered(self._call, self._stage.lower(**kwargs))
 
 

@@ -1,0 +1,236 @@
+"""A call in words: what each leaf of its arguments was, without holding on to any.
+
+Written down whenever something is traced, so that a later trace can be compared with
+it. Only shapes, dtypes, types and short texts are kept, and no `__repr__` of a user's
+class is ever called: it may be slow, and it may print what nobody wants in a report.
+"""
+
+import dataclasses
+import enum
+import functools
+import os
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+
+from ._generate import is_module_class
+from ._statics import token
+from ._structure import ARRAY_TYPES
+
+
+_MAX_TEXT = 60
+_MAX_ITEMS = 6
+
+
+class Entry(NamedTuple):
+    """One leaf, node or static field of a call."""
+
+    # As the user would write it: `model.layers[1].weight`.
+    path: str
+    # "array", "static" or "node".
+    kind: str
+    # What can differ from call to call, as `(name, text)`: for an array shape, dtype,
+    # weak_type, sharding and committed; for a static type, value and identity; for a
+    # node type and size.
+    facets: tuple[tuple[str, str], ...]
+
+
+def describe_static(x: Any) -> str:
+    """A static value in at most about 60 characters."""
+    text = _text(x, 2)
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
+
+
+def _text(x: Any, depth: int) -> str:
+    cls = type(x)
+    if cls is str or cls is bytes:
+        return repr(x) if len(x) <= 40 else f"{x[:30]!r}... (length {len(x)})"
+    if x is None or cls in (bool, float, complex, range, types.EllipsisType):
+        return repr(x)
+    if cls is int:
+        return repr(x) if abs(x) < 10**40 else f"an int of {x.bit_length()} bits"
+    if cls in (tuple, list, set, frozenset, dict):
+        return _container_text(x, depth)
+    if isinstance(x, types.FunctionType | types.MethodType):
+        code = x.__code__
+        file = os.path.basename(code.co_filename)
+        return f"{x.__qualname__} ({file}:{code.co_firstlineno})"
+    if isinstance(x, type):
+        return x.__qualname__
+    if isinstance(x, types.BuiltinFunctionType | types.ModuleType):
+        return x.__name__
+    if isinstance(x, enum.Enum):
+        return f"{cls.__qualname__}.{x.name}"
+    if isinstance(x, np.dtype):
+        return str(x)
+    if isinstance(x, ARRAY_TYPES):
+        return f"{x.dtype}[{','.join(map(str, x.shape))}]"
+    if isinstance(x, functools.partial):
+        return f"partial of {_text(x.func, depth)}"
+    name = getattr(x, "__qualname__", None)
+    if isinstance(name, str):
+        return name
+    return f"a {cls.__qualname__}"
+
+
+def _container_text(x: Any, depth: int) -> str:
+    if depth == 0:
+        return f"{type(x).__name__} of {len(x)}"
+    items = []
+    for i, item in enumerate(x):
+        if i == _MAX_ITEMS:
+            items.append("...")
+            break
+        text = _text(item, depth - 1)
+        if isinstance(x, dict):
+            text = f"{text}: {_text(x[item], depth - 1)}"
+        items.append(text)
+    inside = ", ".join(items)
+    if isinstance(x, tuple):
+        return f"({inside},)" if len(x) == 1 else f"({inside})"
+    if isinstance(x, list):
+        return f"[{inside}]"
+    if isinstance(x, frozenset):
+        return f"frozenset({{{inside}}})"
+    return f"{{{inside}}}"
+
+
+def describe_call(arguments: list[tuple[str, Any]]) -> tuple[Entry, ...]:
+    """The entries of a call.
+
+    **Arguments:**
+
+    - `arguments`: each argument with its name, as `Spec.named` gives them.
+
+    **Returns:**
+
+    One entry per leaf, node and static field, in order.
+    """
+    return tuple(_entries(arguments))
+
+
+def _entries(arguments: list[tuple[str, Any]]) -> Iterator[Entry]:
+    # An explicit stack: trees may be deeper than Python's limit.
+    pending = [(name, value, False) for name, value in reversed(arguments)]
+    while pending:
+        path, x, is_static_field = pending.pop()
+        if is_static_field:
+            yield _static(path, x)
+        elif isinstance(x, _ARRAYS):
+            yield _array(path, x)
+        else:
+            children = _children(path, x)
+            if children is None:
+                yield _static(path, x)
+            else:
+                size = str(len(children))
+                facets = (("type", _type_name(type(x))), ("size", size))
+                yield Entry(path, "node", facets)
+                pending.extend(reversed(children))
+
+
+_ARRAYS = (*ARRAY_TYPES, jax.ShapeDtypeStruct)
+
+
+def _children(path: str, x: Any) -> list[tuple[str, Any, bool]] | None:
+    """Paths and values below a node, static fields included; `None` for a leaf."""
+    cls = type(x)
+    if cls is tuple or cls is list:
+        return [(f"{path}[{i}]", value, False) for i, value in enumerate(x)]
+    if cls is dict:
+        return [
+            (f"{path}[{describe_static(k)}]", v, False) for k, v in _sorted_items(x)
+        ]
+    if is_module_class(cls):
+        return [
+            (f"{path}.{f.name}", getattr(x, f.name), bool(f.metadata.get("static")))
+            for f in dataclasses.fields(x)
+            if hasattr(x, f.name)
+        ]
+    if x is None:
+        return []
+    pairs, treedef = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
+    if jtu.treedef_is_leaf(treedef):
+        return None
+    out = [(f"{path}{jtu.keystr(keys)}", value, False) for keys, value in pairs]
+    data = treedef.node_data()
+    if data is not None and data[1] is not None:
+        out.append((f"{path}<static>", data[1], True))
+    return out
+
+
+def _sorted_items(x: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    try:
+        return sorted(x.items(), key=lambda item: item[0])
+    except TypeError:  # keys of several types
+        return list(x.items())
+
+
+def _type_name(cls: type) -> str:
+    if cls.__module__ == "builtins":
+        return cls.__qualname__
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _static(path: str, x: Any) -> Entry:
+    # The hash tells apart what the text does not: two lambdas of one line, two long
+    # strings with one beginning.
+    identity = str(hash(token(x)))
+    facets = (
+        ("type", _type_name(type(x))),
+        ("value", describe_static(x)),
+        ("identity", identity),
+    )
+    return Entry(path, "static", facets)
+
+
+def _array(path: str, x: Any) -> Entry:
+    facets = [
+        ("shape", f"({', '.join(map(str, x.shape))}{',' * (len(x.shape) == 1)})"),
+        ("dtype", str(x.dtype)),
+        ("weak_type", str(bool(getattr(x, "weak_type", False)))),
+    ]
+    if isinstance(x, jax.Array) and not isinstance(x, Tracer):
+        facets.append(("sharding", _sharding_text(x.sharding)))
+        facets.append(("committed", str(bool(getattr(x, "committed", False)))))
+    elif isinstance(x, Tracer):
+        facets.append(("sharding", "traced"))
+    return Entry(path, "array", tuple(facets))
+
+
+@functools.lru_cache(maxsize=256)
+def _sharding_text(sharding: Any) -> str:
+    if isinstance(sharding, jax.sharding.SingleDeviceSharding):
+        (device,) = sharding.device_set
+        return str(device)
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        return f"{sharding.spec} over {dict(sharding.mesh.shape)}"
+    return str(sharding)
+
+
+# --- where ---------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A line of source code."""
+
+    file: str
+    line: int
+    # The function it stands in, or the function it is the first line of.
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def place_of(fun: Any) -> Place | None:
+    """Where a Python function was defined."""
+    code = getattr(fun, "__code__", None)
+    if not isinstance(code, types.CodeType):
+        return None
+    return Place(code.co_filename, code.co_firstlineno, code.co_qualname)

@@ -1,0 +1,356 @@
+"""What was traced and compiled, when, from where, for what call and for how long.
+
+Written whenever something is traced or compiled, which takes milliseconds at least;
+never on a call that is not. `eqx_fastjit.insight` reads it. Nothing here refers to a
+user's values: a `Trace` is made of texts (`_describe.py`).
+"""
+
+import collections
+import contextlib
+import functools as ft
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+
+from ._describe import describe_call, Entry, Place
+
+
+# Traces kept for one function, and for the process. The counts and sums go on.
+_KEPT_PER_FUNCTION = 256
+_KEPT = 4096
+
+# Settings of JAX that are part of the key of a trace.
+_CONFIG = (
+    "jax_enable_x64",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_default_matmul_precision",
+    "jax_default_device",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_debug_nans",
+    "jax_debug_infs",
+    "jax_softmax_custom_jvp",
+    "jax_random_seed_offset",
+    "jax_use_direct_linearize",
+    "jax_check_tracer_leaks",
+    "jax_enable_checks",
+    "jax_debug_key_reuse",
+)
+
+
+class FunctionInfo(NamedTuple):
+    """A jitted function, in words."""
+
+    # Tells apart functions of one name and place, such as a lambda made in a loop.
+    number: int
+    name: str
+    qualname: str
+    # Where it was defined, if it is a Python function.
+    place: Place | None
+
+    def key(self) -> tuple[str, Place | None]:
+        """The same for each function made by the same line."""
+        return self.qualname, self.place
+
+
+class Trace:
+    """One time that a function was traced, or compiled again without being traced.
+
+    Seconds are of the wall clock.
+    """
+
+    __slots__ = (
+        "ahead",
+        "compile",
+        "config",
+        "entries",
+        "failed",
+        "first_run",
+        "function",
+        "inside",
+        "lower",
+        "nested",
+        "number",
+        "retraced",
+        "site",
+        "started",
+        "trace",
+    )
+
+    def __init__(
+        self, function: FunctionInfo, entries: tuple[Entry, ...], *, ahead: bool
+    ):
+        self.number = next(_numbers)
+        self.function = function
+        self.entries = entries
+        # The call: the nearest line outside of this library, JAX and Equinox.
+        self.site = _site()
+        self.config = _config()
+        # Seconds since the epoch.
+        self.started = time.time()
+        # Whether it was ahead of time (`lower`, `trace`, ...), not for a call.
+        self.ahead = ahead
+        # Whether the Python function was run; if not, it was compiled again alone.
+        self.retraced = False
+        # Whether the Python function raised, so that there is nothing to be run again.
+        self.failed = False
+        # Spent in the Python function, in lowering to StableHLO, in XLA's compiler,
+        # and from then to the return of the call, which need not wait for the device.
+        self.trace = 0.0
+        self.lower = 0.0
+        self.compile = 0.0
+        self.first_run = 0.0
+        # Of all that, spent on other functions inside, which have traces of their own.
+        self.nested = 0.0
+        # The number of the trace that this one is a part of.
+        self.inside: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The time it took altogether, functions inside of it included."""
+        return self.trace + self.lower + self.compile + self.first_run
+
+
+class History:
+    """The traces of one function."""
+
+    __slots__ = ("compiles", "entries", "info", "seconds", "traces", "traces_kept")
+
+    def __init__(self, info: FunctionInfo):
+        self.info = info
+        self.traces = 0
+        self.compiles = 0
+        # Of all traces, those dropped since included; functions inside left out.
+        self.seconds = 0.0
+        self.traces_kept: collections.deque[Trace] = collections.deque(
+            maxlen=_KEPT_PER_FUNCTION
+        )
+        # Most entries of a call are those of the last one: keep one of each.
+        self.entries: dict[Entry, Entry] = {}
+
+    def describe(self, arguments: list[tuple[str, Any]]) -> tuple[Entry, ...]:
+        """`describe_call`, sharing entries; empty if a user's own class is in the way.
+
+        A call must not fail because it could not be put in words.
+        """
+        try:
+            entries = describe_call(arguments)
+        except Exception:
+            return ()
+        if len(self.entries) > 10_000:
+            self.entries = {}
+        return tuple([self.entries.setdefault(e, e) for e in entries])
+
+
+_numbers = itertools.count(1)
+_function_numbers = itertools.count(1)
+_lock = threading.Lock()
+# All traces of the process, also of functions that are no more.
+traces: collections.deque[Trace] = collections.deque(maxlen=_KEPT)
+# Called with a `Trace` and the Python function, which is about to be run; and with the
+# `Trace` when all is done and its seconds are known. Their exceptions end the call.
+before: list[Callable[[Trace, Any], None]] = []
+after: list[Callable[[Trace], None]] = []
+
+
+def history(name: str, qualname: str, place: Place | None) -> History:
+    """A new history, for a new function."""
+    return History(FunctionInfo(next(_function_numbers), name, qualname, place))
+
+
+class Run:
+    """A run of a program, or a stage of one compiled ahead of time.
+
+    Becomes a `Trace` if something is traced or compiled within.
+    """
+
+    __slots__ = (
+        "ahead",
+        "arguments",
+        "history",
+        "known_compile",
+        "known_seconds",
+        "outer",
+        "start",
+        "trace",
+    )
+
+    def __init__(
+        self,
+        history: History,
+        arguments: Callable[[], list[tuple[str, Any]]] | None,
+        trace: Trace | None,
+        ahead: bool,
+    ):
+        self.history = history
+        self.arguments = arguments
+        self.ahead = ahead
+        # May be there already, from an earlier stage, of which the history knows.
+        self.trace = trace
+        self.known_seconds = 0.0 if trace is None else trace.seconds - trace.nested
+        self.known_compile = 0.0 if trace is None else trace.compile
+        self.outer: Run | None = None
+        self.start = 0.0
+
+    def the_trace(self) -> Trace:
+        """The `Trace` of this run, made when first asked for."""
+        if self.trace is None:
+            arguments = [] if self.arguments is None else self.arguments()
+            self.trace = Trace(
+                self.history.info, self.history.describe(arguments), ahead=self.ahead
+            )
+        return self.trace
+
+
+class _Here(threading.local):
+    run: Run | None = None
+    # Whether the Python function of `run` is being run.
+    tracing = False
+
+
+_here = _Here()
+
+
+def begin(
+    history: History, arguments: Callable[[], list[tuple[str, Any]]]
+) -> tuple[Run, bool]:
+    """A run begins on this thread. What is returned is for `end`.
+
+    With `end` 1.5 us on a slow machine: paid by calls that take the portable route,
+    and by those that jaxlib's dispatcher has not met.
+    """
+    run = Run(history, arguments, None, False)
+    run.outer, was_tracing = _here.run, _here.tracing
+    _here.run, _here.tracing = run, False
+    run.start = time.perf_counter()
+    return run, was_tracing
+
+
+def end(token: tuple[Run, bool]) -> None:
+    """The run is over, well or not."""
+    run, was_tracing = token
+    seconds = time.perf_counter() - run.start
+    _here.run, _here.tracing = run.outer, was_tracing
+    if run.trace is not None:
+        _finish(run, seconds, was_tracing)
+
+
+def _finish(run: Run, seconds: float, was_tracing: bool) -> None:
+    trace = run.the_trace()
+    if trace.compile and not run.ahead:
+        spent = trace.trace + trace.lower + trace.compile
+        trace.first_run = max(0.0, seconds - spent)
+    if run.outer is not None and was_tracing:
+        outer = run.outer.the_trace()
+        trace.inside = outer.number
+        outer.nested += trace.seconds
+    history = run.history
+    with _lock:
+        history.seconds += trace.seconds - trace.nested - run.known_seconds
+        if run.known_seconds == 0:
+            history.traces += trace.retraced and not trace.failed
+            history.traces_kept.append(trace)
+            traces.append(trace)
+        history.compiles += trace.compile > run.known_compile
+    for callback in tuple(after):
+        callback(trace)
+
+
+@contextlib.contextmanager
+def ahead_of_time(
+    history: History,
+    arguments: Callable[[], list[tuple[str, Any]]] | None,
+    trace: Trace | None = None,
+) -> Iterator[Run]:
+    """As `begin` and `end`, for a stage ahead of time.
+
+    `trace` is that of the earlier stages.
+    """
+    run = Run(history, arguments, trace, True)
+    run.outer, was_tracing = _here.run, _here.tracing
+    _here.run, _here.tracing = run, False
+    try:
+        yield run
+    finally:
+        _here.run, _here.tracing = run.outer, was_tracing
+        if run.trace is not None and run.trace.seconds > 0:
+            _finish(run, 0.0, was_tracing)
+
+
+@contextlib.contextmanager
+def tracing(history: History, source: Any) -> Iterator[None]:
+    """The Python function is run, to trace it. `source` is that function, if known."""
+    run = _here.run
+    if (
+        run is None
+        or run.history is not history
+        or _here.tracing
+        or jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
+    ):
+        yield
+        return
+    trace = run.the_trace()
+    trace.retraced = True
+    _here.tracing = True
+    start = time.perf_counter()
+    try:
+        for callback in tuple(before):
+            callback(trace, source)
+        yield
+    except BaseException:
+        trace.failed = True
+        raise
+    finally:
+        _here.tracing = False
+        trace.trace += time.perf_counter() - start
+
+
+def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
+    run = _here.run
+    if run is None or _here.tracing:
+        return  # something else, perhaps an operation on constants of the function
+    if event.endswith("/jaxpr_to_mlir_module_duration"):
+        run.the_trace().lower += duration_secs
+    elif event.endswith("/backend_compile_duration"):
+        run.the_trace().compile += duration_secs
+
+
+@ft.cache
+def listen() -> None:
+    """Have JAX tell how long it lowers and compiles. Once per process."""
+    jax.monitoring.register_event_duration_secs_listener(_on_duration)
+
+
+def _config() -> tuple[tuple[str, str], ...]:
+    out = [(name, str(getattr(jax.config, name, None))) for name in _CONFIG]
+    get_mesh = getattr(jax.sharding, "get_abstract_mesh", None)
+    mesh = None if get_mesh is None else get_mesh()
+    if mesh is not None and not mesh.empty:
+        out.append(("mesh", str(dict(mesh.shape))))
+    return tuple(out)
+
+
+_HIDDEN_FOLDERS = tuple(
+    os.path.dirname(os.path.abspath(file)) + os.sep
+    for file in (__file__, jax.__file__, eqx.__file__)
+)
+_HIDDEN_FILES = {ft.__file__, contextlib.__file__}
+
+
+def _site() -> Place | None:
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        name = code.co_filename
+        if not name.startswith(_HIDDEN_FOLDERS) and name not in _HIDDEN_FILES:
+            return Place(name, frame.f_lineno, code.co_qualname)
+        frame = frame.f_back
+    return None

@@ -1,0 +1,19 @@
+"""Why did it compile, compile again, or wait: by leaf path and line of source.
+
+Imported on demand, never by `import eqx_fastjit`.
+"""
+
+from ._differences import Difference as Difference
+from ._explain import (
+    cache_info as cache_info,
+    CacheInfo as CacheInfo,
+    explain as explain,
+    Explanation as Explanation,
+    Explanations as Explanations,
+    Ledger as Ledger,
+    ledger as ledger,
+    LedgerRow as LedgerRow,
+    Signature as Signature,
+)
+from ._guard import guard as guard, RetraceError as RetraceError
+from ._warmup import warmup as warmup, warmup_all as warmup_all

@@ -1,0 +1,189 @@
+"""What differs between two traces of a function, and what to do about it."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from eqx_fastjit._describe import Entry
+from eqx_fastjit._record import Trace
+
+
+class Difference(NamedTuple):
+    """One thing that was not as before."""
+
+    # As the user would write it: `model.layers[1].weight`; or the name of a setting.
+    path: str
+    # "shape", "dtype", "weak_type", "sharding", "committed", "structure", "config",
+    # "static" for another value or type, "function" and "object" for another object
+    # that looks the same.
+    what: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        if self.what in ("function", "object"):
+            return f"`{self.path}`: another {self.what} that looks the same, {self.new}"
+        what = {"weak_type": "weakly typed", "config": ""}.get(self.what, self.what)
+        return f"`{self.path}`: {what + ' ' * bool(what)}{self.old} -> {self.new}"
+
+
+# The kinds of cause, the one that weighs most first, by what differs.
+_KINDS = {
+    "config": "config-churn",
+    "structure": "structure-churn",
+    "static": "static-churn",
+    "function": "fresh-function",
+    "object": "static-churn",
+    "dtype": "dtype-churn",
+    "shape": "shape-churn",
+    "weak_type": "weak-type",
+    "sharding": "sharding-churn",
+    "committed": "sharding-churn",
+}
+
+ADVICE = {
+    "structure-churn": (
+        "Keep the pytree structure of the arguments the same: pad lists, fill in None "
+        "consistently, give dictionaries the same keys."
+    ),
+    "static-churn": (
+        "Everything that is not an array is static, and each new value compiles anew. "
+        "Pass numbers that change as arrays (`jnp.asarray(x)`), and keep the type of "
+        "those that stay."
+    ),
+    "fresh-function": (
+        "Each new function object (a lambda, closure or partial made anew) is traced "
+        "anew. Make and wrap it once, outside of the loop, and pass what changes as an "
+        "argument."
+    ),
+    "dtype-churn": "Cast the argument to one dtype before the call.",
+    "shape-churn": (
+        "Each new shape compiles anew. Pad to a few fixed sizes, drop the ragged last "
+        "batch, or `vmap` over a fixed batch."
+    ),
+    "weak-type": (
+        "A weakly typed array comes from a Python number (`jnp.asarray(1.0)`, `x + 1`) "
+        "and becomes strong after the first step. Give the initial value a dtype: "
+        "`jnp.asarray(1.0, dtype=jnp.float32)`."
+    ),
+    "sharding-churn": (
+        "Put the argument where it will stay (`jax.device_put`) before the first call, "
+        "or fix `in_shardings` and `out_shardings`."
+    ),
+    "config-churn": "Change JAX's configuration once, before the first call.",
+    "cache-cleared": (
+        "Nothing in the call differs: the caches were cleared (`jax.clear_caches()`, "
+        "`eqx.clear_caches()`, `f.clear_cache()`), or more than 4,096 programs of this "
+        "function pushed the oldest out."
+    ),
+    "first-call": "The first call of a function is traced and compiled.",
+}
+
+
+def differences(old: Trace, new: Trace) -> list[Difference]:
+    """Each difference between two traces, in the order of the arguments."""
+    same = set(old.entries) & set(new.entries)
+    before = {e.path: e for e in old.entries if e not in same}
+    after = {e.path: e for e in new.entries if e not in same}
+    out: list[Difference] = []
+    structural: list[str] = []
+    # In the order of the new call; what is gone comes last.
+    for path in dict.fromkeys([*after, *before]):
+        if any(is_below(path, p) for p in structural):
+            continue  # told already, at the node above
+        for d in _between(path, before.get(path), after.get(path)):
+            if d.what == "structure":
+                structural.append(path)
+                d = d._replace(new=d.new + _changes_below(path, before, after))
+            out.append(d)
+    was, now = dict(old.config), dict(new.config)
+    for name in dict.fromkeys([*was, *now]):
+        pair = was.get(name, "unset"), now.get(name, "unset")
+        if pair[0] != pair[1]:
+            out.append(Difference(name, "config", *pair))
+    return out
+
+
+def _changes_below(node: str, before: dict[str, Entry], after: dict[str, Entry]) -> str:
+    """What came and what went below a node, in words."""
+    if node not in before or node not in after:
+        return ""
+    parts = []
+    for verb, there, elsewhere in (("new", after, before), ("gone", before, after)):
+        paths: list[str] = []
+        for path in there:
+            is_new = is_below(path, node) and path not in elsewhere
+            if is_new and not any(is_below(path, p) for p in paths):
+                paths.append(path)
+        if paths:
+            more = f" and {len(paths) - 1} more" if paths[1:] else ""
+            parts.append(f"{verb}: `{paths[0]}`{more}")
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def is_below(path: str, node: str) -> bool:
+    """Whether a path leads into the node at another path."""
+    return path.startswith((f"{node}.", f"{node}[", f"{node}<"))
+
+
+def _between(path: str, old: Entry | None, new: Entry | None) -> Iterable[Difference]:
+    if old is None or new is None or old.kind != new.kind:
+        # An array that was a number, or a static that was None, is no other structure.
+        kinds = {e.kind for e in (old, new) if e is not None}
+        same = old is not None and new is not None and "static" in kinds
+        what = "static" if same else "structure"
+        yield Difference(path, what, _summary(old), _summary(new))
+        return
+    before, after = dict(old.facets), dict(new.facets)
+    if new.kind == "node":
+        yield Difference(path, "structure", _summary(old), _summary(new))
+    elif new.kind == "static":
+        if (before["type"], before["value"]) != (after["type"], after["value"]):
+            yield Difference(path, "static", _summary(old), _summary(new))
+        else:
+            what = "function" if after["type"] in _FUNCTIONS else "object"
+            yield Difference(path, what, _summary(old), _summary(new))
+    else:
+        for name in dict.fromkeys([*before, *after]):
+            pair = before.get(name, "traced"), after.get(name, "traced")
+            if pair[0] != pair[1]:
+                yield Difference(path, name, *pair)
+
+
+# Types of what `lambda`, `def`, `functools.partial` and a method make anew each time.
+_FUNCTIONS = {"function", "method", "functools.partial"}
+
+
+def _summary(entry: Entry | None) -> str:
+    if entry is None:
+        return "nothing"
+    facets = dict(entry.facets)
+    if entry.kind == "array":
+        return f"{facets['dtype']}{facets['shape']}"
+    if entry.kind == "static":
+        return f"{facets['value']} ({facets['type']})"
+    if facets["type"] == "NoneType":
+        return "None"
+    return f"{facets['type']} of {facets['size']}"
+
+
+def kind_of(found: list[Difference]) -> str:
+    """The kind of cause: that of the difference that weighs most."""
+    whats = {d.what for d in found}
+    for what, kind in _KINDS.items():
+        if what in whats:
+            return kind
+    return "cache-cleared"
+
+
+def nearest(
+    new: Trace, earlier: Iterable[Trace]
+) -> tuple[Trace, list[Difference]] | None:
+    """Of earlier traces the one that differs least, the latest of several such."""
+    best = None
+    for old in earlier:
+        if old.failed or old is new:
+            continue
+        found = differences(old, new)
+        if best is None or len(found) <= len(best[1]):
+            best = old, found
+    return best

@@ -1,0 +1,411 @@
+"""`cache_info`, `explain` and `ledger`: what was traced, why, and what it cost."""
+
+import collections
+import dataclasses
+from typing import Any
+
+from eqx_fastjit import _record
+from eqx_fastjit._describe import Entry, Place
+from eqx_fastjit._jit import jitted_function
+from eqx_fastjit._record import Trace
+
+from ._differences import ADVICE, Difference, kind_of, nearest
+from ._show import html_table, html_text, plural, seconds, text_table
+
+
+# --- cache_info ----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """One signature of a function: a call less its values.
+
+    Times are in seconds, and sums over all times that it was traced or compiled.
+    """
+
+    # What differs from the first signature; all arguments, for the first.
+    summary: str
+    # The first call with it.
+    site: Place | None
+    traces: int
+    compiles: int
+    trace: float
+    lower: float
+    compile: float
+    # From the end of the compilation to the return of the call.
+    first_run: float
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheInfo:
+    """How often a function was traced and compiled, and how long that took."""
+
+    function: str
+    # Since it was first wrapped.
+    traces: int
+    compiles: int
+    # Programs kept now, each for one structure and one set of statics. A program may
+    # hold executables for several shapes.
+    entries: int
+    # Seconds altogether, jitted functions inside left out.
+    seconds: float
+    # The latest, 256 traces at most.
+    signatures: tuple[Signature, ...]
+
+    def _rows(self) -> list[list[str]]:
+        return [
+            [
+                str(s.site or "?"),
+                str(s.traces),
+                str(s.compiles),
+                *map(seconds, (s.trace, s.lower, s.compile, s.first_run)),
+                s.summary,
+            ]
+            for s in self.signatures
+        ]
+
+    def _title(self) -> str:
+        return (
+            f"{self.function}: {plural(self.traces, 'trace')}, "
+            f"{plural(self.compiles, 'compile')}, {plural(self.entries, 'entrie')[:-1]}"
+            f"{'y' if self.entries == 1 else 's'}, {seconds(self.seconds)}"
+        )
+
+    _HEADER = (
+        "first call",
+        "traces",
+        "compiles",
+        "trace",
+        "lower",
+        "compile",
+        "first run",
+        "signature",
+    )
+
+    def __str__(self) -> str:
+        return f"{self._title()}\n{text_table(self._HEADER, self._rows())}"
+
+    def _repr_html_(self) -> str:
+        return html_text(self._title()) + html_table(self._HEADER, self._rows())
+
+
+def cache_info(f: Any) -> CacheInfo:
+    """How often a function was traced and compiled, for what, and how long it took.
+
+    **Arguments:**
+
+    - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`. All wrappers of one
+        function share their traces, as do all instances of a callable Module's class.
+
+    **Returns:**
+
+    A `CacheInfo`: numbers of traces, compilations and entries, and for each signature
+    the seconds spent in tracing, lowering, XLA's compilation and the first run. Raises
+    `TypeError` if `f` was not wrapped by us.
+    """
+    function = jitted_function(f)
+    history = function.history
+    groups: dict[Any, list[Trace]] = collections.defaultdict(list)
+    for trace in tuple(history.traces_kept):
+        if not trace.failed:
+            groups[trace.entries, trace.config].append(trace)
+    signatures = []
+    first: Trace | None = None
+    for group in groups.values():
+        signatures.append(
+            Signature(
+                summary=_signature_text(group[0], first),
+                site=group[0].site,
+                traces=sum(t.retraced for t in group),
+                compiles=sum(t.compile > 0 for t in group),
+                trace=sum(t.trace for t in group),
+                lower=sum(t.lower for t in group),
+                compile=sum(t.compile for t in group),
+                first_run=sum(t.first_run for t in group),
+            )
+        )
+        first = first or group[0]
+    return CacheInfo(
+        function=describe_function(history.info),
+        traces=history.traces,
+        compiles=history.compiles,
+        entries=len(function.programs),
+        seconds=history.seconds,
+        signatures=tuple(signatures),
+    )
+
+
+def _signature_text(trace: Trace, first: Trace | None) -> str:
+    if first is not None:
+        found = nearest(trace, [first])
+        if found is not None and found[1]:
+            return "; ".join(map(str, found[1][:3])) + " ..." * (len(found[1]) > 3)
+    return arguments_text(trace.entries)
+
+
+def arguments_text(entries: tuple[Entry, ...]) -> str:
+    """All arguments in a line: a leaf as it is, a pytree by its arrays."""
+    out = []
+    counts: collections.Counter[str] = collections.Counter()
+    nodes: list[str] = []
+    for entry in entries:
+        inside = [
+            n for n in nodes if entry.path.startswith((f"{n}.", f"{n}[", f"{n}<"))
+        ]
+        facets = dict(entry.facets)
+        if inside:
+            counts[inside[0]] += entry.kind == "array"
+        elif entry.kind == "node":
+            nodes.append(entry.path)
+            is_none = facets["type"] == "NoneType"
+            name = facets["type"].rpartition(".")[2]
+            out.append((entry.path, "None" if is_none else name))
+        elif entry.kind == "array":
+            out.append((entry.path, f"{facets['dtype']}{facets['shape']}"))
+        else:
+            out.append((entry.path, facets["value"]))
+    return ", ".join(
+        f"{path}: {text} of {plural(counts[path], 'array')}"
+        if path in nodes and text != "None"
+        else f"{path}: {text}"
+        for path, text in out
+    )
+
+
+def describe_function(info: _record.FunctionInfo) -> str:
+    """Name and place of a function."""
+    return info.qualname if info.place is None else f"{info.qualname} ({info.place})"
+
+
+# --- explain -------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """Why a function was traced or compiled once more."""
+
+    function: str
+    # The call that it happened in.
+    site: Place | None
+    # "static-churn", "shape-churn", "weak-type", "dtype-churn", "structure-churn",
+    # "fresh-function", "sharding-churn", "config-churn" or "cache-cleared".
+    kind: str
+    # From the nearest earlier signature; empty if nothing differs.
+    differences: tuple[Difference, ...]
+    # The call that had the nearest earlier signature.
+    earlier_site: Place | None
+    # Whether it was traced, not just compiled again.
+    retraced: bool
+    # What it cost altogether, and its parts.
+    seconds: float
+    trace: float
+    lower: float
+    compile: float
+    first_run: float
+    advice: str
+
+    def __str__(self) -> str:
+        what = "traced" if self.retraced else "compiled (not traced)"
+        parts = (
+            f"trace {seconds(self.trace)}, lower {seconds(self.lower)}, compile "
+            f"{seconds(self.compile)}, first run {seconds(self.first_run)}"
+        )
+        lines = [
+            f"{self.function} was {what} again by the call at {self.site or '?'}",
+            f"  cost: {seconds(self.seconds)} ({parts})",
+        ]
+        return "\n".join([*lines, self.reason()])
+
+    def reason(self) -> str:
+        """The cause and what to do, less the call and the cost."""
+        lines = [f"  cause: {self.kind}"]
+        if self.differences:
+            lines.append(f"  unlike the call at {self.earlier_site or '?'}:")
+            lines += [f"    {d}" for d in self.differences[:10]]
+            if len(self.differences) > 10:
+                lines.append(f"    and {len(self.differences) - 10} more")
+        lines.append(f"  {self.advice}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return html_text(str(self))
+
+
+class Explanations(tuple[Explanation, ...]):
+    """What `explain` returns: a tuple that prints well."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "never traced again"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_text(str(self))
+
+
+def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
+    """Why a trace happened, given all earlier ones; `None` for a first one.
+
+    Traces of the same function count, and if there is none, those of other functions
+    made by the same line.
+    """
+    own = [t for t in earlier if t.function.number == trace.function.number]
+    found = nearest(trace, own)
+    if found is not None:
+        kind = kind_of(found[1])
+    else:
+        place = trace.function.place
+        twins = [t for t in earlier if t.function.key() == trace.function.key()]
+        found = nearest(trace, twins) if place is not None else None
+        if found is None:
+            return None
+        made = Difference(place.name, "function", "", f"made again at {place}")  # pyright: ignore
+        found = found[0], [made, *found[1]]
+        kind = "fresh-function"
+    old, differing = found
+    return Explanation(
+        function=describe_function(trace.function),
+        site=trace.site,
+        kind=kind,
+        differences=tuple(differing),
+        earlier_site=old.site,
+        retraced=trace.retraced,
+        seconds=trace.seconds,
+        trace=trace.trace,
+        lower=trace.lower,
+        compile=trace.compile,
+        first_run=trace.first_run,
+        advice=ADVICE[kind],
+    )
+
+
+def explain_all(traces: list[Trace]) -> list[tuple[Trace, Explanation | None]]:
+    """Each trace with why it happened; `None` for those that had to be."""
+    by_key: dict[Any, list[Trace]] = collections.defaultdict(list)
+    out = []
+    for trace in traces:
+        earlier = by_key[trace.function.key()]
+        out.append((trace, None if trace.failed else explain_trace(trace, earlier)))
+        earlier.append(trace)
+    return out
+
+
+def explain(f: Any) -> Explanations:
+    """Why a function was traced again, for each time after the first.
+
+    **Arguments:**
+
+    - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`.
+
+    **Returns:**
+
+    A tuple of `Explanation`s, in order: the nearest earlier signature's differences by
+    leaf path, the place of the call, the seconds that it cost, and what to do about it.
+    Empty if it was traced once. Of a function made anew at the same line (a lambda in
+    a loop) the first trace is explained too. At most the last 256 traces are known.
+    Raises `TypeError` if `f` was not wrapped by us.
+    """
+    history = jitted_function(f).history
+    own = tuple(history.traces_kept)
+    numbers = {t.number for t in own}
+    key = history.info.key()
+    related = [
+        t
+        for t in tuple(_record.traces)
+        if t.function.key() == key and t.number not in numbers
+    ]
+    # A trace may be in the function's own list alone, the process having had too many.
+    everything = sorted([*related, *own], key=lambda t: t.number)
+    return Explanations(
+        explanation
+        for trace, explanation in explain_all(everything)
+        if explanation is not None and trace.number in numbers
+    )
+
+
+# --- ledger --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class LedgerRow:
+    """All traces of the functions that one line of source made."""
+
+    function: str
+    # How many function objects: more than one if it was made anew.
+    functions: int
+    traces: int
+    compiles: int
+    # Altogether, jitted functions inside left out.
+    seconds: float
+    # Calls that it was traced or compiled in, most often first.
+    sites: tuple[tuple[str, int], ...]
+    # Why, most often first; "first-call" for what had to be.
+    causes: tuple[tuple[str, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+    """All jitted functions of the process, by what they cost."""
+
+    rows: tuple[LedgerRow, ...]
+
+    _HEADER = ("function", "objects", "traces", "compiles", "time", "causes", "calls")
+
+    def _rows(self) -> list[list[str]]:
+        return [
+            [
+                row.function,
+                str(row.functions),
+                str(row.traces),
+                str(row.compiles),
+                seconds(row.seconds),
+                ", ".join(f"{n} {cause}" for cause, n in row.causes),
+                ", ".join(f"{site} ({n})" for site, n in row.sites[:3])
+                + ", ..." * (len(row.sites) > 3),
+            ]
+            for row in self.rows
+        ]
+
+    def __str__(self) -> str:
+        return text_table(self._HEADER, self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._HEADER, self._rows())
+
+
+def ledger() -> Ledger:
+    """All functions that were traced or compiled in this process, the dearest first.
+
+    **Returns:**
+
+    A `Ledger` with a row for each line of source that made such functions, those that
+    are no more included: count, seconds, the calls, and the causes. Made of the last
+    4,096 traces of the process.
+    """
+    groups: dict[Any, list[tuple[Trace, Explanation | None]]] = collections.defaultdict(
+        list
+    )
+    for trace, explanation in explain_all(list(_record.traces)):
+        groups[trace.function.key()].append((trace, explanation))
+    rows = [_ledger_row(group) for group in groups.values()]
+    return Ledger(tuple(sorted(rows, key=lambda row: -row.seconds)))
+
+
+def _ledger_row(group: list[tuple[Trace, Explanation | None]]) -> LedgerRow:
+    traces = [trace for trace, _ in group]
+    causes = collections.Counter(
+        "failed" if t.failed else "first-call" if e is None else e.kind
+        for t, e in group
+    )
+    sites = collections.Counter(str(t.site or "?") for t in traces)
+    return LedgerRow(
+        function=describe_function(traces[0].function),
+        functions=len({t.function.number for t in traces}),
+        traces=sum(t.retraced and not t.failed for t in traces),
+        compiles=sum(t.compile > 0 for t in traces),
+        seconds=sum(t.seconds - t.nested for t in traces),
+        sites=tuple(sites.most_common()),
+        causes=tuple(causes.most_common()),
+    )

@@ -1,0 +1,72 @@
+"""`warmup`: compile before the first call."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from eqx_fastjit._jit import jitted_function
+
+
+def warmup(f: Any, *args: Any, **kwargs: Any) -> None:
+    """Trace and compile a function for such a call, without running it.
+
+    A later call of this signature finds it compiled: nothing is traced, lowered or
+    compiled then.
+
+    **Arguments:**
+
+    - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`.
+    - `*args`, `**kwargs`: those of the call. A `jax.ShapeDtypeStruct` may stand for an
+        array; real arrays are neither read nor donated.
+
+    Raises `TypeError` if `f` was not wrapped by us.
+    """
+    jitted_function(f)
+    f.lower(*args, **kwargs).compile()
+
+
+def warmup_all(
+    calls: Iterable[tuple[Any, ...]], *, progress: bool | None = None
+) -> None:
+    """`warmup` for several functions and signatures, with a progress bar.
+
+    **Arguments:**
+
+    - `calls`: for each, `(f, args)` or `(f, args, kwargs)`, with a tuple and a
+        dictionary.
+    - `progress`: whether to show a progress bar with the time left, on stderr. By
+        default only where that is a terminal and rich is installed.
+
+    Raises `ValueError` for an entry that is neither, and whatever `warmup` raises; what
+    was compiled by then stays compiled.
+    """
+    todo = [_check(i, call) for i, call in enumerate(calls)]
+    for f, args, kwargs in _shown(todo, progress):
+        warmup(f, *args, **kwargs)
+
+
+def _check(i: int, call: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    match call:
+        case (f, tuple() as args):
+            return f, args, {}
+        case (f, tuple() as args, dict() as kwargs):
+            return f, args, kwargs
+    raise ValueError(
+        f"warmup_all: entry {i} is a {type(call).__name__}; expected `(f, args)` or "
+        "`(f, args, kwargs)`, with a tuple `args` and a dict `kwargs`."
+    )
+
+
+def _shown(todo: list[Any], progress: bool | None) -> Iterable[Any]:
+    if progress is False:
+        return todo
+    try:
+        from rich.console import Console
+        from rich.progress import track
+    except ImportError:
+        if progress:
+            raise
+        return todo
+    console = Console(stderr=True)
+    if progress is None and not console.is_terminal:
+        return todo
+    return track(todo, "Compiling", console=console)
