@@ -156,6 +156,9 @@ def test_commits_without_what_a_case_needs_are_skipped(tmp_path):
     (tmp_path / "eqx_fastjit").mkdir()
     (tmp_path / "eqx_fastjit" / "__init__.py").write_text("")
     code = (
+        "import importlib, pkgutil, benchmarks\n"
+        "for module in pkgutil.iter_modules(benchmarks.__path__, 'benchmarks.'):\n"
+        "    importlib.import_module(module.name)\n"
         "from benchmarks import calls, first_calls, processes, ratios\n"
         "for benchmark, params in [\n"
         "    (calls.Calls, ('ours', 'identity', 'cpu')),\n"
