@@ -268,4 +268,5 @@ def test_chart_of_ours_against_jax_jit_and_eqx_filter_jit(site):
         assert contender in legend
         (line,) = [line for line in lines if f"contender-{contender};" in line["label"]]
         assert line["points"] == commits
-        assert line["pixels"] > 10
+    # Not of each: one line may hide another.
+    assert sum(line["pixels"] for line in lines) > 30
