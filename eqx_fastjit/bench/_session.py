@@ -3,7 +3,6 @@
 import contextlib
 import multiprocessing
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -41,18 +40,15 @@ class _Process:
         self._process.start()
         theirs.close()
 
-    @property
-    def pipe(self) -> Connection:
-        return self._pipe
-
     def order(self, order: str) -> Any:
-        self._pipe.send(order)
+        with contextlib.suppress(OSError):  # a dead one's last words are still to read
+            self._pipe.send(order)
         return self.answer()
 
     def answer(self) -> Any:
         try:
             status, value = self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             self._process.join()
             code = self._process.exitcode
             raise Refused(f"its process ended with code {code}") from None

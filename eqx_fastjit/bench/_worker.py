@@ -18,12 +18,17 @@ from ._timing import output_arrays, Sampler
 
 
 def _configure(device: str | None, cpu_devices: int) -> None:
-    """Choose the platform, before JAX looks for one."""
+    """Choose the platform, before JAX looks for one.
+
+    In the environment too, for the processes that some cases start.
+    """
     # Several processes share the GPU.
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     # A cache on disk would be shared by the contenders.
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     jax.config.update("jax_enable_compilation_cache", False)
     if device == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
         jax.config.update("jax_platforms", "cpu")
     if cpu_devices > 1:
         jax.config.update("jax_num_cpu_devices", cpu_devices)
