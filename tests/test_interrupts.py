@@ -116,7 +116,7 @@ def test_infinite_recursion():
 
         @jit
         def f(x):
-            return f(x) + 1  # noqa: B023
+            return f(x) + 1
 
         with pytest.raises(RecursionError, match="Recursively calling"):
             f(X)
