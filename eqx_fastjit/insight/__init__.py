@@ -1,0 +1,16 @@
+"""Why it compiled, recompiled or was slow. Not loaded by `import eqx_fastjit`."""
+
+from ._captures import (
+    Captures as Captures,
+    captures as captures,
+    Change as Change,
+    changed as changed,
+    Snapshot as Snapshot,
+    snapshot as snapshot,
+    watch as watch,
+)
+from ._numerics import (
+    compare_eager as compare_eager,
+    Comparison as Comparison,
+    LeafDifference as LeafDifference,
+)

@@ -224,8 +224,9 @@ def target(f: Any) -> Target:
         isinstance(f, eqx.Partial | ft.partial) and _is_jitted(f.func)
     ):
         f, args, kwargs = f.func, tuple(f.args), dict(f.keywords)
-    elif _is_jitted(getattr(f, "__func__", None)):  # a method, or Equinox's own kind
-        f, args = f.__func__, (f.__self__,)
+    elif _is_jitted(method := getattr(f, "__func__", None)):
+        # A method of a class, or Equinox's own kind.
+        f, args = method, (getattr(f, "__self__"),)  # noqa: B009
     if isinstance(f, JitWrapped):
         kind, fun, jitted = "eqx_fastjit", f._fun, f
     elif (found := filter_jit_options(f)) is not None:
@@ -241,3 +242,13 @@ def target(f: Any) -> Target:
 
 def _is_jitted(f: Any) -> bool:
     return isinstance(f, JitWrapped | _PJIT) or filter_jit_options(f) is not None
+
+
+def unwrapped(f: Any) -> Any:
+    """What was jitted, if `f` is a jitted function; else `f`. Makes nothing new."""
+    if isinstance(f, BoundJit):
+        f = f.func
+    if isinstance(f, JitWrapped):
+        return f._fun
+    found = filter_jit_options(f)
+    return f if found is None else found[0]
