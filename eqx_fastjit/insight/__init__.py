@@ -1,5 +1,11 @@
 """Why it compiled, recompiled or was slow. Not loaded by `import eqx_fastjit`."""
 
+from ._breakdown import (
+    Breakdown as Breakdown,
+    breakdown as breakdown,
+    NodeTime as NodeTime,
+    Part as Part,
+)
 from ._captures import (
     Captures as Captures,
     captures as captures,
