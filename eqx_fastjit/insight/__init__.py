@@ -32,3 +32,8 @@ from ._numerics import (
     Comparison as Comparison,
     LeafDifference as LeafDifference,
 )
+from ._profile import (
+    Contender as Contender,
+    Profile as Profile,
+    profile as profile,
+)
