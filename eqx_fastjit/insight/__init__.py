@@ -3,6 +3,21 @@
 Imported on demand, never by `import eqx_fastjit`.
 """
 
+from ._breakdown import (
+    Breakdown as Breakdown,
+    breakdown as breakdown,
+    NodeTime as NodeTime,
+    Part as Part,
+)
+from ._captures import (
+    Captures as Captures,
+    captures as captures,
+    Change as Change,
+    changed as changed,
+    Snapshot as Snapshot,
+    snapshot as snapshot,
+    watch as watch,
+)
 from ._differences import Difference as Difference
 from ._explain import (
     cache_info as cache_info,
@@ -16,4 +31,26 @@ from ._explain import (
     Signature as Signature,
 )
 from ._guard import guard as guard, RetraceError as RetraceError
+from ._jaxpr import (
+    Buffer as Buffer,
+    Constant as Constant,
+    Donation as Donation,
+    Inlined as Inlined,
+    inspect_jaxpr as inspect_jaxpr,
+    JaxprReport as JaxprReport,
+    LineCount as LineCount,
+    Memory as Memory,
+    Residuals as Residuals,
+    UnrolledLoop as UnrolledLoop,
+)
+from ._numerics import (
+    compare_eager as compare_eager,
+    Comparison as Comparison,
+    LeafDifference as LeafDifference,
+)
+from ._profile import (
+    Contender as Contender,
+    Profile as Profile,
+    profile as profile,
+)
 from ._warmup import warmup as warmup, warmup_all as warmup_all
