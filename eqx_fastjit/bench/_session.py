@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,22 @@ def _context() -> Any:
     return context
 
 
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach, not even before they can ignore it.
+
+    They inherit the signal mask, by way of the fork server.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Process:
     """A worker, and our end of its pipe."""
 
@@ -37,7 +54,8 @@ class _Process:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=target, args=(theirs, *args))
         self._process.daemon = True
-        self._process.start()
+        with _interrupts_held():
+            self._process.start()
         theirs.close()
 
     def order(self, order: str) -> Any:
