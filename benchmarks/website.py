@@ -66,6 +66,16 @@ def last_commits(n: int) -> list[str]:
     return log.decode().split()[::-1]
 
 
+def _commit(name: str) -> str:
+    """The hash of a commit, for the command line."""
+    try:
+        return (
+            _git("rev-parse", "--verify", "-q", f"{name}^{{commit}}").decode().strip()
+        )
+    except subprocess.CalledProcessError:
+        raise argparse.ArgumentTypeError(f"git knows no commit {name!r}") from None
+
+
 def _check_out(commit: str, folder: Path) -> None:
     """Write the package as it was in a commit."""
     archive = _git("archive", "--format=tar", commit, PACKAGE)
@@ -185,7 +195,7 @@ def _member(archives: dict[str, Path], package: str, path: str) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("commits", nargs="*", metavar="COMMIT")
+    parser.add_argument("commits", nargs="*", type=_commit, metavar="COMMIT")
     parser.add_argument("--quick", action="store_true", help="one sample of each")
     parser.add_argument("--bench", action="append", default=[], metavar="REGEX")
     parser.add_argument("--offline", action="store_true")
@@ -194,8 +204,7 @@ def main() -> None:
     output = options.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     config = write_config(output)
-    named = [_git("rev-parse", f"{name}^{{commit}}") for name in options.commits]
-    commits = [name.decode().strip() for name in named] or last_commits(3)
+    commits = options.commits or last_commits(3)
     how = [f"--bench={regex}" for regex in options.bench]
     how += ["--quick"] * options.quick
     try:
