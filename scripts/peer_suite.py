@@ -5,8 +5,8 @@
 
 Runs the suite twice in fresh processes, from a copy in a temporary folder, and prints
 which tests end differently. `--json` also puts the counts into a file, in the place of
-the last ones for the same command. Exit code: 0 if none differs, 1 if any, 2 if the path
-holds no tests.
+the last ones for the same command. Exit code: 0 if none differs, 1 if any, 2 if there
+are no tests.
 
 Libraries other than Equinox that decorate with `eqx.filter_jit`, at the tags of the
 installed versions (their tests also want `beartype` and `scipy`):
