@@ -36,6 +36,14 @@ def in_tuple(x):
     return (x,)
 
 
+def in_box(x, static=None):
+    """`Box(x, static)`, which itself would go through all of `x`."""
+    box = object.__new__(Box)
+    object.__setattr__(box, "content", x)
+    object.__setattr__(box, "static", static)
+    return box
+
+
 def cyclic_list(f):
     x = []
     x.append(x)
@@ -84,24 +92,24 @@ def tuples_100000(f):
 
 def modules_200(f):
     for _ in range(OFTEN):
-        f(nested(200, Box, X))
+        f(nested(200, in_box, X))
 
 
 def modules_1000(f):
-    f(nested(1_000, Box, X))
+    f(nested(1_000, in_box, X))
 
 
 def modules_100000(f):
-    f(nested(100_000, Box, X))
+    f(nested(100_000, in_box, X))
 
 
 def statics_100000(f):
     static = nested(100_000, in_tuple, 1)
-    f(Box(X, static))
+    f(in_box(X, static))
 
 
 def static_lists_100000(f):
-    f(Box(X, nested(100_000, in_list, 1)))
+    f(in_box(X, nested(100_000, in_list, 1)))
 
 
 def results_100000(jit):
