@@ -291,9 +291,9 @@ if __name__ == "__main__":
     for worker in workers:
         worker.join()
         assert worker.exitcode == 0
-    for n, y, again, same, route in results:
+    for n, y, again, same, its_route in results:
         expected, _, own_route = work(model(), n)
-        assert y == again == expected.tolist() and same == n and route == own_route
+        assert y == again == expected.tolist() and same == n and its_route == own_route
     if sys.argv[1] == "spawn":
         # The function itself travels by pickle.
         with context.Pool(1) as pool:

@@ -108,6 +108,7 @@ def main() -> int:
             if not isinstance(e, Different):
                 traceback.print_tb(e.__traceback__)
         seed += 1
+        jax.clear_caches()  # or memory would grow with every sequence
         print(
             f"{tally['calls']} calls, {tally['traces']} traces, {tally['errors']} "
             f"errors as expected, {len(failures)} seeds with a difference, "
