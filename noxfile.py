@@ -78,7 +78,13 @@ _show_pyenv()
 def _install(session: nox.Session, jax: str, equinox: str) -> dict[str, str]:
     """Install one combination; returns the versions and the route that it takes."""
     # Not the extra `test`, which has a browser and a type checker in it.
-    requirements = ["pytest>=8", "optax>=0.2.3", "hypothesis>=6.100", "rich>=13"]
+    requirements = [
+        "pytest>=8",
+        "pytest-xdist>=3.6",
+        "optax>=0.2.3",
+        "hypothesis>=6.100",
+        "rich>=13",
+    ]
     session.install(JAX[jax], EQUINOX[equinox], *requirements)
     # Afterwards: ours must not choose the versions, only agree to them.
     session.install("--no-deps", ".")
