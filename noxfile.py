@@ -3,6 +3,7 @@
     nox -s matrix      # every combination; writes benchmarks/results/matrix.json
     nox -s corners     # the two that CI runs
     nox -s matrix -- tests/test_corpus.py    # with other arguments for pytest
+    nox -s debug       # in this environment, under Python's and its allocator's checks
 
 Needs uv and the interpreters; those that pyenv keeps are found.
 """
@@ -169,3 +170,11 @@ def corners(session: nox.Session, jax: str, equinox: str) -> None:
     counts = _run_tests(session, session.posargs or CORNER_TESTS)
     if counts["failed"]:
         session.error(f"{counts['failed']} tests failed")
+
+
+@nox.session(venv_backend="none")
+def debug(session: nox.Session) -> None:
+    """The engine's tests in development mode, with the debugging allocator."""
+    command = ["python", "-X", "dev", "-m", "pytest", "-q"]
+    env = {"PYTHONMALLOC": "debug", "PYTHONFAULTHANDLER": "1"}
+    session.run(*command, *(session.posargs or TESTS), env=env)
