@@ -116,9 +116,9 @@ class Profile(Report):
             "Sampled: shares of the samples, under the profiler, which slows Python "
             "down. Timed: without it, by `breakdown`; lookup and wait are differences.",
             "A sampling profiler sees Python functions alone. jax.jit's dispatcher and "
-            "ours flatten, look up, execute and unflatten inside C++, and Equinox calls "
-            'jax.jit and waits there: all of that is "inside C++" here, and only the '
-            "timed columns tell it apart.",
+            "ours flatten, look up, execute and unflatten inside C++, and Equinox "
+            'calls jax.jit and waits there: all of that is "inside C++" here, and only '
+            "the timed columns tell it apart.",
         )
         return [Table("Where the time goes", tuple(header), rows, notes)]
 
@@ -242,7 +242,7 @@ def _contender(
         session.duration / n,
         shares,
         profiler.output(ConsoleRenderer(show_all=True, color=False)),
-        profiler.output(HTMLRenderer(show_all=True)),
+        profiler.output(HTMLRenderer()),
         breakdown(jitted, *args, **kwargs),
     )
 
