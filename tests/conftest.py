@@ -9,7 +9,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-from eqx_fastjit import _dispatch, _jit  # noqa: E402
+from eqx_fastjit import _dispatch, _jit, _record  # noqa: E402
 
 
 ROUTES = ("cpp", "portable")
@@ -24,6 +24,8 @@ def route(request, monkeypatch):
     monkeypatch.setattr(_dispatch, "_state", _states.setdefault(name, {}))
     # Module classes outlive a test, and what was made of them for the other route.
     monkeypatch.setattr(_jit, "_functions", weakref.WeakKeyDictionary())
+    # Functions of other tests, made by the same line.
+    _record.traces.clear()
     return name
 
 

@@ -1,0 +1,189 @@
+"""`guard`, its pytest plugin, and `warmup`."""
+
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from eqx_fastjit import _record, filter_jit
+from eqx_fastjit.insight import cache_info, guard, RetraceError, warmup, warmup_all
+
+
+pytest_plugins = ["pytester"]
+x = jnp.ones(3)
+
+
+@pytest.fixture
+def f():
+    @filter_jit
+    def f(x, n):
+        return x * n
+
+    return f
+
+
+def test_raises_at_the_call_that_retraces(f):
+    with guard(max_traces=1):
+        f(x, 1)
+        f(x, 1)
+        with pytest.raises(RetraceError, match=r"`n`: static 1 \(int\) -> 2 \(int\)"):
+            f(x, 2)
+    assert cache_info(f).traces == 1
+    assert f(x, 2)[0] == 2  # not in the way later
+    assert _record.before == _record.after == []
+
+
+def test_names_the_first_call(f):
+    with guard(max_traces=0), pytest.raises(RetraceError, match="for the first time"):
+        f(x, 1)
+
+
+def test_as_a_decorator(f):
+    @guard(max_traces=1)
+    def epoch(*ns):
+        for n in ns:
+            f(x, n)
+
+    epoch(1)
+    epoch(2)
+    with pytest.raises(RetraceError):
+        epoch(3, 4)
+
+
+def test_functions_made_by_one_line_count_as_one():
+    def make():
+        return filter_jit(lambda x: x)
+
+    with guard(max_traces=1):
+        make()(x)
+        with pytest.raises(RetraceError, match="fresh-function"):
+            make()(x)
+
+
+def test_seconds(f):
+    with guard(max_seconds=100):
+        f(x, 1)
+    with guard(max_seconds=0), pytest.raises(RetraceError, match="at most 0 us here"):
+        f(x, 2)
+    with guard(max_seconds=0):
+        f(x, 2)
+
+
+def test_nested_and_other_threads(f):
+    with guard(max_traces=1), guard(max_traces=2):
+        f(x, 1)
+        with pytest.raises(RetraceError, match="at most 1 time here"):
+            f(x, 2)
+        thread = threading.Thread(target=lambda: [f(x, n) for n in (3, 4, 5)])
+        thread.start()
+        thread.join()
+    assert cache_info(f).traces == 4
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_traces": -1}, {"max_seconds": "soon"}])
+def test_bad_limits(limits):
+    with pytest.raises(ValueError, match="guard\\("):
+        guard(**limits)
+
+
+def test_warmup_leaves_nothing_to_do(f):
+    struct = jax.ShapeDtypeStruct((3,), jnp.float32)
+    warmup(f, struct, 1)
+    warmup(f, x, n=2)
+    assert (cache_info(f).traces, cache_info(f).compiles) == (2, 2)
+    with guard(max_traces=0, max_seconds=0):
+        assert f(x, 1)[0] == 1
+        assert f(x, 2)[0] == 2
+    assert (cache_info(f).traces, cache_info(f).compiles) == (2, 2)
+
+
+def test_warmup_neither_runs_nor_donates():
+    ran = []
+
+    @filter_jit(donate="all")
+    def f(x):
+        jax.debug.callback(lambda: ran.append(1))
+        return x + 1
+
+    y = jnp.ones(3)
+    warmup(f, y)
+    assert not ran
+    assert not y.is_deleted()
+
+
+def test_warmup_all(f, capsys):
+    warmup_all([(f, (x, 1)), (f, (x,), {"n": 2})], progress=True)
+    assert cache_info(f).compiles == 2
+    assert "Compiling" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="entry 1 is a tuple; expected"):
+        warmup_all([(f, (x, 1)), (f, 1)])
+    with pytest.raises(TypeError, match="wrapped by"):
+        warmup(lambda x: x, x)
+
+
+def test_plugin(pytester, route):
+    if route != "cpp":
+        pytest.skip("runs in another process")
+    pytester.makeconftest("pytest_plugins = ['eqx_fastjit.pytest_plugin']")
+    pytester.makepyfile(
+        """
+        import sys
+        import pytest
+
+        def test_loads_nothing():
+            assert "jax" not in sys.modules
+
+        def train(sizes):
+            import jax.numpy as jnp
+            from eqx_fastjit import filter_jit
+            f = filter_jit(lambda x: x)
+            for size in sizes:
+                f(jnp.ones(size))
+
+        @pytest.mark.retrace_guard(max_traces=1)
+        def test_good():
+            train([1, 1])
+
+        @pytest.mark.retrace_guard(max_traces=1)
+        def test_bad():
+            train([1, 2])
+
+        def test_fixture(retrace_guard):
+            train([3])
+            with retrace_guard(max_traces=0):
+                train([4])
+
+        @pytest.mark.retrace_guard(1)
+        def test_misspelt():
+            pass
+
+        @pytest.mark.retrace_guard(traces=1)
+        def test_unknown():
+            pass
+        """
+    )
+    arguments = ["-p", "no:cacheprovider", "--strict-markers"]
+    result = pytester.runpytest_subprocess(*arguments)
+    result.assert_outcomes(passed=2, failed=4)
+    output = result.stdout.str()
+    assert "shape (1,) -> (2,)" in output
+    assert "by name only" in output
+
+
+def test_a_call_that_is_not_traced_costs_nothing_more(f):
+    def python_calls():
+        events = []
+        sys.setprofile(lambda frame, event, arg: events.append(event))
+        try:
+            f(x, 1)
+        finally:
+            sys.setprofile(None)
+        return len(events)
+
+    for _ in range(30):
+        f(x, 1)
+    without = python_calls()
+    with guard(max_traces=0, max_seconds=0):
+        assert python_calls() == without
