@@ -1,0 +1,149 @@
+"""Where Python waited for the device.
+
+`float(x)`, `x.item()`, `np.asarray(x)`, `print(x)`, `jax.device_get` and
+`block_until_ready` all wait until the device is done. In a loop this keeps Python from
+preparing the next step meanwhile. While a program is watched these are replaced by
+functions that look at the clock; a jitted call that does not wait is left alone.
+"""
+
+import dataclasses
+import functools as ft
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ._sites import Line, user_line
+
+
+# A shorter wait is none: the device was done, and the value was copied.
+_SHORTEST = 50e-6
+
+
+@dataclasses.dataclass
+class Waiting:
+    """All waits of one line of source. Times are in seconds."""
+
+    line: Line
+    # What waited: `float` or the like, `block_until_ready`, ...
+    what: str
+    count: int = 0
+    waited: float = 0.0
+    # What could have been saved at most: see `Waits`.
+    lost: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
+
+
+class _Here(threading.local):
+    inside = False
+    # When the last wait was over; what had been compiled by then.
+    last_end: float | None = None
+    compiled = 0.0
+
+
+class Waits:
+    """Notes each wait of the program for the device.
+
+    Of a wait, that part counts as lost in which Python could have worked: without it,
+    Python would have gone on with what it did between this wait and the one before. So
+    the loss is the shorter of the two, the wait and the time in between (less what was
+    spent on compiling). It is an upper bound: the value may be needed at once.
+    """
+
+    def __init__(self, compiled: Callable[[], float]):
+        self.by_line: dict[tuple[Line, str], Waiting] = {}
+        # What cannot be watched in this JAX.
+        self.missing: list[str] = []
+        self._compiled = compiled
+        self._here = _Here()
+        self._lock = threading.Lock()
+        self._undo: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Begin, in a process that has imported JAX."""
+        import jax
+        import numpy as np
+
+        from eqx_fastjit import _compat
+
+        array_type = _compat.array_type()
+        if array_type is None:
+            self.missing.append("waits for values (float(x), x.item(), print(x))")
+        else:
+            value = vars(array_type)["_value"]
+            timed = property(self._timed(value.fget, "float(), print() or the like"))
+            self._replace(array_type, "_value", timed)
+            for name in ("block_until_ready", "item"):
+                self._wrap(array_type, name, f".{name}()")
+        for name in ("block_until_ready", "device_get"):
+            self._wrap(jax, name, f"jax.{name}()")
+        # NumPy reads the memory of an array on the host without any call of ours.
+        for name in ("asarray", "array"):
+            self._wrap(np, name, f"np.{name}()", only=jax.Array)
+
+    def stop(self) -> None:
+        """Put everything back."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def _wrap(self, owner: Any, name: str, what: str, only: type | None = None) -> None:
+        function = getattr(owner, name, None)
+        if function is None:
+            self.missing.append(f"waits by {what}")
+            return
+        self._replace(owner, name, self._timed(function, what, only))
+
+    def _replace(self, owner: Any, name: str, new: Any) -> None:
+        old = vars(owner)[name]
+        try:
+            setattr(owner, name, new)
+        except (AttributeError, TypeError):
+            self.missing.append(f"waits by {name}")
+            return
+        self._undo.append(lambda: setattr(owner, name, old))
+
+    def _timed(
+        self, function: Callable[..., Any], what: str, only: type | None = None
+    ) -> Callable[..., Any]:
+        here, clock = self._here, time.perf_counter
+
+        @ft.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            if here.inside or (
+                only is not None and not (args and isinstance(args[0], only))
+            ):
+                return function(*args, **kwargs)
+            here.inside = True
+            start = clock()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                end = clock()
+                here.inside = False
+                if end - start >= _SHORTEST:
+                    self._note(start, end, what)
+
+        return timed
+
+    def _note(self, start: float, end: float, what: str) -> None:
+        line = user_line()
+        here = self._here
+        compiled = self._compiled()
+        waited, lost = end - start, 0.0
+        if here.last_end is not None:
+            between = start - here.last_end - (compiled - here.compiled)
+            lost = max(0.0, min(waited, between))
+        here.last_end, here.compiled = end, compiled
+        if line is None:
+            return
+        with self._lock:
+            waiting = self.by_line.get((line, what))
+            if waiting is None:
+                waiting = self.by_line[line, what] = Waiting(line, what, first=start)
+            waiting.count += 1
+            waiting.waited += waited
+            waiting.lost += lost
+            waiting.last = end
