@@ -111,8 +111,9 @@ class Watch:
         if source is None:
             return
         number = trace.function.number
-        own = [i for i, (t, _) in enumerate(self.snapshots)
-               if t.function.number == number]
+        own = [
+            i for i, (t, _) in enumerate(self.snapshots) if t.function.number == number
+        ]
         if len(own) >= _SNAPSHOTS:
             del self.snapshots[own[0]]
         self.snapshots.append((trace, snapshot(source)))
