@@ -67,6 +67,8 @@ class PlainJits:
         # All seconds spent on compiling, ours included.
         self.seconds = 0.0
         self.cache_hits = 0
+        # While we ourselves have something compiled.
+        self.paused = False
         # Whether JAX's explanations are to be had.
         self.explained = False
         self._pending = _Pending()
@@ -104,10 +106,10 @@ class PlainJits:
             logger.removeFilter(self._filter)
 
     def _on_event(self, event: str, **_: Any) -> None:
-        self.cache_hits += event.endswith("/cache_hits")
+        self.cache_hits += event.endswith("/cache_hits") and not self.paused
 
     def _on_duration(self, event: str, duration_secs: float, **extra: Any) -> None:
-        if "/compile/" not in event:
+        if "/compile/" not in event or self.paused:
             return
         name = _bare(str(extra.get("fun_name", "?")))
         pending = self._pending
@@ -146,7 +148,7 @@ class PlainJits:
 
     def explain(self, text: str) -> None:
         """Take in an explanation of JAX's."""
-        if _is_ours():
+        if self.paused or _is_ours():
             return
         miss = parse(text)
         if miss is None:

@@ -55,6 +55,8 @@ class Waits:
         self.by_line: dict[tuple[Line, str], Waiting] = {}
         # What cannot be watched in this JAX.
         self.missing: list[str] = []
+        # While we ourselves wait for something.
+        self.paused = False
         self._compiled = compiled
         self._here = _Here()
         self._lock = threading.Lock()
@@ -112,8 +114,11 @@ class Waits:
         @ft.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            if here.inside or (
-                only is not None and not (args and isinstance(args[0], only))
+            if (
+                here.inside
+                or self.paused
+                or only is not None
+                and not (args and isinstance(args[0], only))
             ):
                 return function(*args, **kwargs)
             here.inside = True

@@ -1,11 +1,12 @@
 """Watching a program: what it traces, compiles and waits for."""
 
+import collections
 import dataclasses
 import functools as ft
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, TYPE_CHECKING
+from typing import Any, NamedTuple, TYPE_CHECKING
 
 from ._plain import PlainJits
 from ._sites import Line, user_line
@@ -21,6 +22,20 @@ _INSPECTED = 2
 _SNAPSHOTS = 8
 
 
+class Deviation(NamedTuple):
+    """How a leaf of a result differs between jitted and eager."""
+
+    path: str
+    # Largest difference, and largest value of the eager result, both finite.
+    absolute: float
+    scale: float
+    # Of the dtype: the distance from 1 to the next number.
+    eps: float
+    ulps: int
+    # NaNs and infinities in one of the two alone.
+    not_finite: int
+
+
 @dataclasses.dataclass
 class Seen:
     """A trace of ours, and what was found out about it."""
@@ -28,11 +43,9 @@ class Seen:
     trace: "Trace"
     # The line of the program that led to it.
     site: Line | None
-    # Texts and numbers alone; see `inspect_jaxpr` and `compare_eager`.
+    # Texts and numbers alone; see `inspect_jaxpr`.
     inspection: Any = None
-    comparison: Any = None
-    # Why there is no comparison, if one was asked for.
-    not_compared: str = ""
+    deviations: list[Deviation] | None = None
 
 
 class Watch:
@@ -50,17 +63,21 @@ class Watch:
         self.numerics = numerics
         self.started = time.time()
         self.seconds = 0.0
+        # By number of the trace, in the order in which they ended.
         self.seen: dict[int, Seen] = {}
         self.plain = PlainJits()
         self.waits = Waits(lambda: self.plain.seconds)
+        # By number of the function: what it had read from around it, trace by trace.
+        self.snapshots: dict[int, collections.deque[tuple[Trace, Any]]] = {}
+        # What could not be watched, in words.
+        self.notes: list[str] = []
+        # Called with each trace of ours, once it is complete.
+        self.on_trace: Callable[[Seen], None] | None = None
         self.watches_jax = False
         self.watches_ours = False
-        # Spent on looking into traces: not the program's own time.
-        self.own_seconds = 0.0
-        # Weakly, by function: what it read from around it at each trace.
-        self.snapshots: list[tuple[Trace, Any]] = []
         self._sources: dict[int, Any] = {}
-        self._inspected: dict[Any, int] = {}
+        self._inspected: collections.Counter[Any] = collections.Counter()
+        self._paused = False
 
     def jax_imported(self) -> None:
         """JAX is there: to be called once it has been imported."""
@@ -93,51 +110,103 @@ class Watch:
     # --- called back by `_record` ---
 
     def _before(self, trace: "Trace", source: Any) -> None:
-        if source is not None:
+        if source is not None and not self._paused:
             self._sources[trace.number] = weakref.ref(source)
 
     def _after(self, trace: "Trace") -> None:
-        # Once for each stage, of what is compiled ahead of time.
-        if trace.number not in self.seen:
-            self.seen[trace.number] = Seen(trace, user_line())
-            source = self._sources.pop(trace.number, None)
-            if source is not None and not trace.failed:
-                # Now, not before: what the trace itself has changed is no news.
-                self._remember(trace, source())
+        # Comes once for each stage, of what is compiled ahead of time.
+        if self._paused or trace.number in self.seen:
+            return
+        seen = self.seen[trace.number] = Seen(trace, user_line())
+        source = self._sources.pop(trace.number, None)
+        if source is not None and not trace.failed:
+            # Now, not before: what the trace itself has changed is no news.
+            self._guarded(trace, ft.partial(self._remember, trace, source()))
+        if self.on_trace is not None:
+            self.on_trace(seen)
 
     def _remember(self, trace: "Trace", source: Any) -> None:
-        from eqx_fastjit.insight._captures import snapshot
+        from eqx_fastjit.insight import snapshot
 
-        if source is None:
-            return
-        number = trace.function.number
-        own = [
-            i for i, (t, _) in enumerate(self.snapshots) if t.function.number == number
-        ]
-        if len(own) >= _SNAPSHOTS:
-            del self.snapshots[own[0]]
-        self.snapshots.append((trace, snapshot(source)))
+        if source is not None:
+            kept = self.snapshots.setdefault(
+                trace.function.number, collections.deque(maxlen=_SNAPSHOTS)
+            )
+            kept.append((trace, snapshot(source)))
 
     def _called(self, trace: "Trace", jitted: Any, arrays: list[Any]) -> None:
         seen = self.seen.get(trace.number)
         if seen is None or trace.inside is not None or not trace.retraced:
             return
         key = trace.function.key()
-        done = self._inspected.get(key, 0)
-        if done >= _INSPECTED:
-            return
-        self._inspected[key] = done + 1
-        start = time.perf_counter()
-        self._guarded(ft.partial(self._inspect, seen, jitted, arrays))
-        if self.numerics and done == 0:
-            self._guarded(ft.partial(self._compare, seen, jitted, arrays))
-        self.own_seconds += time.perf_counter() - start
+        self._inspected[key] += 1
+        if self._inspected[key] <= _INSPECTED:
+            self._guarded(trace, ft.partial(self._inspect, seen, jitted, arrays))
+        if self.numerics and self._inspected[key] == 1:
+            self._guarded(trace, ft.partial(self._compare, seen, jitted, arrays))
 
-    def _guarded(self, look: Callable[[], None]) -> None:
-        """The program must not fail because of what we look for."""
+    def _guarded(self, trace: "Trace", look: Callable[[], None]) -> None:
+        """Have a look; the program must neither fail because of it nor be blamed."""
+        was_paused = self._paused
+        self._pause(True)
         try:
             look()
         except Exception as e:
-            if self.debug:
-                raise
-            self.failures.append(f"{type(e).__name__}: {e}")
+            name = trace.function.qualname
+            self.notes.append(
+                f"Could not look into {name}: {type(e).__name__}: {str(e)[:200]}"
+            )
+        finally:
+            self._pause(was_paused)
+
+    def _pause(self, paused: bool) -> None:
+        self._paused = self.plain.paused = self.waits.paused = paused
+
+    def _inspect(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
+        pass
+
+    def _compare(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
+        import jax
+
+        if any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays):
+            name = seen.trace.function.qualname
+            self.notes.append(f"{name} was not compared: its arguments are donated.")
+            return
+        results = []
+        for function in (jitted, jitted.__wrapped__):
+            tree, node = function(*arrays)
+            results.append(node.info.structure.rebuild(jax.tree.leaves(tree)))
+        seen.deviations = deviations(*results)
+
+
+def deviations(jitted: Any, eager: Any) -> list[Deviation]:
+    """Where two results of one function differ, leaf by leaf."""
+    import jax
+    import jax.numpy as jnp
+    import jax.tree_util as jtu
+    import numpy as np
+
+    from eqx_fastjit.insight._numerics import compare
+
+    leaves = {
+        f"result{jtu.keystr(path)}": x
+        for path, x in jtu.tree_flatten_with_path(eager)[0]
+    }
+    out = []
+    for found in compare("", jitted, eager).leaves:
+        x = leaves[found.path]
+        if found.ulps is None or not isinstance(x, jax.Array | np.ndarray):
+            continue
+        values = np.abs(np.asarray(x, dtype=np.complex128))
+        values = values[np.isfinite(values)]
+        out.append(
+            Deviation(
+                found.path,
+                found.absolute or 0.0,
+                float(values.max(initial=0)),
+                float(jnp.finfo(x.dtype).eps),
+                found.ulps,
+                found.nan_mismatches + found.inf_mismatches,
+            )
+        )
+    return out
