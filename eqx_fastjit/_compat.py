@@ -207,24 +207,6 @@ def silence_equinox_callback_log() -> None:
         logger.addFilter(_QuietEquinoxErrors())
 
 
-# --- doctor --------------------------------------------------------------------------
-
-# Where JAX says why it traced or compiled, under `jax_explain_cache_misses`.
-EXPLAINING_LOGGERS = ("jax._src.interpreters.partial_eval", "jax._src.compiler")
-
-
-def array_type() -> Any:
-    """The class of JAX's arrays, if reading a value goes through its `_value`.
-
-    `None` if that is not so.
-    """
-    try:
-        cls = resolve("jax._src.array:ArrayImpl")
-    except MissingPrivateName:
-        return None
-    return cls if isinstance(vars(cls).get("_value"), property) else None
-
-
 # --- insight -------------------------------------------------------------------------
 
 

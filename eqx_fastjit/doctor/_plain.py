@@ -80,8 +80,6 @@ class PlainJits:
         """Begin, in a process that has imported JAX."""
         import jax
 
-        from eqx_fastjit import _compat
-
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
         jax.monitoring.register_event_listener(self._on_event)
         name = "jax_explain_cache_misses"
@@ -91,7 +89,9 @@ class PlainJits:
             jax.config.update(name, True)
         except AttributeError:
             return
-        self._loggers = [logging.getLogger(n) for n in _compat.EXPLAINING_LOGGERS]
+        # Which of them explains is JAX's business.
+        names = [n for n in logging.root.manager.loggerDict if n.startswith("jax.")]
+        self._loggers = [logging.getLogger(name) for name in names]
         for logger in self._loggers:
             logger.addFilter(self._filter)
         self.explained = True

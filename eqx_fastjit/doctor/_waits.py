@@ -16,6 +16,21 @@ from typing import Any
 from ._sites import Line, user_line
 
 
+# What reads the value of an array, or waits for it.
+_METHODS = {
+    "__array__": "np.asarray()",
+    "__bool__": "bool()",
+    "__complex__": "complex()",
+    "__float__": "float()",
+    "__format__": "format()",
+    "__index__": "an index",
+    "__int__": "int()",
+    "__repr__": "repr()",
+    "__str__": "str()",
+    "block_until_ready": ".block_until_ready()",
+    "item": ".item()",
+    "tolist": ".tolist()",
+}
 # A shorter wait is none: the device was done, and the value was copied.
 _SHORTEST = 50e-6
 
@@ -67,17 +82,12 @@ class Waits:
         import jax
         import numpy as np
 
-        from eqx_fastjit import _compat
-
-        array_type = _compat.array_type()
-        if array_type is None:
+        for cls in jax.Array.__subclasses__():
+            for name, what in _METHODS.items():
+                if callable(vars(cls).get(name)):
+                    self._replace(cls, name, self._timed(vars(cls)[name], what))
+        if not self._undo:
             self.missing.append("waits for values (float(x), x.item(), print(x))")
-        else:
-            value = vars(array_type)["_value"]
-            timed = property(self._timed(value.fget, "float(), print() or the like"))
-            self._replace(array_type, "_value", timed)
-            for name in ("block_until_ready", "item"):
-                self._wrap(array_type, name, f".{name}()")
         for name in ("block_until_ready", "device_get"):
             self._wrap(jax, name, f"jax.{name}()")
         # NumPy reads the memory of an array on the host without any call of ours.
@@ -91,19 +101,11 @@ class Waits:
         self._undo.clear()
 
     def _wrap(self, owner: Any, name: str, what: str, only: type | None = None) -> None:
-        function = getattr(owner, name, None)
-        if function is None:
-            self.missing.append(f"waits by {what}")
-            return
-        self._replace(owner, name, self._timed(function, what, only))
+        self._replace(owner, name, self._timed(getattr(owner, name), what, only))
 
     def _replace(self, owner: Any, name: str, new: Any) -> None:
         old = vars(owner)[name]
-        try:
-            setattr(owner, name, new)
-        except (AttributeError, TypeError):
-            self.missing.append(f"waits by {name}")
-            return
+        setattr(owner, name, new)
         self._undo.append(lambda: setattr(owner, name, old))
 
     def _timed(
@@ -111,7 +113,6 @@ class Waits:
     ) -> Callable[..., Any]:
         here, clock = self._here, time.perf_counter
 
-        @ft.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             if (
@@ -131,6 +132,11 @@ class Waits:
                 if end - start >= _SHORTEST:
                     self._note(start, end, what)
 
+        for name in ft.WRAPPER_ASSIGNMENTS:
+            try:  # what nanobind makes has odd names
+                setattr(timed, name, getattr(function, name))
+            except (AttributeError, TypeError):
+                pass
         return timed
 
     def _note(self, start: float, end: float, what: str) -> None:

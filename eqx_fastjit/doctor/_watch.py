@@ -82,8 +82,12 @@ class Watch:
     def jax_imported(self) -> None:
         """JAX is there: to be called once it has been imported."""
         self.watches_jax = True
-        self.plain.start()
-        self.waits.start()
+        for part in (self.plain, self.waits):
+            try:
+                part.start()
+            except Exception as e:  # an unknown JAX: the program must go on
+                what = type(part).__name__
+                self.notes.append(f"{what} could not be watched: {e}")
 
     def equinox_imported(self) -> None:
         """Equinox is there, and our `filter_jit` in its place."""
@@ -106,6 +110,8 @@ class Watch:
             _record.before.remove(self._before)
             _record.after.remove(self._after)
             _record.called.remove(self._called)
+        # What JAX has registered stays so.
+        self._pause(True)
 
     # --- called back by `_record` ---
 
