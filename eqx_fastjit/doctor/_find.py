@@ -52,9 +52,10 @@ _WAIT_SECONDS = 0.3
 _WAIT_SHARE = 0.1
 
 # Of the seconds that the program ran: a quarter is high, a twentieth medium. Or that
-# many seconds, in a program that runs for long.
+# many seconds, in a program that runs for long. In a short one, up to a second is low.
 _HIGH = 0.25, 30.0
 _MEDIUM = 0.05, 3.0
+_LOW = 1.0
 
 
 class Cause(NamedTuple):
@@ -124,6 +125,8 @@ def _importance(finding: Finding) -> Any:
 
 
 def _severity(seconds: float, total: float) -> str:
+    if seconds <= _LOW:
+        return "low"
     for name, (share, limit) in (("high", _HIGH), ("medium", _MEDIUM)):
         if seconds >= limit or (total > 0 and seconds / total >= share):
             return name
@@ -341,10 +344,9 @@ def _stale(watch: Watch) -> Iterator[Finding]:
     # By what is read where: several traces of a function tell the same.
     found: dict[Any, tuple[Any, Any, set[int]]] = {}
     for kept in watch.snapshots.values():
-        for i, (trace, snapshot) in enumerate(reversed(kept)):
+        for trace, snapshot in reversed(kept):
             for change in changed(snapshot):
-                # A container that later traces have appended to is a log of theirs.
-                if i > 0 and change.new.endswith("changed"):
+                if change.name in watch.written:
                     continue
                 key = (change.file, change.line, change.name)
                 found.setdefault(key, (trace, change, set()))[2].add(trace.number)

@@ -6,6 +6,7 @@ function, the call, the seconds, and the cause by argument; not the paths of lea
 inside of an argument's pytree, no values, and no jaxpr.
 """
 
+import ast
 import dataclasses
 import logging
 import re
@@ -217,8 +218,7 @@ def parse(text: str) -> Miss | None:
         return Miss(name, place, kind, _argument(path), _static(old), _static(new))
     if (found := _TYPES.search(text)) is not None:
         path, new, old = found.groups()
-        new, old = _type(new), _type(old)
-        return Miss(name, place, _kind(old, new), path, " ".join(old), " ".join(new))
+        return Miss(name, place, *_kind(path, _type(old), _type(new)))
     if "context doesn't match" in text:
         return Miss(name, place, "config-churn")
     return Miss(name, place, "other")
@@ -235,10 +235,15 @@ def _argument(path: str) -> str:
 
 
 def _static(text: str) -> str:
+    """A static as `describe_static` has it, with the type of a number."""
     found = _STATIC.search(text)
-    if found is None:
-        return ""
-    return found[1] if _SHORT.fullmatch(found[1]) else "another value"
+    if found is None or not _SHORT.fullmatch(found[1]):
+        return "another value"
+    try:
+        value = ast.literal_eval(found[1])
+    except (ValueError, SyntaxError):
+        return "another value"
+    return f"{value!r} ({type(value).__name__})"
 
 
 def _type(text: str) -> tuple[str, str, str]:
@@ -246,11 +251,14 @@ def _type(text: str) -> tuple[str, str, str]:
     found = re.match(r"(?:key<\w+>|[A-Za-z]\w*)(\[[^\]]*\])?", text)
     shape = (found and found[1]) or ""
     dtype = text[: len(found[0]) - len(shape)] if found else text
-    return dtype, shape, "weakly typed" if "weak_type=True" in text else ""
+    return dtype, shape or "[]", "weak" if "weak_type=True" in text else ""
 
 
-def _kind(old: tuple[str, str, str], new: tuple[str, str, str]) -> str:
+def _kind(
+    path: str, old: tuple[str, str, str], new: tuple[str, str, str]
+) -> tuple[str, str, str, str]:
+    """The kind of what differs, with the path and the two texts."""
     for i, kind in enumerate(("dtype-churn", "shape-churn", "weak-type")):
         if old[i] != new[i]:
-            return kind
-    return "sharding-churn"
+            return kind, path, old[i] or "strong", new[i] or "strong"
+    return "sharding-churn", path, "", ""

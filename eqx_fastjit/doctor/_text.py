@@ -73,8 +73,9 @@ def _plain_lines(report: Report) -> Iterator[str]:
         if source := _source(f):
             yield f"    > {source}"
         for text in (f.message, f"Fix: {f.fix}"):
-            yield from textwrap.wrap(text, 84, initial_indent="  ",
-                                     subsequent_indent="  ")
+            yield from textwrap.wrap(
+                text, 84, initial_indent="  ", subsequent_indent="  "
+            )
     if report.functions:
         yield ""
         yield from _plain_table(report.functions)

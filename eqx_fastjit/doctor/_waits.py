@@ -118,8 +118,7 @@ class Waits:
             if (
                 here.inside
                 or self.paused
-                or only is not None
-                and not (args and isinstance(args[0], only))
+                or (only is not None and not (args and isinstance(args[0], only)))
             ):
                 return function(*args, **kwargs)
             here.inside = True

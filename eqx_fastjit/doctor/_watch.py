@@ -69,13 +69,16 @@ class Watch:
         self.waits = Waits(lambda: self.plain.seconds)
         # By number of the function: what it had read from around it, trace by trace.
         self.snapshots: dict[int, collections.deque[tuple[Trace, Any]]] = {}
+        # Names that a trace itself writes to, such as a count of traces.
+        self.written: set[str] = set()
         # What could not be watched, in words.
         self.notes: list[str] = []
         # Called with each trace of ours, once it is complete.
         self.on_trace: Callable[[Seen], None] | None = None
         self.watches_jax = False
         self.watches_ours = False
-        self._sources: dict[int, Any] = {}
+        # By number of a trace that has begun: its function, weakly, and what that read.
+        self._begun: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self._inspected: collections.Counter[Any] = collections.Counter()
         self._paused = False
 
@@ -117,28 +120,36 @@ class Watch:
 
     def _before(self, trace: "Trace", source: Any) -> None:
         if source is not None and not self._paused:
-            self._sources[trace.number] = weakref.ref(source)
+            self._guarded(trace, ft.partial(self._look_before, trace, source))
+
+    def _look_before(self, trace: "Trace", source: Any) -> None:
+        from eqx_fastjit.insight import snapshot
+
+        self._begun[trace.number] = weakref.ref(source), snapshot(source)
 
     def _after(self, trace: "Trace") -> None:
         # Comes once for each stage, of what is compiled ahead of time.
         if self._paused or trace.number in self.seen:
             return
         seen = self.seen[trace.number] = Seen(trace, user_line())
-        source = self._sources.pop(trace.number, None)
-        if source is not None and not trace.failed:
-            # Now, not before: what the trace itself has changed is no news.
-            self._guarded(trace, ft.partial(self._remember, trace, source()))
+        begun = self._begun.pop(trace.number, None)
+        if begun is not None and not trace.failed:
+            self._guarded(trace, ft.partial(self._look_after, trace, *begun))
         if self.on_trace is not None:
             self.on_trace(seen)
 
-    def _remember(self, trace: "Trace", source: Any) -> None:
-        from eqx_fastjit.insight import snapshot
+    def _look_after(
+        self, trace: "Trace", source: weakref.ref[Any], earlier: Any
+    ) -> None:
+        from eqx_fastjit.insight import changed, snapshot
 
-        if source is not None:
-            kept = self.snapshots.setdefault(
-                trace.function.number, collections.deque(maxlen=_SNAPSHOTS)
-            )
-            kept.append((trace, snapshot(source)))
+        if (function := source()) is None:
+            return
+        self.written.update(change.name for change in changed(earlier))
+        kept = self.snapshots.setdefault(
+            trace.function.number, collections.deque(maxlen=_SNAPSHOTS)
+        )
+        kept.append((trace, snapshot(function)))
 
     def _called(self, trace: "Trace", jitted: Any, arrays: list[Any]) -> None:
         seen = self.seen.get(trace.number)
