@@ -400,8 +400,10 @@ def _numerics(seen: list[Seen]) -> Iterator[Finding]:
 
 def _is_wrong(d: Deviation) -> bool:
     # Fusion and reordering cost a few, sometimes many, units in the last place. What
-    # takes half of the digits of the largest value is more than that.
-    return d.not_finite > 0 or d.absolute > d.eps**0.5 * d.scale
+    # takes half of the digits of the leaf's largest value is more than that, unless it
+    # is within the rounding of larger values that it may come from.
+    limit = max(d.eps**0.5 * d.scale, d.eps * d.largest)
+    return d.not_finite > 0 or d.absolute > limit
 
 
 # --- waiting -------------------------------------------------------------------------
@@ -429,8 +431,8 @@ def _blocking(waits: Any, total: float) -> Iterator[Finding]:
             seconds=lost,
             count=count,
             message=f"Python waited for the device here {count} times ({what}), "
-            f"{waited:.2f} s altogether; of that it could have worked on for {lost:.2f} "
-            "s at most",
+            f"{waited:.2f} s altogether; for {lost:.2f} s of that, at most, it could "
+            "have worked on",
             fix="Do not read results in each step: keep them as arrays, and read them "
             "every so many steps, or one step late. A function with host callbacks "
             "(`eqx.error_if`, `jax.debug.print`) waits in each call.",

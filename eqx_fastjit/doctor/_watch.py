@@ -29,6 +29,8 @@ class Deviation(NamedTuple):
     # Largest difference, and largest value of the eager result, both finite.
     absolute: float
     scale: float
+    # The largest value of all leaves, at least 1.
+    largest: float
     # Of the dtype: the distance from 1 to the next number.
     eps: float
     ulps: int
@@ -198,10 +200,8 @@ class Watch:
 
 def deviations(jitted: Any, eager: Any) -> list[Deviation]:
     """Where two results of one function differ, leaf by leaf."""
-    import jax
     import jax.numpy as jnp
     import jax.tree_util as jtu
-    import numpy as np
 
     from eqx_fastjit.insight._numerics import compare
 
@@ -209,21 +209,31 @@ def deviations(jitted: Any, eager: Any) -> list[Deviation]:
         f"result{jtu.keystr(path)}": x
         for path, x in jtu.tree_flatten_with_path(eager)[0]
     }
-    out = []
-    for found in compare("", jitted, eager).leaves:
-        x = leaves[found.path]
-        if found.ulps is None or not isinstance(x, jax.Array | np.ndarray):
-            continue
-        values = np.abs(np.asarray(x, dtype=np.complex128))
-        values = values[np.isfinite(values)]
-        out.append(
-            Deviation(
-                found.path,
-                found.absolute or 0.0,
-                float(values.max(initial=0)),
-                float(jnp.finfo(x.dtype).eps),
-                found.ulps,
-                found.nan_mismatches + found.inf_mismatches,
-            )
+    scales = {path: _scale(x) for path, x in leaves.items()}
+    largest = max([1.0, *scales.values()])
+    return [
+        Deviation(
+            found.path,
+            found.absolute or 0.0,
+            scales[found.path],
+            largest,
+            float(jnp.finfo(leaves[found.path].dtype).eps),
+            found.ulps,
+            found.nan_mismatches + found.inf_mismatches,
         )
-    return out
+        for found in compare("", jitted, eager).leaves
+        if found.ulps is not None  # floating-point numbers
+    ]
+
+
+def _scale(x: Any) -> float:
+    """The largest finite value of a leaf; 0 if it is no array of numbers."""
+    import jax
+    import numpy as np
+
+    if not isinstance(x, jax.Array | np.ndarray | np.generic):
+        return 0.0
+    if not jax.numpy.issubdtype(x.dtype, np.inexact):
+        return 0.0
+    values = np.abs(np.asarray(x).astype(np.complex128))
+    return float(values[np.isfinite(values)].max(initial=0))

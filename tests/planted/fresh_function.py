@@ -5,5 +5,5 @@ import jax.numpy as jnp
 
 
 x = jnp.ones(2)
-for i in range(6):
+for _ in range(6):
     x = eqx.filter_jit(lambda y: y * 0.5)(x)

@@ -19,5 +19,5 @@ for rate in (0.1, 0.2, 0.3):
     for _ in range(3):
         x = step(x)
 
-for i in range(6):
+for _ in range(6):
     eqx.filter_jit(eqx.nn.Linear(2, 2, key=jax.random.key(0)))(x)
