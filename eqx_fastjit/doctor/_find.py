@@ -265,7 +265,7 @@ def _churn_message(group: list[Cause], leaf: str) -> str:
     if not steps:
         return text
     values = list(dict.fromkeys([steps[0].old, *[c.new for c in steps]]))
-    shown = " -> ".join(values[:5]) + " -> ..." * (len(values) > 5)
+    shown = " -> ".join(values[:5]) + " and so on" * (len(values) > 5)
     what = {"shape-churn": "shape ", "dtype-churn": "dtype "}.get(first.kind, "")
     if first.kind == "weak-type" and values[0] in ("True", "False"):
         shown = "weakly typed " + shown
