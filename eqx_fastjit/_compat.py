@@ -262,11 +262,15 @@ def filter_jit_options(wrapper: Any) -> tuple[Any, str] | None:
 
     `None` if it is something else.
     """
+    if not isinstance(wrapper, eqx.Module):  # quick, and nearly always enough
+        return None
     try:
-        if not isinstance(wrapper, resolve("equinox._jit:_JitWrapper")):
+        wrapper_type: Any = resolve("equinox._jit:_JitWrapper")
+        if type(wrapper) is not wrapper_type:
             return None
-        flags = wrapper.donate_first, wrapper.donate_rest
+        flags = tuple(getattr(wrapper, f"donate_{x}") for x in ("first", "rest"))
+        fun = getattr(wrapper, "__wrapped__")  # noqa: B009
     except (MissingPrivateName, AttributeError):
         return None
     donate = {(True, True): "all", (False, True): "all-except-first"}
-    return wrapper.__wrapped__, donate.get(flags, "none")
+    return fun, donate.get(flags, "none")
