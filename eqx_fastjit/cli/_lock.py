@@ -118,7 +118,8 @@ def _write(program: Any, path: str, shown: str) -> int:
     recorder = Recorder(_folder(program))
     code = run_watched(program, recorder)
     signatures = recorder.signatures()
-    text = f"{_count(len(recorder.seen))} of {len(signatures)} functions"
+    n = len(signatures)
+    text = f"{_count(len(recorder.seen))} of {n} function{'s' * (n != 1)}"
     if code != 0:
         _say(f"saw {text}; not written, as the program ended with exit code {code}")
         return code
@@ -156,7 +157,7 @@ def _check(program: Any, path: str, shown: str) -> int:
 
 
 class _Precompiling:
-    """Ticks signatures off as they are compiled, and ends the program after the last."""
+    """Ticks signatures off as they are compiled; ends the program after the last."""
 
     def __init__(self, todo: set[tuple[str, str]], advance: Callable[[str], None]):
         self.todo = set(todo)
@@ -166,7 +167,7 @@ class _Precompiling:
         self.compiled = 0
         self.has_cache = True
 
-    def jax_imported(self) -> None:
+    def on_jax(self) -> None:
         import jax
 
         jax.monitoring.register_event_listener(self._on_event)
@@ -212,8 +213,7 @@ def _precompile(program: Any, path: str, shown: str, cache_dir: str | None) -> i
     _set_cache(cache_dir)
     with _progress(len(todo)) as advance:
         precompiling = _Precompiling(todo, advance)
-        recorder = Recorder(_folder(program), precompiling)
-        recorder.jax_imported = precompiling.jax_imported
+        recorder = Recorder(_folder(program), precompiling, precompiling.on_jax)
         code = run_watched(program, recorder)
     if not precompiling.has_cache:
         raise CommandError(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ._plain import Compile
 from ._report import Bar, Finding, FunctionRow, Report
-from ._sites import Line
+from ._sites import is_library, Line
 from ._waits import Waiting
 from ._watch import Deviation, Seen, Watch
 
@@ -44,6 +44,16 @@ _NUMBER_TYPES = ("(int)", "(float)", "(complex)")
 # Below this a person does not ask why it takes so long, and large models take it on any
 # machine. Seconds; `--slow` sets another.
 SLOW = 30.0
+
+# A dozen layers in a Python loop compile well enough, and fewer equations in no time. A
+# loop that is a small part of the function is not what makes it slow.
+_TURNS = 20
+_LOOP_EQUATIONS = 300
+_LOOP_SHARE = 0.3
+# A block called for each of a dozen layers, by hand, is no fault.
+_CALL_SITES = 16
+# Bytes. A table of positions or of filters may well be a constant; a data set may not.
+_LARGE_CONSTANT = 4 << 20
 
 # Waiting once for the result, or at the end of each epoch, is no loop.
 _WAITS = 10
@@ -96,6 +106,7 @@ def make_report(
     findings = [
         *_churn(causes, watch.seconds),
         *_slow_first_calls(ours, plain, slow, watch.seconds),
+        *_traced(seen, watch.seconds),
         *_stale(watch),
         *_numerics(seen),
         *_blocking(watch.waits.by_line.values(), watch.seconds),
@@ -330,6 +341,103 @@ def _slow(
         message=f"the first call, at {site or '?'}, spent {trace:.2f} s tracing, "
         f"{lower:.2f} s lowering and {compile:.2f} s in XLA's compiler",
         fix=fix,
+    )
+
+
+# --- what is in the traces -----------------------------------------------------------
+
+
+def _traced(seen: list[Seen], total: float) -> Iterator[Finding]:
+    # Of the same function each trace tells the same: the one that cost most counts.
+    best: dict[Any, Finding] = {}
+    for s in seen:
+        if s.inspection is None:
+            continue
+        for finding in _in_trace(s, s.inspection, total):
+            key = (finding.kind, finding.file, finding.line, finding.leaf)
+            other = best.get(key)
+            if other is None or (finding.seconds or 0) > (other.seconds or 0):
+                best[key] = finding
+    yield from best.values()
+
+
+def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
+    name = s.trace.function.qualname
+    compiling = s.trace.trace + s.trace.lower + s.trace.compile
+    loops = [x for x in inspection.loops if _is_unrolled(x, inspection.equations)]
+    for loop in loops:
+        saved = loop.equations - loop.scan_equations
+        seconds = compiling * saved / inspection.equations
+        yield Finding(
+            kind="unrolled-loop",
+            severity=_severity(seconds, total),
+            function=name,
+            file=loop.file,
+            line=loop.line,
+            leaf="",
+            seconds=seconds,
+            count=loop.turns,
+            message=f"a Python loop of {loop.turns} turns is {loop.equations} of the "
+            f"{inspection.equations} equations of {name}; a scan would leave about "
+            f"{loop.scan_equations}. Its share of the compilation is estimated",
+            fix="Write it as `jax.lax.scan` or `jax.lax.fori_loop`, with the layers or "
+            "steps stacked: it is compiled once then.",
+        )
+    for x in inspection.inlined:
+        if not loops and _is_inlined(x, inspection.equations):
+            saved = x.equations * (x.calls - 1) / x.calls
+            seconds = compiling * saved / inspection.equations
+            yield Finding(
+                kind="inlined-function",
+                severity=_severity(seconds, total),
+                function=x.name,
+                file=x.file,
+                line=x.line,
+                leaf="",
+                seconds=seconds,
+                count=x.calls,
+                message=f"{x.name} is called from {x.call_sites} places in {name}, and "
+                f"inlined at each: {x.equations} of {inspection.equations} equations. "
+                "Its share of the compilation is estimated",
+                fix="Stack what it is called with, and call it once: under `jax.vmap` "
+                "if the calls are independent, in `jax.lax.scan` if one needs the "
+                "other.",
+            )
+    for x in inspection.constants:
+        if x.bytes >= _LARGE_CONSTANT:
+            shape = ",".join(map(str, x.shape))
+            yield Finding(
+                kind="large-constant",
+                severity="medium",
+                function=name,
+                file=x.file,
+                line=x.line,
+                leaf=f"{x.dtype}[{shape}]",
+                seconds=None,
+                count=1,
+                message=f"{name} captured an array of {x.bytes / 2**20:.1f} MiB "
+                f"({x.dtype}[{shape}]), used first here: it is a part of the program, "
+                "copied into each one that is compiled",
+                fix="Pass it as an argument, or keep it in a field of a Module that is "
+                "one.",
+            )
+
+
+def _is_unrolled(loop: Any, equations: int) -> bool:
+    return (
+        loop.turns >= _TURNS
+        and loop.equations >= max(_LOOP_EQUATIONS, _LOOP_SHARE * equations)
+        # Without that there is no `scan`.
+        and loop.uniform
+        and not is_library(loop.file)
+    )
+
+
+def _is_inlined(x: Any, equations: int) -> bool:
+    return (
+        x.call_sites >= _CALL_SITES
+        and x.equations >= max(_LOOP_EQUATIONS, _LOOP_SHARE * equations)
+        and not is_library(x.file)
     )
 
 

@@ -77,27 +77,32 @@ def _array(facets: dict[str, str]) -> str:
 
 
 class Recorder:
-    """Collects the signatures of all calls that are traced, but for those inside others.
+    """Collects the signatures of calls that are traced, but for those inside others.
 
     **Arguments:**
 
     - `folder`: of the script; files in it are named relative to it.
     - `on_signature`: called with function, signature and trace for each call.
+    - `on_jax`: called once JAX has been imported.
     """
 
     def __init__(
         self,
         folder: str,
         on_signature: Callable[[str, Signature, "Trace"], None] | None = None,
+        on_jax: Callable[[], None] | None = None,
     ):
         self.folder = folder
         self.on_signature = on_signature
+        self.on_jax = on_jax
         # With the call's line, where it was first seen.
         self.seen: dict[tuple[str, str], tuple[Signature, str]] = {}
         self.watches_ours = False
 
     def jax_imported(self) -> None:
-        """JAX is there; nothing to do."""
+        """JAX is there."""
+        if self.on_jax is not None:
+            self.on_jax()
 
     def equinox_imported(self) -> None:
         """Equinox is there, and our `filter_jit` in its place."""
@@ -131,7 +136,7 @@ class Recorder:
         return f"{self._relative(place.file)}:{trace.function.qualname}"
 
     def _relative(self, file: str) -> str:
-        # The innermost folder that it lies in; the libraries' are often in the script's.
+        # The innermost folder that it lies in: an environment may be in the script's.
         folders = [sysconfig.get_path(n) for n in ("purelib", "platlib", "stdlib")]
         folders += [self.folder, *filter(os.path.isabs, sys.path)]
         file = os.path.abspath(file)
@@ -169,13 +174,13 @@ def load(text: str) -> Signatures:
     if schema != SCHEMA:
         raise LockError(f"expected schema {SCHEMA}, found {schema!r}")
     functions = data.get("functions")
-    if not _is_signatures(functions):
+    if not isinstance(functions, dict) or not _is_signatures(functions):
         raise LockError("expected lists of signatures under 'functions'")
     return functions
 
 
-def _is_signatures(x: Any) -> bool:
-    return isinstance(x, dict) and all(
+def _is_signatures(functions: dict[str, Any]) -> bool:
+    return all(
         isinstance(signatures, list)
         and all(
             isinstance(s, dict)
@@ -186,7 +191,7 @@ def _is_signatures(x: Any) -> bool:
             )
             for s in signatures
         )
-        for signatures in x.values()
+        for signatures in functions.values()
     )
 
 
@@ -199,7 +204,7 @@ def explain_unknown(
         yield f"{name}: not in the file; called at {site}"
         return
     changes = min((list(_changes(old, signature)) for old in known), key=len)
-    yield f"{name}: a new signature in the call at {site}; unlike the nearest known one:"
+    yield f"{name}: a new signature in the call at {site}; unlike the nearest known:"
     yield from changes[:10]
     if len(changes) > 10:
         yield f"    and {len(changes) - 10} more"
