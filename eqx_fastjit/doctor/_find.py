@@ -43,7 +43,7 @@ _NUMBER_TYPES = ("(int)", "(float)", "(complex)")
 
 # Below this a person does not ask why it takes so long, and large models take it on any
 # machine. Seconds; `--slow` sets another.
-SLOW = 30.0
+SLOW = 60.0
 
 # A dozen layers in a Python loop compile well enough, and fewer equations in no time. A
 # loop that is a small part of the function is not what makes it slow.
@@ -157,12 +157,39 @@ def _explained(seen: list[Seen]) -> Iterator[tuple[Seen, Cause | None]]:
     )
     for s in seen:
         trace = s.trace
-        key = trace.function.key()
+        key = _key(trace)
         explanation = None
         if not trace.failed:
             explanation = explain_trace(trace, list(earlier[key]))
             earlier[key].append(trace)
         yield s, None if explanation is None else _cause(s, explanation)
+
+
+def _key(trace: Any) -> Any:
+    """The same for traces of which the one may be blamed for differing from the other.
+
+    All callables of a class are one function to `filter_jit`, but a `Partial` of one
+    function is not meant to be like that of another.
+    """
+    return trace.function.key(), _wrapped_functions(trace)
+
+
+def _wrapped_functions(trace: Any) -> tuple[str, ...]:
+    """The functions inside of a callable that is a pytree, in words."""
+    from eqx_fastjit.insight._differences import FUNCTIONS, is_below
+
+    return tuple(
+        facets["value"]
+        for entry in trace.entries
+        if entry.kind == "static" and is_below(entry.path, trace.function.name)
+        if (facets := dict(entry.facets))["type"] in FUNCTIONS
+    )
+
+
+def _name(trace: Any) -> str:
+    inside = _wrapped_functions(trace)
+    name = trace.function.qualname
+    return f"{name} of {inside[0].partition(' (')[0]}" if inside else name
 
 
 def _cause(s: Seen, explanation: Any) -> Cause:
@@ -175,8 +202,8 @@ def _cause(s: Seen, explanation: Any) -> Cause:
             break
     function = s.trace.function
     return Cause(
-        function.qualname,
-        function.key(),
+        _name(s.trace),
+        _key(s.trace),
         _line(function.place),
         s.site or _line(s.trace.site),
         explanation.kind,
@@ -297,7 +324,7 @@ def _slow_first_calls(
         if cause is None and t.inside is None and not t.failed:
             place = _line(t.function.place) or s.site
             parts = t.trace, t.lower, t.compile
-            yield from _slow(t.function.qualname, place, s.site, parts, slow, total)
+            yield from _slow(_name(t), place, s.site, parts, slow, total)
     for c in plain:
         if c.miss is not None and c.miss.kind == "first-call":
             place = c.miss.place or c.site
@@ -362,7 +389,7 @@ def _traced(seen: list[Seen], total: float) -> Iterator[Finding]:
 
 
 def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
-    name = s.trace.function.qualname
+    name = _name(s.trace)
     compiling = s.trace.trace + s.trace.lower + s.trace.compile
     loops = [x for x in inspection.loops if _is_unrolled(x, inspection.equations)]
     for loop in loops:
@@ -564,12 +591,12 @@ def _rows(
 def _our_rows(ours: list[tuple[Seen, Cause | None]]) -> Iterator[FunctionRow]:
     groups: dict[Any, list[tuple[Seen, Cause | None]]] = collections.defaultdict(list)
     for s, cause in ours:
-        groups[s.trace.function.key()].append((s, cause))
+        groups[_key(s.trace)].append((s, cause))
     for group in groups.values():
         traces = [s.trace for s, _ in group]
         place = traces[0].function.place
         yield FunctionRow(
-            function=traces[0].function.qualname,
+            function=_name(traces[0]),
             file=place and place.file,
             line=place and place.line,
             jit="filter_jit",
@@ -646,7 +673,7 @@ def _bars(
         if t.inside is None:
             parts = t.trace, t.lower, t.compile, t.first_run
             why, site = _our_cause(s, cause), s.site or _line(t.site)
-            name, start = t.function.qualname, t.started - began
+            name, start = _name(t), t.started - began
             bars.append(Bar(name, "filter_jit", start, *parts, why, site))
     for c in plain:
         jit, why = ("jax", "") if c.miss is None else ("jax.jit", c.miss.kind)
