@@ -175,13 +175,14 @@ def _key(trace: Any) -> Any:
 
 
 def _wrapped_functions(trace: Any) -> tuple[str, ...]:
-    """The functions inside of a callable that is a pytree, in words."""
+    """The functions that a `Partial` or the like is of, in words."""
     from eqx_fastjit.insight._differences import FUNCTIONS, is_below
 
+    func = f"{trace.function.name}.func"
     return tuple(
         facets["value"]
         for entry in trace.entries
-        if entry.kind == "static" and is_below(entry.path, trace.function.name)
+        if entry.kind == "static" and (entry.path == func or is_below(entry.path, func))
         if (facets := dict(entry.facets))["type"] in FUNCTIONS
     )
 
