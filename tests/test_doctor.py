@@ -1,4 +1,4 @@
-"""`eqx-fastjit doctor`: planted faults, each with a clean twin; the command; the page."""
+"""`eqx-fastjit doctor`: planted faults with clean twins; the command; the page."""
 
 import html.parser
 import json

@@ -18,7 +18,6 @@ def once(route):
 
 
 SCRIPT = """
-import functools
 import sys
 
 import equinox as eqx
@@ -39,12 +38,10 @@ def step(model, x, n, act=jax.nn.relu):
 
 
 model = eqx.nn.Linear(4, 2, key=jax.random.key(0))
-config = {"b": object(), "a": 1.5}
 del hits[:]
 step(model, jnp.ones((3, 4)), 2, lambda x: x)
 step(model, jnp.ones((2, 4), dtype=jnp.bfloat16), 2)
-print("end", [len(hits)] if "JAX_COMPILATION_CACHE_DIR" in __import__("os").environ
-      else "")
+print("end", len(hits))
 for _ in sys.argv[1:]:
     step(model, jnp.ones((1, 4)), 3)
 """
@@ -78,7 +75,7 @@ def run(args, cwd, command="lock", **env):
 def test_written_then_checked(folder):
     path = folder / "fastjit.lock"
     out = run(["script.py"], folder, PYTHONHASHSEED="1")
-    assert out.returncode == 0 and out.stdout == "end \n", out.stderr
+    assert out.returncode == 0 and out.stdout == "end 0\n", out.stderr
     assert "wrote 2 signatures of 1 function to fastjit.lock" in out.stderr
     text = path.read_text()
     assert str(folder) not in text and "0x" not in text
@@ -104,9 +101,9 @@ def test_written_then_checked(folder):
     assert (moved.parent / "again.lock").read_text() == text
 
     out = run(["--check", "script.py", "more"], moved)
-    assert out.returncode == 1 and out.stdout == "end \n"
-    assert "script.py:step: a new signature in the call at script.py:31" in out.stderr
-    assert "    `x`: float32[3,4] -> float32[1,4]" in out.stderr
+    assert out.returncode == 1 and out.stdout == "end 0\n"
+    assert "script.py:step: a new signature in the call at script.py:29" in out.stderr
+    assert "    `x`: bfloat16[2,4] -> float32[1,4]" in out.stderr
     assert "    `n`: 2 (int) -> 3 (int)" in out.stderr
     assert "3 signatures used, 1 not in fastjit.lock" in out.stderr
 
@@ -124,8 +121,7 @@ def test_precompiled(folder):
     assert out.stdout == ""
     out = run(["script.py"], folder, "run", JAX_COMPILATION_CACHE_DIR="cache")
     # At least the two: operations outside of jit are there as well.
-    count = int(out.stdout.split("[")[1].split("]")[0])
-    assert out.returncode == 0 and count >= 2, out.stderr
+    assert out.returncode == 0 and int(out.stdout.split()[1]) >= 2, out.stderr
 
     lock = folder / "fastjit.lock"
     data = json.loads(lock.read_text())
