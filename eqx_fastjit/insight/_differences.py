@@ -27,7 +27,7 @@ class Difference(NamedTuple):
 
 
 # The kinds of cause, the one that weighs most first, by what differs.
-_KINDS = {
+KINDS = {
     "config": "config-churn",
     "structure": "structure-churn",
     "static": "static-churn",
@@ -140,7 +140,7 @@ def _between(path: str, old: Entry | None, new: Entry | None) -> Iterable[Differ
         if (before["type"], before["value"]) != (after["type"], after["value"]):
             yield Difference(path, "static", _summary(old), _summary(new))
         else:
-            what = "function" if after["type"] in _FUNCTIONS else "object"
+            what = "function" if after["type"] in FUNCTIONS else "object"
             yield Difference(path, what, _summary(old), _summary(new))
     else:
         for name in dict.fromkeys([*before, *after]):
@@ -150,7 +150,7 @@ def _between(path: str, old: Entry | None, new: Entry | None) -> Iterable[Differ
 
 
 # Types of what `lambda`, `def`, `functools.partial` and a method make anew each time.
-_FUNCTIONS = {"function", "method", "functools.partial"}
+FUNCTIONS = {"function", "method", "functools.partial"}
 
 
 def _summary(entry: Entry | None) -> str:
@@ -169,7 +169,7 @@ def _summary(entry: Entry | None) -> str:
 def kind_of(found: list[Difference]) -> str:
     """The kind of cause: that of the difference that weighs most."""
     whats = {d.what for d in found}
-    for what, kind in _KINDS.items():
+    for what, kind in KINDS.items():
         if what in whats:
             return kind
     return "cache-cleared"
