@@ -1,0 +1,52 @@
+"""What an editor knows of `eqx_fastjit.insight`. Checked by pyright, not run."""
+
+from typing import assert_type
+
+import jax
+
+from eqx_fastjit import filter_jit
+from eqx_fastjit.insight import (
+    cache_info,
+    CacheInfo,
+    Difference,
+    explain,
+    Explanation,
+    guard,
+    Ledger,
+    ledger,
+    LedgerRow,
+    RetraceError,
+    Signature,
+    warmup,
+    warmup_all,
+)
+
+
+@filter_jit
+def step(x: jax.Array) -> jax.Array:
+    return x
+
+
+@guard(max_traces=1)
+def guarded(x: jax.Array) -> jax.Array:
+    return step(x)
+
+
+def use(x: jax.Array) -> None:
+    info = cache_info(step)
+    assert_type(info, CacheInfo)
+    assert_type(info.signatures, tuple[Signature, ...])
+    assert_type(info.seconds, float)
+    for explanation in explain(step):
+        assert_type(explanation, Explanation)
+        assert_type(explanation.differences, tuple[Difference, ...])
+    assert_type(ledger(), Ledger)
+    assert_type(ledger().rows, tuple[LedgerRow, ...])
+    assert_type(guarded(x), jax.Array)
+    try:
+        with guard(max_traces=0, max_seconds=1.5):
+            warmup(step, x)
+    except RetraceError:
+        pass
+    warmup_all([(step, (x,)), (step, (), {"x": x})], progress=False)
+    guard(max_traces="1")  # pyright: ignore[reportArgumentType]
