@@ -115,16 +115,15 @@ def test_code_runs_and_prints_what_the_page_says(page, tmp_path):
     blocks = _blocks(page)
     code = [b for b in blocks if b.language == "python"]
     printed = dict(zip(code, _run(page, code, tmp_path), strict=True))
-    checker = doctest.OutputChecker()
+    checker, wrong = doctest.OutputChecker(), []
     for block, after in zip(blocks, [*blocks[1:], None], strict=True):
         if block not in printed:
             continue
         shown = after is not None and after.language == "text" and after.follows
-        wanted = after.source if shown else ""
-        if shown or printed[block]:
-            assert checker.check_output(wanted, printed[block], _ELLIPSIS), (
-                f"{page}:{block.line} prints\n{printed[block]}\nnot\n{wanted}"
-            )
+        wanted, got = after.source if shown else "", printed[block]
+        if not checker.check_output(wanted, got, _ELLIPSIS):
+            wrong.append(f"{page}:{block.line} prints\n{got}\nnot\n{wanted}")
+    assert not wrong, "\n\n".join(wrong)
 
 
 def _commands(page: str) -> list[list[str]]:
