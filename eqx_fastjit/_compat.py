@@ -205,3 +205,68 @@ def silence_equinox_callback_log() -> None:
     logger = logging.getLogger("jax._src.callback")
     if not any(type(f) is _QuietEquinoxErrors for f in logger.filters):
         logger.addFilter(_QuietEquinoxErrors())
+
+
+# --- insight -------------------------------------------------------------------------
+
+
+class Frame(NamedTuple):
+    """A place in a program."""
+
+    file: str
+    line: int
+    function: str
+
+
+def equation_frames(equation: Any) -> list[Frame]:
+    """Where an equation of a jaxpr comes from, innermost frame first.
+
+    Falls back to the one frame that JAX's public summary names.
+    """
+    source_info: Any = getattr(equation, "source_info", None)
+    try:
+        frames = source_info.traceback.frames
+        return [Frame(f.file_name, f.line_num, f.function_name) for f in frames]
+    except AttributeError:
+        pass
+    try:
+        from jax.extend.source_info_util import summarize
+
+        place, _, function = summarize(source_info).partition(" (")
+        file, line, *_ = place.rsplit(":", 2)
+        return [Frame(file, int(line), function.rstrip(")"))]
+    except Exception:
+        return []
+
+
+def name_stack(equation: Any) -> str:
+    """The names and transformations that an equation is under; may be empty."""
+    return str(getattr(getattr(equation, "source_info", None), "name_stack", ""))
+
+
+def jit_options(jitted: Any) -> dict[str, Any] | None:
+    """What `jax.jit` was told of a function's arguments; `None` if that is not known.
+
+    The keys are those of `jax.jit` that say which arguments are static or donated.
+    """
+    info = getattr(jitted, "_jit_info", None)
+    names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+    try:
+        return {name: getattr(info, name) for name in names}
+    except AttributeError:
+        return None
+
+
+def filter_jit_options(wrapper: Any) -> tuple[Any, str] | None:
+    """The function and the `donate` of something that `equinox.filter_jit` made.
+
+    `None` if it is something else.
+    """
+    try:
+        if not isinstance(wrapper, resolve("equinox._jit:_JitWrapper")):
+            return None
+        flags = wrapper.donate_first, wrapper.donate_rest
+    except (MissingPrivateName, AttributeError):
+        return None
+    donate = {(True, True): "all", (False, True): "all-except-first"}
+    return wrapper.__wrapped__, donate.get(flags, "none")

@@ -8,6 +8,7 @@ class is ever called: it may be slow, and it may print what nobody wants in a re
 import dataclasses
 import enum
 import functools
+import inspect
 import os
 import types
 from collections.abc import Iterator
@@ -229,7 +230,11 @@ class Place(NamedTuple):
 
 
 def place_of(fun: Any) -> Place | None:
-    """Where a Python function was defined."""
+    """Where a Python function was defined, or the one that it wraps."""
+    try:
+        fun = inspect.unwrap(fun)
+    except ValueError:  # wraps itself
+        pass
     code = getattr(fun, "__code__", None)
     if not isinstance(code, types.CodeType):
         return None

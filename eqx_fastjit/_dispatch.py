@@ -381,6 +381,9 @@ class JittedFunction:
                     out, fastpath = _compat.call_with_fastpath(program.jitted, arrays)
         finally:
             _record.end(record)
+        if _record.called and (noted := record[0].trace) is not None:
+            for callback in tuple(_record.called):
+                callback(noted, program.jitted, arrays)
         tree, node = out
         info = node.info
         out_arrays = tree if type(tree) is list else jtu.tree_leaves(tree)

@@ -159,6 +159,9 @@ traces: collections.deque[Trace] = collections.deque(maxlen=_KEPT)
 # `Trace` when all is done and its seconds are known. Their exceptions end the call.
 before: list[Callable[[Trace, Any], None]] = []
 after: list[Callable[[Trace], None]] = []
+# Called after that with the `Trace`, the `jax.jit` that was traced and the arrays of the
+# call: of calls only, and not of those that raised. Donated arrays are deleted by then.
+called: list[Callable[[Trace, Any, list[Any]], None]] = []
 
 
 def history(name: str, qualname: str, place: Place | None) -> History:
@@ -262,6 +265,11 @@ def _finish(run: Run, seconds: float, was_tracing: bool) -> None:
         history.compiles += trace.compile > run.known_compile
     for callback in tuple(after):
         callback(trace)
+
+
+def is_busy() -> bool:
+    """Whether a run of a jitted function of ours has begun on this thread."""
+    return _here.run is not None
 
 
 @contextlib.contextmanager

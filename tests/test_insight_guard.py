@@ -1,5 +1,6 @@
 """`guard`, its pytest plugin, and `warmup`."""
 
+import sys
 import threading
 
 import jax
@@ -169,3 +170,20 @@ def test_plugin(pytester, route):
     output = result.stdout.str()
     assert "shape (1,) -> (2,)" in output
     assert "by name only" in output
+
+
+def test_a_call_that_is_not_traced_costs_nothing_more(f):
+    def python_calls():
+        events = []
+        sys.setprofile(lambda frame, event, arg: events.append(event))
+        try:
+            f(x, 1)
+        finally:
+            sys.setprofile(None)
+        return len(events)
+
+    for _ in range(30):
+        f(x, 1)
+    without = python_calls()
+    with guard(max_traces=0, max_seconds=0):
+        assert python_calls() == without

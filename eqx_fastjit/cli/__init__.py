@@ -10,9 +10,10 @@ import sys
 from collections.abc import Sequence
 
 from ._common import CommandError
+from ._script import ProgramParser
 
 
-_COMMANDS = ("bench",)
+_COMMANDS = ("bench", "doctor", "run")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="A drop-in equinox.filter_jit that costs less than jax.jit.",
     )
     parser.add_argument("--version", action="store_true", help="print versions")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", parser_class=ProgramParser
+    )
     for name in _COMMANDS:
         module = importlib.import_module(f"._{name}", __name__)
         module.add_parser(commands).set_defaults(main=module.main)

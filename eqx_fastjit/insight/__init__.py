@@ -3,6 +3,15 @@
 Imported on demand, never by `import eqx_fastjit`.
 """
 
+from ._captures import (
+    Captures as Captures,
+    captures as captures,
+    Change as Change,
+    changed as changed,
+    Snapshot as Snapshot,
+    snapshot as snapshot,
+    watch as watch,
+)
 from ._differences import Difference as Difference
 from ._explain import (
     cache_info as cache_info,
@@ -16,4 +25,9 @@ from ._explain import (
     Signature as Signature,
 )
 from ._guard import guard as guard, RetraceError as RetraceError
+from ._numerics import (
+    compare_eager as compare_eager,
+    Comparison as Comparison,
+    LeafDifference as LeafDifference,
+)
 from ._warmup import warmup as warmup, warmup_all as warmup_all

@@ -27,7 +27,7 @@ class Difference(NamedTuple):
 
 
 # The kinds of cause, the one that weighs most first, by what differs.
-_KINDS = {
+KINDS = {
     "config": "config-churn",
     "structure": "structure-churn",
     "static": "static-churn",
@@ -169,7 +169,7 @@ def _summary(entry: Entry | None) -> str:
 def kind_of(found: list[Difference]) -> str:
     """The kind of cause: that of the difference that weighs most."""
     whats = {d.what for d in found}
-    for what, kind in _KINDS.items():
+    for what, kind in KINDS.items():
         if what in whats:
             return kind
     return "cache-cleared"

@@ -1,0 +1,83 @@
+"""Running a program while it is watched, for `doctor` and `lock`."""
+
+import os
+import sys
+from typing import Any
+
+from eqx_fastjit.doctor._watch import Watch
+
+from ._common import CommandError
+from ._script import _Loader, install_on_import, Program, run_script
+
+
+class _JaxHook:
+    """A meta path finder that tells once JAX has been imported, and removes itself."""
+
+    def __init__(self, then: Any):
+        self.then = then
+        self.depth = 0
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "jax":
+            return None
+        for finder in [f for f in sys.meta_path if f is not self]:
+            find_spec = getattr(finder, "find_spec", None)
+            spec = None if find_spec is None else find_spec(name, path, target)
+            if spec is not None:
+                spec.loader = _Loader(self, spec.loader)  # pyright: ignore
+                return spec
+        return None
+
+    def loaded(self) -> None:
+        if self.depth == 0 and "jax" in sys.modules and self in sys.meta_path:
+            sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
+            self.then()
+
+
+def run_watched(program: Program, watch: Watch) -> int:
+    """Run a program as python does, watched; returns its exit code."""
+    hook = _JaxHook(watch.jax_imported)
+    sys.meta_path.insert(0, hook)  # pyright: ignore[reportArgumentType]
+    hook.loaded()
+    install_on_import(watch.equinox_imported)
+    try:
+        return run_script(*program)
+    finally:
+        watch.stop()
+        flush()
+
+
+def flush() -> None:
+    """Have the program's output appear before ours."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):  # closed by the program
+            pass
+
+
+def check_output(option: str, path: str | None) -> None:
+    """Raise `CommandError` if a file cannot be written, before anything is run."""
+    if path is None:
+        return
+    folder = os.path.dirname(path) or "."
+    reason = None
+    if os.path.isdir(path):
+        reason = "it is a directory"
+    elif not os.path.isdir(folder):
+        reason = f"there is no directory {folder!r}"
+    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        reason = "permission denied"
+    if reason is not None:
+        raise CommandError(f"{option}: cannot write {path!r}: {reason}")
+
+
+def write_output(option: str, path: str, text: str) -> None:
+    """Write a file; raises `CommandError` if that fails after all."""
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as e:
+        raise CommandError(
+            f"{option}: cannot write {path!r}: {e.strerror or e}"
+        ) from None

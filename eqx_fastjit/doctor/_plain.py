@@ -1,0 +1,264 @@
+"""Compilations of plain `jax.jit` functions, by what JAX tells the public.
+
+JAX announces how long each compilation took (`jax.monitoring`), and logs why a
+function of the program's was traced (`jax_explain_cache_misses`). That gives the
+function, the call, the seconds, and the cause by argument; not the paths of leaves
+inside of an argument's pytree, no values, and no jaxpr.
+"""
+
+import ast
+import dataclasses
+import logging
+import re
+import sys
+import threading
+import time
+from typing import Any
+
+from ._sites import Line, user_line
+
+
+@dataclasses.dataclass
+class Miss:
+    """Why JAX traced a function, as its log has it."""
+
+    name: str
+    # Where the function was defined.
+    place: Line | None
+    # "first-call", or a kind of finding.
+    kind: str
+    leaf: str = ""
+    old: str = ""
+    new: str = ""
+
+
+@dataclasses.dataclass
+class Compile:
+    """One compilation. Times are in seconds."""
+
+    name: str
+    # `None` for what JAX compiles for itself: operations outside of any function.
+    miss: Miss | None
+    # The line of the program that led to it.
+    site: Line | None
+    # Since the epoch.
+    started: float
+    trace: float = 0.0
+    lower: float = 0.0
+    compile: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.trace + self.lower + self.compile
+
+
+class _Pending(threading.local):
+    def __init__(self) -> None:
+        self.misses: list[Miss] = []
+        self.traces: dict[str, float] = {}
+        self.lower = 0.0
+
+
+class PlainJits:
+    """Notes each compilation of the process that is not of a function of ours."""
+
+    def __init__(self) -> None:
+        self.compiles: list[Compile] = []
+        # All seconds spent on compiling, ours included.
+        self.seconds = 0.0
+        self.cache_hits = 0
+        # While we ourselves have something compiled.
+        self.paused = False
+        # Whether JAX's explanations are to be had.
+        self.explained = False
+        self._pending = _Pending()
+        self._seen: dict[tuple[str, Line | None], Miss] = {}
+        self._filter = _Explanations(self)
+        self._loggers: list[logging.Logger] = []
+
+    def start(self) -> None:
+        """Begin, in a process that has imported JAX."""
+        import jax
+
+        jax.monitoring.register_event_duration_secs_listener(self._on_duration)
+        jax.monitoring.register_event_listener(self._on_event)
+        name = "jax_explain_cache_misses"
+        # Where the program's user asked for the log, let it be printed too.
+        self._filter.printing = bool(getattr(jax.config, name, False))
+        try:
+            jax.config.update(name, True)
+        except AttributeError:
+            return
+        # Which of them explains is JAX's business.
+        names = [n for n in logging.root.manager.loggerDict if n.startswith("jax.")]
+        self._loggers = [logging.getLogger(name) for name in names]
+        for logger in self._loggers:
+            logger.addFilter(self._filter)
+        self.explained = True
+
+    def stop(self) -> None:
+        """Leave JAX's logging as it was."""
+        import jax
+
+        if self.explained and not self._filter.printing:
+            jax.config.update("jax_explain_cache_misses", False)
+        for logger in self._loggers:
+            logger.removeFilter(self._filter)
+
+    def _on_event(self, event: str, **_: Any) -> None:
+        self.cache_hits += event.endswith("/cache_hits") and not self.paused
+
+    def _on_duration(self, event: str, duration_secs: float, **extra: Any) -> None:
+        if "/compile/" not in event or self.paused:
+            return
+        name = _bare(str(extra.get("fun_name", "?")))
+        pending = self._pending
+        if event.endswith("/jaxpr_trace_duration"):
+            pending.traces[name] = duration_secs
+            return
+        self.seconds += duration_secs
+        if _is_ours():
+            pending.misses.clear()
+            return
+        if event.endswith("/jaxpr_to_mlir_module_duration"):
+            pending.lower = duration_secs
+        elif event.endswith("/backend_compile_duration"):
+            self._compiled(name, duration_secs)
+
+    def _compiled(self, name: str, seconds: float) -> None:
+        pending = self._pending
+        # Functions inside of it have been traced before it, and do not count.
+        found = [m for m in pending.misses if m.name == name]
+        miss = found[-1] if found else None
+        trace = pending.traces.get(name, 0.0)
+        self.compiles.append(
+            Compile(
+                name,
+                miss,
+                user_line(),
+                time.time() - trace - pending.lower - seconds,
+                trace,
+                pending.lower,
+                seconds,
+            )
+        )
+        pending.misses.clear()
+        pending.traces.clear()
+        pending.lower = 0.0
+
+    def explain(self, text: str) -> None:
+        """Take in an explanation of JAX's."""
+        if self.paused or _is_ours():
+            return
+        miss = parse(text)
+        if miss is None:
+            return
+        key = (miss.name, miss.place)
+        if miss.kind == "first-call" and key in self._seen and miss.place is not None:
+            miss.kind = "fresh-function"
+        self._seen[key] = miss
+        self._pending.misses.append(miss)
+
+
+def _is_ours() -> bool:
+    """Whether a function of ours is being traced or compiled: `_record` knows more."""
+    record = sys.modules.get("eqx_fastjit._record")
+    return record is not None and record.is_busy()
+
+
+class _Explanations(logging.Filter):
+    """Takes JAX's explanations in, and keeps them from being printed."""
+
+    def __init__(self, plain: PlainJits):
+        super().__init__()
+        self.plain = plain
+        self.printing = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        # The second is said because of the same setting.
+        if not str(record.msg).startswith(
+            ("TRACING CACHE MISS", "PERSISTENT COMPILATION CACHE MISS")
+        ):
+            return True
+        try:
+            self.plain.explain(record.getMessage())
+        except Exception:  # another wording: the program must not suffer from it
+            self.plain.explained = False
+        return self.printing
+
+
+def _bare(name: str) -> str:
+    """`f` for `jit(f)`, as the function is called once it is lowered."""
+    inside = re.fullmatch(r"p?jit\((.*)\)|jit_(.*)", name)
+    return name if inside is None else inside[1] or inside[2]
+
+
+_DEFINED = re.compile(r"^ +(?:for )?(\S+)(?: id=\d+)? defined at (.+):(\d+)$", re.M)
+_TYPES = re.compile(r"^ +\* at (.*?), now (.*) and before (.*)$", re.M)
+_PATHS = re.compile(r"^ +\* at input path (.*?), now (.*) and before (.*), so ", re.M)
+_STATIC = re.compile(r"Static\(val=(.*)\)$")
+# What is in a report of a static: a number, or a short text.
+_SHORT = re.compile(r"-?[\d.einfa+j-]{1,20}|True|False|None|'[^']{0,30}'")
+
+
+def parse(text: str) -> Miss | None:
+    """Read an explanation; `None` if it is worded as none that is known."""
+    defined = _DEFINED.search(text)
+    if not text.startswith("TRACING CACHE MISS") or defined is None:
+        return None
+    name, file, line = defined.groups()
+    place = Line(file, int(line), name)
+    if "never seen function" in text:
+        return Miss(name, place, "first-call")
+    if (found := _PATHS.search(text)) is not None:
+        path, new, old = found.groups()
+        is_static = "metadata" in text or "Static(" in text
+        kind = "static-churn" if is_static else "structure-churn"
+        return Miss(name, place, kind, _argument(path), _static(old), _static(new))
+    if (found := _TYPES.search(text)) is not None:
+        path, new, old = found.groups()
+        return Miss(name, place, *_kind(path, _type(old), _type(new)))
+    if "context doesn't match" in text:
+        return Miss(name, place, "config-churn")
+    return Miss(name, place, "other")
+
+
+def _argument(path: str) -> str:
+    """`argument 1` for JAX's `[0][1]`, the second of the positional arguments."""
+    found = re.match(r"\[([01])\](?:\[(.*?)\])?(.*)", path)
+    if found is None or found[2] is None:
+        return "arguments"
+    return (f"argument {found[2]}" if found[1] == "0" else found[2].strip("'")) + found[
+        3
+    ]
+
+
+def _static(text: str) -> str:
+    """A static as `describe_static` has it, with the type of a number."""
+    found = _STATIC.search(text)
+    if found is None or not _SHORT.fullmatch(found[1]):
+        return "another value"
+    try:
+        value = ast.literal_eval(found[1])
+    except (ValueError, SyntaxError):
+        return "another value"
+    return f"{value!r} ({type(value).__name__})"
+
+
+def _type(text: str) -> tuple[str, str, str]:
+    """Dtype, shape and whether it is weakly typed, of `f32[4]({}){weak_type=True}`."""
+    found = re.match(r"(?:key<\w+>|[A-Za-z]\w*)(\[[^\]]*\])?", text)
+    shape = (found and found[1]) or ""
+    dtype = text[: len(found[0]) - len(shape)] if found else text
+    return dtype, shape or "[]", "weak" if "weak_type=True" in text else ""
+
+
+def _kind(
+    path: str, old: tuple[str, str, str], new: tuple[str, str, str]
+) -> tuple[str, str, str, str]:
+    """The kind of what differs, with the path and the two texts."""
+    for i, kind in enumerate(("dtype-churn", "shape-churn", "weak-type")):
+        if old[i] != new[i]:
+            return kind, path, old[i] or "strong", new[i] or "strong"
+    return "sharding-churn", path, "", ""

@@ -1,0 +1,145 @@
+"""The report as text: in colour on a terminal that rich knows, plain elsewhere."""
+
+import linecache
+import textwrap
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from ._report import Finding, FunctionRow, headline, Report
+from ._sites import shorten
+
+
+# Rows of the table of functions; the JSON and HTML reports have them all.
+_MAX_ROWS = 10
+_STYLES = {"high": "bold red", "medium": "yellow", "low": "cyan"}
+
+
+def duration(seconds: float | None) -> str:
+    """A duration in the unit that suits it."""
+    if seconds is None:
+        return ""
+    if seconds >= 60:
+        return f"{int(seconds // 60)} min {seconds % 60:.0f} s"
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
+
+
+def place(file: str | None, line: int | None) -> str:
+    """`file:line`, with a short path."""
+    return "?" if file is None else f"{shorten(file)}:{line}"
+
+
+def summary(report: Report) -> str:
+    """What the program spent on compiling, in a line."""
+    compiles = sum(row.compiles for row in report.functions)
+    seconds = sum(row.trace + row.lower + row.compile for row in report.functions)
+    return (
+        f"ran for {duration(report.seconds)}, of that {duration(seconds)} to trace, "
+        f"lower and compile {compiles} program{'s' * (compiles != 1)}"
+    )
+
+
+def write_text(report: Report, stream: TextIO) -> None:
+    """Write the report for people."""
+    if stream.isatty():
+        try:
+            from rich.console import Console
+        except ImportError:
+            pass
+        else:
+            _write_rich(report, Console(file=stream))
+            return
+    stream.write("\n".join(_plain_lines(report)) + "\n")
+    stream.flush()
+
+
+def _title(report: Report) -> str:
+    return f"eqx-fastjit doctor: {report.program}: {headline(report)}"
+
+
+def _source(finding: Finding) -> str:
+    if finding.file is None or finding.line is None:
+        return ""
+    return linecache.getline(finding.file, finding.line).strip()
+
+
+def _plain_lines(report: Report) -> Iterator[str]:
+    yield ""
+    yield _title(report)
+    yield summary(report)
+    for f in report.findings:
+        yield ""
+        lost = "" if f.seconds is None else f"  {duration(f.seconds)} lost"
+        yield f"{f.kind} ({f.severity})  {place(f.file, f.line)}{lost}"
+        if source := _source(f):
+            yield f"    > {source}"
+        for text in (f.message, f"Fix: {f.fix}"):
+            yield from textwrap.wrap(
+                text, 84, initial_indent="  ", subsequent_indent="  "
+            )
+    if report.functions:
+        yield ""
+        yield from _plain_table(report.functions)
+    for note in report.notes:
+        yield from textwrap.wrap(f"Note: {note}", 88)
+
+
+_HEADER = ("time", "traces", "compiles", "function", "why")
+
+
+def _cells(row: FunctionRow) -> tuple[str, str, str, str, str]:
+    where = "" if row.file is None else f" ({place(row.file, row.line)})"
+    causes = ", ".join(f"{n} {cause}" for cause, n in row.causes.items())
+    return (
+        duration(row.seconds),
+        str(row.traces),
+        str(row.compiles),
+        f"{row.function}{where}",
+        causes,
+    )
+
+
+def _plain_table(rows: tuple[FunctionRow, ...]) -> Iterator[str]:
+    table = [_HEADER, *map(_cells, rows[:_MAX_ROWS])]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for cells in table:
+        padded = [
+            x.ljust(w) if i >= 3 else x.rjust(w)
+            for i, (x, w) in enumerate(zip(cells, widths, strict=True))
+        ]
+        yield "  ".join(padded).rstrip()
+    if len(rows) > _MAX_ROWS:
+        yield f"and {len(rows) - _MAX_ROWS} more"
+
+
+def _write_rich(report: Report, console: Any) -> None:
+    from rich import box
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print()
+    console.print(Text(_title(report), "bold" if report.findings else "bold green"))
+    console.print(Text(summary(report), "dim"))
+    for f in report.findings:
+        console.print()
+        head = Text.assemble(
+            (f.kind, _STYLES[f.severity]), "  ", (place(f.file, f.line), "bold")
+        )
+        if f.seconds is not None:
+            head.append(f"  {duration(f.seconds)} lost", "dim")
+        console.print(head)
+        if source := _source(f):
+            console.print(Padding(Text(source, "italic"), (0, 4)))
+        console.print(Padding(Text(f.message), (0, 2)))
+        console.print(Padding(Text.assemble(("Fix: ", "green"), f.fix), (0, 2)))
+    if report.functions:
+        table = Table(box=box.SIMPLE)
+        for i, name in enumerate(_HEADER):
+            table.add_column(name, justify="left" if i >= 3 else "right")
+        for row in report.functions[:_MAX_ROWS]:
+            table.add_row(*map(Text, _cells(row)))
+        console.print(table)
+        if len(report.functions) > _MAX_ROWS:
+            console.print(f"and {len(report.functions) - _MAX_ROWS} more")
+    for note in report.notes:
+        console.print(Text(f"Note: {note}", "dim"))

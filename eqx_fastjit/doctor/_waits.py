@@ -1,0 +1,159 @@
+"""Where Python waited for the device.
+
+`float(x)`, `x.item()`, `np.asarray(x)`, `print(x)`, `jax.device_get` and
+`block_until_ready` all wait until the device is done. In a loop this keeps Python from
+preparing the next step meanwhile. While a program is watched these are replaced by
+functions that look at the clock; a jitted call that does not wait is left alone.
+"""
+
+import dataclasses
+import functools as ft
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ._sites import Line, user_line
+
+
+# What reads the value of an array, or waits for it.
+_METHODS = {
+    "__array__": "np.asarray()",
+    "__bool__": "bool()",
+    "__complex__": "complex()",
+    "__float__": "float()",
+    "__format__": "format()",
+    "__index__": "an index",
+    "__int__": "int()",
+    "__repr__": "repr()",
+    "__str__": "str()",
+    "block_until_ready": ".block_until_ready()",
+    "item": ".item()",
+    "tolist": ".tolist()",
+}
+# A shorter wait is none: the device was done, and the value was copied.
+_SHORTEST = 50e-6
+
+
+@dataclasses.dataclass
+class Waiting:
+    """All waits of one line of source. Times are in seconds."""
+
+    line: Line
+    # What waited: `float` or the like, `block_until_ready`, ...
+    what: str
+    count: int = 0
+    waited: float = 0.0
+    # What could have been saved at most: see `Waits`.
+    lost: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
+
+
+class _Here(threading.local):
+    inside = False
+    # When the last wait was over; what had been compiled by then.
+    last_end: float | None = None
+    compiled = 0.0
+
+
+class Waits:
+    """Notes each wait of the program for the device.
+
+    Of a wait, that part counts as lost in which Python could have worked: without it,
+    Python would have gone on with what it did between this wait and the one before. So
+    the loss is the shorter of the two, the wait and the time in between (less what was
+    spent on compiling). It is an upper bound: the value may be needed at once.
+    """
+
+    def __init__(self, compiled: Callable[[], float]):
+        self.by_line: dict[tuple[Line, str], Waiting] = {}
+        # What cannot be watched in this JAX.
+        self.missing: list[str] = []
+        # While we ourselves wait for something.
+        self.paused = False
+        self._compiled = compiled
+        self._here = _Here()
+        self._lock = threading.Lock()
+        self._undo: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Begin, in a process that has imported JAX."""
+        import jax
+        import numpy as np
+
+        for cls in jax.Array.__subclasses__():
+            for name, what in _METHODS.items():
+                if callable(vars(cls).get(name)):
+                    self._replace(cls, name, self._timed(vars(cls)[name], what))
+        if not self._undo:
+            self.missing.append("waits for values (float(x), x.item(), print(x))")
+        for name in ("block_until_ready", "device_get"):
+            self._wrap(jax, name, f"jax.{name}()")
+        # NumPy reads the memory of an array on the host without any call of ours.
+        for name in ("asarray", "array"):
+            self._wrap(np, name, f"np.{name}()", only=jax.Array)
+
+    def stop(self) -> None:
+        """Put everything back."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def _wrap(self, owner: Any, name: str, what: str, only: type | None = None) -> None:
+        self._replace(owner, name, self._timed(getattr(owner, name), what, only))
+
+    def _replace(self, owner: Any, name: str, new: Any) -> None:
+        old = vars(owner)[name]
+        setattr(owner, name, new)
+        self._undo.append(lambda: setattr(owner, name, old))
+
+    def _timed(
+        self, function: Callable[..., Any], what: str, only: type | None = None
+    ) -> Callable[..., Any]:
+        here, clock = self._here, time.perf_counter
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            if (
+                here.inside
+                or self.paused
+                or (only is not None and not (args and isinstance(args[0], only)))
+            ):
+                return function(*args, **kwargs)
+            here.inside = True
+            start = clock()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                end = clock()
+                here.inside = False
+                if end - start >= _SHORTEST:
+                    self._note(start, end, what)
+
+        for name in ft.WRAPPER_ASSIGNMENTS:
+            try:  # what nanobind makes has odd names
+                setattr(timed, name, getattr(function, name))
+            except (AttributeError, TypeError):
+                pass
+        return timed
+
+    def _note(self, start: float, end: float, what: str) -> None:
+        line = user_line()
+        here = self._here
+        compiled = self._compiled()
+        waited, lost = end - start, 0.0
+        if here.last_end is not None:
+            between = start - here.last_end - (compiled - here.compiled)
+            lost = max(0.0, min(waited, between))
+        here.last_end, here.compiled = end, compiled
+        if line is None:
+            return
+        with self._lock:
+            waiting = self.by_line.get((line, what))
+            if waiting is None:
+                waiting = self.by_line[line, what] = Waiting(line, what, first=start)
+            waiting.count += 1
+            waiting.waited += waited
+            waiting.lost += lost
+            waiting.last = end

@@ -1,0 +1,239 @@
+"""Watching a program: what it traces, compiles and waits for."""
+
+import collections
+import dataclasses
+import functools as ft
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple, TYPE_CHECKING
+
+from ._plain import PlainJits
+from ._sites import Line, user_line
+from ._waits import Waits
+
+
+if TYPE_CHECKING:
+    from eqx_fastjit._record import Trace
+
+# Traces that are looked into, for each function: it takes about as long as a trace.
+_INSPECTED = 2
+# Snapshots that are kept for each function.
+_SNAPSHOTS = 8
+
+
+class Deviation(NamedTuple):
+    """How a leaf of a result differs between jitted and eager."""
+
+    path: str
+    # Largest difference, and largest value of the eager result, both finite.
+    absolute: float
+    scale: float
+    # The largest value of all leaves, at least 1.
+    largest: float
+    # Of the dtype: the distance from 1 to the next number.
+    eps: float
+    ulps: int
+    # NaNs and infinities in one of the two alone.
+    not_finite: int
+
+
+@dataclasses.dataclass
+class Seen:
+    """A trace of ours, and what was found out about it."""
+
+    trace: "Trace"
+    # The line of the program that led to it.
+    site: Line | None
+    # Texts and numbers alone; see `inspect_jaxpr`.
+    inspection: Any = None
+    deviations: list[Deviation] | None = None
+
+
+class Watch:
+    """Watches this process from the import of JAX on.
+
+    Calls that neither compile nor wait for the device are left alone. Nothing of what
+    is kept refers to the program's arrays.
+
+    **Arguments:**
+
+    - `numerics`: whether to compare each function with its eager run, once.
+    """
+
+    def __init__(self, *, numerics: bool = False):
+        self.numerics = numerics
+        self.started = time.time()
+        self.seconds = 0.0
+        # By number of the trace, in the order in which they ended.
+        self.seen: dict[int, Seen] = {}
+        self.plain = PlainJits()
+        self.waits = Waits(lambda: self.plain.seconds)
+        # By number of the function: what it had read from around it, trace by trace.
+        self.snapshots: dict[int, collections.deque[tuple[Trace, Any]]] = {}
+        # Names that a trace itself writes to, such as a count of traces.
+        self.written: set[str] = set()
+        # What could not be watched, in words.
+        self.notes: list[str] = []
+        # Called with each trace of ours, once it is complete.
+        self.on_trace: Callable[[Seen], None] | None = None
+        self.watches_jax = False
+        self.watches_ours = False
+        # By number of a trace that has begun: its function, weakly, and what that read.
+        self._begun: dict[int, tuple[weakref.ref[Any], Any]] = {}
+        self._inspected: collections.Counter[Any] = collections.Counter()
+        self._paused = False
+
+    def jax_imported(self) -> None:
+        """JAX is there: to be called once it has been imported."""
+        self.watches_jax = True
+        for part in (self.plain, self.waits):
+            try:
+                part.start()
+            except Exception as e:  # an unknown JAX: the program must go on
+                what = type(part).__name__
+                self.notes.append(f"{what} could not be watched: {e}")
+
+    def equinox_imported(self) -> None:
+        """Equinox is there, and our `filter_jit` in its place."""
+        from eqx_fastjit import _record
+
+        self.watches_ours = True
+        _record.before.append(self._before)
+        _record.after.append(self._after)
+        _record.called.append(self._called)
+
+    def stop(self) -> None:
+        """The program is over."""
+        self.seconds = time.time() - self.started
+        if self.watches_jax:
+            self.waits.stop()
+            self.plain.stop()
+        if self.watches_ours:
+            from eqx_fastjit import _record
+
+            _record.before.remove(self._before)
+            _record.after.remove(self._after)
+            _record.called.remove(self._called)
+        # What JAX has registered stays so.
+        self._pause(True)
+
+    # --- called back by `_record` ---
+
+    def _before(self, trace: "Trace", source: Any) -> None:
+        if source is not None and not self._paused:
+            self._guarded(trace, ft.partial(self._look_before, trace, source))
+
+    def _look_before(self, trace: "Trace", source: Any) -> None:
+        from eqx_fastjit.insight import snapshot
+
+        self._begun[trace.number] = weakref.ref(source), snapshot(source)
+
+    def _after(self, trace: "Trace") -> None:
+        # Comes once for each stage, of what is compiled ahead of time.
+        if self._paused or trace.number in self.seen:
+            return
+        seen = self.seen[trace.number] = Seen(trace, user_line())
+        begun = self._begun.pop(trace.number, None)
+        if begun is not None and not trace.failed:
+            self._guarded(trace, ft.partial(self._look_after, trace, *begun))
+        if self.on_trace is not None:
+            self.on_trace(seen)
+
+    def _look_after(
+        self, trace: "Trace", source: weakref.ref[Any], earlier: Any
+    ) -> None:
+        from eqx_fastjit.insight import changed, snapshot
+
+        if (function := source()) is None:
+            return
+        self.written.update(change.name for change in changed(earlier))
+        kept = self.snapshots.setdefault(
+            trace.function.number, collections.deque(maxlen=_SNAPSHOTS)
+        )
+        kept.append((trace, snapshot(function)))
+
+    def _called(self, trace: "Trace", jitted: Any, arrays: list[Any]) -> None:
+        seen = self.seen.get(trace.number)
+        if seen is None or trace.inside is not None or not trace.retraced:
+            return
+        key = trace.function.key()
+        self._inspected[key] += 1
+        if self._inspected[key] <= _INSPECTED:
+            self._guarded(trace, ft.partial(self._inspect, seen, jitted, arrays))
+        if self.numerics and self._inspected[key] == 1:
+            self._guarded(trace, ft.partial(self._compare, seen, jitted, arrays))
+
+    def _guarded(self, trace: "Trace", look: Callable[[], None]) -> None:
+        """Have a look; the program must neither fail because of it nor be blamed."""
+        was_paused = self._paused
+        self._pause(True)
+        try:
+            look()
+        except Exception as e:
+            name = trace.function.qualname
+            self.notes.append(
+                f"Could not look into {name}: {type(e).__name__}: {str(e)[:200]}"
+            )
+        finally:
+            self._pause(was_paused)
+
+    def _pause(self, paused: bool) -> None:
+        self._paused = self.plain.paused = self.waits.paused = paused
+
+    def _inspect(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
+        pass
+
+    def _compare(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
+        import jax
+
+        if any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays):
+            name = seen.trace.function.qualname
+            self.notes.append(f"{name} was not compared: its arguments are donated.")
+            return
+        results = []
+        for function in (jitted, jitted.__wrapped__):
+            tree, node = function(*arrays)
+            results.append(node.info.structure.rebuild(jax.tree.leaves(tree)))
+        seen.deviations = deviations(*results)
+
+
+def deviations(jitted: Any, eager: Any) -> list[Deviation]:
+    """Where two results of one function differ, leaf by leaf."""
+    import jax.numpy as jnp
+    import jax.tree_util as jtu
+
+    from eqx_fastjit.insight._numerics import compare
+
+    leaves = {
+        f"result{jtu.keystr(path)}": x
+        for path, x in jtu.tree_flatten_with_path(eager)[0]
+    }
+    scales = {path: _scale(x) for path, x in leaves.items()}
+    largest = max([1.0, *scales.values()])
+    return [
+        Deviation(
+            found.path,
+            found.absolute or 0.0,
+            scales[found.path],
+            largest,
+            float(jnp.finfo(leaves[found.path].dtype).eps),
+            found.ulps,
+            found.nan_mismatches + found.inf_mismatches,
+        )
+        for found in compare("", jitted, eager).leaves
+        if found.ulps is not None  # floating-point numbers
+    ]
+
+
+def _scale(x: Any) -> float:
+    """The largest finite value of a leaf; 0 if it is no array of numbers."""
+    import jax
+    import numpy as np
+
+    if not isinstance(x, jax.Array | np.ndarray | np.generic):
+        return 0.0
+    if not jax.numpy.issubdtype(x.dtype, np.inexact):
+        return 0.0
+    values = np.abs(np.asarray(x).astype(np.complex128))
+    return float(values[np.isfinite(values)].max(initial=0))

@@ -1,0 +1,256 @@
+"""Does a function compute the same under jit as without it?"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from eqx_fastjit._statics import token
+from eqx_fastjit._structure import ARRAY_TYPES
+
+from ._short import short
+from ._table import Report, show_type, Table
+from ._target import target
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafDifference:
+    """How one leaf of the result differs. Nothing of its values is kept."""
+
+    # As the user would write it: `result[0].weight`.
+    path: str
+    # Under jit and without it: dtype and shape, or a short repr of a static.
+    jitted: str
+    eager: str
+    # Largest over the elements that are finite in both; `None` where it has no meaning.
+    absolute: float | None = None
+    # Of the value without jit, where that is not zero.
+    relative: float | None = None
+    # Units in the last place: how many floating-point numbers lie in between.
+    ulps: int | None = None
+    # Elements that are NaN, or an infinity, in one alone (or of the other sign).
+    nan_mismatches: int = 0
+    inf_mismatches: int = 0
+    # Elements that differ at all.
+    different: int = 0
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs."""
+        return self.jitted == self.eager and not self.different
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison(Report):
+    """What `compare_eager` found."""
+
+    name: str
+    leaves: tuple[LeafDifference, ...]
+    # What differs in the structure of the result; empty if nothing does.
+    structure: str = ""
+
+    @property
+    def same(self) -> bool:
+        """Whether the two results agree bit for bit."""
+        return not self.structure and all(leaf.same for leaf in self.leaves)
+
+    def title(self) -> str:
+        """A line that says how it ended."""
+        return f"{self.name}: jitted against eager: " + (
+            "the same, bit for bit" if self.same else "different"
+        )
+
+    def tables(self) -> list[Table]:
+        """The differences, by leaf."""
+        header = ("leaf", "jitted", "eager", "different", "abs", "rel", "ULP")
+        header += ("NaN", "inf")
+        rows = [
+            (
+                x.path,
+                x.jitted,
+                x.eager,
+                x.different,
+                _show(x.absolute),
+                _show(x.relative),
+                "" if x.ulps is None else x.ulps,
+                x.nan_mismatches,
+                x.inf_mismatches,
+            )
+            for x in self.leaves
+        ]
+        notes = (self.structure,) if self.structure else ()
+        return [Table("Largest difference by leaf of the result", header, rows, notes)]
+
+
+def _show(x: float | None) -> str:
+    return "" if x is None else f"{x:.3g}"
+
+
+def compare_eager(
+    f: Any, *args: Any, disable_jit: bool = False, **kwargs: Any
+) -> Comparison:
+    """Call a function jitted and eagerly, and compare the results.
+
+    The function is run twice. Arrays that it donates are copied before.
+
+    **Arguments:**
+
+    - `f`: a function: ours, `equinox.filter_jit`'s, `jax.jit`'s, or a plain one, which
+        is jitted for it by `filter_jit`.
+    - `*args`, `**kwargs`: what to call it with.
+    - `disable_jit`: whether to run the eager call under `jax.disable_jit()`, where
+        functions jitted inside of it run op by op too, and loops of `jax.lax` in
+        Python. Slow.
+
+    **Returns:**
+
+    A `Comparison`: the largest absolute, relative and ULP difference by leaf, NaNs and
+    infinities in one alone; integers, booleans and statics compared exactly.
+    """
+    it = target(f)
+    with jax.disable_jit(disable_jit):
+        eager = it.eager(*args, **kwargs)
+    jitted_call = it.jitted if it.kind == "plain" else f
+    if it.donates:
+        copied = jtu.tree_map(_copy, (jitted_call, args, kwargs))
+        jitted_call, args, kwargs = copied
+    jitted = jitted_call(*args, **kwargs)
+    return compare(it.name, jitted, eager)
+
+
+def _copy(x: Any) -> Any:
+    return jnp.copy(x) if isinstance(x, jax.Array) else x
+
+
+def compare(name: str, jitted: Any, eager: Any) -> Comparison:
+    """Compare two results of a function, leaf by leaf."""
+    ours = {jtu.keystr(p): x for p, x in jtu.tree_flatten_with_path(jitted)[0]}
+    theirs = {jtu.keystr(p): x for p, x in jtu.tree_flatten_with_path(eager)[0]}
+    leaves = tuple(
+        _compare_leaf(f"result{path}", x, theirs[path])
+        for path, x in ours.items()
+        if path in theirs
+    )
+    only = [
+        f"result{path} only {where}"
+        for a, b, where in ((ours, theirs, "jitted"), (theirs, ours, "eagerly"))
+        for path in a
+        if path not in b
+    ]
+    return Comparison(name, leaves, "; ".join(only))
+
+
+def _compare_leaf(path: str, jitted: Any, eager: Any) -> LeafDifference:
+    # A number that the eager call returned may well be an array under jit.
+    numeric = all(isinstance(x, _NUMERIC) for x in (jitted, eager))
+    if not numeric or (type(jitted) is type(eager) and type(jitted) in _NUMBERS):
+        return _compare_statics(path, jitted, eager)
+    shown = [
+        show_type(x) if isinstance(x, ARRAY_TYPES) else type(x).__name__
+        for x in (jitted, eager)
+    ]
+    a, b = _to_numpy(jitted), _to_numpy(eager)
+    if a.shape != b.shape:
+        return LeafDifference(path, shown[0], shown[1], different=max(a.size, b.size))
+    if not (_is_float(a.dtype) and a.dtype == b.dtype):
+        return _compare_exactly(path, shown, a, b)
+    return _compare_floats(path, shown, _parts(a), _parts(b))
+
+
+_NUMBERS = (int, float, complex, bool)
+_NUMERIC = (*ARRAY_TYPES, *_NUMBERS)
+
+
+def _compare_statics(path: str, jitted: Any, eager: Any) -> LeafDifference:
+    arrays = [isinstance(x, ARRAY_TYPES) for x in (jitted, eager)]
+    shown = [
+        show_type(x) if is_array else short(x)
+        for x, is_array in zip((jitted, eager), arrays, strict=True)
+    ]
+    same = not any(arrays) and token(jitted) == token(eager)
+    return LeafDifference(path, shown[0], shown[1], different=int(not same))
+
+
+def _to_numpy(x: Any) -> np.ndarray:
+    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    return np.asarray(x)
+
+
+def _is_float(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+def _parts(x: np.ndarray) -> np.ndarray:
+    """The real numbers in an array, as one row."""
+    x = np.ascontiguousarray(x).reshape(-1)
+    return x.view(np.finfo(x.dtype).dtype) if np.iscomplexobj(x) else x
+
+
+def _compare_exactly(
+    path: str, shown: list[str], a: np.ndarray, b: np.ndarray
+) -> LeafDifference:
+    differ = a != b
+    absolute = None
+    if a.dtype == b.dtype and a.dtype.kind in "iu":
+        # As Python integers: a difference of 64-bit integers may not fit into 64 bits.
+        gaps = [abs(int(x) - int(y)) for x, y in zip(a[differ], b[differ], strict=True)]
+        absolute = float(max(gaps, default=0))
+    return LeafDifference(
+        path, shown[0], shown[1], absolute=absolute, different=int(differ.sum())
+    )
+
+
+def _compare_floats(
+    path: str, shown: list[str], a: np.ndarray, b: np.ndarray
+) -> LeafDifference:
+    nan_a, nan_b = np.isnan(a), np.isnan(b)
+    inf_a, inf_b = np.isinf(a), np.isinf(b)
+    neither = ~(nan_a | nan_b)
+    inf_mismatch = neither & (inf_a | inf_b) & (a != b)
+    finite = neither & ~(inf_a | inf_b)
+    x, y = a[finite], b[finite]
+    # Wide enough not to overflow, and to be exact for the narrow types.
+    wide = np.longdouble if a.dtype.itemsize == 8 else np.float64
+    gap = np.abs(x.astype(wide) - y.astype(wide))
+    size = np.abs(y.astype(wide))
+    relative = gap[size > 0] / size[size > 0]
+    distance = _ulps(x, y)
+    return LeafDifference(
+        path,
+        shown[0],
+        shown[1],
+        absolute=_largest(gap),
+        relative=_largest(relative),
+        ulps=int(distance.max(initial=0)),
+        nan_mismatches=int((nan_a != nan_b).sum()),
+        inf_mismatches=int(inf_mismatch.sum()),
+        different=int(((nan_a != nan_b) | inf_mismatch).sum() + (distance > 0).sum()),
+    )
+
+
+def _largest(x: np.ndarray) -> float:
+    out = float(x.max(initial=0))
+    assert not math.isnan(out)
+    return out
+
+
+def _ulps(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """How many floating-point numbers lie between two, as unsigned integers.
+
+    The bits of a float, its sign turned into an offset, count all floats in order. The
+    two zeros are one apart: they do differ.
+    """
+    unsigned = np.dtype(f"u{x.dtype.itemsize}")
+    top = unsigned.type(1 << (8 * unsigned.itemsize - 1))
+
+    def rank(z: np.ndarray) -> np.ndarray:
+        bits = z.view(unsigned)
+        return np.where(bits & top, ~bits, bits | top)
+
+    a, b = rank(x), rank(y)
+    return np.where(a > b, a - b, b - a)

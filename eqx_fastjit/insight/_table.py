@@ -1,0 +1,125 @@
+"""Reports as plain text and as HTML, without further packages."""
+
+import html
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Table(NamedTuple):
+    """A part of a report."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[Sequence[Any]]
+    # Said below the table.
+    notes: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """With columns padded to the same width; numbers to the right."""
+        cells = [[str(x) for x in row] for row in (self.header, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        right = [
+            bool(self.rows) and all(_is_number(row[i]) for row in self.rows)
+            for i in range(len(self.header))
+        ]
+        lines = [
+            "  "
+            + "  ".join(
+                x.rjust(w) if r else x.ljust(w)
+                for x, w, r in zip(row, widths, right, strict=True)
+            ).rstrip()
+            for row in cells
+        ]
+        if not self.rows:
+            lines = ["  none"]
+        return "\n".join([self.title, *lines, *[f"  {note}" for note in self.notes]])
+
+    def html(self) -> str:
+        """As an HTML section. Every text is escaped."""
+        out = [f"<h3>{_escape(self.title)}</h3>"]
+        if self.rows:
+            head = "".join(f"<th>{_escape(x)}</th>" for x in self.header)
+            out.append(f"<table><thead><tr>{head}</tr></thead><tbody>")
+            for row in self.rows:
+                cells = "".join(
+                    f'<td class="number">{_escape(x)}</td>'
+                    if _is_number(x)
+                    else f"<td>{_escape(x)}</td>"
+                    for x in row
+                )
+                out.append(f"<tr>{cells}</tr>")
+            out.append("</tbody></table>")
+        else:
+            out.append("<p>none</p>")
+        out += [f"<p>{_escape(note)}</p>" for note in self.notes]
+        return "\n".join(out)
+
+
+def _escape(x: Any) -> str:
+    return html.escape(str(x))
+
+
+def _is_number(x: Any) -> bool:
+    text = str(x).strip()
+    return not text or text[0].isdigit() or text[0] in "-+<>~"
+
+
+class Report:
+    """What the functions of insight return: `str(report)` is for people."""
+
+    def tables(self) -> list[Table]:
+        raise NotImplementedError
+
+    def title(self) -> str:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n\n".join([self.title(), *[t.text() for t in self.tables()]])
+
+    def _repr_html_(self) -> str:
+        sections = [table.html() for table in self.tables()]
+        return "\n".join(
+            [
+                "<style>.eqx-fastjit table {border-collapse: collapse}",
+                ".eqx-fastjit td, .eqx-fastjit th {padding: 0.1em 0.8em 0.1em 0;",
+                "text-align: left; vertical-align: top}",
+                ".eqx-fastjit .number {text-align: right;",
+                "font-variant-numeric: tabular-nums}</style>",
+                f'<div class="eqx-fastjit"><h2>{_escape(self.title())}</h2>',
+                *sections,
+                "</div>",
+            ]
+        )
+
+
+def show_bytes(n: float) -> str:
+    """A number of bytes with a unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} GiB"
+
+
+def show_seconds(seconds: float) -> str:
+    """A duration with a unit."""
+    for factor, unit in ((1, "s"), (1e3, "ms")):
+        if abs(seconds) * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def show_type(x: Any) -> str:
+    """Dtype and shape of an array or of an abstract value."""
+    shape = ",".join(map(str, getattr(x, "shape", ())))
+    return f"{getattr(x, 'dtype', type(x).__name__)}[{shape}]"
+
+
+def nbytes(x: Any) -> int:
+    """The bytes that an array of this shape and dtype takes."""
+    size = 1
+    for n in getattr(x, "shape", ()):
+        if not isinstance(n, int):  # a symbolic dimension
+            return 0
+        size *= n
+    return size * getattr(getattr(x, "dtype", None), "itemsize", 0)

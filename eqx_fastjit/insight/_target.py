@@ -1,0 +1,254 @@
+"""One view of `filter_jit`'s, Equinox's, `jax.jit`'s and plain functions.
+
+A *target* is what the user handed over. It can be traced anew at any time, as a
+function that no cache has seen, so that the user's own is left as it was.
+"""
+
+import dataclasses
+import functools as ft
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+
+from eqx_fastjit._compat import (
+    filter_jit_options,
+    hide_from_tracebacks,
+    jit_options,
+)
+from eqx_fastjit._jit import BoundJit, filter_jit, JitWrapped
+from eqx_fastjit._structure import ARRAY_TYPES, DYNAMIC, take_apart
+
+
+hide_from_tracebacks(__file__)
+
+_PJIT = type(jax.jit(lambda: None))
+
+
+class Traced(NamedTuple):
+    """A fresh trace of a target for one call."""
+
+    stage: Any  # a `jax.stages.Traced`, of a function of `arrays`
+    arrays: list[Any]
+    # One for each of `arrays`: its path as the user would write it; whether the user's
+    # function donates it.
+    names: list[str]
+    donated: list[bool]
+    out_names: list[str]
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A function as the user gave it."""
+
+    # "eqx_fastjit", "equinox", "jax" or "plain"
+    kind: str
+    name: str
+    # The function without jit.
+    fun: Callable[..., Any]
+    # Ours, or of the same function by us; `jax.jit`'s for the kind "jax".
+    jitted: Any
+    # What a bound method puts before the arguments.
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def complete(
+        self, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, with those of a bound method."""
+        return (*self.args, *args), {**self.kwargs, **kwargs}
+
+    def eager(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function without jit."""
+        args, kwargs = self.complete(args, kwargs)
+        return self.fun(*args, **kwargs)
+
+    @property
+    def donates(self) -> bool:
+        """Whether the function deletes some of its arguments."""
+        if self.kind == "jax":
+            options = jit_options(self.jitted) or {}
+            return bool(options.get("donate_argnums") or options.get("donate_argnames"))
+        options = self.jitted._function.options
+        return options.donate_first or options.donate_rest
+
+    def trace(
+        self, args: Sequence[Any], kwargs: dict[str, Any], *, donate: bool = True
+    ) -> Traced:
+        """Trace the function for such a call, whatever was traced before.
+
+        `donate` says whether arguments are donated as they are by the user's function.
+        """
+        args, kwargs = self.complete(args, kwargs)
+        if self.kind == "jax":
+            return self._trace_jax(args, kwargs, donate)
+        return self._trace_filtered(args, kwargs, donate)
+
+    def _trace_filtered(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], donate: bool
+    ) -> Traced:
+        function = self.jitted._function
+        values = self.jitted._bind(*args, **kwargs)
+        arrays, structure, _ = take_apart(values, abstract=True)
+        names = [
+            name
+            for name, leaf in zip(
+                function.leaf_names(values), structure.leaves, strict=True
+            )
+            if leaf is DYNAMIC
+        ]
+        donated = set(function.donated(structure))
+
+        def call(*arrays: Any) -> Any:
+            return function.call_python(*structure.rebuild(arrays))
+
+        return _trace(
+            call,
+            self.name,
+            arrays,
+            names,
+            [i in donated for i in range(len(arrays))],
+            donate,
+        )
+
+    def _trace_jax(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], donate: bool
+    ) -> Traced:
+        options = jit_options(self.jitted) or {}
+        names = _parameter_names(self.fun, args)
+        static = {
+            *_indices(options.get("static_argnums"), len(args)),
+            *[
+                i
+                for i, name in enumerate(names)
+                if name in (options.get("static_argnames") or ())
+            ],
+        }
+        donated = {
+            *_indices(options.get("donate_argnums"), len(args)),
+            *(options.get("donate_argnames") or ()),
+        }
+        static_names = options.get("static_argnames") or ()
+        dynamic = {
+            i if i < len(args) else key: value
+            for i, (key, value) in enumerate(
+                [*enumerate(args), *sorted(kwargs.items())]
+            )
+            if i not in static and key not in static_names
+        }
+        leaves, treedef = jtu.tree_flatten(dynamic_values := list(dynamic.values()))
+        leaf_names, leaf_donated = [], []
+        for key, value in zip(dynamic, dynamic_values, strict=True):
+            name = names[key] if isinstance(key, int) else key
+            for path, _ in jtu.tree_flatten_with_path(value)[0]:
+                leaf_names.append(f"{name}{jtu.keystr(path)}")
+                leaf_donated.append(key in donated or name in donated)
+
+        def call(*leaves: Any) -> Any:
+            values = dict(
+                zip(dynamic, jtu.tree_unflatten(treedef, leaves), strict=True)
+            )
+            full = [values.get(i, x) for i, x in enumerate(args)]
+            keywords = {k: values.get(k, v) for k, v in kwargs.items()}
+            return self.fun(*full, **keywords)
+
+        return _trace(call, self.name, leaves, leaf_names, leaf_donated, donate)
+
+
+def _indices(numbers: Any, n: int) -> list[int]:
+    numbers = () if numbers is None else numbers
+    return [i % n for i in ([numbers] if isinstance(numbers, int) else numbers) if n]
+
+
+def _parameter_names(fun: Any, args: tuple[Any, ...]) -> list[str]:
+    """A name for each positional argument."""
+    names: list[str] = []
+    try:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    for p in parameters:
+        if p.kind is p.VAR_POSITIONAL:
+            names += [f"{p.name}[{i}]" for i in range(len(args) - len(names))]
+        elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+            names.append(p.name)
+    names += [f"args[{i}]" for i in range(len(names), len(args))]
+    return names
+
+
+def _trace(
+    call: Callable[..., Any],
+    name: str,
+    arrays: list[Any],
+    names: list[str],
+    donated: list[bool],
+    donate: bool,
+) -> Traced:
+    out_names: list[str] = []
+
+    def boundary(*arrays: Any) -> Any:
+        out = []
+        for path, x in jtu.tree_flatten_with_path(call(*arrays))[0]:
+            if isinstance(x, ARRAY_TYPES):
+                out_names.append(f"result{jtu.keystr(path)}")
+                out.append(x)
+        return out
+
+    boundary.__name__ = boundary.__qualname__ = name
+    argnums = [i for i, x in enumerate(donated) if x and donate]
+    # What is not used is kept, so that arguments and names stay in step.
+    jitted = jax.jit(boundary, donate_argnums=argnums, keep_unused=True)
+    start = time.perf_counter()
+    stage = jitted.trace(*arrays)
+    seconds = time.perf_counter() - start
+    return Traced(stage, arrays, names, donated, out_names, seconds)
+
+
+# The code object of the function at which a trace begins; what is further out in a
+# stack is not the user's function.
+BOUNDARY_FILE = __file__
+
+
+def target(f: Any) -> Target:
+    """What is behind a callable. Raises `TypeError` for what is none."""
+    if not callable(f):
+        raise TypeError(f"expected a function, jitted or not; got a {type(f).__name__}")
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    if isinstance(f, BoundJit) or (
+        isinstance(f, eqx.Partial | ft.partial) and _is_jitted(f.func)
+    ):
+        f, args, kwargs = f.func, tuple(f.args), dict(f.keywords)
+    elif _is_jitted(method := getattr(f, "__func__", None)):
+        # A method of a class, or Equinox's own kind.
+        f, args = method, (getattr(f, "__self__"),)  # noqa: B009
+    if isinstance(f, JitWrapped):
+        kind, fun, jitted = "eqx_fastjit", f._fun, f
+    elif (found := filter_jit_options(f)) is not None:
+        kind, (fun, donate) = "equinox", found
+        jitted = filter_jit(fun, donate=donate)  # pyright: ignore
+    elif isinstance(f, _PJIT) and hasattr(f, "__wrapped__"):
+        kind, fun, jitted = "jax", getattr(f, "__wrapped__"), f  # noqa: B009
+    else:
+        kind, fun, jitted = "plain", f, filter_jit(f)
+    name = getattr(fun, "__name__", type(fun).__name__)
+    return Target(kind, str(name), fun, jitted, args, kwargs)
+
+
+def _is_jitted(f: Any) -> bool:
+    return isinstance(f, JitWrapped | _PJIT) or filter_jit_options(f) is not None
+
+
+def unwrapped(f: Any) -> Any:
+    """What was jitted, if `f` is a jitted function; else `f`. Makes nothing new."""
+    if isinstance(f, BoundJit):
+        f = f.func
+    if isinstance(f, JitWrapped):
+        return f._fun
+    found = filter_jit_options(f)
+    return f if found is None else found[0]

@@ -1,0 +1,9 @@
+"""A lambda that is made and wrapped in the loop."""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+
+x = jnp.ones(2)
+for _ in range(6):
+    x = eqx.filter_jit(lambda y: y * 0.5)(x)

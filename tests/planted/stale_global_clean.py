@@ -1,0 +1,25 @@
+"""Counters of traces, a setting that stays, and one that is an argument."""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+
+RATE = 0.5
+traces = 0
+shapes = []
+
+
+@eqx.filter_jit
+def step(x, rate):
+    global traces
+    traces += 1
+    shapes.append(x.shape)
+    return x - RATE * rate * x
+
+
+rate = jnp.asarray(0.5)
+for n in (2, 3):
+    x = jnp.ones(n)
+    for _ in range(3):
+        x = step(x, rate)
+        rate = rate * 0.5
