@@ -79,9 +79,9 @@ def _finding(kind: str, _: Path) -> str:
     if not found:
         raise RuntimeError(f"doctor finds no {kind} in {faulty}:\n{report}")
     command = " ".join(["eqx-fastjit doctor", *options, faulty])
+    said = "\n\n".join(found)
     return (
-        f"{shown_source(faulty)}\n\n`{command}` says:\n\n"
-        f"```text\n{'\n\n'.join(found)}\n```\n\n"
+        f"{shown_source(faulty)}\n\n`{command}` says:\n\n```text\n{said}\n```\n\n"
         f"Nothing is found in this one:\n\n{shown_source(clean)}"
     )
 
@@ -108,7 +108,10 @@ def _help(name: str, _: Path) -> str:
 
 # The results file that each is drawn from, and what it shows.
 _FIGURES = {
-    "width": ("table", "Cost of a call against the width of an MLP, for each contender"),
+    "width": (
+        "table",
+        "Cost of a call against the width of an MLP",
+    ),
     "nodes": ("mlp", "Cost of a call against the number of pytree nodes"),
     "ratios": ("table", "Ours over each rival, a bar for each case"),
 }
@@ -160,6 +163,7 @@ def _reliability(name: str, _: Path) -> str:
 def _differential(results: Any) -> str:
     counts = results["counts"]
     versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
+    last_seed = results["first_seed"] + results["seeds"] - 1
     rows = [
         ("calls compared", f"{results['calls']:,}"),
         ("in sequences", f"{results['sequences']:,}"),
@@ -169,8 +173,8 @@ def _differential(results: Any) -> str:
     ]
     return (
         f"{_table(('last long run', ''), rows)}\n\nSeeds {results['first_seed']} to "
-        f"{results['first_seed'] + results['seeds'] - 1}, {results['date'][:10]}, commit "
-        f"`{results['commit']}`; {versions}."
+        f"{last_seed}, {results['date'][:10]}, commit `{results['commit']}`; "
+        f"{versions}."
     )
 
 
@@ -239,7 +243,7 @@ def generated(page: Path, patterns: list[str]) -> tuple[str, list[str]]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only tell what differs")
     parser.add_argument("names", nargs="*", metavar="NAME", help="of parts; a pattern")
     options = parser.parse_args(argv)
