@@ -70,8 +70,10 @@ def shown_source(script: str) -> str:
 
 
 def _finding(kind: str, _: Path) -> str:
-    """A script with a fault, what the doctor says of it, and one without."""
+    """A script with a fault, what the doctor says of it, and one without; if any."""
     faulty, clean = planted(kind)
+    if not (ROOT / faulty).exists():
+        return ""
     options = _OPTIONS.get(kind, [])
     report = _doctor(faulty, options)
     # Of its findings those of this kind alone: from its line to the next empty one.
