@@ -262,11 +262,47 @@ def filter_jit_options(wrapper: Any) -> tuple[Any, str] | None:
 
     `None` if it is something else.
     """
+    if not isinstance(wrapper, eqx.Module):  # quick, and nearly always enough
+        return None
     try:
-        if not isinstance(wrapper, resolve("equinox._jit:_JitWrapper")):
+        wrapper_type: Any = resolve("equinox._jit:_JitWrapper")
+        if type(wrapper) is not wrapper_type:
             return None
-        flags = wrapper.donate_first, wrapper.donate_rest
+        flags = tuple(getattr(wrapper, f"donate_{x}") for x in ("first", "rest"))
+        fun = getattr(wrapper, "__wrapped__")  # noqa: B009
     except (MissingPrivateName, AttributeError):
         return None
     donate = {(True, True): "all", (False, True): "all-except-first"}
-    return wrapper.__wrapped__, donate.get(flags, "none")
+    return fun, donate.get(flags, "none")
+
+
+def equinox_partition() -> Callable[[Any], Any] | None:
+    """What Equinox does to the arguments of each call; `None` if that is not known."""
+    try:
+        partition = resolve("equinox._compile_utils:hashable_partition")
+    except MissingPrivateName:
+        return None
+    return lambda tree: partition(tree, eqx.is_array)
+
+
+def raw_execute(
+    compiled: Any, arrays: list[Any]
+) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """Run a compiled program with nothing of JAX's around it, and wait for it.
+
+    Two functions: one to run it, one to wait for what that returned. `None` where it
+    cannot be done: the interface below is jaxlib's own.
+    """
+
+    def run() -> Any:
+        return executable.execute_sharded(arrays)
+
+    def wait(results: Any) -> None:
+        jax.block_until_ready(results.disassemble_into_single_device_arrays())
+
+    try:
+        executable = compiled.runtime_executable()
+        wait(run())
+    except Exception:
+        return None
+    return run, wait

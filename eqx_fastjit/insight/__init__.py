@@ -3,6 +3,12 @@
 Imported on demand, never by `import eqx_fastjit`.
 """
 
+from ._breakdown import (
+    Breakdown as Breakdown,
+    breakdown as breakdown,
+    NodeTime as NodeTime,
+    Part as Part,
+)
 from ._captures import (
     Captures as Captures,
     captures as captures,
@@ -25,6 +31,18 @@ from ._explain import (
     Signature as Signature,
 )
 from ._guard import guard as guard, RetraceError as RetraceError
+from ._jaxpr import (
+    Buffer as Buffer,
+    Constant as Constant,
+    Donation as Donation,
+    Inlined as Inlined,
+    inspect_jaxpr as inspect_jaxpr,
+    JaxprReport as JaxprReport,
+    LineCount as LineCount,
+    Memory as Memory,
+    Residuals as Residuals,
+    UnrolledLoop as UnrolledLoop,
+)
 from ._numerics import (
     compare_eager as compare_eager,
     Comparison as Comparison,

@@ -1,0 +1,289 @@
+"""What `inspect_jaxpr` says of functions in which it is known what there is."""
+
+import inspect
+import types
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqx_fastjit
+from eqx_fastjit.insight import inspect_jaxpr
+
+
+KINDS = {
+    "ours": eqx_fastjit.filter_jit,
+    "equinox": eqx.filter_jit,
+    "jax": jax.jit,
+    "plain": lambda f: f,
+}
+TABLE = np.ones((64, 64), np.float32)
+
+
+def line_of(f, text):
+    """The first line of a function that has this text in it."""
+    lines, first = inspect.getsourcelines(f)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+def helper(x):
+    return jnp.sin(x) * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_unrolled_loop(kind):
+    def f(x):
+        for _ in range(7):
+            y = jnp.sin(x)
+            x = y + 1
+        return x
+
+    report = inspect_jaxpr(KINDS[kind](f), jnp.ones(3), compile=False)
+    (loop,) = report.loops
+    assert (loop.file, loop.line) == (__file__, line_of(f, "for _"))
+    assert (loop.turns, loop.times, loop.equations) == (7, 1, 14)
+    assert loop.scan_equations == 3 and loop.uniform
+    assert report.equations == 14
+    counts = {(x.line, x.equations, x.primitives) for x in report.lines}
+    assert counts == {
+        (line_of(f, "y ="), 7, (("sin", 7),)),
+        (line_of(f, "x = y"), 7, (("add", 7),)),
+    }
+
+
+def test_nested_loops_and_functions():
+    def f(x):
+        for _ in range(5):
+            for _ in range(4):
+                x = helper(x)
+            x = x - 1
+        i = 0
+        while i < 6:
+            x = jnp.cos(x)
+            i += 1
+        return jnp.stack([jnp.tan(x) for _ in range(8)])
+
+    report = inspect_jaxpr(f, jnp.ones(3), compile=False)
+    found = {(x.line, x.turns, x.times) for x in report.loops}
+    assert (line_of(f, "range(5)"), 5, 1) in found
+    assert (line_of(f, "range(4)"), 4, 5) in found
+    assert (line_of(f, "while"), 6, 1) in found
+    assert (line_of(f, "tan"), 8, 1) in found
+    assert len(found) == 4
+    (inlined,) = [x for x in report.inlined if x.name == "helper"]
+    assert (inlined.kind, inlined.calls, inlined.call_sites) == ("python", 20, 1)
+    assert inlined.equations == 40 and inlined.file == __file__
+
+
+def test_no_false_alarms():
+    @jax.jit
+    def inner(x):
+        return jnp.where(x > 0, x, 0.0)
+
+    def f(tree, x):
+        tree = jax.tree.map(lambda p: p * 2, tree)  # one leaf after the other
+        x = jnp.sin(x)
+        x = jnp.sin(x)
+        x = jnp.sin(x)
+        x = jax.lax.scan(lambda c, _: (jnp.cos(c), None), x, length=50)[0]
+        for _ in range(2):
+            x = inner(x)
+        for key in ("a",):  # once around a walk over a tree
+            tree = {key: jax.tree.map(lambda p: p + 1, tree)}
+        return tree, jnp.concatenate([x, x, x, x]), jnp.stack([x, x, x, x])
+
+    report = inspect_jaxpr(f, [jnp.ones(2)] * 9, jnp.ones(2), compile=False)
+    assert report.loops == ()
+    assert report.constants == ()
+
+
+def test_loops_in_a_backward_pass():
+    def loss(w, x):
+        for _ in range(5):
+            x = jnp.tanh(x @ w)
+        return jnp.sum(x)
+
+    report = inspect_jaxpr(jax.grad(loss), jnp.ones((4, 4)), jnp.ones((4, 4)))
+    (loop,) = report.loops
+    assert loop.line == line_of(loss, "for _") and loop.times >= 2
+    assert loop.turns in (5, 4, 6)
+
+
+def test_turns_that_differ_in_shape():
+    def f(x):
+        for _ in range(5):
+            x = jnp.concatenate([x, x])
+        return x
+
+    report = inspect_jaxpr(f, jnp.ones(2), compile=False, measure=True)
+    (loop,) = report.loops
+    assert loop.turns == 5 and not loop.uniform
+    assert loop.seconds is None and "differ in their shapes" in loop.not_measured
+    assert "shapes differ" in str(report)
+
+
+def test_compile_time_both_ways():
+    table = jnp.arange(12.0).reshape(6, 2)
+
+    def f(x, w):
+        for i in range(6):
+            x = jnp.tanh(x * w + table[i])
+        return x
+
+    report = inspect_jaxpr(f, jnp.ones(2), jnp.ones(2), measure=True)
+    (loop,) = report.loops
+    assert loop.turns == 6 and loop.uniform, loop
+    assert loop.seconds is not None, loop.not_measured
+    assert loop.seconds.unrolled > 0 and loop.seconds.scan > 0
+    assert report.compile_seconds > 0
+    assert "an estimate" in str(report)
+
+
+def test_jitted_functions_inside():
+    @jax.jit
+    def inner(x):
+        return jnp.sin(x) + jnp.cos(x)
+
+    def f(x):
+        return inner(inner(x)) * inner(x + 1)
+
+    report = inspect_jaxpr(f, jnp.ones(2), compile=False)
+    (found,) = [x for x in report.inlined if x.kind in ("jit", "pjit")]
+    assert (found.name, found.calls, found.call_sites) == ("inner", 3, 1)
+    assert found.equations == 9 and found.file == __file__
+    assert report.equations == 11
+
+
+def test_constants():
+    table = jnp.ones((8, 8))
+
+    @jax.jit
+    def inner(x):
+        return x @ table
+
+    def f(x):
+        y = TABLE @ x
+        return inner(x[:8]), y
+
+    report = inspect_jaxpr(f, jnp.ones(64))
+    large, small = report.constants
+    assert (large.shape, large.dtype, large.bytes) == ((64, 64), "float32", 16384)
+    assert (large.file, large.line) == (__file__, line_of(f, "TABLE"))
+    assert (small.bytes, small.line) == (256, line_of(inner, "@ table"))
+    assert "16.0 KiB" in str(report)
+
+
+def test_a_model_is_no_constant():
+    model = eqx.nn.MLP(4, 4, 4, 2, key=jax.random.key(0))
+    for f in (model, eqx_fastjit.filter_jit(model), eqx.filter_jit(model)):
+        report = inspect_jaxpr(f, jnp.ones(4), compile=False)
+        assert report.constants == ()
+        names = {b.name for b in report.memory.largest_arguments}
+        assert "MLP.layers[0].weight" in names
+
+
+def test_memory_and_donation():
+    def step(state, x):
+        return {"w": state["w"] + x.sum(), "n": state["n"] + 1}, x[:3]
+
+    state = {"w": jnp.ones((100, 10)), "n": jnp.zeros((), "int32")}
+    report = inspect_jaxpr(step, state, jnp.ones(5))
+    memory = report.memory
+    assert memory.arguments == 4000 + 4 + 20
+    assert memory.results >= 4004 + 12  # and what holds them together
+    first = memory.largest_arguments[0]
+    assert (first.name, first.bytes) == ("state['w']", 4000)
+    assert memory.largest_results[0].name == "result[0]['w']"
+    made = memory.largest_intermediates[0]
+    assert made.where == f"{__file__}:{line_of(step, 'return')}"
+    assert [(d.argument, d.result) for d in report.donations] == [
+        ("state['w']", "result[0]['w']"),
+        ("state['n']", "result[0]['n']"),
+    ]
+    assert "donate" in str(report)
+    donating = [
+        eqx_fastjit.filter_jit(step, donate="all"),
+        eqx.filter_jit(step, donate="all"),
+        jax.jit(step, donate_argnums=0),
+    ]
+    for f in donating:
+        report = inspect_jaxpr(f, state, jnp.ones(5))
+        assert report.donations == ()
+        assert report.memory.aliased == 4004
+
+
+def test_checkpoint():
+    def loss(w, x):
+        for _ in range(6):
+            x = jnp.tanh(x @ w)
+        return jnp.sum(x)
+
+    w = jax.ShapeDtypeStruct((256, 256), "float32")
+    report = inspect_jaxpr(jax.value_and_grad(loss), w, w)
+    kept = report.residuals
+    assert kept.number >= 6 and kept.bytes == kept.number * 256 * 256 * 4
+    assert kept.checkpoint and "worth a try" in str(report)
+    assert kept.largest[0].where == f"{__file__}:{line_of(loss, 'tanh')}"
+    with_checkpoint = inspect_jaxpr(jax.grad(jax.checkpoint(loss)), w, w).residuals
+    assert with_checkpoint is None or with_checkpoint.bytes < kept.bytes / 4
+    small = jax.ShapeDtypeStruct((2, 2), "float32")
+    assert not inspect_jaxpr(jax.grad(loss), small, small).residuals.checkpoint
+    assert inspect_jaxpr(loss, small, small, compile=False).residuals is None
+
+
+def test_the_users_function_is_left_alone():
+    traces = []
+
+    @eqx_fastjit.filter_jit
+    def f(x):
+        traces.append(x)
+        return x + 1
+
+    f(jnp.ones(2))
+    inspect_jaxpr(f, jnp.ones(2))
+    assert len(traces) == 2
+    f(jnp.ones(2))
+    assert len(traces) == 2 and len(f._function.programs) == 1
+
+
+def test_static_arguments_of_jax_jit():
+    @jax.jit
+    def g(x, n):
+        return x * n
+
+    f = jax.jit(lambda x, n, *, m: x * n * m, static_argnums=1, static_argnames="m")
+    report = inspect_jaxpr(f, jnp.ones(2), 3, m=2, compile=False)
+    assert report.equations == 2
+    assert len(report.memory.largest_arguments) == 1
+    names = {b.name for b in inspect_jaxpr(g, jnp.ones(2), 3).memory.largest_arguments}
+    assert names == {"x", "n"}
+
+
+def test_without_jaxs_private_parts(monkeypatch):
+    """A JAX whose tracebacks have no frames: lines, but no call paths."""
+    from jax.extend import source_info_util
+
+    from eqx_fastjit import _compat
+    from eqx_fastjit.insight import _places
+
+    equation = jax.make_jaxpr(helper)(1.0).eqns[0]
+    summary = source_info_util.summarize(equation.source_info)
+    monkeypatch.setattr(source_info_util, "summarize", lambda _: summary)
+    without = types.SimpleNamespace(source_info=types.SimpleNamespace())
+    (frame,) = _compat.equation_frames(without)
+    assert (frame.file, frame.line) == (__file__, line_of(helper, "sin"))
+    assert _places.path_of(equation)[-1].line == frame.line
+
+
+def test_html_and_failures():
+    report = inspect_jaxpr(lambda x: x + 1, jnp.ones(2), compile=False)
+    html = report._repr_html_()
+    assert "<lambda>" not in html and "&lt;lambda&gt;" in html
+
+    def f(x):
+        raise KeyError("of the user's")
+
+    with pytest.raises(KeyError, match="of the user's"):
+        inspect_jaxpr(f, jnp.ones(2))
