@@ -159,8 +159,8 @@ traces: collections.deque[Trace] = collections.deque(maxlen=_KEPT)
 # `Trace` when all is done and its seconds are known. Their exceptions end the call.
 before: list[Callable[[Trace, Any], None]] = []
 after: list[Callable[[Trace], None]] = []
-# Called after that with the `Trace`, the `jax.jit` that was traced and the arrays of the
-# call: of calls only, and not of those that raised. Donated arrays are deleted by then.
+# Called after that with the `Trace`, the traced `jax.jit` and the arrays of the call:
+# of calls only, and not of those that raised. Donated arrays are deleted by then.
 called: list[Callable[[Trace, Any, list[Any]], None]] = []
 
 

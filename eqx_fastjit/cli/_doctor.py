@@ -46,8 +46,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--slow",
         metavar="SECONDS",
         type=float,
-        default=30.0,
-        help="a first call that compiles for longer is a finding (default: 30)",
+        default=60.0,
+        help="a first call that compiles for longer is a finding (default: 60)",
     )
     parser.add_program(trailing=True)
     return parser

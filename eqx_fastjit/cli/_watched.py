@@ -2,12 +2,23 @@
 
 import os
 import sys
-from typing import Any
-
-from eqx_fastjit.doctor._watch import Watch
+from typing import Any, Protocol
 
 from ._common import CommandError
 from ._script import _Loader, install_on_import, Program, run_script
+
+
+class Watcher(Protocol):
+    """What watches a program."""
+
+    def jax_imported(self) -> None:
+        """JAX has been imported."""
+
+    def equinox_imported(self) -> None:
+        """Equinox has been imported, and our `filter_jit` is in its place."""
+
+    def stop(self) -> None:
+        """The program is over."""
 
 
 class _JaxHook:
@@ -34,7 +45,7 @@ class _JaxHook:
             self.then()
 
 
-def run_watched(program: Program, watch: Watch) -> int:
+def run_watched(program: Program, watch: Watcher) -> int:
     """Run a program as python does, watched; returns its exit code."""
     hook = _JaxHook(watch.jax_imported)
     sys.meta_path.insert(0, hook)  # pyright: ignore[reportArgumentType]

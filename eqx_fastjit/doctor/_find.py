@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ._plain import Compile
 from ._report import Bar, Finding, FunctionRow, Report
-from ._sites import Line
+from ._sites import is_library, Line
 from ._waits import Waiting
 from ._watch import Deviation, Seen, Watch
 
@@ -43,7 +43,17 @@ _NUMBER_TYPES = ("(int)", "(float)", "(complex)")
 
 # Below this a person does not ask why it takes so long, and large models take it on any
 # machine. Seconds; `--slow` sets another.
-SLOW = 30.0
+SLOW = 60.0
+
+# A dozen layers in a Python loop compile well enough, and fewer equations in no time. A
+# loop that is a small part of the function is not what makes it slow.
+_TURNS = 20
+_LOOP_EQUATIONS = 300
+_LOOP_SHARE = 0.3
+# A block called for each of a dozen layers, by hand, is no fault.
+_CALL_SITES = 16
+# Bytes. A table of positions or of filters may well be a constant; a data set may not.
+_LARGE_CONSTANT = 4 << 20
 
 # Waiting once for the result, or at the end of each epoch, is no loop.
 _WAITS = 10
@@ -96,6 +106,7 @@ def make_report(
     findings = [
         *_churn(causes, watch.seconds),
         *_slow_first_calls(ours, plain, slow, watch.seconds),
+        *_traced(seen, watch.seconds),
         *_stale(watch),
         *_numerics(seen),
         *_blocking(watch.waits.by_line.values(), watch.seconds),
@@ -146,12 +157,39 @@ def _explained(seen: list[Seen]) -> Iterator[tuple[Seen, Cause | None]]:
     )
     for s in seen:
         trace = s.trace
-        key = trace.function.key()
+        key = _key(trace)
         explanation = None
         if not trace.failed:
             explanation = explain_trace(trace, list(earlier[key]))
             earlier[key].append(trace)
         yield s, None if explanation is None else _cause(s, explanation)
+
+
+def _key(trace: Any) -> Any:
+    """The same for traces of which the one may be blamed for differing from the other.
+
+    All callables of a class are one function to `filter_jit`, but a `Partial` of one
+    function is not meant to be like that of another.
+    """
+    return trace.function.key(), _wrapped_functions(trace)
+
+
+def _wrapped_functions(trace: Any) -> tuple[str, ...]:
+    """The functions inside of a callable that is a pytree, in words."""
+    from eqx_fastjit.insight._differences import FUNCTIONS, is_below
+
+    return tuple(
+        facets["value"]
+        for entry in trace.entries
+        if entry.kind == "static" and is_below(entry.path, trace.function.name)
+        if (facets := dict(entry.facets))["type"] in FUNCTIONS
+    )
+
+
+def _name(trace: Any) -> str:
+    inside = _wrapped_functions(trace)
+    name = trace.function.qualname
+    return f"{name} of {inside[0].partition(' (')[0]}" if inside else name
 
 
 def _cause(s: Seen, explanation: Any) -> Cause:
@@ -164,8 +202,8 @@ def _cause(s: Seen, explanation: Any) -> Cause:
             break
     function = s.trace.function
     return Cause(
-        function.qualname,
-        function.key(),
+        _name(s.trace),
+        _key(s.trace),
         _line(function.place),
         s.site or _line(s.trace.site),
         explanation.kind,
@@ -265,7 +303,7 @@ def _churn_message(group: list[Cause], leaf: str) -> str:
     if not steps:
         return text
     values = list(dict.fromkeys([steps[0].old, *[c.new for c in steps]]))
-    shown = " -> ".join(values[:5]) + " -> ..." * (len(values) > 5)
+    shown = " -> ".join(values[:5]) + " and so on" * (len(values) > 5)
     what = {"shape-churn": "shape ", "dtype-churn": "dtype "}.get(first.kind, "")
     if first.kind == "weak-type" and values[0] in ("True", "False"):
         shown = "weakly typed " + shown
@@ -286,7 +324,7 @@ def _slow_first_calls(
         if cause is None and t.inside is None and not t.failed:
             place = _line(t.function.place) or s.site
             parts = t.trace, t.lower, t.compile
-            yield from _slow(t.function.qualname, place, s.site, parts, slow, total)
+            yield from _slow(_name(t), place, s.site, parts, slow, total)
     for c in plain:
         if c.miss is not None and c.miss.kind == "first-call":
             place = c.miss.place or c.site
@@ -330,6 +368,103 @@ def _slow(
         message=f"the first call, at {site or '?'}, spent {trace:.2f} s tracing, "
         f"{lower:.2f} s lowering and {compile:.2f} s in XLA's compiler",
         fix=fix,
+    )
+
+
+# --- what is in the traces -----------------------------------------------------------
+
+
+def _traced(seen: list[Seen], total: float) -> Iterator[Finding]:
+    # Of the same function each trace tells the same: the one that cost most counts.
+    best: dict[Any, Finding] = {}
+    for s in seen:
+        if s.inspection is None:
+            continue
+        for finding in _in_trace(s, s.inspection, total):
+            key = (finding.kind, finding.file, finding.line, finding.leaf)
+            other = best.get(key)
+            if other is None or (finding.seconds or 0) > (other.seconds or 0):
+                best[key] = finding
+    yield from best.values()
+
+
+def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
+    name = _name(s.trace)
+    compiling = s.trace.trace + s.trace.lower + s.trace.compile
+    loops = [x for x in inspection.loops if _is_unrolled(x, inspection.equations)]
+    for loop in loops:
+        saved = loop.equations - loop.scan_equations
+        seconds = compiling * saved / inspection.equations
+        yield Finding(
+            kind="unrolled-loop",
+            severity=_severity(seconds, total),
+            function=name,
+            file=loop.file,
+            line=loop.line,
+            leaf="",
+            seconds=seconds,
+            count=loop.turns,
+            message=f"a Python loop of {loop.turns} turns is {loop.equations} of the "
+            f"{inspection.equations} equations of {name}; a scan would leave about "
+            f"{loop.scan_equations}. Its share of the compilation is estimated",
+            fix="Write it as `jax.lax.scan` or `jax.lax.fori_loop`, with the layers or "
+            "steps stacked: it is compiled once then.",
+        )
+    for x in inspection.inlined:
+        if not loops and _is_inlined(x, inspection.equations):
+            saved = x.equations * (x.calls - 1) / x.calls
+            seconds = compiling * saved / inspection.equations
+            yield Finding(
+                kind="inlined-function",
+                severity=_severity(seconds, total),
+                function=x.name,
+                file=x.file,
+                line=x.line,
+                leaf="",
+                seconds=seconds,
+                count=x.calls,
+                message=f"{x.name} is called from {x.call_sites} places in {name}, and "
+                f"inlined at each: {x.equations} of {inspection.equations} equations. "
+                "Its share of the compilation is estimated",
+                fix="Stack what it is called with, and call it once: under `jax.vmap` "
+                "if the calls are independent, in `jax.lax.scan` if one needs the "
+                "other.",
+            )
+    for x in inspection.constants:
+        if x.bytes >= _LARGE_CONSTANT:
+            shape = ",".join(map(str, x.shape))
+            yield Finding(
+                kind="large-constant",
+                severity="medium",
+                function=name,
+                file=x.file,
+                line=x.line,
+                leaf=f"{x.dtype}[{shape}]",
+                seconds=None,
+                count=1,
+                message=f"{name} captured an array of {x.bytes / 2**20:.1f} MiB "
+                f"({x.dtype}[{shape}]), used first here: it is a part of the program, "
+                "copied into each one that is compiled",
+                fix="Pass it as an argument, or keep it in a field of a Module that is "
+                "one.",
+            )
+
+
+def _is_unrolled(loop: Any, equations: int) -> bool:
+    return (
+        loop.turns >= _TURNS
+        and loop.equations >= max(_LOOP_EQUATIONS, _LOOP_SHARE * equations)
+        # Without that there is no `scan`.
+        and loop.uniform
+        and not is_library(loop.file)
+    )
+
+
+def _is_inlined(x: Any, equations: int) -> bool:
+    return (
+        x.call_sites >= _CALL_SITES
+        and x.equations >= max(_LOOP_EQUATIONS, _LOOP_SHARE * equations)
+        and not is_library(x.file)
     )
 
 
@@ -456,12 +591,12 @@ def _rows(
 def _our_rows(ours: list[tuple[Seen, Cause | None]]) -> Iterator[FunctionRow]:
     groups: dict[Any, list[tuple[Seen, Cause | None]]] = collections.defaultdict(list)
     for s, cause in ours:
-        groups[s.trace.function.key()].append((s, cause))
+        groups[_key(s.trace)].append((s, cause))
     for group in groups.values():
         traces = [s.trace for s, _ in group]
         place = traces[0].function.place
         yield FunctionRow(
-            function=traces[0].function.qualname,
+            function=_name(traces[0]),
             file=place and place.file,
             line=place and place.line,
             jit="filter_jit",
@@ -538,7 +673,7 @@ def _bars(
         if t.inside is None:
             parts = t.trace, t.lower, t.compile, t.first_run
             why, site = _our_cause(s, cause), s.site or _line(t.site)
-            name, start = t.function.qualname, t.started - began
+            name, start = _name(t), t.started - began
             bars.append(Bar(name, "filter_jit", start, *parts, why, site))
     for c in plain:
         jit, why = ("jax", "") if c.miss is None else ("jax.jit", c.miss.kind)

@@ -71,7 +71,7 @@ tbody tr:last-child td { border-bottom: 0; }
 th { color: var(--dim); font-weight: 600; white-space: nowrap; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums;
   white-space: nowrap; }
-td.name { min-width: 14rem; overflow-wrap: anywhere; }
+td.name { min-width: 14rem; overflow-wrap: anywhere; white-space: pre-line; }
 td.why { min-width: 9rem; }
 .timeline { background: var(--card); border: 1px solid var(--line);
   border-radius: .5rem; padding: .75rem; }
@@ -122,6 +122,15 @@ def _e(text: object) -> str:
     return html.escape(str(text))
 
 
+def _prose(text: str) -> str:
+    """Text with code in backticks."""
+    parts = text.split("`")
+    return "".join(
+        f"<code>{_e(part)}</code>" if i % 2 else _e(part)
+        for i, part in enumerate(parts)
+    )
+
+
 def _headline(report: Report) -> str:
     n = len(report.findings)
     if n == 0:
@@ -158,9 +167,9 @@ def _finding(f: Finding) -> Iterator[str]:
         f'<span class="lost">{_e(lost)}</span></h3>'
     )
     yield f'<p class="dim">{_e(KINDS[f.kind].capitalize())}.</p>'
-    yield f"<p>{_e(f.message)}.</p>"
+    yield f"<p>{_prose(f.message)}.</p>"
     yield _source(f)
-    yield f"<p><strong>Fix:</strong> {_e(f.fix)}</p></article>"
+    yield f"<p><strong>Fix:</strong> {_prose(f.fix)}</p></article>"
 
 
 def _source(f: Finding) -> str:
@@ -335,7 +344,7 @@ def _functions(functions: tuple[FunctionRow, ...]) -> Iterator[str]:
 
 
 def _function_row(f: FunctionRow) -> tuple[_Cell, ...]:
-    where = "" if f.file is None else f" {place(f.file, f.line)}"
+    where = "" if f.file is None else f"\n{place(f.file, f.line)}"
     objects = f" ({f.objects} objects)" if f.objects > 1 else ""
     calls = [f"{site} ({n})" if n > 1 else site for site, n in f.calls[:3]]
     more = [f"and {len(f.calls) - 3} more"] if len(f.calls) > 3 else []
@@ -345,7 +354,7 @@ def _function_row(f: FunctionRow) -> tuple[_Cell, ...]:
         (str(f.traces), "number"),
         (str(f.compiles), "number"),
         (", ".join(f"{n} {cause}" for cause, n in f.causes.items()), "why"),
-        (", ".join([*calls, *more]), "name mono"),
+        ("\n".join([*calls, *more]), "name mono"),
     )
 
 
@@ -354,5 +363,5 @@ def _notes(report: Report) -> Iterator[str]:
         return
     yield '<section aria-labelledby="notes"><h2 id="notes">What was not seen</h2><ul>'
     for note in report.notes:
-        yield f"<li>{_e(note)}</li>"
+        yield f"<li>{_prose(note)}</li>"
     yield "</ul></section>"

@@ -15,6 +15,7 @@ from ._waits import Waits
 
 if TYPE_CHECKING:
     from eqx_fastjit._record import Trace
+    from eqx_fastjit.insight._jaxpr import Inspection
 
 # Traces that are looked into, for each function: it takes about as long as a trace.
 _INSPECTED = 2
@@ -45,8 +46,8 @@ class Seen:
     trace: "Trace"
     # The line of the program that led to it.
     site: Line | None
-    # Texts and numbers alone; see `inspect_jaxpr`.
-    inspection: Any = None
+    # Texts and numbers alone.
+    inspection: "Inspection | None" = None
     deviations: list[Deviation] | None = None
 
 
@@ -182,7 +183,10 @@ class Watch:
         self._paused = self.plain.paused = self.waits.paused = paused
 
     def _inspect(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
-        pass
+        from eqx_fastjit.insight._jaxpr import inspect_closed
+
+        # JAX keeps the trace of the call that has just been made.
+        seen.inspection = inspect_closed(jitted.trace(*arrays).jaxpr)
 
     def _compare(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
         import jax

@@ -140,7 +140,7 @@ def _between(path: str, old: Entry | None, new: Entry | None) -> Iterable[Differ
         if (before["type"], before["value"]) != (after["type"], after["value"]):
             yield Difference(path, "static", _summary(old), _summary(new))
         else:
-            what = "function" if after["type"] in _FUNCTIONS else "object"
+            what = "function" if after["type"] in FUNCTIONS else "object"
             yield Difference(path, what, _summary(old), _summary(new))
     else:
         for name in dict.fromkeys([*before, *after]):
@@ -150,7 +150,7 @@ def _between(path: str, old: Entry | None, new: Entry | None) -> Iterable[Differ
 
 
 # Types of what `lambda`, `def`, `functools.partial` and a method make anew each time.
-_FUNCTIONS = {"function", "method", "functools.partial"}
+FUNCTIONS = {"function", "method", "functools.partial"}
 
 
 def _summary(entry: Entry | None) -> str:

@@ -5,7 +5,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.extend.core
 
@@ -336,6 +336,26 @@ class JaxprReport(Report):
 def _more(rows: tuple[Any, ...]) -> tuple[str, ...]:
     rest = len(rows) - _ROWS
     return (f"and {rest} more",) if rest > 0 else ()
+
+
+class Inspection(NamedTuple):
+    """What can be said of a jaxpr alone. No array is kept."""
+
+    equations: int
+    loops: tuple[UnrolledLoop, ...]
+    inlined: tuple[Inlined, ...]
+    constants: tuple[Constant, ...]
+
+
+def inspect_closed(closed: Any) -> Inspection:
+    """Look through the closed jaxpr of a call of a function of ours."""
+    walk = _Walk(closed)
+    return Inspection(
+        sum(walk.lines.values()),
+        _loops(walk, False),
+        _inlined(walk),
+        _constants(closed),
+    )
 
 
 def inspect_jaxpr(

@@ -56,8 +56,11 @@ def path_of(equation: Any) -> Path:
 
     Frames of JAX's and ours are left out.
     """
+    frames = equation_frames(equation)
+    # Of a program's own trace, the outermost of our functions is where it began.
+    calls = [i for i, frame in enumerate(frames) if _begins_trace(frame)]
     out: list[Frame] = []
-    for frame in equation_frames(equation):
+    for frame in frames[: calls[-1]] if calls else frames:
         if frame.file == BOUNDARY_FILE:
             break
         if not is_jax(frame.file):
@@ -65,6 +68,10 @@ def path_of(equation: Any) -> Path:
         elif frame.function.endswith("tree_map") and out[-1:] != [TREE_MAP]:
             out.append(TREE_MAP)
     return tuple(reversed(out))
+
+
+def _begins_trace(frame: Frame) -> bool:
+    return frame.file.startswith(_OURS) and frame.function.endswith("call_python")
 
 
 def user_frame(path: Path) -> Frame | None:

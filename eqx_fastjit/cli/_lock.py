@@ -1,0 +1,269 @@
+"""`eqx-fastjit lock`."""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ._common import CommandError
+from ._script import (
+    check_program,
+    end_as_interrupted,
+    INTERRUPTED,
+    was_interrupted,
+)
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Declare the subcommand and its arguments."""
+    parser = commands.add_parser(
+        "lock",
+        help="write down every signature a program compiles; check it; precompile it",
+        description="Run a program and write every signature that its functions under "
+        "filter_jit were called with to a file: leaf paths, shapes, dtypes and short "
+        "texts of statics. Left out are functions under plain jax.jit, and calls "
+        "inside of other jitted functions, which are compiled with those.",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        default="fastjit.lock",
+        help="the lock file (default: fastjit.lock)",
+    )
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--check",
+        action="store_true",
+        help="run the program and exit with 1, explaining why, if it uses a signature "
+        "that is not in the file",
+    )
+    mode.add_argument(
+        "--precompile",
+        action="store_true",
+        help="fill JAX's persistent compilation cache with every signature in the "
+        "file. Programs cannot be compiled without the objects they were traced with, "
+        "so this runs the program, until all have been compiled, and ends it there; "
+        "exits with 1 if it ends before. What the program writes until then it writes",
+    )
+    parser.add_argument(
+        "--cache-dir",
+        metavar="DIR",
+        help="where --precompile keeps compiled programs; by default what "
+        "JAX_COMPILATION_CACHE_DIR or the program itself says. The program finds them "
+        "when it is run with the same directory",
+    )
+    parser.add_program(trailing=True)
+    return parser
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the subcommand; returns the exit code."""
+    from ._watched import check_output
+
+    program = options.program
+    check_program(program.name, program.is_module)
+    # The program may change the directory.
+    path = os.path.abspath(options.output)
+    if options.cache_dir is not None and not options.precompile:
+        raise CommandError("--cache-dir: only with --precompile")
+    if options.check:
+        code = _check(program, path, options.output)
+    elif options.precompile:
+        code = _precompile(program, path, options.output, options.cache_dir)
+    else:
+        check_output("-o", path)
+        code = _write(program, path, options.output)
+    if code == INTERRUPTED and was_interrupted():
+        end_as_interrupted()
+    return code
+
+
+def _say(text: str) -> None:
+    print(f"eqx-fastjit lock: {text}", file=sys.stderr)
+
+
+def _folder(program: Any) -> str:
+    if program.is_module:
+        return os.getcwd()
+    return os.path.dirname(os.path.realpath(program.name))
+
+
+def _load(path: str, shown: str) -> Any:
+    from eqx_fastjit.doctor._lock import load, LockError
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            return load(file.read())
+    except OSError as e:
+        raise CommandError(f"cannot read {shown!r}: {e.strerror or e}") from None
+    except (LockError, UnicodeDecodeError) as e:
+        raise CommandError(f"{shown!r} is no lock file: {e}") from None
+
+
+def _count(n: int) -> str:
+    return f"{n} signature{'s' * (n != 1)}"
+
+
+# --- writing -------------------------------------------------------------------------
+
+
+def _write(program: Any, path: str, shown: str) -> int:
+    from eqx_fastjit.doctor._lock import dump, Recorder
+
+    from ._watched import run_watched, write_output
+
+    recorder = Recorder(_folder(program))
+    code = run_watched(program, recorder)
+    signatures = recorder.signatures()
+    n = len(signatures)
+    text = f"{_count(len(recorder.seen))} of {n} function{'s' * (n != 1)}"
+    if code != 0:
+        _say(f"saw {text}; not written, as the program ended with exit code {code}")
+        return code
+    write_output("-o", path, dump(signatures))
+    _say(f"wrote {text} to {shown}")
+    return 0
+
+
+# --- checking ------------------------------------------------------------------------
+
+
+def _check(program: Any, path: str, shown: str) -> int:
+    from eqx_fastjit.doctor._lock import explain_unknown, key_of, Recorder
+
+    from ._watched import run_watched
+
+    locked = _load(path, shown)
+    known = {(name, key_of(s)) for name, found in locked.items() for s in found}
+    recorder = Recorder(_folder(program))
+    code = run_watched(program, recorder)
+    new = {key: value for key, value in recorder.seen.items() if key not in known}
+    for (name, _), (signature, site) in new.items():
+        print(
+            "\n".join(explain_unknown(name, signature, site, locked)), file=sys.stderr
+        )
+    unused = len(known - recorder.seen.keys())
+    _say(
+        f"{_count(len(recorder.seen))} used, {len(new)} not in {shown}"
+        + (f"; {unused} in it not used" if unused else "")
+    )
+    return code or int(bool(new))
+
+
+# --- precompiling --------------------------------------------------------------------
+
+
+class _Precompiling:
+    """Ticks signatures off as they are compiled; ends the program after the last."""
+
+    def __init__(self, todo: set[tuple[str, str]], advance: Callable[[str], None]):
+        self.todo = set(todo)
+        self.advance = advance
+        self.hits = 0
+        self.from_cache = 0
+        self.compiled = 0
+        self.has_cache = True
+
+    def on_jax(self) -> None:
+        import jax
+
+        jax.monitoring.register_event_listener(self._on_event)
+
+    def _on_event(self, event: str, **_: Any) -> None:
+        from eqx_fastjit import _record
+
+        if event == "/jax/compilation_cache/cache_hits" and _record.is_busy():
+            self.hits += 1
+
+    def __call__(self, name: str, signature: Any, trace: Any) -> None:
+        import jax
+
+        from eqx_fastjit.doctor._lock import key_of
+
+        if trace.compile == 0:
+            return  # traced or lowered ahead of time: the rest is to come
+        if not getattr(jax.config, "jax_compilation_cache_dir", None):
+            self.has_cache = False
+            raise SystemExit(2)
+        hits, self.hits = self.hits, 0
+        key = (name, key_of(signature))
+        if key not in self.todo:
+            return
+        self.todo.remove(key)
+        self.from_cache += hits > 0
+        self.compiled += hits == 0
+        self.advance(name)
+        if not self.todo:
+            raise SystemExit(0)
+
+
+def _precompile(program: Any, path: str, shown: str, cache_dir: str | None) -> int:
+    from eqx_fastjit.doctor._lock import key_of, Recorder
+
+    from ._watched import run_watched
+
+    locked = _load(path, shown)
+    todo = {(name, key_of(s)) for name, found in locked.items() for s in found}
+    if not todo:
+        _say(f"no signatures in {shown}")
+        return 0
+    _set_cache(cache_dir)
+    with _progress(len(todo)) as advance:
+        precompiling = _Precompiling(todo, advance)
+        recorder = Recorder(_folder(program), precompiling, precompiling.on_jax)
+        code = run_watched(program, recorder)
+    if not precompiling.has_cache:
+        raise CommandError(
+            "--precompile: no cache directory; give --cache-dir DIR or set "
+            "JAX_COMPILATION_CACHE_DIR"
+        )
+    _say(
+        f"{precompiling.compiled} compiled now, {precompiling.from_cache} in the cache "
+        f"before, {len(precompiling.todo)} not reached"
+    )
+    if code == 0 and precompiling.todo:
+        for name in sorted({name for name, _ in precompiling.todo}):
+            print(f"not reached: {name}", file=sys.stderr)
+        return 1
+    return code
+
+
+def _set_cache(cache_dir: str | None) -> None:
+    """Have JAX keep every program, however small. Before the program imports it."""
+    if cache_dir is not None:
+        try:
+            os.makedirs(cache_dir, exist_ok=True)
+        except OSError as e:
+            raise CommandError(
+                f"--cache-dir: cannot make {cache_dir!r}: {e.strerror or e}"
+            ) from None
+        if not os.access(cache_dir, os.W_OK):
+            raise CommandError(f"--cache-dir: cannot write to {cache_dir!r}")
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.abspath(cache_dir)
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[str], None]]:
+    """What is called with the name of each function as it is compiled."""
+    if sys.stderr.isatty():
+        try:
+            from rich.console import Console
+            from rich.progress import Progress
+        except ImportError:
+            pass
+        else:
+            # The program's own output must stay as it is.
+            console = Console(stderr=True)
+            with Progress(
+                console=console, redirect_stdout=False, redirect_stderr=False
+            ) as bar:
+                task = bar.add_task("Compiling", total=total)
+                yield lambda name: bar.update(task, advance=1, description=name)
+            return
+    done = iter(range(1, total + 1))
+    yield lambda name: print(f"[{next(done)}/{total}] {name}", file=sys.stderr)

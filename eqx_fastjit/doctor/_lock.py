@@ -1,0 +1,219 @@
+"""The signatures that a program uses, as a text that can be kept and compared.
+
+A signature is a call less its values: for each leaf its path, with shape and dtype of
+an array, and type and short text of a static. The text is the same on each machine and
+for each run: no absolute paths, no addresses, no hashes, no line numbers.
+"""
+
+import json
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from typing import Any, TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from eqx_fastjit._record import Trace
+
+SCHEMA = 1
+
+# Settings of JAX that are a part of a signature, where they are not as by default.
+_SETTINGS = {
+    "jax_default_device": "None",
+    "jax_default_matmul_precision": "None",
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_enable_x64": "False",
+    "jax_numpy_dtype_promotion": "standard",
+    "mesh": None,
+}
+
+# Sections of leaves, by path: `{"arrays": {"model.weight": "float32[4,4]"}, ...}`.
+Signature = dict[str, dict[str, str]]
+# By function.
+Signatures = dict[str, list[Signature]]
+
+
+class LockError(Exception):
+    """A lock file cannot be read. The text says why."""
+
+
+def signature_of(trace: "Trace") -> Signature:
+    """The signature of a call that was traced."""
+    out: Signature = {"arrays": {}, "nodes": {}, "statics": {}}
+    for entry in trace.entries:
+        facets = dict(entry.facets)
+        if entry.kind == "array":
+            out["arrays"][entry.path] = _array(facets)
+        elif entry.kind == "static":
+            value = _LINE_NUMBER.sub(r"(\1)", facets["value"])
+            out["statics"][entry.path] = f"{value} ({facets['type']})"
+        elif facets["type"] == "NoneType":
+            out["nodes"][entry.path] = "None"
+        else:
+            out["nodes"][entry.path] = f"{facets['type']} of {facets['size']}"
+    out["settings"] = {
+        name: value
+        for name, value in trace.config
+        if name in _SETTINGS and value != _SETTINGS[name]
+    }
+    return {name: section for name, section in out.items() if section}
+
+
+# Functions are described by name, file and line: editing above must not matter.
+_LINE_NUMBER = re.compile(r"\(([^()\s]+):\d+\)")
+
+
+def _array(facets: dict[str, str]) -> str:
+    shape = facets["shape"].strip("(),").replace(" ", "")
+    text = f"{facets['dtype']}[{shape}]"
+    if facets["weak_type"] == "True":
+        text += " weakly typed"
+    # Of one device only that it is one: its name is the machine's.
+    if " over " in (sharding := facets.get("sharding", "")):
+        text += f" {sharding}"
+    return text
+
+
+class Recorder:
+    """Collects the signatures of calls that are traced, but for those inside others.
+
+    **Arguments:**
+
+    - `folder`: of the script; files in it are named relative to it.
+    - `on_signature`: called with function, signature and trace for each call.
+    - `on_jax`: called once JAX has been imported.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        on_signature: Callable[[str, Signature, "Trace"], None] | None = None,
+        on_jax: Callable[[], None] | None = None,
+    ):
+        self.folder = folder
+        self.on_signature = on_signature
+        self.on_jax = on_jax
+        # With the call's line, where it was first seen.
+        self.seen: dict[tuple[str, str], tuple[Signature, str]] = {}
+        self.watches_ours = False
+
+    def jax_imported(self) -> None:
+        """JAX is there."""
+        if self.on_jax is not None:
+            self.on_jax()
+
+    def equinox_imported(self) -> None:
+        """Equinox is there, and our `filter_jit` in its place."""
+        from eqx_fastjit import _record
+
+        self.watches_ours = True
+        _record.after.append(self._after)
+
+    def stop(self) -> None:
+        """The program is over."""
+        if self.watches_ours:
+            from eqx_fastjit import _record
+
+            _record.after.remove(self._after)
+
+    def _after(self, trace: "Trace") -> None:
+        if trace.inside is not None or trace.failed:
+            return
+        name = self._name(trace)
+        signature = signature_of(trace)
+        site = self._relative(trace.site.file) if trace.site is not None else "?"
+        line = trace.site.line if trace.site is not None else 0
+        self.seen.setdefault((name, key_of(signature)), (signature, f"{site}:{line}"))
+        if self.on_signature is not None:
+            self.on_signature(name, signature, trace)
+
+    def _name(self, trace: "Trace") -> str:
+        place = trace.function.place
+        if place is None:
+            return trace.function.qualname
+        return f"{self._relative(place.file)}:{trace.function.qualname}"
+
+    def _relative(self, file: str) -> str:
+        # The innermost folder that it lies in: an environment may be in the script's.
+        folders = [sysconfig.get_path(n) for n in ("purelib", "platlib", "stdlib")]
+        folders += [self.folder, *filter(os.path.isabs, sys.path)]
+        file = os.path.abspath(file)
+        inside = [f for f in folders if file.startswith(os.path.join(f, ""))]
+        if not inside:
+            return os.path.basename(file)
+        return os.path.relpath(file, max(inside, key=len)).replace(os.sep, "/")
+
+    def signatures(self) -> Signatures:
+        """Everything that was seen, in an order that depends on nothing else."""
+        out: Signatures = {}
+        for (name, _), (signature, _) in sorted(self.seen.items()):
+            out.setdefault(name, []).append(signature)
+        return out
+
+
+def key_of(signature: Signature) -> str:
+    """Equal for equal signatures."""
+    return json.dumps(signature, sort_keys=True)
+
+
+def dump(signatures: Signatures) -> str:
+    """The text of a lock file: a line for each leaf, sorted."""
+    data = {"schema": SCHEMA, "functions": signatures}
+    return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def load(text: str) -> Signatures:
+    """The signatures in the text of a lock file. Raises `LockError`."""
+    try:
+        data = json.loads(text)
+    except ValueError as e:
+        raise LockError(f"not JSON ({e})") from None
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != SCHEMA:
+        raise LockError(f"expected schema {SCHEMA}, found {schema!r}")
+    functions = data.get("functions")
+    if not isinstance(functions, dict) or not _is_signatures(functions):
+        raise LockError("expected lists of signatures under 'functions'")
+    return functions
+
+
+def _is_signatures(functions: dict[str, Any]) -> bool:
+    return all(
+        isinstance(signatures, list)
+        and all(
+            isinstance(s, dict)
+            and all(
+                isinstance(section, dict)
+                and all(isinstance(text, str) for text in section.values())
+                for section in s.values()
+            )
+            for s in signatures
+        )
+        for signatures in functions.values()
+    )
+
+
+def explain_unknown(
+    name: str, signature: Signature, site: str, locked: Signatures
+) -> Iterator[str]:
+    """Why a signature is not in a lock file, in lines."""
+    known = locked.get(name)
+    if not known:
+        yield f"{name}: not in the file; called at {site}"
+        return
+    changes = min((list(_changes(old, signature)) for old in known), key=len)
+    yield f"{name}: a new signature in the call at {site}; unlike the nearest known:"
+    yield from changes[:10]
+    if len(changes) > 10:
+        yield f"    and {len(changes) - 10} more"
+
+
+def _changes(old: Signature, new: Signature) -> Iterator[str]:
+    for section in sorted({*old, *new}):
+        before, after = old.get(section, {}), new.get(section, {})
+        for path in sorted({*before, *after}):
+            pair = before.get(path, "nothing"), after.get(path, "nothing")
+            if pair[0] != pair[1]:
+                yield f"    `{path}`: {pair[0]} -> {pair[1]}"
