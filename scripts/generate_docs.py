@@ -96,9 +96,17 @@ def _report(name: str, _: Path) -> str:
 # --- help of the commands ------------------------------------------------------------
 
 
-def _help(name: str, _: Path) -> str:
-    """What `eqx-fastjit NAME --help` prints."""
-    command = [sys.executable, "-m", "eqx_fastjit.cli", *name.split(), "--help"]
+def _help(*_: Any) -> str:
+    """What each command prints with `--help`, under a heading."""
+    from eqx_fastjit.cli import _COMMANDS
+
+    parts = [_help_of()]
+    parts += [f"## {name}\n\n{_help_of(name)}" for name in _COMMANDS]
+    return "\n\n".join(parts)
+
+
+def _help_of(*name: str) -> str:
+    command = [sys.executable, "-m", "eqx_fastjit.cli", *name, "--help"]
     environment = {"PATH": "", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
     out = subprocess.run(
         command, capture_output=True, text=True, check=True, env=environment

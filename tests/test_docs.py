@@ -8,6 +8,8 @@ leaves it out.
 """
 
 import doctest
+import functools
+import http.server
 import importlib.util
 import json
 import os
@@ -16,12 +18,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
 
 from eqx_fastjit import cli
+from eqx_fastjit.doctor._report import KINDS
+from scripts import generate_docs
 
 
 _ROOT = Path(__file__).parent.parent
@@ -169,6 +175,9 @@ def _with_commands() -> list[str]:
     return [p for p in _PAGES if _commands(p)]
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("pre_commit") is None, reason="needs the extra dev"
+)
 @pytest.mark.parametrize("page", _with_commands())
 def test_commands_exist(page, capsys):
     for words in _commands(page):
@@ -181,18 +190,110 @@ def test_little_is_left_out():
     assert sum(left_out.values()) <= 3, left_out
 
 
-def test_site_builds_strictly(tmp_path):
-    # With warnings of the tools' own dependencies left alone.
+def test_findings_show_the_scripts_that_the_tests_run():
+    text = (_ROOT / "docs" / "why-slow.md").read_text(encoding="utf-8")
+    for kind in KINDS:
+        assert f"\n## {kind}\n" in text, f"no section on {kind}"
+        faulty, clean = generate_docs.planted(kind)
+        if (_ROOT / faulty).exists():
+            assert generate_docs.shown_source(faulty) in text
+            assert generate_docs.shown_source(clean) in text
+            assert re.search(rf"^{kind} \(\w+\)  {faulty}:\d+", text, re.MULTILINE)
+
+
+def test_generated_parts_are_those_of_today():
+    # What takes long to make is looked at above; of the reports, one is made anew.
+    patterns = ["figure-*", "help", "reliability-*", "finding-static-churn"]
+    for page in generate_docs.pages():
+        assert generate_docs.generated(page, patterns)[1] == [], (
+            f"{page.name}: run python scripts/generate_docs.py"
+        )
+
+
+def test_every_public_function_is_in_the_reference():
+    import eqx_fastjit
+    from eqx_fastjit import insight
+
+    for package in (eqx_fastjit, insight):
+        page = _ROOT / "docs" / "api" / f"{package.__name__.rpartition('.')[2]}.md"
+        text = page.read_text(encoding="utf-8")
+        names = getattr(package, "__all__", [n for n in dir(insight) if n[0] != "_"])
+        for name in names:
+            if not isinstance(getattr(package, name), ModuleType):
+                assert re.search(rf"[.`]{name}\b", text), f"{page.name} lacks {name}"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    folder = tmp_path_factory.mktemp("site")
     out = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", tmp_path],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(folder)],
         cwd=_ROOT,
         capture_output=True,
         text=True,
     )
     assert out.returncode == 0, out.stdout + out.stderr
+    return folder
+
+
+def test_site_loads_nothing_from_elsewhere(site):
     for page in ("index.html", "why-slow/index.html", "api/insight/index.html"):
-        html = (tmp_path / page).read_text(encoding="utf-8")
-        outside = re.findall(
-            r'<(?:script|link|img)[^>]+(?:src|href)="(http[^"]+)', html
+        html = (site / page).read_text(encoding="utf-8")
+        tags = re.findall(r"<(?:script|link|img)[^>]+>", html)
+        assert [
+            tag for tag in tags if re.search(r'(?:src|href)="(?:http|//)', tag)
+        ] == []
+
+
+@pytest.fixture
+def site_url(site):
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(_QuietHandler, directory=str(site))
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+class _QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+_CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
+_BROWSER_OPTIONS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@pytest.mark.skipif(_CHROMIUM is None, reason="no Chromium")
+def test_pages_fit_the_screen_and_have_no_errors(site_url):
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(
+            executable_path=_CHROMIUM, args=list(_BROWSER_OPTIONS)
         )
-        assert outside == []
+        errors = []
+        for width, scheme in ((390, "dark"), (1280, "light")):
+            page = browser.new_page(
+                viewport={"width": width, "height": 800}, color_scheme=scheme
+            )
+            page.on("console", lambda m: errors.append(m.text))
+            page.on("pageerror", lambda e: errors.append(str(e)))
+            page.on("requestfailed", lambda r: errors.append(r.url))
+            for name in ("how-it-works/", "why-slow/"):
+                page.goto(site_url + name)
+                wider = "document.documentElement.scrollWidth > innerWidth"
+                assert not page.evaluate(wider), f"{name} is wider than {width} px"
+        browser.close()
+    assert errors == []
