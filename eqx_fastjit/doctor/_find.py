@@ -57,9 +57,15 @@ _LARGE_CONSTANT = 4 << 20
 
 # Waiting once for the result, or at the end of each epoch, is no loop.
 _WAITS = 10
-# Seconds, and share of the time from the first such wait to the last: less is noise.
+# Seconds, share of the time from the first such wait to the last, and share of the whole
+# run: less is noise, or not worth a change. A loop that logs the loss of each step, but
+# has nothing else to do meanwhile, stays below.
 _WAIT_SECONDS = 0.3
 _WAIT_SHARE = 0.1
+_WAIT_RUN_SHARE = 0.02
+
+# Seconds from which an operation outside of jit has a row of its own in the table.
+_OWN_ROW = 3.0
 
 # Of the seconds that the program ran: a quarter is high, a twentieth medium. Or that
 # many seconds, in a program that runs for long. In a short one, up to a second is low.
@@ -175,13 +181,14 @@ def _key(trace: Any) -> Any:
 
 
 def _wrapped_functions(trace: Any) -> tuple[str, ...]:
-    """The functions inside of a callable that is a pytree, in words."""
+    """The functions that a `Partial` or the like is of, in words."""
     from eqx_fastjit.insight._differences import FUNCTIONS, is_below
 
+    func = f"{trace.function.name}.func"
     return tuple(
         facets["value"]
         for entry in trace.entries
-        if entry.kind == "static" and is_below(entry.path, trace.function.name)
+        if entry.kind == "static" and (entry.path == func or is_below(entry.path, func))
         if (facets := dict(entry.facets))["type"] in FUNCTIONS
     )
 
@@ -344,15 +351,15 @@ def _slow(
     if seconds < slow:
         return
     trace, lower, compile = parts
-    if trace > lower + compile:
-        fix = (
-            "Most of it was Python, tracing: look for loops over many steps or layers "
-            "(`jax.lax.scan`), and for work on NumPy arrays inside of the function."
-        )
-    else:
-        fix = (
-            "Most of it was XLA: fewer equations compile faster (`jax.lax.scan` for "
-            "repeated layers and steps). To pay it once, not at each start, keep "
+    fix = (
+        "Fewer equations take less time: `jax.lax.scan` for repeated layers and steps, "
+        "one call under `jax.vmap` for many."
+    )
+    if trace >= seconds / 2:
+        fix += " Most of it was Python: look for other work in the function too."
+    elif compile >= seconds / 2:
+        fix += (
+            " Most of it was XLA's compiler, which need not run at each start: keep "
             "compiled programs (`jax_compilation_cache_dir`; `eqx-fastjit lock "
             "--precompile` fills it)."
         )
@@ -552,7 +559,8 @@ def _blocking(waits: Any, total: float) -> Iterator[Finding]:
         count = max(w.count for w in group)
         lost = sum(w.lost for w in group)
         span = max(w.last for w in group) - min(w.first for w in group)
-        if count < _WAITS or lost < max(_WAIT_SECONDS, _WAIT_SHARE * span):
+        least = max(_WAIT_SECONDS, _WAIT_SHARE * span, _WAIT_RUN_SHARE * total)
+        if count < _WAITS or lost < least:
             continue
         waited = sum(w.waited for w in group)
         what = ", ".join(sorted({w.what for w in group}))
@@ -637,10 +645,19 @@ def _plain_rows(compiles: list[Compile]) -> Iterator[FunctionRow]:
 
 
 def _eager_rows(compiles: list[Compile]) -> Iterator[FunctionRow]:
-    if compiles:
-        n = len({c.name for c in compiles})
+    groups: dict[str, list[Compile]] = collections.defaultdict(list)
+    for c in compiles:
+        groups[c.name].append(c)
+    small: list[Compile] = []
+    for name, group in groups.items():
+        if sum(c.seconds for c in group) >= _OWN_ROW:
+            yield _plain_row(name, None, "jax", group, [])
+        else:
+            small += group
+    if small:
+        n = len({c.name for c in small})
         name = f"{n} operation{'s' * (n != 1)} outside of jit"
-        yield _plain_row(name, None, "jax", compiles, [])
+        yield _plain_row(name, None, "jax", small, [])
 
 
 def _plain_row(
@@ -693,7 +710,8 @@ def _notes(watch: Watch) -> Iterator[str]:
         yield (
             "Of functions under plain `jax.jit` JAX tells the argument that changed, "
             "not the leaf inside of it; and they are not looked into for unrolled "
-            "loops, inlined functions, large constants, stale globals and numerics."
+            "loops, inlined functions, large constants, stale globals and numerics. "
+            "Of `jax.jit(jax.grad(f))` and the like it does not tell why they compile."
         )
     if not watch.plain.explained:
         yield "This version of JAX does not say why functions under `jax.jit` compile."

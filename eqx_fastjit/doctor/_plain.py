@@ -18,6 +18,10 @@ from typing import Any
 from ._sites import Line, user_line
 
 
+# Explanations that wait for the compilation they explain, functions inside included.
+_MAX_PENDING = 1000
+
+
 @dataclasses.dataclass
 class Miss:
     """Why JAX traced a function, as its log has it."""
@@ -119,7 +123,6 @@ class PlainJits:
             return
         self.seconds += duration_secs
         if _is_ours():
-            pending.misses.clear()
             return
         if event.endswith("/jaxpr_to_mlir_module_duration"):
             pending.lower = duration_secs
@@ -128,9 +131,13 @@ class PlainJits:
 
     def _compiled(self, name: str, seconds: float) -> None:
         pending = self._pending
-        # Functions inside of it have been traced before it, and do not count.
-        found = [m for m in pending.misses if m.name == name]
-        miss = found[-1] if found else None
+        miss = None
+        for i in reversed(range(len(pending.misses))):
+            if pending.misses[i].name == name:
+                # What came later are functions inside of it, which do not count.
+                miss = pending.misses[i]
+                del pending.misses[i:]
+                break
         trace = pending.traces.get(name, 0.0)
         self.compiles.append(
             Compile(
@@ -143,7 +150,6 @@ class PlainJits:
                 seconds,
             )
         )
-        pending.misses.clear()
         pending.traces.clear()
         pending.lower = 0.0
 
@@ -158,6 +164,8 @@ class PlainJits:
         if miss.kind == "first-call" and key in self._seen and miss.place is not None:
             miss.kind = "fresh-function"
         self._seen[key] = miss
+        # Of functions that are traced but never compiled it may be the last trace.
+        del self._pending.misses[:-_MAX_PENDING]
         self._pending.misses.append(miss)
 
 

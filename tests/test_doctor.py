@@ -1,0 +1,439 @@
+"""`eqx-fastjit doctor`: planted faults with clean twins; the command; the page."""
+
+import html.parser
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from eqx_fastjit import cli
+from eqx_fastjit.doctor import _find, _page, _plain, _report, _text
+
+
+@pytest.fixture(autouse=True)
+def once(route):
+    if route != "cpp":
+        pytest.skip("the same on both routes")
+
+
+PLANTED = Path(__file__).parent / "planted"
+DOCTOR = [sys.executable, "-m", "eqx_fastjit.cli", "doctor"]
+
+# All in one process, because to start JAX takes seconds.
+DRIVER = """
+import json, os, sys
+from eqx_fastjit.cli._script import Program
+from eqx_fastjit.cli._watched import run_watched
+from eqx_fastjit.doctor._find import make_report
+from eqx_fastjit.doctor._watch import Watch
+
+out = {}
+for script in sys.argv[1:]:
+    name = os.path.basename(script).removesuffix(".py")
+    watch = Watch(numerics=name.startswith("numerics"))
+    code = run_watched(Program(script, (), False), watch)
+    slow = 0.9 if name.startswith("slow") else 60.0
+    out[name] = make_report(watch, script, code, slow=slow).as_json()
+print(json.dumps(out), file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def planted():
+    scripts = sorted(map(str, PLANTED.glob("*.py")))
+    out = subprocess.run(
+        [sys.executable, "-c", DRIVER, *scripts],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert out.returncode == 0, out.stderr
+    return json.loads(out.stderr.splitlines()[-1])
+
+
+# Kind, the leaf, a part of the line at fault, how often.
+FAULTS = {
+    "blocking": [("blocking", "", "losses.append(float(loss))", 25)],
+    "dtype_churn": [("dtype-churn", "state", "state = step(", 1)],
+    "fresh_function": [("fresh-function", "<lambda>", "lambda y: y * 0.5", 5)],
+    "inlined_function": [("inlined-function", "", "y = jnp.sin(x + shift)", 24)],
+    "large_constant": [("large-constant", "float32[1500,1000]", "DATA @ w", 1)],
+    "numerics": [("numerics", "result['product']", "@eqx.filter_jit", 1)],
+    "plain_jit": [
+        ("fresh-function", "", "jax.jit(lambda x: x + 1)", 5),
+        ("shape-churn", "tokens", "total({", 4),
+        ("static-churn", "argument 1", "power(jnp.ones(2), n)", 4),
+    ],
+    "shape_churn": [("shape-churn", "tokens", "total(params", 4)],
+    "slow_first_call": [("slow-first-call", "", "@eqx.filter_jit", 1)],
+    "stale_global": [("stale-global", "RATE", "return x - RATE * x", 1)],
+    "static_churn": [("static-churn", "step", "x = decay(x, step)", 4)],
+    "structure_churn": [("structure-churn", "history", "mean(history)", 5)],
+    "unrolled_loop": [("unrolled-loop", "", "for _ in range(200)", 200)],
+    "weak_type": [("weak-type", "carry['loss']", "carry = step(carry", 1)],
+}
+
+
+def test_each_fault_is_planted():
+    names = {path.stem for path in PLANTED.glob("*.py")}
+    assert names == {*FAULTS, *[f"{name}_clean" for name in FAULTS]}
+    kinds = {kind for found in FAULTS.values() for kind, *_ in found}
+    # Without a script: they need several devices, or a configuration that changes.
+    assert kinds == _report.KINDS.keys() - {"sharding-churn", "config-churn"}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault(name, planted):
+    path = PLANTED / f"{name}.py"
+    lines = path.read_text().splitlines()
+    found = sorted(planted[name]["findings"], key=lambda f: f["kind"])
+    assert len(found) == len(FAULTS[name])
+    for finding, (kind, leaf, text, count) in zip(found, FAULTS[name], strict=True):
+        assert finding["file"] == str(path)
+        assert text in lines[finding["line"] - 1]
+        assert (finding["kind"], finding["leaf"]) == (kind, leaf)
+        assert finding["count"] == count
+        timeless = ("stale-global", "numerics", "large-constant")
+        assert (finding["seconds"] is None) == (kind in timeless)
+        assert finding["seconds"] is None or finding["seconds"] > 0
+        assert finding["message"] and finding["fix"]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_clean_twin(name, planted):
+    report = planted[f"{name}_clean"]
+    assert report["findings"] == [] and report["exit_code"] == 0
+    # It did what it is to be clean of.
+    assert any(row["jit"] != "jax" for row in report["functions"])
+
+
+def test_what_the_tables_say(planted):
+    (row,) = [r for r in planted["shape_churn"]["functions"] if r["jit"] != "jax"]
+    assert (row["function"], row["jit"]) == ("total", "filter_jit")
+    assert (row["traces"], row["compiles"], row["objects"]) == (5, 5, 1)
+    assert row["causes"] == {"shape-churn": 4, "first-call": 1}
+    parts = row["trace"] + row["lower"] + row["compile"] + row["first_run"]
+    assert abs(row["seconds"] - parts) < 1e-6
+    plain = {r["function"]: r for r in planted["plain_jit"]["functions"]}
+    assert plain["power"]["jit"] == "jax.jit"
+    assert plain["power"]["causes"] == {"static-churn": 4, "first-call": 1}
+    assert plain["<lambda>"]["objects"] == 6
+    assert any("plain `jax.jit`" in note for note in planted["plain_jit"]["notes"])
+    (note,) = planted["numerics_clean"]["notes"]
+    assert note == "donates was not compared: its arguments are donated."
+
+
+# --- the command ---------------------------------------------------------------------
+
+
+def run(args, cwd, **env):
+    return subprocess.run(
+        [*DOCTOR, *args],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env},
+        timeout=300,
+    )
+
+
+FAULTY = """
+    import sys
+    import equinox as eqx
+    import jax.numpy as jnp
+
+    @eqx.filter_jit
+    def f(x, n, mode="<b>&"):
+        return x * n
+
+    for n in range(5):
+        f(jnp.ones(2), n)
+    print("out", sys.argv[1:], eqx.filter_jit.__module__)
+    {end}
+"""
+
+
+def write(tmp_path, text, **parts):
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(text).format(**parts))
+    return path
+
+
+def test_reports_and_exit_codes(tmp_path):
+    write(tmp_path, FAULTY, end="sys.exit(int(sys.argv[2]))")
+    options = ["--json", "a.json", "--html=a.html", "--fail-on", "static-churn"]
+    out = run([*options, "script.py", "--json", "0"], tmp_path)
+    # Right after the script our options are still ours: `--` begins its own.
+    assert out.returncode == 1 and "IndexError" in out.stderr
+    out = run([*options, "script.py", "--", "--json", "0"], tmp_path)
+    assert out.returncode == 1, out.stderr
+    assert out.stdout == "out ['--json', '0'] eqx_fastjit._jit\n"
+    assert "static-churn (low)  script.py:11" in out.stderr
+    assert "> f(jnp.ones(2), n)" in out.stderr
+    assert "\x1b" not in out.stderr
+    data = json.loads((tmp_path / "a.json").read_text())
+    assert data["schema"] == 1
+    (finding,) = data["findings"]
+    assert list(finding) == [
+        "kind",
+        "severity",
+        "function",
+        "file",
+        "line",
+        "leaf",
+        "seconds",
+        "count",
+        "message",
+        "fix",
+    ]
+    assert (finding["kind"], finding["line"], finding["leaf"]) == (
+        "static-churn",
+        11,
+        "n",
+    )
+    text = (tmp_path / "a.html").read_text()
+    assert "static-churn" in text and "<b>&" not in text and "&lt;b&gt;" in text
+    check_page(text)
+
+
+def test_a_program_that_fails(tmp_path):
+    write(tmp_path, FAULTY, end="raise ValueError('own error')")
+    out = run(["--json", "a.json", "--fail-on", "any", "script.py"], tmp_path)
+    assert out.returncode == 1
+    assert 'script.py", line 13, in <module>\n    raise ValueError' in out.stderr
+    assert out.stderr.index("own error") < out.stderr.index("1 finding")
+    data = json.loads((tmp_path / "a.json").read_text())
+    assert data["exit_code"] == 1 and len(data["findings"]) == 1
+
+
+def test_interrupted(tmp_path):
+    write(tmp_path, FAULTY, end="sys.stdout.flush(); import time; time.sleep(60)")
+    process = subprocess.Popen(
+        [*DOCTOR, "script.py", "--json", "a.json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline().startswith("out")
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in err and "1 finding" in err
+    assert json.loads((tmp_path / "a.json").read_text())["exit_code"] == 130
+
+
+def test_a_program_without_equinox(tmp_path):
+    write(
+        tmp_path,
+        """
+        import logging, sys
+        logging.basicConfig()
+        import jax, jax.numpy as jnp
+        f = jax.jit(lambda x: x + 1)
+        for n in range(1, 6):
+            f(jnp.ones(n))
+        print("equinox" in sys.modules, jax.config.jax_log_compiles)
+        """,
+    )
+    out = run(["script.py", "--fail-on", "shape-churn"], tmp_path)
+    assert (out.returncode, out.stdout) == (1, "False False\n"), out.stderr
+    assert "`x` changed, shape [1] -> [2] -> [3]" in out.stderr
+    # JAX's own log, from which that is known, is not printed.
+    assert "TRACING CACHE MISS" not in out.stderr
+
+
+def test_a_program_without_jax(tmp_path):
+    write(tmp_path, "print(1)")
+    out = run(["script.py", "--fail-on", "any"], tmp_path)
+    assert (out.returncode, out.stdout) == (0, "1\n")
+    assert "nothing found" in out.stderr and "did not import JAX" in out.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["missing.py"], "cannot open 'missing.py': no such file"),
+        (["a.py", "--fail-on", "x,any"], "no kind 'x'; there are: any, static-churn"),
+        (["a.py", "--json", "no/a.json"], "--json: cannot write"),
+        (["a.py", "--html", "."], "it is a directory"),
+        (["a.py", "--slow", "-1"], "--slow -1.0: expected 0 or more"),
+        (["a.py", "--slow", "nan"], "--slow nan: expected 0 or more"),
+    ],
+)
+def test_bad_input(argv, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("raise SystemExit('was run')")
+    assert cli.main(["doctor", *argv]) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+
+
+def test_an_output_that_can_no_longer_be_written(tmp_path):
+    (tmp_path / "sub").mkdir()
+    write(tmp_path, "import os; os.rmdir('sub')")
+    out = run(["script.py", "--json", "sub/a.json"], tmp_path)
+    assert out.returncode == 2
+    assert "--json: cannot write" in out.stderr and "Traceback" not in out.stderr
+
+
+# --- what it is made of --------------------------------------------------------------
+
+
+def test_a_warm_call_runs_no_more_python_than_otherwise():
+    import jax.numpy as jnp
+
+    import eqx_fastjit
+    from eqx_fastjit.doctor._watch import Watch
+
+    f = eqx_fastjit.filter_jit(lambda x: x + 1)
+    x = jnp.ones(2)
+    for _ in range(3):
+        f(x)
+
+    def events():
+        seen = []
+        sys.setprofile(lambda frame, event, arg: seen.append(event))
+        try:
+            f(x)
+        finally:
+            sys.setprofile(None)
+        return seen
+
+    before = events()
+    watch = Watch()
+    watch.jax_imported()
+    watch.equinox_imported()
+    try:
+        assert events() == before
+        assert float(x[0]) == 1 and x.tolist() == [1, 1]
+    finally:
+        watch.stop()
+    assert watch.notes == [] and watch.waits.missing == []
+    assert type(x).__float__.__module__ != "eqx_fastjit.doctor._waits"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "TRACING CACHE MISS at a.py:1 (m):\n  for f defined at a.py:9\n"
+            "  all previously seen cache keys differ. For the closest previous key:\n"
+            "  different input types:\n  * at x['a'], now bf16[4] and before f32[4]",
+            ("dtype-churn", "x['a']", "f32", "bf16"),
+        ),
+        (
+            "TRACING CACHE MISS at a.py:1 (m):\n  for f defined at a.py:9\n"
+            "  different input pytree:\n  * at input path [1]['n'], now <class 'S'> "
+            "with pytree metadata Static(val=<object secret>) and before <class 'S'> "
+            "with pytree metadata Static(val='a'), so the metadata does not match",
+            ("static-churn", "n", "'a' (str)", "another value"),
+        ),
+        (
+            "TRACING CACHE MISS at a.py:1 (m):\n  for f defined at a.py:9\n"
+            "  Tracing context doesn't match, e.g. due to config or context manager.",
+            ("config-churn", "", "", ""),
+        ),
+    ],
+)
+def test_reading_jaxs_explanations(text, expected):
+    miss = _plain.parse(text)
+    assert miss is not None and miss.name == "f"
+    assert (miss.kind, miss.leaf, miss.old, miss.new) == expected
+    assert miss.place is not None and miss.place.line == 9
+
+
+def test_explanations_in_other_words():
+    assert _plain.parse("TRACING CACHE MISS: worded anew") is None
+
+
+class _Check(html.parser.HTMLParser):
+    """Tags are closed in order, and nothing is fetched."""
+
+    VOID = ("meta", "br", "rect", "line")
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+        self.ids = []
+        self.labelled = []
+
+    def handle_starttag(self, tag, attrs):
+        names = dict(attrs)
+        assert not {"src", "href"} & names.keys() and tag not in ("script", "link")
+        self.ids += [names["id"]] if "id" in names else []
+        self.labelled += [names.get("aria-labelledby")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def check_page(text):
+    checker = _Check()
+    checker.feed(text)
+    assert checker.open == []
+    assert {x for x in checker.labelled if x} <= set(checker.ids)
+    assert "url(" not in text and "http" not in text
+
+
+def make_report(n_bars=700):
+    finding = _report.Finding(
+        "static-churn",
+        "high",
+        "<f>",
+        __file__,
+        3,
+        "x['<a>']",
+        90.5,
+        3,
+        "`x` <script>alert(1)</script>",
+        "Fix `it`.",
+    )
+    bar = _report.Bar("<g>", "filter_jit", 1.0, 0.1, 0.2, 0.3, 0.0, "<why>", None)
+    row = _report.FunctionRow(
+        "<g>", None, None, "jax.jit", 1, 1, 1, 1.0, 0.2, 0.3, 0.5, 0.0, {"<c>": 1}, ()
+    )
+    return _report.Report(
+        "<p>.py", 3, 100.0, (finding,), (row,) * 12, (bar,) * n_bars, ("a `note`",)
+    )
+
+
+def test_the_page_is_escaped_and_stands_alone():
+    text = _page.page(make_report())
+    check_page(text)
+    for raw in ("<script>", "<f>", "<g>", "<p>.py", "<why>", "<c>", "['<a>']"):
+        assert raw not in text
+    assert "The 600 longest of 700 compilations" in text
+    assert "exit code 3" in text and "<code>it</code>" in text
+    check_page(_page.page(_report.Report("p", 0, 0.0, (), (), (), ())))
+
+
+def test_colour_on_a_terminal(monkeypatch):
+    import io
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream = Terminal()
+    _text.write_text(make_report(1), stream)
+    text = stream.getvalue()
+    assert "\x1b[" in text and "static-churn" in text and "and 2 more" in text
+    # Nothing of a message is taken for markup of rich's.
+    assert "<script>alert(1)</script>" in text.replace("\n", "")
+
+
+def test_severity_goes_by_share_and_seconds():
+    severity = _find._severity
+    assert [severity(s, 10.0) for s in (0.9, 1.1, 2.6)] == ["low", "medium", "high"]
+    assert [severity(s, 1e6) for s in (2, 4, 40)] == ["low", "medium", "high"]
