@@ -6,12 +6,20 @@ import jax
 
 from eqx_fastjit import filter_jit
 from eqx_fastjit.insight import (
+    Breakdown,
+    breakdown,
     cache_info,
     CacheInfo,
+    Captures,
+    captures,
+    compare_eager,
+    Comparison,
     Difference,
     explain,
     Explanation,
     guard,
+    inspect_jaxpr,
+    JaxprReport,
     Ledger,
     ledger,
     LedgerRow,
@@ -43,6 +51,10 @@ def use(x: jax.Array) -> None:
     assert_type(ledger(), Ledger)
     assert_type(ledger().rows, tuple[LedgerRow, ...])
     assert_type(guarded(x), jax.Array)
+    assert_type(breakdown(step, x), Breakdown)
+    assert_type(inspect_jaxpr(step, x), JaxprReport)
+    assert_type(compare_eager(step, x), Comparison)
+    assert_type(captures(step), Captures)
     try:
         with guard(max_traces=0, max_seconds=1.5):
             warmup(step, x)
