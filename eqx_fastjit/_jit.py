@@ -3,6 +3,7 @@
 import dataclasses
 import functools as ft
 import inspect
+import sys
 import threading
 import types
 import weakref
@@ -209,6 +210,10 @@ class JitWrapped(Generic[_P, _T]):
         return f"filter_jit(fn={self._function.qualname!r}, donate={self._donate!r})"
 
     def __reduce__(self) -> Any:
+        if _global_of(self._fun) is self:
+            # Under its own name, as functions are: `@filter_jit` leaves no other way to
+            # the function inside.
+            return self._fun.__qualname__
         options = self._function.options
         extra = dict(options.jit_kwargs)
         for name in ("in_shardings", "out_shardings"):
@@ -221,6 +226,14 @@ class JitWrapped(Generic[_P, _T]):
 
     def __delattr__(self, name: str) -> None:
         raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _global_of(fun: Any) -> Any:
+    """What is to be found where `fun` says that it was defined."""
+    found = sys.modules.get(getattr(fun, "__module__", None) or "")
+    for name in getattr(fun, "__qualname__", "").split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def _unpickle(fun: Any, donate: Any, extra: dict[str, Any]) -> Any:

@@ -62,12 +62,28 @@ _QUICK = (
 )
 
 
+# These compile or run so long that two of their contenders must do.
+_TWO = {
+    "mlp_8_1_layers": ("flat", "ours"),
+    "batch_4": ("flat", "ours"),
+    "recurrent": ("flat", "ours"),
+    "convolutional": ("flat", "ours"),
+    "transformer": ("jit", "ours"),
+    "pipeline": ("jit", "ours"),
+    "first_call": ("aot", "ours"),
+    "walk_loops": ("eager", "ours"),
+    "walk_scan": ("eager", "ours"),
+}
+
+
 @pytest.mark.parametrize("name", _QUICK)
 def test_contenders_agree(name):
-    calls = make_case(name)
-    assert tuple(calls) == contenders_of(name)
+    contenders = _TWO.get(name, contenders_of(name))
+    calls = make_case(name, contenders)
+    assert tuple(calls) == contenders
     check_equal(calls)
-    check_equal(calls)  # also where a call has consumed its arguments
+    if name.startswith("adam"):
+        check_equal(calls)  # also from the state that the first calls returned
 
 
 def test_every_family_is_tried():
@@ -84,6 +100,7 @@ def _makers(name):
 def test_what_is_known_before_a_case_is_built():
     for name in case_names():
         case = case_info(name)
+        assert set(contenders_of(name)) <= set(case.contenders)
         assert case.name == name and case.group and case.title
         assert set(case.contenders) <= set(CONTENDERS)
     issue = [f"mlp_{2**p}" for p in range(3, 11)]

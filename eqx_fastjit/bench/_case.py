@@ -69,6 +69,11 @@ class Case:
     steps: int = 1
     cpu_devices: int = 1
 
+    @property
+    def times_itself(self) -> bool:
+        """Whether calls return `Measured`."""
+        return "dispatch" not in self.modes
+
     def make(self, contender: str) -> Call:
         """Build the call of one contender."""
         return self.makers()[contender]()

@@ -93,18 +93,18 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this file is in."""
-    here = Path(__file__).parent
+    """The commit of the checkout that the package is in."""
+    package = Path(eqx_fastjit.__file__).parent
 
     def git(*args: str) -> str:
         run = subprocess.run(
-            ["git", *args], cwd=here, capture_output=True, text=True, check=True
+            ["git", *args], cwd=package, capture_output=True, text=True, check=True
         )
         return run.stdout.strip()
 
     try:
         # An installed package may lie in somebody else's checkout.
-        git("ls-files", "--error-unmatch", Path(__file__).name)
+        git("ls-files", "--error-unmatch", "__init__.py")
         changed = git("status", "--porcelain", "--untracked-files=no", ".")
         return git("rev-parse", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):

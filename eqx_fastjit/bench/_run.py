@@ -55,19 +55,18 @@ def run_jobs(console: Console, jobs: list[Job], results: Results) -> None:
         speed_estimate_period=600,  # cases differ: the speed of all so far
     )
     proved: dict[str, dict[str, Any]] = {}
-    with bar:
-        task = bar.add_task("", total=sum(job.steps for job in jobs))
-        for job in jobs:
-            bar.update(task, description=job.case.name)
-            if not console.is_terminal:  # no bar is drawn
-                console.print(f"Timing {job.case.name}", highlight=False)
-            before = bar.tasks[0].completed
-            try:
+    try:
+        with bar:
+            task = bar.add_task("", total=sum(job.steps for job in jobs))
+            done = 0
+            for job in jobs:
+                bar.update(task, completed=done, description=job.case.name)
+                if not console.is_terminal:  # no bar is drawn
+                    console.print(f"Timing {job.case.name}", highlight=False)
                 _run(job, results, proved, lambda n: bar.advance(task, n))
-            except KeyboardInterrupt:
-                results["interrupted"] = True
-                return
-            bar.update(task, completed=before + job.steps)
+                done += job.steps
+    except KeyboardInterrupt:
+        results["interrupted"] = True
 
 
 def _run(

@@ -2,8 +2,8 @@
 
 import contextlib
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,22 @@ def _context() -> Any:
     return context
 
 
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach, not even before they can ignore it.
+
+    They inherit the signal mask, by way of the fork server.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Process:
     """A worker, and our end of its pipe."""
 
@@ -38,21 +54,19 @@ class _Process:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=target, args=(theirs, *args))
         self._process.daemon = True
-        self._process.start()
+        with _interrupts_held():
+            self._process.start()
         theirs.close()
 
-    @property
-    def pipe(self) -> Connection:
-        return self._pipe
-
     def order(self, order: str) -> Any:
-        self._pipe.send(order)
+        with contextlib.suppress(OSError):  # a dead one's last words are still to read
+            self._pipe.send(order)
         return self.answer()
 
     def answer(self) -> Any:
         try:
             status, value = self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             self._process.join()
             code = self._process.exitcode
             raise Refused(f"its process ended with code {code}") from None

@@ -1,11 +1,14 @@
 """Cases with a shape of their own: first calls, strategies, loops, whole processes."""
 
 import functools as ft
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -279,9 +282,11 @@ for _name, _fn, _how in (
 
 def _python(code: str) -> float:
     """What a fresh Python prints for this code."""
-    run = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    )
+    # With bytecode caches, as an installed package has them.
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / "fastjit-bytecode")
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
     return float(run.stdout)
 
 

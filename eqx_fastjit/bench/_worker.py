@@ -18,12 +18,17 @@ from ._timing import output_arrays, Sampler
 
 
 def _configure(device: str | None, cpu_devices: int) -> None:
-    """Choose the platform, before JAX looks for one."""
+    """Choose the platform, before JAX looks for one.
+
+    In the environment too, for the processes that some cases start.
+    """
     # Several processes share the GPU.
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     # A cache on disk would be shared by the contenders.
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     jax.config.update("jax_enable_compilation_cache", False)
     if device == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
         jax.config.update("jax_platforms", "cpu")
     if cpu_devices > 1:
         jax.config.update("jax_num_cpu_devices", cpu_devices)
@@ -60,7 +65,7 @@ def serve(pipe: Connection, case: Case, contender: str, device: str | None) -> N
         _configure(device, case.cpu_devices)
         call = case.make(contender)
         pipe.send(("ok", output_arrays(call)))
-        sampler = Sampler(call, case.steps)
+        sampler = Sampler(call, case.steps, case.times_itself)
         while True:
             order = pipe.recv()
             pipe.send(("ok", sampler.warm() if order == "warm" else sampler.round()))

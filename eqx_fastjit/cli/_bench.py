@@ -76,7 +76,10 @@ def main(options: argparse.Namespace) -> int:
         raise CommandError("--fail-above goes with --compare")
     if options.list:
         return _list()
-    return _time(options)
+    try:
+        return _time(options)
+    except KeyboardInterrupt:  # before there was anything to keep
+        return 130
 
 
 def _split(text: str, option: str) -> list[str]:
@@ -210,10 +213,7 @@ def _time(options: argparse.Namespace) -> int:
     from eqx_fastjit.bench._table import print_results
 
     console = Console()
-    try:
-        devices = _devices(options.device)
-    except KeyboardInterrupt:
-        return 130
+    devices = _devices(options.device)
     if options.device == "all" and len(devices) == 1:
         console.print("JAX sees no GPU here: on the CPU alone.")
     jobs = [

@@ -48,4 +48,9 @@ from ._numerics import (
     Comparison as Comparison,
     LeafDifference as LeafDifference,
 )
+from ._profile import (
+    Contender as Contender,
+    Profile as Profile,
+    profile as profile,
+)
 from ._warmup import warmup as warmup, warmup_all as warmup_all

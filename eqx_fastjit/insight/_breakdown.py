@@ -3,17 +3,18 @@
 import collections
 import dataclasses
 import gc
+import itertools
 import math
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
 from eqx_fastjit._compat import equinox_partition, jit_options, raw_execute
+from eqx_fastjit._install import _original as equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 from eqx_fastjit._structure import take_apart
 
@@ -180,6 +181,8 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     rest = dispatch - sum(part.seconds for part in steady)
     steady.insert(len(steady) - 2, Part("lookup", rest, False, _WHAT["lookup"]))
     steady.append(Part("wait", blocked - dispatch, False, _WHAT["wait"]))
+    if any(part.seconds < 0 for part in steady):
+        notes.append("A difference below zero is smaller than the noise.")
     return Breakdown(
         it.name,
         it.kind,
@@ -211,7 +214,7 @@ def _without_donation(it: Target) -> tuple[Target, Any]:
         call: Any = jax.jit(it.fun, **static)
         new = dataclasses.replace(it, jitted=call)
     elif it.kind == "equinox":
-        call = eqx.filter_jit(it.fun)
+        call = equinox_filter_jit(it.fun)
         new = dataclasses.replace(it, jitted=filter_jit(it.fun))
     else:
         call = filter_jit(it.fun)
@@ -234,7 +237,7 @@ def _cold(traced: Any) -> tuple[tuple[Part, ...], Any]:
     times.append(clock())
     jax.block_until_ready(compiled(*traced.arrays))
     times.append(clock())
-    lower, compile_, first = [b - a for a, b in zip(times, times[1:], strict=False)]
+    lower, compile_, first = [b - a for a, b in itertools.pairwise(times)]
     cold = (
         Part("trace", traced.seconds, True, "running the Python function"),
         Part("lower", lower, True, "from the jaxpr to StableHLO"),
