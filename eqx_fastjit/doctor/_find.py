@@ -57,8 +57,8 @@ _LARGE_CONSTANT = 4 << 20
 
 # Waiting once for the result, or at the end of each epoch, is no loop.
 _WAITS = 10
-# Seconds, share of the time from the first such wait to the last, and share of the whole
-# run: less is noise, or not worth a change. A loop that logs the loss of each step, but
+# Seconds, share of the time from the first such wait to the last, and share of the
+# whole run: less is noise, or not worth a change. A loop that logs the loss of each step, but
 # has nothing else to do meanwhile, stays below.
 _WAIT_SECONDS = 0.3
 _WAIT_SHARE = 0.1
@@ -193,6 +193,11 @@ def _wrapped_functions(trace: Any) -> tuple[str, ...]:
     )
 
 
+def _place(trace: Any) -> Line | None:
+    """Where the function was defined; of a `Partial` that is not known."""
+    return None if _wrapped_functions(trace) else _line(trace.function.place)
+
+
 def _name(trace: Any) -> str:
     inside = _wrapped_functions(trace)
     name = trace.function.qualname
@@ -207,11 +212,10 @@ def _cause(s: Seen, explanation: Any) -> Cause:
         if KINDS.get(difference.what) == explanation.kind:
             leaf, old, new = difference.path, difference.old, difference.new
             break
-    function = s.trace.function
     return Cause(
         _name(s.trace),
         _key(s.trace),
-        _line(function.place),
+        _place(s.trace),
         s.site or _line(s.trace.site),
         explanation.kind,
         leaf,
@@ -329,7 +333,7 @@ def _slow_first_calls(
     for s, cause in ours:
         t = s.trace
         if cause is None and t.inside is None and not t.failed:
-            place = _line(t.function.place) or s.site
+            place = _place(t) or s.site
             parts = t.trace, t.lower, t.compile
             yield from _slow(_name(t), place, s.site, parts, slow, total)
     for c in plain:
@@ -602,7 +606,7 @@ def _our_rows(ours: list[tuple[Seen, Cause | None]]) -> Iterator[FunctionRow]:
         groups[_key(s.trace)].append((s, cause))
     for group in groups.values():
         traces = [s.trace for s, _ in group]
-        place = traces[0].function.place
+        place = _place(traces[0])
         yield FunctionRow(
             function=_name(traces[0]),
             file=place and place.file,
