@@ -3,6 +3,7 @@
     nox -s matrix      # every combination; writes benchmarks/results/matrix.json
     nox -s corners     # the two that CI runs
     nox -s matrix -- tests/test_corpus.py    # with other arguments for pytest
+    nox -s debug       # in this environment, under Python's and its allocator's checks
 
 Needs uv and the interpreters; those that pyenv keeps are found.
 """
@@ -78,7 +79,13 @@ _show_pyenv()
 def _install(session: nox.Session, jax: str, equinox: str) -> dict[str, str]:
     """Install one combination; returns the versions and the route that it takes."""
     # Not the extra `test`, which has a browser and a type checker in it.
-    requirements = ["pytest>=8", "optax>=0.2.3", "hypothesis>=6.100", "rich>=13"]
+    requirements = [
+        "pytest>=8",
+        "pytest-xdist>=3.6",
+        "optax>=0.2.3",
+        "hypothesis>=6.100",
+        "rich>=13",
+    ]
     session.install(JAX[jax], EQUINOX[equinox], *requirements)
     # Afterwards: ours must not choose the versions, only agree to them.
     session.install("--no-deps", ".")
@@ -163,3 +170,11 @@ def corners(session: nox.Session, jax: str, equinox: str) -> None:
     counts = _run_tests(session, session.posargs or CORNER_TESTS)
     if counts["failed"]:
         session.error(f"{counts['failed']} tests failed")
+
+
+@nox.session(venv_backend="none")
+def debug(session: nox.Session) -> None:
+    """The engine's tests in development mode, with the debugging allocator."""
+    command = ["python", "-X", "dev", "-m", "pytest", "-q"]
+    env = {"PYTHONMALLOC": "debug", "PYTHONFAULTHANDLER": "1"}
+    session.run(*command, *(session.posargs or TESTS), env=env)

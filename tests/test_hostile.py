@@ -856,8 +856,6 @@ def test_static_record_changed_in_place():
 
 def test_deep_endless_and_enormous_trees(route):
     """In a process of its own, that may crash: always an error or the right result."""
-    if sys.flags.dev_mode:
-        pytest.skip("takes minutes")
     script = Path(__file__).with_name("deep_trees.py")
     out = subprocess.run(
         [sys.executable, "-X", "faulthandler", str(script), "ours"],

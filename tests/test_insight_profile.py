@@ -98,6 +98,7 @@ def test_profile(tmp_path):
     assert all(stage in text for stage in STAGES)
     assert "sees Python functions alone" in text
     html = page.read_text()
+    assert "Content-Security-Policy" in html  # Pyinstrument's would load fonts
     assert html.count("<iframe") == 3 and "<b>static" not in html
     # Self-contained: nothing is loaded.
     assert 'src="http' not in html and 'href="http' not in html.split("<iframe")[0]
