@@ -147,7 +147,7 @@ class JitWrapped(Generic[_P, _T]):
             return self
         return BoundJit(self, instance)
 
-    def lower(self, *args: _P.args, **kwargs: _P.kwargs) -> Lowered:
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
         """Trace and lower the function for such arguments, without running it.
 
         **Arguments:** those of the function; a `jax.ShapeDtypeStruct` may stand for an
@@ -157,7 +157,7 @@ class JitWrapped(Generic[_P, _T]):
         """
         return self.trace(*args, **kwargs).lower()
 
-    def trace(self, *args: _P.args, **kwargs: _P.kwargs) -> Traced:
+    def trace(self, *args: Any, **kwargs: Any) -> Traced[_P, _T]:
         """Trace the function for such arguments, without lowering or running it.
 
         **Arguments:** as for `lower`.
@@ -166,7 +166,7 @@ class JitWrapped(Generic[_P, _T]):
         """
         return trace(self._function, self._bind, args, kwargs)
 
-    def eval_shape(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The result of a call, with a `jax.ShapeDtypeStruct` for each array.
 
         **Arguments:** as for `lower`.
@@ -294,7 +294,7 @@ jtu.register_pytree_with_keys(
 )
 
 
-class BoundJit(ft.partial, Generic[_P, _T]):
+class BoundJit(ft.partial[_T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 
     Like `equinox.Partial` a pytree, with `func`, `args` and `keywords`; but a
@@ -309,15 +309,15 @@ class BoundJit(ft.partial, Generic[_P, _T]):
 
         def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
 
-    def lower(self, *args: _P.args, **kwargs: _P.kwargs) -> Lowered:
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
         """As `JitWrapped.lower`, for the method of this instance."""
         return self.trace(*args, **kwargs).lower()
 
-    def trace(self, *args: _P.args, **kwargs: _P.kwargs) -> Traced:
+    def trace(self, *args: Any, **kwargs: Any) -> Traced[_P, _T]:
         """As `JitWrapped.trace`, for the method of this instance."""
         return trace(self.func._function, self._bind, args, kwargs)
 
-    def eval_shape(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As `JitWrapped.eval_shape`, for the method of this instance."""
         return self.trace(*args, **kwargs).out_info
 

@@ -18,6 +18,7 @@ from ._case import (
     Measured as Measured,
 )
 from ._markdown import markdown as markdown
+from ._notebook import Tables as Tables
 from ._results import BadResults as BadResults, load as load
 from ._timing import (
     check_equal as check_equal,

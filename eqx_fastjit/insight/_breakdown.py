@@ -271,7 +271,7 @@ def _parts(
     front = it.jitted._front(_nothing)
     values = it.jitted._bind(*args, **kwargs)
     program, arrays = function.find(values)
-    _, (out_arrays, info), _ = function.run(program, arrays)
+    _, (out_arrays, info), _ = function.run(program, arrays, values)
     flatten: Thunk = lambda: take_apart(values)  # noqa: E731
     if function.nodes is not None:
         registry = function.nodes.arguments
