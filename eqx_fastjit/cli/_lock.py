@@ -53,7 +53,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         metavar="DIR",
         help="where --precompile keeps compiled programs; by default what "
         "JAX_COMPILATION_CACHE_DIR or the program itself says. The program finds them "
-        "when it is run with the same directory",
+        "when it is run (`eqx-fastjit run`, or with `install()`) with the same "
+        "setting; JAX takes another spelling of the same directory for another",
     )
     parser.add_program(trailing=True)
     return parser
@@ -166,6 +167,7 @@ class _Precompiling:
         self.from_cache = 0
         self.compiled = 0
         self.has_cache = True
+        self.directory = ""
 
     def on_jax(self) -> None:
         import jax
@@ -188,6 +190,7 @@ class _Precompiling:
         if not getattr(jax.config, "jax_compilation_cache_dir", None):
             self.has_cache = False
             raise SystemExit(2)
+        self.directory = str(jax.config.jax_compilation_cache_dir)
         hits, self.hits = self.hits, 0
         key = (name, key_of(signature))
         if key not in self.todo:
@@ -224,6 +227,9 @@ def _precompile(program: Any, path: str, shown: str, cache_dir: str | None) -> i
         f"{precompiling.compiled} compiled now, {precompiling.from_cache} in the cache "
         f"before, {len(precompiling.todo)} not reached"
     )
+    if precompiling.directory:
+        # Its spelling is a part of JAX's key.
+        _say(f"run it with JAX_COMPILATION_CACHE_DIR={precompiling.directory}")
     if code == 0 and precompiling.todo:
         for name in sorted({name for name, _ in precompiling.todo}):
             print(f"not reached: {name}", file=sys.stderr)
