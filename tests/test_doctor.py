@@ -402,9 +402,9 @@ def make_report(n_bars=700):
         "`x` <script>alert(1)</script>",
         "Fix `it`.",
     )
-    bar = _report.Bar("<g>", "filter_jit", 1.0, 0.1, 0.2, 0.3, 0.0, "<why>", None)
+    bar = _report.Bar("<gg>", "filter_jit", 1.0, 0.1, 0.2, 0.3, 0.0, "<why>", None)
     row = _report.FunctionRow(
-        "<g>", None, None, "jax.jit", 1, 1, 1, 1.0, 0.2, 0.3, 0.5, 0.0, {"<c>": 1}, ()
+        "<gg>", None, None, "jax.jit", 1, 1, 1, 1.0, 0.2, 0.3, 0.5, 0.0, {"<c>": 1}, ()
     )
     return _report.Report(
         "<p>.py", 3, 100.0, (finding,), (row,) * 12, (bar,) * n_bars, ("a `note`",)
@@ -414,7 +414,7 @@ def make_report(n_bars=700):
 def test_the_page_is_escaped_and_stands_alone():
     text = _page.page(make_report())
     check_page(text)
-    for raw in ("<script>", "<f>", "<g>", "<p>.py", "<why>", "<c>", "['<a>']"):
+    for raw in ("<script>", "<f>", "<gg>", "<p>.py", "<why>", "<c>", "['<a>']"):
         assert raw not in text
     assert "The 600 longest of 700 compilations" in text
     assert "exit code 3" in text and "<code>it</code>" in text

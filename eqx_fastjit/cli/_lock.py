@@ -187,10 +187,10 @@ class _Precompiling:
 
         if trace.compile == 0:
             return  # traced or lowered ahead of time: the rest is to come
-        if not getattr(jax.config, "jax_compilation_cache_dir", None):
+        self.directory = getattr(jax.config, "jax_compilation_cache_dir", None) or ""
+        if not self.directory:
             self.has_cache = False
             raise SystemExit(2)
-        self.directory = str(jax.config.jax_compilation_cache_dir)
         hits, self.hits = self.hits, 0
         key = (name, key_of(signature))
         if key not in self.todo:
