@@ -28,7 +28,7 @@ CALLS = [
     ("adam_19_leaves", "jit", 0.70),
     ("adam_19_leaves", "flat", 1.2),
     ("adam_103_leaves", "flat", 1.2),
-    ("mlp_100_layers", "flat", 1.5),
+    ("mlp_8_100_layers", "flat", 1.5),
     ("method", "eqx", 0.2),
     ("error_if", "eqx", 0.3),
     ("static_arguments", "jit", 1.2),
@@ -49,7 +49,8 @@ def run(calls):
             return {name: t.dispatch for name, t in stop.value.items()}
 name = sys.argv[1]
 if name == "statics_1000":
-    many, one = make_case("statics_1000"), make_case("statics_1")
+    names = ("jit", "ours")
+    many, one = make_case("statics_1000", names), make_case("statics_1", names)
     times = run({"ours": many["ours"], "statics_1": one["ours"],
                  "jit_1000": many["jit"], "jit_1": one["jit"]})
 else:

@@ -8,7 +8,7 @@ Each name is looked up once, by a *probe*; where a probe fails the caller gets `
 import importlib
 import logging
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -47,13 +47,21 @@ CPP_NAMES = {
     "default_registry": "jax._src.tree_util:default_registry",
 }
 # Methods that the objects above must have.
-_REGISTRY_METHODS = (
-    "register_node",
-    "register_dataclass_node",
-    "flatten",
-    "flatten_one_level",
+CPP_METHODS = (
+    *(
+        f"{CPP_NAMES['make_registry']}.{method}"
+        for method in (
+            "register_node",
+            "register_dataclass_node",
+            "flatten",
+            "flatten_one_level",
+        )
+    ),
+    f"{CPP_NAMES['dispatch_registry']}.flatten",
+    f"{CPP_NAMES['dispatch_registry']}.flatten_one_level",
+    f"{CPP_NAMES['default_registry']}.flatten_one_level",
 )
-_DISPATCHER_METHODS = ("_cache_miss", "_clear_cache")
+DISPATCHER_METHODS = ("_cache_miss", "_clear_cache")
 
 
 class Cpp(NamedTuple):
@@ -71,10 +79,10 @@ class Cpp(NamedTuple):
 def probe_cpp() -> Cpp:
     """The parts of the C++ route; raises `MissingPrivateName` if one is absent."""
     cpp = Cpp(**{field: resolve(path) for field, path in CPP_NAMES.items()})
-    for method in _REGISTRY_METHODS:
-        resolve(f"{CPP_NAMES['make_registry']}.{method}")
+    for path in CPP_METHODS:
+        resolve(path)
     jitted = jax.jit(_identity)
-    for method in () if jit_is_replaced() else _DISPATCHER_METHODS:
+    for method in () if jit_is_replaced() else DISPATCHER_METHODS:
         if not hasattr(jitted, method):
             raise MissingPrivateName(f"jax.jit(...).{method}")
     return cpp
@@ -117,8 +125,30 @@ def call_with_fastpath(jitted: Any, args: Iterable[Any]) -> tuple[Any, Any]:
 
 
 def replace_out_treedef(fastpath: Any, treedef: Any) -> Any:
-    """The same fast-path record, with another structure for the outputs."""
-    return fastpath._replace(out_pytree_def=treedef)
+    """The same fast-path record, with another structure for the outputs.
+
+    `None` if the record has no such field: the call is then never repeated in C++.
+    """
+    try:
+        return fastpath._replace(out_pytree_def=treedef)
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def set_python_function(dispatcher: Any, fun: Callable[..., Any]) -> None:
+    """Set where `jax.debug_nans` looks for a function to run again, op by op."""
+    try:
+        dispatcher._fun = fun
+    except AttributeError:
+        pass
+
+
+def unflatten_function(node_entries: Mapping[type, Any], cls: type) -> Any:
+    """How JAX rebuilds a node: a function of its static data and its children.
+
+    `None` if that is not known.
+    """
+    return getattr(node_entries.get(cls), "from_iter", None)
 
 
 def instance_dict_descriptor() -> Any:
@@ -159,23 +189,30 @@ except AttributeError:  # before JAX 0.4.34
 EquinoxRuntimeError: type[RuntimeError] = eqx.EquinoxRuntimeError
 
 
-def last_error_info() -> tuple[str, list[bytes | str]] | None:
+def last_error_info() -> tuple[str, list[bytes | str]]:
     """Message and trace-time stack of the last `eqx.error_if` that fired."""
     try:
-        return resolve("equinox._jit:last_error_info")
+        info = resolve("equinox._jit:last_error_info")
     except MissingPrivateName:
-        return None
+        return "", []
+    match info:
+        case (str() as message, list() as stack):
+            return message, stack
+    return "", []
 
 
-def runtime_error_template() -> str:
+_ERROR_TEXT = (
+    "Above is the stack outside of JIT. Below is the stack inside of JIT:\n"
+    "{stack}\nequinox.EquinoxRuntimeError: {msg}\n"
+)
+
+
+def runtime_error_text(message: str, stack: str) -> str:
     """Equinox's text around the message and the stack of a runtime error."""
     try:
-        return resolve("equinox._jit:_on_error_msg")
-    except MissingPrivateName:
-        return (
-            "Above is the stack outside of JIT. Below is the stack inside of JIT:\n"
-            "{stack}\nequinox.EquinoxRuntimeError: {msg}\n"
-        )
+        return resolve("equinox._jit:_on_error_msg").format(msg=message, stack=stack)
+    except (MissingPrivateName, AttributeError, LookupError):
+        return _ERROR_TEXT.format(msg=message, stack=stack)
 
 
 def on_clear_caches(clear: Callable[[], None]) -> None:
@@ -274,3 +311,35 @@ def filter_jit_options(wrapper: Any) -> tuple[Any, str] | None:
         return None
     donate = {(True, True): "all", (False, True): "all-except-first"}
     return fun, donate.get(flags, "none")
+
+
+def equinox_partition() -> Callable[[Any], Any] | None:
+    """What Equinox does to the arguments of each call; `None` if that is not known."""
+    try:
+        partition = resolve("equinox._compile_utils:hashable_partition")
+    except MissingPrivateName:
+        return None
+    return lambda tree: partition(tree, eqx.is_array)
+
+
+def raw_execute(
+    compiled: Any, arrays: list[Any]
+) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """Run a compiled program with nothing of JAX's around it, and wait for it.
+
+    Two functions: one to run it, one to wait for what that returned. `None` where it
+    cannot be done: the interface below is jaxlib's own.
+    """
+
+    def run() -> Any:
+        return executable.execute_sharded(arrays)
+
+    def wait(results: Any) -> None:
+        jax.block_until_ready(results.disassemble_into_single_device_arrays())
+
+    try:
+        executable = compiled.runtime_executable()
+        wait(run())
+    except Exception:
+        return None
+    return run, wait

@@ -11,6 +11,7 @@ program:
   and hands back the record from which the dispatcher repeats the call by itself.
 """
 
+import concurrent.futures
 import contextlib
 import functools
 import inspect
@@ -89,7 +90,10 @@ def _choose_route() -> Nodes | None:
     try:
         chosen = Nodes(_compat.probe_cpp())
         if not _compat.is_tested_jax():
-            _check_cpp(chosen)
+            # In a thread of its own: the first function may be wrapped inside of a
+            # trace, which belongs to its thread.
+            with concurrent.futures.ThreadPoolExecutor(1) as executor:
+                executor.submit(_check_cpp, chosen).result()
         return chosen
     except Exception as e:
         reason = f"{type(e).__name__}: {e}"
@@ -123,14 +127,13 @@ def _check_cpp(nodes: Nodes) -> None:
     misses = []
     miss = function.miss
     function.miss = lambda values: (misses.append(values), miss(values))[1]
-    for n in (2, 3, 2.0, 2):
-        for shift in range(3):
-            x = np.arange(3, dtype=np.float32) + shift
-            tree = {"x": jax.numpy.asarray(x), "y": [x]}
-            (out, (y, none)), expected = function.dispatch(tree, n), x * n + x
-            good = type(out["n"]) is type(n) and out["n"] == n and none is None
-            if not (good and np.allclose(out["sum"], expected) and (y[0] == x).all()):
-                raise RuntimeError("a self-check gave a wrong result")
+    for n, shift in itertools.product((2, 3, 2.0, 2), range(3)):
+        x = np.arange(3, dtype=np.float32) + shift
+        tree = {"x": jax.numpy.asarray(x), "y": [x]}
+        (out, (y, none)), expected = function.dispatch(tree, n), x * n + x
+        good = type(out["n"]) is type(n) and out["n"] == n and none is None
+        if not (good and np.allclose(out["sum"], expected) and (y[0] == x).all()):
+            raise RuntimeError("a self-check gave a wrong result")
     if len(misses) > 6 and not _compat.jit_is_replaced():
         raise RuntimeError("a self-check never took the fast path")
 
@@ -172,6 +175,7 @@ class _Flat:
     def __init__(self, function: "JittedFunction", structure: Structure, n_arrays: int):
         self.function = weakref.ref(function)
         self.structure = structure
+        self.traced = False
         self.__name__ = function.name
         self.__qualname__ = function.qualname
         kind = inspect.Parameter.POSITIONAL_ONLY
@@ -197,6 +201,7 @@ class _Flat:
         kept = [DYNAMIC if isinstance(x, ARRAY_TYPES) else x for x in leaves]
         out_arrays = [x for x in leaves if isinstance(x, ARRAY_TYPES)]
         node = ResultNode(ResultInfo(Structure(treedef, tuple(kept))))
+        self.traced = True
         if function.options.out_shardings is None:
             return out_arrays, node
         # The user's own structure, for which the shardings are a prefix.
@@ -207,10 +212,13 @@ class _Flat:
 class Program:
     """One key of one function: `jitted` takes the arrays of a call, by position."""
 
-    __slots__ = ("jitted", "structure", "tokens")
+    __slots__ = ("flat", "jitted", "structure", "tokens")
 
-    def __init__(self, jitted: Any, structure: Structure, tokens: tuple[Any, ...]):
+    def __init__(
+        self, jitted: Any, flat: _Flat, structure: Structure, tokens: tuple[Any, ...]
+    ):
         self.jitted = jitted
+        self.flat = flat
         self.structure = structure
         self.tokens = tokens
 
@@ -268,7 +276,9 @@ class JittedFunction:
         self.programs: dict[Any, Program] = {}
         # Keys less the arrays in static fields, with those arrays.
         self.static_arrays: dict[Any, list[Any]] = {}
-        self.lock = threading.Lock()
+        # Reentrant: comparing keys may run the user's `__eq__`, and a signal handler
+        # may run at any point.
+        self.lock = threading.RLock()
         self.nodes = nodes
         self.failed_in_miss = False
         if nodes is None:
@@ -276,7 +286,8 @@ class JittedFunction:
             self.dispatch: Callable[..., Any] = self.call
         else:
             self.dispatcher = self.dispatch = self.make_dispatcher(nodes)
-        _functions.add(self)
+        with _functions_lock:
+            _functions.add(self)
 
     def make_dispatcher(self, nodes: Nodes) -> Any:
         this = weakref.ref(self)
@@ -304,8 +315,7 @@ class JittedFunction:
             nodes.cpp.shard_arg,
             nodes.cache,
         )
-        # Where `jax.debug_nans` looks for a function to run again, op by op.
-        dispatcher._fun = without_jit
+        _compat.set_python_function(dispatcher, without_jit)
         return dispatcher
 
     # --- calling ---
@@ -379,6 +389,9 @@ class JittedFunction:
                     out, fastpath = program.jitted(*arrays), None
                 else:
                     out, fastpath = _compat.call_with_fastpath(program.jitted, arrays)
+        except BaseException as e:
+            self.drop_unfinished(program, e)
+            raise
         finally:
             _record.end(record)
         if _record.called and (noted := record[0].trace) is not None:
@@ -429,6 +442,23 @@ class JittedFunction:
                     self.programs[key] = program
         return program, arrays
 
+    def drop_unfinished(self, program: Program, error: BaseException) -> None:
+        """Forget a program that an exception may have left half-made.
+
+        JAX does not survive an interrupt at any point: every later call may then fail
+        with "RecursionError: Recursively calling", though nothing is recursive. So the
+        next call begins anew. (Other exceptions only if they came out of the trace: one
+        that a compiled program raises is no reason to compile it again.)
+        """
+        interrupted = not isinstance(error, Exception)
+        if interrupted or isinstance(error, RecursionError) or not program.flat.traced:
+            with self.lock:
+                # Not by a key made anew: a static may have changed since.
+                for key, other in self.programs.items():
+                    if other is program:
+                        del self.programs[key]
+                        break
+
     def make_program(
         self,
         values: tuple[Any, ...],
@@ -450,7 +480,7 @@ class JittedFunction:
             if "device" in kwargs or "backend" in kwargs:
                 warnings.simplefilter("ignore", DeprecationWarning)
             jitted = jax.jit(flat, **kwargs)
-        return Program(jitted, structure, tokens)
+        return Program(jitted, flat, structure, tokens)
 
     def donated(self, structure: Structure) -> tuple[int, ...]:
         """The numbers of those arrays that are to be donated."""
@@ -527,8 +557,11 @@ class JittedFunction:
                 where = None
                 for name, value in self.named(values):
                     where = where or static_field_with(name, value, array)
+                what = "a pytree node's static data"
+                if where is not None:
+                    what = f"the static field `{where}`"
                 raise ValueError(
-                    f"In a call of {self.name}, the static field `{where}` holds an "
+                    f"In a call of {self.name}, {what} holds an "
                     f"array (shape {array.shape}, dtype {array.dtype}), and an earlier "
                     "call was the same but for another array there. Arrays in "
                     "`eqx.field(static=True)` are compared by identity alone, so "
@@ -573,11 +606,14 @@ class JittedFunction:
 
 _ARRAYS_OR_STRUCTS = (*ARRAY_TYPES, jax.ShapeDtypeStruct)
 _functions: weakref.WeakSet[JittedFunction] = weakref.WeakSet()
+_functions_lock = threading.RLock()
 
 
 def clear_all_programs() -> None:
     """Forget everything that was traced (`eqx.clear_caches()`)."""
-    for function in list(_functions):
+    with _functions_lock:
+        functions = list(_functions)
+    for function in functions:
         function.clear()
     if (chosen := _state.get("nodes")) is not None:
         chosen.clear()
@@ -609,10 +645,11 @@ def _broadcast_prefix(prefix: Any, value: Any, name: str) -> list[Any]:
 
 def wait(arrays: Sequence[Any]) -> None:
     """Wait for a computation with host callbacks, which may raise."""
-    if arrays:
-        arrays[0].block_until_ready()
-    else:
-        jax.effects_barrier()
+    for array in arrays:
+        if isinstance(array, jax.Array):  # and not `float0`, which is NumPy's
+            array.block_until_ready()
+            return
+    jax.effects_barrier()
 
 
 def _weak_source(fun: Any) -> Callable[[], Any]:

@@ -9,7 +9,7 @@ from ._compat import (
     EquinoxRuntimeError,
     JaxRuntimeError,
     last_error_info,
-    runtime_error_template,
+    runtime_error_text,
 )
 
 
@@ -27,7 +27,7 @@ class UnhashableStaticError(ValueError, TypeError):
 
 
 def explain_runtime_error(error: BaseException) -> BaseException | None:
-    """The `EquinoxRuntimeError` behind an error of XLA's.
+    """The error behind one of XLA's or of jaxlib's.
 
     **Arguments:**
 
@@ -35,12 +35,20 @@ def explain_runtime_error(error: BaseException) -> BaseException | None:
 
     **Returns:**
 
-    An error with the message given to `eqx.error_if` and the stack inside of JIT, or
-    `None` if it is some other error.
+    An `EquinoxRuntimeError` with the message given to `eqx.error_if` and the stack
+    inside of JIT; a `RecursionError` that jaxlib hid; or `None` if it is neither.
     """
+    if isinstance(error, SystemError) and isinstance(error.__cause__, RecursionError):
+        return RecursionError(
+            "The arguments or the result of a jitted function are nested too deeply, "
+            "or contain themselves."
+        )
     if not isinstance(error, (JaxRuntimeError, ValueError)):
         return None
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # the user's own subclass of `ValueError`, say
+        return None
     start = text.find(_MARK)
     if start < 0:
         return None
@@ -48,14 +56,12 @@ def explain_runtime_error(error: BaseException) -> BaseException | None:
     # thread's, so of that only take the stack, and only if the message agrees.
     message = text[start + len(_MARK) :]
     message = message.partition(_ADVICE)[0]
-    last_message, last_stack = last_error_info() or ("", [])
+    last_message, last_stack = last_error_info()
     stack = ""
     if last_message.strip() == message.strip():
         message = last_message
         stack = _inside_jit(last_stack)
-    return EquinoxRuntimeError(
-        runtime_error_template().format(msg=message, stack=stack)
-    )
+    return EquinoxRuntimeError(runtime_error_text(message, stack))
 
 
 def _inside_jit(stack: list[bytes | str]) -> str:

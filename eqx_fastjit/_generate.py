@@ -21,7 +21,12 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from ._compat import hide_from_tracebacks, INSTANCE_DICT, instance_dict
+from ._compat import (
+    hide_from_tracebacks,
+    INSTANCE_DICT,
+    instance_dict,
+    unflatten_function,
+)
 from ._statics import is_stable, token
 
 
@@ -341,9 +346,11 @@ def generate_rebuild(
             return variable
         if cls not in node_entries and _is_namedtuple(x):
             return f"{source.constant(cls)}({', '.join(parts)})"
-        rebuild = source.constant(node_entries[cls].from_iter)
+        unflatten = unflatten_function(node_entries, cls)
+        if unflatten is None:
+            raise NotGeneratable("a node that JAX alone can rebuild")
         joined = "".join(f"{p}, " for p in parts)
-        return f"{rebuild}({source.constant(aux)}, ({joined}))"
+        return f"{source.constant(unflatten)}({source.constant(aux)}, ({joined}))"
 
     result = expression(sample, 0)
     if remaining:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools as ft
 import inspect
+import sys
 import threading
 import types
 import weakref
@@ -146,7 +147,7 @@ class JitWrapped(Generic[_P, _T]):
             return self
         return BoundJit(self, instance)
 
-    def lower(self, *args: _P.args, **kwargs: _P.kwargs) -> Lowered:
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
         """Trace and lower the function for such arguments, without running it.
 
         **Arguments:** those of the function; a `jax.ShapeDtypeStruct` may stand for an
@@ -156,7 +157,7 @@ class JitWrapped(Generic[_P, _T]):
         """
         return self.trace(*args, **kwargs).lower()
 
-    def trace(self, *args: _P.args, **kwargs: _P.kwargs) -> Traced:
+    def trace(self, *args: Any, **kwargs: Any) -> Traced[_P, _T]:
         """Trace the function for such arguments, without lowering or running it.
 
         **Arguments:** as for `lower`.
@@ -165,7 +166,7 @@ class JitWrapped(Generic[_P, _T]):
         """
         return trace(self._function, self._bind, args, kwargs)
 
-    def eval_shape(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The result of a call, with a `jax.ShapeDtypeStruct` for each array.
 
         **Arguments:** as for `lower`.
@@ -209,6 +210,10 @@ class JitWrapped(Generic[_P, _T]):
         return f"filter_jit(fn={self._function.qualname!r}, donate={self._donate!r})"
 
     def __reduce__(self) -> Any:
+        if _global_of(self._fun) is self:
+            # Under its own name, as functions are: `@filter_jit` leaves no other way to
+            # the function inside.
+            return self._fun.__qualname__
         options = self._function.options
         extra = dict(options.jit_kwargs)
         for name in ("in_shardings", "out_shardings"):
@@ -221,6 +226,14 @@ class JitWrapped(Generic[_P, _T]):
 
     def __delattr__(self, name: str) -> None:
         raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _global_of(fun: Any) -> Any:
+    """What is to be found where `fun` says that it was defined."""
+    found = sys.modules.get(getattr(fun, "__module__", None) or "")
+    for name in getattr(fun, "__qualname__", "").split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def _unpickle(fun: Any, donate: Any, extra: dict[str, Any]) -> Any:
@@ -281,7 +294,7 @@ jtu.register_pytree_with_keys(
 )
 
 
-class BoundJit(ft.partial, Generic[_P, _T]):
+class BoundJit(ft.partial[_T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 
     Like `equinox.Partial` a pytree, with `func`, `args` and `keywords`; but a
@@ -296,15 +309,15 @@ class BoundJit(ft.partial, Generic[_P, _T]):
 
         def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
 
-    def lower(self, *args: _P.args, **kwargs: _P.kwargs) -> Lowered:
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
         """As `JitWrapped.lower`, for the method of this instance."""
         return self.trace(*args, **kwargs).lower()
 
-    def trace(self, *args: _P.args, **kwargs: _P.kwargs) -> Traced:
+    def trace(self, *args: Any, **kwargs: Any) -> Traced[_P, _T]:
         """As `JitWrapped.trace`, for the method of this instance."""
         return trace(self.func._function, self._bind, args, kwargs)
 
-    def eval_shape(self, *args: _P.args, **kwargs: _P.kwargs) -> Any:
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As `JitWrapped.eval_shape`, for the method of this instance."""
         return self.trace(*args, **kwargs).out_info
 

@@ -147,6 +147,12 @@ def _shows_own_signature(fun: Any) -> bool:
     return fun.__dict__.keys().isdisjoint({"__wrapped__", "__signature__"})
 
 
+def _can_name_parameter(name: str) -> bool:
+    """Whether a front can have a parameter of this name."""
+    taken = name in ("BaseException", "__tracebackhide__", "__debug__")
+    return name.isidentifier() and not keyword.iskeyword(name) and not taken
+
+
 def read_signature(fun: Callable[..., Any]) -> tuple[Spec, tuple[Any, ...]]:
     """The `Spec` of a callable, and what to pass for parameters with a default."""
     try:
@@ -154,7 +160,7 @@ def read_signature(fun: Callable[..., Any]) -> tuple[Spec, tuple[Any, ...]]:
     except ValueError:
         return GENERIC, ()  # e.g. `max`
     names = tuple([p.name for p in parameters])
-    if any(not n.isidentifier() or keyword.iskeyword(n) for n in names):
+    if not all(map(_can_name_parameter, names)):
         return GENERIC, ()
     spec = Spec(
         names,

@@ -6,7 +6,7 @@ user's calling convention, and a check that a compiled call is the one compiled 
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
 import jax.tree_util as jtu
@@ -19,6 +19,10 @@ from ._structure import DYNAMIC, take_apart, treedef_token
 
 
 hide_from_tracebacks(__file__)
+
+# Those of the function, so that a compiled call is checked as a call of it is.
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class _Call:
@@ -127,8 +131,9 @@ def _show(array_type: tuple[tuple[int, ...], Any]) -> str:
 class _Stage:
     """Common to all stages: whatever we do not define is JAX's."""
 
-    def __init__(self, call: _Call, stage: Any):
-        self._call = call
+    # `Any`: else the types of the public face would go on into every private file.
+    def __init__(self, call: Any, stage: Any):
+        self._call: _Call = call
         self._stage = stage
 
     def __getattr__(self, name: str) -> Any:
@@ -146,10 +151,10 @@ class _Stage:
         return node.info.structure.rebuild(jtu.tree_leaves(tree))
 
 
-class Compiled(_Stage):
+class Compiled(_Stage, Generic[_P, _T]):
     """A compiled function. Call it with arguments like those it was lowered for."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run the compiled function.
 
         **Arguments:** as it was lowered for: the same structure, statics, shapes and
@@ -176,10 +181,12 @@ class Compiled(_Stage):
         return node.info.structure.rebuild(out)
 
 
-class Lowered(_Stage):
+class Lowered(_Stage, Generic[_P, _T]):
     """A function lowered for certain arguments."""
 
-    def compile(self, compiler_options: dict[str, Any] | None = None) -> Compiled:
+    def compile(
+        self, compiler_options: dict[str, Any] | None = None
+    ) -> Compiled[_P, _T]:
         """Compile.
 
         **Arguments:**
@@ -193,10 +200,10 @@ class Lowered(_Stage):
         return Compiled(self._call, stage)
 
 
-class Traced(_Stage):
+class Traced(_Stage, Generic[_P, _T]):
     """A function traced for certain arguments. The trace is `jaxpr`."""
 
-    def lower(self, **kwargs: Any) -> Lowered:
+    def lower(self, **kwargs: Any) -> Lowered[_P, _T]:
         """Lower to StableHLO.
 
         **Arguments:** those of `jax.stages.Traced.lower`.
@@ -212,7 +219,7 @@ def trace(
     bind: Callable[..., tuple[Any, ...]],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-) -> Traced:
+) -> Traced[..., Any]:
     """Trace a function for a call with these arguments."""
     call = _Call(function, bind, args, kwargs)
     return Traced(call, call.traced)

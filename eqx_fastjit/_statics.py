@@ -173,7 +173,7 @@ def is_identity_type(cls: type) -> bool:
     return (
         cls.__eq__ is object.__eq__
         and cls.__ne__ is object.__ne__
-        and getattr(cls, "__hash__", None) is not None
+        and cls.__hash__ is object.__hash__
     )
 
 
@@ -235,7 +235,7 @@ _CONTAINERS: dict[type, Callable[[Any], Token]] = {
     complex: _complex_token,
 }
 # Subclasses of these are taken apart too, if they compare as the base class does.
-_SUBCLASSED = (tuple, frozenset, list, dict, set)
+_SUBCLASSED = (tuple, frozenset, list, dict, set, float, complex)
 
 
 def _subclass_token(x: Any) -> Token | None:
@@ -315,4 +315,6 @@ def is_stable(x: Any) -> bool:
         return all(map(is_stable, x))
     if cls is slice:
         return all(map(is_stable, (x.start, x.stop, x.step)))
+    if isinstance(x, np.void):
+        return False  # a record, whose fields can be written to
     return is_identity_type(cls) or isinstance(x, np.generic | np.dtype | jax.Array)

@@ -102,7 +102,9 @@ def treedef_token(treedef: Any) -> Token:
 
     `treedef == treedef` would compare that data by `==` alone (see `_statics.py`).
     """
-    out = []
+    # The hash tells nodes apart that have one type, such as a namedtuple before and
+    # after it was registered as a node of another kind. It leaves static data out.
+    out: list[Any] = [hash(treedef)]
     for data, arity in walk(treedef):
         if data is None:
             out.append(DYNAMIC)

@@ -1,10 +1,20 @@
 """Run another project's tests with and without `eqx_fastjit.install()`.
 
-    python scripts/peer_suite.py CHECKOUT [--tests tests] [--only FILE] [PYTEST_ARGS...]
+    python scripts/peer_suite.py CHECKOUT [--tests tests] [--only FILE] [--json RESULTS]
+                                 [PYTEST_ARGS...]
 
 Runs the suite twice in fresh processes, from a copy in a temporary folder, and prints
-which tests end differently. Exit code: 0 if none does, 1 if any, 2 if the path holds no
-tests.
+which tests end differently. `--json` also puts the counts into a file, in the place of
+the last ones for the same command. Exit code: 0 if none differs, 1 if any, 2 if there
+are no tests.
+
+Libraries other than Equinox that decorate with `eqx.filter_jit`, at the tags of the
+installed versions (their tests also want `beartype` and `scipy`):
+
+    git clone --branch v0.7.2 https://github.com/patrick-kidger/diffrax
+    python scripts/peer_suite.py diffrax --tests test --only test_saveat_solution.py
+    git clone --branch v0.1.0 https://github.com/patrick-kidger/optimistix
+    git clone --branch v0.1.1 https://github.com/patrick-kidger/lineax
 """
 
 import argparse
@@ -14,6 +24,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from datetime import datetime, UTC
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
@@ -55,11 +67,40 @@ def run(folder: Path, target: str, install: bool, args: list[str]) -> dict[str, 
     return json.loads(results.read_text())
 
 
+def count(outcomes: dict[str, str]) -> dict[str, int]:
+    return {o: list(outcomes.values()).count(o) for o in sorted(set(outcomes.values()))}
+
+
+def commit() -> str:
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    root = Path(__file__).parent.parent
+    return subprocess.run(
+        command, cwd=root, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def record(path: Path, entry: dict[str, object], library: str) -> None:
+    """Put an entry in the place of the last one for the same command."""
+    versions = {"python": sys.version.split()[0]}
+    for name in ("jax", "equinox", library):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            pass
+    now = datetime.now(UTC).isoformat(timespec="minutes")
+    entry = {**entry, "versions": versions, "commit": commit(), "date": now}
+    known = json.loads(path.read_text()) if path.exists() else []
+    entries = [e for e in known if e["command"] != entry["command"]] + [entry]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(entries, indent=2) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--tests", default="tests", help="folder within the checkout")
     parser.add_argument("--only", default="", help="a file within that folder")
+    parser.add_argument("--json", type=Path, help="file for the counts")
     options, args = parser.parse_known_args()
     target = str(Path(options.tests) / options.only)
     if not (options.checkout / options.tests).is_dir():
@@ -83,11 +124,21 @@ def main() -> int:
         if without.get(test) != with_ours.get(test)
     )
     for outcomes, label in ((without, "without install()"), (with_ours, "with")):
-        counts = {o: list(outcomes.values()).count(o) for o in set(outcomes.values())}
-        print(f"{label}: {dict(sorted(counts.items()))}")
+        print(f"{label}: {count(outcomes)}")
     for test in different:
         print(f"{test}: {without.get(test)} without, {with_ours.get(test)} with")
     print(f"{len(different)} of {len(without)} tests end differently")
+    if options.json is not None:
+        library = options.checkout.resolve().name
+        words = ["peer_suite.py", library, "--tests", options.tests]
+        words += ["--only", options.only] if options.only else []
+        entry = {
+            "command": " ".join([*words, *args]),
+            "without": count(without),
+            "with": count(with_ours),
+            "different": different,
+        }
+        record(options.json, entry, library)
     return 1 if different else 0
 
 

@@ -70,10 +70,19 @@ def test_no_tracing():
     f(jnp.ones(3))
 
 
+def _enable_x64(value):
+    try:
+        return jax.enable_x64(value)
+    except AttributeError:  # before JAX 0.8
+        from jax.experimental import enable_x64
+
+        return enable_x64(value)
+
+
 def test_enable_x64():
     f = filter_jit(lambda x, n: x * n)
     assert f(jnp.ones(2), 2).dtype == jnp.float32
-    with jax.enable_x64(True):
+    with _enable_x64(True):
         x = jnp.ones(2)
         assert f(x, 2).dtype == jnp.float64
         assert f(x, 2).dtype == jnp.float64
@@ -169,8 +178,9 @@ def test_eqx_on_error(value, expected, route):
         env=dict(os.environ, EQX_ON_ERROR=value),
         capture_output=True,
         text=True,
-        check=True,
     )
+    if value == "off" and "Unrecognised value for `EQX_ON_ERROR`" in out.stderr:
+        pytest.skip("not in this Equinox")
     assert out.stdout.split() == ["2.0", "2.0", expected]
     assert out.stderr == ""
 

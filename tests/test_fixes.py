@@ -136,15 +136,22 @@ def test_calls_return_before_the_device_is_done():
         return x
 
     x = jnp.ones((600, 600)) / 600
-    f = eqx_fastjit.filter_jit(chain)
-    f(x).block_until_ready()
-    start = time.perf_counter()
-    out = f(x)
-    dispatched = time.perf_counter() - start
-    out.block_until_ready()
-    done = time.perf_counter() - start
-    # Not a speed test: the two differ by a factor of hundreds, or not at all.
-    assert dispatched < done / 3
+
+    def returns_early(f):
+        f(x).block_until_ready()
+        # Not a speed test: the two differ by a factor of hundreds, or not at all.
+        # Several tries: on a busy machine XLA itself may run a call inline.
+        for _ in range(5):
+            start = time.perf_counter()
+            out = f(x)
+            dispatched = time.perf_counter() - start
+            out.block_until_ready()
+            if dispatched < (time.perf_counter() - start) / 3:
+                return True
+        return False
+
+    assert returns_early(eqx_fastjit.filter_jit(chain))
+    assert not returns_early(eqx.filter_jit(chain))
 
 
 def test_static_list_changed_in_place():

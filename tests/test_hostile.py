@@ -3,16 +3,25 @@
 import collections
 import dataclasses
 import functools as ft
+import itertools
+import os
+import subprocess
+import sys
 import threading
+import types
+import warnings
 import weakref
+from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit
+from eqx_fastjit._errors import UnhashableStaticError
 
 
 X = jnp.array(2.0)
@@ -250,3 +259,629 @@ def test_flatten_function_that_raises_or_makes_new_arrays():
         assert f(X, Fails(False)) == 6
         with pytest.raises(KeyError, match="flatten"):
             f(X, Fails(True))
+
+
+# --- against `equinox.filter_jit`, call by call ---
+
+
+def _outcome(f, make_args):
+    """What a call gives: type and bits of each leaf, or the type of the error."""
+    try:
+        out = f(*make_args())
+    except Exception as e:
+        # Ours is both, and says more.
+        return ValueError if isinstance(e, UnhashableStaticError) else type(e)
+    leaves, treedef = jtu.tree_flatten(out)
+    described = [
+        (type(x), x.dtype, x.shape, np.asarray(x).tobytes())
+        if eqx.is_array(x)
+        else (type(x), repr(x))
+        for x in leaves
+    ]
+    return described, str(treedef)
+
+
+def _same_as_equinox(fun, *calls, repeat=(1,)):
+    """Compare with a function that Equinox has never seen, so that nothing is stale."""
+    f = filter_jit(fun)
+    for make_args, n in zip(calls, itertools.cycle(repeat), strict=False):
+        fresh = types.FunctionType(
+            fun.__code__, fun.__globals__, fun.__name__, None, fun.__closure__
+        )
+        expected = _outcome(eqx.filter_jit(fresh), make_args)
+        for _ in range(n):
+            assert _outcome(f, make_args) == expected
+
+
+# Past the point at which code is generated.
+OFTEN = 40
+
+
+class Box(eqx.Module):
+    content: object
+
+
+class Pair(eqx.Module):
+    content: object
+    static: object = eqx.field(static=True)
+
+
+def _leaves_and_all(x):
+    return jtu.tree_leaves(x), x
+
+
+def test_containers_changed_in_place():
+    box = Box({"a": [X, 2, {"z": X}], "b": 1})
+    inside = box.content["a"]
+
+    def once(fun, *args):
+        pending = [lambda: fun(*args)]
+
+        def make_args():
+            if pending:
+                pending.pop()()
+            return (box,)
+
+        return make_args
+
+    _same_as_equinox(
+        _leaves_and_all,
+        lambda: (box,),
+        once(box.content.__setitem__, "c", 3),
+        once(inside[2].__setitem__, "y", X + 1),
+        once(inside.append, None),
+        once(inside.__setitem__, -1, jnp.ones(3)),
+        once(inside.__setitem__, 1, 2.0),
+        once(box.content.__setitem__, "b", X),
+        once(box.content.__delitem__, "a"),
+        once(box.content.__setitem__, 1, X),
+        repeat=(OFTEN, 3),
+    )
+
+
+def test_fields_changed_by_force():
+    pair = Pair(X, 1)
+
+    def with_(name, value):
+        def make_args():
+            object.__setattr__(pair, name, value)
+            return (pair,)
+
+        return make_args
+
+    calls = [
+        with_("static", value)
+        for value in (2, True, 1.0, 1, "x", (1, (2,)), None, jnp.sin)
+    ]
+    calls += [with_("content", v) for v in (1, 1.0, None, [X], (X,), jnp.cos, X * 2)]
+    calls += [with_("added", 5)]
+    _same_as_equinox(
+        lambda m: (m.content, m.static, hasattr(m, "added")), *calls, repeat=(OFTEN, 3)
+    )
+
+    def take_away():
+        vars(pair).pop("content", None)
+        return (pair,)
+
+    _same_as_equinox(lambda m: hasattr(m, "content"), take_away, repeat=(3,))
+
+
+def test_class_of_an_instance_changed():
+    class Doubles(eqx.Module):
+        w: jax.Array
+
+        def __call__(self):
+            return self.w * 2
+
+    class Triples(eqx.Module):
+        w: jax.Array
+
+        def __call__(self):
+            return self.w * 3
+
+    inner = Doubles(X)
+
+    def changed():
+        object.__setattr__(inner, "__class__", Triples)
+        return (Box(inner),)
+
+    _same_as_equinox(
+        lambda m: m.content(), lambda: (Box(inner),), changed, repeat=(OFTEN, 3)
+    )
+
+
+def test_class_changed_after_use():
+    class M(eqx.Module):
+        w: jax.Array
+        s: int = eqx.field(static=True, default=2)
+
+    f = filter_jit(lambda m: (m.w * m.s, m))
+    for _ in range(OFTEN):
+        f(M(X))
+    M.__getattr__ = lambda self, name: 7
+    M.s = 9  # no longer what `__init__` puts into an instance
+    assert f(M(X * 3))[0] == 12
+    assert f(M(X * 3))[1].w == 6
+    m = M(X)
+    del vars(m)["s"]  # so that the class's own shows
+    for _ in range(3):
+        assert f(m)[0] == eqx.filter_jit(lambda m: m.w * m.s)(m) == 18
+
+
+def test_more_structures_than_functions_generated():
+    kinds = [lambda k=k: (Box([X] * (k + 1) + [k]),) for k in range(9)]
+    _same_as_equinox(_leaves_and_all, *kinds, *kinds[::-1], repeat=(20,))
+
+
+def test_registered_as_a_node_after_use():
+    class Late:
+        def __init__(self, a):
+            self.a = a
+
+    class Swapped(collections.namedtuple("Swapped", "a b")):
+        pass
+
+    f = filter_jit(lambda late: late.a * 2)
+    g = filter_jit(lambda t: t.a - 2 * t.b)
+    for _ in range(OFTEN):
+        assert f(Late(X)) == 4
+        assert g(Swapped(X, X)) == -2
+    jtu.register_pytree_node(Late, lambda x: ((x.a,), None), lambda _, c: Late(*c))
+    jtu.register_pytree_node(
+        Swapped, lambda t: ((t.b, t.a), None), lambda _, c: Swapped(c[1], c[0])
+    )
+    for k in (3.0, 4.0, 5.0):
+        assert f(Late(X * k)) == 4 * k
+        assert g(Swapped(X * k, X)) == 2 * k - 4
+
+
+def _namedtuples():
+    Base = collections.namedtuple("Base", "a b")
+
+    class Defaults(Base):
+        def __new__(cls, a, b=5):
+            return super().__new__(cls, a, b)
+
+    class Iterates(Base):
+        def __iter__(self):
+            return iter((self.b, self.a))
+
+    class Indexes(Base):
+        def __getitem__(self, i):
+            return 99
+
+    class Lengthens(Base):
+        def __len__(self):
+            return 1
+
+    class Equals(Base):
+        def __eq__(self, other):
+            return True
+
+        def __hash__(self):
+            return 1
+
+    class NotOne(tuple):
+        _fields = ("a",)
+
+    classes = (Defaults, Iterates, Indexes, Lengthens, Equals)
+    return {c.__name__: c(X, X * 2) for c in classes} | {"NotOne": NotOne((X, X))}
+
+
+@pytest.mark.parametrize("name", _namedtuples())
+def test_namedtuples_with_ideas_of_their_own(name):
+    x = _namedtuples()[name]
+    _same_as_equinox(_leaves_and_all, lambda: (x,), lambda: (Box(x),), repeat=(OFTEN,))
+
+
+class _Answers(eqx.Module):
+    content: object
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return 5
+
+
+class _Lies(eqx.Module):
+    content: object
+
+    def __getattribute__(self, name):
+        return 7 if name == "content" else super().__getattribute__(name)
+
+
+class _Computes(eqx.Module):
+    _content: object
+
+    @property
+    def content(self):
+        return self._content * 2
+
+
+class _Slots(eqx.Module):
+    __slots__ = ("content",)
+    content: object
+
+
+@pytest.mark.parametrize("cls", [_Answers, _Lies, _Computes, _Slots])
+def test_modules_with_ideas_of_their_own(cls):
+    _same_as_equinox(
+        lambda m: (m.content, getattr(m, "foo", None), jtu.tree_leaves(m)),
+        lambda: (cls(X),),
+        lambda: (cls(X * 3),),
+        lambda: (cls(1),),
+        lambda: (cls(X),),
+        repeat=(OFTEN, 3),
+    )
+
+
+def test_other_mappings_and_their_keys():
+    kinds = [
+        {"a": X},
+        collections.defaultdict(int, a=X),
+        collections.defaultdict(list, a=X),
+        collections.OrderedDict(a=X, b=1),
+        collections.OrderedDict(b=1, a=X),
+        {1: X},
+        {1.0: X},
+        {True: X},
+        {(1, 2): X},
+        {None: X},
+    ]
+    calls = [lambda x=x: (Box(x),) for x in kinds]
+    _same_as_equinox(_leaves_and_all, *calls, *calls[::-1], repeat=(20,))
+    not_sorted = [{1: X, "a": X}, {jnp.sin: X, jnp.cos: X}]
+    _same_as_equinox(
+        _leaves_and_all, *[lambda x=x: (x,) for x in not_sorted], repeat=(2,)
+    )
+
+
+def _arrays():
+    class Subclass(np.ndarray):
+        pass
+
+    class NoUfuncs(np.ndarray):
+        def __array_ufunc__(self, *args, **kwargs):
+            raise RuntimeError("ufunc")
+
+    x = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    return {
+        "masked": np.ma.MaskedArray(x, mask=x > 2),
+        "subclass": x.view(Subclass),
+        "no ufuncs": x.view(NoUfuncs),
+        "object": np.array([1, None], dtype=object),
+        "str": np.array(["a"]),
+        "datetime": np.array(["2020-01-01"], dtype="datetime64[D]"),
+        "record": np.zeros(2, [("a", int)]),
+        "longdouble": np.ones(2, np.longdouble),
+        "big endian": np.arange(3, dtype=">f4"),
+        "float0": np.zeros(2, jax.dtypes.float0),
+        "float16": np.ones(2, np.float16),
+        "bfloat16": np.ones(2, jnp.bfloat16),
+        "int4": np.ones(2, jnp.int4),
+        "uint8": np.ones(2, np.uint8),
+        "0-d": np.array(3.0, dtype=np.float32),
+        "scalar": np.float32(3),
+        "str scalar": np.str_("x"),
+        "void scalar": np.zeros(1, [("a", int)])[0],
+        "negative strides": x[::-1, ::-1],
+        "transposed": x.T,
+        "empty": np.zeros((0, 3), np.float32),
+        "read-only": read_only,
+    }
+
+
+@pytest.mark.parametrize("name", _arrays())
+def test_arrays_of_all_kinds(name):
+    x = _arrays()[name]
+    _same_as_equinox(lambda x: (x + x, x), lambda: (x,), repeat=(4,))
+
+
+def test_arrays_that_look_alike():
+    """After one of them has been compiled for.
+
+    JAX itself then takes a big-endian array for a little-endian one, and no notice of a
+    mask, so those are left out.
+    """
+    arrays = [x for name, x in _arrays().items() if name != "masked"]
+    f, g = filter_jit(lambda x: x[0]), jax.jit(lambda x: x[0])
+    for x in (*arrays, *arrays[::-1]):
+        if x.dtype == np.float32 and x.shape == (2, 3):
+            assert _outcome(f, lambda: (x,)) == _outcome(g, lambda: (x,))  # noqa: B023
+
+
+def _liars():
+    class ClassProperty:
+        @property
+        def __class__(self):
+            return jax.Array
+
+    class ClassRaises:
+        @property
+        def __class__(self):
+            raise RuntimeError("class")
+
+    def with_class(cls, **more):
+        return type("Liar", (), {"__class__": cls, **more})
+
+    class HasAval:
+        aval = jax.core.ShapedArray((), np.float32)
+        shape, dtype = (), np.dtype("float32")
+
+    class Converts:
+        def __jax_array__(self):
+            return X
+
+    class Instance(type):
+        def __instancecheck__(cls, x):
+            return True
+
+        def __eq__(cls, other):
+            return True
+
+        def __hash__(cls):
+            return 1
+
+    return {
+        "class property": ClassProperty(),
+        "class raises": ClassRaises(),
+        "an ndarray": with_class(np.ndarray, shape=(), dtype=np.float32)(),
+        "a tracer": with_class(jax.core.Tracer)(),
+        "a Module": with_class(eqx.Module)(),
+        "an int": with_class(int)(),
+        "a str": with_class(str)(),
+        "has an aval": HasAval(),
+        "__jax_array__": Converts(),
+        "metaclass": Instance("Odd", (), {})(),
+    }
+
+
+@pytest.mark.parametrize("name", _liars())
+def test_objects_that_lie_about_their_type(name):
+    liar = _liars()[name]
+    _same_as_equinox(lambda x: (x, X), lambda: (liar,), repeat=(3,))
+    _same_as_equinox(lambda x: jnp.add(x, X), lambda: (liar,), repeat=(3,))
+
+
+def _hostile_statics():
+    def made(eq=None, hash_=None):
+        namespace = {}
+        if eq is not None:
+            namespace["__eq__"] = eq
+        if hash_ is not None:
+            namespace["__hash__"] = hash_
+        return type("Static", (), namespace)
+
+    def raises(*_):
+        raise RuntimeError("no")
+
+    def raises_type_error(*_):
+        raise TypeError("no")
+
+    one = lambda self: 1  # noqa: E731
+    counter = itertools.count()
+    return {
+        "hash raises": made(hash_=raises),
+        "hash raises TypeError": made(hash_=raises_type_error),
+        "hash is None": made(eq=lambda a, b: True),
+        "hash is an array": made(hash_=lambda self: X),
+        "hash differs": made(eq=lambda a, b: True, hash_=lambda self: next(counter)),
+        "eq raises": made(eq=raises, hash_=one),
+        "eq gives an array": made(eq=lambda a, b: np.ones(2) == 1, hash_=one),
+        "eq gives one array": made(eq=lambda a, b: jnp.array(True), hash_=one),
+        "eq gives NotImplemented": made(eq=lambda a, b: NotImplemented, hash_=one),
+    }
+
+
+@pytest.mark.parametrize("name", _hostile_statics())
+def test_statics_with_hostile_comparisons(name):
+    static = _hostile_statics()[name]
+
+    def outcomes(jit):
+        f = jit(lambda x, s: x + 1)
+        a, b = static(), static()
+        return [_outcome(f, lambda s=s: (X, s)) for s in (a, a, b, a, b)]
+
+    ours, theirs = outcomes(filter_jit), outcomes(eqx.filter_jit)
+    if name == "eq raises":  # JAX turns any such error into a `ValueError`
+        theirs = [RuntimeError if x is ValueError else x for x in theirs]
+    assert ours == theirs
+
+
+def test_equality_that_calls_the_function_itself():
+    sizes = itertools.count(2)
+
+    class Static:
+        def __eq__(self, other):
+            return f(jnp.ones(next(sizes))) is not None
+
+        def __hash__(self):
+            return 1
+
+    f = filter_jit(lambda x, s=None: x + 1)
+    out = []
+
+    def target():
+        out.extend([f(X, Static()), f(X, Static())])
+
+    thread = threading.Thread(target=target, daemon=True)
+    thread.start()
+    thread.join(120)  # it would hang for ever
+    assert out == [3, 3]
+
+
+class _Wobbly:
+    def __init__(self, a, mode=""):
+        self.a = a
+        self.mode = mode
+
+
+def _flatten_wobbly(x):
+    if x.mode == "raises":
+        raise KeyError("flatten")
+    return {
+        "list": [x.a],
+        "generator": (y for y in [x.a]),
+        "twice": (x.a, x.a),
+    }.get(x.mode, (x.a,)), {"list aux": [1], "nan aux": float("nan")}.get(x.mode)
+
+
+jtu.register_pytree_node(_Wobbly, _flatten_wobbly, lambda _, c: _Wobbly(next(iter(c))))
+
+
+@pytest.mark.parametrize(
+    "mode", ["raises", "list", "generator", "twice", "list aux", "nan aux"]
+)
+def test_flatten_functions_that_change_their_mind(mode):
+    inner = _Wobbly(X)
+    box = Box(inner)
+
+    def in_mode(mode):
+        inner.mode = mode
+        return (box,)
+
+    _same_as_equinox(
+        lambda x: jtu.tree_leaves(x),
+        lambda: in_mode(""),
+        lambda: in_mode(mode),
+        lambda: in_mode(""),
+        lambda: (_Wobbly(X, mode),),
+        repeat=(OFTEN, 3),
+    )
+
+
+def test_different_arrays_in_the_static_data_of_a_node():
+    class Node:
+        def __init__(self, a, aux):
+            self.a, self.aux = a, aux
+
+    jtu.register_pytree_node(
+        Node, lambda n: ((n.a,), n.aux), lambda aux, c: Node(*c, aux)
+    )
+    f = filter_jit(lambda n: n.a)
+    f(Node(X, np.arange(3)))
+    with pytest.raises(ValueError, match="a pytree node's static data holds an array"):
+        f(Node(X, np.arange(3)))
+
+
+def test_deleted_and_donated_arrays_again():
+    deleted = jnp.ones(3)
+    deleted.delete()
+    _same_as_equinox(
+        lambda m: m.content + 1,
+        lambda: (Box(jnp.ones(3)),),
+        lambda: (Box(deleted),),
+        lambda: (Box(jnp.ones(3)),),
+        repeat=(OFTEN, 3),
+    )
+
+    def donate_again(jit):
+        f = jit(lambda m: m.content + 1, donate="all")
+        box = Box(jnp.ones(3))
+        f(box)
+        assert box.content.is_deleted()
+        return [_outcome(f, lambda: (box,)) for _ in range(3)]
+
+    assert donate_again(filter_jit) == donate_again(eqx.filter_jit)
+
+
+def test_an_array_donated_twice_in_one_call():
+    f = filter_jit(lambda a, b: a + b, donate="all")
+    for warm in range(3):
+        x = jnp.ones(3)
+        for _ in range(2):
+            with pytest.raises((jax.errors.JaxRuntimeError, ValueError)):
+                f(x, x)
+        assert f(jnp.ones(3) * warm, jnp.ones(3)).tolist() == [warm + 1] * 3
+
+
+def test_ten_thousand_leaves():
+    leaves = [jnp.array(float(i)) for i in range(10_000)]
+    f = filter_jit(lambda tree: tree["m"].content[9_999] - tree["m"].content[1])
+    for _ in range(3):
+        assert f({"m": Box(leaves)}) == 9_998
+
+
+def test_parameters_with_awkward_names():
+    def catches(BaseException, x):
+        return BaseException["a"] + x
+
+    def hides(__tracebackhide__, x):
+        return __tracebackhide__ + x
+
+    def generated(make, dispatch, v0, c0, d, key, otherwise, token, getdict, arrays):
+        return make + 2 * otherwise + 3 * arrays
+
+    _same_as_equinox(catches, lambda: ({"a": X}, X), lambda: ({"b": X}, X), repeat=(3,))
+    _same_as_equinox(hides, lambda: (X, X), lambda: (3, X), repeat=(3,))
+    _same_as_equinox(generated, lambda: (X,) * 10, repeat=(3,))
+
+
+def test_errors_that_cannot_be_printed():
+    class Unprintable(ValueError):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    def f(x):
+        raise Unprintable
+
+    _same_as_equinox(f, lambda: (X,), repeat=(3,))
+
+
+def test_zeros_of_a_subclass_of_float():
+    class Number(float):
+        pass
+
+    traces = []
+    f = filter_jit(lambda x, n: (traces.append(n), x)[1])
+    for _ in range(2):
+        for n in (0.0, -0.0, float("nan")):
+            f(X, Number(n))
+    assert len(traces) == 3
+
+
+def test_static_record_changed_in_place():
+    record = np.zeros(1, [("a", int)])[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an array in a static field
+        pair = Pair(X, record)
+    f = filter_jit(lambda m: m.content * int(m.static["a"]))
+    for _ in range(OFTEN):
+        assert f(pair) == 0
+    record["a"] = 3
+    assert f(pair) == 6
+
+
+def test_deep_endless_and_enormous_trees(route):
+    """In a process of its own, that may crash: always an error or the right result."""
+    script = Path(__file__).with_name("deep_trees.py")
+    out = subprocess.run(
+        [sys.executable, "-X", "faulthandler", str(script), "ours"],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        cwd=script.parent.parent,
+        env=dict(os.environ, PYTHONPATH=str(script.parent.parent)),
+    )
+    assert out.returncode == 0, out.stderr
+    outcomes = dict(line.split() for line in out.stdout.splitlines())
+    assert len(outcomes) == 16
+    assert set(outcomes.values()) <= {"fine", "RecursionError", "SystemError"}
+    for name in ("lists_300", "modules_200", "long_statics", "usable_afterwards"):
+        assert outcomes[name] == "fine"
+    # Equinox gives `SystemError` for some of them, which is jaxlib's.
+    for name in ("cyclic_list", "cyclic_dict", "cyclic_module", "lists_100000"):
+        assert outcomes[name] == "RecursionError"
+
+
+def test_float0_results_of_a_function_with_callbacks():
+    x = np.zeros((2,), jax.dtypes.float0)
+    f = filter_jit(lambda x, y: (x, eqx.error_if(y, y < 0, "negative")))
+    for _ in range(3):
+        out, y = f(x, X)
+        assert out.dtype == jax.dtypes.float0
+        assert y == 2
+        with pytest.raises(eqx.EquinoxRuntimeError, match="negative"):
+            f(x, -X)

@@ -306,6 +306,18 @@ def test_snapshots_by_trace(set_global):
     assert captures(f).snapshots <= 16
 
 
+def test_a_trace_is_watched_by_itself(set_global):
+    @eqx_fastjit.filter_jit
+    def f(x):
+        return x * RATE
+
+    f(jnp.ones(2))
+    assert names(f) == []
+    set_global("RATE", 0.2)
+    (change,) = captures(f).changes
+    assert (change.name, change.old, change.new) == ("RATE", "0.1", "0.2")
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match=r"nothing is known of what .*lambda"):
         captures(lambda: 1)

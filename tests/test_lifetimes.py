@@ -181,6 +181,27 @@ def _for_pickle(x):
 pickled = filter_jit(_for_pickle, donate="all-except-first")
 
 
+@filter_jit
+def decorated(x):
+    return x * 2
+
+
+class WithMethod(eqx.Module):
+    w: jax.Array
+
+    @filter_jit
+    def method(self, x):
+        return self.w * x
+
+
+def test_pickle_by_name():
+    assert pickle.loads(pickle.dumps(decorated)) is decorated
+    assert copy.deepcopy(decorated) is decorated
+    assert pickle.loads(pickle.dumps(WithMethod.method)) is WithMethod.method
+    with pytest.raises(Exception, match="pickle"):
+        pickle.dumps(filter_jit(lambda x: x))
+
+
 def test_pickle_and_copy():
     g = pickle.loads(pickle.dumps(pickled))
     assert g == pickled

@@ -1,11 +1,15 @@
 """The two routes, private names that go missing, and `install()`."""
 
+import collections
+import contextlib
 import os
+import re
 import subprocess
 import sys
 import threading
 import types
 import weakref
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -13,7 +17,7 @@ import jax.numpy as jnp
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import _compat, _dispatch, _jit, _nodes, filter_jit
+from eqx_fastjit import _compat, _dispatch, _generate, _jit, _nodes, filter_jit
 
 
 def _python(code, **env):
@@ -57,20 +61,26 @@ def test_the_fast_path_is_taken(cpp_only, monkeypatch):
     assert len(misses) == 1
 
 
-@pytest.mark.parametrize("name", [*_compat.CPP_NAMES.values(), "methods"])
-def test_a_missing_private_name(name, monkeypatch):
-    """One warning, the portable route, right results."""
+@pytest.fixture
+def fresh(monkeypatch):
+    """Nothing has been wrapped yet, and no route is asked for."""
+    monkeypatch.setattr(_dispatch, "_state", {})
+    monkeypatch.setattr(_jit, "_functions", weakref.WeakKeyDictionary())
+    monkeypatch.setenv("EQX_FASTJIT_ROUTE", "auto")
+
+
+def _take_away(monkeypatch, name):
     resolve = _compat.resolve
 
     def without(path):
-        if path == name or (name == "methods" and path.endswith("register_node")):
+        if path == name:
             raise _compat.MissingPrivateName(path)
         return resolve(path)
 
     monkeypatch.setattr(_compat, "resolve", without)
-    monkeypatch.setattr(_dispatch, "_state", {})
-    monkeypatch.setattr(_jit, "_functions", weakref.WeakKeyDictionary())
-    monkeypatch.setenv("EQX_FASTJIT_ROUTE", "auto")
+
+
+def _check_portable():
     with pytest.warns(RuntimeWarning, match="takes the portable route") as record:
         f = filter_jit(lambda m, x: m(x))
         g = filter_jit(lambda x: x)
@@ -79,10 +89,90 @@ def test_a_missing_private_name(name, monkeypatch):
     m = eqx.nn.Linear(2, 2, key=jax.random.key(0))
     assert eqx.tree_equal(f(m, jnp.ones(2)), eqx.filter_jit(m)(jnp.ones(2)))
     assert g(1) == 1
+
+
+_NAMES = [*_compat.CPP_NAMES.values(), *_compat.CPP_METHODS]
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_a_missing_private_name(name, cpp_only, monkeypatch, fresh):
+    """One warning, the portable route, right results."""
+    _take_away(monkeypatch, name)
+    _check_portable()
     monkeypatch.setenv("EQX_FASTJIT_ROUTE", "cpp")
     monkeypatch.setattr(_dispatch, "_state", {})
     with pytest.raises(RuntimeError, match="EQX_FASTJIT_ROUTE=cpp"):
         filter_jit(lambda x: x)
+
+
+@pytest.mark.parametrize("method", _compat.DISPATCHER_METHODS)
+def test_a_missing_method_of_the_dispatcher(method, cpp_only, monkeypatch, fresh):
+    class Jitted:
+        """What `jax.jit` gives, less one method."""
+
+        def __init__(self, *args, **kwargs):
+            self.jitted = jit(*args, **kwargs)
+
+        def __call__(self, *args):
+            return self.jitted(*args)
+
+        def __getattr__(self, name):
+            if name == method:
+                raise AttributeError(name)
+            return getattr(self.jitted, name)
+
+    jit = jax.jit
+    monkeypatch.setattr(jax, "jit", Jitted)
+    _check_portable()
+
+
+def _use_everything():
+    """Results of all kinds, often enough for code to be generated."""
+    f = filter_jit(lambda m, x, n: (m(x) * n, m, {"n": n}))
+    m = eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))
+    for n in (2, 3):
+        for _ in range(40):
+            out, same, static = f(m, jnp.ones(2), n)
+        assert eqx.tree_equal((out, same), (eqx.filter_jit(m)(jnp.ones(2)) * n, m))
+        assert static == {"n": n}
+
+
+class _Record:
+    """A fast-path record or a registry entry of another JAX, without our field."""
+
+
+def test_a_fast_path_record_of_another_kind(cpp_only, monkeypatch, fresh):
+    call_with_fastpath = _compat.call_with_fastpath
+    monkeypatch.setattr(
+        _compat, "call_with_fastpath", lambda *a: (call_with_fastpath(*a)[0], _Record())
+    )
+    _use_everything()
+    # A JAX that we do not know, and where no call is ever quick, is left alone.
+    monkeypatch.setattr(jax, "__version_info__", (0, 99))
+    monkeypatch.setattr(_dispatch, "_state", {})
+    with pytest.warns(RuntimeWarning, match="a self-check never took the fast path"):
+        filter_jit(lambda x: x)
+    assert eqx_fastjit.route() == "portable"
+
+
+def test_registry_entries_of_another_kind(cpp_only, monkeypatch, fresh):
+    _use_everything()
+    entries = dict.fromkeys(_dispatch.nodes().cpp.node_entries, _Record())
+    monkeypatch.setitem(_dispatch._state, "nodes", None)
+    assert _compat.unflatten_function(entries, eqx.nn.MLP) is None
+    monkeypatch.setattr(_dispatch, "_state", {})
+    monkeypatch.setattr(_generate, "unflatten_function", lambda entries, cls: None)
+    _use_everything()
+    f = filter_jit(lambda x: collections.OrderedDict(a=x, b=1))
+    for _ in range(40):
+        assert f(jnp.ones(2))["a"].shape == (2,)
+
+
+def test_a_dispatcher_without_a_function_to_run_again(cpp_only):
+    class Dispatcher:
+        __slots__ = ()
+
+    _compat.set_python_function(Dispatcher(), len)
 
 
 @pytest.mark.parametrize(
@@ -95,38 +185,63 @@ def test_a_missing_private_name(name, monkeypatch):
     ],
 )
 def test_a_missing_name_that_only_helps(name, monkeypatch):
-    resolve = _compat.resolve
-
-    def without(path):
-        if path == name:
-            raise _compat.MissingPrivateName(path)
-        return resolve(path)
-
-    monkeypatch.setattr(_compat, "resolve", without)
+    _take_away(monkeypatch, name)
     _compat.hide_from_tracebacks("nowhere")
     _compat.on_clear_caches(lambda: None)
+    _check_runtime_error(name)
+
+
+def _check_runtime_error(name):
     f = filter_jit(lambda x: eqx.error_if(x, x < 0, f"negative {name}"))
     f(jnp.array(1.0))
     with pytest.raises(eqx.EquinoxRuntimeError, match=f"negative {name}"):
         f(jnp.array(-1.0))
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_a_jax_that_is_not_known(broken, cpp_only, monkeypatch):
-    monkeypatch.setattr(jax, "__version_info__", (0, 99))
-    monkeypatch.setattr(_dispatch, "_state", {})
-    monkeypatch.setattr(_jit, "_functions", weakref.WeakKeyDictionary())
-    monkeypatch.setenv("EQX_FASTJIT_ROUTE", "auto")
-    if not broken:
-        filter_jit(lambda x: x)
-        assert eqx_fastjit.route() == "cpp"
-        return
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("equinox._jit:last_error_info", None),
+        ("equinox._jit:last_error_info", ("message", [], "more")),
+        ("equinox._jit:last_error_info", "message"),
+        ("equinox._jit:_on_error_msg", "{stack} {msg} {more}"),
+        ("equinox._jit:_on_error_msg", None),
+    ],
+)
+def test_a_name_that_means_something_else(name, value, monkeypatch):
+    resolve = _compat.resolve
+    monkeypatch.setattr(
+        _compat, "resolve", lambda path: value if path == name else resolve(path)
+    )
+    _check_runtime_error(name)
 
-    # A dispatcher that forgets to look at the statics.
-    monkeypatch.setattr(_nodes._Interned, "__missing__", lambda self, x: ((), None))
-    with pytest.warns(RuntimeWarning, match="self-check gave a wrong result"):
-        filter_jit(lambda x: x)
-    assert eqx_fastjit.route() == "portable"
+
+def test_every_private_name_is_taken_away_above():
+    """Whatever is resolved anywhere in `_compat.py` stands in a test of this file."""
+    source = Path(_compat.__file__).read_text()
+    paths = set(re.findall(r"resolve\(\s*\"([^\"]+)\"", source))
+    assert paths
+    assert all(f'"{path}"' in Path(__file__).read_text() for path in paths)
+
+
+@pytest.mark.parametrize("inside_trace", [False, True])
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_jax_that_is_not_known(broken, inside_trace, cpp_only, monkeypatch, fresh):
+    monkeypatch.setattr(jax, "__version_info__", (0, 99))
+    if broken:
+        # A dispatcher that forgets to look at the statics.
+        monkeypatch.setattr(_nodes._Interned, "__missing__", lambda self, x: ((), None))
+        expected = pytest.warns(RuntimeWarning, match="self-check gave a wrong result")
+    else:
+        expected = contextlib.nullcontext()
+
+    def wrap(x):
+        return filter_jit(lambda x, n: x * n)(x, 3)
+
+    with expected:
+        out = (jax.jit(wrap) if inside_trace else wrap)(jnp.ones(2))
+    assert out.tolist() == [3, 3]
+    assert eqx_fastjit.route() == ("portable" if broken else "cpp")
 
 
 def test_unknown_route(monkeypatch):

@@ -127,3 +127,94 @@ def test_shardings_that_do_not_fit(mesh):
     g = filter_jit(lambda batch: batch["x"], in_shardings=({"y": data},))
     with pytest.raises(ValueError, match="argument `batch` is not a pytree prefix"):
         g({"x": jnp.ones(8)})
+
+
+def _train_step(jit, mesh):
+    """A data-parallel step: model on all devices, batch split, both donated."""
+
+    @jit(donate="all")
+    def step(model, batch, rate):
+        def loss(model):
+            return jnp.mean(jax.vmap(model)(batch) ** 2)
+
+        value, grads = eqx.filter_value_and_grad(loss)(model)
+        return value, eqx.apply_updates(
+            model, jax.tree_util.tree_map(lambda g: -rate * g, grads)
+        )
+
+    model = _linear()
+    model = eqx.filter_shard(model, NamedSharding(mesh, P()))
+    values = []
+    for i in range(20):  # past the point at which code is generated
+        batch = jax.device_put(jnp.full((8, 8), 1.0 + i), NamedSharding(mesh, P("d")))
+        before = model
+        value, model = step(model, batch, 1e-3)
+        assert before.weight.is_deleted()
+        assert before.bias.is_deleted()
+        assert model.weight.sharding.is_equivalent_to(NamedSharding(mesh, P()), 2)
+        values.append(float(value))
+    return values, model
+
+
+def test_train_step_with_donation(mesh):
+    ours, our_model = _train_step(filter_jit, mesh)
+    theirs, their_model = _train_step(eqx.filter_jit, mesh)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    np.testing.assert_allclose(our_model.weight, their_model.weight, rtol=1e-6)
+
+
+def test_shard_map_of_a_model_that_is_split(mesh):
+    """The weights themselves split over the devices, in a Module, and donated."""
+    split = NamedSharding(mesh, P(None, "d"))
+
+    def forward(m, x):
+        def local(weight, x):
+            return jax.lax.psum(x @ weight.T, "d")
+
+        specs = (P(None, "d"), P(None, "d"))
+        return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P())(
+            m.weight, x
+        )
+
+    x = jax.device_put(jnp.arange(16.0).reshape(2, 8), split)
+    expected = np.asarray(x) @ np.asarray(_linear().weight).T
+    f = filter_jit(forward, donate="all-except-first")
+    for _ in range(20):
+        y = jnp.copy(x)
+        model = eqx.tree_at(
+            lambda m: m.weight, _linear(), jax.device_put(_linear().weight, split)
+        )
+        np.testing.assert_allclose(f(model, y), expected, rtol=1e-5)
+        assert not model.weight.is_deleted()
+
+
+def test_one_mesh_after_another(mesh):
+    """The same shapes on other devices and in other layouts never share a result."""
+    f = filter_jit(lambda m, x: (m.weight @ x, m))
+    other = jax.sharding.Mesh(np.array(jax.devices()[::-1]).reshape(4, 2), ("a", "b"))
+    x = jnp.arange(64.0).reshape(8, 8)
+    shardings = [
+        NamedSharding(mesh, P("d")),
+        NamedSharding(mesh, P(None, "d")),
+        NamedSharding(other, P("a", "b")),
+        NamedSharding(other, P("b")),
+        NamedSharding(other, P(("a", "b"))),
+        jax.sharding.SingleDeviceSharding(jax.devices()[5]),
+    ]
+    expected = np.asarray(_linear().weight @ x)
+    for sharding in (*shardings, *shardings):
+        y = jax.device_put(x, sharding)
+        where = (
+            NamedSharding(sharding.mesh, P())
+            if isinstance(sharding, NamedSharding)
+            else sharding
+        )
+        model = jax.tree_util.tree_map(
+            lambda a: jax.device_put(a, where) if eqx.is_array(a) else a,  # noqa: B023
+            _linear(),
+        )
+        for _ in range(2):
+            out, same = f(model, y)
+            np.testing.assert_allclose(out, expected, rtol=1e-5)
+            assert out.devices() == y.devices()
+            assert same.weight.sharding.is_equivalent_to(where, 2)

@@ -1,100 +1,70 @@
-"""The table that `eqx-fastjit bench` prints."""
+"""What `eqx-fastjit bench` prints."""
 
-import platform
-import statistics
-from importlib.metadata import version
-
-import jax
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
+from rich.text import Text
 
-import eqx_fastjit
-
-from ._cases import CONTENDERS, make_case
-from ._timing import measure, Timing
-
-
-def _ratio(timings: dict[str, Timing], mode: str, rival: str) -> str:
-    """Ours over a rival's: the median over rounds, each round against itself."""
-    if rival not in timings:
-        return ""
-    pairs = zip(
-        getattr(timings["ours"], mode), getattr(timings[rival], mode), strict=True
-    )
-    return f"{statistics.median([ours / theirs for ours, theirs in pairs]):.2f}"
+from ._case import DESCRIPTIONS
+from ._grids import EXPLANATION, Grid, grids, noise, present
+from ._results import describe, Results
 
 
-def run(cases: list[str], rounds: int) -> None:
-    """Time the cases and print the table.
-
-    **Arguments:**
-
-    - `cases`: names of cases.
-    - `rounds`: how many rounds to time each contender for.
-    """
-    console = Console()
-    device = jax.devices()[0]
-    console.print(
-        f"{device.platform} ({device.device_kind}), {platform.machine()}, "
-        f"Python {platform.python_version()}, "
-        + ", ".join(f"{p} {version(p)}" for p in ("jax", "jaxlib", "equinox"))
-        + f", eqx_fastjit {eqx_fastjit.__version__} ({eqx_fastjit.route()} route)"
-    )
-    results: dict[str, dict[str, Timing]] = {}
-    bar = Progress(
-        TextColumn("{task.description:>16}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task("", total=len(cases) * rounds)
-        for name in cases:
-            bar.update(task, description=name)
-            steps = measure(make_case(name), rounds)
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as stop:
-                    results[name] = stop.value
-                    break
-                bar.advance(task)
-    for mode, title in (
-        ("dispatch", "Dispatch only: until the call returns"),
-        ("blocked", "Blocked: until the result is there"),
-    ):
-        console.print(_table(results, mode, title))
-    console.print(
-        "jit: jax.jit, statics removed by hand. flat: jax.jit on a flat list of "
-        "arrays. eqx: equinox.filter_jit, which always waits for the result.\n"
-        "Microseconds a call, medians. Ratios are medians over rounds in one process; "
-        "below 1 is in our favour."
-    )
+_STYLES = {"": "", "win": "bold green", "loss": "bold red", "even": "dim"}
 
 
-def _table(results: dict[str, dict[str, Timing]], mode: str, title: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("case")
-    for contender in CONTENDERS:
-        table.add_column(contender, justify="right")
-    rivals = [c for c in CONTENDERS if c != "ours"]
-    for rival in rivals:
-        table.add_column(f"ours/{rival}", justify="right", style="bold")
-    for name, timings in results.items():
-        cells = [
-            f"{statistics.median(getattr(timings[c], mode)):.1f}"
-            if c in timings
-            else ""
-            for c in CONTENDERS
-        ]
-        table.add_row(name, *cells, *[_ratio(timings, mode, r) for r in rivals])
+def print_results(console: Console, results: Results) -> None:
+    """Print all there is to say about the results."""
+    console.print(describe(results), highlight=False, markup=False)
+    for grid in grids(results):
+        _print_grid(console, grid)
+    for name in present(results["cases"]):
+        console.print(f"{name}: {DESCRIPTIONS[name]}.", highlight=False)
+    if results["cases"]:
+        console.print(EXPLANATION, highlight=False)
+    for line in noise(results):
+        console.print(line, style="yellow", highlight=False, markup=False)
+    for line in results["problems"]:
+        console.print(f"Not timed: {line}", style="red", highlight=False, markup=False)
+
+
+def _print_grid(console: Console, grid: Grid) -> None:
+    """As one table, or as two where the terminal is too narrow for that."""
+    whole = _table(grid)
+    options = console.options.update(max_width=1000)
+    if console.measure(whole, options=options).maximum <= console.width:
+        console.print(whole)
+    else:
+        for part in _times_and_ratios(grid):
+            console.print(_table(part))
+
+
+def _times_and_ratios(grid: Grid) -> list[Grid]:
+    ratios = [i for i, name in enumerate(grid.columns) if "/" in name]
+    times = [i for i in range(len(grid.columns)) if i not in ratios]
+
+    def only(columns: list[int], title: str) -> Grid:
+        return Grid(
+            title,
+            [grid.columns[i] for i in columns],
+            [[row[i] for i in columns] for row in grid.rows],
+        )
+
+    parts = [only(times, grid.title)]
+    return parts + ([only([0, *ratios], "The ratios of these")] if ratios else [])
+
+
+def _table(grid: Grid) -> Table:
+    table = Table(title=grid.title, title_justify="left", box=SIMPLE_HEAD)
+    name, *others = grid.columns
+    table.add_column(name, no_wrap=True)
+    for column in others:
+        # Long names in several lines: the figures below them are short.
+        heading = column.replace("_", "_\n").replace("/", "/\n")
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in grid.rows:
+        # The spread below the median, so that seven contenders fit on 80 columns.
+        table.add_row(
+            *[Text(c.text.replace(" ±", "\n±"), _STYLES[c.kind]) for c in row]
+        )
     return table

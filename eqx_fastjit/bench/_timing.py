@@ -1,19 +1,24 @@
-"""Timing contenders against each other in one process."""
+"""Timing contenders against each other."""
 
 import gc
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
 
+from ._case import Call, Measured
+
 
 # A round is made long enough for the clock and the first, cold call not to matter.
 _ROUND_SECONDS = 4e-3
 _WARM_CALLS = 40  # more than our own code generation waits for
+_WARM_SECONDS = 0.5
+# The CPU and GPU clients let no more than 32 computations wait; then calls block.
+_IN_FLIGHT = 30
 
 
 class Timing(NamedTuple):
@@ -27,41 +32,116 @@ class OutputsDiffer(Exception):
     """Two contenders do not compute the same."""
 
 
-def _check_equal(calls: dict[str, Callable[[], Any]]) -> None:
-    results = {}
-    for name, call in calls.items():
-        leaves = jtu.tree_leaves(eqx.filter(call(), eqx.is_array))
-        results[name] = [np.asarray(x) for x in leaves]
-    (first, expected), *others = results.items()
+def output_arrays(call: Call) -> list[np.ndarray]:
+    """The arrays that a call returns, in the order of its pytree's leaves."""
+    out = call()
+    if isinstance(out, Measured):
+        out = out.output
+
+    def on_host(x: jax.Array) -> np.ndarray:
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x = jax.random.key_data(x)
+        return np.array(x)
+
+    return [on_host(x) for x in jtu.tree_leaves(eqx.filter(out, eqx.is_array))]
+
+
+def same_arrays(xs: list[np.ndarray], ys: list[np.ndarray]) -> bool:
+    """Whether outputs are the same, up to what reordered float32 operations do."""
+    return len(xs) == len(ys) and all(
+        x.dtype == y.dtype
+        and x.shape == y.shape
+        and np.allclose(x, y, rtol=1e-4, atol=1e-5)
+        for x, y in zip(xs, ys, strict=True)
+    )
+
+
+def check_equal(calls: dict[str, Call]) -> None:
+    """Raise `OutputsDiffer` unless all contenders return the same arrays."""
+    outputs = {name: output_arrays(call) for name, call in calls.items()}
+    (first, expected), *others = outputs.items()
     for name, got in others:
-        if len(got) != len(expected) or not all(
-            x.dtype == y.dtype and np.allclose(x, y, rtol=1e-4, atol=1e-5)
-            for x, y in zip(got, expected, strict=True)
-        ):
+        if not same_arrays(expected, got):
             raise OutputsDiffer(f"{name} computes something else than {first}")
 
 
-def _dispatch(call: Callable[[], Any], n: int) -> tuple[float, Any]:
-    out = None
-    start = time.perf_counter()
-    for _ in range(n):
-        out = call()
-    seconds = time.perf_counter() - start
-    jax.block_until_ready(out)
-    return seconds, out
+class Sampler:
+    """Times one contender, a round at a time.
+
+    **Arguments:**
+
+    - `call`: the contender.
+    - `steps`: how many computations one call dispatches.
+    - `times_itself`: whether it returns `Measured`, and needs no clock here.
+    """
+
+    def __init__(self, call: Call, steps: int = 1, times_itself: bool = False):
+        self._call = call
+        self._times_itself = times_itself
+        self._at_once = max(1, _IN_FLIGHT // steps)
+        self._modes = {"dispatch": self._dispatch, "blocked": self._blocked}
+        self._counts: dict[str, int] = {}
+
+    def _dispatch(self, n: int) -> float:
+        call, seconds = self._call, 0.0
+        for done in range(0, n, self._at_once):
+            calls = min(self._at_once, n - done)
+            out = None
+            start = time.perf_counter()
+            for _ in range(calls):
+                out = call()
+            seconds += time.perf_counter() - start
+            jax.block_until_ready(out)
+        return seconds
+
+    def _blocked(self, n: int) -> float:
+        call, block = self._call, jax.block_until_ready
+        start = time.perf_counter()
+        for _ in range(n):
+            block(call())
+        return time.perf_counter() - start
+
+    def _count(self, mode: Callable[[int], float]) -> int:
+        """How many calls make a round."""
+        seconds = min(mode(1) for _ in range(3))
+        if seconds > _ROUND_SECONDS:
+            return 1
+        seconds = min(mode(5) for _ in range(3)) / 5
+        return max(1, min(2000, int(_ROUND_SECONDS / seconds)))
+
+    def warm(self) -> None:
+        """Call until nothing is compiled any more, and choose the length of a round."""
+        if self._times_itself:
+            return
+        start = time.perf_counter()
+        for _ in range(_WARM_CALLS):
+            jax.block_until_ready(self._call())
+            if time.perf_counter() - start > _WARM_SECONDS:
+                break
+        self._counts = {name: self._count(mode) for name, mode in self._modes.items()}
+
+    def round(self) -> dict[str, float]:
+        """One round: a time for each mode, microseconds a call.
+
+        For a call that times itself, what it says.
+        """
+        if self._times_itself:
+            return dict(self._call().times)
+        gc.collect()
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return {
+                name: mode(self._counts[name]) / self._counts[name] * 1e6
+                for name, mode in self._modes.items()
+            }
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
-def _blocked(call: Callable[[], Any], n: int) -> tuple[float, Any]:
-    block = jax.block_until_ready
-    out = None
-    start = time.perf_counter()
-    for _ in range(n):
-        out = block(call())
-    return time.perf_counter() - start, out
-
-
-def measure(calls: dict[str, Callable[[], Any]], rounds: int) -> Iterator[None]:
-    """Time contenders in turn, round by round, so that all see the same noise.
+def measure(calls: dict[str, Call], rounds: int) -> Iterator[None]:
+    """Time contenders in turn, in this process, so that all see the same noise.
 
     **Arguments:**
 
@@ -73,26 +153,15 @@ def measure(calls: dict[str, Callable[[], Any]], rounds: int) -> Iterator[None]:
     A generator that yields after each round, and returns a `Timing` for each contender
     when it is done. Raises `OutputsDiffer`.
     """
-    _check_equal(calls)
-    modes = (_dispatch, _blocked)
-    counts = {}
-    for name, call in calls.items():
-        _blocked(call, _WARM_CALLS)
-        for mode in modes:
-            seconds = min(mode(call, 5)[0] for _ in range(3)) / 5
-            counts[name, mode] = max(3, min(2000, int(_ROUND_SECONDS / seconds)))
+    check_equal(calls)
+    samplers = {name: Sampler(call) for name, call in calls.items()}
+    for sampler in samplers.values():
+        sampler.warm()
     timings = {name: Timing([], []) for name in calls}
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        for _ in range(rounds):
-            for name, call in calls.items():
-                for mode, into in zip(modes, timings[name], strict=True):
-                    n = counts[name, mode]
-                    into.append(mode(call, n)[0] / n * 1e6)
-            gc.collect()
-            yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    for _ in range(rounds):
+        for name, sampler in samplers.items():
+            times = sampler.round()
+            timings[name].dispatch.append(times["dispatch"])
+            timings[name].blocked.append(times["blocked"])
+        yield
     return timings

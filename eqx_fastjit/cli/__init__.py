@@ -13,7 +13,7 @@ from ._common import CommandError
 from ._script import ProgramParser
 
 
-_COMMANDS = ("bench", "doctor", "lock", "run")
+_COMMANDS = ("bench", "doctor", "lock", "profile", "run")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         module.add_parser(commands).set_defaults(main=module.main)
     options = parser.parse_args(argv)
     if options.version:
-        return _print_versions()
+        from ._versions import print_versions
+
+        return print_versions()
     if options.command is None:
         parser.print_help()
         return 2
@@ -51,15 +53,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandError as e:
         print(f"eqx-fastjit: {e}", file=sys.stderr)
         return 2
-
-
-def _print_versions() -> int:
-    from importlib.metadata import version
-
-    from eqx_fastjit import __version__
-
-    print("eqx_fastjit", __version__)
-    for name in ("equinox", "jax", "jaxlib", "numpy"):
-        print(name, version(name))
-    print("python", sys.version.split()[0])
-    return 0

@@ -1,44 +1,306 @@
 """`eqx-fastjit bench`."""
 
 import argparse
+import shlex
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from ._common import CommandError, need
 
 
+_TABLE = ("identity", *(f"mlp_{2**power}" for power in range(3, 11)))
+_ROUNDS, _QUICK_ROUNDS = 25, 5
+
+
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
-        "bench", help="time jax.jit, equinox.filter_jit and eqx_fastjit side by side"
+        "bench",
+        help="time jax.jit, equinox.filter_jit and eqx_fastjit side by side",
+        description="Times jax.jit, equinox.filter_jit and eqx_fastjit side by side: "
+        "each in processes of its own, in interleaved rounds, after proof that all "
+        "compute the same. Exits 1 if something could not be timed, or if --compare "
+        "finds what --fail-above forbids; 2 for bad input; 130 after Ctrl-C, which "
+        "keeps what was measured.",
     )
     parser.add_argument(
         "--cases",
         default="table",
-        help="names separated by commas; 'table' (identity and MLPs); or 'all'",
+        help="names of cases or groups, separated by commas; 'table' (identity and "
+        "MLPs of width 8 to 1024; the default); or 'all'",
     )
-    parser.add_argument("--rounds", type=int, default=25, help="rounds for each case")
-    parser.add_argument("--quick", action="store_true", help="five rounds only")
+    parser.add_argument(
+        "--contenders",
+        help="names separated by commas; those that a case has and that are installed "
+        "if left out",
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "gpu", "all"),
+        help="where to run; where JAX itself would if left out",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{_QUICK_ROUNDS} rounds only"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help=f"rounds for each contender ({_ROUNDS})"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the results here")
+    parser.add_argument("--html", metavar="FILE", help="write them as one page here")
+    parser.add_argument(
+        "--plot", metavar="DIR", help="write figures here, as PNG and SVG"
+    )
+    parser.add_argument("--list", action="store_true", help="list cases, and time none")
+    parser.add_argument(
+        "--compare",
+        nargs=2,
+        metavar=("A.json", "B.json"),
+        help="show what changed from results A to B, and time nothing",
+    )
+    parser.add_argument(
+        "--fail-above",
+        type=float,
+        metavar="PERCENT",
+        help="with --compare: exit 1 if a median has grown by more",
+    )
     return parser
 
 
 def main(options: argparse.Namespace) -> int:
     """Run the subcommand; returns the exit code."""
     need("rich", "bench")
-    from eqx_fastjit.bench import case_names
-    from eqx_fastjit.bench._table import run
+    if options.compare:
+        return _compare(options)
+    if options.fail_above is not None:
+        raise CommandError("--fail-above goes with --compare")
+    if options.list:
+        return _list()
+    try:
+        return _time(options)
+    except KeyboardInterrupt:  # before there was anything to keep
+        return 130
 
-    names = case_names()
-    if options.cases == "table":
-        chosen = [n for n in names if n == "identity" or n.startswith("mlp_")]
-        chosen.remove("mlp_100_layers")
-    elif options.cases == "all":
-        chosen = list(names)
-    else:
-        chosen = [name.strip() for name in options.cases.split(",")]
-    for name in chosen:
-        if name not in names:
-            raise CommandError(f"no case {name!r}; there are: {', '.join(names)}")
-    if options.rounds < 1:
-        raise CommandError(f"--rounds {options.rounds}: expected at least 1")
-    run(chosen, 5 if options.quick else options.rounds)
+
+def _split(text: str, option: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise CommandError(f"{option}: expected at least one name")
+    return names
+
+
+def _chosen_cases(text: str) -> list[str]:
+    from eqx_fastjit.bench import case_info, case_names, group_names
+
+    names: list[str] = []
+    for name in _split(text, "--cases"):
+        if name == "all":
+            names += case_names()
+        elif name == "table":
+            names += _TABLE
+        elif name in group_names() and name not in case_names():
+            names += [n for n in case_names() if case_info(n).group == name]
+        elif name in case_names():
+            names.append(name)
+        else:
+            raise CommandError(
+                f"no case {name!r}; there are: {', '.join(case_names())}; groups: "
+                f"{', '.join(('table', 'all', *group_names()))}"
+            )
+    return list(dict.fromkeys(names))
+
+
+def _chosen_contenders(text: str | None, cases: list[str]) -> dict[str, Any]:
+    """For each case, those to be timed."""
+    from eqx_fastjit.bench import case_info, CONTENDERS, contenders_of
+
+    if text is None:
+        return {case: contenders_of(case) for case in cases}
+    wanted = _split(text, "--contenders")
+    for name in wanted:
+        if name not in CONTENDERS:
+            raise CommandError(
+                f"no contender {name!r}; there are: {', '.join(CONTENDERS)}"
+            )
+        if not any(name in case_info(case).contenders for case in cases):
+            raise CommandError(f"no chosen case has the contender {name!r}")
+        if name.startswith("nnx"):
+            need("flax", "bench' flax 'flax")
+    chosen = {
+        case: tuple(c for c in contenders_of(case) if c in wanted) for case in cases
+    }
+    return {case: contenders for case, contenders in chosen.items() if contenders}
+
+
+def _check_file(path: str, option: str) -> None:
+    """Whether a file can be written, found out before an hour of measuring."""
+    file = Path(path)
+    existed = file.exists()
+    try:
+        file.open("a").close()
+    except OSError as e:
+        raise CommandError(f"{option}: cannot write {path}: {e.strerror}") from None
+    if not existed:
+        file.unlink()
+
+
+def _check_directory(path: str, option: str) -> None:
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as e:
+        raise CommandError(f"{option}: cannot write to {path}: {e.strerror}") from None
+
+
+def _devices(option: str | None) -> list[dict[str, str]]:
+    """What to run on, as seen by a fresh process."""
+    from eqx_fastjit.bench._session import describe_device, Refused
+
+    try:
+        if option == "cpu":
+            return [describe_device("cpu")]
+        device = describe_device(None)
+    except Refused as e:
+        raise CommandError(f"JAX does not start: {e}") from None
+    if option is None:
+        return [device]
+    if device["device"] == "gpu":
+        return [device] if option == "gpu" else [describe_device("cpu"), device]
+    if option == "gpu":
+        raise CommandError(
+            f"--device gpu: JAX sees no GPU here; it runs on {device['device']}"
+        )
+    return [describe_device("cpu")]
+
+
+def _rounds(options: argparse.Namespace) -> int:
+    rounds = options.rounds
+    if rounds is None:
+        return _QUICK_ROUNDS if options.quick else _ROUNDS
+    if rounds < 1:
+        raise CommandError(f"--rounds {rounds}: expected at least 1")
+    return rounds
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The command, without the files it writes."""
+    words = ["eqx-fastjit", "bench"]
+    for name in ("cases", "contenders", "device", "rounds"):
+        value = getattr(options, name)
+        if value is not None and (name, value) != ("cases", "table"):
+            words += [f"--{name}", str(value)]
+    return shlex.join(words + ["--quick"] * options.quick)
+
+
+def _time(options: argparse.Namespace) -> int:
+    rounds = _rounds(options)
+    cases = _chosen_cases(options.cases)
+    contenders = _chosen_contenders(options.contenders, cases)
+    if options.json:
+        _check_file(options.json, "--json")
+    if options.html:
+        need("matplotlib", "bench")
+        _check_file(options.html, "--html")
+    if options.plot:
+        need("matplotlib", "bench")
+        _check_directory(options.plot, "--plot")
+
+    from rich.console import Console
+
+    from eqx_fastjit.bench import case_info
+    from eqx_fastjit.bench._results import new_results
+    from eqx_fastjit.bench._run import Job, run_jobs
+    from eqx_fastjit.bench._table import print_results
+
+    console = Console()
+    devices = _devices(options.device)
+    if options.device == "all" and len(devices) == 1:
+        console.print("JAX sees no GPU here: on the CPU alone.")
+    jobs = [
+        Job(case, contenders[name], device, min(rounds, case.max_rounds or rounds))
+        for device in devices
+        for name in contenders
+        if (case := case_info(name)).cpu_devices == 1 or device["device"] == "cpu"
+    ]
+    if not jobs:
+        raise CommandError("none of these cases runs on a GPU")
+    results = new_results(_command(options), devices[0]["route"])
+    run_jobs(console, jobs, results)
+    print_results(console, results)
+    if results["cases"]:
+        _write(options, results, console)
+    if results["interrupted"]:
+        console.print("Interrupted: this is what was measured until then.")
+        return 130
+    return 1 if results["problems"] else 0
+
+
+def _write(options: argparse.Namespace, results: Any, console: Any) -> None:
+    from eqx_fastjit.bench._results import dumps
+
+    try:
+        if options.json:
+            Path(options.json).write_text(dumps(results), encoding="utf-8")
+        if options.html:
+            from eqx_fastjit.bench._page import page
+
+            Path(options.html).write_text(page(results), encoding="utf-8")
+        if options.plot:
+            _plot(Path(options.plot), results, console)
+    except OSError as e:
+        raise CommandError(f"cannot write {e.filename}: {e.strerror}") from None
+
+
+def _plot(directory: Path, results: Any, console: Any) -> None:
+    from eqx_fastjit.bench._plots import FIGURES, render
+
+    for suffix in ("png", "svg"):
+        drawn = render(results, suffix)
+        for name, content in drawn.items():
+            (directory / f"{name}.{suffix}").write_bytes(content)
+    for name, needs in FIGURES.items():
+        if name not in drawn:
+            console.print(f"No figure '{name}': it needs {needs}.")
+
+
+def _list() -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from eqx_fastjit.bench import case_info, case_names, contenders_of
+
+    table = Table("case", "group", "what", "contenders")
+    for name in case_names():
+        case = case_info(name)
+        table.add_row(name, case.group, case.title, " ".join(contenders_of(name)))
+    Console().print(table)
     return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from eqx_fastjit.bench._compare import changes, print_changes
+    from eqx_fastjit.bench._results import BadResults, load
+
+    try:
+        before, after = map(load, options.compare)
+    except BadResults as e:
+        raise CommandError(str(e)) from None
+    rows = changes(before, after)
+    if not rows:
+        raise CommandError("these results have no case and contender in common")
+    console = Console()
+    print_changes(console, before, after, rows)
+    limit = options.fail_above
+    if limit is None:
+        return 0
+    worse = [row for row in rows if row.percent > limit]
+    for row in worse:
+        console.print(
+            f"{row.case} ({row.device}), {row.mode}, {row.contender}: "
+            f"{row.percent:+.1f}% is above {limit:g}%",
+            style="red",
+            highlight=False,
+        )
+    return 1 if worse else 0

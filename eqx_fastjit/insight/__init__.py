@@ -3,6 +3,12 @@
 Imported on demand, never by `import eqx_fastjit`.
 """
 
+from ._breakdown import (
+    Breakdown as Breakdown,
+    breakdown as breakdown,
+    NodeTime as NodeTime,
+    Part as Part,
+)
 from ._captures import (
     Captures as Captures,
     captures as captures,
@@ -41,5 +47,10 @@ from ._numerics import (
     compare_eager as compare_eager,
     Comparison as Comparison,
     LeafDifference as LeafDifference,
+)
+from ._profile import (
+    Contender as Contender,
+    Profile as Profile,
+    profile as profile,
 )
 from ._warmup import warmup as warmup, warmup_all as warmup_all

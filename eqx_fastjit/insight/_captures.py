@@ -24,6 +24,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from eqx_fastjit import _record
+from eqx_fastjit._record import Trace
 from eqx_fastjit._statics import token
 
 from ._short import short
@@ -455,6 +457,15 @@ def watch(f: Any, key: Any = None) -> None:
         pass
 
 
+def _on_trace(trace: Trace, source: Any) -> None:
+    watch(source, trace.number)
+
+
+# From the import of `eqx_fastjit.insight` on; 1 ms at most, and only where something is
+# traced.
+_record.before.append(_on_trace)
+
+
 @dataclasses.dataclass(frozen=True)
 class Captures(Report):
     """What `captures` found."""
@@ -498,7 +509,8 @@ def captures(f: Any) -> Captures:
 
     **Arguments:**
 
-    - `f`: a function that was traced after `watch(f)` or while recording was on.
+    - `f`: a function that was traced by `eqx_fastjit.filter_jit` after
+        `eqx_fastjit.insight` was imported, or that `watch` was called with.
 
     **Returns:** a `Captures`. Raises `ValueError` if nothing is known of `f`, and
     `TypeError` if it is no function.
@@ -511,8 +523,8 @@ def captures(f: Any) -> Captures:
         kept = {} if function is None else dict(_snapshots.get(function, {}))
     if not kept:
         raise ValueError(
-            f"nothing is known of what {name} read: call `insight.watch(f)` before "
-            "its first call"
+            f"nothing is known of what {name} read: import `eqx_fastjit.insight`, or "
+            "call `insight.watch(f)`, before its first call"
         )
     found: dict[tuple[str, str, str, int], Change] = {}
     for taken in kept.values():

@@ -67,8 +67,8 @@ class CacheInfo:
     def _title(self) -> str:
         return (
             f"{self.function}: {plural(self.traces, 'trace')}, "
-            f"{plural(self.compiles, 'compile')}, {plural(self.entries, 'entrie')[:-1]}"
-            f"{'y' if self.entries == 1 else 's'}, {seconds(self.seconds)}"
+            f"{plural(self.compiles, 'compile')}, {self.entries} "
+            f"{'entry' if self.entries == 1 else 'entries'}, {seconds(self.seconds)}"
         )
 
     _HEADER = (

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -381,9 +382,12 @@ def inspect_jaxpr(
     traced = it.trace(args, kwargs)
     lower_seconds = compile_seconds = stats = None
     if compile:
-        start = time.perf_counter()
-        lowered = traced.stage.lower()
-        lower_seconds = time.perf_counter() - start
+        with warnings.catch_warnings():
+            # The user has been told when the function itself was lowered.
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            start = time.perf_counter()
+            lowered = traced.stage.lower()
+            lower_seconds = time.perf_counter() - start
         start = time.perf_counter()
         compiled = lowered.compile()
         compile_seconds = time.perf_counter() - start

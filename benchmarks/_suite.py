@@ -1,0 +1,213 @@
+"""What all benchmarks share: the cases of this checkout, made ready on a device.
+
+asv knows a parameter by its place in its list, on every commit. So the lists stand
+here and in the benchmarks, and are not taken from what is installed: add at the end.
+Contenders come first, for a chart of asv shows all values of its first parameter.
+"""
+
+import contextlib
+import functools as ft
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+
+Call = Callable[[], Any]
+
+# What the charts call them, and what `eqx_fastjit.bench` does.
+CONTENDERS = {
+    "ours": "ours",
+    "jax.jit": "jit",
+    "eqx.filter_jit": "eqx",
+    "flat": "flat",
+    "aot": "aot",
+    "nnx.jit": "nnx_jit",
+    "nnx.cached_partial": "nnx_cached_partial",
+    "eager": "eager",
+}
+JITS = ("ours", "jax.jit", "eqx.filter_jit")
+FUNCTION = (*JITS, "flat", "aot")
+DEVICES = ("cpu", "gpu")
+
+PACKAGE = "eqx_fastjit"
+_SAMPLE_SECONDS = 10e-3
+# JAX lets 32 computations wait for a device; then a call waits too.
+_IN_FLIGHT = 30
+_WARM_CALLS = 40  # our own code generation waits for some calls
+_WARM_SECONDS = 0.5
+
+
+@contextlib.contextmanager
+def _skipping_what_is_not_there() -> Iterator[None]:
+    """Skip a benchmark for what the commit or the environment lacks.
+
+    A package that cannot be imported at all is not skipped: that is a mistake.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name == PACKAGE:
+            raise
+        raise NotImplementedError(str(error)) from error
+    except ImportError as error:
+        if error.name is None or error.name.split(".")[0] != PACKAGE:
+            raise
+        raise NotImplementedError(str(error)) from error
+    except AttributeError as error:
+        if error.obj is not sys.modules.get(PACKAGE):
+            raise
+        raise NotImplementedError(str(error)) from error
+
+
+@ft.cache
+def load_bench() -> Any:
+    """`eqx_fastjit.bench` of this checkout, beside whatever commit is installed.
+
+    Were each commit timed on the cases that it brings, times of two commits could not
+    be compared; and the first commits bring none.
+
+    **Returns:** the module. Raises `NotImplementedError`, by which asv skips, where the
+    commit lacks something that the cases need.
+    """
+    name = f"{PACKAGE}.bench"
+    folder = Path(__file__).parent.parent / PACKAGE / "bench"
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    with _skipping_what_is_not_there():
+        spec.loader.exec_module(module)
+    return module
+
+
+# With `--launch-method forkserver`, JAX is loaded here, once, before asv forks.
+with contextlib.suppress(NotImplementedError):
+    load_bench()
+
+
+def _use(device: str, cpu_devices: int) -> None:
+    """Have JAX, in this process, put arrays on one kind of device, or skip."""
+    import jax
+
+    # What one process has compiled on disk must not help another.
+    jax.config.update("jax_enable_compilation_cache", False)
+    if device == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", cpu_devices)
+        return
+    if cpu_devices > 1:
+        raise NotImplementedError("this case is about CPU devices")
+    try:
+        jax.config.update("jax_default_device", jax.devices(device)[0])
+    except RuntimeError as absent:
+        raise NotImplementedError(f"no {device} here") from absent
+
+
+def make_case(case: str, contenders: tuple[str, ...], device: str) -> dict[str, Call]:
+    """Calls of a case on a device.
+
+    **Arguments:**
+
+    - `case`: one of `eqx_fastjit.bench.case_names()`.
+    - `contenders`: keys of `CONTENDERS`.
+    - `device`: one of `DEVICES`.
+
+    **Returns:** for each contender a function without arguments. Raises
+    `NotImplementedError`, by which asv skips, where one of them cannot be.
+    """
+    bench = load_bench()
+    info = bench.case_info(case)
+    for contender in contenders:
+        if CONTENDERS[contender] not in bench.contenders_of(case):
+            raise NotImplementedError(f"{case} has no {contender} here")
+    _use(device, info.cpu_devices)
+    with _skipping_what_is_not_there():
+        calls = bench.make_case(case, tuple(CONTENDERS[c] for c in contenders))
+    return {c: calls[CONTENDERS[c]] for c in contenders}
+
+
+def prove_equal(case: str, call: Call, contender: str) -> None:
+    """Compare what a call gives with what another contender gives.
+
+    **Arguments:**
+
+    - `case`, `contender`: as for `make_case`.
+    - `call`: what it made. The other contender is called once; nothing that it leaves
+        behind is of use to this one.
+
+    Raises `OutputsDiffer`.
+    """
+    bench = load_bench()
+    rivals = [r for r in bench.contenders_of(case) if r != CONTENDERS[contender]]
+    if rivals:
+        bench.check_equal({contender: call, **bench.make_case(case, (rivals[0],))})
+
+
+class Ready:
+    """A warm call, and how many of it make a sample.
+
+    **Arguments:**
+
+    - `call`: what to call.
+    - `steps`: how many computations it dispatches.
+    """
+
+    def __init__(self, call: Call, steps: int):
+        self.call = call
+        self._last: Any = None
+        start = time.perf_counter()
+        for _ in range(_WARM_CALLS):
+            self._last = call()
+            if time.perf_counter() - start > _WARM_SECONDS:
+                break
+        self.block()
+        seconds = min(self._seconds() for _ in range(3))
+        self.count = max(1, min(_IN_FLIGHT // steps, int(_SAMPLE_SECONDS / seconds)))
+
+    def _seconds(self) -> float:
+        import jax
+
+        start = time.perf_counter()
+        jax.block_until_ready(self.call())
+        return time.perf_counter() - start
+
+    def timer(self) -> float:
+        """A clock by which a sample takes as long as one call."""
+        return time.perf_counter() / self.count
+
+    def dispatch(self) -> None:
+        """A sample of calls that nobody waits for."""
+        call = self.call
+        for _ in range(self.count):
+            self._last = call()
+
+    def block(self) -> None:
+        """Wait for what `dispatch` has left undone."""
+        import jax
+
+        jax.block_until_ready(self._last)
+        self._last = None
+
+    def blocked(self) -> None:
+        """A sample of calls whose results are waited for."""
+        import jax
+
+        call, block = self.call, jax.block_until_ready
+        for _ in range(self.count):
+            block(call())
+
+
+@ft.cache
+def ready(contender: str, case: str, device: str) -> Ready:
+    """A case proven and made ready; `make_case` has the arguments.
+
+    asv sets up again before each sample, hence the cache.
+    """
+    call = make_case(case, (contender,), device)[contender]
+    prove_equal(case, call, contender)
+    return Ready(call, load_bench().case_info(case).steps)

@@ -1,0 +1,126 @@
+"""Seconds a call, each contender in processes of its own.
+
+What asv times is `Ready.count` calls, by a clock that goes as much slower.
+"""
+
+from benchmarks._suite import DEVICES, FUNCTION, JITS, ready
+
+
+# Samples are short, so that no call waits for the device; hence many of them: at least
+# 10, at most 100, for at most 2 seconds.
+repeat = (10, 100, 2.0)
+
+
+class _Calls:
+    def _setup(self, contender, case, device):
+        self.ready = ready(contender, case, device)
+        self.ready.block()  # what the last sample has left
+        self.timer = self.ready.timer
+
+    def time_dispatch(self, *params):
+        """Until the call returns."""
+        self.ready.dispatch()
+
+    def time_blocked(self, *params):
+        """Until the result is there."""
+        self.ready.blocked()
+
+
+class Calls(_Calls):
+    """The calls that a program makes again and again."""
+
+    params = (
+        FUNCTION,
+        (
+            "identity",
+            "mlp_32",
+            "adam_19_leaves",
+            "adam_19_leaves_donated",
+            "adam_103_leaves",
+            "adam_103_leaves_donated",
+            "recurrent",
+            "convolutional",
+            "transformer",
+            "pipeline",
+            "method",
+            "callable_model",
+            "error_if",
+            "static_arguments",
+            "statics_1",
+            "statics_1000",
+            "numpy_inputs",
+            "typed_key",
+            "keywords",
+            "wrap_anew",
+            "sharded",
+        ),
+        DEVICES,
+    )
+    param_names = ("contender", "case", "device")
+
+    def setup(self, contender, case, device):
+        self._setup(contender, case, device)
+
+
+class Widths(_Calls):
+    """MLPs of 3 linear layers: the fixed cost fades as the work grows."""
+
+    params = (
+        (*FUNCTION, "nnx.jit", "nnx.cached_partial"),
+        (8, 16, 32, 64, 128, 256, 512, 1024),
+        DEVICES,
+    )
+    param_names = ("contender", "width", "device")
+
+    def setup(self, contender, width, device):
+        self._setup(contender, f"mlp_{width}", device)
+
+
+class Layers(_Calls):
+    """MLPs of width 8: the cost of each node of a model."""
+
+    params = (FUNCTION, (1, 3, 16, 100), DEVICES)
+    param_names = ("contender", "layers", "device")
+
+    def setup(self, contender, layers, device):
+        case = "mlp_8" if layers == 3 else f"mlp_8_{layers}_layers"
+        self._setup(contender, case, device)
+
+
+class Batches(_Calls):
+    """A batch by `vmap`: the fixed cost is shared by its samples."""
+
+    params = (FUNCTION, (1, 4, 16, 64, 256, 1024, 4096), DEVICES)
+    param_names = ("contender", "batch", "device")
+
+    def setup(self, contender, batch, device):
+        self._setup(contender, f"batch_{batch}", device)
+
+
+class Strategies:
+    """What to jit, and what a loop costs outside of it."""
+
+    params = (
+        (*JITS, "eager"),
+        (
+            "strategy_whole",
+            "strategy_part",
+            "strategy_both",
+            "strategy_none",
+            "lambda_in_loop",
+            "named_in_loop",
+            "selu",
+            "walk_loops",
+            "walk_scan",
+        ),
+        DEVICES,
+    )
+    param_names = ("contender", "case", "device")
+
+    def setup(self, contender, case, device):
+        self.ready = ready(contender, case, device)
+        self.timer = self.ready.timer
+
+    def time_blocked(self, *params):
+        """Until the result is there."""
+        self.ready.blocked()

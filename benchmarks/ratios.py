@@ -1,0 +1,60 @@
+"""Ours over a rival, timed in turn in one process.
+
+Each time in `calls.py` has a process of its own, and the machine may be busier for one
+than for the other. Both sides of a ratio see the same noise.
+"""
+
+import statistics
+
+from benchmarks._suite import DEVICES, load_bench, make_case
+
+
+ROUNDS = 15
+
+
+class Ratios:
+    """Medians of the ratios of rounds; below 1 is in our favour."""
+
+    params = (
+        ("jax.jit", "eqx.filter_jit", "flat"),
+        (
+            "identity",
+            "mlp_32",
+            "mlp_8_100_layers",
+            "adam_19_leaves",
+            "adam_103_leaves",
+            "method",
+            "error_if",
+            "static_arguments",
+            "wrap_anew",
+        ),
+        DEVICES,
+    )
+    param_names = ("rival", "case", "device")
+    unit = "ours/rival"
+
+    def setup(self, rival, case, device):
+        self.calls = make_case(case, ("ours", rival), device)
+
+    def track_dispatch(self, rival, case, device):
+        """Until the call returns."""
+        return self._ratio(rival, "dispatch")
+
+    def track_blocked(self, rival, case, device):
+        """Until the result is there."""
+        return self._ratio(rival, "blocked")
+
+    def _ratio(self, rival, mode):
+        timings = _run(load_bench().measure(self.calls, ROUNDS))
+        pairs = zip(
+            getattr(timings["ours"], mode), getattr(timings[rival], mode), strict=True
+        )
+        return statistics.median([ours / theirs for ours, theirs in pairs])
+
+
+def _run(steps):
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value

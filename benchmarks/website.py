@@ -1,0 +1,225 @@
+"""The website of asv, from real runs of some commits in this environment.
+
+    python -m benchmarks.website [COMMIT ...] [--quick] [--bench REGEX]... [--offline]
+                                 [--output .asv/website]
+
+Runs the suite over commits, each taken out of git and put before the installed package,
+and publishes the results to OUTPUT/html; without COMMIT, over the last three that touch
+the package. asv's pages load jQuery and others from elsewhere; with `--offline` they
+are put beside the pages, from npm's registry, which takes `npm`.
+"""
+
+import argparse
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+
+TREE = Path(__file__).parent.parent
+PACKAGE = "eqx_fastjit"
+
+# By the last part of the address that asv's pages give: the same in npm's registry.
+LIBRARIES = {
+    "jquery-3.3.1.min.js": ("jquery@3.3.1", "dist/jquery.min.js"),
+    "jquery.flot.min.js": ("flot@0.8.3", "jquery.flot.js"),
+    "jquery.flot.time.min.js": ("flot@0.8.3", "jquery.flot.time.js"),
+    "jquery.flot.selection.min.js": ("flot@0.8.3", "jquery.flot.selection.js"),
+    "jquery.flot.categories.min.js": ("flot@0.8.3", "jquery.flot.categories.js"),
+    "jquery.flot.orderBars.js": (
+        "flot-orderbars@1.0.0",
+        "js/jquery.flot.orderBars.js",
+    ),
+    # asv asks for 1.0.1, which the registry does not have.
+    "stupidtable.min.js": ("stupid-table-plugin@1.1.3", "stupidtable.min.js"),
+    "md5.min.js": ("blueimp-md5@2.19.0", "js/md5.min.js"),
+    "bootstrap.min.js": ("bootstrap@3.1.1", "dist/js/bootstrap.min.js"),
+    "bootstrap.min.css": ("bootstrap@3.1.1", "dist/css/bootstrap.min.css"),
+}
+# JAX takes longer to load than most benchmarks: load it once and fork.
+RUN = ("run", "--python=same", "--launch-method=forkserver", "--show-stderr")
+_LIBRARY = re.compile(r'(?P<name>src|href)="https://[^"]*/(?P<file>[^"/]+\.(js|css))"')
+_OF_ELSEWHERE = re.compile(r' (integrity|crossorigin|referrerpolicy)="[^"]*"')
+
+
+class WebsiteError(Exception):
+    """The website cannot be built."""
+
+
+def _git(*args: str) -> bytes:
+    return subprocess.run(
+        ["git", *args], cwd=TREE, check=True, stdout=subprocess.PIPE
+    ).stdout
+
+
+def last_commits(n: int) -> list[str]:
+    """The last commits that touch the package, oldest first; fewer if git has fewer."""
+    # asv's charts know the commits of a branch by their first parents.
+    log = _git("log", "--first-parent", "--format=%H", f"-{n}", "--", PACKAGE)
+    return log.decode().split()[::-1]
+
+
+def _commit(name: str) -> str:
+    """The hash of a commit, for the command line."""
+    try:
+        return (
+            _git("rev-parse", "--verify", "-q", f"{name}^{{commit}}").decode().strip()
+        )
+    except subprocess.CalledProcessError:
+        raise argparse.ArgumentTypeError(f"git knows no commit {name!r}") from None
+
+
+def _check_out(commit: str, folder: Path) -> None:
+    """Write the package as it was in a commit."""
+    archive = _git("archive", "--format=tar", commit, PACKAGE)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(folder, filter="data")
+
+
+def write_config(output: Path) -> Path:
+    """A copy of `asv.conf.json` that keeps all that asv writes in `output`.
+
+    **Arguments:**
+
+    - `output`: a folder, which must be there.
+
+    **Returns:** the path of the copy, for `asv --config`.
+    """
+    from asv.util import load_json
+
+    versions = {name: [version(name)] for name in ("jax", "jaxlib", "equinox")}
+    config = load_json(str(TREE / "asv.conf.json"), js_comments=True)
+    config |= {
+        "repo": str(TREE),
+        "benchmark_dir": str(TREE / "benchmarks"),
+        "env_dir": str(output / "env"),
+        "results_dir": str(output / "results"),
+        "html_dir": str(output / "html"),
+        # asv writes these beside the results of an environment that is there already.
+        "matrix": {"req": versions},
+        "exclude": [],
+    }
+    path = output / "asv.conf.json"
+    path.write_text(json.dumps(config, indent=1))
+    return path
+
+
+def asv(config: Path, *args: str, package: Path = TREE) -> None:
+    """Run a command of asv in this environment.
+
+    **Arguments:**
+
+    - `config`: the configuration.
+    - `args`: the command and its arguments.
+    - `package`: the folder that has the package to be timed.
+
+    Raises `subprocess.CalledProcessError`.
+    """
+    # The first for the processes that asv starts, the second for those they start.
+    env = os.environ | {"ASV_PYTHONPATH": str(package), "PYTHONPATH": str(package)}
+    command = [sys.executable, "-m", "asv", "--config", str(config), *args]
+    subprocess.run(command, check=True, env=env)
+
+
+def run_commit(config: Path, commit: str, *options: str) -> None:
+    """Run the suite on a commit, in this environment.
+
+    **Arguments:**
+
+    - `config`: the configuration.
+    - `commit`: its hash.
+    - `options`: more of `asv run`.
+
+    Raises `subprocess.CalledProcessError` if a benchmark fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        _check_out(commit, Path(folder))
+        asv(config, *RUN, f"--set-commit-hash={commit}", *options, package=Path(folder))
+
+
+def vendor(html: Path) -> None:
+    """Put the libraries that asv's pages load from elsewhere beside the pages.
+
+    **Arguments:**
+
+    - `html`: the folder of the pages.
+
+    Raises `WebsiteError`.
+    """
+    page = html / "index.html"
+    text = page.read_text()
+    wanted = [match["file"] for match in _LIBRARY.finditer(text)]
+    if unknown := [file for file in wanted if file not in LIBRARIES]:
+        raise WebsiteError(f"asv's pages load what LIBRARIES does not have: {unknown}")
+    (html / "vendor").mkdir()
+    for file, content in _fetch(wanted).items():
+        (html / "vendor" / file).write_bytes(content)
+    text = _LIBRARY.sub(r'\g<name>="vendor/\g<file>"', text)
+    page.write_text(_OF_ELSEWHERE.sub("", text))
+
+
+def _fetch(files: list[str]) -> dict[str, bytes]:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise WebsiteError("--offline needs npm, which is not here")
+    packages = sorted({LIBRARIES[file][0] for file in files})
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.run(
+            [npm, "pack", "--json", *packages],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+        )
+        if run.returncode:
+            raise WebsiteError(f"npm has not got {packages}: {run.stderr.strip()}")
+        archives = {
+            packed["id"]: Path(folder) / packed["filename"]
+            for packed in json.loads(run.stdout)
+        }
+        return {file: _member(archives, *LIBRARIES[file]) for file in files}
+
+
+def _member(archives: dict[str, Path], package: str, path: str) -> bytes:
+    with tarfile.open(archives[package]) as tar:
+        member = tar.extractfile(f"package/{path}")
+        assert member is not None, path
+        return member.read()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("commits", nargs="*", type=_commit, metavar="COMMIT")
+    parser.add_argument("--quick", action="store_true", help="one sample of each")
+    parser.add_argument("--bench", action="append", default=[], metavar="REGEX")
+    parser.add_argument("--offline", action="store_true")
+    parser.add_argument("--output", type=Path, default=TREE / ".asv" / "website")
+    options = parser.parse_args()
+    output = options.output.resolve()
+    output.mkdir(parents=True, exist_ok=True)
+    config = write_config(output)
+    commits = options.commits or last_commits(3)
+    how = [f"--bench={regex}" for regex in options.bench]
+    how += ["--quick"] * options.quick
+    try:
+        for commit in commits:
+            run_commit(config, commit, *how)
+        asv(config, "publish")
+        if options.offline:
+            vendor(output / "html")
+    except subprocess.CalledProcessError as failed:
+        sys.exit(failed.returncode)
+    except WebsiteError as error:
+        sys.exit(f"benchmarks.website: {error}")
+    print(f"{len(commits)} commits: {output / 'html' / 'index.html'}")
+    print(f"asv --config {config} preview")
+
+
+if __name__ == "__main__":
+    main()

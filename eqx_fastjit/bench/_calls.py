@@ -1,0 +1,270 @@
+"""Cases about ways to call, with as little work in the function as can be."""
+
+import functools as ft
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+import eqx_fastjit
+
+from ._case import add, Call, case, FUNCTION, Makers
+from ._contenders import FILTER_JITS, JITS, of_function
+from ._models import mlp, mlp_size
+
+
+def _apply(model: Any, x: Any) -> Any:
+    return model(x)
+
+
+class _Scale(eqx.Module):
+    w: jax.Array
+
+    @jax.jit
+    def by_jit(self, x: Any) -> Any:
+        return self.w * x
+
+    @eqx.filter_jit
+    def by_eqx(self, x: Any) -> Any:
+        return self.w * x
+
+    @eqx_fastjit.filter_jit
+    def by_ours(self, x: Any) -> Any:
+        return self.w * x
+
+
+@case(
+    group="calls",
+    title="jitted method of a module with one array",
+    contenders=("jit", "eqx", "ours"),
+    size={"leaves": 2, "nodes": 2},
+)
+def method() -> Makers:
+    m, x = _Scale(jnp.ones(3)), jnp.ones(3)
+    return {
+        "jit": lambda: lambda: m.by_jit(x),
+        "eqx": lambda: lambda: m.by_eqx(x),
+        "ours": lambda: lambda: m.by_ours(x),
+    }
+
+
+@case(
+    group="calls",
+    title="callable with arrays inside: an MLP of 3 linear layers, width 32, jitted",
+    contenders=("jit", "eqx", "ours"),
+    size=mlp_size(32),
+)
+def callable_model() -> Makers:
+    model, x = mlp(32), jnp.ones(32)
+
+    def filtered(filter_jit: Any) -> Call:
+        jitted = filter_jit(model)
+        return lambda: jitted(x)
+
+    makers = {name: ft.partial(filtered, jit) for name, jit in FILTER_JITS.items()}
+    return {"jit": of_function(_apply, model, x)["jit"], **makers}
+
+
+@case(
+    group="calls",
+    title="function with equinox.error_if, which must wait so as to raise",
+    contenders=("eqx", "ours"),
+    size={"leaves": 1},
+)
+def error_if() -> Makers:
+    def f(x: Any) -> Any:
+        return eqx.error_if(x, x < 0, "negative")
+
+    makers = of_function(f, jnp.array(1.0))
+    return {name: makers[name] for name in ("eqx", "ours")}
+
+
+@case(
+    group="calls",
+    title="an integer and a string, both static, and no array",
+    contenders=("jit", "eqx", "ours"),
+    size={"leaves": 0},
+)
+def static_arguments() -> Makers:
+    def f(n: int, s: str) -> Any:
+        return jnp.zeros(())
+
+    def by(jit: Any) -> Call:
+        return lambda: jit(3, "a")
+
+    return {
+        "jit": lambda: by(jax.jit(f, static_argnums=(0, 1))),
+        "eqx": lambda: by(eqx.filter_jit(f)),
+        "ours": lambda: by(eqx_fastjit.filter_jit(f)),
+    }
+
+
+def _statics(n: int) -> Makers:
+    def f(x: Any, n: int) -> Any:
+        return x
+
+    x = jnp.ones(3)
+
+    def by(jit: Any) -> Call:
+        for i in range(n):
+            jit(x, i)
+        numbers = itertools.cycle(range(n))
+        return lambda: jit(x, next(numbers))
+
+    return {
+        "jit": lambda: by(jax.jit(f, static_argnums=1)),
+        "eqx": lambda: by(eqx.filter_jit(f)),
+        "ours": lambda: by(eqx_fastjit.filter_jit(f)),
+    }
+
+
+for _n, _values in ((1, "always the same"), (1000, "one of 1,000 in turn")):
+    add(
+        f"statics_{_n}",
+        ft.partial(_statics, _n),
+        group="calls",
+        title=f"an array and a static integer, {_values}",
+        contenders=("jit", "eqx", "ours"),
+        size={"leaves": 1, "statics": _n},
+    )
+
+
+@case(
+    group="calls",
+    title="NumPy inputs: an MLP of 3 linear layers, width 32, on a NumPy array",
+    contenders=FUNCTION,
+    size=mlp_size(32),
+)
+def numpy_inputs() -> Makers:
+    return of_function(_apply, mlp(32), np.ones(32, np.float32))
+
+
+@case(
+    group="calls",
+    title="typed key: three normal numbers from it",
+    contenders=FUNCTION,
+    size={"leaves": 2},
+)
+def typed_key() -> Makers:
+    def f(key: Any, x: Any) -> Any:
+        return x + jr.normal(key, x.shape)
+
+    return of_function(f, jr.key(0), jnp.ones(3))
+
+
+@case(
+    group="calls",
+    title="keyword call of an MLP of 3 linear layers, width 32",
+    contenders=("jit", "aot", "eqx", "ours"),
+    size=mlp_size(32),
+)
+def keywords() -> Makers:
+    def f(model: Any, *, x: Any, scale: Any) -> Any:
+        return scale * model(x)
+
+    model, x, scale = mlp(32), jnp.ones(32), jnp.array(2.0)
+    arrays, statics = eqx.partition(model, eqx.is_array)
+
+    def without_statics(arrays: Any, *, x: Any, scale: Any) -> Any:
+        return f(eqx.combine(arrays, statics), x=x, scale=scale)
+
+    def by(function: Callable[..., Any], model: Any) -> Call:
+        return lambda: function(model, x=x, scale=scale)
+
+    def aot() -> Call:
+        lowered = jax.jit(without_statics).lower(arrays, x=x, scale=scale)
+        return by(lowered.compile(), arrays)
+
+    return {
+        "jit": lambda: by(jax.jit(without_statics), arrays),
+        "aot": aot,
+        "eqx": lambda: by(eqx.filter_jit(f), model),
+        "ours": lambda: by(eqx_fastjit.filter_jit(f), model),
+    }
+
+
+@case(
+    group="calls",
+    title="an MLP of 3 linear layers, width 32, wrapped again for each call",
+    contenders=("jit", "eqx", "ours"),
+    size=mlp_size(32),
+)
+def wrap_anew() -> Makers:
+    model, x = mlp(32), jnp.ones(32)
+    arrays, statics = eqx.partition(model, eqx.is_array)
+
+    def without_statics(arrays: Any, x: Any) -> Any:
+        return eqx.combine(arrays, statics)(x)
+
+    return {
+        "jit": lambda: lambda: jax.jit(without_statics)(arrays, x),
+        "eqx": lambda: lambda: eqx.filter_jit(model)(x),
+        "ours": lambda: lambda: eqx_fastjit.filter_jit(model)(x),
+    }
+
+
+_DEVICES = 8
+
+
+@case(
+    group="calls",
+    title=f"sharded inputs: a batch over {_DEVICES} virtual CPU devices, the MLP of 3 "
+    "linear layers and width 32 on all of them",
+    contenders=FUNCTION,
+    size=mlp_size(32, batch=64) | {"devices": _DEVICES},
+    cpu_devices=_DEVICES,
+)
+def sharded() -> Makers:
+    devices = jax.devices("cpu")
+    if len(devices) < _DEVICES:
+        raise RuntimeError(
+            f"the case 'sharded' needs {_DEVICES} CPU devices and there are "
+            f"{len(devices)}: set jax_num_cpu_devices before JAX is first used"
+        )
+    mesh = jax.sharding.Mesh(np.array(devices[:_DEVICES]), ("batch",))
+    over_batch = NamedSharding(mesh, PartitionSpec("batch"))
+    model = eqx.filter_shard(mlp(32), NamedSharding(mesh, PartitionSpec()))
+    x = jax.device_put(jnp.ones((64, 32)), over_batch)
+    return of_function(lambda model, x: jax.vmap(model)(x), model, x)
+
+
+_LOOP = 20
+
+
+def _double(x: Any) -> Any:
+    return x * 2
+
+
+def _loop_of(jit: Any, fresh: bool) -> Call:
+    x = jnp.ones(3)
+
+    def call() -> Any:
+        y = x
+        for _ in range(_LOOP):
+            y = jit((lambda x: x * 2) if fresh else _double)(y)
+        return y
+
+    return call
+
+
+def _wrapped_in_loop(fresh: bool) -> Makers:
+    return {name: ft.partial(_loop_of, jit, fresh) for name, jit in JITS.items()}
+
+
+for _fresh, _what in ((True, "a lambda made there"), (False, "a named function")):
+    add(
+        "lambda_in_loop" if _fresh else "named_in_loop",
+        ft.partial(_wrapped_in_loop, _fresh),
+        group="wrapping",
+        title=f"a loop of {_LOOP} that jits and calls {_what}",
+        contenders=tuple(JITS),
+        size={"steps": _LOOP},
+        computes="wrapped in a loop",
+        steps=_LOOP,
+    )

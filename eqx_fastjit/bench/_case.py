@@ -1,0 +1,149 @@
+"""What a case is, and the one list of them."""
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+Call = Callable[[], Any]
+# For each contender, what builds its call. Only those asked for are built.
+Makers = Mapping[str, Callable[[], Call]]
+
+DESCRIPTIONS = {
+    "eager": "no jit at all",
+    "jit": "jax.jit, statics removed by hand",
+    "flat": "jax.jit on a flat list of arrays",
+    "aot": "compiled ahead of time by jax.jit",
+    "eqx": "equinox.filter_jit, which always waits for the result",
+    "ours": "eqx_fastjit.filter_jit",
+    "nnx_jit": "flax.nnx.jit",
+    "nnx_cached_partial": "flax.nnx.cached_partial of nnx.jit",
+}
+CONTENDERS = tuple(DESCRIPTIONS)
+_OF_FLAX = ("nnx_jit", "nnx_cached_partial")
+
+FUNCTION = ("jit", "flat", "aot", "eqx", "ours")  # what any function can be put through
+
+
+class Measured(NamedTuple):
+    """What the call of a case with its own `modes` returns: it times itself.
+
+    `times` has one entry for each mode, in the unit of the case.
+    """
+
+    output: Any
+    times: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to time.
+
+    **Arguments:**
+
+    - `name`, `group`, `title`: what it is called, what it belongs to, what it does.
+    - `size`: numbers that describe it, such as `width`, `layers`, `batch`, `leaves`
+        (array leaves of the arguments) and `nodes` (all nodes of the model's pytree,
+        leaves included).
+    - `contenders`: those that make sense here.
+    - `makers`: gives the `Makers`. Must be picklable, for it is run in a subprocess.
+    - `modes`: `dispatch` and `blocked`; other names where calls return `Measured`.
+    - `unit`: of its times.
+    - `computes`: what its output is called. Cases with the same have the same output.
+    - `max_rounds`: for those whose rounds are long.
+    - `steps`: compiled calls in one call.
+    - `cpu_devices`: how many virtual CPU devices it needs.
+    """
+
+    name: str
+    group: str
+    title: str
+    contenders: tuple[str, ...]
+    makers: Callable[[], Makers]
+    size: Mapping[str, int] = field(default_factory=dict)
+    modes: tuple[str, ...] = ("dispatch", "blocked")
+    unit: str = "us"
+    computes: str = ""
+    max_rounds: int | None = None
+    steps: int = 1
+    cpu_devices: int = 1
+
+    @property
+    def times_itself(self) -> bool:
+        """Whether calls return `Measured`."""
+        return "dispatch" not in self.modes
+
+    def make(self, contender: str) -> Call:
+        """Build the call of one contender."""
+        return self.makers()[contender]()
+
+
+_CASES: dict[str, Case] = {}
+
+
+def add(name: str, makers: Callable[[], Makers], **options: Any) -> None:
+    """Add a case to the list. `options` are the fields of `Case`."""
+    _CASES[name] = Case(name=name, makers=makers, **options)
+
+
+def case(**options: Any) -> Callable[[Callable[[], Makers]], Callable[[], Makers]]:
+    """Add a case that is called as its function is."""
+
+    def decorate(makers: Callable[[], Makers]) -> Callable[[], Makers]:
+        add(makers.__name__, makers, **options)
+        return makers
+
+    return decorate
+
+
+def has_flax() -> bool:
+    """Whether flax is installed."""
+    return importlib.util.find_spec("flax") is not None
+
+
+def case_names() -> tuple[str, ...]:
+    """Names of all cases."""
+    return tuple(_CASES)
+
+
+def case_info(name: str) -> Case:
+    """What is known of a case before it is built.
+
+    **Arguments:**
+
+    - `name`: one of `case_names()`.
+
+    **Returns:** a `Case`; its `group`, `title` and `size` say what it is.
+    """
+    return _CASES[name]
+
+
+def group_names() -> tuple[str, ...]:
+    """Names of all groups."""
+    return tuple(dict.fromkeys(case.group for case in _CASES.values()))
+
+
+def contenders_of(name: str) -> tuple[str, ...]:
+    """The contenders of a case that can be built here: without flax, none of flax's."""
+    return tuple(
+        contender
+        for contender in _CASES[name].contenders
+        if contender not in _OF_FLAX or has_flax()
+    )
+
+
+def make_case(name: str, contenders: tuple[str, ...] | None = None) -> dict[str, Call]:
+    """Build the contenders of a case.
+
+    **Arguments:**
+
+    - `name`: one of `case_names()`.
+    - `contenders`: those to build; all of `contenders_of(name)` if left out.
+
+    **Returns:** for each contender a function without arguments. It returns the result;
+    for a case with its own `modes`, a `Measured`.
+    """
+    makers = _CASES[name].makers()
+    chosen = contenders_of(name) if contenders is None else contenders
+    return {contender: makers[contender]() for contender in chosen}

@@ -1,0 +1,139 @@
+"""Results as tables of text, before they are printed, put on a page or in Markdown."""
+
+from typing import NamedTuple
+
+from ._case import CONTENDERS
+from ._results import Entry, indistinct, ratio, Results, spread
+
+
+_CALLS = {
+    "dispatch": "Dispatch only: until the call returns",
+    "blocked": "Blocked: until the result is there",
+}
+EXPLANATION = (
+    "Medians over rounds, ± half the distance between the quartiles. Ratios are "
+    "medians too, each round against itself; below 1 is in our favour, ~ is not to be "
+    "told from 1."
+)
+
+
+class Cell(NamedTuple):
+    """A cell. `kind` is of a ratio: `"win"`, `"loss"`, `"even"`; else empty."""
+
+    text: str
+    kind: str = ""
+
+
+class Grid(NamedTuple):
+    """A table. The first column holds names, the others figures."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[Cell]]
+
+
+def number(x: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{x:.0f}" if x >= 99.95 else f"{x:.1f}" if x >= 9.995 else f"{x:.2f}"
+
+
+def present(entries: list[Entry]) -> list[str]:
+    """The contenders that have a time in any of the entries, in their order."""
+    names = {c for e in entries for by in e["times"].values() for c in by}
+    return [c for c in CONTENDERS if c in names]
+
+
+def grids(results: Results) -> list[Grid]:
+    """All tables of the results."""
+    out = []
+    for device in dict.fromkeys(e["device"] for e in results["cases"]):
+        entries = [e for e in results["cases"] if e["device"] == device]
+        out += [calls_grid(entries, mode, device) for mode in _CALLS]
+        out += [_studies_grid(entries, device), _per_sample_grid(entries, device)]
+    return [grid for grid in out if grid.rows]
+
+
+def calls_grid(entries: list[Entry], mode: str, device: str) -> Grid:
+    """A row for each case whose calls were timed; `mode` is `dispatch` or `blocked`."""
+    rows = [(e, mode, e["name"]) for e in entries if mode in e["times"]]
+    return _grid(f"{_CALLS[mode]} ({device}, microseconds a call)", rows)
+
+
+def _studies_grid(entries: list[Entry], device: str) -> Grid:
+    rows = [
+        (e, mode, f"{e['name']}: {mode}, {e['unit']}")
+        for e in entries
+        for mode in e["times"]
+        if mode not in _CALLS
+    ]
+    return _grid(f"Studies ({device})", rows)
+
+
+def _time_cell(entry: Entry, mode: str, contender: str) -> Cell:
+    values = entry["times"][mode].get(contender)
+    if values is None:
+        return Cell("")
+    low, median, high = spread(values)
+    percent = 50 * (high - low) / median if median else 0.0
+    return Cell(f"{number(median)} ±{percent:.0f}%")
+
+
+def _ratio_cell(entry: Entry, mode: str, rival: str) -> Cell:
+    value = ratio(entry, mode, rival)
+    if value is None:
+        return Cell("")
+    if indistinct(value):
+        return Cell(f"~{value.median:.2f}", "even")
+    return Cell(f"{value.median:.2f}", "win" if value.median < 1 else "loss")
+
+
+def _grid(title: str, rows: list[tuple[Entry, str, str]]) -> Grid:
+    contenders = present([{"times": {m: e["times"][m]}} for e, m, _ in rows])
+    rivals = [c for c in contenders if c != "ours"] if "ours" in contenders else []
+    return Grid(
+        title,
+        ["case", *contenders, *[f"ours/{rival}" for rival in rivals]],
+        [
+            [
+                Cell(label),
+                *[_time_cell(entry, mode, c) for c in contenders],
+                *[_ratio_cell(entry, mode, r) for r in rivals],
+            ]
+            for entry, mode, label in rows
+        ],
+    )
+
+
+def _per_sample_grid(entries: list[Entry], device: str) -> Grid:
+    """How the fixed cost of a call spreads over a batch."""
+    entries = [e for e in entries if e["group"] == "batch" and "blocked" in e["times"]]
+    contenders = present(entries)
+
+    def cell(entry: Entry, contender: str) -> Cell:
+        values = entry["times"]["blocked"].get(contender)
+        if values is None:
+            return Cell("")
+        return Cell(number(spread(values).median / entry["size"]["batch"]))
+
+    return Grid(
+        f"Blocked, microseconds a sample: the fixed cost of a call, shared ({device})",
+        ["case", *contenders],
+        [[Cell(e["name"]), *[cell(e, c) for c in contenders]] for e in entries],
+    )
+
+
+def noise(results: Results) -> list[str]:
+    """A line for each mode in which ours and a rival cannot be told apart."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for entry in results["cases"]:
+        for mode in entry["times"]:
+            for rival in present([entry]):
+                value = ratio(entry, mode, rival) if rival != "ours" else None
+                if value is not None and indistinct(value):
+                    by_case = found.setdefault(f"{entry['device']}, {mode}", {})
+                    by_case.setdefault(entry["name"], []).append(rival)
+    return [
+        f"Too noisy a machine, or too much alike, to tell apart ({mode}): "
+        + "; ".join(f"{name}: ours and {', '.join(r)}" for name, r in by_case.items())
+        for mode, by_case in found.items()
+    ]

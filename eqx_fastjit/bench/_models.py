@@ -1,0 +1,280 @@
+"""Cases about whole models: forward passes and training steps."""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+
+from ._case import add, Call, case, FUNCTION, Makers
+from ._contenders import filled, of_function, of_step
+
+
+_OF_FLAX = ("nnx_jit", "nnx_cached_partial")
+
+
+def _apply(model: Any, x: Any) -> Any:
+    return model(x)
+
+
+def _apply_to_batch(model: Any, x: Any) -> Any:
+    return jax.vmap(model)(x)
+
+
+def _by_flax(make_model: Callable[[], Any], x: Any) -> Makers:
+    """`model(x)` by flax's two. `make_model` imports flax, and so is called late."""
+
+    def nnx_jit() -> Call:
+        from flax import nnx
+
+        model, jit = make_model(), nnx.jit(_apply)
+        return lambda: jit(model, x)
+
+    def nnx_cached_partial() -> Call:
+        from flax import nnx
+
+        partial = nnx.cached_partial(nnx.jit(_apply), make_model())
+        return lambda: partial(x)
+
+    return {"nnx_jit": nnx_jit, "nnx_cached_partial": nnx_cached_partial}
+
+
+def _identity_of_flax() -> Any:
+    from flax import nnx
+
+    class Identity(nnx.Module):
+        def __call__(self, x: Any) -> Any:
+            return x
+
+    return Identity()
+
+
+def _mlp_of_flax(model: eqx.nn.MLP) -> Any:
+    from flax import nnx
+
+    def linear(layer: Any) -> Any:
+        rngs = nnx.Rngs(0)
+        out: Any = nnx.Linear(layer.in_features, layer.out_features, rngs=rngs)
+        out.kernel[...] = layer.weight.T
+        out.bias[...] = layer.bias
+        return out
+
+    class MLP(nnx.Module):
+        def __init__(self) -> None:
+            self.layers = nnx.List([linear(layer) for layer in model.layers])
+
+        def __call__(self, x: Any) -> Any:
+            *hidden, last = self.layers
+            for layer in hidden:
+                x = jax.nn.relu(layer(x))
+            return last(x)
+
+    return MLP()
+
+
+@case(
+    group="identity",
+    title="identity model, one (1, 1) array",
+    contenders=FUNCTION + _OF_FLAX,
+    size={"width": 1, "leaves": 1, "nodes": 1},
+)
+def identity() -> Makers:
+    x = jnp.ones((1, 1))
+    return {
+        **of_function(_apply, eqx.nn.Identity(), x),
+        **_by_flax(_identity_of_flax, x),
+    }
+
+
+def mlp(width: int, layers: int = 3) -> eqx.nn.MLP:
+    """An MLP of so many linear layers, all as wide."""
+    return filled(
+        lambda: eqx.nn.MLP(width, width, width, layers - 1, key=jr.key(0)),
+    )
+
+
+def mlp_size(width: int, layers: int = 3, **more: int) -> dict[str, int]:
+    """What describes a case of `mlp(width, layers)` and one other array."""
+    # Of each layer the weight, the bias and itself; the MLP, its tuple of layers, and
+    # its two activation functions.
+    leaves, nodes = 2 * layers + 1, 3 * layers + 4
+    return {
+        "width": width,
+        "layers": layers,
+        **more,
+        "leaves": leaves,
+        "nodes": nodes,
+    }
+
+
+def _forward(width: int, layers: int) -> Makers:
+    model, x = mlp(width, layers), jnp.ones(width)
+    by_flax = _by_flax(lambda: _mlp_of_flax(model), x)
+    return {**of_function(_apply, model, x), **by_flax}
+
+
+for _layers in (3, 1, 16, 100):
+    for _power in range(3, 11):
+        _width = 2**_power
+        add(
+            f"mlp_{_width}" if _layers == 3 else f"mlp_{_width}_{_layers}_layers",
+            ft.partial(_forward, _width, _layers),
+            group="mlp",
+            title=f"MLP of {_layers} linear layers, width {_width}, one sample",
+            contenders=FUNCTION + _OF_FLAX if _layers == 3 else FUNCTION,
+            size=mlp_size(_width, _layers),
+        )
+
+
+def _forward_batch(batch: int) -> Makers:
+    return of_function(_apply_to_batch, mlp(32), jnp.ones((batch, 32)))
+
+
+for _power in range(0, 13, 2):
+    add(
+        f"batch_{2**_power}",
+        ft.partial(_forward_batch, 2**_power),
+        group="batch",
+        title=f"MLP of 3 linear layers, width 32, vmap over {2**_power} samples",
+        contenders=FUNCTION,
+        size=mlp_size(32, batch=2**_power),
+    )
+
+
+def _loss(model: Any, x: Any) -> Any:
+    return jnp.mean(jax.vmap(model)(x) ** 2)
+
+
+def _adam_step(model: Any, x: Any, donate: bool) -> Makers:
+    import optax
+
+    optimiser = optax.adam(1e-3)
+    state = optimiser.init(eqx.filter(model, eqx.is_array))
+
+    def step(x: Any, model_and_state: Any) -> Any:
+        model, state = model_and_state
+        value, grads = eqx.filter_value_and_grad(_loss)(model, x)
+        updates, state = optimiser.update(grads, state)
+        return (eqx.apply_updates(model, updates), state), value
+
+    return of_step(step, x, (model, state), donate)
+
+
+def _train(layers: int, donate: bool) -> Makers:
+    return _adam_step(mlp(8, layers), jnp.ones((4, 8)), donate)
+
+
+for _layers in (3, 17):
+    for _donate in (False, True):
+        # Of the model, of adam's two moments, and the count of steps.
+        _leaves = 3 * 2 * _layers + 1
+        add(
+            f"adam_{_leaves}_leaves" + ("_donated" if _donate else ""),
+            ft.partial(_train, _layers, _donate),
+            group="train",
+            title=f"adam train step, {_leaves} array leaves of model and optimiser, "
+            + ("donated" if _donate else "not donated"),
+            contenders=FUNCTION,
+            size=mlp_size(8, _layers, batch=4) | {"leaves": _leaves + 1},
+        )
+
+
+@case(
+    group="models",
+    title="GRU cell of 16 units under scan, 32 steps",
+    contenders=FUNCTION,
+    size={"width": 16, "leaves": 5, "nodes": 5},
+)
+def recurrent() -> Makers:
+    cell = filled(lambda: eqx.nn.GRUCell(16, 16, key=jr.key(0)))
+
+    def run(cell: Any, xs: Any) -> Any:
+        def step(h: Any, x: Any) -> Any:
+            return cell(x, h), None
+
+        return jax.lax.scan(step, jnp.zeros(16), xs)[0]
+
+    return of_function(run, cell, jnp.linspace(-1, 1, 32 * 16).reshape(32, 16))
+
+
+def _convolutional_network() -> eqx.nn.Sequential:
+    return eqx.nn.Sequential(
+        [
+            eqx.nn.Conv2d(1, 4, 3, key=jr.key(0)),
+            eqx.nn.Lambda(jax.nn.relu),
+            eqx.nn.MaxPool2d(2, 2),
+            eqx.nn.Conv2d(4, 8, 3, key=jr.key(0)),
+            eqx.nn.Lambda(jax.nn.relu),
+            eqx.nn.Lambda(jnp.ravel),
+            eqx.nn.Linear(200, 10, key=jr.key(0)),
+        ]
+    )
+
+
+@case(
+    group="models",
+    title="two convolutions, pooling and a linear layer on a (1, 16, 16) image",
+    contenders=FUNCTION,
+    size={"leaves": 7, "nodes": 20},
+)
+def convolutional() -> Makers:
+    x = jnp.linspace(-1, 1, 256).reshape(1, 16, 16)
+    return of_function(_apply, filled(_convolutional_network), x)
+
+
+class _TransformerBlock(eqx.Module):
+    attention: eqx.nn.MultiheadAttention
+    norms: tuple[eqx.nn.LayerNorm, eqx.nn.LayerNorm]
+    mlp: eqx.nn.MLP
+
+    def __init__(self) -> None:
+        key = jr.key(0)
+        self.attention = eqx.nn.MultiheadAttention(4, 32, key=key)
+        self.norms = eqx.nn.LayerNorm(32), eqx.nn.LayerNorm(32)
+        self.mlp = eqx.nn.MLP(32, 32, 64, 1, jax.nn.gelu, key=key)
+
+    def __call__(self, x: Any) -> Any:
+        y = jax.vmap(self.norms[0])(x)
+        x = x + self.attention(y, y, y)
+        return x + jax.vmap(lambda x: self.mlp(self.norms[1](x)))(x)
+
+
+@case(
+    group="models",
+    title="transformer block of 4 heads and width 32, 16 tokens",
+    contenders=FUNCTION,
+    size={"width": 32, "leaves": 13, "nodes": 34},
+)
+def transformer() -> Makers:
+    x = jnp.linspace(-1, 1, 16 * 32).reshape(16, 32)
+    return of_function(_apply, filled(_TransformerBlock), x)
+
+
+_STEPS = 20
+
+
+def _repeated(make: Callable[[], Call]) -> Call:
+    call = make()
+
+    def repeat() -> Any:
+        for _ in range(_STEPS - 1):
+            call()
+        return call()
+
+    return repeat
+
+
+@case(
+    group="pipeline",
+    title=f"{_STEPS} adam train steps of an MLP of width 256, batch 64, without "
+    "blocking in between",
+    contenders=FUNCTION,
+    size=mlp_size(256, batch=64) | {"leaves": 20, "steps": _STEPS},
+    steps=_STEPS,
+)
+def pipeline() -> Makers:
+    makers = _adam_step(mlp(256), jnp.ones((64, 256)), donate=False)
+    return {name: ft.partial(_repeated, make) for name, make in makers.items()}

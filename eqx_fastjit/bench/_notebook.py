@@ -1,0 +1,51 @@
+"""Results as Jupyter shows them."""
+
+import dataclasses
+from html import escape
+
+from ._grids import EXPLANATION, Grid, grids
+from ._markdown import markdown
+from ._results import describe, Results
+
+
+_STYLE = """
+.eqx-fastjit th, .eqx-fastjit td { text-align: right; }
+.eqx-fastjit th:first-child, .eqx-fastjit td:first-child { text-align: left; }
+.eqx-fastjit .win { font-weight: bold; }
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables:
+    """The tables of some results, shown as such in a notebook.
+
+    **Arguments:**
+
+    - `results`: as `load` reads them.
+    """
+
+    results: Results
+
+    def __str__(self) -> str:
+        return markdown(self.results)
+
+    def _repr_html_(self) -> str:
+        tables = "\n".join(map(_table, grids(self.results)))
+        return (
+            f'<style>{_STYLE}</style><div class="eqx-fastjit">{tables}'
+            f"<p>{EXPLANATION}</p><p>{escape(describe(self.results))}</p></div>"
+        )
+
+
+def _table(grid: Grid) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in grid.columns)
+    rows = "".join(
+        "<tr>"
+        + "".join(f'<td class="{c.kind}">{escape(c.text)}</td>' for c in row)
+        + "</tr>"
+        for row in grid.rows
+    )
+    return (
+        f"<table><caption>{escape(grid.title)}</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    )

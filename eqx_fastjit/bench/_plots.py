@@ -1,0 +1,218 @@
+"""Figures of the results, for files and for the page."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from ._case import DESCRIPTIONS
+from ._grids import present
+from ._results import Entry, indistinct, ratio, Results, spread
+
+
+# Told apart by the colour-blind as well, on white and on black (Okabe and Ito, 2008).
+_COLOURS = {
+    "ours": "#D55E00",
+    "jit": "#0072B2",
+    "flat": "#56B4E9",
+    "aot": "#009E73",
+    "eqx": "#CC79A7",
+    "eager": "#999999",
+    "nnx_jit": "#E69F00",
+    "nnx_cached_partial": "#B8A000",
+}
+_MARKERS = dict(zip(_COLOURS, "osv^DPX*", strict=True))
+_MODES = {"dispatch": "until the call returns", "blocked": "until the result is there"}
+
+
+def _plain_ticks(axis: Any) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _panels(figure: Figure, entries: list[Entry], key: str, label: str) -> None:
+    """Time against a size, log-log, a panel for each mode."""
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    sizes = sorted({e["size"][key] for e in entries})
+    for axes, (mode, title) in zip(panels, _MODES.items(), strict=True):
+        for contender in present(entries):
+            points = sorted(
+                (e["size"][key], *spread(e["times"][mode][contender]))
+                for e in entries
+                if contender in e["times"][mode]
+            )
+            x, low, median, high = zip(*points, strict=True)
+            style = {
+                "color": _COLOURS[contender],
+                "marker": _MARKERS[contender],
+                "linewidth": 2.4 if contender == "ours" else 1.4,
+                "zorder": 3 if contender == "ours" else 2,
+            }
+            axes.plot(x, median, label=contender, **style)
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.15)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_title(title)
+        axes.set_xlabel(label)
+        axes.set_xticks(sizes)
+        axes.tick_params(axis="x", which="minor", length=0)
+        axes.grid(alpha=0.3)
+        _plain_ticks(axes.xaxis)
+        _plain_ticks(axes.yaxis)
+    panels[0].set_ylabel("microseconds a call")
+    _legend(figure, panels[0])
+
+
+def _legend(figure: Figure, axes: Any) -> None:
+    handles, names = axes.get_legend_handles_labels()
+    labels = [f"{name}: {DESCRIPTIONS[name].split(',')[0]}" for name in names]
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9
+    )
+
+
+def _of_calls(results: Results) -> list[Entry]:
+    """The cases whose calls were timed, on one device: the last of them."""
+    entries = [e for e in results["cases"] if "dispatch" in e["times"]]
+    return [e for e in entries if e["device"] == entries[-1]["device"]]
+
+
+def _width(results: Results) -> Callable[[Figure], None] | None:
+    """The overhead against width: MLPs of three linear layers."""
+    entries = [
+        e
+        for e in _of_calls(results)
+        if e["group"] == "mlp" and e["size"]["layers"] == 3
+    ]
+    if len(entries) < 2:
+        return None
+
+    def draw(figure: Figure) -> None:
+        figure.suptitle("The cost of a call against the work in it")
+        _panels(figure, entries, "width", "width of an MLP of 3 linear layers")
+
+    return draw
+
+
+def _nodes(results: Results) -> Callable[[Figure], None] | None:
+    """The cost against the number of nodes: the narrowest MLPs, of any depth."""
+    entries = [e for e in _of_calls(results) if e["group"] == "mlp"]
+    width = min((e["size"]["width"] for e in entries), default=None)
+    entries = [e for e in entries if e["size"]["width"] == width]
+    if len(entries) < 2:
+        return None
+
+    def draw(figure: Figure) -> None:
+        figure.suptitle("The cost of a call against the size of the pytree")
+        _panels(figure, entries, "nodes", f"pytree nodes of an MLP of width {width}")
+
+    return draw
+
+
+def _ratios(results: Results) -> Callable[[Figure], None] | None:
+    """Ours over each rival, a bar for each case."""
+    entries = [
+        e
+        for e in _of_calls(results)
+        if any(ratio(e, "dispatch", c) for c in present([e]) if c != "ours")
+    ]
+    if not entries:
+        return None
+    rivals = [c for c in ("jit", "flat", "eqx") if c in present(entries)]
+
+    def draw(figure: Figure) -> None:
+        figure.set_figheight(2.2 + 0.34 * len(entries))
+        figure.suptitle("Ours over its rivals, until the call returns")
+        panels = figure.subplots(1, len(rivals), sharey=True, squeeze=False)[0]
+        names = [e["name"] for e in entries]
+        for axes, rival in zip(panels, rivals, strict=True):
+            _bars(axes, entries, rival)
+            axes.set_title(f"ours / {rival}")
+            axes.set_xlabel("below 1: ours is cheaper")
+        panels[0].set_yticks(range(len(names)), names)
+        panels[0].invert_yaxis()
+
+    return draw
+
+
+def _bars(axes: Any, entries: list[Entry], rival: str) -> None:
+    for row, entry in enumerate(entries):
+        value = ratio(entry, "dispatch", rival)
+        if value is None:
+            continue
+        low, median, high = value
+        axes.barh(
+            row,
+            median,
+            color=_COLOURS["ours"] if median < 1 else _COLOURS["eager"],
+            alpha=0.45 if indistinct(value) else 1,
+            xerr=[[median - low], [high - median]],
+            error_kw={"ecolor": matplotlib.rcParams["text.color"], "capsize": 2},
+        )
+        axes.annotate(
+            f"{median:.2f}",
+            (high, row),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
+    axes.axvline(1, linewidth=1, color=_COLOURS["eager"], linestyle="--")
+    axes.margins(x=0.25)
+    axes.set_xlim(left=0)
+
+
+_PREPARE = {"width": _width, "ratios": _ratios, "nodes": _nodes}
+# What each needs.
+FIGURES = {
+    "width": "MLPs of 3 linear layers and several widths, such as the cases 'table'",
+    "ratios": "a case with ours and a rival",
+    "nodes": "MLPs of several depths, such as the cases 'mlp'",
+}
+_DARK = {
+    "text.color": "#e6e6e6",
+    "axes.labelcolor": "#e6e6e6",
+    "axes.edgecolor": "#888888",
+    "xtick.color": "#c8c8c8",
+    "ytick.color": "#c8c8c8",
+    "grid.color": "#888888",
+}
+
+
+def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes]:
+    """Draw what the results have data for.
+
+    **Arguments:**
+
+    - `results`: as `load` reads them.
+    - `suffix`: `"png"` or `"svg"`.
+    - `dark`: whether for a dark page: light text, and no background.
+
+    **Returns:** the files' contents: `width` (overhead against width, log-log),
+    `ratios` (bars), `nodes` (cost against the number of nodes).
+    """
+    out = {}
+    settings: Any = {
+        "svg.hashsalt": "eqx_fastjit",  # the same file for the same results
+        "font.size": 10,
+    } | (_DARK if dark else {})
+    for name, prepare in _PREPARE.items():
+        draw = prepare(results)
+        if draw is None:
+            continue
+        with matplotlib.rc_context(settings):
+            figure = Figure(figsize=(9, 4.8), layout="constrained")
+            draw(figure)
+            file = io.BytesIO()
+            figure.savefig(
+                file,
+                format=suffix,
+                dpi=150,
+                transparent=dark,
+                metadata={"Date": None} if suffix == "svg" else None,
+            )
+        out[name] = file.getvalue()
+    return out

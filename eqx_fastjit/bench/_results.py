@@ -1,0 +1,230 @@
+"""The results file: what is in it, and figures from it.
+
+It is JSON:
+
+- `schema`: a number, raised when the meaning of anything below changes;
+- `date` (UTC), `command`, `commit` of the checkout that ran (absent where there is
+  none; `+` at the end where it had changes), `interrupted`;
+- `machine`: `cpu`, `cores`, `system`, `architecture`;
+- `versions`: of Python and of packages;
+- `route`: how calls of ours were dispatched;
+- `problems`: lines on what could not be timed;
+- `cases`: for each case and device what `Case` says, and `times`: for each mode and
+  contender one number per round, in `unit`. Round by round the contenders saw the same
+  machine, so ratios are taken within rounds.
+"""
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import eqx_fastjit
+
+
+SCHEMA = 1
+
+Results = dict[str, Any]
+Entry = dict[str, Any]
+
+_PACKAGES = ("jax", "jaxlib", "equinox", "numpy", "optax", "flax")
+
+
+class BadResults(Exception):
+    """A file that is no results file of ours."""
+
+
+class Spread(NamedTuple):
+    """Median and quartiles."""
+
+    low: float
+    median: float
+    high: float
+
+
+def spread(values: list[float]) -> Spread:
+    """Median and quartiles of at least one value."""
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(low, median, high)
+
+
+def ratio(entry: Entry, mode: str, rival: str, ours: str = "ours") -> Spread | None:
+    """Ours over a rival's, each round against itself; `None` if either is absent."""
+    times = entry["times"].get(mode, {})
+    if ours not in times or rival not in times:
+        return None
+    pairs = zip(times[ours], times[rival], strict=True)
+    return spread([a / b for a, b in pairs])
+
+
+def indistinct(ratio: Spread) -> bool:
+    """Whether rounds do not agree on who is faster: the quartiles have 1 between."""
+    return ratio.low <= 1 <= ratio.high
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    versions = {
+        "eqx_fastjit": eqx_fastjit.__version__,
+        "python": platform.python_version(),
+    }
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            pass
+    return versions
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that the package is in."""
+    package = Path(eqx_fastjit.__file__).parent
+
+    def git(*args: str) -> str:
+        run = subprocess.run(
+            ["git", *args], cwd=package, capture_output=True, text=True, check=True
+        )
+        return run.stdout.strip()
+
+    try:
+        # An installed package may lie in somebody else's checkout.
+        git("ls-files", "--error-unmatch", "__init__.py")
+        changed = git("status", "--porcelain", "--untracked-files=no", ".")
+        return git("rev-parse", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def new_results(command: str, route: str) -> Results:
+    """Results without a case as yet."""
+    results: Results = {
+        "schema": SCHEMA,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "machine": {
+            "cpu": _cpu(),
+            "cores": os.cpu_count(),
+            "system": platform.system(),
+            "architecture": platform.machine(),
+        },
+        "versions": _versions(),
+        "route": route,
+        "interrupted": False,
+        "problems": [],
+        "cases": [],
+    }
+    commit = _commit()
+    if commit is not None:
+        results["commit"] = commit
+    return results
+
+
+def describe(results: Results) -> str:
+    """Machine, versions and commit in a line or two."""
+    machine, versions = results["machine"], results["versions"]
+    devices = {f"{e['device']} ({e['device_kind']})" for e in results["cases"]}
+    parts = [
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}",
+        *sorted(devices),
+        ", ".join(f"{name} {number}" for name, number in versions.items()),
+        f"{results['route']} route",
+    ]
+    if "commit" in results:
+        parts.append(f"commit {results['commit'][:12]}")
+    return "; ".join(parts)
+
+
+def even(entry: Entry) -> Entry:
+    """The entry without a round that some contenders have not finished."""
+    lists = [v for by in entry["times"].values() for v in by.values()]
+    rounds = min(map(len, lists), default=0)
+    times = {
+        mode: {name: values[:rounds] for name, values in by.items()}
+        for mode, by in entry["times"].items()
+    }
+    return entry | {"times": times if rounds else {}}
+
+
+def _rounded(x: Any) -> Any:
+    """Four digits, which no clock here deserves, keep the file small."""
+    if isinstance(x, float):
+        return float(f"{x:.4g}")
+    if isinstance(x, dict):
+        return {k: _rounded(v) for k, v in x.items()}
+    if isinstance(x, list):
+        return [_rounded(v) for v in x]
+    return x
+
+
+def _lines(x: Any, indent: str = "") -> str:
+    """JSON with a line for each list of numbers."""
+    inner = indent + " "
+    if isinstance(x, dict) and x:
+        items = [f"{json.dumps(k)}: {_lines(v, inner)}" for k, v in x.items()]
+        return "{\n" + inner + f",\n{inner}".join(items) + "\n" + indent + "}"
+    if isinstance(x, list) and any(isinstance(v, dict | str) for v in x):
+        items = [_lines(v, inner) for v in x]
+        return "[\n" + inner + f",\n{inner}".join(items) + "\n" + indent + "]"
+    return json.dumps(x)
+
+
+def dumps(results: Results) -> str:
+    """The text of a results file."""
+    return _lines(_rounded(results)) + "\n"
+
+
+def load(path: str | Path) -> Results:
+    """Read a results file. Raises `BadResults` in one line that names the file."""
+    try:
+        results = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as e:
+        raise BadResults(f"cannot read {path}: {e.strerror}") from None
+    except ValueError as e:
+        raise BadResults(f"{path} is not JSON: {e}") from None
+    if not isinstance(results, dict) or "schema" not in results:
+        raise BadResults(f"{path} is not a results file: it has no 'schema'")
+    if results["schema"] != SCHEMA:
+        raise BadResults(
+            f"{path} has schema {results['schema']!r}; this version reads {SCHEMA}"
+        )
+    try:
+        _check(results)
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise BadResults(
+            f"{path} is not a whole results file: {type(e).__name__}: {e}"
+        ) from None
+    return results
+
+
+def _check(results: Results) -> None:
+    describe(results)
+    for key in ("date", "command", "problems", "interrupted"):
+        results[key]
+    for entry in results["cases"]:
+        for key in ("name", "group", "title", "unit"):
+            if not isinstance(entry[key], str):
+                raise TypeError(f"{key} is {entry[key]!r}")
+        entry["size"].items()
+        for mode, by in entry["times"].items():
+            lengths = {len(values) for values in by.values()}
+            if len(lengths) != 1 or 0 in lengths:
+                raise ValueError(f"{entry['name']}, {mode}: unequal numbers of rounds")
+            for values in by.values():
+                if not all(isinstance(v, int | float) for v in values):
+                    raise TypeError(f"{entry['name']}, {mode}: expected numbers")

@@ -1,0 +1,176 @@
+"""Running cases: a fresh process for each contender, interleaved rounds."""
+
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ._case import Case
+from ._timing import same_arrays
+from ._worker import probe, serve
+
+
+class Refused(Exception):
+    """A case that is not timed, and why."""
+
+
+def _context() -> Any:
+    """How processes start.
+
+    Where there is a fork server, it imports JAX once, and every process begins as a
+    copy of it: fresh, for nothing has run in the server, and quick.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["eqx_fastjit.bench._worker", "eqx_fastjit.bench"])
+    return context
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach, not even before they can ignore it.
+
+    They inherit the signal mask, by way of the fork server.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Process:
+    """A worker, and our end of its pipe."""
+
+    def __init__(self, target: Callable[..., None], *args: Any):
+        context = _context()
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=target, args=(theirs, *args))
+        self._process.daemon = True
+        with _interrupts_held():
+            self._process.start()
+        theirs.close()
+
+    def order(self, order: str) -> Any:
+        with contextlib.suppress(OSError):  # a dead one's last words are still to read
+            self._pipe.send(order)
+        return self.answer()
+
+    def answer(self) -> Any:
+        try:
+            status, value = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            code = self._process.exitcode
+            raise Refused(f"its process ended with code {code}") from None
+        if status == "error":
+            raise Refused(value)
+        return value
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.terminate()
+        self._process.join()
+
+
+def describe_device(device: str | None) -> dict[str, str]:
+    """What JAX runs on in a fresh process.
+
+    **Arguments:**
+
+    - `device`: `"cpu"`, `"gpu"`, or `None` for JAX's own choice.
+
+    **Returns:** `device` (the platform), `device_kind` and `route`. Raises `Refused`.
+    """
+    process = _Process(probe, device)
+    try:
+        return process.answer()
+    finally:
+        process.close()
+
+
+@contextlib.contextmanager
+def _workers(
+    case: Case, contenders: tuple[str, ...], device: str | None
+) -> Iterator[dict[str, _Process]]:
+    with contextlib.ExitStack() as stack:
+        workers = {}
+        for name in contenders:
+            workers[name] = _Process(serve, case, name, device)
+            stack.callback(workers[name].close)
+        yield workers
+
+
+def _prove_equal(
+    case: Case, outputs: dict[str, list[np.ndarray]], proved: dict[str, Any]
+) -> None:
+    """Every contender against the first, and that against other cases of the same."""
+    what = case.computes or case.name
+    first, expected = proved.setdefault(what, next(iter(outputs.items())))
+    for name, got in outputs.items():
+        if not same_arrays(expected, got):
+            raise Refused(f"{name} computes something else than {first}")
+
+
+def run_case(
+    case: Case,
+    contenders: tuple[str, ...],
+    device: str | None,
+    rounds: int,
+    times: dict[str, dict[str, list[float]]],
+    proved: dict[str, Any],
+    advance: Callable[[int], None],
+) -> None:
+    """Time a case.
+
+    **Arguments:**
+
+    - `case`, `contenders`: what to time.
+    - `device`: as for `describe_device`.
+    - `rounds`: how many rounds each.
+    - `times`: filled in round by round, by mode and contender, so that those done stay
+        when a later one is interrupted.
+    - `proved`: outputs so far, by what they are; added to.
+    - `advance`: called with 1 after each round, and with as much as all rounds after
+        each contender built.
+
+    Raises `Refused` if a contender cannot be built, or computes something else.
+    """
+    with _workers(case, contenders, device) as workers:
+        outputs = {}
+        for name, worker in workers.items():
+            with _naming(name):
+                outputs[name] = worker.answer()
+            advance(rounds)
+        _prove_equal(case, outputs, proved)
+        for name, worker in workers.items():
+            with _naming(name):
+                worker.order("warm")
+        order = list(workers)
+        for _ in range(rounds):
+            done = {}
+            for name in order:
+                with _naming(name):
+                    done[name] = workers[name].order("round")
+            for mode in case.modes:
+                for name in contenders:
+                    by_contender = times.setdefault(mode, {})
+                    by_contender.setdefault(name, []).append(done[name][mode])
+            # Nobody is always first, or always after the same rival.
+            order = order[1:] + order[:1]
+            advance(1)
+
+
+@contextlib.contextmanager
+def _naming(contender: str) -> Iterator[None]:
+    try:
+        yield
+    except Refused as e:
+        raise Refused(f"{contender}: {e}") from None

@@ -1,0 +1,359 @@
+"""Cases with a shape of their own: first calls, strategies, loops, whole processes."""
+
+import functools as ft
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import jax.random as jr
+
+from ._case import add, Call, case, Makers, Measured
+from ._contenders import JITS, of_function
+from ._models import mlp, mlp_size
+
+
+# --- first calls
+
+
+_EVENTS = {
+    "/jax/core/compile/jaxpr_trace_duration": "trace",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
+    "/jax/core/compile/backend_compile_duration": "compile",
+}
+_STAGES = ("trace", "lower", "compile", "run", "total")
+
+
+class _Listener(threading.local):
+    """When JAX traced, lowered and compiled, as it tells itself."""
+
+    spans: list[tuple[str, float, float]] | None = None
+
+    def hear(self, event: str, duration_secs: float, **kwargs: Any) -> None:
+        if self.spans is not None and event in _EVENTS:
+            now = time.perf_counter()
+            self.spans.append((_EVENTS[event], now - duration_secs, now))
+
+
+@ft.cache
+def _listener() -> _Listener:
+    listener = _Listener()
+    jax.monitoring.register_event_duration_secs_listener(listener.hear)
+    return listener
+
+
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """How long at least one span was open: a trace within a trace counts once."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def split_in_stages(call: Call) -> Measured:
+    """Call, and say how long it traced, lowered, compiled and did the rest.
+
+    **Returns:** the output, with milliseconds for `trace`, `lower`, `compile`, `run`
+    (what is left: the wrapper's own work, the first run and waiting for it) and
+    `total`.
+    """
+    listener = _listener()
+    listener.spans = []
+    try:
+        start = time.perf_counter()
+        out = jax.block_until_ready(call())
+        total = time.perf_counter() - start
+        spans = listener.spans
+    finally:
+        listener.spans = None
+    times = {
+        stage: 1e3 * _covered([(a, b) for name, a, b in spans if name == stage])
+        for stage in _EVENTS.values()
+    }
+    times["run"] = 1e3 * total - sum(times.values())
+    times["total"] = 1e3 * total
+    return Measured(out, times)
+
+
+def _first_call_of(makers: Callable[[], Makers], contender: str) -> Call:
+    return lambda: split_in_stages(lambda: makers()[contender]()())
+
+
+def _first_calls(new: Callable[[], Callable[..., Any]], *args: Any) -> Makers:
+    """First calls of the functions that `new` makes."""
+
+    def makers() -> Makers:
+        return of_function(new(), *args)
+
+    names = ("jit", "flat", "aot", "eqx", "ours")
+    return {name: ft.partial(_first_call_of, makers, name) for name in names}
+
+
+@case(
+    group="first_call",
+    title="first call of a gradient step of an MLP of 4 linear layers, width 8",
+    contenders=("jit", "flat", "aot", "eqx", "ours"),
+    size=mlp_size(8, 4, batch=4),
+    modes=_STAGES,
+    unit="ms",
+    max_rounds=10,
+)
+def first_call() -> Makers:
+    def new() -> Callable[..., Any]:
+        def loss(model: Any, x: Any) -> Any:
+            return jnp.mean(jax.vmap(model)(x) ** 2)
+
+        def step(model: Any, x: Any) -> Any:
+            value, grads = eqx.filter_value_and_grad(loss)(model, x)
+            return eqx.apply_updates(model, grads), value
+
+        return step
+
+    return _first_calls(new, mlp(8, 4), jnp.ones((4, 8)))
+
+
+def _new_loop(steps: int) -> Callable[..., Any]:
+    def loop(w: Any, x: Any) -> Any:
+        for _ in range(steps):
+            x = jnp.tanh(w * x)
+        return x
+
+    return loop
+
+
+def _new_scan(steps: int) -> Callable[..., Any]:
+    def scan(w: Any, x: Any) -> Any:
+        def step(x: Any, _: None) -> Any:
+            return jnp.tanh(w * x), None
+
+        return jax.lax.scan(step, x, length=steps)[0]
+
+    return scan
+
+
+def _first_calls_of_steps(new: Callable[[int], Any], steps: int) -> Makers:
+    makers = _first_calls(ft.partial(new, steps), jnp.linspace(1, 2, 8), jnp.ones(8))
+    return {name: makers[name] for name in JITS}
+
+
+for _steps in (10, 100, 1000):
+    for _kind, _new in (("loop", _new_loop), ("scan", _new_scan)):
+        add(
+            f"{_kind}_{_steps}",
+            ft.partial(_first_calls_of_steps, _new, _steps),
+            group="loops",
+            title=f"first call of {_steps} steps "
+            + ("in a Python loop" if _kind == "loop" else "under lax.scan"),
+            contenders=tuple(JITS),
+            size={"steps": _steps},
+            modes=_STAGES,
+            unit="ms",
+            computes=f"{_steps} steps",
+            max_rounds=3 if _steps == 1000 else 5,
+        )
+
+
+# --- what to jit
+
+
+def _affine(x: Any) -> Any:
+    return x * 0.99 + 0.01
+
+
+_CALLS = 101
+_STRATEGIES = {
+    "whole": f"jit of the function that calls another {_CALLS} times",
+    "part": f"jit of the other, called {_CALLS} times from Python",
+    "both": "jit of both",
+    "none": "no jit",
+}
+
+
+def _strategy_of(jit: Any, strategy: str) -> Call:
+    inner = jit(_affine) if strategy in ("part", "both") else _affine
+
+    def calls(x: Any) -> Any:
+        for _ in range(_CALLS):
+            x = inner(x)
+        return x
+
+    outer = jit(calls) if strategy in ("whole", "both") else calls
+    x = jnp.ones((1000, 1000))
+    return lambda: outer(x)
+
+
+def _not(function: Any) -> Any:
+    return function
+
+
+def _strategy(strategy: str) -> Makers:
+    jits = {"eager": _not} if strategy == "none" else JITS
+    return {name: ft.partial(_strategy_of, jit, strategy) for name, jit in jits.items()}
+
+
+for _name, _title in _STRATEGIES.items():
+    add(
+        f"strategy_{_name}",
+        ft.partial(_strategy, _name),
+        group="strategies",
+        title=f"{_title}, on a (1000, 1000) array",
+        contenders=("eager",) if _name == "none" else tuple(JITS),
+        size={"steps": _CALLS},
+        computes="101 calls",
+        max_rounds=5,
+        steps=_CALLS if _name in ("part", "none") else 1,
+    )
+
+
+@case(
+    group="eager",
+    title="SELU of a million numbers",
+    contenders=("eager", "jit", "eqx", "ours"),
+    size={"elements": 10**6},
+    max_rounds=10,
+)
+def selu() -> Makers:
+    def selu(x: Any) -> Any:
+        alpha, scale = 1.6732632, 1.0507010
+        return scale * jnp.where(x > 0, x, alpha * jnp.exp(x) - alpha)
+
+    return of_function(selu, jnp.linspace(-3, 3, 10**6))
+
+
+_WALKERS, _WALK_STEPS = 4, 16
+
+
+def _walk_by_loops(key: Any) -> Any:
+    noise = jr.normal(key, (_WALKERS, _WALK_STEPS))
+    walks = []
+    for walker in range(_WALKERS):
+        position, walk = jnp.zeros(()), []
+        for step in range(_WALK_STEPS):
+            position = position + noise[walker, step]
+            walk.append(position)
+        walks.append(jnp.stack(walk))
+    return jnp.stack(walks)
+
+
+def _walk_by_scan(key: Any) -> Any:
+    def step(position: Any, noise: Any) -> Any:
+        position = position + noise
+        return position, position
+
+    def walk(noise: Any) -> Any:
+        return jax.lax.scan(step, jnp.zeros(()), noise)[1]
+
+    return jax.vmap(walk)(jr.normal(key, (_WALKERS, _WALK_STEPS)))
+
+
+def _walk(walk: Callable[[Any], Any]) -> Makers:
+    return of_function(walk, jr.key(0))
+
+
+for _name, _fn, _how in (
+    ("loops", _walk_by_loops, "nested Python loops"),
+    ("scan", _walk_by_scan, "scan and vmap"),
+):
+    add(
+        f"walk_{_name}",
+        ft.partial(_walk, _fn),
+        group="eager",
+        title=f"Gaussian random walk of {_WALKERS} walkers, {_WALK_STEPS} steps, by "
+        f"{_how}",
+        contenders=("eager", "jit", "eqx", "ours"),
+        size={"walkers": _WALKERS, "steps": _WALK_STEPS},
+        computes="random walk",
+        max_rounds=10,
+    )
+
+
+# --- whole processes
+
+
+def _python(code: str) -> float:
+    """What a fresh Python prints for this code."""
+    # With bytecode caches, as an installed package has them.
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / "fastjit-bytecode")
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
+    return float(run.stdout)
+
+
+_IMPORT = """
+import time
+start = time.perf_counter()
+{}
+print((time.perf_counter() - start) * 1e3)
+"""
+_IMPORTS = {
+    "jit": "import jax; jax.jit",
+    "eqx": "import equinox; equinox.filter_jit",
+    "ours": "import eqx_fastjit; eqx_fastjit.filter_jit",
+    "nnx_jit": "import flax.nnx; flax.nnx.jit",
+}
+
+
+def _measured(mode: str, code: str) -> Measured:
+    return Measured(None, {mode: _python(code)})
+
+
+@case(
+    group="process",
+    title="import in a fresh process, with what it imports in turn",
+    contenders=tuple(_IMPORTS),
+    modes=("import",),
+    unit="ms",
+    max_rounds=5,
+)
+def import_time() -> Makers:
+    def of(statement: str) -> Call:
+        return ft.partial(_measured, "import", _IMPORT.format(statement))
+
+    return {name: ft.partial(of, statement) for name, statement in _IMPORTS.items()}
+
+
+# `VmHWM` is of this process alone; `ru_maxrss` is of its parent too.
+_MEMORY = """
+import resource, sys
+import jax
+from eqx_fastjit.bench import make_case
+call = make_case("mlp_32", ({contender!r},))[{contender!r}]
+for _ in range(2000):
+    out = call()
+jax.block_until_ready(out)
+try:
+    status = open("/proc/self/status").read()
+    kib = int(status.split("VmHWM:")[1].split()[0])
+except OSError:
+    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    kib /= 1024 if sys.platform == "darwin" else 1
+print(kib / 1024)
+"""
+
+
+@case(
+    group="process",
+    title="peak memory of a process that calls mlp_32 2,000 times",
+    contenders=("jit", "flat", "aot", "eqx", "ours", "nnx_jit", "nnx_cached_partial"),
+    size=mlp_size(32),
+    modes=("peak",),
+    unit="MiB",
+    max_rounds=3,
+)
+def peak_memory() -> Makers:
+    def of(contender: str) -> Call:
+        return ft.partial(_measured, "peak", _MEMORY.format(contender=contender))
+
+    names = ("jit", "flat", "aot", "eqx", "ours", "nnx_jit", "nnx_cached_partial")
+    return {name: ft.partial(of, name) for name in names}

@@ -1,0 +1,80 @@
+"""One contender of one case, in a process of its own.
+
+The parent asks the workers of a case in turn, so that only one runs at a time while the
+others wait. Messages are pairs: `("ok", value)` or `("error", message)`.
+"""
+
+import os
+import signal
+from multiprocessing.connection import Connection
+from typing import Any
+
+import jax
+
+import eqx_fastjit
+
+from ._case import Case
+from ._timing import output_arrays, Sampler
+
+
+def _configure(device: str | None, cpu_devices: int) -> None:
+    """Choose the platform, before JAX looks for one.
+
+    In the environment too, for the processes that some cases start.
+    """
+    # Several processes share the GPU.
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    # A cache on disk would be shared by the contenders.
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    jax.config.update("jax_enable_compilation_cache", False)
+    if device == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        jax.config.update("jax_platforms", "cpu")
+    if cpu_devices > 1:
+        jax.config.update("jax_num_cpu_devices", cpu_devices)
+
+
+def _describe() -> dict[str, Any]:
+    device = jax.devices()[0]
+    return {
+        "device": device.platform,
+        "device_kind": device.device_kind,
+        "route": eqx_fastjit.route(),
+    }
+
+
+def probe(pipe: Connection, device: str | None) -> None:
+    """Send what device JAX uses here."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        _configure(device, 1)
+        pipe.send(("ok", _describe()))
+    except Exception as e:
+        pipe.send(("error", _one_line(e)))
+
+
+def serve(pipe: Connection, case: Case, contender: str, device: str | None) -> None:
+    """Build the contender, send its output, then do as told.
+
+    Told `"warm"`, it gets ready to be timed; told `"round"`, it sends the times of one.
+    It ends when the parent closes the pipe.
+    """
+    # Ctrl-C reaches the whole process group; the parent decides what to do about it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        _configure(device, case.cpu_devices)
+        call = case.make(contender)
+        pipe.send(("ok", output_arrays(call)))
+        sampler = Sampler(call, case.steps, case.times_itself)
+        while True:
+            order = pipe.recv()
+            pipe.send(("ok", sampler.warm() if order == "warm" else sampler.round()))
+    except EOFError:
+        return
+    except Exception as e:
+        pipe.send(("error", _one_line(e)))
+
+
+def _one_line(e: Exception) -> str:
+    lines = str(e).strip().splitlines() or [""]
+    return f"{type(e).__name__}: {lines[0]}"

@@ -1,0 +1,85 @@
+"""`eqx-fastjit --version`: what a bug report should begin with."""
+
+import os
+import platform
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+
+
+_NEEDED = ("equinox", "jax", "jaxlib", "numpy", "jaxtyping")
+# Named where they are installed: other wrappers of `jax.jit`, and what the extras add.
+_OPTIONAL = (
+    "jax-cuda12-plugin",
+    "jax-cuda13-plugin",
+    "jax-rocm7-plugin",
+    "libtpu",
+    "flax",
+    "optax",
+    "beartype",
+    "typeguard",
+    "rich",
+    "pyinstrument",
+)
+# Settings that change what is traced, how, or where it runs.
+_SETTINGS = ("EQX_", "JAX_", "JAXTYPING_", "XLA_FLAGS")
+
+
+def print_versions() -> int:
+    """Print versions, the route, the devices and the settings; returns 0.
+
+    What cannot be found out is said to be so: a bug report is wanted most where
+    something is broken.
+    """
+    print("eqx_fastjit", _own_version())
+    print("python", platform.python_version(), platform.python_implementation())
+    print("platform", platform.platform())
+    for name in _NEEDED:
+        print(name, _version(name) or "not installed")
+    for name in _OPTIONAL:
+        if found := _version(name):
+            print(name, found)
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(_SETTINGS):
+            print(f"{name}={value}")
+    # Last, as they import JAX and start its backends, which takes a while and may fail.
+    print("route", _attempt(_route), flush=True)
+    print("devices", _attempt(_devices))
+    return 0
+
+
+def _own_version() -> str:
+    from eqx_fastjit import __version__
+
+    return __version__
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _attempt(what: Callable[[], str]) -> str:
+    try:
+        return what()
+    except Exception as e:
+        reason = str(e).strip()
+        return f"unknown ({type(e).__name__}{': ' * bool(reason)}{reason})"
+
+
+def _route() -> str:
+    from eqx_fastjit import route
+
+    return route()
+
+
+def _devices() -> str:
+    import collections
+
+    import jax
+
+    counts = collections.Counter(
+        f"{device.platform} ({device.device_kind})" for device in jax.devices()
+    )
+    return ", ".join(f"{n} x {kind}" for kind, n in counts.items())

@@ -1,0 +1,397 @@
+"""Where the time of a call goes, warm and cold."""
+
+import collections
+import dataclasses
+import gc
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.tree_util as jtu
+
+from eqx_fastjit._compat import equinox_partition, jit_options, raw_execute
+from eqx_fastjit._install import _original as equinox_filter_jit
+from eqx_fastjit._jit import filter_jit
+from eqx_fastjit._structure import take_apart
+
+from ._table import Report, show_seconds, Table
+from ._target import Target, target
+
+
+Thunk = Callable[[], Any]
+
+# More than our own code generation waits for.
+_WARM_CALLS = 40
+# A round of one part is made so long, for the clock not to matter.
+_ROUND_SECONDS = 1e-3
+# The eager call is timed for so long, or three times.
+_EAGER_SECONDS = 0.3
+_BAR = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a call, in seconds."""
+
+    name: str
+    seconds: float
+    # Whether it was timed by itself, or is the rest of something that was.
+    measured: bool
+    what: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeTime:
+    """Flattening all nodes of one type in the arguments, each by itself."""
+
+    type: str
+    number: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Breakdown(Report):
+    """What `breakdown` measured. All times are in seconds, medians over rounds."""
+
+    name: str
+    kind: str
+    # Until the call returns, and until its result is there.
+    dispatch: float
+    blocked: float
+    # Of a warm call, in order. They add up to `blocked`.
+    steady: tuple[Part, ...]
+    nodes: tuple[NodeTime, ...]
+    # Of a cold call, once.
+    cold: tuple[Part, ...]
+    # The function without jit, warm; `None` if it does not run so.
+    eager: float | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def break_even(self) -> int | None:
+        """Calls after which compiling has paid; `None` if it never does."""
+        if self.eager is None or self.eager <= self.blocked:
+            return None
+        cost = sum(part.seconds for part in self.cold)
+        return max(1, math.ceil(cost / (self.eager - self.blocked)))
+
+    def title(self) -> str:
+        """A line with the sums."""
+        return (
+            f"{self.name} ({self.kind}): a warm call returns after "
+            f"{show_seconds(self.dispatch)}, its result is there after "
+            f"{show_seconds(self.blocked)}"
+        )
+
+    def tables(self) -> list[Table]:
+        """The waterfall, the nodes, and a cold call."""
+        tables = [self._waterfall("A warm call", self.steady, self.notes)]
+        if self.nodes:
+            rows = [(x.type, x.number, show_seconds(x.seconds)) for x in self.nodes]
+            note = "Each node timed by itself, so that the sum is above the whole."
+            header = ("type", "nodes", "time")
+            tables.append(Table("Flatten by node type", header, rows, (note,)))
+        if self.eager is None:
+            verdict = "It does not run without jit, so that there is no break-even."
+        elif self.break_even is None:
+            verdict = (
+                f"Without jit a call takes {show_seconds(self.eager)}: compiling never "
+                "pays."
+            )
+        else:
+            verdict = (
+                f"Without jit a call takes {show_seconds(self.eager)}: compiling pays "
+                f"after {self.break_even} calls."
+            )
+        tables.append(self._waterfall("A cold call", self.cold, (verdict,)))
+        return tables
+
+    def _waterfall(
+        self, title: str, parts: tuple[Part, ...], notes: tuple[str, ...]
+    ) -> Table:
+        total = sum(max(part.seconds, 0) for part in parts) or 1.0
+        rows, before = [], 0.0
+        for part in parts:
+            share = max(part.seconds, 0) / total
+            first = round(before / total * _BAR)
+            bar = " " * first + "#" * round(share * _BAR)
+            how = "measured" if part.measured else "difference"
+            time_ = show_seconds(part.seconds)
+            rows.append((part.name, time_, f"{share:.0%}", bar, how, part.what))
+            before += max(part.seconds, 0)
+        header = ("part", "time", "share", "", "how", "")
+        return Table(title, header, rows, notes)
+
+
+def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
+    """Measure where the time of a call goes.
+
+    The function is called some hundred times with these arguments. A cold call is
+    timed on a fresh copy, which no cache has seen.
+
+    **Arguments:**
+
+    - `f`: a function: ours, `equinox.filter_jit`'s, `jax.jit`'s; a plain one is jitted
+        by `filter_jit`. If it donates arguments, a copy that does not is timed.
+    - `*args`, `**kwargs`: what to call it with.
+    - `rounds`: how often each part is timed, in turn with the others.
+
+    **Returns:**
+
+    A `Breakdown`. It says which parts were timed by themselves and which are
+    differences; small differences are noise. Raises what the function raises, and
+    `ValueError` for less than one round.
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds={rounds}: expected at least 1")
+    it = target(f)
+    notes = []
+    call = it.jitted if it.kind == "plain" else f
+    if it.donates:
+        it, call = _without_donation(it)
+        notes.append("Timed without donation, which would delete the arguments.")
+    traced = it.trace(args, kwargs, donate=False)
+    cold, compiled = _cold(traced)
+    arrays = [jax.device_put(x) for x in traced.arrays]
+    execute = _Timer(lambda: compiled(*arrays), jax.block_until_ready)
+    if (raw := raw_execute(compiled, arrays)) is not None:
+        execute = _Timer(*raw)
+    else:
+        notes.append("execute: jaxlib's own call is not reachable; with JAX's around.")
+    for _ in range(_WARM_CALLS):
+        call(*args, **kwargs)
+    out = jax.block_until_ready(call(*args, **kwargs))
+
+    timers = {
+        name: _Timer(thunk) for name, thunk in _parts(it, args, kwargs, out).items()
+    }
+    timers["execute"] = execute
+    timers["dispatch"] = _Timer(lambda: call(*args, **kwargs), jax.block_until_ready)
+    timers["blocked"] = _Timer(lambda: jax.block_until_ready(call(*args, **kwargs)))
+    times = _measure(timers, rounds)
+    dispatch, blocked = times["dispatch"], times["blocked"]
+    order = ("bind", "partition", "flatten", "execute", "unflatten")
+    steady = [
+        Part(name, times[name], True, _WHAT[name]) for name in order if name in times
+    ]
+    rest = dispatch - sum(part.seconds for part in steady)
+    steady.insert(len(steady) - 2, Part("lookup", rest, False, _WHAT["lookup"]))
+    steady.append(Part("wait", blocked - dispatch, False, _WHAT["wait"]))
+    if any(part.seconds < 0 for part in steady):
+        notes.append("A difference below zero is smaller than the noise.")
+    return Breakdown(
+        it.name,
+        it.kind,
+        dispatch,
+        blocked,
+        tuple(steady),
+        _node_times(it, args, kwargs),
+        cold,
+        _eager(it, args, kwargs),
+        tuple(notes),
+    )
+
+
+_WHAT = {
+    "bind": "the front: one value for each parameter",
+    "partition": "Equinox's split into arrays and statics, its flatten included",
+    "flatten": "taking the arguments apart",
+    "lookup": "signature, finding the program, all else",
+    "execute": "handing the program to the device",
+    "unflatten": "putting the result together",
+    "wait": "until the device is done",
+}
+
+
+def _without_donation(it: Target) -> tuple[Target, Any]:
+    if it.kind == "jax":
+        options = jit_options(it.jitted) or {}
+        static = {k: v for k, v in options.items() if k.startswith("static")}
+        call: Any = jax.jit(it.fun, **static)
+        new = dataclasses.replace(it, jitted=call)
+    elif it.kind == "equinox":
+        call = equinox_filter_jit(it.fun)
+        new = dataclasses.replace(it, jitted=filter_jit(it.fun))
+    else:
+        call = filter_jit(it.fun)
+        new = dataclasses.replace(it, jitted=call)
+
+    def complete(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = it.complete(args, kwargs)
+        return call(*args, **kwargs)
+
+    return new, complete
+
+
+def _cold(traced: Any) -> tuple[tuple[Part, ...], Any]:
+    """The stages of a cold call, and the compiled program."""
+    clock = time.perf_counter
+    times = [clock()]
+    lowered = traced.stage.lower()
+    times.append(clock())
+    compiled = lowered.compile()
+    times.append(clock())
+    jax.block_until_ready(compiled(*traced.arrays))
+    times.append(clock())
+    lower, compile_, first = [b - a for a, b in itertools.pairwise(times)]
+    cold = (
+        Part("trace", traced.seconds, True, "running the Python function"),
+        Part("lower", lower, True, "from the jaxpr to StableHLO"),
+        Part("compile", compile_, True, "by XLA"),
+        Part("first run", first, True, "of the compiled program, until it is done"),
+    )
+    return cold, compiled
+
+
+def _parts(
+    it: Target, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+) -> dict[str, Thunk]:
+    """What can be run by itself."""
+    args, kwargs = it.complete(args, kwargs)
+    leaves, treedef = jtu.tree_flatten(out)
+    if it.kind == "jax":
+        return {
+            "flatten": lambda: jtu.tree_flatten((args, kwargs)),
+            "unflatten": lambda: jtu.tree_unflatten(treedef, leaves),
+        }
+    if it.kind == "equinox":
+        tree = (it.fun, args, kwargs)
+        thunks: dict[str, Thunk] = {
+            "unflatten": lambda: jtu.tree_unflatten(treedef, leaves)
+        }
+        partition = equinox_partition()
+        if partition is None:
+            return {"flatten": lambda: jtu.tree_flatten(tree), **thunks}
+        return {"partition": lambda: partition(tree), **thunks}
+    function = it.jitted._function
+    front = it.jitted._front(_nothing)
+    values = it.jitted._bind(*args, **kwargs)
+    program, arrays = function.find(values)
+    _, (out_arrays, info), _ = function.run(program, arrays, values)
+    flatten: Thunk = lambda: take_apart(values)  # noqa: E731
+    if function.nodes is not None:
+        registry = function.nodes.arguments
+        flatten = lambda: registry.flatten(values)  # noqa: E731
+    unflatten: Thunk = lambda: info.structure.rebuild(out_arrays)  # noqa: E731
+    if info.cpp_treedef is not None:
+        unflatten = lambda: info.cpp_treedef.unflatten(out_arrays)  # noqa: E731
+    return {
+        "bind": lambda: front(*args, **kwargs),
+        "flatten": flatten,
+        "unflatten": unflatten,
+    }
+
+
+def _nothing(*values: Any) -> None:
+    pass
+
+
+class _Timer(NamedTuple):
+    """Something to time."""
+
+    run: Thunk
+    # What waits for its result, outside of the time: or else the calls after it would
+    # queue up, and be timed at the pace of the device.
+    wait: Callable[[Any], Any] | None = None
+
+    def seconds(self, n: int) -> float:
+        """Seconds a call, over `n` calls."""
+        clock, run, wait = time.perf_counter, self.run, self.wait
+        if wait is None:
+            start = clock()
+            for _ in range(n):
+                run()
+            return (clock() - start) / n
+        total = 0.0
+        for _ in range(n):
+            start = clock()
+            out = run()
+            total += clock() - start
+            wait(out)
+        return total / n
+
+
+def _measure(timers: dict[str, _Timer], rounds: int) -> dict[str, float]:
+    """Median seconds of each, less what an empty one of its kind takes."""
+    empty = {False: _Timer(_nothing), True: _Timer(_nothing, _nothing)}
+    timed: dict[Any, _Timer] = {**timers, **empty}
+    counts = {}
+    for name, timer in timed.items():
+        seconds = min(timer.seconds(3) for _ in range(3))
+        counts[name] = max(1, min(1000, int(_ROUND_SECONDS / seconds)))
+    found: dict[Any, list[float]] = {name: [] for name in timed}
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name, timer in timed.items():
+                found[name].append(timer.seconds(counts[name]))
+    finally:
+        if was_enabled:
+            gc.enable()
+    medians = {name: statistics.median(times) for name, times in found.items()}
+    return {
+        name: max(medians[name] - medians[timer.wait is not None], 0.0)
+        for name, timer in timers.items()
+    }
+
+
+def _node_times(
+    it: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[NodeTime, ...]:
+    """Each node of the arguments, flattened by itself as the dispatcher does it."""
+    args, kwargs = it.complete(args, kwargs)
+    if it.kind == "jax":
+        root, nodes = (args, kwargs), None
+    elif it.kind == "equinox":
+        root, nodes = (it.fun, args, kwargs), None
+    else:
+        root, nodes = it.jitted._bind(*args, **kwargs), it.jitted._function.nodes
+
+    def one_level(x: Any) -> Any:
+        if nodes is None:
+            children = jtu.tree_leaves(x, is_leaf=lambda y: y is not x)
+            # A leaf is its own only child.
+            return None if len(children) == 1 and children[0] is x else children
+        found = nodes.arguments.flatten_one_level(x)
+        return None if found is None else found[0]
+
+    seconds: collections.defaultdict[str, float] = collections.defaultdict(float)
+    numbers: collections.Counter[str] = collections.Counter()
+    pending = list(root)  # the outermost tuple is the call itself
+    while pending:
+        x = pending.pop()
+        children = one_level(x)
+        if children is None:
+            continue
+        pending.extend(children)
+        name = type(x).__name__
+        if name == "Marker":  # tells statics apart; C++ alone sees it
+            continue
+        numbers[name] += 1
+        seconds[name] += min(
+            _Timer(lambda x=x: one_level(x)).seconds(5) for _ in range(3)
+        )
+    return tuple(
+        NodeTime(name, numbers[name], total)
+        for name, total in sorted(seconds.items(), key=lambda item: -item[1])
+    )
+
+
+def _eager(it: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
+    """Median seconds of a call without jit."""
+    try:
+        jax.block_until_ready(it.eager(*args, **kwargs))
+    except Exception:
+        return None
+    times: list[float] = []
+    end = time.perf_counter() + _EAGER_SECONDS
+    while len(times) < 3 or (time.perf_counter() < end and len(times) < 100):
+        start = time.perf_counter()
+        jax.block_until_ready(it.eager(*args, **kwargs))
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)

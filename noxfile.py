@@ -1,0 +1,180 @@
+"""The tests under every line of Python, JAX and Equinox that we support.
+
+    nox -s matrix      # every combination; writes benchmarks/results/matrix.json
+    nox -s corners     # the two that CI runs
+    nox -s matrix -- tests/test_corpus.py    # with other arguments for pytest
+    nox -s debug       # in this environment, under Python's and its allocator's checks
+
+Needs uv and the interpreters; those that pyenv keeps are found.
+"""
+
+import json
+import os
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from datetime import datetime, UTC
+from pathlib import Path
+
+import nox
+
+
+nox.needs_version = ">=2025.10.14"
+nox.options.default_venv_backend = "uv"
+nox.options.sessions = ["corners"]
+
+# An interpreter that is missing is reported as skipped, not downloaded.
+nox.options.download_python = "never"
+
+ROOT = Path(__file__).parent
+RESULTS = ROOT / "benchmarks" / "results" / "matrix.json"
+
+PYTHONS = ("3.11", "3.12", "3.13")
+# Newest: whatever the registry has for that Python.
+JAX = {"oldest": "jax==0.7.2", "0.10": "jax==0.10.*", "newest": "jax"}
+EQUINOX = {"oldest": "equinox==0.13.2", "newest": "equinox"}
+
+MATRIX = [
+    (python, jax, equinox) for python in PYTHONS for jax in JAX for equinox in EQUINOX
+]
+# What CI tests besides is Python 3.11 with the newest of everything.
+CORNERS = [("3.11", "oldest", "oldest"), ("3.13", "newest", "newest")]
+
+# The engine's tests: those that could depend on a version.
+TESTS = [
+    f"tests/test_{name}.py"
+    for name in (
+        "contexts",
+        "corpus",
+        "fixes",
+        "hostile",
+        "lifetimes",
+        "routes",
+        "sharding",
+        "stages",
+    )
+]
+CORNER_TESTS = ["tests/test_corpus.py", "tests/test_fixes.py", "tests/test_routes.py"]
+
+_VERSIONS = """
+import json, platform
+from importlib.metadata import version
+names = ("jax", "jaxlib", "equinox", "numpy")
+out = {"python": platform.python_version()} | {name: version(name) for name in names}
+import eqx_fastjit
+print(json.dumps(out | {"route": eqx_fastjit.route()}))
+"""
+
+
+def _show_pyenv() -> None:
+    """Put pyenv's interpreters on PATH, last: nox and uv look there alone."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    for python in PYTHONS:
+        for folder in sorted((root / "versions").glob(f"{python}.*/bin")):
+            os.environ["PATH"] += f"{os.pathsep}{folder}"
+
+
+_show_pyenv()
+
+
+def _install(session: nox.Session, jax: str, equinox: str) -> dict[str, str]:
+    """Install one combination; returns the versions and the route that it takes."""
+    # Not the extra `test`, which has a browser and a type checker in it.
+    requirements = [
+        "pytest>=8",
+        "pytest-xdist>=3.6",
+        "optax>=0.2.3",
+        "hypothesis>=6.100",
+        "rich>=13",
+    ]
+    session.install(JAX[jax], EQUINOX[equinox], *requirements)
+    # Afterwards: ours must not choose the versions, only agree to them.
+    session.install("--no-deps", ".")
+    session.run("uv", "pip", "check", external=True, silent=True)
+    out = session.run("python", "-c", _VERSIONS, silent=True, log=False)
+    assert isinstance(out, str)
+    return json.loads(out.splitlines()[-1])
+
+
+def _skip_if_repeated(session: nox.Session, jax: str, versions: dict[str, str]) -> None:
+    if jax == "newest" and versions["jax"].startswith("0.10."):
+        session.skip(f"the newest JAX for this Python is {versions['jax']}")
+
+
+def _run_tests(session: nox.Session, tests: list[str]) -> dict[str, int]:
+    """Run pytest; returns how many tests passed, failed and were skipped."""
+    report = Path(session.create_tmp()) / "report.xml"
+    report.unlink(missing_ok=True)
+    session.run(
+        "python",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={report}",
+        *tests,
+        env={"PYTHONPATH": None, "EQX_FASTJIT_ROUTE": None},
+        success_codes=[0, 1],
+    )
+    (suite,) = ElementTree.parse(report).getroot().iter("testsuite")
+    counts = {name: int(suite.get(name, 0)) for name in ("tests", "skipped")}
+    failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+    passed = counts["tests"] - counts["skipped"] - failed
+    return {"passed": passed, "failed": failed, "skipped": counts["skipped"]}
+
+
+def _commit() -> str:
+    def git(*args: str) -> str:
+        command = ["git", *args]
+        return subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+
+
+def _record(entry: dict[str, object]) -> None:
+    """Put an entry in the place of the last one for the same versions."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    names = ("python", "jax", "equinox")
+
+    def key(entry: dict[str, object]) -> list[str]:
+        return [str(entry[name]) for name in names]
+
+    entries = [e for e in known if key(e) != key(entry)] + [entry]
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(sorted(entries, key=key), indent=2) + "\n")
+
+
+@nox.session
+@nox.parametrize(("python", "jax", "equinox"), MATRIX)
+def matrix(session: nox.Session, jax: str, equinox: str) -> None:
+    """The engine's tests under one combination; keeps the result."""
+    versions = _install(session, jax, equinox)
+    _skip_if_repeated(session, jax, versions)
+    tests = session.posargs or TESTS
+    counts = _run_tests(session, tests)
+    now = datetime.now(UTC).isoformat(timespec="minutes")
+    run = {"tests": " ".join(tests), "commit": _commit(), "date": now}
+    _record({**versions, **counts, **run})
+    if counts["failed"]:
+        session.error(f"{counts['failed']} tests failed")
+
+
+@nox.session
+@nox.parametrize(("python", "jax", "equinox"), CORNERS)
+def corners(session: nox.Session, jax: str, equinox: str) -> None:
+    """Two combinations far apart, with fewer tests; keeps nothing."""
+    session.log(str(_install(session, jax, equinox)))
+    counts = _run_tests(session, session.posargs or CORNER_TESTS)
+    if counts["failed"]:
+        session.error(f"{counts['failed']} tests failed")
+
+
+@nox.session(venv_backend="none")
+def debug(session: nox.Session) -> None:
+    """The engine's tests in development mode, with the debugging allocator."""
+    command = ["python", "-X", "dev", "-m", "pytest", "-q"]
+    env = {"PYTHONMALLOC": "debug", "PYTHONFAULTHANDLER": "1"}
+    session.run(*command, *(session.posargs or TESTS), env=env)

@@ -1,0 +1,273 @@
+"""Makes the generated parts of the README and the documentation.
+
+    python scripts/generate_docs.py [--check] [NAME ...]
+
+What stands between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` is made
+anew, by running what it shows or from the files in benchmarks/results. NAME may be a
+pattern, such as 'finding-*'. A part that says the same but for durations is left as it
+is: they are those of one run.
+
+With `--check` nothing is written, and the exit code is 1 if a part would be.
+"""
+
+import argparse
+import fnmatch
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+ASSETS = ROOT / "docs" / "assets" / "bench"
+
+_PART = re.compile(
+    r"(?P<begin>^<!-- generated:(?P<name>[\w.-]+) -->$)(?P<body>.*?)"
+    r"(?P<end>^<!-- /generated:(?P=name) -->$)",
+    re.MULTILINE | re.DOTALL,
+)
+_DURATION = re.compile(r"\b\d+(?:\.\d+)? ?(?:us|ms|s|min)\b(?: \d+ s\b)?")
+
+# Options of the doctor that a planted fault needs.
+_OPTIONS = {"numerics": ["--numerics"], "slow-first-call": ["--slow", "0.5"]}
+
+
+def pages() -> list[Path]:
+    """All files of the documentation."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def masked(text: str) -> str:
+    """The text, for comparison: without durations and the width of columns."""
+    return " ".join(_DURATION.sub("#", text).split())
+
+
+# --- what doctor says ----------------------------------------------------------------
+
+
+def _doctor(script: str, options: list[str]) -> str:
+    """The report on a script, as the command prints it."""
+    command = [sys.executable, "-m", "eqx_fastjit.cli", "doctor", *options, script]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if out.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{out.stderr}")
+    return out.stderr[out.stderr.index("eqx-fastjit doctor:") :].rstrip()
+
+
+def planted(kind: str) -> tuple[str, str]:
+    """The scripts, from the root, that have a fault of this kind, and have not."""
+    name = kind.replace("-", "_")
+    return f"tests/planted/{name}.py", f"tests/planted/{name}_clean.py"
+
+
+def shown_source(script: str) -> str:
+    """A script as the documentation shows it."""
+    return f'```py title="{script}"\n{(ROOT / script).read_text().rstrip()}\n```'
+
+
+def _finding(kind: str, _: Path) -> str:
+    """A script with a fault, what the doctor says of it, and one without; if any."""
+    faulty, clean = planted(kind)
+    if not (ROOT / faulty).exists():
+        return ""
+    options = _OPTIONS.get(kind, [])
+    report = _doctor(faulty, options)
+    # Of its findings those of this kind alone: from its line to the next empty one.
+    found = re.findall(rf"^{kind} \(.*?(?=\n\n|\Z)", report, re.MULTILINE | re.DOTALL)
+    if not found:
+        raise RuntimeError(f"doctor finds no {kind} in {faulty}:\n{report}")
+    command = " ".join(["eqx-fastjit doctor", *options, faulty])
+    said = "\n\n".join(found)
+    return (
+        f"{shown_source(faulty)}\n\n`{command}` says:\n\n```text\n{said}\n```\n\n"
+        f"Nothing is found in this one:\n\n{shown_source(clean)}"
+    )
+
+
+def _report(name: str, _: Path) -> str:
+    """The whole report on an example."""
+    return f"```text\n{_doctor(f'examples/{name}.py', [])}\n```"
+
+
+# --- help of the commands ------------------------------------------------------------
+
+
+def _help(*_: Any) -> str:
+    """What each command prints with `--help`, under a heading."""
+    from eqx_fastjit.cli import _COMMANDS
+
+    parts = [_help_of()]
+    parts += [f"## {name}\n\n{_help_of(name)}" for name in _COMMANDS]
+    return "\n\n".join(parts)
+
+
+def _help_of(*name: str) -> str:
+    command = [sys.executable, "-m", "eqx_fastjit.cli", *name, "--help"]
+    environment = {"PATH": "", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    out = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    )
+    return f"```text\n{out.stdout.rstrip()}\n```"
+
+
+# --- figures -------------------------------------------------------------------------
+
+# The results file that each is drawn from, and what it shows.
+_FIGURES = {
+    "width": (
+        "table",
+        "Cost of a call against the width of an MLP",
+    ),
+    "nodes": ("mlp", "Cost of a call against the number of pytree nodes"),
+    "ratios": ("table", "Ours over each rival, a bar for each case"),
+}
+
+
+def _figure(name: str, page: Path) -> str:
+    """An image in two colour schemes; nothing while there are no results."""
+    results, description = _FIGURES[name]
+    if not (RESULTS / f"{results}.json").exists():
+        return ""
+    from eqx_fastjit.bench import load
+    from eqx_fastjit.bench._plots import render
+
+    loaded = load(RESULTS / f"{results}.json")
+    ASSETS.mkdir(parents=True, exist_ok=True)
+    for scheme in ("light", "dark"):
+        svg = render(loaded, "svg", dark=scheme == "dark")[name]
+        (ASSETS / f"{name}-{scheme}.svg").write_bytes(svg)
+    folder = ASSETS.relative_to(ROOT)
+    if page.name == "README.md":
+        dark, light = (f"{folder}/{name}-{scheme}.svg" for scheme in ("dark", "light"))
+        return (
+            f'<picture>\n  <source media="(prefers-color-scheme: dark)" '
+            f'srcset="{dark}">\n  <img alt="{description}" src="{light}">\n</picture>'
+        )
+    folder = ASSETS.relative_to(page.parent)
+    return "\n".join(
+        f"![{description}]({folder}/{name}-{scheme}.svg#only-{scheme})"
+        for scheme in ("light", "dark")
+    )
+
+
+# --- results of reliability ----------------------------------------------------------
+
+
+def _load(name: str) -> Any:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _reliability(name: str, _: Path) -> str:
+    """The last results of a long run."""
+    results = _load(name)
+    if results is None:
+        return "*No result of this is kept yet.*"
+    return _RELIABILITY[name](results)
+
+
+def _differential(results: Any) -> str:
+    counts = results["counts"]
+    versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
+    last_seed = results["first_seed"] + results["seeds"] - 1
+    rows = [
+        ("calls compared", f"{results['calls']:,}"),
+        ("in sequences", f"{results['sequences']:,}"),
+        ("traces counted", f"{counts.get('traces', 0):,}"),
+        ("calls that had to raise, and did", f"{counts.get('errors', 0):,}"),
+        ("differences", f"{len(results['failures']):,}"),
+    ]
+    return (
+        f"{_table(('last long run', ''), rows)}\n\nSeeds {results['first_seed']} to "
+        f"{last_seed}, {results['date'][:10]}, commit `{results['commit']}`; "
+        f"{versions}."
+    )
+
+
+def _matrix(results: Any) -> str:
+    names = ("python", "jax", "equinox", "route", "passed", "failed", "skipped")
+    rows = [[str(entry[name]) for name in names] for entry in results]
+    dates = sorted(entry["date"][:10] for entry in results)
+    when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    return f"{_table(names, rows)}\n\nRun on {when}."
+
+
+_RELIABILITY: dict[str, Callable[[Any], str]] = {
+    "differential": _differential,
+    "matrix": _matrix,
+}
+
+
+def _table(header: Any, rows: Any) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+# --- putting it into the pages -------------------------------------------------------
+
+# By what the name of a part begins with: given the rest, and the page.
+_MAKERS: dict[str, Callable[[str, Path], str]] = {
+    "figure": _figure,
+    "finding": _finding,
+    "help": _help,
+    "reliability": _reliability,
+    "report": _report,
+}
+
+
+def part_names(page: Path) -> list[str]:
+    """The names of the generated parts of a page."""
+    return [match["name"] for match in _PART.finditer(page.read_text(encoding="utf-8"))]
+
+
+def generated(page: Path, patterns: list[str]) -> tuple[str, list[str]]:
+    """A page with its parts made anew.
+
+    **Arguments:**
+
+    - `page`: a file of Markdown.
+    - `patterns`: of the names of parts; all if empty.
+
+    **Returns:** the text, and the names of the parts that differ.
+    """
+    differing = []
+
+    def replace(match: re.Match[str]) -> str:
+        name = match["name"]
+        if patterns and not any(fnmatch.fnmatch(name, p) for p in patterns):
+            return match[0]
+        kind, _, rest = name.partition("-")
+        body = _MAKERS[kind](rest, page)
+        if masked(body) == masked(match["body"]):
+            return match[0]
+        differing.append(name)
+        body = f"\n\n{body}\n\n" if body else "\n"
+        return f"{match['begin']}{body}{match['end']}"
+
+    return _PART.sub(replace, page.read_text(encoding="utf-8")), differing
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only tell what differs")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of parts; a pattern")
+    options = parser.parse_args(argv)
+    code = 0
+    for page in pages():
+        text, differing = generated(page, options.names)
+        if differing:
+            print(f"{page.relative_to(ROOT)}: {', '.join(differing)}")
+            if options.check:
+                code = 1
+            else:
+                page.write_text(text, encoding="utf-8")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,554 @@
+"""Makes a sequence of calls with every contender, and compares."""
+
+import collections
+import contextlib
+import dataclasses
+import typing
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
+
+import eqx_fastjit
+from eqx_fastjit import _dispatch, _generate, _jit, _nodes
+
+from .callables import (
+    make_callable,
+    not_jitted,
+    PARAMETERS,
+    Parameters,
+    RAW,
+    SHARE_DEFAULTS,
+    signature,
+)
+from .values import (
+    Array,
+    Description,
+    forget_module_classes,
+    is_array,
+    parts,
+    show_static,
+    Tree,
+)
+
+
+# --- what is tested ------------------------------------------------------------------
+
+
+class Call(typing.NamedTuple):
+    """One call, however it is spelled."""
+
+    # Of the callable itself, for kinds in `WITH_DATA`
+    data: Description | None
+    # One per named parameter; `None` if it is left to its default
+    named: tuple[Description | None, ...]
+    var_positional: tuple[Description, ...] = ()
+    var_keyword: tuple[tuple[str, Description], ...] = ()
+
+
+class Step(typing.NamedTuple):
+    """One step of a sequence."""
+
+    # Which of the sequence's calls
+    call: int
+    # How many of the positional arguments are passed by position
+    by_position: int
+    # Where the arguments come from: `"fresh"` (made for this step), `"same"` (objects
+    # that were passed before) or `"changed"` (objects that were passed before and are
+    # changed in place)
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequence:
+    """A callable and calls of it."""
+
+    kind: str
+    parameters: str
+    behaviour: str
+    donate: str
+    # Whether the engine's thresholds are lowered, so that little is needed for it to
+    # generate code and to run out of room in its tables
+    eager: bool
+    calls: tuple[Call, ...]
+    steps: tuple[Step, ...]
+    # Before which step all caches are cleared, if any
+    clear_before: int | None = None
+
+
+class Tally(collections.Counter[str]):
+    """What has been tested, counted."""
+
+
+# --- spelling ------------------------------------------------------------------------
+
+
+def _spell(
+    parameters: Parameters, call: Call, by_position: int
+) -> tuple[list[Description], dict[str, Description]]:
+    args: list[Description] = []
+    kwargs: dict[str, Description] = {}
+    positional = [n for n in parameters.names if n not in parameters.keyword_only]
+    values = dict(zip(parameters.names, call.named, strict=True))
+    extra = call.var_positional
+    if any(values[n] is None for n in positional):
+        extra = ()  # there is no way to pass them
+    if extra:
+        by_position = len(positional)
+    by_position = max(by_position, len(parameters.positional_only))
+    for i, name in enumerate(positional):
+        if values[name] is None:
+            by_position = min(by_position, i)
+        elif i < by_position:
+            args.append(values[name])
+        else:
+            kwargs[name] = values[name]
+    args += extra
+    for name in parameters.keyword_only:
+        if values[name] is not None:
+            kwargs[name] = values[name]
+    for name, value in call.var_keyword:
+        kwargs.setdefault(name, value)
+    return args, kwargs
+
+
+def _key(sequence: Sequence, call: Call, args: Any, kwargs: Any) -> Any:
+    """Calls with equal keys share a trace."""
+    parameters = PARAMETERS[sequence.parameters]
+    data = call.data and call.data.key()
+    args = [x.key() for x in args]
+    kwargs = {name: x.key() for name, x in kwargs.items()}
+    if sequence.kind in RAW:
+        return data, tuple(args), tuple(sorted(kwargs.items()))
+    named: dict[str, Any] = {}
+    positional = [n for n in parameters.names if n not in parameters.keyword_only]
+    for name in positional[: len(args)]:
+        named[name] = args.pop(0)
+    for name in parameters.names:
+        if name in kwargs:
+            named[name] = kwargs.pop(name)
+        default = parameters.default(name)
+        if name not in named:
+            shares = sequence.kind in SHARE_DEFAULTS and not isinstance(default, Array)
+            named[name] = default and default.key() if shares else "omitted"
+    pairs = tuple(sorted(named.items(), key=lambda pair: pair[0]))
+    rest = tuple(sorted(kwargs.items(), key=lambda pair: pair[0]))
+    return data, pairs, tuple(args), rest
+
+
+# --- arguments -----------------------------------------------------------------------
+
+
+class Store:
+    """Arguments that were passed before, by what they are.
+
+    With `as_traced`, arrays are as a function sees them while it is traced.
+    """
+
+    def __init__(self, *, as_traced: bool = False) -> None:
+        self.kept: dict[Description, Any] = {}
+        self.as_traced = as_traced
+
+    def make(self, description: Description, source: str) -> Any:
+        if source == "fresh":
+            return self.fresh(description)
+        if source == "changed":
+            for kept, value in self.kept.items():
+                if _can_change(kept, description):
+                    del self.kept[kept]
+                    self.kept[description] = value
+                    self.change(value, kept, description)
+                    return value
+        if description not in self.kept:
+            self.kept[description] = self.fresh(description)
+        return self.kept[description]
+
+    def fresh(self, description: Description) -> Any:
+        out = description.make(self.fresh)
+        return _as_traced(out) if self.as_traced and is_array(out) else out
+
+    def change(self, value: Any, old: Description, new: Description) -> None:
+        """Make a value that is as `old` says into what `new` says, in place."""
+        assert isinstance(old, Tree)
+        assert isinstance(new, Tree)
+        made = []
+        named = parts(value)
+        assert named is not None
+        pairs = zip(old.children, new.children, strict=True)
+        for (_, part), (a, b) in zip(_in_order(value), pairs, strict=True):
+            if a == b:
+                made.append(part)
+            elif _can_change(a, b):
+                self.change(part, a, b)
+                made.append(part)
+            else:
+                made.append(self.fresh(b))
+        if new.kind == "list":
+            value[:] = made
+        elif new.kind == "dict":
+            for key, child in zip(list(value), made, strict=True):
+                value[key] = child
+        else:
+            names = [*new.info.dynamic, *new.info.static]
+            for name, child in zip(names, made, strict=True):
+                object.__setattr__(value, name, child)
+
+
+def _in_order(value: Any) -> list[tuple[Any, Any]]:
+    """Parts in the order of the description."""
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, list):
+        return list(enumerate(value))
+    return [(name, vars(value)[name]) for name in type(value).__dataclass_fields__]
+
+
+def _can_change(old: Description, new: Description) -> bool:
+    return (
+        isinstance(old, Tree)
+        and isinstance(new, Tree)
+        and old != new
+        and old.kind == new.kind
+        and old.kind in ("list", "dict", "module")
+        and old.info == new.info
+        and len(old.children) == len(new.children)
+    )
+
+
+# --- contenders ----------------------------------------------------------------------
+
+_states: dict[tuple[str, bool], tuple[Any, Any]] = {}
+_LOWERED = [
+    (_nodes, "_GENERATE_AFTER", 2),
+    (_nodes, "_MAX_GENERATED", 2),
+    (_nodes, "_MAX_INTERNED", 12),
+    (_generate, "_MAX_NODES", 12),
+]
+
+
+@contextlib.contextmanager
+def on_route(route: str, *, eager: bool = False) -> Iterator[None]:
+    """Within this context the library takes this route.
+
+    With `eager`, its thresholds are lowered.
+    """
+    empty: Any = {}, weakref.WeakKeyDictionary()
+    places: list[Any] = [(_dispatch, "_state"), (_jit, "_functions")]
+    new = list(_states.setdefault((route, eager), empty))
+    if eager:
+        places += [(module, name) for module, name, _ in _LOWERED]
+        new += [value for _, _, value in _LOWERED]
+    old = [getattr(module, name) for module, name in places]
+    for (module, name), value in zip(places, new, strict=True):
+        setattr(module, name, value)
+    try:
+        if route == "cpp" and "nodes" not in _dispatch._state:
+            _dispatch._state["nodes"] = _dispatch.Nodes(_dispatch._compat.probe_cpp())
+        elif route == "portable":
+            _dispatch._state["nodes"] = None
+        yield
+    finally:
+        for (module, name), value in zip(places, old, strict=True):
+            setattr(module, name, value)
+
+
+class Contender:
+    """One way to jit, with the callable jitted by it."""
+
+    def __init__(self, sequence: Sequence, jit: Callable[..., Any], route: str):
+        self.sequence = sequence
+        self.route = route
+        self.traces = 0
+        self.store = Store(as_traced=route == "plain")
+        with self.context():
+            self.made = make_callable(
+                sequence.kind,
+                PARAMETERS[sequence.parameters],
+                sequence.behaviour,
+                jit,
+                sequence.donate,
+                self.traced,
+            )
+
+    def traced(self) -> None:
+        self.traces += 1
+
+    def context(self) -> contextlib.AbstractContextManager[None]:
+        if self.route in ("cpp", "portable"):
+            return on_route(self.route, eager=self.sequence.eager)
+        return contextlib.nullcontext()
+
+    def call(
+        self,
+        data: Description | None,
+        args: list[Description],
+        kwargs: dict[str, Description],
+        source: str,
+        store: Store,
+    ) -> "Outcome":
+        def make(description: Description) -> Any:
+            return store.make(description, source)
+
+        given = [make(x) for x in args], {name: make(x) for name, x in kwargs.items()}
+        with (
+            self.context(),
+            warnings.catch_warnings(record=True) as caught,
+        ):
+            warnings.simplefilter("always")
+            traces = self.traces
+            out = error = None
+            try:
+                fun = self.made.get(data, make)
+                out = fun(*given[0], **given[1])
+            except Exception as e:
+                error = e
+        deleted = [x.is_deleted() for x in _arrays(given) if isinstance(x, jax.Array)]
+        warned = any("donated" in str(w.message) for w in caught)
+        return Outcome(out, error, self.traces - traces, deleted, warned)
+
+
+class Outcome(typing.NamedTuple):
+    """What became of a call."""
+
+    out: Any
+    error: Exception | None
+    traces: int
+    # For each of JAX's arrays in the arguments
+    deleted: list[bool]
+    # Whether there was a warning of donated buffers
+    warned: bool
+
+
+def _as_traced(x: Any) -> Any:
+    """An array as a function sees it while it is traced, but for its values."""
+    if x.dtype == jax.dtypes.float0 or isinstance(x, jax.Array):
+        return x
+    return jnp.asarray(x)
+
+
+def _arrays(x: Any) -> list[Any]:
+    """The arrays in an argument, in a pytree or not."""
+    if is_array(x):
+        return [x]
+    return [array for _, part in parts(x) or () for array in _arrays(part)]
+
+
+# --- comparison ----------------------------------------------------------------------
+
+
+class Different(AssertionError):
+    """Two results differ."""
+
+
+def same(a: Any, b: Any, where: str = "result", *, plain: bool = False) -> None:
+    """Raise `Different` if two results are not the same in every respect.
+
+    With `plain`, `a` was not made by JIT.
+    """
+    if is_array(a) or is_array(b):
+        _same_arrays(a, b, where, plain)
+        return
+    if type(a) is not type(b):
+        raise Different(f"{where}: {type(a)} and {type(b)}")
+    parts_a, parts_b = parts(a), parts(b)
+    if parts_a is None or parts_b is None:
+        if show_static(a) != show_static(b):
+            raise Different(f"{where}: {show_static(a)} and {show_static(b)}")
+        return
+    if not plain and isinstance(a, eqx.Module) and vars(a).keys() != vars(b).keys():
+        raise Different(f"{where}: attributes {[*vars(a)]} and {[*vars(b)]}")
+    list_a, list_b = list(parts_a), list(parts_b)
+    names_a, names_b = ([name for name, _ in pairs] for pairs in (list_a, list_b))
+    if names_a != names_b:
+        raise Different(f"{where}: parts {names_a} and {names_b}")
+    for (name, part_a), (_, part_b) in zip(list_a, list_b, strict=True):
+        same(part_a, part_b, f"{where}.{name}", plain=plain)
+
+
+def _same_arrays(a: Any, b: Any, where: str, plain: bool) -> None:
+    if not is_array(a) or not is_array(b):
+        raise Different(f"{where}: {type(a)} and {type(b)}")
+    types = [
+        (x.shape, x.dtype, getattr(x, "weak_type", None), isinstance(x, jax.Array))
+        for x in (a, b)
+    ]
+    if plain and a.dtype == jax.dtypes.float0:
+        types = [x[:2] for x in types]  # NumPy's
+    if types[0] != types[1]:
+        raise Different(f"{where}: {types[0]} and {types[1]}")
+    if not plain and isinstance(a, jax.Array) and a.committed != b.committed:
+        raise Different(f"{where}: committed and not")
+    if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+        a, b = jax.random.key_data(a), jax.random.key_data(b)
+    if np.asarray(a).tobytes() != np.asarray(b).tobytes():
+        raise Different(f"{where}: {a} and {b}")
+
+
+def _same_outcomes(theirs: Outcome, ours: Outcome) -> None:
+    if theirs.error is not None:
+        expected = type(theirs.error)
+        if not isinstance(ours.error, expected | eqx.EquinoxRuntimeError):
+            raise Different(f"{theirs.error!r} and {ours.error or ours.out!r}")
+        return
+    if ours.error is not None:
+        raise Different(f"no error and {ours.error!r}") from ours.error
+    same(theirs.out, ours.out)
+    if theirs.deleted != ours.deleted:
+        raise Different(f"deleted: {theirs.deleted} and {ours.deleted}")
+
+
+# --- running -------------------------------------------------------------------------
+
+
+class _Equinox:
+    """`equinox.filter_jit`, kept from taking one static for another.
+
+    It compares statics by `==` alone, which is one of the listed differences. So there
+    is a copy of the function for each of the keys that it would take for the same.
+    """
+
+    def __init__(self, sequence: Sequence):
+        self.sequence = sequence
+        self.copies: list[Contender] = []
+        self.variants: dict[Any, list[Any]] = {}
+        self.store = Store()
+
+    def copy_for(self, key: Any, coarse: Any) -> Contender:
+        variants = self.variants.setdefault(coarse, [])
+        if key not in variants:
+            variants.append(key)
+        i = variants.index(key)
+        while i >= len(self.copies):
+            self.copies.append(Contender(self.sequence, eqx.filter_jit, "equinox"))
+        return self.copies[i]
+
+
+def _coarse(sequence: Sequence, call: Call, args: Any, kwargs: Any) -> Any:
+    """What Equinox compares: the statics by `==`, and the structure."""
+    store = Store()
+    if sequence.kind not in RAW:
+        bound = signature(PARAMETERS[sequence.parameters]).bind(*args, **kwargs)
+        args, kwargs = bound.args, bound.kwargs
+    data = None if call.data is None else store.fresh(call.data)
+    tree = (
+        data,
+        [store.fresh(x) for x in args],
+        {name: store.fresh(x) for name, x in kwargs.items()},
+    )
+    try:
+        leaves, treedef = jtu.tree_flatten(tree)
+        out = tuple([None if is_array(x) else x for x in leaves]), treedef
+        hash(out)
+    except (TypeError, ValueError):
+        return None  # refused by all
+    return out
+
+
+def run(sequence: Sequence, tally: Tally) -> None:
+    """Run a sequence. Raises `Different` for whatever should not be."""
+    forget_module_classes()
+    plain = Contender(sequence, not_jitted, "plain")
+    equinox = _Equinox(sequence)
+    ours = [
+        Contender(sequence, eqx_fastjit.filter_jit, route)
+        for route in ("cpp", "portable")
+    ]
+    traced: set[Any] = set()
+    met: set[Any] = set()
+    parameters = PARAMETERS[sequence.parameters]
+    tally["sequences"] += 1
+    for feature in ("kind", "parameters", "behaviour", "donate", "eager"):
+        tally[f"{feature}: {getattr(sequence, feature)}"] += 1
+    shared = [Store(as_traced=True), *[Store()] * 3]
+    for number, step in enumerate(sequence.steps):
+        if number == sequence.clear_before:
+            eqx.clear_caches()
+            jax.clear_caches()
+            for contender in ours:
+                with contender.context():
+                    _dispatch.clear_all_programs()
+            traced.clear()
+            met.clear()
+            tally["clearings"] += 1
+        call = sequence.calls[step.call % len(sequence.calls)]
+        args, kwargs = _spell(parameters, call, step.by_position)
+        key = _key(sequence, call, args, kwargs)
+        source = step.source if sequence.donate == "none" else "fresh"
+        outcomes = []
+        coarse = _coarse(sequence, call, args, kwargs)
+        contenders = [plain, equinox.copy_for(key, coarse), *ours]
+        # Of objects changed in place all contenders have their own.
+        stores = [plain.store, equinox.store, *[c.store for c in ours]]
+        if source != "changed":
+            stores = shared
+        for contender, store in zip(contenders, stores, strict=True):
+            outcomes.append(contender.call(call.data, args, kwargs, source, store))
+        tally["calls"] += 1
+        tally[f"source: {source}"] += 1
+        where = f"step {number} ({step})"
+        try:
+            _check_step(outcomes, key, traced, met, tally)
+        except Different as e:
+            raise Different(f"{where}: {e}") from e
+
+
+def _check_step(
+    outcomes: list[Outcome], key: Any, traced: set[Any], met: set[Any], tally: Tally
+) -> None:
+    """Compare what became of one call.
+
+    `traced` are the keys that were traced, `met` those of calls that failed.
+    """
+    plain, theirs, *ours = outcomes
+    if theirs.error is None:
+        if plain.error is not None:
+            raise Different(f"the plain function: {plain.error!r}")
+        same(plain.out, theirs.out, "plain and Equinox", plain=True)
+        for outcome, route in zip(ours, ("cpp", "portable"), strict=True):
+            try:
+                _same_outcomes(theirs, outcome)
+                same(plain.out, outcome.out, "plain and ours", plain=True)
+                if outcome.warned and not theirs.warned:
+                    raise Different("a warning of donated buffers")
+                if outcome.traces != (key not in traced):
+                    raise Different(
+                        f"{outcome.traces} traces, and it "
+                        f"{'was' if key in traced else 'was not'} traced before"
+                    )
+            except Different as e:
+                raise Different(f"Equinox and {route}: {e}") from e
+        tally["traces"] += key not in traced
+        traced.add(key)
+        tally["deleted buffers"] += sum(theirs.deleted)
+        return
+    tally["errors"] += 1
+    tally[f"error: {type(theirs.error).__name__}"] += 1
+    for outcome, route in zip(ours, ("cpp", "portable"), strict=True):
+        try:
+            _same_outcomes(theirs, outcome)
+            # Ours may share a trace with an earlier call, that Equinox does not.
+            if outcome.traces != theirs.traces and (outcome.traces or key not in met):
+                raise Different(
+                    f"{theirs.traces} traces and {outcome.traces} in a failing call"
+                )
+        except Different as e:
+            raise Different(f"Equinox and {route}: {e}") from e
+    met.add(key)
+
+
+def keep_programs(folder: str | None) -> None:
+    """Have JAX keep compiled programs in a folder, or no longer.
+
+    Nearly all programs of a run are alike, and a compilation takes 50 ms.
+    """
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0 if folder else 1)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1 if folder else 0)
+    compilation_cache.reset_cache()

@@ -1,0 +1,42 @@
+"""Cases for the tests of the benchmark's session; workers import them by name."""
+
+import os
+
+import jax.numpy as jnp
+
+from eqx_fastjit.bench import Case
+
+
+def _returning(value):
+    return lambda: jnp.full(3, value)
+
+
+def differing():
+    return {"jit": lambda: _returning(1.0), "ours": lambda: _returning(2.0)}
+
+
+def agreeing():
+    return {"jit": lambda: _returning(1.0), "ours": lambda: _returning(1.0)}
+
+
+def failing():
+    def fail():
+        raise ValueError("planted\nin two lines")
+
+    return {"jit": lambda: _returning(1.0), "ours": fail}
+
+
+def dying():
+    return {"jit": lambda: _returning(1.0), "ours": lambda: os._exit(3)}
+
+
+def planted(makers, **options):
+    """A case that is not in the list."""
+    return Case(
+        name=makers.__name__,
+        group="planted",
+        title="",
+        contenders=("jit", "ours"),
+        makers=makers,
+        **options,
+    )

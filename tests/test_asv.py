@@ -1,0 +1,272 @@
+"""The asv suite, each benchmark once, and its website from runs of real commits."""
+
+import ast
+import itertools
+import math
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks import website
+from eqx_fastjit import bench
+
+
+TREE = Path(__file__).parent.parent
+CHART = "calls.Calls.time_dispatch"
+LINES = ("ours", "jax.jit", "eqx.filter_jit")
+
+# Of each benchmark, the parameters that are run. Whoever adds a benchmark adds it here.
+ONCE = (
+    rf"^{CHART}\('({'|'.join(LINES)})', 'identity', 'cpu'\)",
+    rf"^{CHART}\('ours', 'identity', 'gpu'\)",
+    r"^calls.Calls.time_blocked\('aot', 'identity', 'cpu'\)",
+    r"^calls.Widths.time_\w+\('ours', 8, 'cpu'\)",
+    r"^calls.Layers.time_\w+\('flat', 1, 'cpu'\)",
+    r"^calls.Batches.time_\w+\('ours', 4, 'cpu'\)",
+    r"^calls.Strategies.time_\w+\('ours', 'named_in_loop', 'cpu'\)",
+    r"^first_calls.FirstCall.track_\w+\('ours', 'total', 'cpu'\)",
+    r"^first_calls.Loops.track_\w+\('jax.jit', 'scan', 10, 'cpu'\)",
+    r"^processes.Memory.peakmem_\w+\('ours', 'identity', 'cpu'\)",
+    r"^processes.Import.timeraw_\w+\('eqx_fastjit after equinox'\)",
+    r"^processes.ImportAlone",
+    r"^ratios.Ratios.track_dispatch\('jax.jit', 'identity', 'cpu'\)",
+    r"^ratios.Ratios.track_blocked\('eqx.filter_jit', 'static_arguments', 'cpu'\)",
+)
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
+
+
+@pytest.fixture(autouse=True)
+def once(route):
+    if route != "cpp":
+        pytest.skip("the same on both routes")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Where asv's results and pages are: this checkout's, and those of two commits."""
+    if not (TREE / ".git").exists():
+        pytest.skip("needs git's history")
+    output = tmp_path_factory.mktemp("asv")
+    with pytest.MonkeyPatch.context() as patch:
+        # asv keeps what it knows of the machine in the user's home.
+        gitconfig = Path.home() / ".gitconfig"
+        patch.setenv("HOME", str(output))
+        if gitconfig.exists():
+            patch.setenv("GIT_CONFIG_GLOBAL", str(gitconfig))
+        # JAX loads twice as fast from compiled files.
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("PYTHONPYCACHEPREFIX", str(output / "bytecode"))
+        config = website.write_config(output)
+        website.asv(config, "machine", "--yes")
+        website.asv(config, "check", "--python=same")
+        once = [f"--bench={regex}" for regex in ONCE]
+        head = website.last_commits(3)[-1]
+        website.asv(config, *website.RUN, f"--set-commit-hash={head}", "--quick", *once)
+        for commit in website.last_commits(3)[:-1]:
+            website.run_commit(config, commit, "--quick", once[0])
+        website.asv(config, "publish")
+        if shutil.which("npm"):
+            website.vendor(output / "html")
+    return output
+
+
+def _benchmarks(site):
+    """Of each benchmark, what asv knows, and its parameters as Python has them."""
+    from asv.util import load_json
+
+    found = load_json(str(site / "results" / "benchmarks.json"), api_version=2)
+    for benchmark in found.values():
+        params = [[ast.literal_eval(p) for p in ps] for ps in benchmark["params"]]
+        yield benchmark, params
+
+
+def _results(site, commit):
+    """Of each benchmark and its parameters, what asv has measured: None if it failed,
+    NaN if it was skipped."""
+    from asv.results import iter_results
+
+    (results,) = [
+        r for r in iter_results(str(site / "results")) if r.commit_hash == commit
+    ]
+    for benchmark, params in _benchmarks(site):
+        name = benchmark["name"]
+        if name in results.get_all_result_keys():
+            values = results.get_result_value(name, benchmark["params"])
+            yield name, dict(zip(itertools.product(*params), values, strict=True))
+
+
+def test_every_benchmark_runs(site):
+    ran = dict(_results(site, website.last_commits(1)[0]))
+    for benchmark, _ in _benchmarks(site):
+        name = benchmark["name"]
+        assert name in ran, f"{name} is not in ONCE"
+        values = ran[name].values()
+        assert None not in values, f"{name} failed"
+        assert any(value > 0 for value in values), f"{name} has not run"
+
+
+def test_an_absent_device_is_skipped(site):
+    import jax
+
+    if jax.default_backend() == "gpu":
+        pytest.skip("there is a GPU")
+    values = dict(_results(site, website.last_commits(1)[0]))[CHART]
+    assert math.isnan(values["ours", "identity", "gpu"])
+    assert values["ours", "identity", "cpu"] > 0
+
+
+def test_kinds_and_parameters(site):
+    kinds = {benchmark["type"] for benchmark, _ in _benchmarks(site)}
+    assert kinds == {"time", "track", "peakmemory"}
+    names = [benchmark["name"].split(".")[-1] for benchmark, _ in _benchmarks(site)]
+    assert any(name.startswith("timeraw_") for name in names)
+    used = {
+        name for benchmark, _ in _benchmarks(site) for name in benchmark["param_names"]
+    }
+    assert used >= {"case", "contender", "device", "width", "batch"}
+
+
+def test_all_cases_and_contenders_are_those_of_the_command(site):
+    cases = set(bench.case_names())
+    for benchmark, params in _benchmarks(site):
+        values = dict(zip(benchmark["param_names"], params, strict=True))
+        assert cases >= set(values.get("case", ()))
+        assert cases >= {f"mlp_{width}" for width in values.get("width", ())}
+        assert cases >= {f"batch_{batch}" for batch in values.get("batch", ())}
+        assert cases >= {
+            f"{kind}_{steps}"
+            for kind in values.get("kind", ())
+            for steps in values.get("steps", ())
+        }
+
+
+def test_commits_without_what_a_case_needs_are_skipped(tmp_path):
+    """The suite is imported beside a package that has next to nothing."""
+    (tmp_path / "eqx_fastjit").mkdir()
+    (tmp_path / "eqx_fastjit" / "__init__.py").write_text("")
+    code = (
+        "import importlib, pkgutil, benchmarks\n"
+        "for module in pkgutil.iter_modules(benchmarks.__path__, 'benchmarks.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "from benchmarks import calls, first_calls, processes, ratios\n"
+        "for benchmark, params in [\n"
+        "    (calls.Calls, ('ours', 'identity', 'cpu')),\n"
+        "    (first_calls.Loops, ('ours', 'scan', 10, 'cpu')),\n"
+        "    (processes.Memory, ('ours', 'identity', 'cpu')),\n"
+        "    (ratios.Ratios, ('jax.jit', 'identity', 'cpu')),\n"
+        "]:\n"
+        "    try:\n"
+        "        benchmark().setup(*params)\n"
+        "    except NotImplementedError as skipped:\n"
+        "        print(benchmark.__name__, skipped)\n"
+    )
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{TREE}"}
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    skipped = run.stdout.splitlines()
+    assert [line.split()[0] for line in skipped] == [
+        "Calls",
+        "Loops",
+        "Memory",
+        "Ratios",
+    ]
+    assert all("filter_jit" in line for line in skipped)
+
+
+@contextmanager
+def _preview(site):
+    """The address where `asv preview` serves the pages."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = str(site / "asv.conf.json")
+    command = [sys.executable, "-m", "asv", "--config", config]
+    server = subprocess.Popen(
+        [*command, "preview", f"--port={port}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        for line in server.stdout:
+            if "Serving at" in line:
+                break
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        server.terminate()
+        server.communicate()
+
+
+def test_preview_serves_the_pages(site):
+    with _preview(site) as address, urllib.request.urlopen(address) as page:
+        assert b"airspeed velocity" in page.read()
+
+
+_DRAWN = """
+() => {
+    const plot = $('#main-graph').data('plot');
+    const canvas = plot.getCanvas();
+    const {data} = canvas.getContext('2d')
+        .getImageData(0, 0, canvas.width, canvas.height);
+    const pixels = {};
+    for (let i = 0; i < data.length; i += 4) {
+        if (data[i + 3] === 255) {
+            const color = `rgb(${data[i]},${data[i + 1]},${data[i + 2]})`;
+            pixels[color] = (pixels[color] || 0) + 1;
+        }
+    }
+    return plot.getData().map(line => ({
+        label: line.label,
+        points: line.data.filter(point => point[1] > 0).length,
+        pixels: pixels[$.color.parse(line.color).toString()] || 0,
+    }));
+}
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+@pytest.mark.skipif(not shutil.which("npm"), reason="no npm to fetch asv's libraries")
+def test_chart_of_ours_against_jax_jit_and_eqx_filter_jit(site):
+    from playwright.sync_api import sync_playwright
+
+    with _preview(site) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=[
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+            ],
+        )
+        page = browser.new_page()
+        page.goto(f"{address}#{CHART}")
+        page.wait_for_function("window.$ && $('#main-graph').data('plot')")
+        lines = page.evaluate(_DRAWN)
+        legend = page.locator("#main-graph .legend").inner_text()
+        browser.close()
+    commits = len(website.last_commits(3))
+    for contender in LINES:
+        assert contender in legend
+        (line,) = [line for line in lines if f"contender-{contender};" in line["label"]]
+        assert line["points"] == commits
+    # Not of each: one line may hide another.
+    assert sum(line["pixels"] for line in lines) > 30

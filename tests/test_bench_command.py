@@ -1,0 +1,180 @@
+"""The command, with real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from eqx_fastjit import cli
+from eqx_fastjit.bench import _session, case_info, load
+from tests import planted_cases
+
+
+@pytest.fixture(autouse=True)
+def once(route):
+    if route != "cpp":
+        pytest.skip("the same on both routes")
+
+
+def test_everything_is_written(tmp_path, capsys):
+    argv = ["bench", "--cases", "identity,method", "--rounds", "2", "--device", "cpu"]
+    argv += ["--contenders", "jit,eqx,ours", "--json", str(tmp_path / "a.json")]
+    argv += ["--html", str(tmp_path / "a.html"), "--plot", str(tmp_path / "plots")]
+    assert cli.main(argv) == 0
+    out = capsys.readouterr().out
+    for text in ("identity", "method", "Dispatch only", "Blocked", "jaxlib"):
+        assert text in out
+    assert "No figure 'width'" in out
+    results = load(tmp_path / "a.json")
+    assert [e["name"] for e in results["cases"]] == ["identity", "method"]
+    for entry in results["cases"]:
+        assert entry["device"] == "cpu"
+        for mode in ("dispatch", "blocked"):
+            assert set(entry["times"][mode]) == {"jit", "eqx", "ours"}
+            assert all(len(v) == 2 for v in entry["times"][mode].values())
+    assert "--contenders jit,eqx,ours" in results["command"]
+    assert results["interrupted"] is False and results["problems"] == []
+    assert "<table>" in (tmp_path / "a.html").read_text()
+    plots = sorted(p.name for p in (tmp_path / "plots").iterdir())
+    assert plots == ["ratios.png", "ratios.svg"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--cases", "nonsense"], "no case 'nonsense'; there are: identity"),
+        (["--cases", ","], "--cases: expected at least one name"),
+        (["--contenders", "nonsense"], "no contender 'nonsense'; there are: eager"),
+        (["--cases", "method", "--contenders", "flat"], "has the contender 'flat'"),
+        (["--rounds", "0"], "--rounds 0: expected at least 1"),
+        (["--json", "{tmp}/no/a.json"], "--json: cannot write"),
+        (["--html", "{tmp}"], "--html: cannot write"),
+        (["--plot", "{tmp}/file/plots"], "--plot: cannot write to"),
+        (["--compare", "{tmp}/a", "{tmp}/b"], "cannot read"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_timed(
+    argv, message, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(_session, "run_case", None)
+    monkeypatch.setattr(_session, "describe_device", None)
+    (tmp_path / "file").write_text("")
+    assert cli.main(["bench", *[a.format(tmp=tmp_path) for a in argv]]) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("device", ["gpu", "all"])
+def test_absent_gpu(device, capsys, monkeypatch):
+    seen = {"device": "cpu", "device_kind": "cpu", "route": "cpp"}
+    monkeypatch.setattr(_session, "describe_device", lambda device: seen)
+    argv = ["bench", "--cases", "identity", "--contenders", "jit", "--rounds", "1"]
+    code = cli.main([*argv, "--device", device])
+    if device == "gpu":
+        assert code == 2
+        assert "JAX sees no GPU here" in capsys.readouterr().err
+    else:
+        assert code == 0
+        assert "on the CPU alone" in capsys.readouterr().out
+
+
+def test_no_file_is_left_by_the_check(tmp_path):
+    from eqx_fastjit.cli._bench import _check_file
+
+    _check_file(str(tmp_path / "a"), "--json")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "b").write_text("kept")
+    _check_file(str(tmp_path / "b"), "--json")
+    assert (tmp_path / "b").read_text() == "kept"
+
+
+def test_cases_by_group():
+    from eqx_fastjit.cli._bench import _chosen_cases
+
+    assert _chosen_cases("strategies,identity,identity") == [
+        *[f"strategy_{name}" for name in ("whole", "part", "both", "none")],
+        "identity",
+    ]
+    assert len(_chosen_cases("table")) == 9
+    assert set(_chosen_cases("table")) < set(_chosen_cases("all"))
+
+
+def test_list(capsys):
+    assert cli.main(["bench", "--list"]) == 0
+    assert "strategy_whole" in capsys.readouterr().out
+
+
+def _run(case, rounds=1, proved=None):
+    times = {}
+    proved = {} if proved is None else proved
+    _session.run_case(
+        case, case.contenders, "cpu", rounds, times, proved, lambda n: None
+    )
+    return times
+
+
+@pytest.mark.parametrize(
+    ("makers", "message"),
+    [
+        (planted_cases.differing, "ours computes something else than jit"),
+        (planted_cases.failing, "ours: ValueError: planted$"),
+        (planted_cases.dying, "ours: its process ended with code 3"),
+    ],
+)
+def test_a_contender_that_is_wrong_is_refused(makers, message):
+    with pytest.raises(_session.Refused, match=message):
+        _run(planted_cases.planted(makers))
+
+
+def test_cases_that_compute_the_same_are_held_to_it():
+    proved = {}
+    times = _run(planted_cases.planted(planted_cases.agreeing, computes="x"), 2, proved)
+    assert {m: {c: len(v) for c, v in by.items()} for m, by in times.items()} == {
+        mode: {"jit": 2, "ours": 2} for mode in ("dispatch", "blocked")
+    }
+    other = planted_cases.planted(planted_cases.differing, computes="x")
+    with pytest.raises(_session.Refused, match="ours computes something else than jit"):
+        _run(other, proved=proved)
+
+
+def test_virtual_devices_in_a_process_of_their_own():
+    case = case_info("sharded")
+    times = {}
+    _session.run_case(case, ("ours",), "cpu", 1, times, {}, lambda n: None)
+    assert times["blocked"]["ours"][0] > 0
+
+
+def test_import_time_is_of_fresh_processes():
+    times = {}
+    case = case_info("import_time")
+    _session.run_case(case, ("jit",), "cpu", 1, times, {}, lambda n: None)
+    assert times["import"]["jit"][0] > 0
+
+
+def test_interrupted(tmp_path):
+    """Ctrl-C keeps what was measured: `selu` has few rounds, `identity` no end."""
+    out = tmp_path / "a.json"
+    argv = ["--cases", "selu,identity", "--contenders", "ours,jit"]
+    argv += ["--rounds", "1000000", "--device", "cpu", "--json", str(out)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "eqx_fastjit.cli", "bench", *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C reaches a group of processes as a whole
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("Timing identity"):
+            break
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
+    assert stderr == ""
+    results = load(out)
+    assert results["interrupted"] is True
+    first = results["cases"][0]
+    assert first["name"] == "selu" and len(first["times"]["blocked"]["ours"]) == 10
+    assert "Interrupted" in stdout and "selu" in stdout

@@ -1,0 +1,236 @@
+"""What is made of results: files, tables, figures, the page, comparisons."""
+
+import copy
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from benchmarks import render as render_command
+from eqx_fastjit import cli
+from eqx_fastjit.bench import _grids, _results, BadResults, load, markdown
+
+
+@pytest.fixture(autouse=True)
+def once(route):
+    if route != "cpp":
+        pytest.skip("the same on both routes")
+
+
+def _entry(name, group="mlp", mode_times=None, **size):
+    times = {"jit": [10.0, 11.0, 12.0], "ours": [5.0, 5.5, 6.0]}
+    return {
+        "name": name,
+        "group": group,
+        "title": 'a title with <b>tags</b> & "quotes"',
+        "size": size,
+        "device": "cpu",
+        "device_kind": "cpu",
+        "unit": "us",
+        "times": mode_times or {"dispatch": times, "blocked": dict(times)},
+    }
+
+
+@pytest.fixture
+def results():
+    out = _results.new_results("eqx-fastjit bench --cases '<i>'", "cpp")
+    out["problems"] = ["case: <script>alert(1)</script>"]
+    out["cases"] = [
+        _entry("mlp_8", width=8, layers=3, nodes=13),
+        _entry("mlp_16", width=16, layers=3, nodes=13),
+        _entry("mlp_8_16_layers", width=8, layers=16, nodes=52),
+        _entry("batch_4", group="batch", batch=4),
+        _entry("loop_10", group="loops", mode_times={"trace": {"ours": [1.5, 2.5]}}),
+    ]
+    return out
+
+
+@pytest.fixture
+def file(results, tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text(_results.dumps(results))
+    return path
+
+
+def test_results_are_read_as_they_were_written(results, file):
+    assert load(file) == results
+    for key in ("machine", "versions", "date", "command", "route"):
+        assert results[key]
+    assert results["versions"]["jax"] and results["versions"]["eqx_fastjit"]
+    assert results["machine"]["cores"] >= 1
+    # One line for all rounds of a contender.
+    assert '"jit": [10.0, 11.0, 12.0]' in file.read_text()
+
+
+def test_figures_are_of_paired_rounds():
+    entry = _entry("a", mode_times={"blocked": {"ours": [1, 4, 9], "jit": [2, 4, 3]}})
+    assert _results.ratio(entry, "blocked", "jit") == (0.75, 1.0, 2.0)
+    assert _results.indistinct(_results.ratio(entry, "blocked", "jit"))
+    assert _results.ratio(entry, "blocked", "eqx") is None
+    assert _results.ratio(entry, "dispatch", "jit") is None
+    assert _results.spread([7.0]) == (7.0, 7.0, 7.0)
+
+
+def test_half_a_round_is_left_out():
+    entry = _entry("a", mode_times={"blocked": {"ours": [1.0, 2.0], "jit": [3.0]}})
+    assert _results.even(entry)["times"] == {"blocked": {"ours": [1.0], "jit": [3.0]}}
+    assert _results.even(entry | {"times": {}})["times"] == {}
+
+
+def test_noise_is_told(results):
+    assert _grids.noise(results) == []
+    results["cases"][0]["times"]["blocked"] = {"ours": [1.0, 3.0], "jit": [2.0, 2.0]}
+    (line,) = _grids.noise(results)
+    assert "cpu, blocked" in line and "mlp_8: ours and jit" in line
+
+
+def test_samples_share_the_fixed_cost(results):
+    (grid,) = [g for g in _grids.grids(results) if "a sample" in g.title]
+    assert [[c.text for c in row] for row in grid.rows] == [["batch_4", "2.75", "1.38"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: r.pop("schema"), "it has no 'schema'"),
+        (lambda r: r.update(schema=99), "has schema 99; this version reads 1"),
+        (lambda r: r.pop("machine"), "not a whole results file: KeyError: 'machine'"),
+        (lambda r: r["cases"][0].update(name=3), "name is 3"),
+        (
+            lambda r: r["cases"][0]["times"]["blocked"].update(jit=[1.0]),
+            "mlp_8, blocked: unequal numbers of rounds",
+        ),
+        (
+            lambda r: r["cases"][4]["times"]["trace"].update(ours=["a", "b"]),
+            "expected numbers",
+        ),
+    ],
+)
+def test_broken_results(change, message, results, file, capsys):
+    change(results)
+    file.write_text(json.dumps(results))
+    with pytest.raises(BadResults, match=message):
+        load(file)
+    assert cli.main(["bench", "--compare", str(file), str(file)]) == 2
+    err = capsys.readouterr().err
+    assert message in err and str(file) in err and err.count("\n") == 1
+
+
+def test_not_json(tmp_path, capsys):
+    broken = tmp_path / "a.json"
+    broken.write_text("{")
+    for path, message in ((broken, "is not JSON"), (tmp_path / "b", "cannot read")):
+        assert cli.main(["bench", "--compare", str(path), str(path)]) == 2
+        assert message in capsys.readouterr().err
+    broken.write_bytes(b"\xff\xfe\x00")
+    assert cli.main(["bench", "--compare", str(broken), str(broken)]) == 2
+
+
+def test_compare(results, file, tmp_path, capsys):
+    slower = copy.deepcopy(results)
+    times = slower["cases"][0]["times"]["dispatch"]
+    times["ours"] = [2 * t for t in times["ours"]]
+    after = tmp_path / "after.json"
+    after.write_text(_results.dumps(slower))
+    command = ["bench", "--compare", str(file), str(after)]
+    assert cli.main(command) == 0
+    assert "+100.0%" in capsys.readouterr().out
+    assert cli.main([*command, "--fail-above", "101"]) == 0
+    capsys.readouterr()
+    assert cli.main([*command, "--fail-above", "5"]) == 1
+    out = capsys.readouterr().out
+    assert "mlp_8 (cpu), dispatch, ours: +100.0% is above 5%" in out
+    assert out.count("is above") == 1
+    # Quicker is no failure.
+    backwards = ["bench", "--compare", str(after), str(file), "--fail-above", "5"]
+    assert cli.main(backwards) == 0
+    slower["cases"] = []
+    after.write_text(_results.dumps(slower))
+    assert cli.main(command) == 2
+    assert "no case and contender in common" in capsys.readouterr().err
+    assert cli.main(["bench", "--fail-above", "5"]) == 2
+
+
+def test_figures_exist(results):
+    from eqx_fastjit.bench import _plots
+
+    drawn = _plots.render(results, "png")
+    assert set(drawn) == set(_plots.FIGURES) == {"width", "ratios", "nodes"}
+    for content in drawn.values():
+        assert len(content) > 10_000
+        assert content.startswith(b"\x89PNG")
+    results["cases"] = results["cases"][-1:]
+    assert _plots.render(results, "png") == {}
+
+
+class _Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.urls = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.urls += [v for k, v in attrs if k in ("src", "href", "srcset")]
+
+
+def test_page_is_escaped_and_needs_no_network(results):
+    from eqx_fastjit.bench._page import page
+
+    text = page(results)
+    parsed = _Page()
+    parsed.feed(text)
+    assert "script" not in parsed.tags and "i" not in parsed.tags
+    assert "&lt;script&gt;alert(1)" in text and "&lt;b&gt;tags" in text
+    assert parsed.tags.count("img") == 3 and parsed.tags.count("table") == 4
+    assert all(url.startswith("data:") for url in parsed.urls)
+    assert "prefers-color-scheme: dark" in text
+    assert not re.search(r"https?://", text)
+
+
+def test_markdown(results):
+    text = markdown(results)
+    assert "| case | jit | ours | ours/jit |\n| --- | ---: | ---: | ---: |" in text
+    assert "| mlp\\_8 | 11.0 ±5% | 5.50 ±5% | **0.50** |" in text
+    assert "Made by" in text and results["date"][:10] in text
+    assert "jaxlib" in text
+
+
+def _checkout(tmp_path, readme, results):
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    (tmp_path / "benchmarks" / "results" / "a.json").write_text(_results.dumps(results))
+    (tmp_path / "docs" / "sub").mkdir(parents=True)
+    (tmp_path / "docs" / "sub" / "page.md").write_text("nothing\n")
+    (tmp_path / "README.md").write_text(readme)
+    return ["--root", str(tmp_path)]
+
+
+def test_render_fills_blocks(results, tmp_path, capsys):
+    readme = "x\n<!-- bench:a -->\nstale\n<!-- /bench:a -->\ny\n"
+    root = _checkout(tmp_path, readme, results)
+    assert render_command.main([*root, "--check"]) == 1
+    assert "README.md" in capsys.readouterr().out
+    assert (tmp_path / "README.md").read_text() == readme
+    assert render_command.main(root) == 0
+    new = (tmp_path / "README.md").read_text()
+    assert markdown(results) in new and "stale" not in new
+    assert new.startswith("x\n<!-- bench:a -->\n") and new.endswith("-->\ny\n")
+    assert render_command.main([*root, "--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("readme", "message"),
+    [
+        ("<!-- bench:b -->\n<!-- /bench:b -->\n", "cannot read"),
+        ("<!-- bench:a -->\n", "has no partner"),
+        ("<!-- bench:a -->\n<!-- /bench:b -->\n", "is followed by"),
+    ],
+)
+def test_render_refuses(readme, message, results, tmp_path, capsys):
+    root = _checkout(tmp_path, readme, results)
+    assert render_command.main(root) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_tables_in_this_checkout_are_those_of_the_results():
+    assert render_command.main(["--check"]) == 0

@@ -1,0 +1,299 @@
+"""The documentation: its code runs and prints what it says, its commands exist.
+
+In README.md and docs/**/*.md, the blocks of a page that are marked `python` run one
+after the other in one fresh process, with warnings as errors. A `text` block right
+after one is what it prints; `...` there stands for anything. Of `sh` blocks the
+commands and their options have to exist. `<!-- not run: REASON -->` above a block
+leaves it out.
+"""
+
+import doctest
+import functools
+import http.server
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+from eqx_fastjit import cli
+from eqx_fastjit.doctor._report import KINDS
+from scripts import generate_docs
+
+
+_ROOT = Path(__file__).parent.parent
+_PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *sorted(str(p.relative_to(_ROOT)) for p in (_ROOT / "docs").rglob("*.md")),
+]
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<body>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+_NOT_RUN = re.compile(r"<!-- not run: \S[^>]* -->\s*\Z")
+_ELLIPSIS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@pytest.fixture(autouse=True)
+def once(route):
+    if route != "cpp":
+        pytest.skip("the same on both routes")
+
+
+class _Block(NamedTuple):
+    language: str
+    source: str
+    # Of its first line of code.
+    line: int
+    # Whether only blank lines are between it and the block before.
+    follows: bool
+
+
+def _blocks(page: str) -> list[_Block]:
+    text = (_ROOT / page).read_text(encoding="utf-8")
+    out, end = [], 0
+    for match in _FENCE.finditer(text):
+        before = text[end : match.start()]
+        end = match.end()
+        if _NOT_RUN.search(before):
+            continue
+        indent = match["indent"]
+        lines = [line.removeprefix(indent) for line in match["body"].splitlines()]
+        line = text.count("\n", 0, match.start("body")) + 1
+        source = "\n".join(lines) + "\n"
+        out.append(_Block(match["language"], source, line, not before.strip()))
+    return out
+
+
+# Runs the blocks on stdin, `[[line, source], ...]`, as one `__main__`, and prints what
+# each printed, as JSON. Lines are counted as in the page, for tracebacks and `explain`.
+_RUNNER = """
+import contextlib, io, json, linecache, sys, types
+page, blocks = sys.argv[1], json.load(sys.stdin)
+lines = open(page, encoding="utf-8").read().splitlines(keepends=True)
+linecache.cache[page] = (sum(map(len, lines)), None, lines, page)
+runner, main = sys.modules["__main__"], types.ModuleType("__main__")
+main.__file__ = page
+sys.modules["__main__"] = main
+printed = []
+for line, source in blocks:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile("\\n" * (line - 1) + source, page, "exec"), main.__dict__)
+    printed.append(out.getvalue())
+json.dump(printed, sys.stdout)
+"""
+
+
+def _run(page: str, blocks: list[_Block], folder: Path) -> list[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("EQX_")}
+    environment["PYTHONPATH"] = str(_ROOT)
+    shutil.copytree(_ROOT / "docs", folder / "docs")
+    shutil.copy(_ROOT / "README.md", folder)
+    out = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _RUNNER, page],
+        input=json.dumps([[b.line, b.source] for b in blocks]),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert out.returncode == 0, out.stderr
+    return json.loads(out.stdout)
+
+
+def _with_python() -> list[str]:
+    return [p for p in _PAGES if any(b.language == "python" for b in _blocks(p))]
+
+
+@pytest.mark.parametrize("page", _with_python())
+def test_code_runs_and_prints_what_the_page_says(page, tmp_path):
+    blocks = _blocks(page)
+    code = [b for b in blocks if b.language == "python"]
+    printed = dict(zip(code, _run(page, code, tmp_path), strict=True))
+    checker, wrong = doctest.OutputChecker(), []
+    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+        if block not in printed:
+            continue
+        shown = after is not None and after.language == "text" and after.follows
+        wanted, got = after.source if shown else "", printed[block]
+        if not checker.check_output(wanted, got, _ELLIPSIS):
+            wrong.append(f"{page}:{block.line} prints\n{got}\nnot\n{wanted}")
+    assert not wrong, "\n\n".join(wrong)
+
+
+def _commands(page: str) -> list[list[str]]:
+    out = []
+    for block in _blocks(page):
+        if block.language == "sh":
+            for line in block.source.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                while "&&" in words:
+                    out.append(words[: words.index("&&")])
+                    words = words[words.index("&&") + 1 :]
+                out.append(words)
+    return [words for words in out if words]
+
+
+def _options_of(capsys: pytest.CaptureFixture[str], *command: str) -> set[str]:
+    """The options of one of our commands, which has to exist."""
+    with pytest.raises(SystemExit) as info:
+        cli.main([*command, "--help"])
+    assert info.value.code == 0, f"no command eqx-fastjit {' '.join(command)}"
+    return set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+
+
+def _check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    while re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words = words[1:]
+    name, rest = words[0], words[1:]
+    if name == "eqx-fastjit":
+        subcommand = [w for w in rest[:1] if not w.startswith("-")]
+        known = _options_of(capsys, *subcommand)
+        programs = [i for i, w in enumerate(rest) if w.endswith(".py")]
+        ours = rest[: programs[0]] if programs else rest
+        assert {w.partition("=")[0] for w in ours if w.startswith("--")} <= known
+    elif name == "python" and rest[0] == "-m":
+        assert importlib.util.find_spec(rest[1]) is not None, f"no module {rest[1]}"
+    elif name == "python":
+        assert (_ROOT / rest[0]).exists(), f"no script {rest[0]}"
+    elif name not in ("git", "cd", "source"):
+        assert shutil.which(name) or (_ROOT / name).exists(), f"no command {name}"
+
+
+def _with_commands() -> list[str]:
+    return [p for p in _PAGES if _commands(p)]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("pre_commit") is None, reason="needs the extra dev"
+)
+@pytest.mark.parametrize("page", _with_commands())
+def test_commands_exist(page, capsys):
+    for words in _commands(page):
+        _check_command(words, capsys)
+
+
+def test_little_is_left_out():
+    texts = {page: (_ROOT / page).read_text(encoding="utf-8") for page in _PAGES}
+    left_out = {page: text.count("<!-- not run:") for page, text in texts.items()}
+    assert sum(left_out.values()) <= 3, left_out
+
+
+def test_findings_show_the_scripts_that_the_tests_run():
+    text = (_ROOT / "docs" / "why-slow.md").read_text(encoding="utf-8")
+    for kind in KINDS:
+        assert f"\n## {kind}\n" in text, f"no section on {kind}"
+        faulty, clean = generate_docs.planted(kind)
+        if (_ROOT / faulty).exists():
+            assert generate_docs.shown_source(faulty) in text
+            assert generate_docs.shown_source(clean) in text
+            assert re.search(rf"^{kind} \(\w+\)  {faulty}:\d+", text, re.MULTILINE)
+
+
+def test_generated_parts_are_those_of_today():
+    # What takes long to make is looked at above; of the reports, one is made anew.
+    patterns = ["figure-*", "help", "reliability-*", "finding-static-churn"]
+    for page in generate_docs.pages():
+        assert generate_docs.generated(page, patterns)[1] == [], (
+            f"{page.name}: run python scripts/generate_docs.py"
+        )
+
+
+def test_every_public_function_is_in_the_reference():
+    import eqx_fastjit
+    from eqx_fastjit import insight
+
+    for package in (eqx_fastjit, insight):
+        page = _ROOT / "docs" / "api" / f"{package.__name__.rpartition('.')[2]}.md"
+        text = page.read_text(encoding="utf-8")
+        names = getattr(package, "__all__", [n for n in dir(insight) if n[0] != "_"])
+        for name in names:
+            if not isinstance(getattr(package, name), ModuleType):
+                assert re.search(rf"[.`]{name}\b", text), f"{page.name} lacks {name}"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    folder = tmp_path_factory.mktemp("site")
+    out = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(folder)],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert out.returncode == 0, out.stdout + out.stderr
+    return folder
+
+
+def test_site_loads_nothing_from_elsewhere(site):
+    for page in ("index.html", "why-slow/index.html", "api/insight/index.html"):
+        html = (site / page).read_text(encoding="utf-8")
+        tags = re.findall(r"<(?:script|link|img)[^>]+>", html)
+        assert [
+            tag for tag in tags if re.search(r'(?:src|href)="(?:http|//)', tag)
+        ] == []
+
+
+@pytest.fixture
+def site_url(site):
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(_QuietHandler, directory=str(site))
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+class _QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+_CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
+_BROWSER_OPTIONS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@pytest.mark.skipif(_CHROMIUM is None, reason="no Chromium")
+def test_pages_fit_the_screen_and_have_no_errors(site_url):
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(
+            executable_path=_CHROMIUM, args=list(_BROWSER_OPTIONS)
+        )
+        errors = []
+        for width, scheme in ((390, "dark"), (1280, "light")):
+            page = browser.new_page(
+                viewport={"width": width, "height": 800}, color_scheme=scheme
+            )
+            page.on("console", lambda m: errors.append(m.text))
+            page.on("pageerror", lambda e: errors.append(str(e)))
+            page.on("requestfailed", lambda r: errors.append(r.url))
+            for name in ("how-it-works/", "why-slow/"):
+                page.goto(site_url + name)
+                wider = "document.documentElement.scrollWidth > innerWidth"
+                assert not page.evaluate(wider), f"{name} is wider than {width} px"
+        browser.close()
+    assert errors == []
