@@ -172,7 +172,7 @@ def _reliability(name: str, _: Path) -> str:
 
 def _differential(results: Any) -> str:
     counts = results["counts"]
-    versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
+    versions = _versions(results["versions"])
     last_seed = results["first_seed"] + results["seeds"] - 1
     rows = [
         ("calls compared", f"{results['calls']:,}"),
@@ -196,10 +196,28 @@ def _matrix(results: Any) -> str:
     return f"{_table(names, rows)}\n\nRun on {when}."
 
 
+def _peers(results: Any) -> str:
+    names, ways = ("passed", "failed", "skipped"), ("without", "with")
+    rows = []
+    for entry in results:
+        counts = [
+            ", ".join(f"{entry[way].get(n, 0)} {n}" for n in names) for way in ways
+        ]
+        rows.append([f"`{entry['command']}`", *counts, str(len(entry["different"]))])
+    header = ("suite", "with Equinox's own", "with ours", "end differently")
+    runs = [f"{e['date'][:10]}, {_versions(e['versions'])}" for e in results]
+    return f"{_table(header, rows)}\n\nRun on {'; '.join(dict.fromkeys(runs))}."
+
+
 _RELIABILITY: dict[str, Callable[[Any], str]] = {
     "differential": _differential,
     "matrix": _matrix,
+    "peers": _peers,
 }
+
+
+def _versions(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _table(header: Any, rows: Any) -> str:
