@@ -235,7 +235,7 @@ _CONTAINERS: dict[type, Callable[[Any], Token]] = {
     complex: _complex_token,
 }
 # Subclasses of these are taken apart too, if they compare as the base class does.
-_SUBCLASSED = (tuple, frozenset, list, dict, set)
+_SUBCLASSED = (tuple, frozenset, list, dict, set, float, complex)
 
 
 def _subclass_token(x: Any) -> Token | None:

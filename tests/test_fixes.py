@@ -76,7 +76,18 @@ def test_signed_zeros_and_nan():
     assert [float(y) for y in theirs] == [1.0, 1.0]
     assert [float(y) for y in ours] == [1.0, -1.0]
 
-    for value in (float("nan"), complex(float("nan"), 0), complex(0.0, -0.0)):
+    class Mine(float):
+        pass
+
+    g = eqx_fastjit.filter_jit(lambda x, n: (x, n))
+    for value in (Mine(0.0), Mine(-0.0), 0.0, -0.0, np.float64(1)):
+        for _ in range(3):
+            out = g(x, value)[1]
+            assert str(out) == str(value)
+    assert type(g(x, Mine(-0.0))[1]) is Mine
+
+    nan = float("nan")
+    for value in (nan, Mine(nan), complex(nan, 0), complex(0.0, -0.0)):
         f = make(eqx_fastjit.filter_jit)
         f = eqx_fastjit.filter_jit(lambda x, n: (count(), x)[1])
         count.n = 0
