@@ -76,7 +76,18 @@ def test_signed_zeros_and_nan():
     assert [float(y) for y in theirs] == [1.0, 1.0]
     assert [float(y) for y in ours] == [1.0, -1.0]
 
-    for value in (float("nan"), complex(float("nan"), 0), complex(0.0, -0.0)):
+    class Mine(float):
+        pass
+
+    g = eqx_fastjit.filter_jit(lambda x, n: (x, n))
+    for value in (Mine(0.0), Mine(-0.0), 0.0, -0.0, np.float64(1)):
+        for _ in range(3):
+            out = g(x, value)[1]
+            assert str(out) == str(value)
+    assert type(g(x, Mine(-0.0))[1]) is Mine
+
+    nan = float("nan")
+    for value in (nan, Mine(nan), complex(nan, 0), complex(0.0, -0.0)):
         f = make(eqx_fastjit.filter_jit)
         f = eqx_fastjit.filter_jit(lambda x, n: (count(), x)[1])
         count.n = 0
@@ -272,3 +283,24 @@ def test_stack_of_a_runtime_error_is_cut_on_later_calls():
         inside = str(info.value).partition("Below is the stack inside of JIT")[2]
         assert "eqx.error_if(x, x < 0" in inside
         assert "pytest" not in inside
+
+
+def test_no_result_of_its_own_takes_a_donated_scalar():
+    """Equinox returns a scalar of its own, to which a donated one may be lent.
+
+    Its caller then loses an array that no result of theirs has made use of, and hears
+    nothing of it. `jax.jit` warns, and leaves the array alone.
+    """
+
+    def f(x):
+        return x + jnp.ones(3, jnp.int32)
+
+    x, y, z = (jnp.array(n) for n in (1, 2, 3))
+    eqx.filter_jit(f, donate="warn")(x)
+    assert x.is_deleted()
+    with pytest.warns(UserWarning, match="donated buffers were not usable: .*int32"):
+        jax.jit(f, donate_argnums=0)(y)
+    with pytest.warns(UserWarning, match="donated buffers were not usable: .*int32"):
+        eqx_fastjit.filter_jit(f, donate="warn")(z)
+    assert not y.is_deleted()
+    assert not z.is_deleted()
