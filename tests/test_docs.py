@@ -299,7 +299,7 @@ def test_pages_fit_the_screen_and_have_no_errors(site_url):
             )
             page.on("console", lambda m: errors.append(m.text))
             page.on("pageerror", lambda e: errors.append(str(e)))
-            page.on("response", lambda r: r.ok or errors.append(r.url))
+            page.on("response", lambda r: r.status < 400 or errors.append(r.url))
             for name in ("how-it-works/", "why-slow/"):
                 page.goto(site_url + name, wait_until="networkidle")
                 wider = "document.documentElement.scrollWidth > innerWidth"
