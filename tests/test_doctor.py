@@ -149,11 +149,11 @@ FAULTY = """
     import jax.numpy as jnp
 
     @eqx.filter_jit
-    def f(x, n, mode="<b>&"):
+    def f(x, n):
         return x * n
 
     for n in range(5):
-        f(jnp.ones(2), n)
+        f(jnp.ones(2), n)  # <b>&
     print("out", sys.argv[1:], eqx.filter_jit.__module__)
     {end}
 """
@@ -175,7 +175,7 @@ def test_reports_and_exit_codes(tmp_path):
     assert out.returncode == 1, out.stderr
     assert out.stdout == "out ['--json', '0'] eqx_fastjit._jit\n"
     assert "static-churn (low)  script.py:11" in out.stderr
-    assert "> f(jnp.ones(2), n)" in out.stderr
+    assert "> f(jnp.ones(2), n)  # <b>&" in out.stderr
     assert "\x1b" not in out.stderr
     data = json.loads((tmp_path / "a.json").read_text())
     assert data["schema"] == 1
@@ -245,7 +245,7 @@ def test_a_program_without_equinox(tmp_path):
     )
     out = run(["script.py", "--fail-on", "shape-churn"], tmp_path)
     assert (out.returncode, out.stdout) == (1, "False False\n"), out.stderr
-    assert "`x` changed, shape [1] -> [2] -> [3]" in out.stderr
+    assert "`x` changed, shape [1] -> [2] -> [3]" in " ".join(out.stderr.split())
     # JAX's own log, from which that is known, is not printed.
     assert "TRACING CACHE MISS" not in out.stderr
 
@@ -357,7 +357,7 @@ def test_explanations_in_other_words():
 class _Check(html.parser.HTMLParser):
     """Tags are closed in order, and nothing is fetched."""
 
-    VOID = ("meta", "br", "rect", "line")
+    VOID = ("meta",)
 
     def __init__(self):
         super().__init__()
@@ -372,6 +372,10 @@ class _Check(html.parser.HTMLParser):
         self.labelled += [names.get("aria-labelledby")]
         if tag not in self.VOID:
             self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -398,9 +402,9 @@ def make_report(n_bars=700):
         "`x` <script>alert(1)</script>",
         "Fix `it`.",
     )
-    bar = _report.Bar("<g>", "filter_jit", 1.0, 0.1, 0.2, 0.3, 0.0, "<why>", None)
+    bar = _report.Bar("<gg>", "filter_jit", 1.0, 0.1, 0.2, 0.3, 0.0, "<why>", None)
     row = _report.FunctionRow(
-        "<g>", None, None, "jax.jit", 1, 1, 1, 1.0, 0.2, 0.3, 0.5, 0.0, {"<c>": 1}, ()
+        "<gg>", None, None, "jax.jit", 1, 1, 1, 1.0, 0.2, 0.3, 0.5, 0.0, {"<c>": 1}, ()
     )
     return _report.Report(
         "<p>.py", 3, 100.0, (finding,), (row,) * 12, (bar,) * n_bars, ("a `note`",)
@@ -410,7 +414,7 @@ def make_report(n_bars=700):
 def test_the_page_is_escaped_and_stands_alone():
     text = _page.page(make_report())
     check_page(text)
-    for raw in ("<script>", "<f>", "<g>", "<p>.py", "<why>", "<c>", "['<a>']"):
+    for raw in ("<script>", "<f>", "<gg>", "<p>.py", "<why>", "<c>", "['<a>']"):
         assert raw not in text
     assert "The 600 longest of 700 compilations" in text
     assert "exit code 3" in text and "<code>it</code>" in text
@@ -430,7 +434,7 @@ def test_colour_on_a_terminal(monkeypatch):
     text = stream.getvalue()
     assert "\x1b[" in text and "static-churn" in text and "and 2 more" in text
     # Nothing of a message is taken for markup of rich's.
-    assert "<script>alert(1)</script>" in text.replace("\n", "")
+    assert "`x` <script>alert(1)</script>" in text
 
 
 def test_severity_goes_by_share_and_seconds():

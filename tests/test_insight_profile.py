@@ -80,7 +80,7 @@ def test_profile(tmp_path):
             model,
             jnp.ones(4),
             2,
-            n=200,
+            n=1000,
             html=page,
         )
     ours, theirs, jit = out.contenders
@@ -93,7 +93,6 @@ def test_profile(tmp_path):
     for c in out.contenders:
         assert sum(c.shares.values()) == pytest.approx(1)
         assert c.text in out.full_text()
-    assert theirs.shares["partition"] + theirs.shares["flatten"] > 0
     text = str(out)
     assert all(stage in text for stage in STAGES)
     assert "sees Python functions alone" in text

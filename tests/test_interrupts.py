@@ -131,7 +131,7 @@ def test_infinite_recursion():
 
 # --- signals ---
 
-# Interrupts at some hundred moments of a first call: in our code, in JAX's and in
+# Interrupts at many moments of a first call: in our code, in JAX's and in
 # XLA's. (`jax.jit` itself is left unusable by some of them: 4 of 150.)
 _INTERRUPT = """
 import random, signal, sys, tempfile, time
@@ -192,9 +192,9 @@ print(interrupted)
 
 
 def test_interrupts_at_any_time(route):
-    out = _run(_INTERRUPT, route, 80)
+    out = _run(_INTERRUPT, route, 40)
     assert out.returncode == 0, out.stderr
-    assert int(out.stdout) >= 70
+    assert int(out.stdout) >= 35
 
 
 # --- threads ---
@@ -248,7 +248,7 @@ def test_errors_of_callbacks_reach_their_own_thread():
 def test_sixteen_threads_that_do_everything(route):
     """The quick form of `python -m tests.stress_threads --seconds 60`."""
     out = subprocess.run(
-        [sys.executable, "-m", "tests.stress_threads", "--seconds", "5"],
+        [sys.executable, "-m", "tests.stress_threads", "--seconds", "3"],
         env=dict(os.environ, EQX_FASTJIT_ROUTE=route),
         capture_output=True,
         text=True,
@@ -303,7 +303,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_worker_processes(method, route, tmp_path):
+def test_worker_processes(method, route, cpp_only, tmp_path):
     """Forked ones may use JAX if the parent had not used it before."""
     script = tmp_path / "workers.py"
     script.write_text(_WORKERS)

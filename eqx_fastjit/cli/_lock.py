@@ -53,7 +53,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         metavar="DIR",
         help="where --precompile keeps compiled programs; by default what "
         "JAX_COMPILATION_CACHE_DIR or the program itself says. The program finds them "
-        "when it is run with the same directory",
+        "when it is run (`eqx-fastjit run`, or with `install()`) with the same "
+        "setting; JAX takes another spelling of the same directory for another",
     )
     parser.add_program(trailing=True)
     return parser
@@ -166,6 +167,7 @@ class _Precompiling:
         self.from_cache = 0
         self.compiled = 0
         self.has_cache = True
+        self.directory = ""
 
     def on_jax(self) -> None:
         import jax
@@ -185,7 +187,8 @@ class _Precompiling:
 
         if trace.compile == 0:
             return  # traced or lowered ahead of time: the rest is to come
-        if not getattr(jax.config, "jax_compilation_cache_dir", None):
+        self.directory = getattr(jax.config, "jax_compilation_cache_dir", None) or ""
+        if not self.directory:
             self.has_cache = False
             raise SystemExit(2)
         hits, self.hits = self.hits, 0
@@ -224,6 +227,9 @@ def _precompile(program: Any, path: str, shown: str, cache_dir: str | None) -> i
         f"{precompiling.compiled} compiled now, {precompiling.from_cache} in the cache "
         f"before, {len(precompiling.todo)} not reached"
     )
+    if precompiling.directory:
+        # Its spelling is a part of JAX's key.
+        _say(f"run it with JAX_COMPILATION_CACHE_DIR={precompiling.directory}")
     if code == 0 and precompiling.todo:
         for name in sorted({name for name, _ in precompiling.todo}):
             print(f"not reached: {name}", file=sys.stderr)

@@ -58,8 +58,8 @@ _LARGE_CONSTANT = 4 << 20
 # Waiting once for the result, or at the end of each epoch, is no loop.
 _WAITS = 10
 # Seconds, share of the time from the first such wait to the last, and share of the
-# whole run: less is noise, or not worth a change. A loop that logs the loss of each step, but
-# has nothing else to do meanwhile, stays below.
+# whole run: less is noise, or not worth a change. A loop that logs the loss of each
+# step, but has nothing else to do meanwhile, stays below.
 _WAIT_SECONDS = 0.3
 _WAIT_SHARE = 0.1
 _WAIT_RUN_SHARE = 0.02
@@ -313,11 +313,12 @@ def _churn_message(group: list[Cause], leaf: str) -> str:
     steps = [c for c in group if c.leaf == leaf and (c.old or c.new)]
     if not steps:
         return text
-    values = list(dict.fromkeys([steps[0].old, *[c.new for c in steps]]))
+    values = [steps[0].old, *[c.new for c in steps]]
+    if first.kind == "weak-type":
+        values = [{"True": "weak", "False": "strong"}.get(v, v) for v in values]
+    values = list(dict.fromkeys(values))
     shown = " -> ".join(values[:5]) + " and so on" * (len(values) > 5)
     what = {"shape-churn": "shape ", "dtype-churn": "dtype "}.get(first.kind, "")
-    if first.kind == "weak-type" and values[0] in ("True", "False"):
-        shown = "weakly typed " + shown
     return f"{text}: `{leaf}` changed, {what}{shown}"
 
 

@@ -21,7 +21,11 @@ class Line(NamedTuple):
 
 
 def shorten(file: str) -> str:
-    """A path relative to the working directory where that is shorter."""
+    """A path for people: relative to where libraries are, or to where we are."""
+    for name in ("purelib", "platlib"):
+        folder = sysconfig.get_path(name) + os.sep
+        if file.startswith(folder):
+            return file.removeprefix(folder)
     try:
         short = os.path.relpath(file)
     except ValueError:  # another drive

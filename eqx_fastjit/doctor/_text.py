@@ -140,6 +140,6 @@ def _write_rich(report: Report, console: Any) -> None:
             table.add_row(*map(Text, _cells(row)))
         console.print(table)
         if len(report.functions) > _MAX_ROWS:
-            console.print(f"and {len(report.functions) - _MAX_ROWS} more")
+            console.print(Text(f"and {len(report.functions) - _MAX_ROWS} more"))
     for note in report.notes:
         console.print(Text(f"Note: {note}", "dim"))

@@ -28,6 +28,8 @@ Thunk = Callable[[], Any]
 _WARM_CALLS = 40
 # A round of one part is made so long, for the clock not to matter.
 _ROUND_SECONDS = 1e-3
+# Of one that waits for the device, which on a busy machine takes its time.
+_LONGEST_ROUND = 1e-2
 # The eager call is timed for so long, or three times.
 _EAGER_SECONDS = 0.3
 _BAR = 24
@@ -171,7 +173,9 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     }
     timers["execute"] = execute
     timers["dispatch"] = _Timer(lambda: call(*args, **kwargs), jax.block_until_ready)
-    timers["blocked"] = _Timer(lambda: jax.block_until_ready(call(*args, **kwargs)))
+    timers["blocked"] = _Timer(
+        lambda: jax.block_until_ready(call(*args, **kwargs)), _nothing
+    )
     times = _measure(timers, rounds)
     dispatch, blocked = times["dispatch"], times["blocked"]
     order = ("bind", "partition", "flatten", "execute", "unflatten")
@@ -306,13 +310,15 @@ class _Timer(NamedTuple):
             for _ in range(n):
                 run()
             return (clock() - start) / n
-        total = 0.0
-        for _ in range(n):
+        total, done = 0.0, 0
+        end = clock() + _LONGEST_ROUND
+        while done < n and (not done or clock() < end):
             start = clock()
             out = run()
             total += clock() - start
             wait(out)
-        return total / n
+            done += 1
+        return total / done
 
 
 def _measure(timers: dict[str, _Timer], rounds: int) -> dict[str, float]:

@@ -21,7 +21,9 @@ from ._target import Target, target
 
 # More than our own code generation waits for.
 _WARM_CALLS = 40
-_INTERVAL = 1e-4
+# Seconds between samples. A sample of a deep stack takes 0.1 ms and more: at shorter
+# intervals there is time for little else.
+_INTERVAL = 1e-3
 STAGES: tuple[str, ...] = (
     "bind",
     "partition",
