@@ -299,9 +299,9 @@ def test_pages_fit_the_screen_and_have_no_errors(site_url):
             )
             page.on("console", lambda m: errors.append(m.text))
             page.on("pageerror", lambda e: errors.append(str(e)))
-            page.on("requestfailed", lambda r: errors.append(r.url))
+            page.on("response", lambda r: r.status < 400 or errors.append(r.url))
             for name in ("how-it-works/", "why-slow/"):
-                page.goto(site_url + name)
+                page.goto(site_url + name, wait_until="networkidle")
                 wider = "document.documentElement.scrollWidth > innerWidth"
                 assert not page.evaluate(wider), f"{name} is wider than {width} px"
         browser.close()
