@@ -55,6 +55,14 @@ TESTS = [
 ]
 CORNER_TESTS = ["tests/test_corpus.py", "tests/test_fixes.py", "tests/test_routes.py"]
 
+REQUIREMENTS = [
+    "hypothesis>=6.100",
+    "optax>=0.2.3",
+    "pytest>=8",
+    "pytest-xdist>=3.6",
+    "rich>=13",
+]
+
 _VERSIONS = """
 import json, platform
 from importlib.metadata import version
@@ -175,6 +183,6 @@ def corners(session: nox.Session, jax: str, equinox: str) -> None:
 @nox.session(venv_backend="none")
 def debug(session: nox.Session) -> None:
     """The engine's tests in development mode, with the debugging allocator."""
-    command = ["python", "-X", "dev", "-m", "pytest", "-q"]
+    command = ["python", "-X", "dev", "-m", "pytest", "-q", "-n", "0"]
     env = {"PYTHONMALLOC": "debug", "PYTHONFAULTHANDLER": "1"}
     session.run(*command, *(session.posargs or TESTS), env=env)

@@ -6,15 +6,17 @@
 Runs the suite twice in fresh processes, from a copy in a temporary folder, and prints
 which tests end differently. `--json` also puts the counts into a file, in the place of
 the last ones for the same command. Exit code: 0 if none differs, 1 if any, 2 if there
-are no tests.
+are no tests or pytest cannot run them.
 
 Libraries other than Equinox that decorate with `eqx.filter_jit`, at the tags of the
 installed versions (their tests also want `beartype` and `scipy`):
 
     git clone --branch v0.7.2 https://github.com/patrick-kidger/diffrax
-    python scripts/peer_suite.py diffrax --tests test --only test_saveat_solution.py
+    python scripts/peer_suite.py diffrax --tests test --only test_vmap.py
     git clone --branch v0.1.0 https://github.com/patrick-kidger/optimistix
+    python scripts/peer_suite.py optimistix --only test_solve.py -o addopts=
     git clone --branch v0.1.1 https://github.com/patrick-kidger/lineax
+    python scripts/peer_suite.py lineax --only test_singular.py
 """
 
 import argparse
@@ -63,7 +65,10 @@ def run(folder: Path, target: str, install: bool, args: list[str]) -> dict[str, 
     )
     command = [sys.executable, "-m", "pytest", "-p", "peer_plugin", "-q", target, *args]
     print(f"--- {'with' if install else 'without'} install()", flush=True)
-    subprocess.run(command, cwd=folder / "suite", env=env)
+    returned = subprocess.run(command, cwd=folder / "suite", env=env).returncode
+    if not results.exists():
+        print(f"pytest ended with {returned}, before it ran a test", file=sys.stderr)
+        sys.exit(2)
     return json.loads(results.read_text())
 
 

@@ -1,6 +1,7 @@
 """What the package and its command must never do."""
 
 import ast
+import html.parser
 import json
 import os
 import subprocess
@@ -103,16 +104,27 @@ def _note(kind, what):
     os.write(fd, line.encode())
     os.close(fd)
 
+def _full(path, folder=None):
+    path = os.fsdecode(path)
+    if folder in (None, -1):
+        return os.path.abspath(path)
+    return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
+
 def _hook(event, args):
     if event == "open":
         path, mode, flags = args
         writes = flags & _WRITE if flags is not None else set(mode or "r") & set("wax+")
         if writes and isinstance(path, (str, bytes)) and os.fsdecode(path) != _log:
-            _note("write", os.path.abspath(os.fsdecode(path)))
-    elif event in ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree"):
-        _note("write", os.path.abspath(os.fsdecode(args[0])))
+            _note("write", _full(path))
+    elif event in ("os.mkdir", "os.remove", "os.rmdir"):
+        _note("write", _full(args[0], args[-1]))
+    elif event == "os.rename":
+        _note("write", _full(args[0], args[2]))
+        _note("write", _full(args[1], args[3]))
     elif event in ("socket.connect", "socket.bind", "socket.sendto"):
-        _note("socket", repr(args[1]))
+        # A name in the file system or in Linux's abstract space is no network.
+        if not isinstance(args[1], (str, bytes)):
+            _note("socket", repr(args[1]))
     elif event == "socket.getaddrinfo":
         _note("socket", repr(args[0]))
     elif event in ("os.system", "subprocess.Popen"):
@@ -128,7 +140,7 @@ def _watched(tmp_path, argv):
     work = tmp_path / "work"
     temporary = tmp_path / "tmp"
     for folder in (watch, work, temporary):
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
     (watch / "sitecustomize.py").write_text(_WATCH)
     log = watch / "log"
     out = subprocess.run(
@@ -158,24 +170,83 @@ def _watched(tmp_path, argv):
     return out, done, left
 
 
-# Arguments of a command, and the files that they tell it to write. `{work}` is its
-# working folder; what goes into the temporary folder is its own affair.
+_PROGRAM = """
+import sys
+import equinox as eqx
+import jax.numpy as jnp
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\\"'&"
+
+@eqx.filter_jit
+def f(x, s):
+    return x * len(s)
+
+def g(x):
+    return x + 1
+
+g.__name__ = g.__qualname__ = EVIL
+g = eqx.filter_jit(g)
+for i in range(5):
+    f(jnp.ones(3), EVIL + str(i))
+    g(jnp.ones(i + 1))
+"""
+# Run by every command that runs a program. Its name is as bad as its contents.
+_PROGRAM_NAME = "<img src=x onerror=alert(3)>.py"
+
+# Arguments of a command, and the files that they tell it to write. What goes into the
+# temporary folder is its own affair.
 COMMANDS = [
     (["bench", "--quick", "--rounds", "1", "--cases", "identity"], []),
     (["--version"], []),
+    (["run", _PROGRAM_NAME], []),
+    (
+        ["doctor", "--json", "r.json", "--html", "r.html", _PROGRAM_NAME],
+        ["r.json", "r.html"],
+    ),
+    (["profile", "--calls", "2", "--html", "p.html", _PROGRAM_NAME], ["p.html"]),
+    (["lock", "-o", "the.lock", _PROGRAM_NAME], ["the.lock"]),
 ]
 
 
 @pytest.mark.parametrize(("argv", "told"), COMMANDS, ids=lambda x: " ".join(x[:1]))
 def test_commands_write_only_where_they_are_told(argv, told, tmp_path):
     work = tmp_path / "work"
-    told = {path.format(work=work) for path in told}
-    argv = [arg.format(work=work) for arg in argv]
+    work.mkdir()
+    program = work / _PROGRAM_NAME
+    program.write_text(_PROGRAM)
     out, done, left = _watched(tmp_path, argv)
     assert out.returncode == 0, out.stderr
-    assert done["write"] <= told
-    assert left == told
+    told = {str(work / name) for name in told}
+    # Written under another name first, perhaps.
+    assert {name for name in done["write"] if not name.startswith(tuple(told))} == set()
+    assert left == told | {str(program)}
     assert done["socket"] == set()
+    for name in told:
+        if name.endswith(".html"):
+            _check_escaped(Path(name).read_text())
+        if Path(name).name == "r.html":
+            assert "&lt;script&gt;alert(1)" in Path(name).read_text()
+
+
+def _check_escaped(page):
+    """None of the program's text has become an element; nothing comes from afar."""
+    tags = []
+
+    class Parser(html.parser.HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            tags.append(dict(attrs))
+
+    Parser().feed(page)
+    assert tags
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page
+    for attributes in tags:
+        assert "onerror" not in attributes
+        for name in ("src", "href"):
+            target = attributes.get(name) or "#"
+            assert target.startswith(("#", "data:")), target
+        if "srcdoc" in attributes:
+            _check_escaped(attributes["srcdoc"])
 
 
 def test_the_watch_sees(tmp_path):
