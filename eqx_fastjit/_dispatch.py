@@ -273,9 +273,6 @@ class JittedFunction:
         self.fun = None if with_fun else weakref.ref(fun)
         self.source = _weak_source(fun)
         self.history = _record.history(*names, place_of(self.source()))
-        self.programs: dict[Any, Program] = {}
-        # Keys less the arrays in static fields, with those arrays.
-        self.static_arrays: dict[Any, list[Any]] = {}
         # Reentrant: comparing keys may run the user's `__eq__`, and a signal handler
         # may run at any point.
         self.lock = threading.RLock()
@@ -286,6 +283,11 @@ class JittedFunction:
             self.dispatch: Callable[..., Any] = self.call
         else:
             self.dispatcher = self.dispatch = self.make_dispatcher(nodes)
+        # After the dispatcher, so that they die after it as well (`clear_dispatcher`):
+        # attributes go in this order.
+        self.programs: dict[Any, Program] = {}
+        # Keys less the arrays in static fields, with those arrays.
+        self.static_arrays: dict[Any, list[Any]] = {}
         with _functions_lock:
             _functions.add(self)
 
@@ -415,8 +417,7 @@ class JittedFunction:
         if self.failed_in_miss:
             # The dispatcher would ask about this call for ever after. Have it forget.
             self.failed_in_miss = False
-            if self.dispatcher is not None:
-                self.dispatcher._clear_cache()
+            self.clear_dispatcher({})
         return explain_runtime_error(error)
 
     # --- programs ---
@@ -449,11 +450,10 @@ class JittedFunction:
         It asks again for those that are kept, which costs 0.1 ms each; so not one by
         one.
         """
-        for key in list(itertools.islice(self.programs, _MAX_PROGRAMS // 4 + 1)):
-            del self.programs[key]
+        oldest = list(itertools.islice(self.programs, _MAX_PROGRAMS // 4 + 1))
+        forgotten = {key: self.programs.pop(key) for key in oldest}
         self.static_arrays.clear()
-        if self.dispatcher is not None:
-            self.dispatcher._clear_cache()
+        self.clear_dispatcher(forgotten)
 
     def drop_unfinished(self, program: Program, error: BaseException) -> None:
         """Forget a program that an exception may have left half-made.
@@ -611,10 +611,22 @@ class JittedFunction:
     def clear(self) -> None:
         """Forget every trace and compiled program."""
         with self.lock:
+            forgotten = dict(self.programs)
             self.programs.clear()
             self.static_arrays.clear()
+        self.clear_dispatcher(forgotten)
+
+    def clear_dispatcher(self, forgotten: dict[Any, Program]) -> None:
+        """Have the dispatcher forget every call.
+
+        `forgotten` are the programs that have been let go. They, and the statics in
+        them, must not die before the dispatcher is done: what is run when they do
+        (`__del__`, callbacks of weak references, XLA's) would let other threads into
+        its cache in the middle, and jaxlib 0.10 then crashes.
+        """
         if self.dispatcher is not None:
             self.dispatcher._clear_cache()
+        forgotten.clear()
 
 
 _ARRAYS_OR_STRUCTS = (*ARRAY_TYPES, jax.ShapeDtypeStruct)

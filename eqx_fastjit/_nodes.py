@@ -40,7 +40,7 @@ _MAX_GENERATED = 6
 # Entries in a table of interned statics before it is emptied. What is lost is only
 # speed: equal tokens are found again on the slow path.
 _MAX_INTERNED = 8192
-# Strings longer than this are not kept in a table.
+# Strings longer than this are kept only until `eqx.clear_caches()`.
 _MAX_KEPT_STRING = 1024
 
 # Entries of the dispatcher's cache, over all functions. (JAX uses the same number.)
@@ -54,28 +54,15 @@ Flattened = tuple[tuple[Any, ...], Any]
 class Key:
     """Node data that stands for a token. A token has one key, as long as it is kept.
 
-    Keys compare by identity, which costs C++ 0.02 us; comparing tokens costs 0.3.
+    Keys compare by identity, which costs C++ 0.02 us; comparing tokens costs 0.3. And
+    it runs no Python: in the middle of a look-up in the dispatcher's cache that would
+    let other threads change the cache, and jaxlib 0.10 then crashes.
     """
 
     __slots__ = ("seen",)
 
     def __init__(self) -> None:
         self.seen = 0
-
-
-class LooseKey:
-    """Node data for a token that is not kept. Compares by the token."""
-
-    __slots__ = ("token",)
-
-    def __init__(self, token: Token):
-        self.token = token
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is LooseKey and self.token == other.token
-
-    def __hash__(self) -> int:
-        return hash(self.token)
 
 
 class _Markers:
@@ -116,13 +103,14 @@ class _Interned(dict[Any, Flattened]):
     that it knows without running any Python (0.04 us; a Python function costs 0.1).
     """
 
-    def __init__(self, markers: _Markers):
+    def __init__(self, markers: _Markers, tokens: "_InternedTokens"):
         super().__init__()
         self.markers = markers
+        self.tokens = tokens
 
     def __missing__(self, value: Any) -> Flattened:
         if not self.may_keep(value):
-            return (), LooseKey(token(value))
+            return self.tokens[token(value)]
         if len(self) >= _MAX_INTERNED:
             self.clear()
         return self.setdefault(value, (self.markers.get(len(self)), Key()))
@@ -322,9 +310,10 @@ class Nodes:
         self.expanded: set[type] = set()
         self.seen = _Seen()
         for cls in (int, bool, str, bytes):
-            self._register(cls, _Interned(self.markers).__getitem__)
+            self._register(cls, _Interned(self.markers, self.tokens).__getitem__)
         for cls in (float, complex):
-            self._register(cls, _InternedNumbers(self.markers).__getitem__)
+            table = _InternedNumbers(self.markers, self.tokens)
+            self._register(cls, table.__getitem__)
 
     def _register(self, cls: type, flatten: Callable[[Any], Flattened]) -> None:
         self.arguments.register_node(cls, flatten, _no_rebuild)
