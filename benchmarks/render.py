@@ -15,6 +15,9 @@ from pathlib import Path
 
 _MARKER = re.compile(r"^<!-- (/?)bench:([\w.-]+) -->$", re.MULTILINE)
 
+# Better than a table from nowhere, and than a gap that nobody can explain.
+_MISSING = "*Not measured yet: there is no `benchmarks/results/{}`.*"
+
 
 class BadMarker(Exception):
     """A marker without its partner."""
@@ -28,8 +31,8 @@ def rendered(text: str, results: Path) -> str:
     - `text`: Markdown.
     - `results`: the folder of results files.
 
-    **Returns:** Markdown. Raises `BadMarker`, or `BadResults` for a file that is not
-    there or not right.
+    **Returns:** Markdown. Where there is no results file, it says so. Raises
+    `BadMarker`, or `BadResults` for a file that is not right.
     """
     # Here: asv imports this module too, on commits that have no such names.
     from eqx_fastjit.bench import load, markdown
@@ -40,7 +43,8 @@ def rendered(text: str, results: Path) -> str:
     for begin, end in zip(markers[::2], markers[1::2], strict=True):
         if begin[1] or not end[1] or begin[2] != end[2]:
             raise BadMarker(f"{begin.group()} is followed by {end.group()}")
-        tables = markdown(load(results / f"{begin[2]}.json"))
+        path = results / f"{begin[2]}.json"
+        tables = markdown(load(path)) if path.exists() else _MISSING.format(path.name)
         out += [text[position : begin.end()], f"\n\n{tables}\n\n"]
         position = end.start()
     return "".join([*out, text[position:]])

@@ -221,15 +221,26 @@ def test_render_fills_blocks(results, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("readme", "message"),
     [
-        ("<!-- bench:b -->\n<!-- /bench:b -->\n", "cannot read"),
+        ("<!-- bench:broken -->\n<!-- /bench:broken -->\n", "broken.json"),
         ("<!-- bench:a -->\n", "has no partner"),
         ("<!-- bench:a -->\n<!-- /bench:b -->\n", "is followed by"),
     ],
 )
 def test_render_refuses(readme, message, results, tmp_path, capsys):
     root = _checkout(tmp_path, readme, results)
+    (tmp_path / "benchmarks" / "results" / "broken.json").write_text("{")
     assert render_command.main(root) == 2
     assert message in capsys.readouterr().err
+
+
+def test_render_says_what_was_not_measured(results, tmp_path):
+    root = _checkout(tmp_path, "<!-- bench:b -->\n<!-- /bench:b -->\n", results)
+    assert render_command.main(root) == 0
+    assert (
+        "there is no `benchmarks/results/b.json`"
+        in (tmp_path / "README.md").read_text()
+    )
+    assert render_command.main([*root, "--check"]) == 0
 
 
 def test_tables_in_this_checkout_are_those_of_the_results():

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import _compat, _dispatch, _generate, _jit, _nodes, filter_jit
+from eqx_fastjit import _compat, _dispatch, _generate, _jit, _nodes, filter_jit, insight
 
 
 def _python(code, **env):
@@ -214,6 +214,21 @@ def test_a_name_that_means_something_else(name, value, monkeypatch):
         _compat, "resolve", lambda path: value if path == name else resolve(path)
     )
     _check_runtime_error(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["equinox._jit:_JitWrapper", "equinox._compile_utils:hashable_partition"]
+)
+def test_a_missing_name_that_only_insight_uses(name, monkeypatch):
+    _take_away(monkeypatch, name)
+    theirs = eqx.filter_jit(lambda x: x * 2)
+    missing = "_JitWrapper" in name
+    assert (_compat.filter_jit_options(theirs) is None) == missing
+    assert (_compat.equinox_partition() is None) == (not missing)
+    x = jnp.ones(2)
+    (leaf,) = insight.compare_eager(theirs, x).leaves
+    assert leaf.absolute == 0
+    assert insight.breakdown(theirs, x, rounds=3).steady
 
 
 def test_every_private_name_is_taken_away_above():
