@@ -1,5 +1,8 @@
 """Cases about whole models: forward passes and training steps."""
 
+# flax is timed where it is installed; no extra asks for it.
+# pyright: reportMissingImports=false
+
 import functools as ft
 from collections.abc import Callable
 from typing import Any
