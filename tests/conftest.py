@@ -9,7 +9,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-from eqx_fastjit import _dispatch, _jit, _record  # noqa: E402
+from eqx_fastjit import _dispatch, _install, _jit, _record  # noqa: E402
 
 
 ROUTES = ("cpp", "portable")
@@ -26,7 +26,11 @@ def route(request, monkeypatch):
     monkeypatch.setattr(_jit, "_functions", weakref.WeakKeyDictionary())
     # Functions of other tests, made by the same line.
     _record.traces.clear()
-    return name
+    # `equinox.filter_jit` is Equinox's own, whatever a test or a program that it ran
+    # has installed: ours would else be compared with itself.
+    _install.uninstall()
+    yield name
+    _install.uninstall()
 
 
 @pytest.fixture

@@ -124,9 +124,11 @@ def test_warmup_all(f, capsys):
         warmup(lambda x: x, x)
 
 
-def test_plugin(pytester, route):
+def test_plugin(pytester, route, monkeypatch):
     if route != "cpp":
         pytest.skip("runs in another process")
+    # Of an installed eqx_fastjit, pytest would load the plugin by itself.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeconftest("pytest_plugins = ['eqx_fastjit.pytest_plugin']")
     pytester.makepyfile(
         """
