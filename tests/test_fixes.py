@@ -161,6 +161,8 @@ def test_calls_return_before_the_device_is_done():
                 return True
         return False
 
+    if not returns_early(jax.jit(chain)):
+        pytest.skip("jax.jit itself waits here, as older versions do on the CPU")
     assert returns_early(eqx_fastjit.filter_jit(chain))
     assert not returns_early(eqx.filter_jit(chain))
 
