@@ -146,6 +146,8 @@ def test_a_fast_path_record_of_another_kind(cpp_only, monkeypatch, fresh):
     monkeypatch.setattr(
         _compat, "call_with_fastpath", lambda *a: (call_with_fastpath(*a)[0], _Record())
     )
+    # One that is known, which nothing is asked of beforehand.
+    monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
     _use_everything()
     # A JAX that we do not know, and where no call is ever quick, is left alone.
     monkeypatch.setattr(jax, "__version_info__", (0, 99))
