@@ -27,7 +27,7 @@ from ._compat import (
     instance_dict,
     unflatten_function,
 )
-from ._statics import is_stable, token
+from ._statics import BUILT_IN, is_stable, token
 
 
 hide_from_tracebacks(__file__)
@@ -126,6 +126,8 @@ class _FlattenSource(_Source):
         self.todo: deque[tuple[str, Any, int]] = deque()
         # The variables directly below each node, to put the children in JAX's order.
         self.below: dict[str, list[str]] = {}
+        # Types of static leaves, which a program may yet register as nodes.
+        self.leaf_types: set[type] = set()
 
     def give_up_if(self, conditions: list[str]) -> None:
         if conditions:
@@ -159,6 +161,7 @@ class _FlattenSource(_Source):
         # gradients, which hold `None` for an activation function, say.
         is_static = [x is None or self.is_static_leaf(x) for _, x in reads]
         checked = [r for r, static in zip(reads, is_static, strict=True) if static]
+        self.leaf_types |= {type(x) for _, x in checked} - BUILT_IN
         checks += [_static_check(self, *read) for read in checked + static_reads]
         self.give_up_if(checks)
         types: list[str] = []
@@ -220,10 +223,15 @@ def generate_flatten(
     if not _is_regular(module):
         raise NotGeneratable("irregular module")
     source = _FlattenSource(is_static_leaf, node_types)
-    source.namespace.update(getdict=instance_dict, token=token, key=key)
+    source.namespace.update(
+        getdict=instance_dict, token=token, key=key, node_types=node_types
+    )
     source.todo.append(("v0", module, 0))
     while source.todo:
         source.node(*source.todo.popleft())
+    # 0.04 us for each type, of which a model has one or two.
+    leaf_types = map(source.constant, source.leaf_types)
+    source.give_up_if([f"{cls} in node_types" for cls in leaf_types])
     body = "\n        ".join(source.lines)
     children = "".join(f"{name}, " for name in source.children())
     flatten = source.compile(

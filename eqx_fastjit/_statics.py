@@ -43,6 +43,9 @@ _ATOMS = frozenset(
     }
 )
 
+# Never registered as nodes by anybody: JAX itself would not survive it.
+BUILT_IN = _ATOMS | {float, complex}
+
 Token = Any
 
 

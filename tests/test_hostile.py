@@ -435,6 +435,58 @@ def test_registered_as_a_node_after_use():
         assert g(Swapped(X * k, X)) == 2 * k - 4
 
 
+def test_same_object_registered_as_a_node_after_use():
+    """Nothing tells jaxlib's registries that the object is a node by now."""
+
+    class Late:
+        def __init__(self, a):
+            self.a = a
+
+    class LateEqual(Late):
+        def __eq__(self, other):
+            return type(other) is LateEqual
+
+        def __hash__(self):
+            return 1
+
+    f = filter_jit(lambda late: late.a * 2)
+    g = filter_jit(lambda box: box.content[0].a * box.content[1])
+    for cls in (Late, LateEqual):
+        late = cls(X)
+        box = Box((late, X))
+        for _ in range(OFTEN):
+            assert f(late) == 4
+            assert g(box) == 4
+        jtu.register_pytree_node(cls, lambda x: ((x.a,), None), lambda _, c: cls(*c))
+        for k in (3.0, 4.0, 5.0):
+            late.a = X * k
+            assert f(late) == 4 * k
+            assert g(box) == 4 * k
+        for _ in range(OFTEN):
+            assert g(box) == 20
+
+
+def test_registered_as_a_node_without_arrays_after_use():
+    class Late:
+        scale = 2
+
+    f = filter_jit(lambda late, x: x * late.scale)
+    late = Late()
+    for _ in range(OFTEN):
+        assert f(late, X) == 4
+
+    def unflatten(scale, _):
+        new = Late()
+        new.scale = scale
+        return new
+
+    jtu.register_pytree_node(Late, lambda x: ((), x.scale), unflatten)
+    for k in (3, 4, 5):
+        late.scale = k
+        for _ in range(3):
+            assert f(late, X) == 2 * k
+
+
 def _namedtuples():
     Base = collections.namedtuple("Base", "a b")
 
