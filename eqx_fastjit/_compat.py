@@ -15,6 +15,8 @@ import equinox as eqx
 import jax
 import jax.errors
 
+from ._place import Place
+
 
 class MissingPrivateName(Exception):
     """A private name that the C++ route needs is not there in this JAX."""
@@ -247,15 +249,7 @@ def silence_equinox_callback_log() -> None:
 # --- insight -------------------------------------------------------------------------
 
 
-class Frame(NamedTuple):
-    """A place in a program."""
-
-    file: str
-    line: int
-    function: str
-
-
-def equation_frames(equation: Any) -> list[Frame]:
+def equation_frames(equation: Any) -> list[Place]:
     """Where an equation of a jaxpr comes from, innermost frame first.
 
     Falls back to the one frame that JAX's public summary names.
@@ -263,7 +257,7 @@ def equation_frames(equation: Any) -> list[Frame]:
     source_info: Any = getattr(equation, "source_info", None)
     try:
         frames = source_info.traceback.frames
-        return [Frame(f.file_name, f.line_num, f.function_name) for f in frames]
+        return [Place(f.file_name, f.line_num, f.function_name) for f in frames]
     except AttributeError:
         pass
     try:
@@ -271,7 +265,7 @@ def equation_frames(equation: Any) -> list[Frame]:
 
         place, _, function = summarize(source_info).partition(" (")
         file, line, *_ = place.rsplit(":", 2)
-        return [Frame(file, int(line), function.rstrip(")"))]
+        return [Place(file, int(line), function.rstrip(")"))]
     except Exception:
         return []
 

@@ -8,7 +8,6 @@ class is ever called: it may be slow, and it may print what nobody wants in a re
 import dataclasses
 import enum
 import functools
-import inspect
 import os
 import types
 from collections.abc import Iterator
@@ -42,12 +41,19 @@ class Entry(NamedTuple):
 
 
 def describe_static(x: Any) -> str:
-    """A static value in at most about 60 characters."""
+    """A static value in at most about 60 characters; never raises."""
     text = _text(x, 2)
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
 
 
 def _text(x: Any, depth: int) -> str:
+    try:
+        return _any_text(x, depth)
+    except Exception:  # of an object that lies about its type, say
+        return f"a {type(x).__qualname__}"
+
+
+def _any_text(x: Any, depth: int) -> str:
     cls = type(x)
     if cls is str or cls is bytes:
         return repr(x) if len(x) <= 40 else f"{x[:30]!r}... (length {len(x)})"
@@ -212,30 +218,3 @@ def _sharding_text(sharding: Any) -> str:
     if isinstance(sharding, jax.sharding.NamedSharding):
         return f"{sharding.spec} over {dict(sharding.mesh.shape)}"
     return str(sharding)
-
-
-# --- where ---------------------------------------------------------------------------
-
-
-class Place(NamedTuple):
-    """A line of source code."""
-
-    file: str
-    line: int
-    # The function it stands in, or the function it is the first line of.
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
-
-
-def place_of(fun: Any) -> Place | None:
-    """Where a Python function was defined, or the one that it wraps."""
-    try:
-        fun = inspect.unwrap(fun)
-    except ValueError:  # wraps itself
-        pass
-    code = getattr(fun, "__code__", None)
-    if not isinstance(code, types.CodeType):
-        return None
-    return Place(code.co_filename, code.co_firstlineno, code.co_qualname)

@@ -31,13 +31,13 @@ import numpy as np
 from jax.core import Tracer
 
 from . import _compat, _record
-from ._describe import place_of
 from ._errors import (
     explain_runtime_error,
     static_field_with,
     UnhashableStaticError,
 )
 from ._nodes import Nodes
+from ._place import place_of
 from ._signature import read_signature, Spec
 from ._statics import without_static_arrays
 from ._structure import (

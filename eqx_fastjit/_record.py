@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 
-from ._describe import describe_call, Entry, Place
+from ._describe import describe_call, Entry
+from ._place import Place
 
 
 # Traces kept for one function, and for the process. The counts and sums go on.

@@ -1,3 +1,7 @@
+import contextlib
+import os
+import signal
+import subprocess
 import weakref
 
 import jax
@@ -10,6 +14,12 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 from eqx_fastjit import _dispatch, _install, _jit, _record  # noqa: E402
+
+
+# Whatever was started in the background of a shell ignores Ctrl-C, and so do all
+# processes that it starts: the tests would send it in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 ROUTES = ("cpp", "portable")
@@ -37,3 +47,29 @@ def route(request, monkeypatch):
 def cpp_only(route):
     if route != "cpp":
         pytest.skip("about the C++ route")
+
+
+@pytest.fixture
+def start():
+    """Starts a process in a group of its own, which does not outlive the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(command, **kwargs):
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+                **kwargs,
+            )
+            stack.enter_context(process)
+            stack.callback(_kill_group, process.pid)
+            return process
+
+        yield start
+
+
+def _kill_group(number):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(number, signal.SIGKILL)

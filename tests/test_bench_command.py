@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -153,23 +152,16 @@ def test_import_time_is_of_fresh_processes():
     assert times["import"]["jit"][0] > 0
 
 
-def test_interrupted(tmp_path):
+def test_interrupted(tmp_path, start):
     """Ctrl-C keeps what was measured: `selu` has few rounds, `identity` no end."""
     out = tmp_path / "a.json"
     argv = ["--cases", "selu,identity", "--contenders", "ours,jit"]
     argv += ["--rounds", "1000000", "--device", "cpu", "--json", str(out)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "eqx_fastjit.cli", "bench", *argv],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # Ctrl-C reaches a group of processes as a whole
-    )
-    assert process.stdout is not None
+    process = start([sys.executable, "-m", "eqx_fastjit.cli", "bench", *argv])
     for line in process.stdout:
         if line.startswith("Timing identity"):
             break
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C reaches a group as a whole
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130, stderr
     assert stderr == ""

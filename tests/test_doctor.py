@@ -52,6 +52,7 @@ def planted():
         capture_output=True,
         text=True,
         timeout=600,
+        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=6"},
     )
     assert out.returncode == 0, out.stderr
     return json.loads(out.stderr.splitlines()[-1])
@@ -60,6 +61,9 @@ def planted():
 # Kind, the leaf, a part of the line at fault, how often.
 FAULTS = {
     "blocking": [("blocking", "", "losses.append(float(loss))", 25)],
+    "config_churn": [
+        ("config-churn", "jax_default_matmul_precision", "product(jnp.ones((4, 4)))", 4)
+    ],
     "dtype_churn": [("dtype-churn", "state", "state = step(", 1)],
     "fresh_function": [("fresh-function", "<lambda>", "lambda y: y * 0.5", 5)],
     "inlined_function": [("inlined-function", "", "y = jnp.sin(x + shift)", 24)],
@@ -71,6 +75,7 @@ FAULTS = {
         ("static-churn", "argument 1", "power(jnp.ones(2), n)", 4),
     ],
     "shape_churn": [("shape-churn", "tokens", "total(params", 4)],
+    "sharding_churn": [("sharding-churn", "batch['tokens']", "total({", 5)],
     "slow_first_call": [("slow-first-call", "", "@eqx.filter_jit", 1)],
     "stale_global": [("stale-global", "RATE", "return x - RATE * x", 1)],
     "static_churn": [("static-churn", "step", "x = decay(x, step)", 4)],
@@ -84,8 +89,7 @@ def test_each_fault_is_planted():
     names = {path.stem for path in PLANTED.glob("*.py")}
     assert names == {*FAULTS, *[f"{name}_clean" for name in FAULTS]}
     kinds = {kind for found in FAULTS.values() for kind, *_ in found}
-    # Without a script: they need several devices, or a configuration that changes.
-    assert kinds == _report.KINDS.keys() - {"sharding-churn", "config-churn"}
+    assert kinds == _report.KINDS.keys()
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -212,15 +216,9 @@ def test_a_program_that_fails(tmp_path):
     assert data["exit_code"] == 1 and len(data["findings"]) == 1
 
 
-def test_interrupted(tmp_path):
+def test_interrupted(tmp_path, start):
     write(tmp_path, FAULTY, end="sys.stdout.flush(); import time; time.sleep(60)")
-    process = subprocess.Popen(
-        [*DOCTOR, "script.py", "--json", "a.json"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start([*DOCTOR, "script.py", "--json", "a.json"], cwd=tmp_path)
     assert process.stdout.readline().startswith("out")
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)

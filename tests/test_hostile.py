@@ -457,7 +457,8 @@ def test_same_object_registered_as_a_node_after_use():
         for _ in range(OFTEN):
             assert f(late) == 4
             assert g(box) == 4
-        jtu.register_pytree_node(cls, lambda x: ((x.a,), None), lambda _, c: cls(*c))
+        unflatten = ft.partial(lambda cls, _, c: cls(*c), cls)
+        jtu.register_pytree_node(cls, lambda x: ((x.a,), None), unflatten)
         for k in (3.0, 4.0, 5.0):
             late.a = X * k
             assert f(late) == 4 * k

@@ -9,12 +9,7 @@ from typing import Any
 from eqx_fastjit.doctor._report import KINDS
 
 from ._common import CommandError
-from ._script import (
-    check_program,
-    end_as_interrupted,
-    INTERRUPTED,
-    was_interrupted,
-)
+from ._script import check_program, end_as_interrupted, was_interrupted
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -85,7 +80,7 @@ def main(options: argparse.Namespace) -> int:
         from eqx_fastjit.doctor._page import page
 
         write_output("--html", paths["--html"], page(report))
-    if code == INTERRUPTED and was_interrupted():
+    if was_interrupted(code):
         end_as_interrupted()
     found = sum(f.kind in fatal for f in report.findings)
     return code or int(found > 0)

@@ -8,12 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ._common import CommandError
-from ._script import (
-    check_program,
-    end_as_interrupted,
-    INTERRUPTED,
-    was_interrupted,
-)
+from ._script import check_program, end_as_interrupted, was_interrupted
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -77,7 +72,7 @@ def main(options: argparse.Namespace) -> int:
     else:
         check_output("-o", path)
         code = _write(program, path, options.output)
-    if code == INTERRUPTED and was_interrupted():
+    if was_interrupted(code):
         end_as_interrupted()
     return code
 

@@ -10,7 +10,6 @@ from ._script import (
     check_program,
     end_as_interrupted,
     install_on_import,
-    INTERRUPTED,
     run_script,
     was_interrupted,
 )
@@ -55,7 +54,7 @@ def main(options: argparse.Namespace) -> int:
     install_on_import(then=watched.begin)
     code = run_script(name, args, is_module)
     sys.stdout.flush()
-    if code == INTERRUPTED and was_interrupted():
+    if was_interrupted(code):
         print(watched.counts())
         end_as_interrupted()
     watched.report(options.functions, options.calls, html)

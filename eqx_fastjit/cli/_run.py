@@ -3,13 +3,7 @@
 import argparse
 from typing import Any
 
-from ._script import (
-    end_as_interrupted,
-    install_on_import,
-    INTERRUPTED,
-    run_script,
-    was_interrupted,
-)
+from ._script import end_as_interrupted, install_on_import, run_script, was_interrupted
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -29,6 +23,6 @@ def main(options: argparse.Namespace) -> int:
     name, args, is_module = options.program
     install_on_import()
     code = run_script(name, args, is_module)
-    if code == INTERRUPTED and was_interrupted():
+    if was_interrupted(code):
         end_as_interrupted()
     return code

@@ -17,13 +17,13 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ._common import CommandError
 
 
 # What a shell reports for a program that Ctrl-C ended.
-INTERRUPTED = 130
+_INTERRUPTED = 130
 
 
 # --- the command line ----------------------------------------------------------------
@@ -332,19 +332,20 @@ def _report(error: BaseException) -> int:
         sys.__excepthook__(type(failure), failure, failure.__traceback__)
         print("\nOriginal exception was:", file=sys.stderr)
         sys.__excepthook__(type(error), error, traceback)
-    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
-def end_as_interrupted() -> None:
+def was_interrupted(code: int) -> bool:
+    """Whether it was Ctrl-C that made `run_script` return `code`."""
+    last = getattr(sys, "last_type", None)
+    interrupted = isinstance(last, type) and issubclass(last, KeyboardInterrupt)
+    return interrupted and code == _INTERRUPTED
+
+
+def end_as_interrupted() -> NoReturn:
     """End this process as Python ends one after Ctrl-C, killed by its own signal.
 
     A shell that waits for it can tell then, and stops a loop, say.
     """
     sys.excepthook = lambda *_: None  # it has been reported
     raise KeyboardInterrupt
-
-
-def was_interrupted() -> bool:
-    """Whether it was Ctrl-C that ended the program."""
-    last = getattr(sys, "last_type", None)
-    return isinstance(last, type) and issubclass(last, KeyboardInterrupt)

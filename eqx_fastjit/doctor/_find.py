@@ -227,7 +227,7 @@ def _cause(s: Seen, explanation: Any) -> Cause:
 
 
 def _line(place: Any) -> Line | None:
-    return None if place is None else Line(place.file, place.line, place.name)
+    return None if place is None else Line(*place)
 
 
 _PLAIN_ADVICE = {

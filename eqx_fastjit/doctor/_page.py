@@ -4,9 +4,11 @@ import html
 import linecache
 from collections.abc import Iterator
 
+from eqx_fastjit._units import show_seconds
+
 from ._report import Bar, Finding, FunctionRow, headline, KINDS, Report
 from ._sites import shorten
-from ._text import duration, place, summary
+from ._text import place, summary
 
 
 # Lines of source around the one of a finding.
@@ -136,7 +138,7 @@ def _headline(report: Report) -> str:
     if n == 0:
         return '<span class="good">Nothing found.</span>'
     lost = sum(f.seconds or 0 for f in report.findings)
-    cost = f", about {duration(lost)} lost" if lost else ""
+    cost = f", about {show_seconds(lost)} lost" if lost else ""
     return f"<strong>{_e(headline(report))}</strong>{_e(cost)}"
 
 
@@ -159,7 +161,7 @@ def _findings(report: Report) -> Iterator[str]:
 
 
 def _finding(f: Finding) -> Iterator[str]:
-    lost = "" if f.seconds is None else f"{duration(f.seconds)} lost"
+    lost = "" if f.seconds is None else f"{show_seconds(f.seconds)} lost"
     yield (
         f'<article class="card {f.severity}"><h3><span>{_e(f.kind)}</span>'
         f'<span class="severity">{_e(f.severity)}</span>'
@@ -242,7 +244,7 @@ def _svg(report: Report) -> Iterator[str]:
         )
     for i, (name, bars) in enumerate(lanes):
         top = i * _LANE
-        seconds = duration(sum(b.seconds for b in bars))
+        seconds = show_seconds(sum(b.seconds for b in bars))
         text = f"{name} — {len(bars)} x, {seconds}"
         yield f'<text x="2" y="{top + 13}">{_e(_cut(text))}</text>'
         for bar in sorted(bars, key=lambda bar: bar.start):
@@ -270,7 +272,7 @@ def _rects(bar: Bar, y: int, total: float) -> Iterator[str]:
 
 def _bar_text(bar: Bar) -> str:
     parts = [
-        f"{label} {duration(getattr(bar, name))}"
+        f"{label} {show_seconds(getattr(bar, name))}"
         for name, label in _PARTS
         if getattr(bar, name) > 0
     ]
@@ -294,7 +296,7 @@ def _bar_table(bars: tuple[Bar, ...]) -> Iterator[str]:
     rows = [
         (
             (f"{bar.start:.2f} s", "number"),
-            (duration(bar.seconds), "number"),
+            (show_seconds(bar.seconds), "number"),
             (bar.function, "name mono"),
             (bar.cause, "why"),
             (str(bar.site or ""), "name mono"),
@@ -350,7 +352,7 @@ def _function_row(f: FunctionRow) -> tuple[_Cell, ...]:
     more = [f"and {len(f.calls) - 3} more"] if len(f.calls) > 3 else []
     return (
         (f"{f.function}{objects}{where}", "name mono"),
-        (duration(f.seconds), "number"),
+        (show_seconds(f.seconds), "number"),
         (str(f.traces), "number"),
         (str(f.compiles), "number"),
         (", ".join(f"{n} {cause}" for cause, n in f.causes.items()), "why"),

@@ -5,6 +5,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from eqx_fastjit._units import plural, show_seconds
+
 from ._report import Finding, FunctionRow, headline, Report
 from ._sites import shorten
 
@@ -12,15 +14,6 @@ from ._sites import shorten
 # Rows of the table of functions; the JSON and HTML reports have them all.
 _MAX_ROWS = 10
 _STYLES = {"high": "bold red", "medium": "yellow", "low": "cyan"}
-
-
-def duration(seconds: float | None) -> str:
-    """A duration in the unit that suits it."""
-    if seconds is None:
-        return ""
-    if seconds >= 60:
-        return f"{int(seconds // 60)} min {seconds % 60:.0f} s"
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
 def place(file: str | None, line: int | None) -> str:
@@ -33,8 +26,8 @@ def summary(report: Report) -> str:
     compiles = sum(row.compiles for row in report.functions)
     seconds = sum(row.trace + row.lower + row.compile for row in report.functions)
     return (
-        f"ran for {duration(report.seconds)}, of that {duration(seconds)} to trace, "
-        f"lower and compile {compiles} program{'s' * (compiles != 1)}"
+        f"ran for {show_seconds(report.seconds)}, of that {show_seconds(seconds)} to "
+        f"trace, lower and compile {plural(compiles, 'program')}"
     )
 
 
@@ -68,7 +61,7 @@ def _plain_lines(report: Report) -> Iterator[str]:
     yield summary(report)
     for f in report.findings:
         yield ""
-        lost = "" if f.seconds is None else f"  {duration(f.seconds)} lost"
+        lost = "" if f.seconds is None else f"  {show_seconds(f.seconds)} lost"
         yield f"{f.kind} ({f.severity})  {place(f.file, f.line)}{lost}"
         if source := _source(f):
             yield f"    > {source}"
@@ -90,7 +83,7 @@ def _cells(row: FunctionRow) -> tuple[str, str, str, str, str]:
     where = "" if row.file is None else f" ({place(row.file, row.line)})"
     causes = ", ".join(f"{n} {cause}" for cause, n in row.causes.items())
     return (
-        duration(row.seconds),
+        show_seconds(row.seconds),
         str(row.traces),
         str(row.compiles),
         f"{row.function}{where}",
@@ -126,7 +119,7 @@ def _write_rich(report: Report, console: Any) -> None:
             (f.kind, _STYLES[f.severity]), "  ", (place(f.file, f.line), "bold")
         )
         if f.seconds is not None:
-            head.append(f"  {duration(f.seconds)} lost", "dim")
+            head.append(f"  {show_seconds(f.seconds)} lost", "dim")
         console.print(head)
         if source := _source(f):
             console.print(Padding(Text(source, "italic"), (0, 4)))

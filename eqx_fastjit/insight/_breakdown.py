@@ -17,8 +17,9 @@ from eqx_fastjit._compat import equinox_partition, jit_options, raw_execute
 from eqx_fastjit._install import _original as equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 from eqx_fastjit._structure import take_apart
+from eqx_fastjit._units import show_seconds
 
-from ._table import Report, show_seconds, Table
+from ._table import Report, Table
 from ._target import Target, target
 
 

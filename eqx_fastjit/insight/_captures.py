@@ -25,10 +25,10 @@ import numpy as np
 from jax.core import Tracer
 
 from eqx_fastjit import _record
+from eqx_fastjit._describe import describe_static
 from eqx_fastjit._record import Trace
 from eqx_fastjit._statics import token
 
-from ._short import short
 from ._table import Report, Table
 from ._target import unwrapped
 
@@ -155,7 +155,7 @@ def _value(x: Any, names: frozenset[str], *, with_attributes: bool = True) -> _V
             # A module has functions and classes of its own: only settings count.
             if not isinstance(x, types.ModuleType) or _is_setting(part):
                 attributes[name] = _value(part, names, with_attributes=False)
-    return _Value(_stand_in(x, _Budget()), short(x), attributes)
+    return _Value(_stand_in(x, _Budget()), describe_static(x), attributes)
 
 
 def _is_setting(x: Any) -> bool:

@@ -5,12 +5,14 @@ import dataclasses
 from typing import Any
 
 from eqx_fastjit import _record
-from eqx_fastjit._describe import Entry, Place
+from eqx_fastjit._describe import Entry
 from eqx_fastjit._jit import jitted_function
+from eqx_fastjit._place import Place
 from eqx_fastjit._record import Trace
+from eqx_fastjit._units import plural, show_seconds
 
 from ._differences import ADVICE, Difference, kind_of, nearest
-from ._show import html_table, html_text, plural, seconds, text_table
+from ._table import html_text, Report, Table
 
 
 # --- cache_info ----------------------------------------------------------------------
@@ -37,7 +39,7 @@ class Signature:
 
 
 @dataclasses.dataclass(frozen=True)
-class CacheInfo:
+class CacheInfo(Report):
     """How often a function was traced and compiled, and how long that took."""
 
     function: str
@@ -52,41 +54,29 @@ class CacheInfo:
     # The latest, 256 traces at most.
     signatures: tuple[Signature, ...]
 
-    def _rows(self) -> list[list[str]]:
-        return [
-            [
-                str(s.site or "?"),
-                str(s.traces),
-                str(s.compiles),
-                *map(seconds, (s.trace, s.lower, s.compile, s.first_run)),
-                s.summary,
-            ]
-            for s in self.signatures
-        ]
-
-    def _title(self) -> str:
+    def title(self) -> str:
+        """The totals."""
         return (
             f"{self.function}: {plural(self.traces, 'trace')}, "
             f"{plural(self.compiles, 'compile')}, {self.entries} "
-            f"{'entry' if self.entries == 1 else 'entries'}, {seconds(self.seconds)}"
+            f"{'entry' if self.entries == 1 else 'entries'}, "
+            f"{show_seconds(self.seconds)}"
         )
 
-    _HEADER = (
-        "first call",
-        "traces",
-        "compiles",
-        "trace",
-        "lower",
-        "compile",
-        "first run",
-        "signature",
-    )
-
-    def __str__(self) -> str:
-        return f"{self._title()}\n{text_table(self._HEADER, self._rows())}"
-
-    def _repr_html_(self) -> str:
-        return html_text(self._title()) + html_table(self._HEADER, self._rows())
+    def tables(self) -> list[Table]:
+        """The signatures."""
+        rows = [
+            (
+                s.site or "?",
+                s.traces,
+                s.compiles,
+                *map(show_seconds, (s.trace, s.lower, s.compile, s.first_run)),
+                s.summary,
+            )
+            for s in self.signatures
+        ]
+        header = ("first call", "traces", "compiles", "trace", "lower", "compile")
+        return [Table("Signatures", (*header, "first run", "signature"), rows)]
 
 
 def cache_info(f: Any) -> CacheInfo:
@@ -206,13 +196,13 @@ class Explanation:
 
     def __str__(self) -> str:
         what = "traced" if self.retraced else "compiled (not traced)"
-        parts = (
-            f"trace {seconds(self.trace)}, lower {seconds(self.lower)}, compile "
-            f"{seconds(self.compile)}, first run {seconds(self.first_run)}"
+        trace, lower, compile, first_run = map(
+            show_seconds, (self.trace, self.lower, self.compile, self.first_run)
         )
         lines = [
             f"{self.function} was {what} again by the call at {self.site or '?'}",
-            f"  cost: {seconds(self.seconds)} ({parts})",
+            f"  cost: {show_seconds(self.seconds)} (trace {trace}, lower {lower}, "
+            f"compile {compile}, first run {first_run})",
         ]
         return "\n".join([*lines, self.reason()])
 
@@ -261,7 +251,7 @@ def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
         found = nearest(trace, twins) if place is not None else None
         if found is None:
             return None
-        made = Difference(place.name, "function", "", f"made again at {place}")  # pyright: ignore
+        made = Difference(place.function, "function", "", f"made again at {place}")  # pyright: ignore
         found = found[0], [made, *found[1]]
         kind = "fresh-function"
     old, differing = found
@@ -346,33 +336,33 @@ class LedgerRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ledger:
+class Ledger(Report):
     """All jitted functions of the process, by what they cost."""
 
     rows: tuple[LedgerRow, ...]
 
-    _HEADER = ("function", "objects", "traces", "compiles", "time", "causes", "calls")
+    def title(self) -> str:
+        """The totals."""
+        seconds = sum(row.seconds for row in self.rows)
+        return f"{plural(len(self.rows), 'jitted function')}, {show_seconds(seconds)}"
 
-    def _rows(self) -> list[list[str]]:
-        return [
-            [
+    def tables(self) -> list[Table]:
+        """The functions."""
+        rows = [
+            (
                 row.function,
-                str(row.functions),
-                str(row.traces),
-                str(row.compiles),
-                seconds(row.seconds),
+                row.functions,
+                row.traces,
+                row.compiles,
+                show_seconds(row.seconds),
                 ", ".join(f"{n} {cause}" for cause, n in row.causes),
                 ", ".join(f"{site} ({n})" for site, n in row.sites[:3])
                 + ", ..." * (len(row.sites) > 3),
-            ]
+            )
             for row in self.rows
         ]
-
-    def __str__(self) -> str:
-        return text_table(self._HEADER, self._rows())
-
-    def _repr_html_(self) -> str:
-        return html_table(self._HEADER, self._rows())
+        header = ("function", "objects", "traces", "compiles", "time", "causes")
+        return [Table("Functions, the dearest first", (*header, "calls"), rows)]
 
 
 def ledger() -> Ledger:

@@ -8,9 +8,9 @@ from typing import Any
 
 from eqx_fastjit import _record
 from eqx_fastjit._record import Trace
+from eqx_fastjit._units import plural, show_seconds
 
 from ._explain import arguments_text, describe_function, explain_trace
-from ._show import plural, seconds
 
 
 class RetraceError(RuntimeError):
@@ -49,8 +49,9 @@ class _Guarding:
         limit = self.max_seconds
         if limit is not None and self.seconds > limit:
             raise RetraceError(
-                f"Tracing and compiling was to take at most {seconds(limit)} here, and "
-                f"took {seconds(self.seconds)} with "
+                "Tracing and compiling was to take at most "
+                f"{show_seconds(limit)} here, and took "
+                f"{show_seconds(self.seconds)} with "
                 f"{describe_function(trace.function)}.\n{_why(trace)}"
             )
 

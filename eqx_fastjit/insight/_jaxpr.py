@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import jax.extend.core
 
-from eqx_fastjit._compat import Frame, name_stack
+from eqx_fastjit._compat import name_stack
+from eqx_fastjit._place import Place
+from eqx_fastjit._units import show_bytes, show_seconds
 
 from ._loops import find_runs, is_uniform, measure_run, NotScannable, Run, Seconds
 from ._places import (
@@ -23,11 +25,11 @@ from ._places import (
     subjaxprs,
     user_frame,
 )
-from ._table import nbytes, Report, show_bytes, show_seconds, show_type, Table
+from ._table import nbytes, Report, show_type, Table
 from ._target import target, Traced
 
 
-_UNKNOWN = Frame("<unknown>", 0, "<unknown>")
+_UNKNOWN = Place("<unknown>", 0, "<unknown>")
 # Rows of a table in the text of a report.
 _ROWS = 12
 # What is kept for the backward pass is worth a word from here on, and from this share
@@ -422,7 +424,7 @@ class _Walk:
 
     def __init__(self, closed: Any):
         # Frame and primitive: number of equations.
-        self.lines: collections.Counter[tuple[Frame, str]] = collections.Counter()
+        self.lines: collections.Counter[tuple[Place, str]] = collections.Counter()
         self.paths: collections.Counter[tuple[Path, str]] = collections.Counter()
         self.runs: list[Run] = []
         # Kind, name and place: calls, places that call, equations.
@@ -472,48 +474,38 @@ class _Walk:
                 sites.add(frame)
         return total
 
-    def _note_buffers(self, equation: Any, frame: Frame) -> None:
+    def _note_buffers(self, equation: Any, frame: Place) -> None:
         for v in equation.outvars:
             size = nbytes(v.aval)
             if size:
                 self.intermediates.append(
-                    Buffer(
-                        equation.primitive.name, show_type(v.aval), size, _where(frame)
-                    )
+                    Buffer(equation.primitive.name, show_type(v.aval), size, str(frame))
                 )
 
 
-def _where(frame: Frame) -> str:
-    return f"{frame.file}:{frame.line}"
-
-
 def _line_counts(walk: _Walk) -> tuple[LineCount, ...]:
-    by_frame: dict[Frame, collections.Counter[str]] = {}
+    by_frame: dict[Place, collections.Counter[str]] = {}
     for (frame, primitive), n in walk.lines.items():
         by_frame.setdefault(frame, collections.Counter())[primitive] += n
     counts = [
-        LineCount(*_frame_fields(frame), c.total(), tuple(c.most_common(3)))
+        LineCount(*frame, c.total(), tuple(c.most_common(3)))
         for frame, c in by_frame.items()
     ]
     return tuple(sorted(counts, key=lambda x: (-x.equations, x.file, x.line)))
-
-
-def _frame_fields(frame: Frame) -> tuple[str, int, str]:
-    return frame.file, frame.line, frame.function
 
 
 # --- loops ---------------------------------------------------------------------------
 
 
 def _loops(walk: _Walk, measure: bool) -> tuple[UnrolledLoop, ...]:
-    by_place: dict[Frame, list[Run]] = {}
+    by_place: dict[Place, list[Run]] = {}
     for run in walk.runs:
         by_place.setdefault(run.place, []).append(run)
     loops = [_loop(place, runs, measure) for place, runs in by_place.items()]
     return tuple(sorted(loops, key=lambda x: -x.equations))
 
 
-def _loop(place: Frame, runs: list[Run], measure: bool) -> UnrolledLoop:
+def _loop(place: Place, runs: list[Run], measure: bool) -> UnrolledLoop:
     sizes = [sum(map(_size, run.equations)) for run in runs]
     largest = max(runs, key=lambda run: len(run.equations))
     seconds, reason = None, ""
@@ -523,7 +515,7 @@ def _loop(place: Frame, runs: list[Run], measure: bool) -> UnrolledLoop:
         except NotScannable as e:
             reason = str(e)
     return UnrolledLoop(
-        *_frame_fields(place),
+        *place,
         turns=max(run.turns for run in runs),
         times=len(runs),
         equations=sum(sizes),
@@ -587,15 +579,13 @@ def _plain_functions(walk: _Walk) -> Iterator[Inlined]:
 def _constants(closed: Any) -> tuple[Constant, ...]:
     found: dict[int, Constant] = {}
 
-    def note(value: Any, frame: Frame) -> None:
+    def note(value: Any, frame: Place) -> None:
         shape = getattr(value, "shape", None)
         if shape is None:
             return
         found.setdefault(
             id(value),
-            Constant(
-                tuple(shape), str(value.dtype), nbytes(value), *_frame_fields(frame)
-            ),
+            Constant(tuple(shape), str(value.dtype), nbytes(value), *frame),
         )
 
     def visit(jaxpr: Any) -> None:
@@ -614,7 +604,7 @@ def _constants(closed: Any) -> tuple[Constant, ...]:
     return tuple(sorted(found.values(), key=lambda c: -c.bytes))
 
 
-def _first_use(jaxpr: Any, variable: Any) -> Frame | None:
+def _first_use(jaxpr: Any, variable: Any) -> Place | None:
     """The line that first uses a variable, in functions that get it passed as well."""
     for equation in jaxpr.eqns:
         for i, v in enumerate(equation.invars):
@@ -741,7 +731,7 @@ def _residuals(jaxpr: Any, temporaries: int | None) -> Residuals | None:
                         maker.primitive.name,
                         show_type(variable.aval),
                         size,
-                        _where(frame),
+                        str(frame),
                     )
 
     visit(jaxpr, {})

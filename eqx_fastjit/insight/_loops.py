@@ -9,7 +9,7 @@ import jax.core
 import jax.extend.core
 import numpy as np
 
-from eqx_fastjit._compat import Frame
+from eqx_fastjit._place import Place
 
 from ._places import find_loop, Path
 
@@ -25,7 +25,7 @@ Literal = jax.extend.core.Literal
 class Run(NamedTuple):
     """Consecutive equations of one jaxpr: the turns of a loop."""
 
-    place: Frame
+    place: Place
     jaxpr: Any  # that they are in
     equations: list[Any]
     turns: int

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from eqx_fastjit._describe import describe_static
 from eqx_fastjit._statics import token
 from eqx_fastjit._structure import ARRAY_TYPES
 
-from ._short import short
 from ._table import Report, show_type, Table
 from ._target import target
 
@@ -168,7 +168,7 @@ _NUMERIC = (*ARRAY_TYPES, *_NUMBERS)
 def _compare_statics(path: str, jitted: Any, eager: Any) -> LeafDifference:
     arrays = [isinstance(x, ARRAY_TYPES) for x in (jitted, eager)]
     shown = [
-        show_type(x) if is_array else short(x)
+        show_type(x) if is_array else describe_static(x)
         for x, is_array in zip((jitted, eager), arrays, strict=True)
     ]
     same = not any(arrays) and token(jitted) == token(eager)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 
-from eqx_fastjit._compat import equation_frames, Frame
+from eqx_fastjit._compat import equation_frames
+from eqx_fastjit._place import Place
 
 from ._target import BOUNDARY_FILE
 
@@ -33,7 +34,7 @@ _LIBRARIES = (
 )
 # Stands in a path for a walk over a pytree: what is called from there is called for one
 # leaf after the other.
-TREE_MAP = Frame("<tree_map>", 0, "tree_map")
+TREE_MAP = Place("<tree_map>", 0, "tree_map")
 
 
 @ft.lru_cache(maxsize=4096)
@@ -48,18 +49,18 @@ def is_library(file: str) -> bool:
     return file.startswith(_LIBRARIES)
 
 
-Path = tuple[Frame, ...]
+Path = tuple[Place, ...]
 
 
 def path_of(equation: Any) -> Path:
     """The calls that led to an equation, outermost first, from the traced function on.
 
-    Frames of JAX's and ours are left out.
+    Places of JAX's and ours are left out.
     """
     frames = equation_frames(equation)
     # Of a program's own trace, the outermost of our functions is where it began.
     calls = [i for i, frame in enumerate(frames) if _begins_trace(frame)]
-    out: list[Frame] = []
+    out: list[Place] = []
     for frame in frames[: calls[-1]] if calls else frames:
         if frame.file == BOUNDARY_FILE:
             break
@@ -70,11 +71,11 @@ def path_of(equation: Any) -> Path:
     return tuple(reversed(out))
 
 
-def _begins_trace(frame: Frame) -> bool:
+def _begins_trace(frame: Place) -> bool:
     return frame.file.startswith(_OURS) and frame.function.endswith("call_python")
 
 
-def user_frame(path: Path) -> Frame | None:
+def user_frame(path: Path) -> Place | None:
     """The innermost frame of the user's own; of a library's if there is none."""
     frames = [f for f in reversed(path) if f is not TREE_MAP]
     for frame in frames:
@@ -159,7 +160,7 @@ def loop_around(file: str, lines: Iterable[int]) -> Loop | None:
     return min(found, key=lambda loop: loop.last - loop.first, default=None)
 
 
-def find_loop(paths: Sequence[Path]) -> Frame | None:
+def find_loop(paths: Sequence[Path]) -> Place | None:
     """The loop in which all of these paths begin to differ, or are the same.
 
     Where the source cannot be read, the line that they have in common. `None` if there
@@ -187,7 +188,7 @@ def find_loop(paths: Sequence[Path]) -> Frame | None:
         lines = {path[level].line for path in paths}
         loop = loop_around(frame.file, lines)
         if loop is not None:
-            return Frame(frame.file, loop.line, frame.function)
+            return Place(frame.file, loop.line, frame.function)
         if level == depth and not has_source(frame.file) and len(lines) == 1:
             return frame
     return None
@@ -219,7 +220,7 @@ def is_call(equation: Any) -> bool:
     return equation.primitive.name in _CALLS and any(subjaxprs(equation))
 
 
-def defined_at(jaxpr: Any) -> Frame | None:
+def defined_at(jaxpr: Any) -> Place | None:
     """Where the function behind a jaxpr is defined, if that is known."""
     info = getattr(opened(jaxpr), "debug_info", None)
     text = getattr(info, "func_src_info", None)  # `name at file:line`
@@ -229,4 +230,4 @@ def defined_at(jaxpr: Any) -> Frame | None:
     file, _, line = place.rpartition(":")
     if not line.isdigit():
         return None
-    return Frame(file, int(line), name)
+    return Place(file, int(line), name)

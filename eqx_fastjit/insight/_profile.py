@@ -13,9 +13,10 @@ import jax
 # Under `install()`, `eqx.filter_jit` is ours.
 from eqx_fastjit._install import _original as equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
+from eqx_fastjit._units import show_seconds
 
 from ._breakdown import Breakdown, breakdown
-from ._table import Report, show_seconds, Table
+from ._table import Report, Table
 from ._target import Target, target
 
 

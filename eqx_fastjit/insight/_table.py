@@ -1,6 +1,7 @@
 """Reports as plain text and as HTML, without further packages."""
 
 import html
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -55,13 +56,21 @@ class Table(NamedTuple):
         return "\n".join(out)
 
 
+def html_text(text: str) -> str:
+    """Text as it stands, escaped."""
+    return f"<pre>{html.escape(text)}</pre>"
+
+
 def _escape(x: Any) -> str:
     return html.escape(str(x))
 
 
+_NUMBER = re.compile(r"[-+<>~]?\d[\d.,e+-]*( ?(min|s|ms|us|[KMG]?i?B|%|x))?( \d+ s)?")
+
+
 def _is_number(x: Any) -> bool:
     text = str(x).strip()
-    return not text or text[0].isdigit() or text[0] in "-+<>~"
+    return not text or _NUMBER.fullmatch(text) is not None
 
 
 class Report:
@@ -90,23 +99,6 @@ class Report:
                 "</div>",
             ]
         )
-
-
-def show_bytes(n: float) -> str:
-    """A number of bytes with a unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    return f"{n:.1f} GiB"
-
-
-def show_seconds(seconds: float) -> str:
-    """A duration with a unit."""
-    for factor, unit in ((1, "s"), (1e3, "ms")):
-        if abs(seconds) * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
 
 
 def show_type(x: Any) -> str:

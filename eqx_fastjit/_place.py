@@ -1,0 +1,29 @@
+"""A line of somebody's program."""
+
+import inspect
+import types
+from typing import Any, NamedTuple
+
+
+class Place(NamedTuple):
+    """A line of source code."""
+
+    file: str
+    line: int
+    # The function it stands in, or the function it is the first line of.
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def place_of(fun: Any) -> Place | None:
+    """Where a Python function was defined, or the one that it wraps."""
+    try:
+        fun = inspect.unwrap(fun)
+    except ValueError:  # wraps itself
+        pass
+    code = getattr(fun, "__code__", None)
+    if not isinstance(code, types.CodeType):
+        return None
+    return Place(code.co_filename, code.co_firstlineno, code.co_qualname)
