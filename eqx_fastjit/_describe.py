@@ -40,6 +40,15 @@ class Entry(NamedTuple):
     facets: tuple[tuple[str, str], ...]
 
 
+# Types of what `lambda`, `def`, `functools.partial` and a method make anew each time.
+FUNCTIONS = {"function", "method", "functools.partial"}
+
+
+def is_below(path: str, node: str) -> bool:
+    """Whether a path leads into the node at another path."""
+    return path.startswith((f"{node}.", f"{node}[", f"{node}<"))
+
+
 def describe_static(x: Any) -> str:
     """A static value in at most about 60 characters; never raises."""
     text = _text(x, 2)

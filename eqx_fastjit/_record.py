@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 
-from ._describe import describe_call, Entry
+from ._describe import describe_call, Entry, FUNCTIONS, is_below
 from ._place import Place
 
 
@@ -60,6 +60,12 @@ class FunctionInfo(NamedTuple):
     def key(self) -> tuple[str, Place | None]:
         """The same for each function made by the same line."""
         return self.qualname, self.place
+
+    def title(self) -> str:
+        """Name and place."""
+        return (
+            self.qualname if self.place is None else f"{self.qualname} ({self.place})"
+        )
 
 
 class Trace:
@@ -118,6 +124,31 @@ class Trace:
     def seconds(self) -> float:
         """The time it took altogether, functions inside of it included."""
         return self.trace + self.lower + self.compile + self.first_run
+
+    def key(self) -> Any:
+        """The same for traces of which one may be blamed for differing from another.
+
+        All callables of a class are one function to `filter_jit`, but a `Partial` of
+        one function is not meant to be like that of another.
+        """
+        return self.function.key(), self.wrapped()
+
+    def wrapped(self) -> tuple[str, ...]:
+        """The functions that a `Partial` or the like is of, in words."""
+        func = f"{self.function.name}.func"
+        return tuple(
+            facets["value"]
+            for entry in self.entries
+            if entry.kind == "static"
+            if entry.path == func or is_below(entry.path, func)
+            if (facets := dict(entry.facets))["type"] in FUNCTIONS
+        )
+
+    def title(self) -> str:
+        """Name and place of the function, for people."""
+        if wrapped := self.wrapped():
+            return f"{self.function.qualname} of {wrapped[0]}"
+        return self.function.title()
 
 
 class History:

@@ -205,14 +205,64 @@ def _peers(results: Any) -> str:
         ]
         rows.append([f"`{entry['command']}`", *counts, str(len(entry["different"]))])
     header = ("suite", "with Equinox's own", "with ours", "end differently")
+    return f"{_table(header, rows)}\n\n{_runs(results)}"
+
+
+def _threads(results: Any) -> str:
+    rows = [
+        [
+            entry["route"],
+            str(entry["threads"]),
+            f"{entry['seconds']:.0f} s",
+            f"{sum(entry['done'].values()):,}",
+            str(entry["failures"]),
+        ]
+        for entry in results
+    ]
+    header = ("route", "threads", "for", "actions", "failures")
+    return f"{_table(header, rows)}\n\n{_runs(results)}"
+
+
+def _memory(results: Any) -> str:
+    rows = [
+        [
+            f"{entry['n']:,} {_MEMORY[entry['kind']]}",
+            f"{entry['python_bytes_each'] * (entry['n'] // 2):,.0f}",
+            f"{entry['resident_growth'] / 2**20:.1f}",
+        ]
+        for entry in results
+        if entry["jit"] == "ours"
+    ]
+    header = ("what was done", "Python's memory grew by (bytes)", "resident (MiB)")
+    return (
+        f"{_table(header, rows)}\n\nGrowth over the second half of each run; the first "
+        f"fills caches and pools. {_runs(results)}"
+    )
+
+
+# What a kind of `tests.stress_memory` does.
+_MEMORY = {
+    "calls": "calls",
+    "outputs": "large outputs held and freed",
+    "lambdas": "lambdas wrapped and called",
+    "wrapped": "lambdas wrapped",
+    "statics": "statics of one function",
+    "classes": "Module classes made and dropped",
+}
+
+
+def _runs(results: Any) -> str:
+    """When and on what, each combination once."""
     runs = [f"{e['date'][:10]}, {_versions(e['versions'])}" for e in results]
-    return f"{_table(header, rows)}\n\nRun on {'; '.join(dict.fromkeys(runs))}."
+    return f"Run on {'; '.join(dict.fromkeys(runs))}."
 
 
 _RELIABILITY: dict[str, Callable[[Any], str]] = {
     "differential": _differential,
     "matrix": _matrix,
+    "memory": _memory,
     "peers": _peers,
+    "threads": _threads,
 }
 
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -27,6 +28,7 @@ import jax.numpy as jnp
 from eqx_fastjit import _dispatch, filter_jit
 
 from .differential.harness import keep_programs
+from .records import add, stamp
 
 
 def resident() -> int:
@@ -119,6 +121,7 @@ def main() -> None:
     parser.add_argument("what", nargs="+", metavar="KIND=N")
     parser.add_argument("--jit", choices=("ours", "equinox"), default="ours")
     parser.add_argument("--programs", type=int, default=_dispatch._MAX_PROGRAMS)
+    parser.add_argument("--json", type=Path, help="a file to keep the results in")
     parser.add_argument("--no-trace", action="store_true", help="without tracemalloc")
     options = parser.parse_args()
     _dispatch._MAX_PROGRAMS = options.programs
@@ -129,7 +132,10 @@ def main() -> None:
         if kind not in KINDS or not n.isdecimal():
             parser.error(f"{what!r}: expected KIND=N, KIND one of {', '.join(KINDS)}")
         out = measure(kind, int(n), jit, trace=not options.no_trace)
-        print(json.dumps({"jit": options.jit, **out}), flush=True)
+        entry = {"jit": options.jit, **out}
+        print(json.dumps(entry), flush=True)
+        if options.json is not None:
+            add(options.json, {**entry, **stamp()}, "jit", "kind")
 
 
 if __name__ == "__main__":

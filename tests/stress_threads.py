@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 import traceback
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -185,9 +186,11 @@ def main():
     )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="a file to keep the results in")
     options = parser.parse_args()
 
     from .differential.harness import keep_programs
+    from .records import add, stamp
 
     keep_programs(tempfile.mkdtemp(prefix="stress"))
     sys.setswitchinterval(1e-4)  # many more switches than usual
@@ -223,17 +226,16 @@ def main():
     eqx_fastjit.uninstall()
     _check(eqx.filter_jit is _original)
     _call(random.Random(0), 0)
-    print(
-        json.dumps(
-            {
-                "threads": _THREADS,
-                "seconds": round(time.monotonic() - start, 1),
-                "route": eqx_fastjit.route(),
-                "failures": len(failed),
-                "done": dict(counts),
-            }
-        )
-    )
+    entry = {
+        "threads": _THREADS,
+        "seconds": round(time.monotonic() - start, 1),
+        "route": eqx_fastjit.route(),
+        "failures": len(failed),
+        "done": dict(counts),
+    }
+    print(json.dumps(entry))
+    if options.json is not None:
+        add(options.json, {**entry, **stamp()}, "route")
     return 1 if failed else 0
 
 

@@ -3,12 +3,21 @@
 import sys
 import threading
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
 
 from eqx_fastjit import _record, filter_jit
-from eqx_fastjit.insight import cache_info, guard, RetraceError, warmup, warmup_all
+from eqx_fastjit.insight import (
+    cache_info,
+    explain,
+    guard,
+    ledger,
+    RetraceError,
+    warmup,
+    warmup_all,
+)
 
 
 pytest_plugins = ["pytester"]
@@ -61,6 +70,26 @@ def test_functions_made_by_one_line_count_as_one():
         make()(x)
         with pytest.raises(RetraceError, match="fresh-function"):
             make()(x)
+
+
+def test_partials_of_two_functions_are_two():
+    """To `filter_jit` they are one, a callable Module like any other."""
+
+    def double(x, n):
+        return x * n * 2
+
+    def negate(x, n):
+        return -x * n
+
+    with guard(max_traces=1):
+        for fun in (double, negate):
+            partial = filter_jit(eqx.Partial(fun, x))
+            partial(3)
+            assert not explain(partial)
+        with pytest.raises(RetraceError, match=r"Partial of .*negate"):
+            partial(4)
+    names = [row.function for row in ledger().rows]
+    assert sum("Partial of " in name for name in names) == 2
 
 
 def test_seconds(f):

@@ -163,7 +163,7 @@ def _explained(seen: list[Seen]) -> Iterator[tuple[Seen, Cause | None]]:
     )
     for s in seen:
         trace = s.trace
-        key = _key(trace)
+        key = trace.key()
         explanation = None
         if not trace.failed:
             explanation = explain_trace(trace, list(earlier[key]))
@@ -171,35 +171,13 @@ def _explained(seen: list[Seen]) -> Iterator[tuple[Seen, Cause | None]]:
         yield s, None if explanation is None else _cause(s, explanation)
 
 
-def _key(trace: Any) -> Any:
-    """The same for traces of which the one may be blamed for differing from the other.
-
-    All callables of a class are one function to `filter_jit`, but a `Partial` of one
-    function is not meant to be like that of another.
-    """
-    return trace.function.key(), _wrapped_functions(trace)
-
-
-def _wrapped_functions(trace: Any) -> tuple[str, ...]:
-    """The functions that a `Partial` or the like is of, in words."""
-    from eqx_fastjit.insight._differences import FUNCTIONS, is_below
-
-    func = f"{trace.function.name}.func"
-    return tuple(
-        facets["value"]
-        for entry in trace.entries
-        if entry.kind == "static" and (entry.path == func or is_below(entry.path, func))
-        if (facets := dict(entry.facets))["type"] in FUNCTIONS
-    )
-
-
 def _place(trace: Any) -> Line | None:
     """Where the function was defined; of a `Partial` that is not known."""
-    return None if _wrapped_functions(trace) else _line(trace.function.place)
+    return None if trace.wrapped() else _line(trace.function.place)
 
 
 def _name(trace: Any) -> str:
-    inside = _wrapped_functions(trace)
+    inside = trace.wrapped()
     name = trace.function.qualname
     return f"{name} of {inside[0].partition(' (')[0]}" if inside else name
 
@@ -214,7 +192,7 @@ def _cause(s: Seen, explanation: Any) -> Cause:
             break
     return Cause(
         _name(s.trace),
-        _key(s.trace),
+        s.trace.key(),
         _place(s.trace),
         s.site or _line(s.trace.site),
         explanation.kind,
@@ -604,7 +582,7 @@ def _rows(
 def _our_rows(ours: list[tuple[Seen, Cause | None]]) -> Iterator[FunctionRow]:
     groups: dict[Any, list[tuple[Seen, Cause | None]]] = collections.defaultdict(list)
     for s, cause in ours:
-        groups[_key(s.trace)].append((s, cause))
+        groups[s.trace.key()].append((s, cause))
     for group in groups.values():
         traces = [s.trace for s, _ in group]
         place = _place(traces[0])

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from eqx_fastjit._describe import Entry
+from eqx_fastjit._describe import Entry, FUNCTIONS, is_below
 from eqx_fastjit._record import Trace
 
 
@@ -120,11 +120,6 @@ def _changes_below(node: str, before: dict[str, Entry], after: dict[str, Entry])
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def is_below(path: str, node: str) -> bool:
-    """Whether a path leads into the node at another path."""
-    return path.startswith((f"{node}.", f"{node}[", f"{node}<"))
-
-
 def _between(path: str, old: Entry | None, new: Entry | None) -> Iterable[Difference]:
     if old is None or new is None or old.kind != new.kind:
         # An array that was a number, or a static that was None, is no other structure.
@@ -150,7 +145,6 @@ def _between(path: str, old: Entry | None, new: Entry | None) -> Iterable[Differ
 
 
 # Types of what `lambda`, `def`, `functools.partial` and a method make anew each time.
-FUNCTIONS = {"function", "method", "functools.partial"}
 
 
 def _summary(entry: Entry | None) -> str:

@@ -116,7 +116,7 @@ def cache_info(f: Any) -> CacheInfo:
         )
         first = first or group[0]
     return CacheInfo(
-        function=describe_function(history.info),
+        function=history.info.title(),
         traces=history.traces,
         compiles=history.compiles,
         entries=len(function.programs),
@@ -160,11 +160,6 @@ def arguments_text(entries: tuple[Entry, ...]) -> str:
         else f"{path}: {text}"
         for path, text in out
     )
-
-
-def describe_function(info: _record.FunctionInfo) -> str:
-    """Name and place of a function."""
-    return info.qualname if info.place is None else f"{info.qualname} ({info.place})"
 
 
 # --- explain -------------------------------------------------------------------------
@@ -247,7 +242,7 @@ def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
         kind = kind_of(found[1])
     else:
         place = trace.function.place
-        twins = [t for t in earlier if t.function.key() == trace.function.key()]
+        twins = [t for t in earlier if t.key() == trace.key()]
         found = nearest(trace, twins) if place is not None else None
         if found is None:
             return None
@@ -256,7 +251,7 @@ def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
         kind = "fresh-function"
     old, differing = found
     return Explanation(
-        function=describe_function(trace.function),
+        function=trace.title(),
         site=trace.site,
         kind=kind,
         differences=tuple(differing),
@@ -276,7 +271,7 @@ def explain_all(traces: list[Trace]) -> list[tuple[Trace, Explanation | None]]:
     by_key: dict[Any, list[Trace]] = collections.defaultdict(list)
     out = []
     for trace in traces:
-        earlier = by_key[trace.function.key()]
+        earlier = by_key[trace.key()]
         out.append((trace, None if trace.failed else explain_trace(trace, earlier)))
         earlier.append(trace)
     return out
@@ -378,7 +373,7 @@ def ledger() -> Ledger:
         list
     )
     for trace, explanation in explain_all(list(_record.traces)):
-        groups[trace.function.key()].append((trace, explanation))
+        groups[trace.key()].append((trace, explanation))
     rows = [_ledger_row(group) for group in groups.values()]
     return Ledger(tuple(sorted(rows, key=lambda row: -row.seconds)))
 
@@ -391,7 +386,7 @@ def _ledger_row(group: list[tuple[Trace, Explanation | None]]) -> LedgerRow:
     )
     sites = collections.Counter(str(t.site or "?") for t in traces)
     return LedgerRow(
-        function=describe_function(traces[0].function),
+        function=traces[0].title(),
         functions=len({t.function.number for t in traces}),
         traces=sum(t.retraced and not t.failed for t in traces),
         compiles=sum(t.compile > 0 for t in traces),

@@ -10,7 +10,7 @@ from eqx_fastjit import _record
 from eqx_fastjit._record import Trace
 from eqx_fastjit._units import plural, show_seconds
 
-from ._explain import arguments_text, describe_function, explain_trace
+from ._explain import arguments_text, explain_trace
 
 
 class RetraceError(RuntimeError):
@@ -40,7 +40,7 @@ class _Guarding:
         limit = self.max_traces
         if limit is not None and self.counts[key] > limit:
             raise RetraceError(
-                f"{describe_function(trace.function)} was to be traced at most "
+                f"{trace.title()} was to be traced at most "
                 f"{plural(limit, 'time')} here.\n{_why(trace)}"
             )
 
@@ -52,14 +52,14 @@ class _Guarding:
                 "Tracing and compiling was to take at most "
                 f"{show_seconds(limit)} here, and took "
                 f"{show_seconds(self.seconds)} with "
-                f"{describe_function(trace.function)}.\n{_why(trace)}"
+                f"{trace.title()}.\n{_why(trace)}"
             )
 
 
 def _key(trace: Trace) -> Any:
     # Functions made by one line count as one, or a lambda in a loop would pass.
     function = trace.function
-    return function.number if function.place is None else function.key()
+    return trace.key() if function.place is not None else function.number
 
 
 def _why(trace: Trace) -> str:

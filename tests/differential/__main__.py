@@ -6,12 +6,8 @@ what was run to a JSON file. The exit code is 1 if anything differed.
 """
 
 import argparse
-import datetime
-import json
 import os
 import pathlib
-import platform
-import subprocess
 import tempfile
 import time
 import traceback
@@ -21,6 +17,8 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # donating a buffer twice is logged
 import hypothesis
 import jax
+
+from tests.records import stamp, write
 
 from .harness import Different, keep_programs, run, Tally
 from .strategies import sequences
@@ -37,23 +35,6 @@ def _parse() -> argparse.Namespace:
         "--out", type=pathlib.Path, default="benchmarks/results/differential.json"
     )
     return parser.parse_args()
-
-
-def _commit() -> str:
-    out = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        cwd=pathlib.Path(__file__).parent,
-    )
-    return out.stdout.strip()
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    names = ("jax", "jaxlib", "equinox", "numpy", "hypothesis")
-    return {"python": platform.python_version(), **{n: version(n) for n in names}}
 
 
 def main() -> int:
@@ -76,12 +57,9 @@ def main() -> int:
             "failures": failures,
             "counts": dict(sorted(tally.items())),
             "seconds": round(time.perf_counter() - start),
-            "commit": _commit(),
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "versions": _versions(),
+            **stamp("hypothesis"),
         }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+        write(options.out, report)
 
     while tally["calls"] < options.cases:
 
