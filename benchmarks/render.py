@@ -3,8 +3,9 @@
     python -m benchmarks.render [--check] [--root DIR]
 
 In README.md and docs/**/*.md, what stands between `<!-- bench:NAME -->` and
-`<!-- /bench:NAME -->` becomes the tables of benchmarks/results/NAME.json. With
-`--check` nothing is written, and the exit code is 1 if something would be.
+`<!-- /bench:NAME -->` becomes the tables of benchmarks/results/NAME.json; where NAME
+ends with `.brief`, a short form of them. With `--check` nothing is written, and the
+exit code is 1 if something would be.
 """
 
 import argparse
@@ -43,8 +44,11 @@ def rendered(text: str, results: Path) -> str:
     for begin, end in zip(markers[::2], markers[1::2], strict=True):
         if begin[1] or not end[1] or begin[2] != end[2]:
             raise BadMarker(f"{begin.group()} is followed by {end.group()}")
-        path = results / f"{begin[2]}.json"
-        tables = markdown(load(path)) if path.exists() else _MISSING.format(path.name)
+        name = begin[2].removesuffix(".brief")
+        path = results / f"{name}.json"
+        tables = _MISSING.format(path.name)
+        if path.exists():
+            tables = markdown(load(path), brief=name != begin[2])
         out += [text[position : begin.end()], f"\n\n{tables}\n\n"]
         position = end.start()
     return "".join([*out, text[position:]])

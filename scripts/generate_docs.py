@@ -275,6 +275,33 @@ def _table(header: Any, rows: Any) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+# --- promised figures -----------------------------------------------------------------
+
+
+def _targets(name: str, _: Path) -> str:
+    """Each figure that the engine is to reach beside the one reached."""
+    results = _load(name)
+    if results is None:
+        return "*Not measured yet.*"
+    rows = [
+        [
+            row["what"].replace("_", " "),
+            f"{row['at_most']:g}",
+            f"{row['value']:.2f}",
+            f"{min(row['runs']):.2f} to {max(row['runs']):.2f}",
+            "yes" if row["value"] <= row["at_most"] else "**no**",
+        ]
+        for row in results["rows"]
+    ]
+    header = ("figure", "at most", "reached", "least and greatest", "met")
+    versions = _versions({"python": results["python"], **results["versions"]})
+    commits = dict.fromkeys(f"`{row['commit']}`" for row in results["rows"])
+    return (
+        f"{_table(header, rows)}\n\nMade by `{results['command']}`, commit "
+        f"{', '.join(commits)}, {versions}."
+    )
+
+
 # --- putting it into the pages -------------------------------------------------------
 
 # By what the name of a part begins with: given the rest, and the page.
@@ -284,6 +311,7 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "help": _help,
     "reliability": _reliability,
     "report": _report,
+    "results": _targets,
 }
 
 

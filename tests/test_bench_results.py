@@ -196,6 +196,12 @@ def test_markdown(results):
     assert "jaxlib" in text
 
 
+def test_brief_markdown(results):
+    whole, brief = markdown(results), markdown(results, brief=True)
+    assert "Blocked" in whole and "Blocked" not in brief
+    assert "| case | jit | ours | ours/jit |" in brief
+
+
 def _checkout(tmp_path, readme, results):
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
     (tmp_path / "benchmarks" / "results" / "a.json").write_text(_results.dumps(results))
@@ -206,7 +212,8 @@ def _checkout(tmp_path, readme, results):
 
 
 def test_render_fills_blocks(results, tmp_path, capsys):
-    readme = "x\n<!-- bench:a -->\nstale\n<!-- /bench:a -->\ny\n"
+    brief = "<!-- bench:a.brief -->\n<!-- /bench:a.brief -->\n"
+    readme = f"x\n<!-- bench:a -->\nstale\n<!-- /bench:a -->\n{brief}y\n"
     root = _checkout(tmp_path, readme, results)
     assert render_command.main([*root, "--check"]) == 1
     assert "README.md" in capsys.readouterr().out
@@ -214,6 +221,7 @@ def test_render_fills_blocks(results, tmp_path, capsys):
     assert render_command.main(root) == 0
     new = (tmp_path / "README.md").read_text()
     assert markdown(results) in new and "stale" not in new
+    assert markdown(results, brief=True) in new
     assert new.startswith("x\n<!-- bench:a -->\n") and new.endswith("-->\ny\n")
     assert render_command.main([*root, "--check"]) == 0
 

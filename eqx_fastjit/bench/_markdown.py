@@ -2,18 +2,25 @@
 
 from ._case import DESCRIPTIONS
 from ._grids import EXPLANATION, Grid, grids, present
-from ._results import describe, Results
+from ._results import describe, Entry, Results
 
 
-def markdown(results: Results) -> str:
+# Of a brief table: the others are variants of these, or need other packages.
+_BRIEF_CONTENDERS = ("jit", "flat", "eqx", "ours")
+
+
+def markdown(results: Results, *, brief: bool = False) -> str:
     """Tables of the results, with the command, date and machine that made them.
 
     **Arguments:**
 
     - `results`: as `load` reads them.
+    - `brief`: the dispatch alone, and no more than four contenders.
 
     **Returns:** Markdown, without a line break at the end.
     """
+    if brief:
+        results = {**results, "cases": [_brief(entry) for entry in results["cases"]]}
     parts = [_table(grid) for grid in grids(results)]
     parts += [
         "\n".join(
@@ -24,6 +31,12 @@ def markdown(results: Results) -> str:
         f"{_plain(describe(results))}.",
     ]
     return "\n\n".join(parts)
+
+
+def _brief(entry: Entry) -> Entry:
+    times = entry["times"].get("dispatch", {})
+    kept = {name: times[name] for name in _BRIEF_CONTENDERS if name in times}
+    return {**entry, "times": {"dispatch": kept}}
 
 
 def _plain(text: str) -> str:
