@@ -55,6 +55,7 @@ TESTS = [
 ]
 CORNER_TESTS = ["tests/test_corpus.py", "tests/test_fixes.py", "tests/test_routes.py"]
 
+# Not the extra `test`, which has a browser and a type checker in it.
 REQUIREMENTS = [
     "hypothesis>=6.100",
     "optax>=0.2.3",
@@ -86,15 +87,7 @@ _show_pyenv()
 
 def _install(session: nox.Session, jax: str, equinox: str) -> dict[str, str]:
     """Install one combination; returns the versions and the route that it takes."""
-    # Not the extra `test`, which has a browser and a type checker in it.
-    requirements = [
-        "pytest>=8",
-        "pytest-xdist>=3.6",
-        "optax>=0.2.3",
-        "hypothesis>=6.100",
-        "rich>=13",
-    ]
-    session.install(JAX[jax], EQUINOX[equinox], *requirements)
+    session.install(JAX[jax], EQUINOX[equinox], *REQUIREMENTS)
     # Afterwards: ours must not choose the versions, only agree to them.
     session.install("--no-deps", ".")
     session.run("uv", "pip", "check", external=True, silent=True)
