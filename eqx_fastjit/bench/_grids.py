@@ -122,6 +122,22 @@ def _per_sample_grid(entries: list[Entry], device: str) -> Grid:
     )
 
 
+def times_and_ratios(grid: Grid) -> list[Grid]:
+    """A table that is too wide, as one of times and one of their ratios."""
+    ratios = [i for i, name in enumerate(grid.columns) if "/" in name]
+    times = [i for i in range(len(grid.columns)) if i not in ratios]
+
+    def only(columns: list[int], title: str) -> Grid:
+        return Grid(
+            title,
+            [grid.columns[i] for i in columns],
+            [[row[i] for i in columns] for row in grid.rows],
+        )
+
+    parts = [only(times, grid.title)]
+    return parts + ([only([0, *ratios], "The ratios of these")] if ratios else [])
+
+
 def noise(results: Results) -> list[str]:
     """A line for each mode in which ours and a rival cannot be told apart."""
     found: dict[str, dict[str, list[str]]] = {}

@@ -1,12 +1,16 @@
 """Results as Markdown, for the README and the documentation."""
 
 from ._case import DESCRIPTIONS
-from ._grids import EXPLANATION, Grid, grids, present
+from ._grids import EXPLANATION, Grid, grids, present, times_and_ratios
 from ._results import describe, Entry, Results
 
 
 # Of a brief table: the others are variants of these, or need other packages.
 _BRIEF_CONTENDERS = ("jit", "flat", "eqx", "ours")
+
+
+# More would have to be scrolled.
+_MAX_COLUMNS = 8
 
 
 def markdown(results: Results, *, brief: bool = False) -> str:
@@ -21,7 +25,13 @@ def markdown(results: Results, *, brief: bool = False) -> str:
     """
     if brief:
         results = {**results, "cases": [_brief(entry) for entry in results["cases"]]}
-    parts = [_table(grid) for grid in grids(results)]
+    parts = [
+        _table(part)
+        for grid in grids(results)
+        for part in (
+            times_and_ratios(grid) if len(grid.columns) > _MAX_COLUMNS else [grid]
+        )
+    ]
     parts += [
         "\n".join(
             f"- `{name}`: {DESCRIPTIONS[name]}." for name in present(results["cases"])
@@ -48,11 +58,15 @@ def _plain(text: str) -> str:
 
 def _table(grid: Grid) -> str:
     lines = [
-        [_plain(column) for column in grid.columns],
+        # Where a long name may be broken: zero-width spaces.
+        [_plain(column).replace("\\_", "\\_\u200b") for column in grid.columns],
         ["---"] + ["---:"] * (len(grid.columns) - 1),
         *[
             [
-                f"**{cell.text}**" if cell.kind == "win" else _plain(cell.text)
+                f"**{cell.text}**"
+                if cell.kind == "win"
+                # One line for a figure and its spread: a no-break space.
+                else _plain(cell.text).replace(" ±", "\u00a0±")
                 for cell in row
             ]
             for row in grid.rows

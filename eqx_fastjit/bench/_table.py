@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ._case import DESCRIPTIONS
-from ._grids import EXPLANATION, Grid, grids, noise, present
+from ._grids import EXPLANATION, Grid, grids, noise, present, times_and_ratios
 from ._results import describe, Results
 
 
@@ -35,23 +35,8 @@ def _print_grid(console: Console, grid: Grid) -> None:
     if console.measure(whole, options=options).maximum <= console.width:
         console.print(whole)
     else:
-        for part in _times_and_ratios(grid):
+        for part in times_and_ratios(grid):
             console.print(_table(part))
-
-
-def _times_and_ratios(grid: Grid) -> list[Grid]:
-    ratios = [i for i, name in enumerate(grid.columns) if "/" in name]
-    times = [i for i in range(len(grid.columns)) if i not in ratios]
-
-    def only(columns: list[int], title: str) -> Grid:
-        return Grid(
-            title,
-            [grid.columns[i] for i in columns],
-            [[row[i] for i in columns] for row in grid.rows],
-        )
-
-    parts = [only(times, grid.title)]
-    return parts + ([only([0, *ratios], "The ratios of these")] if ratios else [])
 
 
 def _table(grid: Grid) -> Table:
