@@ -179,6 +179,10 @@ def _differential(results: Any) -> str:
         ("in sequences", f"{results['sequences']:,}"),
         ("traces counted", f"{counts.get('traces', 0):,}"),
         ("calls that had to raise, and did", f"{counts.get('errors', 0):,}"),
+        (
+            "of Equinox's results, those of an equal static (asked afresh, it agreed)",
+            f"{counts.get('stale traces of Equinox', 0):,}",
+        ),
         ("differences", f"{len(results['failures']):,}"),
     ]
     return (

@@ -154,9 +154,11 @@ def html_page(profiles: Sequence[Profile]) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width">'
         f"<title>Profile: {title}</title>"
-        "<style>body {font-family: sans-serif; margin: 2em} "
-        "iframe {width: 100%; height: 30em; border: 1px solid #ccc}</style>"
+        "<style>:root {color-scheme: light dark} "
+        "body {font-family: sans-serif; margin: clamp(1em, 4vw, 2em)} "
+        "iframe {width: 100%; height: 30em; border: 1px solid #888}</style>"
         f"</head><body>{''.join(p.html_body() for p in profiles)}</body></html>"
     )
 

@@ -19,10 +19,7 @@ class Table(NamedTuple):
         """With columns padded to the same width; numbers to the right."""
         cells = [[str(x) for x in row] for row in (self.header, *self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        right = [
-            bool(self.rows) and all(_is_number(row[i]) for row in self.rows)
-            for i in range(len(self.header))
-        ]
+        right = self._number_columns()
         lines = [
             "  "
             + "  ".join(
@@ -35,21 +32,32 @@ class Table(NamedTuple):
             lines = ["  none"]
         return "\n".join([self.title, *lines, *[f"  {note}" for note in self.notes]])
 
+    def _number_columns(self) -> list[bool]:
+        return [
+            bool(self.rows) and all(_is_number(row[i]) for row in self.rows)
+            for i in range(len(self.header))
+        ]
+
     def html(self) -> str:
         """As an HTML section. Every text is escaped."""
         out = [f"<h3>{_escape(self.title)}</h3>"]
         if self.rows:
-            head = "".join(f"<th>{_escape(x)}</th>" for x in self.header)
-            out.append(f"<table><thead><tr>{head}</tr></thead><tbody>")
-            for row in self.rows:
-                cells = "".join(
-                    f'<td class="number">{_escape(x)}</td>'
-                    if _is_number(x)
-                    else f"<td>{_escape(x)}</td>"
-                    for x in row
+            numbers = self._number_columns()
+
+            def line(tag: str, cells: Sequence[Any]) -> str:
+                inside = "".join(
+                    f'<{tag} class="number">{_escape(x)}</{tag}>'
+                    if number
+                    else f"<{tag}>{_escape(x)}</{tag}>"
+                    for x, number in zip(cells, numbers, strict=True)
                 )
-                out.append(f"<tr>{cells}</tr>")
-            out.append("</tbody></table>")
+                return f"<tr>{inside}</tr>"
+
+            out += [
+                f"<div><table><thead>{line('th', self.header)}</thead><tbody>",
+                *[line("td", row) for row in self.rows],
+                "</tbody></table></div>",
+            ]
         else:
             out.append("<p>none</p>")
         out += [f"<p>{_escape(note)}</p>" for note in self.notes]
@@ -70,7 +78,7 @@ _NUMBER = re.compile(r"[-+<>~]?\d[\d.,e+-]*( ?(min|s|ms|us|[KMG]?i?B|%|x))?( \d+
 
 def _is_number(x: Any) -> bool:
     text = str(x).strip()
-    return not text or _NUMBER.fullmatch(text) is not None
+    return text in ("", "-") or _NUMBER.fullmatch(text) is not None
 
 
 class Report:
@@ -92,8 +100,9 @@ class Report:
                 "<style>.eqx-fastjit table {border-collapse: collapse}",
                 ".eqx-fastjit td, .eqx-fastjit th {padding: 0.1em 0.8em 0.1em 0;",
                 "text-align: left; vertical-align: top}",
-                ".eqx-fastjit .number {text-align: right;",
-                "font-variant-numeric: tabular-nums}</style>",
+                ".eqx-fastjit .number {text-align: right; white-space: nowrap;",
+                "font-variant-numeric: tabular-nums}",
+                ".eqx-fastjit div {overflow-x: auto}</style>",
                 f'<div class="eqx-fastjit"><h2>{_escape(self.title())}</h2>',
                 *sections,
                 "</div>",
