@@ -938,3 +938,21 @@ def test_float0_results_of_a_function_with_callbacks():
         assert y == 2
         with pytest.raises(eqx.EquinoxRuntimeError, match="negative"):
             f(x, -X)
+
+
+def test_keys_that_differ_in_their_generator_alone():
+    """Both hold four words: nothing but the static data of the key tells them apart."""
+    traces = []
+
+    @filter_jit
+    def f(key):
+        traces.append(1)
+        return jax.random.key_impl(key), jax.random.normal(jax.random.split(key)[0])
+
+    keys = [jax.random.key(0, impl=impl) for impl in ("rbg", "unsafe_rbg")]
+    for _ in range(OFTEN):
+        for key in keys:
+            impl, x = f(key)
+            assert impl == jax.random.key_impl(key)
+            assert x == jax.random.normal(jax.random.split(key)[0])
+    assert len(traces) == 2
