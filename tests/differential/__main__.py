@@ -1,4 +1,4 @@
-"""`python -m tests.differential --cases 100000`: the long run.
+"""`python -m tests.differential --cases 100000 --workers 2`: the long run.
 
 Runs sequences of calls (see the package) until so many calls have been made, each
 under `equinox.filter_jit`, the plain function, and ours on both routes, and writes
@@ -6,22 +6,17 @@ what was run to a JSON file. The exit code is 1 if anything differed.
 """
 
 import argparse
-import os
+import itertools
+import multiprocessing
 import pathlib
-import tempfile
 import time
-import traceback
+from concurrent import futures
 from typing import Any
-
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # donating a buffer twice is logged
-import hypothesis
-import jax
 
 from tests.records import stamp, write
 
-from .harness import Different, keep_programs, run, Tally
-from .strategies import sequences
+from .batches import prepare, run_batch
+from .harness import Tally
 
 
 def _parse() -> argparse.Namespace:
@@ -30,6 +25,7 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--cases", type=int, default=100_000, help="how many calls")
     parser.add_argument("--seed", type=int, default=0, help="of the first batch")
+    parser.add_argument("--workers", type=int, default=1, help="processes at once")
     parser.add_argument("--batch", type=int, default=25, help="sequences per seed")
     parser.add_argument(
         "--out", type=pathlib.Path, default="benchmarks/results/differential.json"
@@ -39,62 +35,48 @@ def _parse() -> argparse.Namespace:
 
 def main() -> int:
     options = _parse()
-    jax.config.update("jax_num_cpu_devices", 8)
-    keep_programs(tempfile.mkdtemp(prefix="differential"))
     tally = Tally()
     failures: list[dict[str, Any]] = []
-    seed = options.seed
+    seeds = itertools.count(options.seed)
+    n_done = 0
     start = time.perf_counter()
-
-    def record() -> None:
-        report = {
-            "what": "calls compared with equinox.filter_jit and the plain function",
-            "calls": tally["calls"],
-            "sequences": tally["sequences"],
-            "first_seed": options.seed,
-            "seeds": seed - options.seed,
-            "sequences_per_seed": options.batch,
-            "failures": failures,
-            "counts": dict(sorted(tally.items())),
-            "seconds": round(time.perf_counter() - start),
-            **stamp("hypothesis"),
-        }
-        write(options.out, report)
-
-    while tally["calls"] < options.cases:
-
-        @hypothesis.seed(seed)
-        @hypothesis.settings(
-            max_examples=options.batch,
-            database=None,
-            deadline=None,
-            # The sequence that differs is printed as it is: making it smaller can take
-            # an hour. `tests/test_differential.py` does.
-            phases=[hypothesis.Phase.generate],
-            suppress_health_check=list(hypothesis.HealthCheck),
-        )
-        @hypothesis.given(sequences())
-        def batch(sequence: Any) -> None:
-            run(sequence, tally)
-
-        try:
-            batch()
-        except Exception as e:
-            text = f"{type(e).__name__}: {e}"
-            failures.append({"seed": seed, "error": text[:2000]})
-            print(f"seed {seed}: {text[:2000]}", flush=True)
-            if not isinstance(e, Different):
-                traceback.print_tb(e.__traceback__)
-        seed += 1
-        jax.clear_caches()  # or memory would grow with every sequence
-        print(
-            f"{tally['calls']} calls, {tally['traces']} traces, {tally['errors']} "
-            f"errors as expected, {len(failures)} seeds with a difference, "
-            f"{time.perf_counter() - start:.0f} s",
-            flush=True,
-        )
-        record()
-    record()
+    pool = futures.ProcessPoolExecutor(
+        options.workers, multiprocessing.get_context("spawn"), prepare
+    )
+    pending: dict[Any, int] = {}
+    with pool:
+        while pending or tally["calls"] < options.cases:
+            while len(pending) < options.workers and tally["calls"] < options.cases:
+                seed = next(seeds)
+                pending[pool.submit(run_batch, seed, options.batch)] = seed
+            for done in futures.wait(pending, None, futures.FIRST_COMPLETED).done:
+                seed = pending.pop(done)
+                found, error = done.result()
+                tally.update(found)
+                n_done += 1
+                if error is not None:
+                    failures.append({"seed": seed, "error": error})
+                    print(f"seed {seed}: {error}", flush=True)
+            seconds = time.perf_counter() - start
+            print(
+                f"{tally['calls']} calls, {tally['traces']} traces, {tally['errors']} "
+                f"errors as expected, {len(failures)} seeds with a difference, "
+                f"{seconds:.0f} s",
+                flush=True,
+            )
+            report = {
+                "what": "calls compared with equinox.filter_jit and the plain function",
+                "calls": tally["calls"],
+                "sequences": tally["sequences"],
+                "first_seed": options.seed,
+                "seeds": n_done,
+                "sequences_per_seed": options.batch,
+                "failures": failures,
+                "counts": dict(sorted(tally.items())),
+                "seconds": round(seconds),
+                **stamp("hypothesis"),
+            }
+            write(options.out, report)
     return 1 if failures else 0
 
 
