@@ -197,7 +197,8 @@ def _matrix(results: Any) -> str:
     rows = [[str(entry[name]) for name in names] for entry in results]
     dates = sorted(entry["date"][:10] for entry in results)
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    return f"{_table(names, rows)}\n\nRun on {when}."
+    tests = " or ".join(dict.fromkeys(f"`{entry['tests']}`" for entry in results))
+    return f"{_table(names, rows)}\n\nRun on {when}, on both routes: {tests}."
 
 
 def _peers(results: Any) -> str:
