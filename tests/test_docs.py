@@ -157,6 +157,8 @@ def _check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None
     while re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words = words[1:]
     name, rest = words[0], words[1:]
+    while name == "python" and rest[0] == "-X":
+        rest = rest[2:]
     if name == "eqx-fastjit":
         subcommand = [w for w in rest[:1] if not w.startswith("-")]
         known = _options_of(capsys, *subcommand)
