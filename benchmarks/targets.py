@@ -10,13 +10,15 @@ functions in turn; imports in pairs of fresh processes. Run nothing else meanwhi
 import argparse
 import json
 import os
-import platform
+import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
+
+import eqx_fastjit
+from eqx_fastjit.bench._results import new_results, short_commit
 
 
 # case, rival, at most
@@ -111,11 +113,14 @@ print((rss() - before) / 1e6)
 """
 
 
+# With bytecode caches, as an installed package has them. It goes with this process.
+_BYTECODE = tempfile.TemporaryDirectory(prefix="eqx_fastjit")
+
+
 def _python(code: str, *args: object) -> str:
     command = [sys.executable, "-c", code, *map(str, args)]
-    # With bytecode caches, as an installed package has them.
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    env["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / "fastjit-bytecode")
+    env["PYTHONPYCACHEPREFIX"] = _BYTECODE.name
     run = subprocess.run(command, check=True, text=True, capture_output=True, env=env)
     return run.stdout
 
@@ -136,11 +141,11 @@ def main() -> None:
     )
     options = parser.parse_args()
     rows = []
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"],
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    command = ["python", "-m", "benchmarks.targets", "--rounds", str(options.rounds)]
+    if options.only:
+        command += ["--only", options.only]
+    results = new_results(shlex.join(command), eqx_fastjit.route())
+    known = _known(options.json) if options.json and options.only else []
 
     def row(what: str, values: list[float], at_most: float, unit: str = "") -> None:
         value = statistics.median(values)
@@ -150,7 +155,8 @@ def main() -> None:
                 "value": value,
                 "runs": values,
                 "at_most": at_most,
-                "commit": commit,
+                "commit": short_commit(results["commit"]),
+                "command": results["command"],
             }
         )
         verdict = "met" if value <= at_most else "MISSED"
@@ -189,20 +195,17 @@ def main() -> None:
     if wanted("a million calls"):
         row("a million calls", [float(_python(_MEMORY))], 2, "MB")
     if options.json:
-        known = json.loads(options.json.read_text())["rows"] if options.only else []
         names = {row["what"] for row in rows}
         order = [f"{name}: ours/{rival}" for name, rival, _ in CALLS]
         rows += [row for row in known if row["what"] not in names]
         rows.sort(key=lambda r: order.index(r["what"]) if r["what"] in order else 99)
-        packages = ("jax", "jaxlib", "equinox", "numpy")
-        results = {
-            "command": f"python -m benchmarks.targets --rounds {options.rounds}",
-            "machine": platform.machine(),
-            "python": platform.python_version(),
-            "versions": {p: version(p) for p in packages},
-            "rows": rows,
-        }
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+        kept = {key: results[key] for key in ("date", "machine", "versions", "route")}
+        options.json.write_text(json.dumps({**kept, "rows": rows}, indent=1) + "\n")
+
+
+def _known(path: Path) -> list[dict[str, object]]:
+    """The figures of earlier runs."""
+    return json.loads(path.read_text())["rows"] if path.exists() else []
 
 
 if __name__ == "__main__":

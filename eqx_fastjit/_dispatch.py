@@ -36,7 +36,7 @@ from ._errors import (
     static_field_with,
     UnhashableStaticError,
 )
-from ._nodes import Nodes
+from ._nodes import GENERATE_AFTER, Nodes
 from ._place import place_of
 from ._signature import read_signature, Spec
 from ._statics import without_static_arrays
@@ -114,28 +114,51 @@ def _choose_route() -> Nodes | None:
 def _check_cpp(nodes: Nodes) -> None:
     """Try the C++ route on real calls, for a JAX that it was never tested with.
 
-    Raises `RuntimeError` if it does not do as `jax.jit` does.
+    Modules, containers, statics that are equal and not the same, donation; often enough
+    for code to be generated. Raises `RuntimeError` if it does not do as `jax.jit` does.
     """
 
-    def fun(tree, n):
-        return {"sum": tree["x"] * n + tree["y"][0], "n": n}, (tree["y"], None)
+    class Affine(eqx.Module):
+        scale: jax.Array
+        name: str = eqx.field(static=True)
+
+    def fun(module, tree, n):
+        out = module.scale * tree["x"] * n + tree["y"][0]
+        return {"out": out, "n": n}, (tree["y"], module, None)
 
     spec, _ = read_signature(fun)
-    function = JittedFunction(
-        fun, spec, Options(), ("check", "check"), with_fun=False, nodes=nodes
-    )
-    misses = []
+
+    def jitted(options: Options) -> JittedFunction:
+        return JittedFunction(
+            fun, spec, options, ("check", "check"), with_fun=False, nodes=nodes
+        )
+
+    function, misses = jitted(Options()), []
     miss = function.miss
     function.miss = lambda values: (misses.append(values), miss(values))[1]
-    for n, shift in itertools.product((2, 3, 2.0, 2), range(3)):
-        x = np.arange(3, dtype=np.float32) + shift
-        tree = {"x": jax.numpy.asarray(x), "y": [x]}
-        (out, (y, none)), expected = function.dispatch(tree, n), x * n + x
-        good = type(out["n"]) is type(n) and out["n"] == n and none is None
-        if not (good and np.allclose(out["sum"], expected) and (y[0] == x).all()):
-            raise RuntimeError("a self-check gave a wrong result")
-    if len(misses) > 6 and not _compat.jit_is_replaced():
+    y = np.arange(3, dtype=np.float32)
+    for n, name in ((2, "a"), (2.0, "a"), (3, "a"), (2, "b"), (2, "a")):
+        expected = jax.jit(lambda scale, x, n=n: scale * x * n + y)
+        for i in range(GENERATE_AFTER + 2):
+            x = jax.numpy.full(3, i, np.float32)
+            module = Affine(x + 1, name)
+            (out, (ys, same, none)) = function.dispatch(module, {"x": x, "y": [y]}, n)
+            good = type(out["n"]) is type(n) and out["n"] == n and none is None
+            good &= (same.name, type(same)) == (name, Affine)
+            good &= (same.scale == x + 1).all() and (ys[0] == y).all()
+            if not (good and np.allclose(out["out"], expected(x + 1, x))):
+                raise RuntimeError("a self-check gave a wrong result")
+    if len(misses) > GENERATE_AFTER and not _compat.jit_is_replaced():
         raise RuntimeError("a self-check never took the fast path")
+
+    donating = jitted(Options(donate_first=True))
+    expected = jax.jit(lambda scale, x: (scale * x + y, scale), donate_argnums=0)
+    for _ in range(3):
+        x, mine, theirs = jax.numpy.ones(3), jax.numpy.ones(3), jax.numpy.ones(3)
+        donating.dispatch(Affine(mine, ""), {"x": x, "y": [y]}, 1)
+        expected(theirs, x)
+        if mine.is_deleted() != theirs.is_deleted() or x.is_deleted():
+            raise RuntimeError("a self-check donated the wrong arrays")
 
 
 def nodes() -> Nodes | None:

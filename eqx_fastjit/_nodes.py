@@ -34,7 +34,7 @@ from ._structure import ARRAY_TYPES, DYNAMIC, ResultInfo, Structure, walk
 
 # Generating code costs 0.3 ms for a small model and 10 ms for a large one: only worth
 # it for what is called again and again.
-_GENERATE_AFTER = 16
+GENERATE_AFTER = 16
 # Generated functions kept for one class, tried one after the other (0.15 us each).
 _MAX_GENERATED = 6
 # Entries in a table of interned statics before it is emptied. What is lost is only
@@ -173,7 +173,7 @@ class _ModuleFlatten(_Swappable):
     def __init__(self, nodes: "Nodes"):
         self.nodes = nodes
         self.generated: list[Callable[[Any], Flattened]] = []
-        self.patience = _GENERATE_AFTER
+        self.patience = GENERATE_AFTER
         self.lock = threading.Lock()
         self.__call__ = self.general
 
@@ -234,7 +234,7 @@ class _Rebuild(_Swappable):
     def general(self, arrays: Sequence[Any]) -> Any:
         out = self.structure.rebuild(arrays)
         self.calls += 1
-        if self.calls == _GENERATE_AFTER:
+        if self.calls == GENERATE_AFTER:
             cpp = self.nodes.cpp
             try:
                 self.__call__ = generate_rebuild(

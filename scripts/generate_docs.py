@@ -20,6 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from eqx_fastjit.bench._results import describe_machine
+
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -258,8 +260,12 @@ _MEMORY = {
 
 def _runs(results: Any) -> str:
     """When and on what, each combination once."""
-    runs = [f"{e['date'][:10]}, {_versions(e['versions'])}" for e in results]
-    return f"Run on {'; '.join(dict.fromkeys(runs))}."
+
+    def run(entry: Any) -> str:
+        versions = _versions(entry["versions"])
+        return f"{entry['date'][:10]}, {describe_machine(entry['machine'])}, {versions}"
+
+    return f"Run on {'; '.join(dict.fromkeys(map(run, results)))}."
 
 
 _RELIABILITY: dict[str, Callable[[Any], str]] = {
@@ -299,11 +305,12 @@ def _targets(name: str, _: Path) -> str:
         for row in results["rows"]
     ]
     header = ("figure", "at most", "reached", "least and greatest", "met")
-    versions = _versions({"python": results["python"], **results["versions"]})
-    commits = dict.fromkeys(f"`{row['commit']}`" for row in results["rows"])
+    runs = {(row["command"], row["commit"]): None for row in results["rows"]}
+    made = "; ".join(f"`{command}` at commit `{commit}`" for command, commit in runs)
+    machine = describe_machine(results["machine"])
     return (
-        f"{_table(header, rows)}\n\nMade by `{results['command']}`, commit "
-        f"{', '.join(commits)}, {versions}."
+        f"{_table(header, rows)}\n\nMade by {made}. {machine}; "
+        f"{_versions(results['versions'])}."
     )
 
 

@@ -8,9 +8,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from eqx_fastjit.bench._results import machine
+
 
 def stamp(*packages: str) -> dict[str, Any]:
-    """Commit, date and versions; of JAX, Equinox and NumPy, and `packages` besides."""
+    """Commit, date, machine and versions; of `packages` besides the usual ones."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     root = Path(__file__).parent
     out = subprocess.run(command, capture_output=True, text=True, cwd=root)
@@ -19,6 +21,7 @@ def stamp(*packages: str) -> dict[str, Any]:
     return {
         "commit": out.stdout.strip(),
         "date": now.isoformat(timespec="seconds"),
+        "machine": machine(),
         "versions": {
             "python": platform.python_version(),
             **{name: version(name) for name in names},

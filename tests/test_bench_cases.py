@@ -56,9 +56,11 @@ _QUICK = (
     "strategy_part",
     "strategy_both",
     "strategy_none",
+    "strategy_both_first",
     "selu",
     "walk_loops",
     "walk_scan",
+    "walk_scan_first",
 )
 
 

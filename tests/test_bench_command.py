@@ -52,6 +52,13 @@ def test_everything_is_written(tmp_path, capsys):
         (["--html", "{tmp}"], "--html: cannot write"),
         (["--plot", "{tmp}/file/plots"], "--plot: cannot write to"),
         (["--compare", "{tmp}/a", "{tmp}/b"], "cannot read"),
+        (["--compare", "a", "b", "--json", "c"], "--json does not go with --compare"),
+        (["--compare", "a", "b", "--cases", "c"], "--cases does not go with --compare"),
+        (
+            ["--compare", "a", "b", "--fail-above", "nan"],
+            "expected a number of percent",
+        ),
+        (["--ratios"], "--ratios goes with --compare"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_timed(
@@ -89,11 +96,16 @@ def test_no_file_is_left_by_the_check(tmp_path):
     assert (tmp_path / "b").read_text() == "kept"
 
 
+_JITTED = ("whole", "part", "both")
+
+
 def test_cases_by_group():
     from eqx_fastjit.cli._bench import _chosen_cases
 
+    firsts = [f"strategy_{n}{s}" for n in _JITTED for s in ("", "_first")]
     assert _chosen_cases("strategies,identity,identity") == [
-        *[f"strategy_{name}" for name in ("whole", "part", "both", "none")],
+        *firsts,
+        "strategy_none",
         "identity",
     ]
     assert len(_chosen_cases("table")) == 9

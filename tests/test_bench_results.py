@@ -145,11 +145,59 @@ def test_compare(results, file, tmp_path, capsys):
     # Quicker is no failure.
     backwards = ["bench", "--compare", str(after), str(file), "--fail-above", "5"]
     assert cli.main(backwards) == 0
+    # Nor is what has appeared; what has gone may have failed.
+    del slower["cases"][1]["times"]["blocked"]["jit"]
+    after.write_text(_results.dumps(slower))
+    assert cli.main([*command, "--fail-above", "101"]) == 1
+    assert "mlp_16 (cpu), blocked, jit: is not in B" in capsys.readouterr().out
+    assert cli.main(backwards) == 0
+    assert "Only in B: mlp_16 (cpu), blocked, jit" in capsys.readouterr().out
     slower["cases"] = []
     after.write_text(_results.dumps(slower))
     assert cli.main(command) == 2
     assert "no case and contender in common" in capsys.readouterr().err
     assert cli.main(["bench", "--fail-above", "5"]) == 2
+
+
+def test_compare_ratios_of_two_machines(results, file, tmp_path, capsys):
+    other = copy.deepcopy(results)
+    # Rich would take this for a style.
+    other["machine"]["cpu"] = "CPU [/x] [red]"
+    for entry in other["cases"]:
+        for by in entry["times"].values():
+            for values in by.values():
+                values[:] = [3 * t for t in values]
+    other["cases"][0]["times"]["dispatch"]["ours"] = [0.0, 0.0, 0.0]
+    after = tmp_path / "after.json"
+    after.write_text(_results.dumps(other))
+    command = ["bench", "--compare", str(file), str(after)]
+    assert cli.main([*command, "--fail-above", "150"]) == 1
+    out = capsys.readouterr().out
+    assert "CPU [/x] [red]" in out
+    assert "Not the same machine: compare ratios, with --ratios." in out
+    assert cli.main([*command, "--ratios", "--fail-above", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "ours/jit" in out and "Not the same machine" not in out
+    backwards = ["bench", "--compare", str(after), str(file), "--fail-above", "1000"]
+    assert cli.main(backwards) == 1
+    assert "mlp_8 (cpu), dispatch, ours: +inf% is above 1000%" in (
+        capsys.readouterr().out
+    )
+
+
+def test_ratios_to_nothing(results):
+    results["cases"][0]["times"]["dispatch"]["jit"] = [0.0, 1.0, 2.0]
+    assert _results.ratio(results["cases"][0], "dispatch", "jit") is None
+    assert "mlp\\_8" in markdown(results)
+
+
+def test_figures_of_each_device(results):
+    from eqx_fastjit.bench import _page, _plots
+
+    results["cases"] += [e | {"device": "gpu"} for e in results["cases"]]
+    names = {f"{n}_{d}" for n in _plots.FIGURES for d in ("cpu", "gpu")}
+    assert set(_plots.render(results, "svg")) == names
+    assert _page.page(results).count("<figure>") == 6
 
 
 def test_figures_exist(results):

@@ -150,7 +150,7 @@ def test_a_fast_path_record_of_another_kind(cpp_only, monkeypatch, fresh):
     monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
     _use_everything()
     # A JAX that we do not know, and where no call is ever quick, is left alone.
-    monkeypatch.setattr(jax, "__version_info__", (0, 99))
+    monkeypatch.setattr(jax, "__version_info__", (0, 99, 0))
     monkeypatch.setattr(_dispatch, "_state", {})
     with pytest.warns(RuntimeWarning, match="a self-check never took the fast path"):
         filter_jit(lambda x: x)
@@ -244,7 +244,7 @@ def test_every_private_name_is_taken_away_above():
 @pytest.mark.parametrize("inside_trace", [False, True])
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_jax_that_is_not_known(broken, inside_trace, cpp_only, monkeypatch, fresh):
-    monkeypatch.setattr(jax, "__version_info__", (0, 99))
+    monkeypatch.setattr(jax, "__version_info__", (0, 99, 0))
     if broken:
         # A dispatcher that forgets to look at the statics.
         monkeypatch.setattr(_nodes._Interned, "__missing__", lambda self, x: ((), None))

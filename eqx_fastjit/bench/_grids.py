@@ -89,7 +89,9 @@ def _ratio_cell(entry: Entry, mode: str, rival: str) -> Cell:
 
 def _grid(title: str, rows: list[tuple[Entry, str, str]]) -> Grid:
     contenders = present([{"times": {m: e["times"][m]}} for e, m, _ in rows])
-    rivals = [c for c in contenders if c != "ours"] if "ours" in contenders else []
+    rivals = [
+        c for c in contenders if any(ratio(e, m, c) for e, m, _ in rows) and c != "ours"
+    ]
     return Grid(
         title,
         ["case", *contenders, *[f"ours/{rival}" for rival in rivals]],

@@ -96,6 +96,11 @@ def _list(facts: dict[str, str]) -> str:
     return f"<dl>{''.join(rows)}</dl>"
 
 
+def _alt(name: str) -> str:
+    what, _, device = name.partition("_")
+    return f"{_ALT[what]} On {device}." if device else _ALT[what]
+
+
 def _figures(results: Results) -> list[str]:
     light, dark = render(results, "svg"), render(results, "svg", dark=True)
 
@@ -104,7 +109,7 @@ def _figures(results: Results) -> list[str]:
 
     return [
         '<figure><picture><source media="(prefers-color-scheme: dark)" '
-        f'srcset="{url(dark[name])}"><img alt="{escape(_ALT[name])}" '
+        f'srcset="{url(dark[name])}"><img alt="{escape(_alt(name))}" '
         f'src="{url(svg)}"></picture></figure>'
         for name, svg in light.items()
     ]

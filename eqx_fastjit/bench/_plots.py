@@ -74,19 +74,18 @@ def _legend(figure: Figure, axes: Any) -> None:
     )
 
 
-def _of_calls(results: Results) -> list[Entry]:
-    """The cases whose calls were timed, on one device: the last of them."""
-    entries = [e for e in results["cases"] if "dispatch" in e["times"]]
-    return [e for e in entries if e["device"] == entries[-1]["device"]]
+def _by_device(results: Results) -> dict[str, list[Entry]]:
+    """The cases whose calls were timed."""
+    out: dict[str, list[Entry]] = {}
+    for entry in results["cases"]:
+        if "dispatch" in entry["times"]:
+            out.setdefault(entry["device"], []).append(entry)
+    return out
 
 
-def _width(results: Results) -> Callable[[Figure], None] | None:
+def _width(entries: list[Entry]) -> Callable[[Figure], None] | None:
     """The overhead against width: MLPs of three linear layers."""
-    entries = [
-        e
-        for e in _of_calls(results)
-        if e["group"] == "mlp" and e["size"]["layers"] == 3
-    ]
+    entries = [e for e in entries if e["group"] == "mlp" and e["size"]["layers"] == 3]
     if len(entries) < 2:
         return None
 
@@ -97,9 +96,9 @@ def _width(results: Results) -> Callable[[Figure], None] | None:
     return draw
 
 
-def _nodes(results: Results) -> Callable[[Figure], None] | None:
+def _nodes(entries: list[Entry]) -> Callable[[Figure], None] | None:
     """The cost against the number of nodes: the narrowest MLPs, of any depth."""
-    entries = [e for e in _of_calls(results) if e["group"] == "mlp"]
+    entries = [e for e in entries if e["group"] == "mlp"]
     width = min((e["size"]["width"] for e in entries), default=None)
     entries = [e for e in entries if e["size"]["width"] == width]
     if len(entries) < 2:
@@ -112,11 +111,11 @@ def _nodes(results: Results) -> Callable[[Figure], None] | None:
     return draw
 
 
-def _ratios(results: Results) -> Callable[[Figure], None] | None:
+def _ratios(entries: list[Entry]) -> Callable[[Figure], None] | None:
     """Ours over each rival, a bar for each case."""
     entries = [
         e
-        for e in _of_calls(results)
+        for e in entries
         if any(ratio(e, "dispatch", c) for c in present([e]) if c != "ours")
     ]
     if not entries:
@@ -192,27 +191,32 @@ def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes
     - `dark`: whether for a dark page: light text, and no background.
 
     **Returns:** the files' contents: `width` (overhead against width, log-log),
-    `ratios` (bars), `nodes` (cost against the number of nodes).
+    `ratios` (bars), `nodes` (cost against the number of nodes). For results of more
+    than one device, each of these for each: `width_cpu`, `width_gpu`.
     """
     out = {}
     settings: Any = {
         "svg.hashsalt": "eqx_fastjit",  # the same file for the same results
         "font.size": 10,
     } | (_DARK if dark else {})
-    for name, prepare in _PREPARE.items():
-        draw = prepare(results)
-        if draw is None:
-            continue
-        with matplotlib.rc_context(settings):
-            figure = Figure(figsize=(9, 4.8), layout="constrained")
-            draw(figure)
-            file = io.BytesIO()
-            figure.savefig(
-                file,
-                format=suffix,
-                dpi=150,
-                transparent=dark,
-                metadata={"Date": None} if suffix == "svg" else None,
-            )
-        out[name] = file.getvalue()
+    by_device = _by_device(results)
+    for device, entries in by_device.items():
+        for name, prepare in _PREPARE.items():
+            draw = prepare(entries)
+            if draw is None:
+                continue
+            with matplotlib.rc_context(settings):
+                figure = Figure(figsize=(9, 4.8), layout="constrained")
+                draw(figure)
+                if len(by_device) > 1:
+                    figure.suptitle(f"{figure.get_suptitle()} ({device})")
+                file = io.BytesIO()
+                figure.savefig(
+                    file,
+                    format=suffix,
+                    dpi=150,
+                    transparent=dark,
+                    metadata={"Date": None} if suffix == "svg" else None,
+                )
+            out[name if len(by_device) == 1 else f"{name}_{device}"] = file.getvalue()
     return out

@@ -56,9 +56,9 @@ def spread(values: list[float]) -> Spread:
 
 
 def ratio(entry: Entry, mode: str, rival: str, ours: str = "ours") -> Spread | None:
-    """Ours over a rival's, each round against itself; `None` if either is absent."""
+    """Ours over a rival's, each round against itself; `None` if there is none."""
     times = entry["times"].get(mode, {})
-    if ours not in times or rival not in times:
+    if ours not in times or rival not in times or 0 in times[rival]:
         return None
     pairs = zip(times[ours], times[rival], strict=True)
     return spread([a / b for a, b in pairs])
@@ -77,6 +77,16 @@ def _cpu() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    """What this runs on."""
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "architecture": platform.machine(),
+    }
 
 
 def _versions() -> dict[str, str]:
@@ -117,12 +127,7 @@ def new_results(command: str, route: str) -> Results:
         "schema": SCHEMA,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": command,
-        "machine": {
-            "cpu": _cpu(),
-            "cores": os.cpu_count(),
-            "system": platform.system(),
-            "architecture": platform.machine(),
-        },
+        "machine": machine(),
         "versions": _versions(),
         "route": route,
         "interrupted": False,
@@ -135,18 +140,28 @@ def new_results(command: str, route: str) -> Results:
     return results
 
 
+def describe_machine(machine: dict[str, Any]) -> str:
+    """What `machine` says, in words."""
+    return f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"
+
+
+def short_commit(commit: str) -> str:
+    """Twelve digits, and `+` where there were changes."""
+    return commit[:12] + "+" * commit.endswith("+")
+
+
 def describe(results: Results) -> str:
     """Machine, versions and commit in a line or two."""
-    machine, versions = results["machine"], results["versions"]
+    versions = results["versions"]
     devices = {f"{e['device']} ({e['device_kind']})" for e in results["cases"]}
     parts = [
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}",
+        describe_machine(results["machine"]),
         *sorted(devices),
         ", ".join(f"{name} {number}" for name, number in versions.items()),
         f"{results['route']} route",
     ]
     if "commit" in results:
-        parts.append(f"commit {results['commit'][:12]}")
+        parts.append(f"commit {short_commit(results['commit'])}")
     return "; ".join(parts)
 
 

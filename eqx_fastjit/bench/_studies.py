@@ -8,7 +8,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -122,6 +121,15 @@ def first_call() -> Makers:
     return _first_calls(new, mlp(8, 4), jnp.ones((4, 8)))
 
 
+def _first_calls_under(new: Callable[[Any], Call]) -> Makers:
+    """First calls of what `new(jit)` builds."""
+
+    def under(jit: Any) -> Call:
+        return lambda: split_in_stages(new(jit))
+
+    return {name: ft.partial(under, jit) for name, jit in JITS.items()}
+
+
 def _new_loop(steps: int) -> Callable[..., Any]:
     def loop(w: Any, x: Any) -> Any:
         for _ in range(steps):
@@ -166,10 +174,6 @@ for _steps in (10, 100, 1000):
 # --- what to jit
 
 
-def _affine(x: Any) -> Any:
-    return x * 0.99 + 0.01
-
-
 _CALLS = 101
 _STRATEGIES = {
     "whole": f"jit of the function that calls another {_CALLS} times",
@@ -180,7 +184,10 @@ _STRATEGIES = {
 
 
 def _strategy_of(jit: Any, strategy: str) -> Call:
-    inner = jit(_affine) if strategy in ("part", "both") else _affine
+    def affine(x: Any) -> Any:
+        return x * 0.99 + 0.01
+
+    inner = jit(affine) if strategy in ("part", "both") else affine
 
     def calls(x: Any) -> Any:
         for _ in range(_CALLS):
@@ -201,6 +208,10 @@ def _strategy(strategy: str) -> Makers:
     return {name: ft.partial(_strategy_of, jit, strategy) for name, jit in jits.items()}
 
 
+def _first_of_strategy(strategy: str) -> Makers:
+    return _first_calls_under(lambda jit: _strategy_of(jit, strategy))
+
+
 for _name, _title in _STRATEGIES.items():
     add(
         f"strategy_{_name}",
@@ -213,6 +224,19 @@ for _name, _title in _STRATEGIES.items():
         max_rounds=5,
         steps=_CALLS if _name in ("part", "none") else 1,
     )
+    if _name != "none":
+        add(
+            f"strategy_{_name}_first",
+            ft.partial(_first_of_strategy, _name),
+            group="strategies",
+            title=f"first call: {_title}",
+            contenders=tuple(JITS),
+            size={"steps": _CALLS},
+            modes=_STAGES,
+            unit="ms",
+            computes="101 calls",
+            max_rounds=5,
+        )
 
 
 @case(
@@ -230,34 +254,46 @@ def selu() -> Makers:
     return of_function(selu, jnp.linspace(-3, 3, 10**6))
 
 
-_WALKERS, _WALK_STEPS = 4, 16
+_WALKERS, _WALK_STEPS = 4, 32
 
 
 def _walk_by_loops(key: Any) -> Any:
-    noise = jr.normal(key, (_WALKERS, _WALK_STEPS))
     walks = []
-    for walker in range(_WALKERS):
+    for noise in jr.normal(key, (_WALKERS, _WALK_STEPS)):
         position, walk = jnp.zeros(()), []
-        for step in range(_WALK_STEPS):
-            position = position + noise[walker, step]
+        for step in noise:
+            position = position + step
             walk.append(position)
         walks.append(jnp.stack(walk))
     return jnp.stack(walks)
 
 
+# Neither is made anew in each call: `scan` would trace and compile it anew.
+def _walk_step(position: Any, noise: Any) -> Any:
+    position = position + noise
+    return position, position
+
+
+def _walk_of_noise(noise: Any) -> Any:
+    return jax.lax.scan(_walk_step, jnp.zeros(()), noise)[1]
+
+
 def _walk_by_scan(key: Any) -> Any:
-    def step(position: Any, noise: Any) -> Any:
-        position = position + noise
-        return position, position
-
-    def walk(noise: Any) -> Any:
-        return jax.lax.scan(step, jnp.zeros(()), noise)[1]
-
-    return jax.vmap(walk)(jr.normal(key, (_WALKERS, _WALK_STEPS)))
+    return jax.vmap(_walk_of_noise)(jr.normal(key, (_WALKERS, _WALK_STEPS)))
 
 
 def _walk(walk: Callable[[Any], Any]) -> Makers:
     return of_function(walk, jr.key(0))
+
+
+def _first_walk(walk: Callable[[Any], Any]) -> Makers:
+    key = jr.key(0)
+
+    def new(jit: Any) -> Call:
+        jitted = jit(lambda key: walk(key))
+        return lambda: jitted(key)
+
+    return _first_calls_under(new)
 
 
 for _name, _fn, _how in (
@@ -275,16 +311,35 @@ for _name, _fn, _how in (
         computes="random walk",
         max_rounds=10,
     )
+    add(
+        f"walk_{_name}_first",
+        ft.partial(_first_walk, _fn),
+        group="eager",
+        title=f"first call: random walk by {_how}",
+        contenders=tuple(JITS),
+        size={"walkers": _WALKERS, "steps": _WALK_STEPS},
+        modes=_STAGES,
+        unit="ms",
+        computes="random walk",
+        max_rounds=3,
+    )
 
 
 # --- whole processes
 
 
+@ft.cache
+def _bytecode() -> tempfile.TemporaryDirectory[str]:
+    """A folder for bytecode, which goes when this process does."""
+    return tempfile.TemporaryDirectory(prefix="eqx_fastjit")
+
+
 def _python(code: str) -> float:
     """What a fresh Python prints for this code."""
-    # With bytecode caches, as an installed package has them.
+    # With bytecode caches, as an installed package has them: the first run of each
+    # code, which proves outputs equal and is not timed, fills them.
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    env["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / "fastjit-bytecode")
+    env["PYTHONPYCACHEPREFIX"] = _bytecode().name
     command = [sys.executable, "-c", code]
     run = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
     return float(run.stdout)

@@ -1,6 +1,7 @@
 """`eqx-fastjit bench`."""
 
 import argparse
+import math
 import shlex
 import tempfile
 from pathlib import Path
@@ -62,7 +63,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--fail-above",
         type=float,
         metavar="PERCENT",
-        help="with --compare: exit 1 if a median has grown by more",
+        help="with --compare: exit 1 if a median has grown by more, or is gone",
+    )
+    parser.add_argument(
+        "--ratios",
+        action="store_true",
+        help="with --compare: ratios of ours to the others, not times",
     )
     return parser
 
@@ -74,6 +80,8 @@ def main(options: argparse.Namespace) -> int:
         return _compare(options)
     if options.fail_above is not None:
         raise CommandError("--fail-above goes with --compare")
+    if options.ratios:
+        raise CommandError("--ratios goes with --compare")
     if options.list:
         return _list()
     try:
@@ -125,7 +133,7 @@ def _chosen_contenders(text: str | None, cases: list[str]) -> dict[str, Any]:
         if not any(name in case_info(case).contenders for case in cases):
             raise CommandError(f"no chosen case has the contender {name!r}")
         if name.startswith("nnx"):
-            need("flax", "bench' flax 'flax")
+            need("flax")
     chosen = {
         case: tuple(c for c in contenders_of(case) if c in wanted) for case in cases
     }
@@ -259,7 +267,7 @@ def _plot(directory: Path, results: Any, console: Any) -> None:
         for name, content in drawn.items():
             (directory / f"{name}.{suffix}").write_bytes(content)
     for name, needs in FIGURES.items():
-        if name not in drawn:
+        if not any(drawn_name.startswith(name) for drawn_name in drawn):
             console.print(f"No figure '{name}': it needs {needs}.")
 
 
@@ -277,30 +285,49 @@ def _list() -> int:
     return 0
 
 
+def _check_compared(options: argparse.Namespace) -> None:
+    limit = options.fail_above
+    if limit is not None and not math.isfinite(limit):
+        raise CommandError(f"--fail-above {limit}: expected a number of percent")
+    others = ("contenders", "device", "rounds", "json", "html", "plot", "quick", "list")
+    given = [name for name in others if getattr(options, name) not in (None, False)]
+    if options.cases != "table":
+        given.insert(0, "cases")
+    if given:
+        raise CommandError(f"--{given[0]} does not go with --compare: it times nothing")
+
+
 def _compare(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from eqx_fastjit.bench._compare import changes, print_changes
+    from eqx_fastjit.bench._compare import compare, print_comparison
     from eqx_fastjit.bench._results import BadResults, load
 
+    _check_compared(options)
     try:
         before, after = map(load, options.compare)
     except BadResults as e:
         raise CommandError(str(e)) from None
-    rows = changes(before, after)
-    if not rows:
+    comparison = compare(before, after, ratios=options.ratios)
+    if not comparison.changes:
         raise CommandError("these results have no case and contender in common")
     console = Console()
-    print_changes(console, before, after, rows)
+    print_comparison(console, before, after, comparison)
     limit = options.fail_above
     if limit is None:
         return 0
-    worse = [row for row in rows if row.percent > limit]
+    worse = [row for row in comparison.changes if row.percent > limit]
     for row in worse:
         console.print(
             f"{row.case} ({row.device}), {row.mode}, {row.contender}: "
             f"{row.percent:+.1f}% is above {limit:g}%",
             style="red",
             highlight=False,
+            markup=False,
         )
-    return 1 if worse else 0
+    # What is gone may have failed, and cannot be said not to have grown.
+    for name in comparison.gone:
+        console.print(
+            f"{name}: is not in B", style="red", highlight=False, markup=False
+        )
+    return 1 if worse or comparison.gone else 0

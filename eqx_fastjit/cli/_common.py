@@ -5,11 +5,10 @@ class CommandError(Exception):
     """Printed as one line after the command's name; the exit code is 2."""
 
 
-def need(package: str, extra: str) -> None:
-    """Raise `CommandError` if an optional package is missing, naming the extra."""
+def need(package: str, extra: str | None = None) -> None:
+    """Raise `CommandError` if a package is missing, naming the extra that has it."""
     import importlib.util
 
     if importlib.util.find_spec(package) is None:
-        raise CommandError(
-            f"this command needs {package}: pip install 'eqx_fastjit[{extra}]'"
-        )
+        what = package if extra is None else f"'eqx_fastjit[{extra}]'"
+        raise CommandError(f"this command needs {package}: pip install {what}")

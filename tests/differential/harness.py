@@ -230,7 +230,7 @@ def _can_change(old: Description, new: Description) -> bool:
 
 _states: dict[tuple[str, bool], tuple[Any, Any]] = {}
 _LOWERED = [
-    (_nodes, "_GENERATE_AFTER", 2),
+    (_nodes, "GENERATE_AFTER", 2),
     (_nodes, "_MAX_GENERATED", 2),
     (_nodes, "_MAX_INTERNED", 12),
     (_generate, "_MAX_NODES", 12),
