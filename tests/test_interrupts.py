@@ -304,7 +304,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_worker_processes(method, route, cpp_only, tmp_path):
+def test_worker_processes(method, route, tmp_path):
     """Forked ones may use JAX if the parent had not used it before."""
     script = tmp_path / "workers.py"
     script.write_text(_WORKERS)

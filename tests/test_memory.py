@@ -1,5 +1,6 @@
 """What calls leave behind. `tests/test_lifetimes.py` has when caches let go."""
 
+import functools
 import gc
 import json
 import os
@@ -15,10 +16,10 @@ import pytest
 from eqx_fastjit import _dispatch, filter_jit
 
 
-def _measure(*args):
+def _measure(route, *args):
     out = subprocess.run(
         [sys.executable, "-m", "tests.stress_memory", *args],
-        env=dict(os.environ, EQX_FASTJIT_ROUTE="cpp"),
+        env=dict(os.environ, EQX_FASTJIT_ROUTE=route),
         capture_output=True,
         text=True,
         cwd=os.path.dirname(os.path.dirname(__file__)),
@@ -29,13 +30,19 @@ def _measure(*args):
     return {report["kind"]: report for report in reports}
 
 
-@pytest.fixture(scope="module")
-def ours():
-    """Short forms of the runs that the documentation of `stress_memory` has."""
+@functools.cache
+def _short_forms(route):
+    """Of the runs that the documentation of `stress_memory` has."""
     return _measure(
+        route,
         *("calls=50000", "outputs=2000", "wrapped=10000", "lambdas=200"),
         *("statics=400", "classes=60", "--programs=40"),
     )
+
+
+@pytest.fixture
+def ours(route):
+    return _short_forms(route)
 
 
 _MB = 1_000_000
@@ -55,14 +62,14 @@ _MB = 1_000_000
         ("classes", 80_000, 20 * _MB),
     ],
 )
-def test_memory_is_bounded(kind, each, resident, ours, cpp_only):
+def test_memory_is_bounded(kind, each, resident, ours):
     assert ours[kind]["python_bytes_each"] < each
     assert ours[kind]["resident_growth"] < resident
 
 
-def test_module_classes_cost_no_more_than_with_equinox(ours, cpp_only):
+def test_module_classes_cost_no_more_than_with_equinox(ours, route):
     """JAX keeps every registered class for ever, whoever registers it."""
-    theirs = _measure("classes=60", "--jit=equinox")["classes"]
+    theirs = _measure(route, "classes=60", "--jit=equinox")["classes"]
     assert ours["classes"]["python_bytes_each"] < 2 * theirs["python_bytes_each"]
     assert ours["classes"]["resident_growth"] < 2 * theirs["resident_growth"]
 
