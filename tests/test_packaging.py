@@ -54,9 +54,10 @@ def built(tmp_path_factory):
     return _build(_ROOT, tmp_path_factory.mktemp("packaging") / "first")
 
 
-def _in_git(*folders: str) -> set[str]:
-    """The files that git has, or would have if they were added."""
-    command = ["git", "ls-files", "-c", "-o", "--exclude-standard", "--", *folders]
+def _in_git(*folders: str, added: bool = False) -> set[str]:
+    """The files that git has, and unless `added` those that it would have."""
+    new = [] if added else ["-o", "--exclude-standard"]
+    command = ["git", "ls-files", "-c", *new, "--", *folders]
     out = subprocess.run(
         command, cwd=_ROOT, check=True, capture_output=True, text=True
     ).stdout
@@ -84,15 +85,20 @@ def test_wheel_has_the_package_and_nothing_else(built):
     assert names_needed == {"equinox", "jax", "jaxlib", "jaxtyping"}
 
 
+# Of what git has. Add a file here, or to what pyproject.toml includes.
+_NOT_IN_SDIST: set[str] = set()
+
+
 def test_source_archive_has_what_a_packager_needs(built):
     folder = f"eqx_fastjit-{_VERSION}/"
     with tarfile.open(built["sdist"]) as archive:
         names = {n.removeprefix(folder) for n in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"} <= names
     assert {"PKG-INFO", "tests/conftest.py", "docs/index.md", "mkdocs.yml"} <= names
+    assert not [n for n in names if n.startswith(("site/", ".venv", ".git/"))]
     if (_ROOT / ".git").exists():
-        assert names - {"PKG-INFO"} <= _in_git()
-    assert not [n for n in names if n.startswith((".ci", "site/", ".venv"))]
+        assert _in_git(added=True) - _NOT_IN_SDIST <= names
+        assert names - {"PKG-INFO"} <= _in_git() - _NOT_IN_SDIST
 
 
 def test_builds_are_the_same_byte_for_byte(built, tmp_path):
