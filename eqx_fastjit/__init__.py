@@ -1,4 +1,4 @@
-"""A drop-in `equinox.filter_jit` that costs less than `jax.jit`.
+"""A faster drop-in for `equinox.filter_jit`.
 
 The public names load on first use (PEP 562), so that `eqx-fastjit run SCRIPT` can begin
 a program before JAX is imported: a program may set JAX's environment variables first.

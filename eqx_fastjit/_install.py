@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import equinox as eqx
 
@@ -12,7 +12,7 @@ from ._jit import filter_jit
 
 _NAME = "filter_jit"
 _lock = threading.Lock()
-_original = eqx.filter_jit
+equinox_filter_jit = eqx.filter_jit
 
 
 def _equinox_modules(current: object) -> Iterator[object]:
@@ -35,16 +35,16 @@ def install() -> None:
     Libraries imported from now on use it; functions that are wrapped already stay as
     they are. Installing twice does nothing more. Undone by `uninstall()`.
     """
-    _replace(_original, filter_jit)
+    _replace(equinox_filter_jit, filter_jit)
 
 
 def uninstall() -> None:
     """Give Equinox its own `filter_jit` back. Does nothing if ours is not installed."""
-    _replace(filter_jit, _original)
+    _replace(filter_jit, equinox_filter_jit)
 
 
 @contextlib.contextmanager
-def installed() -> Iterator[None]:
+def installed() -> Generator[None, None, None]:
     """Within this context, `equinox.filter_jit` is ours: `with installed(): ...`.
 
     If it was installed before, it stays so afterwards.

@@ -1,5 +1,11 @@
 """`filter_jit`: the decorator, the callable it returns, and its bound methods."""
 
+# Of JAX's functions not all have types, and callables are anybody's. The functions
+# beside a class are part of it.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportPrivateUsage=false
+
 import dataclasses
 import functools as ft
 import inspect

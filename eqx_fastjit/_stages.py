@@ -4,6 +4,9 @@ Each stage wraps JAX's own (`jax.stages`) and lends its attributes. What is adde
 user's calling convention, and a check that a compiled call is the one compiled for.
 """
 
+# JAX does not mark all that it shows as such.
+# pyright: reportPrivateImportUsage=false
+
 import functools
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar

@@ -8,7 +8,7 @@ import pytest
 
 from eqx_fastjit import cli
 from eqx_fastjit.bench import _session, case_info, load
-from tests import planted_cases
+from tests import faulty_cases
 
 
 @pytest.fixture(autouse=True)
@@ -129,23 +129,23 @@ def _run(case, rounds=1, proved=None):
 @pytest.mark.parametrize(
     ("makers", "message"),
     [
-        (planted_cases.differing, "ours computes something else than jit"),
-        (planted_cases.failing, "ours: ValueError: planted$"),
-        (planted_cases.dying, "ours: its process ended with code 3"),
+        (faulty_cases.differing, "ours computes something else than jit"),
+        (faulty_cases.failing, "ours: ValueError: faulty$"),
+        (faulty_cases.dying, "ours: its process ended with code 3"),
     ],
 )
 def test_a_contender_that_is_wrong_is_refused(makers, message):
     with pytest.raises(_session.Refused, match=message):
-        _run(planted_cases.planted(makers))
+        _run(faulty_cases.make_case(makers))
 
 
 def test_cases_that_compute_the_same_are_held_to_it():
     proved = {}
-    times = _run(planted_cases.planted(planted_cases.agreeing, computes="x"), 2, proved)
+    times = _run(faulty_cases.make_case(faulty_cases.agreeing, computes="x"), 2, proved)
     assert {m: {c: len(v) for c, v in by.items()} for m, by in times.items()} == {
         mode: {"jit": 2, "ours": 2} for mode in ("dispatch", "blocked")
     }
-    other = planted_cases.planted(planted_cases.differing, computes="x")
+    other = faulty_cases.make_case(faulty_cases.differing, computes="x")
     with pytest.raises(_session.Refused, match="ours computes something else than jit"):
         _run(other, proved=proved)
 

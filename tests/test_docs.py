@@ -223,20 +223,28 @@ def test_layout_names_every_file():
 
 def test_every_public_function_is_in_the_reference():
     import eqx_fastjit
-    from eqx_fastjit import insight
+    from eqx_fastjit import bench, insight
 
-    for package in (eqx_fastjit, insight):
+    for package in (eqx_fastjit, insight, bench):
         page = _ROOT / "docs" / "api" / f"{package.__name__.rpartition('.')[2]}.md"
         text = page.read_text(encoding="utf-8")
-        names = getattr(package, "__all__", [n for n in dir(insight) if n[0] != "_"])
+        names = getattr(package, "__all__", [n for n in dir(package) if n[0] != "_"])
         for name in names:
             if not isinstance(getattr(package, name), ModuleType):
                 assert re.search(rf"[.`]{name}\b", text), f"{page.name} lacks {name}"
 
 
+def test_every_page_is_in_the_navigation():
+    text = (_ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    nav = re.findall(r": (\S+\.(?:md|ipynb))$", text, re.MULTILINE)
+    folder = _ROOT / "docs"
+    found = [p for p in folder.rglob("*") if p.suffix in (".md", ".ipynb")]
+    assert sorted(nav) == sorted(p.relative_to(folder).as_posix() for p in found)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    pytest.importorskip("mkdocs_jupyter", reason="needs the extra docs")
     folder = tmp_path_factory.mktemp("site")
     out = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(folder)],
@@ -249,12 +257,20 @@ def site(tmp_path_factory):
 
 
 def test_site_loads_nothing_from_elsewhere(site):
-    for page in ("index.html", "why-slow/index.html", "api/insight/index.html"):
+    for page in ("", "why-slow/", "api/insight/", "notebook/tour/"):
+        page += "index.html"
         html = (site / page).read_text(encoding="utf-8")
         tags = re.findall(r"<(?:script|link|img)[^>]+>", html)
         assert [
             tag for tag in tags if re.search(r'(?:src|href)="(?:http|//)', tag)
         ] == []
+
+
+def test_site_shows_what_the_notebook_shows(site):
+    html = (site / "notebook" / "tour" / "index.html").read_text(encoding="utf-8")
+    for shown in ("static-churn", "Flatten by node type", "Dispatch only: until"):
+        assert shown in html
+    assert html.count('class="eqx-fastjit"') >= 4
 
 
 @pytest.fixture
@@ -302,7 +318,7 @@ def test_pages_fit_the_screen_and_have_no_errors(site_url):
             page.on("console", lambda m: errors.append(m.text))
             page.on("pageerror", lambda e: errors.append(str(e)))
             page.on("response", lambda r: r.status < 400 or errors.append(r.url))
-            for name in ("how-it-works/", "why-slow/"):
+            for name in ("how-it-works/", "why-slow/", "notebook/tour/"):
                 page.goto(site_url + name, wait_until="networkidle")
                 wider = "document.documentElement.scrollWidth > innerWidth"
                 assert not page.evaluate(wider), f"{name} is wider than {width} px"

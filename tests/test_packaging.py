@@ -54,9 +54,10 @@ def built(tmp_path_factory):
     return _build(_ROOT, tmp_path_factory.mktemp("packaging") / "first")
 
 
-def _in_git(*folders: str) -> set[str]:
-    """The files that git has, or would have if they were added."""
-    command = ["git", "ls-files", "-c", "-o", "--exclude-standard", "--", *folders]
+def _in_git(*folders: str, added: bool = False) -> set[str]:
+    """The files that git has, and unless `added` those that it would have."""
+    new = [] if added else ["-o", "--exclude-standard"]
+    command = ["git", "ls-files", "-c", *new, "--", *folders]
     out = subprocess.run(
         command, cwd=_ROOT, check=True, capture_output=True, text=True
     ).stdout
@@ -84,15 +85,20 @@ def test_wheel_has_the_package_and_nothing_else(built):
     assert names_needed == {"equinox", "jax", "jaxlib", "jaxtyping"}
 
 
+# Of what git has. Add a file here, or to what pyproject.toml includes.
+_NOT_IN_SDIST: set[str] = set()
+
+
 def test_source_archive_has_what_a_packager_needs(built):
     folder = f"eqx_fastjit-{_VERSION}/"
     with tarfile.open(built["sdist"]) as archive:
         names = {n.removeprefix(folder) for n in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"} <= names
     assert {"PKG-INFO", "tests/conftest.py", "docs/index.md", "mkdocs.yml"} <= names
+    assert not [n for n in names if n.startswith(("site/", ".venv", ".git/"))]
     if (_ROOT / ".git").exists():
-        assert names - {"PKG-INFO"} <= _in_git()
-    assert not [n for n in names if n.startswith((".ci", "site/", ".venv"))]
+        assert _in_git(added=True) - _NOT_IN_SDIST <= names
+        assert names - {"PKG-INFO"} <= _in_git() - _NOT_IN_SDIST
 
 
 def test_builds_are_the_same_byte_for_byte(built, tmp_path):
@@ -134,3 +140,64 @@ def test_installed_wheel_works_from_elsewhere(built, tmp_path):
     assert run(str(python), "-c", _SMOKE).split() == ["6.0"]
     script = str(tmp_path / "venv" / "bin" / "eqx-fastjit")
     assert f"eqx_fastjit {_VERSION}\n" in run(script, "--version")
+
+
+_PROGRAM = """
+import equinox as eqx, jax, jax.numpy as jnp
+import eqx_fastjit
+
+assert "site-packages" in eqx_fastjit.__file__, eqx_fastjit.__file__
+model = eqx.nn.MLP(2, 3, 4, 1, key=jax.random.key(0))
+wrapped = eqx_fastjit.filter_jit(lambda model, x: model(x))
+print(wrapped(model, jnp.ones(2)).shape)
+"""
+# What each says with the dependencies alone, and its exit code.
+_WITHOUT_EXTRAS = [
+    (["run", "program.py"], 0, "(3,)"),
+    (["doctor", "program.py"], 0, "eqx-fastjit doctor: program.py"),
+    (["lock", "program.py"], 0, "signature"),
+    (["bench"], 2, "pip install 'eqx_fastjit[bench]'"),
+    (["profile", "program.py"], 2, "pip install 'eqx_fastjit[profile]'"),
+]
+_NO_NETWORK = ("error sending request", "Failed to fetch", "network was disabled")
+
+
+def _uv(*args: str) -> None:
+    """Run uv, which has a cache: the second time nothing is fetched."""
+    command = [sys.executable, "-m", "uv", "--no-progress", *args]
+    out = subprocess.run(command, capture_output=True, text=True)
+    if any(words in out.stderr for words in _NO_NETWORK):
+        pytest.skip("the package registry cannot be reached")
+    assert out.returncode == 0, out.stderr
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_works_with_its_dependencies_alone(built, tmp_path, kind):
+    pytest.importorskip("uv", reason="needs the extra dev")
+    bin_ = tmp_path / "venv" / "bin"
+    _uv("venv", "--python", sys.executable, str(bin_.parent))
+    _uv("pip", "install", "--python", str(bin_ / "python"), str(built[kind]))
+    (tmp_path / "program.py").write_text(_PROGRAM)
+
+    def run(*command: str) -> tuple[int, str]:
+        out = subprocess.run(
+            [bin_ / command[0], *command[1:]],
+            cwd=tmp_path,
+            env={"PATH": "", "HOME": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        return out.returncode, out.stdout
+
+    assert run("python", "program.py") == (0, "(3,)\n")
+    code, out = run("eqx-fastjit", "--version")
+    assert code == 0 and f"eqx_fastjit {_VERSION}\n" in out
+    assert "rich" not in out and "route cpp" in out
+    # Once is enough: both install the same.
+    for command, wanted, said in _WITHOUT_EXTRAS if kind == "wheel" else []:
+        code, out = run("eqx-fastjit", *command)
+        assert (code, said in out) == (wanted, True), f"{command}: {code}\n{out}"
+        assert "Traceback" not in out
+        if wanted == 2:
+            assert len(out.splitlines()) == 1

@@ -1,9 +1,13 @@
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+import eqx_fastjit
 
 
 _ROOT = Path(__file__).parent.parent
@@ -25,6 +29,19 @@ def test_every_calling_form_has_its_types():
     report = _pyright("tests/typing")
     assert report["summary"]["filesAnalyzed"] >= 2
     assert [d["message"] for d in report["generalDiagnostics"]] == []
+
+
+def test_files_with_public_names_are_checked_strictly():
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    strict = project["tool"]["pyright"]["strict"]
+    homes = {f"eqx_fastjit/{home}.py" for home in eqx_fastjit._HOMES.values()}
+    # `_dispatch` has one public name, `route`; the rest of it is JAX's private side.
+    assert homes - {"eqx_fastjit/_dispatch.py"} <= set(strict)
+    assert "eqx_fastjit/insight" in strict
+    for path in (_ROOT / "eqx_fastjit").rglob("*.py"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        off = [x for x in lines if x.startswith("# pyright:")]
+        assert not [x for x in off if re.search(r"basic|standard|off\b", x)], path
 
 
 def test_no_public_name_has_an_unknown_type():

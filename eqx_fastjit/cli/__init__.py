@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="eqx-fastjit",
-        description="A drop-in equinox.filter_jit that costs less than jax.jit.",
+        description="A faster drop-in for equinox.filter_jit.",
     )
     parser.add_argument("--version", action="store_true", help="print versions")
     commands = parser.add_subparsers(

@@ -1,5 +1,9 @@
 """Where the time of a call goes, warm and cold."""
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import collections
 import dataclasses
 import gc
@@ -7,14 +11,14 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.tree_util as jtu
 
 from eqx_fastjit._compat import equinox_partition, jit_options, raw_execute
-from eqx_fastjit._install import _original as equinox_filter_jit
+from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 from eqx_fastjit._structure import take_apart
 from eqx_fastjit._units import show_seconds
@@ -117,7 +121,8 @@ class Breakdown(Report):
         self, title: str, parts: tuple[Part, ...], notes: tuple[str, ...]
     ) -> Table:
         total = sum(max(part.seconds, 0) for part in parts) or 1.0
-        rows, before = [], 0.0
+        rows: list[Sequence[Any]] = []
+        before = 0.0
         for part in parts:
             share = max(part.seconds, 0) / total
             first = round(before / total * _BAR)
@@ -152,7 +157,7 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     if rounds < 1:
         raise ValueError(f"rounds={rounds}: expected at least 1")
     it = target(f)
-    notes = []
+    notes: list[str] = []
     call = it.jitted if it.kind == "plain" else f
     if it.donates:
         it, call = _without_donation(it)

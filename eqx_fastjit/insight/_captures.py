@@ -8,6 +8,10 @@ Taking one is cheap, because it goes by the *names* in the code, which may be to
 which of them are read, and where, is looked up only for what has changed.
 """
 
+# Values are anybody's: of what `isinstance` tells of them the rest is unknown.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import dataclasses
 import dis
 import functools as ft
@@ -339,7 +343,7 @@ def changed(snapshot: Snapshot) -> list[Change]:
 
     **Returns:** a `Change` for each name that the code really reads.
     """
-    out = []
+    out: list[Change] = []
     for place, value in snapshot.values:
         try:
             out += _compare(place, value)

@@ -107,7 +107,7 @@ def _changes_below(node: str, before: dict[str, Entry], after: dict[str, Entry])
     """What came and what went below a node, in words."""
     if node not in before or node not in after:
         return ""
-    parts = []
+    parts: list[str] = []
     for verb, there, elsewhere in (("new", after, before), ("gone", before, after)):
         paths: list[str] = []
         for path in there:

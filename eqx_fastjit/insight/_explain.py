@@ -99,7 +99,7 @@ def cache_info(f: Any) -> CacheInfo:
     for trace in tuple(history.traces_kept):
         if not trace.failed:
             groups[trace.entries, trace.config].append(trace)
-    signatures = []
+    signatures: list[Signature] = []
     first: Trace | None = None
     for group in groups.values():
         signatures.append(
@@ -135,7 +135,7 @@ def _signature_text(trace: Trace, first: Trace | None) -> str:
 
 def arguments_text(entries: tuple[Entry, ...]) -> str:
     """All arguments in a line: a leaf as it is, a pytree by its arrays."""
-    out = []
+    out: list[tuple[str, str]] = []
     counts: collections.Counter[str] = collections.Counter()
     nodes: list[str] = []
     for entry in entries:
@@ -269,7 +269,7 @@ def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
 def explain_all(traces: list[Trace]) -> list[tuple[Trace, Explanation | None]]:
     """Each trace with why it happened; `None` for those that had to be."""
     by_key: dict[Any, list[Trace]] = collections.defaultdict(list)
-    out = []
+    out: list[tuple[Trace, Explanation | None]] = []
     for trace in traces:
         earlier = by_key[trace.key()]
         out.append((trace, None if trace.failed else explain_trace(trace, earlier)))

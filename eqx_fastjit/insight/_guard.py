@@ -109,7 +109,8 @@ class guard(contextlib.ContextDecorator):
     ):
         if max_traces is None and max_seconds is None:
             raise ValueError("guard() needs `max_traces` or `max_seconds`.")
-        for name, value in (("max_traces", max_traces), ("max_seconds", max_seconds)):
+        limits: dict[str, Any] = {"max_traces": max_traces, "max_seconds": max_seconds}
+        for name, value in limits.items():
             if value is not None and not (
                 isinstance(value, int | float) and value >= 0
             ):

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.extend.core
@@ -216,7 +216,8 @@ class JaxprReport(Report):
         return Table("Equations by source line", header, rows, notes)
 
     def _loops_table(self) -> Table:
-        rows, notes = [], []
+        rows: list[Sequence[Any]] = []
+        notes: list[str] = []
         for x in self.loops:
             seconds = ("", "")
             if x.seconds is not None:
@@ -303,7 +304,7 @@ class JaxprReport(Report):
         return Table("Largest buffers", header, rows, notes)
 
     def _advice_table(self) -> Table:
-        rows = []
+        rows: list[Sequence[Any]] = []
         if self.donations:
             total = sum(d.bytes for d in self.donations)
             names = ", ".join(d.argument for d in self.donations[:6])
@@ -665,7 +666,7 @@ def _donations(traced: Traced) -> tuple[Donation, ...]:
             continue  # an argument handed back
         free.setdefault(show_type(v.aval), []).append(name)
     arguments = list(zip(traced.names, jaxpr.invars, traced.donated, strict=True))
-    out = []
+    out: list[Donation] = []
     for wanted in (True, False):  # donated ones take their results first
         for name, v, donated in arguments:
             results = free.get(show_type(v.aval))

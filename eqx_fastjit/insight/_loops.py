@@ -1,5 +1,9 @@
 """Python loops that left their mark on a jaxpr: the same equations again and again."""
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -64,7 +68,7 @@ def find_runs(jaxpr: Any, paths: Sequence[Path]) -> list[Run]:
     runs: list[Run] = []
     period = 1
     while period <= min(len(items) // _MIN_TURNS, _MAX_PERIOD):
-        new = []
+        new: list[_Item] = []
         position = 0
         for start, turns in _repeats([item.symbol for item in items], period):
             end = start + turns * period
@@ -95,7 +99,7 @@ def _repeats(symbols: list[int], period: int) -> list[tuple[int, int]]:
     numbers = np.asarray(symbols)
     same = np.concatenate([[False], numbers[:-period] == numbers[period:], [False]])
     edges = np.flatnonzero(same[1:] != same[:-1])
-    out = []
+    out: list[tuple[int, int]] = []
     for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         turns = (end - start + period) // period
         if turns >= _MIN_TURNS:
@@ -191,7 +195,7 @@ def measure_run(run: Run) -> Seconds:
         return out[: len(carry)], out[len(carry) :]
 
     def unrolled(constants: Any, carry: Any, xs: Any) -> Any:
-        ys = []
+        ys: list[Any] = []
         for x in xs:
             carry, y = turn(constants, carry, x)
             ys.append(y)

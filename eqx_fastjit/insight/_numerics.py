@@ -1,5 +1,10 @@
 """Does a function compute the same under jit as without it?"""
 
+# Of JAX's functions not all have types, nor are all that it shows marked as such.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportPrivateImportUsage=false
+
 import dataclasses
 import math
 from typing import Any

@@ -200,7 +200,7 @@ def subjaxprs(equation: Any) -> Iterator[Any]:
     while pending:
         value = pending.pop(0)
         if isinstance(value, tuple | list):
-            pending.extend(value)
+            pending += value
         elif hasattr(getattr(value, "jaxpr", value), "eqns"):
             yield value
 
@@ -211,8 +211,18 @@ def opened(jaxpr: Any) -> Any:
 
 
 # Equations that XLA replaces by what is in them.
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "checkpoint")
-_CALLS += ("custom_vjp_call", "custom_vjp_call_jaxpr", "remat", "remat2")
+_CALLS = (
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "custom_jvp_call",
+    "checkpoint",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+    "remat",
+    "remat2",
+)
 
 
 def is_call(equation: Any) -> bool:

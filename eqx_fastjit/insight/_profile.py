@@ -1,6 +1,11 @@
 """Sampling profiles of warm calls: ours beside Equinox's beside `jax.jit`."""
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import dataclasses
+import importlib
 import os
 from collections.abc import Sequence
 from html import escape
@@ -11,7 +16,7 @@ import equinox as eqx
 import jax
 
 # Under `install()`, `eqx.filter_jit` is ours.
-from eqx_fastjit._install import _original as equinox_filter_jit
+from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 from eqx_fastjit._units import show_seconds
 
@@ -67,8 +72,11 @@ _RULES = (
     ("array.py", "block_until_ready", "wait"),
 )
 # Functions whose own time is spent in jaxlib: nothing else of note is in them.
-_CALL_JAXLIB = (("_signature.py:front", ""), ("_jit.py", "_call"))
-_CALL_JAXLIB += (("_profile.py", "_run_calls"),)
+_CALL_JAXLIB = (
+    ("_signature.py:front", ""),
+    ("_jit.py", "_call"),
+    ("_profile.py", "_run_calls"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +111,7 @@ class Profile(Report):
         header = ["part"]
         for c in self.contenders:
             header += [f"{c.name}: sampled", "timed"]
-        rows = []
+        rows: list[Sequence[Any]] = []
         for stage in STAGES:
             row = [stage]
             for c in self.contenders:
@@ -189,8 +197,7 @@ def profile(
     `ValueError` for less than one call, `OSError` for a file that cannot be written,
     and `ImportError` without pyinstrument.
     """
-    import pyinstrument  # noqa: F401  (say now that it is missing)
-
+    importlib.import_module("pyinstrument")  # say now that it is missing
     if n < 1:
         raise ValueError(f"n={n}: expected at least 1")
     if html is not None:

@@ -4,6 +4,10 @@ A *target* is what the user handed over. It can be traced anew at any time, as a
 function that no cache has seen, so that the user's own is left as it was.
 """
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import dataclasses
 import functools as ft
 import inspect
@@ -55,7 +59,7 @@ class Target:
     jitted: Any
     # What a bound method puts before the arguments.
     args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
     def complete(
         self, args: Sequence[Any], kwargs: dict[str, Any]
@@ -142,7 +146,8 @@ class Target:
             if i not in static and key not in static_names
         }
         leaves, treedef = jtu.tree_flatten(dynamic_values := list(dynamic.values()))
-        leaf_names, leaf_donated = [], []
+        leaf_names: list[str] = []
+        leaf_donated: list[bool] = []
         for key, value in zip(dynamic, dynamic_values, strict=True):
             name = names[key] if isinstance(key, int) else key
             for path, _ in jtu.tree_flatten_with_path(value)[0]:
@@ -192,7 +197,7 @@ def _trace(
     out_names: list[str] = []
 
     def boundary(*arrays: Any) -> Any:
-        out = []
+        out: list[Any] = []
         for path, x in jtu.tree_flatten_with_path(call(*arrays))[0]:
             if isinstance(x, ARRAY_TYPES):
                 out_names.append(f"result{jtu.keystr(path)}")
@@ -228,7 +233,7 @@ def target(f: Any) -> Target:
         # A method of a class, or Equinox's own kind.
         f, args = method, (getattr(f, "__self__"),)  # noqa: B009
     if isinstance(f, JitWrapped):
-        kind, fun, jitted = "eqx_fastjit", f._fun, f
+        kind, fun, jitted = "eqx_fastjit", f.__wrapped__, f
     elif (found := filter_jit_options(f)) is not None:
         kind, (fun, donate) = "equinox", found
         jitted = filter_jit(fun, donate=donate)  # pyright: ignore
@@ -249,6 +254,6 @@ def unwrapped(f: Any) -> Any:
     if isinstance(f, BoundJit):
         f = f.func
     if isinstance(f, JitWrapped):
-        return f._fun
+        return f.__wrapped__
     found = filter_jit_options(f)
     return f if found is None else found[0]

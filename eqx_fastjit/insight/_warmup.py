@@ -1,5 +1,9 @@
 """`warmup`: compile before the first call."""
 
+# Values are anybody's: of what `isinstance` tells of them the rest is unknown.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,10 +54,12 @@ def _check(i: int, call: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
             return f, args, {}
         case (f, tuple() as args, dict() as kwargs):
             return f, args, kwargs
-    raise ValueError(
-        f"warmup_all: entry {i} is a {type(call).__name__}; expected `(f, args)` or "
-        "`(f, args, kwargs)`, with a tuple `args` and a dict `kwargs`."
-    )
+        case _:
+            raise ValueError(
+                f"warmup_all: entry {i} is a {type(call).__name__}; expected "
+                "`(f, args)` or `(f, args, kwargs)`, with a tuple `args` and a dict "
+                "`kwargs`."
+            )
 
 
 def _shown(todo: list[Any], progress: bool | None) -> Iterable[Any]:

@@ -1,4 +1,7 @@
-"""Cases for the tests of the benchmark's session; workers import them by name."""
+"""Cases that the benchmark's session must refuse, and one that it must not.
+
+Workers import them by name. Scripts with a fault for `doctor` are in `planted/`.
+"""
 
 import os
 
@@ -21,7 +24,7 @@ def agreeing():
 
 def failing():
     def fail():
-        raise ValueError("planted\nin two lines")
+        raise ValueError("faulty\nin two lines")
 
     return {"jit": lambda: _returning(1.0), "ours": fail}
 
@@ -30,11 +33,11 @@ def dying():
     return {"jit": lambda: _returning(1.0), "ours": lambda: os._exit(3)}
 
 
-def planted(makers, **options):
+def make_case(makers, **options):
     """A case that is not in the list."""
     return Case(
         name=makers.__name__,
-        group="planted",
+        group="faulty",
         title="",
         contenders=("jit", "ours"),
         makers=makers,

@@ -1,0 +1,99 @@
+"""Versions that stand in several places are the same in all of them."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from eqx_fastjit import _compat
+
+
+_ROOT = Path(__file__).parent.parent
+_PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+_OF_PROJECT = _PROJECT["project"]
+_VERSION = r"(\d+(?:\.\d+)+)"
+
+
+@pytest.fixture(autouse=True)
+def once(route):
+    if route != "cpp":
+        pytest.skip("has no route")
+
+
+def _read(name: str) -> str:
+    # Sentences may go over the end of a line.
+    return re.sub(r"\s+", " ", (_ROOT / name).read_text(encoding="utf-8"))
+
+
+def _least() -> dict[str, str]:
+    """The oldest of each that pyproject.toml lets in."""
+    out = dict(x.split(">=") for x in _OF_PROJECT["dependencies"])
+    return out | {"python": _OF_PROJECT["requires-python"].removeprefix(">=")}
+
+
+def _constants(name: str) -> dict[str, object]:
+    """The constants of a script, which is not imported."""
+    out = {}
+    for node in ast.parse((_ROOT / name).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            try:
+                out[node.targets[0].id] = ast.literal_eval(node.value)
+            except ValueError:
+                pass
+    return out
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/index.md", "docs/reliability.md", "CONTRIBUTING.md"]
+)
+def test_pages_tell_the_oldest_versions(page):
+    text, least = _read(page), _least()
+    said = {
+        "python": re.findall(rf"(?:with|[Nn]eeds) Python {_VERSION}", text),
+        "jax": re.findall(rf"JAX {_VERSION},? or newer", text)
+        + re.findall(rf"tested with JAX {_VERSION}", text),
+        "equinox": re.findall(rf"(?:[Nn]eeds|,(?: and)?) Equinox {_VERSION}", text),
+    }
+    assert said["python"], f"{page} does not say which Python it needs"
+    if page != "CONTRIBUTING.md":
+        assert said["jax"] and said["equinox"], f"{page} does not say what it needs"
+    for name, versions in said.items():
+        assert set(versions) <= {least[name]}, f"{page} says {name} {versions}"
+
+
+def test_jax_and_jaxlib_are_of_one_version():
+    assert _least()["jax"] == _least()["jaxlib"]
+
+
+def test_the_matrix_begins_with_the_oldest_versions():
+    least, nox = _least(), _constants("noxfile.py")
+    assert nox["JAX"]["oldest"] == f"jax=={least['jax']}"
+    assert nox["EQUINOX"]["oldest"] == f"equinox=={least['equinox']}"
+    assert nox["PYTHONS"][0] == nox["CORNERS"][0][0] == least["python"]
+    classifiers = [f"Programming Language :: Python :: {p}" for p in nox["PYTHONS"]]
+    classified = _OF_PROJECT["classifiers"]
+    assert [c for c in classified if re.search(r":: 3\.\d+$", c)] == classifiers
+    first, last = nox["PYTHONS"][0], nox["PYTHONS"][-1]
+    assert f"Python {first} to {last}" in _read("docs/reliability.md")
+
+
+def test_the_fast_route_is_tested_from_the_oldest_jax():
+    oldest = ".".join(map(str, _compat._TESTED_JAX[0]))
+    assert oldest == _least()["jax"]
+
+
+def test_tools_check_for_the_oldest_python():
+    least, tool = _least()["python"], _PROJECT["tool"]
+    assert tool["pyright"]["pythonVersion"] == least
+    assert tool["ruff"]["target-version"] == f"py{least.replace('.', '')}"
+
+
+def test_the_version_has_a_section_in_the_changelog():
+    text = (_ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^## \[([^]]+)\](.*)$", text, re.MULTILINE)
+    assert sections[0] == ("Unreleased", "")
+    released = dict(sections[1:])
+    assert re.fullmatch(r" - \d{4}-\d\d-\d\d", released[_OF_PROJECT["version"]])
+    assert sections[1][0] == _OF_PROJECT["version"]
