@@ -304,6 +304,15 @@ def grad_and_vmap(jit, traced):
     yield jit(jax.vmap(f))(X(2, 2))
     yield eqx.filter_grad(jit(f))(X(2))
     yield eqx.filter_vmap(jit(f))(X(2, 2))
+    yield jax.jvp(jit(f), (X(2),), (X(2),))
+
+
+@case
+def filter_jvp(jit, traced):
+    def f(x):
+        traced()
+        return jnp.sum(x**2)
+
     yield eqx.filter_jvp(jit(f), (X(2),), (X(2),))
 
 

@@ -78,9 +78,19 @@ def _no_addresses(text):
     return re.sub(r"0x[0-9a-f]+", "0x", text)
 
 
+@pytest.fixture
+def needs_equinox(name):
+    """Equinox 0.13.2 allows every newer JAX, also those that lack a name it needs."""
+    if name == "filter_jvp":
+        try:
+            eqx.filter_jvp(lambda x: x, (1.0,), (1.0,))
+        except AttributeError as e:
+            pytest.skip(f"eqx.filter_jvp does not work here: {e}")
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
-def test_same_as_equinox(name):
+def test_same_as_equinox(name, needs_equinox):
     theirs = _run(CASES[name], eqx.filter_jit)
     ours = _run(CASES[name], eqx_fastjit.filter_jit)
     assert len(theirs) == len(ours)
