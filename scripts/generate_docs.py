@@ -187,10 +187,11 @@ def _differential(results: Any) -> str:
         ),
         ("differences", f"{len(results['failures']):,}"),
     ]
+    table = _table(("last long run", ""), rows)
     return (
-        f"{_table(('last long run', ''), rows)}\n\nSeeds {results['first_seed']} to "
-        f"{last_seed}, {results['date'][:10]}, commit `{results['commit']}`; "
-        f"{versions}."
+        f"{table}\n\nMade by `{results['command']}` (seeds to {last_seed}) on "
+        f"{results['date'][:10]}, commit `{results['commit']}`; "
+        f"{describe_machine(results['machine'])}; {versions}."
     )
 
 

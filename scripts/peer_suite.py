@@ -22,6 +22,7 @@ installed versions (their tests also want `beartype` and `scipy`):
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,8 @@ import tempfile
 from datetime import datetime, UTC
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from eqx_fastjit.bench._results import machine
 
 
 # Loaded by pytest with `-p`.
@@ -93,7 +96,8 @@ def record(path: Path, entry: dict[str, object], library: str) -> None:
         except PackageNotFoundError:
             pass
     now = datetime.now(UTC).isoformat(timespec="minutes")
-    entry = {**entry, "versions": versions, "commit": commit(), "date": now}
+    entry |= {"machine": machine(), "versions": versions, "commit": commit()}
+    entry["date"] = now
     known = json.loads(path.read_text()) if path.exists() else []
     entries = [e for e in known if e["command"] != entry["command"]] + [entry]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +142,7 @@ def main() -> int:
         words = ["peer_suite.py", library, "--tests", options.tests]
         words += ["--only", options.only] if options.only else []
         entry = {
-            "command": " ".join([*words, *args]),
+            "command": shlex.join([*words, *args]),
             "without": count(without),
             "with": count(with_ours),
             "different": different,

@@ -28,13 +28,15 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="processes at once")
     parser.add_argument("--batch", type=int, default=25, help="sequences per seed")
     parser.add_argument(
-        "--out", type=pathlib.Path, default="benchmarks/results/differential.json"
+        "--json", type=pathlib.Path, help="a file to keep the result in"
     )
     return parser.parse_args()
 
 
 def main() -> int:
     options = _parse()
+    given = ("cases", "workers", "seed", "batch")
+    words = [f"--{name} {getattr(options, name)}" for name in given]
     tally = Tally()
     failures: list[dict[str, Any]] = []
     seeds = itertools.count(options.seed)
@@ -65,6 +67,7 @@ def main() -> int:
                 flush=True,
             )
             report = {
+                "command": " ".join(["python -m tests.differential", *words]),
                 "what": "calls compared with equinox.filter_jit and the plain function",
                 "calls": tally["calls"],
                 "sequences": tally["sequences"],
@@ -76,7 +79,8 @@ def main() -> int:
                 "seconds": round(seconds),
                 **stamp("hypothesis"),
             }
-            write(options.out, report)
+            if options.json is not None:
+                write(options.json, report)
     return 1 if failures else 0
 
 
