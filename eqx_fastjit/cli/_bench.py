@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ._common import CommandError, need
+from ._common import check_output, CommandError, need
 
 
 _TABLE = ("identity", *(f"mlp_{2**power}" for power in range(3, 11)))
@@ -134,14 +134,7 @@ def _chosen_contenders(text: str | None, cases: list[str]) -> dict[str, Any]:
 
 def _check_file(path: str, option: str) -> None:
     """Whether a file can be written, found out before an hour of measuring."""
-    file = Path(path)
-    existed = file.exists()
-    try:
-        file.open("a").close()
-    except OSError as e:
-        raise CommandError(f"{option}: cannot write {path}: {e.strerror}") from None
-    if not existed:
-        file.unlink()
+    check_output(option, path)
 
 
 def _check_directory(path: str, option: str) -> None:
