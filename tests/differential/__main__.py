@@ -16,7 +16,7 @@ from typing import Any
 from tests.records import stamp, write
 
 from .batches import prepare, run_batch
-from .harness import Tally
+from .harness import Tally, too_often_stale
 
 
 def _parse() -> argparse.Namespace:
@@ -77,6 +77,9 @@ def main() -> int:
                 **stamp("hypothesis"),
             }
             write(options.out, report)
+    if too_often_stale(tally):
+        print("Equinox was asked afresh too often")
+        return 1
     return 1 if failures else 0
 
 
