@@ -1,16 +1,10 @@
-"""Puts results into the README and the documentation.
+"""Puts results into a page, for `scripts/generate_docs.py`.
 
-    python -m benchmarks.render [--check] [--root DIR]
-
-In README.md and docs/**/*.md, what stands between `<!-- bench:NAME -->` and
-`<!-- /bench:NAME -->` becomes the tables of benchmarks/results/NAME.json; where NAME
-ends with `.brief`, a short form of them. With `--check` nothing is written, and the
-exit code is 1 if something would be.
+What stands between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->` becomes the tables
+of benchmarks/results/NAME.json; where NAME ends with `.brief`, a short form of them.
 """
 
-import argparse
 import re
-import sys
 from pathlib import Path
 
 
@@ -52,36 +46,3 @@ def rendered(text: str, results: Path) -> str:
         out += [text[position : begin.end()], f"\n\n{tables}\n\n"]
         position = end.start()
     return "".join([*out, text[position:]])
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
-    from eqx_fastjit.bench import BadResults
-
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="only tell what differs")
-    parser.add_argument(
-        "--root", type=Path, default=Path(__file__).parent.parent, help="the checkout"
-    )
-    options = parser.parse_args(argv)
-    root = options.root
-    differ = []
-    for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
-        text = path.read_text(encoding="utf-8")
-        try:
-            new = rendered(text, root / "benchmarks" / "results")
-        except (BadMarker, BadResults) as e:
-            print(f"{path.relative_to(root)}: {e}", file=sys.stderr)
-            return 2
-        if new != text:
-            differ.append(str(path.relative_to(root)))
-            if not options.check:
-                path.write_text(new, encoding="utf-8")
-    if differ:
-        what = "differ from the results" if options.check else "rewritten"
-        print(f"{what}: {', '.join(differ)}")
-    return 1 if differ and options.check else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

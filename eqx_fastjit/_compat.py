@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.errors
 
 from ._place import Place
 
@@ -183,11 +182,6 @@ hide_from_tracebacks(__file__)
 
 
 # --- Equinox -------------------------------------------------------------------------
-
-try:
-    JaxRuntimeError: type[Exception] = jax.errors.JaxRuntimeError
-except AttributeError:  # before JAX 0.4.34
-    JaxRuntimeError = RuntimeError
 
 EquinoxRuntimeError: type[RuntimeError] = eqx.EquinoxRuntimeError
 

@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
+import jax.errors
 import jax.tree_util as jtu
 
 from ._compat import (
     EquinoxRuntimeError,
-    JaxRuntimeError,
     last_error_info,
     runtime_error_text,
 )
@@ -43,7 +43,7 @@ def explain_runtime_error(error: BaseException) -> BaseException | None:
             "The arguments or the result of a jitted function are nested too deeply, "
             "or contain themselves."
         )
-    if not isinstance(error, (JaxRuntimeError, ValueError)):
+    if not isinstance(error, (jax.errors.JaxRuntimeError, ValueError)):
         return None
     try:
         text = str(error)

@@ -1,13 +1,15 @@
-"""Makes the generated parts of the README and the documentation.
+"""Makes all parts of the README and the documentation that are made by programs.
 
     python scripts/generate_docs.py [--check] [NAME ...]
 
 What stands between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` is made
-anew, by running what it shows or from the files in benchmarks/results. NAME may be a
-pattern, such as 'finding-*'. A part that says the same but for durations is left as it
-is: they are those of one run.
+anew, by running what it shows or from the files in benchmarks/results. A part that says
+the same but for durations is left as it is: they are those of one run. The tables
+between markers `bench:`, which are made by `benchmarks/render.py`, all go by the name
+'tables', and what a figure shows is made where its file shows something else.
 
-With `--check` nothing is written, and the exit code is 1 if a part would be.
+NAME may be a pattern, such as 'finding-*'. With `--check` nothing is written, and the
+exit code is 1 if something would be.
 """
 
 import argparse
@@ -134,14 +136,6 @@ def _figure(name: str, page: Path) -> str:
     results, description = _FIGURES[name]
     if not (RESULTS / f"{results}.json").exists():
         return ""
-    from eqx_fastjit.bench import load
-    from eqx_fastjit.bench._plots import render
-
-    loaded = load(RESULTS / f"{results}.json")
-    ASSETS.mkdir(parents=True, exist_ok=True)
-    for scheme in ("light", "dark"):
-        svg = render(loaded, "svg", dark=scheme == "dark")[name]
-        (ASSETS / f"{name}-{scheme}.svg").write_bytes(svg)
     folder = ASSETS.relative_to(ROOT)
     if page.name == "README.md":
         dark, light = (f"{folder}/{name}-{scheme}.svg" for scheme in ("dark", "light"))
@@ -154,6 +148,40 @@ def _figure(name: str, page: Path) -> str:
         f"![{description}]({folder}/{name}-{scheme}.svg#only-{scheme})"
         for scheme in ("light", "dark")
     )
+
+
+_IDENTIFIER = re.compile(rb"<dc:identifier>(\w+)</dc:identifier>")
+
+
+def stale_figures(patterns: list[str]) -> dict[Path, bytes]:
+    """The files of figures that do not show what the results give.
+
+    **Arguments:**
+
+    - `patterns`: of the names of parts; all if empty.
+
+    **Returns:** what each should have in it. Nothing is written. Bytes are not
+    compared: they are of one version of matplotlib.
+    """
+    out = {}
+    for name, (results, _) in _FIGURES.items():
+        source = RESULTS / f"{results}.json"
+        if not _is_chosen(f"figure-{name}", patterns) or not source.exists():
+            continue
+        for scheme in ("light", "dark"):
+            path = ASSETS / f"{name}-{scheme}.svg"
+            svg = _draw(source, name, scheme)
+            known = path.read_bytes() if path.exists() else b""
+            if _IDENTIFIER.findall(known) != _IDENTIFIER.findall(svg):
+                out[path] = svg
+    return out
+
+
+def _draw(results: Path, name: str, scheme: str) -> bytes:
+    from eqx_fastjit.bench import load
+    from eqx_fastjit.bench._plots import render
+
+    return render(load(results), "svg", dark=scheme == "dark")[name]
 
 
 # --- results of reliability ----------------------------------------------------------
@@ -328,9 +356,8 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
 }
 
 
-def part_names(page: Path) -> list[str]:
-    """The names of the generated parts of a page."""
-    return [match["name"] for match in _PART.finditer(page.read_text(encoding="utf-8"))]
+def _is_chosen(name: str, patterns: list[str]) -> bool:
+    return not patterns or any(fnmatch.fnmatch(name, p) for p in patterns)
 
 
 def generated(page: Path, patterns: list[str]) -> tuple[str, list[str]]:
@@ -347,7 +374,7 @@ def generated(page: Path, patterns: list[str]) -> tuple[str, list[str]]:
 
     def replace(match: re.Match[str]) -> str:
         name = match["name"]
-        if patterns and not any(fnmatch.fnmatch(name, p) for p in patterns):
+        if not _is_chosen(name, patterns):
             return match[0]
         kind, _, rest = name.partition("-")
         body = _MAKERS[kind](rest, page)
@@ -357,7 +384,13 @@ def generated(page: Path, patterns: list[str]) -> tuple[str, list[str]]:
         body = f"\n\n{body}\n\n" if body else "\n"
         return f"{match['begin']}{body}{match['end']}"
 
-    return _PART.sub(replace, page.read_text(encoding="utf-8")), differing
+    text = _PART.sub(replace, page.read_text(encoding="utf-8"))
+    if not _is_chosen("tables", patterns):
+        return text, differing
+    from benchmarks.render import rendered
+
+    with_tables = rendered(text, RESULTS)
+    return with_tables, differing + ["tables"] * (with_tables != text)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -366,17 +399,22 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="only tell what differs")
     parser.add_argument("names", nargs="*", metavar="NAME", help="of parts; a pattern")
     options = parser.parse_args(argv)
-    code = 0
+    new = stale_figures(options.names)
+    for path in new:
+        print(path.relative_to(ROOT))
     for page in pages():
         text, differing = generated(page, options.names)
         if differing:
             print(f"{page.relative_to(ROOT)}: {', '.join(differing)}")
-            if options.check:
-                code = 1
-            else:
-                page.write_text(text, encoding="utf-8")
-    return code
+            new[page] = text.encode()
+    if options.check:
+        return int(bool(new))
+    for path, content in new.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return 0
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))  # for `benchmarks`, which is not installed
     sys.exit(main())

@@ -87,12 +87,12 @@ def test_absent_gpu(device, capsys, monkeypatch):
 
 
 def test_no_file_is_left_by_the_check(tmp_path):
-    from eqx_fastjit.cli._bench import _check_file
+    from eqx_fastjit.cli._common import check_output
 
-    _check_file(str(tmp_path / "a"), "--json")
+    check_output("--json", str(tmp_path / "a"))
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "b").write_text("kept")
-    _check_file(str(tmp_path / "b"), "--json")
+    check_output("--json", str(tmp_path / "b"))
     assert (tmp_path / "b").read_text() == "kept"
 
 

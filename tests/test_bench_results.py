@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from benchmarks import render as render_command
+from benchmarks.render import BadMarker, rendered
 from eqx_fastjit import cli
 from eqx_fastjit.bench import _grids, _results, BadResults, load, markdown
 
@@ -212,6 +212,22 @@ def test_figures_exist(results):
     assert _plots.render(results, "png") == {}
 
 
+def test_a_figure_says_what_it_shows(results):
+    from eqx_fastjit.bench import _plots
+
+    def identifiers(dark=False):
+        drawn = _plots.render(results, "svg", dark=dark)
+        pattern = rb"<dc:identifier>(\w{64})</dc:identifier>"
+        return {name: re.findall(pattern, svg) for name, svg in drawn.items()}
+
+    before = identifiers()
+    assert all(len(found) == 1 for found in before.values())
+    assert before == identifiers()
+    assert all(before[name] != found for name, found in identifiers(dark=True).items())
+    results["cases"][0]["times"]["dispatch"]["ours"][0] *= 2
+    assert before != identifiers()
+
+
 class _Page(HTMLParser):
     def __init__(self):
         super().__init__()
@@ -250,54 +266,38 @@ def test_brief_markdown(results):
     assert "| case | jit | ours | ours/jit |" in brief
 
 
-def _checkout(tmp_path, readme, results):
-    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
-    (tmp_path / "benchmarks" / "results" / "a.json").write_text(_results.dumps(results))
-    (tmp_path / "docs" / "sub").mkdir(parents=True)
-    (tmp_path / "docs" / "sub" / "page.md").write_text("nothing\n")
-    (tmp_path / "README.md").write_text(readme)
-    return ["--root", str(tmp_path)]
+@pytest.fixture
+def folder(results, tmp_path):
+    """A folder of results files."""
+    (tmp_path / "a.json").write_text(_results.dumps(results))
+    return tmp_path
 
 
-def test_render_fills_blocks(results, tmp_path, capsys):
+def test_render_fills_blocks(results, folder):
     brief = "<!-- bench:a.brief -->\n<!-- /bench:a.brief -->\n"
-    readme = f"x\n<!-- bench:a -->\nstale\n<!-- /bench:a -->\n{brief}y\n"
-    root = _checkout(tmp_path, readme, results)
-    assert render_command.main([*root, "--check"]) == 1
-    assert "README.md" in capsys.readouterr().out
-    assert (tmp_path / "README.md").read_text() == readme
-    assert render_command.main(root) == 0
-    new = (tmp_path / "README.md").read_text()
+    old = f"x\n<!-- bench:a -->\nstale\n<!-- /bench:a -->\n{brief}y\n"
+    new = rendered(old, folder)
     assert markdown(results) in new and "stale" not in new
     assert markdown(results, brief=True) in new
     assert new.startswith("x\n<!-- bench:a -->\n") and new.endswith("-->\ny\n")
-    assert render_command.main([*root, "--check"]) == 0
+    assert rendered(new, folder) == new
 
 
 @pytest.mark.parametrize(
-    ("readme", "message"),
+    ("text", "message"),
     [
         ("<!-- bench:broken -->\n<!-- /bench:broken -->\n", "broken.json"),
         ("<!-- bench:a -->\n", "has no partner"),
         ("<!-- bench:a -->\n<!-- /bench:b -->\n", "is followed by"),
     ],
 )
-def test_render_refuses(readme, message, results, tmp_path, capsys):
-    root = _checkout(tmp_path, readme, results)
-    (tmp_path / "benchmarks" / "results" / "broken.json").write_text("{")
-    assert render_command.main(root) == 2
-    assert message in capsys.readouterr().err
+def test_render_refuses(text, message, folder):
+    (folder / "broken.json").write_text("{")
+    with pytest.raises((BadMarker, BadResults), match=message):
+        rendered(text, folder)
 
 
-def test_render_says_what_was_not_measured(results, tmp_path):
-    root = _checkout(tmp_path, "<!-- bench:b -->\n<!-- /bench:b -->\n", results)
-    assert render_command.main(root) == 0
-    assert (
-        "there is no `benchmarks/results/b.json`"
-        in (tmp_path / "README.md").read_text()
-    )
-    assert render_command.main([*root, "--check"]) == 0
-
-
-def test_tables_in_this_checkout_are_those_of_the_results():
-    assert render_command.main(["--check"]) == 0
+def test_render_says_what_was_not_measured(folder):
+    new = rendered("<!-- bench:b -->\n<!-- /bench:b -->\n", folder)
+    assert "there is no `benchmarks/results/b.json`" in new
+    assert rendered(new, folder) == new

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from eqx_fastjit import cli
+from eqx_fastjit._files import check_writable
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,19 @@ def test_version_does_not_fail_where_jax_does(capsys, monkeypatch):
     monkeypatch.setattr(jax, "devices", no_devices)
     assert cli.main(["--version"]) == 0
     assert "devices unknown (RuntimeError: no backend)" in capsys.readouterr().out
+
+
+def test_looking_whether_a_file_can_be_written_leaves_all_as_it_was(tmp_path):
+    old, new, link = (tmp_path / name for name in ("old", "new", "link"))
+    old.write_text("kept")
+    link.symlink_to(new)
+    for path in (old, new, link):
+        check_writable(path)
+    assert old.read_text() == "kept"
+    assert not new.exists()
+    assert link.is_symlink()
+    with pytest.raises(OSError):
+        check_writable(tmp_path)
 
 
 def test_peer_suite_script(tmp_path):

@@ -54,6 +54,7 @@ def test_random_sequences(once, programs_kept):
     check()
     print(tally)
     assert tally["calls"] >= _FEWEST_CALLS
+    assert not harness.too_often_stale(tally)
     # The run is about something.
     for what in ("errors", "deleted buffers", "traces", "source: changed"):
         assert tally[what] >= 50, what

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import types
 import warnings
 import weakref
@@ -956,3 +957,51 @@ def test_keys_that_differ_in_their_generator_alone():
             assert impl == jax.random.key_impl(key)
             assert x == jax.random.normal(jax.random.split(key)[0])
     assert len(traces) == 2
+
+
+class _Slow:
+    """A static that takes its time to be compared, and counts how often it is."""
+
+    asked = 0
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __eq__(self, other):
+        type(self).asked += 1
+        time.sleep(0.001)
+        return type(other) is type(self) and self.factor == other.factor
+
+    def __hash__(self):
+        type(self).asked += 1
+        time.sleep(0.001)
+        return hash(self.factor)
+
+
+@pytest.mark.parametrize("in_field", [False, True])
+def test_slow_statics_are_seldom_asked(in_field):
+    class Slow(_Slow):
+        pass
+
+    def argument(factor):
+        return Pair(X, Slow(factor)) if in_field else Slow(factor)
+
+    def factor_of(s):
+        return s.static.factor if in_field else s.factor
+
+    f = filter_jit(lambda x, s: x * factor_of(s))
+    for factor in range(2, 7):  # each is traced once
+        assert f(X, argument(factor)) == 2 * factor
+    kept = argument(3)
+    assert f(X, kept) == 6
+
+    def asked_by(s, wanted):
+        Slow.asked = 0
+        assert f(X, s) == wanted
+        return Slow.asked
+
+    same = [asked_by(kept, 6) for _ in range(OFTEN)]
+    equal = [asked_by(argument(5), 10) for _ in range(OFTEN)]
+    for asked in (same, equal):
+        assert sum(asked) <= 4 * OFTEN
+        assert max(asked) <= 10  # the call at which code is generated

@@ -155,7 +155,7 @@ def test_a_program_that_fails_writes_nothing(folder):
         (["--check", "a.py"], '{"schema": 2}', "expected schema 1, found 2"),
         (["--precompile", "a.py"], '{"schema": 1}', "expected lists of signatures"),
         (["missing.py"], None, "cannot open 'missing.py'"),
-        (["-o", "no/a.lock", "a.py"], None, "there is no directory"),
+        (["-o", "no/a.lock", "a.py"], None, "No such file or directory"),
         (["--cache-dir", "x", "a.py"], None, "only with --precompile"),
     ],
 )

@@ -1,5 +1,6 @@
 """The notebook runs from top to bottom, and shows more than text."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,28 @@ def _shown_as_html(notebook) -> dict[str, str]:
     }
 
 
+def _rows(html: str, title: str) -> list[list[str]]:
+    """The cells of the table under a heading."""
+    section = html.partition(f"<h3>{title}</h3>")[2].partition("<h3>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", section)
+    return [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows[1:]]
+
+
+def _check_breakdown(html: str) -> None:
+    """All parts of a warm and of a cold call, each with its time and share."""
+    warm, cold = _rows(html, "A warm call"), _rows(html, "A cold call")
+    names = ["bind", "flatten", "lookup", "execute", "unflatten", "wait"]
+    assert [name for name, *_ in warm] == names
+    assert [name for name, *_ in cold] == ["trace", "lower", "compile", "first run"]
+    for rows in (warm, cold):
+        for _, time, *_ in rows:
+            assert re.fullmatch(r"-?\d[\d.]* (us|ms|s)", time), time
+        shares = [int(share.removesuffix("%")) for _, _, share, *_ in rows]
+        assert abs(sum(shares) - 100) <= len(rows)  # each is rounded
+    nodes = {name: number for name, number, _ in _rows(html, "Flatten by node type")}
+    assert nodes["MLP"] == "1"
+
+
 def test_runs_from_top_to_bottom(tmp_path):
     ran = tmp_path / "ran.ipynb"
     # In a process of its own: Jupyter's warnings are not ours.
@@ -40,7 +63,7 @@ def test_runs_from_top_to_bottom(tmp_path):
     assert "static-churn" in shown["explain(loss)"]
     assert "<table>" in shown["cache_info(loss)"]
     assert "<table>" in shown["ledger()"]
-    assert "trace" in shown["breakdown(loss, model, x, y, 1.0)"]
+    _check_breakdown(shown["breakdown(loss, model, x, y, 1.0)"])
     assert "<td" in shown["Tables(load(results))"]
 
 

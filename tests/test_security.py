@@ -4,6 +4,7 @@ import ast
 import html.parser
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -80,6 +81,53 @@ def test_source(path):
             assert name == "exec"
             # Elsewhere only the script that the user has asked to run.
             assert path in GENERATORS or path.is_relative_to(PACKAGE / "cli")
+
+
+# Of these, names that begin with `_` are private; of jaxlib, all are.
+PRIVATE = {"equinox", "jax", "jaxtyping"}
+
+
+def _private_names(tree):
+    """Private modules of others that are imported, and names reached through them."""
+    aliases = {"eqx": "equinox"}
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names += re.findall(r"^[\w.]+$", ast.unparse(node))
+    for name in names:
+        root, *rest = name.split(".")
+        root = aliases.get(root, root)
+        private = [r for r in rest if r.startswith("_") and not r.endswith("__")]
+        if root == "jaxlib" or (root in PRIVATE and private):
+            yield name
+
+
+# ruff bans some of this while one types; it has no pattern for the rest.
+def test_private_names_of_others_are_in_one_file():
+    folders = ("benchmarks", "eqx_fastjit", "examples", "scripts", "tests")
+    root = PACKAGE.parent
+    for path in [p for name in folders for p in (root / name).rglob("*.py")]:
+        if path != PACKAGE / "_compat.py":
+            assert list(_private_names(ast.parse(path.read_text()))) == [], path
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import jaxlib",
+        "from jaxlib import xla_client",
+        "from jax._src import core",
+        "from equinox import _jit",
+        "import equinox._new_module",
+        "eqx._module.Module",
+    ],
+)
+def test_the_ban_on_private_names_sees(source):
+    assert list(_private_names(ast.parse(source)))
 
 
 def test_the_checks_find_what_they_look_for():

@@ -1,10 +1,13 @@
 """Figures of the results, for files and for the page."""
 
+import hashlib
 import io
+import json
 from collections.abc import Callable
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -181,6 +184,27 @@ _DARK = {
 }
 
 
+def _digest(figure: Figure) -> str:
+    """Of what is drawn, however a version of matplotlib puts that into a file."""
+    shown: list[Any] = []
+    for axes in figure.axes:
+        labels = (axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts)
+        shown += [(x.get_text(), x.get_color()) for x in labels]
+        shown += [(x.get_label(), x.get_color()) for x in axes.lines]
+        shown += [_digits(x.get_xydata()) for x in axes.lines]
+        bars: Any = axes.patches
+        shown += [(x.get_facecolor(), _digits(x.get_bbox().bounds)) for x in bars]
+        # Areas and the lines of errors; where they begin is matplotlib's affair.
+        paths = [path for x in axes.collections for path in x.get_paths()]
+        shown += [sorted(map(_digits, np.asarray(x.vertices))) for x in paths]
+    text = json.dumps([figure.get_suptitle(), shown])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _digits(numbers: Any) -> list[str]:
+    return [f"{x:.6g}" for x in np.ravel(numbers)]
+
+
 def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes]:
     """Draw what the results have data for.
 
@@ -192,7 +216,8 @@ def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes
 
     **Returns:** the files' contents: `width` (overhead against width, log-log),
     `ratios` (bars), `nodes` (cost against the number of nodes). For results of more
-    than one device, each of these for each: `width_cpu`, `width_gpu`.
+    than one device, each of these for each: `width_cpu`, `width_gpu`. The
+    metadata of an SVG have a digest of what it shows as its identifier.
     """
     out = {}
     settings: Any = {
@@ -210,13 +235,14 @@ def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes
                 draw(figure)
                 if len(by_device) > 1:
                     figure.suptitle(f"{figure.get_suptitle()} ({device})")
+                svg_metadata = {"Date": None, "Identifier": _digest(figure)}
                 file = io.BytesIO()
                 figure.savefig(
                     file,
                     format=suffix,
                     dpi=150,
                     transparent=dark,
-                    metadata={"Date": None} if suffix == "svg" else None,
+                    metadata=svg_metadata if suffix == "svg" else None,
                 )
             out[name if len(by_device) == 1 else f"{name}_{device}"] = file.getvalue()
     return out

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ._common import CommandError, need
+from ._common import check_output, CommandError, need
 
 
 _TABLE = ("identity", *(f"mlp_{2**power}" for power in range(3, 11)))
@@ -140,18 +140,6 @@ def _chosen_contenders(text: str | None, cases: list[str]) -> dict[str, Any]:
     return {case: contenders for case, contenders in chosen.items() if contenders}
 
 
-def _check_file(path: str, option: str) -> None:
-    """Whether a file can be written, found out before an hour of measuring."""
-    file = Path(path)
-    existed = file.exists()
-    try:
-        file.open("a").close()
-    except OSError as e:
-        raise CommandError(f"{option}: cannot write {path}: {e.strerror}") from None
-    if not existed:
-        file.unlink()
-
-
 def _check_directory(path: str, option: str) -> None:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -205,10 +193,10 @@ def _time(options: argparse.Namespace) -> int:
     cases = _chosen_cases(options.cases)
     contenders = _chosen_contenders(options.contenders, cases)
     if options.json:
-        _check_file(options.json, "--json")
+        check_output("--json", options.json)
     if options.html:
         need("matplotlib", "bench")
-        _check_file(options.html, "--html")
+        check_output("--html", options.html)
     if options.plot:
         need("matplotlib", "bench")
         _check_directory(options.plot, "--plot")

@@ -8,7 +8,7 @@ from typing import Any
 
 from eqx_fastjit.doctor._report import KINDS
 
-from ._common import CommandError
+from ._common import check_output, CommandError
 from ._script import check_program, end_as_interrupted, was_interrupted
 
 
@@ -54,7 +54,7 @@ def main(options: argparse.Namespace) -> int:
     from eqx_fastjit.doctor._text import write_text
     from eqx_fastjit.doctor._watch import Watch
 
-    from ._watched import check_output, run_watched, write_output
+    from ._watched import run_watched, write_output
 
     fatal = _kinds(options.fail_on)
     if not options.slow >= 0:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ._common import CommandError
+from ._common import check_output, CommandError
 from ._script import check_program, end_as_interrupted, was_interrupted
 
 
@@ -57,8 +57,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def main(options: argparse.Namespace) -> int:
     """Run the subcommand; returns the exit code."""
-    from ._watched import check_output
-
     program = options.program
     check_program(program.name, program.is_module)
     # The program may change the directory.

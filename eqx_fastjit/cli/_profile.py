@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ._common import CommandError, need
+from ._common import check_output, CommandError, need
 from ._script import (
     check_program,
     end_as_interrupted,
@@ -49,7 +49,10 @@ def main(options: argparse.Namespace) -> int:
             )
     name, args, is_module = options.program
     check_program(name, is_module)
-    html = None if options.html is None else _writable(options.html)
+    html = None
+    if options.html is not None:
+        check_output("--html", options.html)
+        html = Path(options.html).absolute()  # the program may change the directory
     watched = _Watched()
     install_on_import(then=watched.begin)
     code = run_script(name, args, is_module)
@@ -59,20 +62,6 @@ def main(options: argparse.Namespace) -> int:
         end_as_interrupted()
     watched.report(options.functions, options.calls, html)
     return code
-
-
-def _writable(path: str) -> Path:
-    """The file's absolute path: the program may well change the directory."""
-    full = Path(path).absolute()
-    existed = full.exists()
-    try:
-        with open(full, "a"):
-            pass
-    except OSError as e:
-        raise CommandError(f"cannot write {path!r}: {e.strerror}") from None
-    if not existed:
-        full.unlink()
-    return full
 
 
 class _Watched:

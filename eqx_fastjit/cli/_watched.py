@@ -1,6 +1,5 @@
 """Running a program while it is watched, for `doctor` and `lock`."""
 
-import os
 import sys
 from typing import Any, Protocol
 
@@ -65,22 +64,6 @@ def flush() -> None:
             stream.flush()
         except (AttributeError, OSError, ValueError):  # closed by the program
             pass
-
-
-def check_output(option: str, path: str | None) -> None:
-    """Raise `CommandError` if a file cannot be written, before anything is run."""
-    if path is None:
-        return
-    folder = os.path.dirname(path) or "."
-    reason = None
-    if os.path.isdir(path):
-        reason = "it is a directory"
-    elif not os.path.isdir(folder):
-        reason = f"there is no directory {folder!r}"
-    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        reason = "permission denied"
-    if reason is not None:
-        raise CommandError(f"{option}: cannot write {path!r}: {reason}")
 
 
 def write_output(option: str, path: str, text: str) -> None:

@@ -16,6 +16,7 @@ import equinox as eqx
 import jax
 
 # Under `install()`, `eqx.filter_jit` is ours.
+from eqx_fastjit._files import check_writable
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 from eqx_fastjit._units import show_seconds
@@ -211,15 +212,6 @@ def profile(
     if html is not None:
         Path(html).write_text(html_page([out]), encoding="utf-8")
     return out
-
-
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise `OSError` if a file cannot be written. Leaves what is in it."""
-    existed = os.path.exists(path)
-    with open(path, "a"):
-        pass
-    if not existed:
-        os.remove(path)
 
 
 def _contenders(

@@ -18,6 +18,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import eqx_fastjit
 from eqx_fastjit import _dispatch, _generate, _jit, _nodes
+from tests.errors import is_error_if_let_out
 
 from .callables import (
     make_callable,
@@ -401,7 +402,9 @@ def _same_arrays(a: Any, b: Any, where: str, plain: bool) -> None:
 def _same_outcomes(theirs: Outcome, ours: Outcome) -> None:
     if theirs.error is not None:
         expected = type(theirs.error)
-        if not isinstance(ours.error, expected | eqx.EquinoxRuntimeError):
+        if is_error_if_let_out(theirs.error):
+            expected = eqx.EquinoxRuntimeError
+        if not isinstance(ours.error, expected):
             raise Different(f"{theirs.error!r} and {ours.error or ours.out!r}")
         return
     if ours.error is not None:
@@ -527,6 +530,14 @@ def _is_stale(plain: Outcome, theirs: Outcome) -> bool:
     except Different:
         return True
     return False
+
+
+def too_often_stale(tally: Tally) -> bool:
+    """Whether Equinox was asked afresh too often for a mistake that it seldom makes.
+
+    (30 of the 101,608 calls of a long run.)
+    """
+    return tally["stale traces of Equinox"] > tally["calls"] / 100
 
 
 def _check_step(
