@@ -2,9 +2,9 @@
 
 In README.md and docs/**/*.md, the blocks of a page that are marked `python` run one
 after the other in one fresh process, with warnings as errors. A `text` block right
-after one is what it prints; `...` there stands for anything. Of `sh` blocks the
-commands and their options have to exist. `<!-- not run: REASON -->` above a block
-leaves it out.
+after one is what it prints; `...` there stands for anything. Tests in them are run by
+pytest. Of `sh` blocks the commands and the options of ours have to exist, in
+benchmarks/README.md too. `<!-- not run: REASON -->` above a block leaves it out.
 """
 
 import doctest
@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -36,6 +37,7 @@ _PAGES = [
     "CONTRIBUTING.md",
     *sorted(str(p.relative_to(_ROOT)) for p in (_ROOT / "docs").rglob("*.md")),
 ]
+_WITH_COMMANDS = [*_PAGES, "benchmarks/README.md"]
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<body>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
@@ -132,6 +134,40 @@ def test_code_runs_and_prints_what_the_page_says(page, tmp_path):
     assert not wrong, "\n\n".join(wrong)
 
 
+def _with_tests() -> list[str]:
+    return [
+        p for p in _with_python() if any(_TEST.search(b.source) for b in _blocks(p))
+    ]
+
+
+_TEST = re.compile(r"^def test_\w+", re.MULTILINE)
+
+
+def test_some_page_shows_a_test():
+    assert "docs/api/insight.md" in _with_tests()
+
+
+@pytest.mark.parametrize("page", _with_tests())
+def test_tests_that_are_shown_pass(page, tmp_path):
+    shown = [b for b in _blocks(page) if b.language == "python"]
+    shown = [b.source for b in shown if _TEST.search(b.source)]
+    for i, source in enumerate(shown):
+        (tmp_path / f"test_{i}.py").write_text(source)
+    plugin = "eqx_fastjit.pytest_plugin"
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error"]
+    if not any(e.value == plugin for e in entry_points(group="pytest11")):
+        command += ["-p", plugin]  # a checkout that is not installed
+    out = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(_ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    n = sum(len(_TEST.findall(source)) for source in shown)
+    assert re.search(rf"^{n} passed in", out.stdout, re.MULTILINE), out.stdout
+
+
 def _commands(page: str) -> list[list[str]]:
     out = []
     for block in _blocks(page):
@@ -153,6 +189,24 @@ def _options_of(capsys: pytest.CaptureFixture[str], *command: str) -> set[str]:
     return set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
 
 
+@functools.cache
+def _options_of_ours(*command: str) -> set[str]:
+    """The options of a script or module of this checkout."""
+    out = subprocess.run(
+        [sys.executable, *command, "--help"],
+        cwd=_ROOT,
+        env=os.environ | {"PYTHONPATH": str(_ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert out.returncode == 0, out.stderr
+    return set(re.findall(r"--[a-z-]+", out.stdout))
+
+
+def _options_in(words: list[str]) -> set[str]:
+    return {w.partition("=")[0] for w in words if w.startswith("--")}
+
+
 def _check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     while re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words = words[1:]
@@ -164,17 +218,20 @@ def _check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None
         known = _options_of(capsys, *subcommand)
         programs = [i for i, w in enumerate(rest) if w.endswith(".py")]
         ours = rest[: programs[0]] if programs else rest
-        assert {w.partition("=")[0] for w in ours if w.startswith("--")} <= known
+        assert _options_in(ours) <= known
     elif name == "python" and rest[0] == "-m":
         assert importlib.util.find_spec(rest[1]) is not None, f"no module {rest[1]}"
+        if rest[1].startswith(("benchmarks.", "tests.")):
+            assert _options_in(rest) <= _options_of_ours(*rest[:2])
     elif name == "python":
         assert (_ROOT / rest[0]).exists(), f"no script {rest[0]}"
+        assert _options_in(rest) <= _options_of_ours(rest[0])
     elif name not in ("git", "cd", "source"):
         assert shutil.which(name) or (_ROOT / name).exists(), f"no command {name}"
 
 
 def _with_commands() -> list[str]:
-    return [p for p in _PAGES if _commands(p)]
+    return [p for p in _WITH_COMMANDS if _commands(p)]
 
 
 @pytest.mark.skipif(
@@ -184,6 +241,34 @@ def _with_commands() -> list[str]:
 def test_commands_exist(page, capsys):
     for words in _commands(page):
         _check_command(words, capsys)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "eqx-fastjit bench --nonsense",
+        "python -m tests.differential --nonsense 3",
+        "python -X dev -m benchmarks.website --nonsense",
+        "python scripts/generate_docs.py --nonsense",
+        "python -m benchmarks.nonsense",
+        "python scripts/nonsense.py",
+    ],
+)
+def test_commands_that_do_not_exist_are_seen(words, capsys):
+    with pytest.raises((AssertionError, ModuleNotFoundError)):
+        _check_command(words.split(), capsys)
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "benchmarks/README.md"]
+)
+def test_relative_links_lead_somewhere(page):
+    text = (_ROOT / page).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)\s#]+)|(?:src|srcset|href)=\"([^\"#]+)", text)
+    targets = [a or b for a, b in links]
+    relative = [t for t in targets if not re.match(r"\w+:", t)]
+    assert [t for t in relative if not (_ROOT / page).parent.joinpath(t).exists()] == []
+    assert relative or page != "README.md"
 
 
 def test_little_is_left_out():
@@ -204,8 +289,13 @@ def test_findings_show_the_scripts_that_the_tests_run():
 
 
 def test_generated_parts_are_those_of_today():
-    # What takes long to make is looked at above; of the reports, one is made anew.
-    patterns = ["figure-*", "help", "reliability-*", "finding-static-churn"]
+    # Of the findings, which take long, one is made anew; the test above looks at the
+    # others. `report-train` runs for a minute, and its rows are sorted by their times.
+    patterns = ["figure-*", "help", "reliability-*", "results-*", "tables"]
+    patterns.append("finding-static-churn")
+    assert list(generate_docs.stale_figures(patterns)) == [], (
+        "run python scripts/generate_docs.py"
+    )
     for page in generate_docs.pages():
         assert generate_docs.generated(page, patterns)[1] == [], (
             f"{page.name}: run python scripts/generate_docs.py"

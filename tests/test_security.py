@@ -244,11 +244,21 @@ _PROGRAM_NAME = "<img src=x onerror=alert(3)>.py"
 # Arguments of a command, and the files that they tell it to write. What goes into the
 # temporary folder is its own affair.
 COMMANDS = [
-    (["bench", "--quick", "--rounds", "1", "--cases", "identity"], []),
+    (
+        [
+            *("bench", "--rounds", "1", "--cases", "identity,mlp_8"),
+            *("--contenders", "jit,ours"),
+            *("--json", "b.json", "--html", "b.html", "--plot", "plots"),
+        ],
+        ["b.json", "b.html", "plots"],
+    ),
     (["--version"], []),
     (["run", _PROGRAM_NAME], []),
     (
-        ["doctor", "--json", "r.json", "--html", "r.html", _PROGRAM_NAME],
+        [
+            *("doctor", "--numerics", "--json", "r.json", "--html", "r.html"),
+            _PROGRAM_NAME,
+        ],
         ["r.json", "r.html"],
     ),
     (["profile", "--calls", "2", "--html", "p.html", _PROGRAM_NAME], ["p.html"]),
@@ -267,13 +277,39 @@ def test_commands_write_only_where_they_are_told(argv, told, tmp_path):
     told = {str(work / name) for name in told}
     # Written under another name first, perhaps.
     assert {name for name in done["write"] if not name.startswith(tuple(told))} == set()
-    assert left == told | {str(program)}
+    folders = tuple(f"{name}/" for name in told if Path(name).is_dir())
+    files = {name for name in told if Path(name).is_file()}
+    assert len(files) + len(folders) == len(told)
+    assert {name for name in left if not name.startswith(folders)} == (
+        files | {str(program)}
+    )
     assert done["socket"] == set()
-    for name in told:
+    for name in files:
         if name.endswith(".html"):
             _check_escaped(Path(name).read_text())
         if Path(name).name == "r.html":
             assert "&lt;script&gt;alert(1)" in Path(name).read_text()
+
+
+@pytest.mark.parametrize("option", ["--check", "--precompile"])
+def test_a_lock_file_is_read_and_left_alone(option, tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    program = work / _PROGRAM_NAME
+    program.write_text(_PROGRAM)
+    cache = work / "cache"
+    command = ["lock", "-o", "the.lock"]
+    assert _watched(tmp_path, [*command, _PROGRAM_NAME])[0].returncode == 0
+    lock = (work / "the.lock").read_bytes()
+    (tmp_path / "watch" / "log").unlink()
+    told = ["--cache-dir", str(cache)] if option == "--precompile" else []
+    out, done, left = _watched(tmp_path, [*command, option, *told, _PROGRAM_NAME])
+    assert out.returncode == 0, out.stderr
+    assert (work / "the.lock").read_bytes() == lock
+    assert {name for name in done["write"] if not name.startswith(str(cache))} == set()
+    kept = {str(program), str(work / "the.lock")}
+    assert {name for name in left if not name.startswith(str(cache))} == kept
+    assert done["socket"] == set()
 
 
 def _check_escaped(page):
