@@ -260,15 +260,19 @@ def _threads(results: Any) -> str:
 
 
 def _memory(results: Any) -> str:
-    rows = [
-        [
-            f"{entry['n']:,} {_MEMORY[entry['kind']]}",
+    def row(entry: Any) -> list[str]:
+        whose = "" if entry["jit"] == "ours" else ", with Equinox's own"
+        return [
+            f"{entry['n']:,} {_MEMORY[entry['kind']]}{whose}",
             f"{entry['python_bytes_each'] * (entry['n'] // 2):,.0f}",
             f"{entry['resident_growth'] / 2**20:.1f}",
         ]
-        for entry in results
-        if entry["jit"] == "ours"
-    ]
+
+    kinds = list(_MEMORY)
+    ordered = sorted(
+        results, key=lambda e: (kinds.index(e["kind"]), e["jit"] != "ours")
+    )
+    rows = [row(entry) for entry in ordered]
     header = ("what was done", "Python's memory grew by (bytes)", "resident (MiB)")
     return (
         f"{_table(header, rows)}\n\nGrowth over the second half of each run; the first "
