@@ -126,6 +126,11 @@ def call_with_fastpath(jitted: Any, args: Iterable[Any]) -> tuple[Any, Any]:
     return out, None if needs_rebuild else fastpath
 
 
+def clear_dispatcher(dispatcher: Any) -> None:
+    """Have a dispatcher forget every call (`DISPATCHER_METHODS` are probed)."""
+    dispatcher._clear_cache()
+
+
 def replace_out_treedef(fastpath: Any, treedef: Any) -> Any:
     """The same fast-path record, with another structure for the outputs.
 
@@ -263,6 +268,25 @@ def equation_frames(equation: Any) -> list[Place]:
         return [Place(file, int(line), function.rstrip(")"))]
     except Exception:
         return []
+
+
+# What Equinox and JAX spend a call on: the file's name, the function's, the stage. A
+# function that has gone only moves time to "other Python" in a profile.
+CALL_FRAMES = (
+    ("_jit.py", "_bind", "bind"),
+    ("_jit.py", "_preprocess", "partition"),
+    ("_jit.py", "_postprocess", "unflatten"),
+    ("_compile_utils.py", "hashable_partition", "partition"),
+    ("_compile_utils.py", "hashable_combine", "unflatten"),
+    ("_filters.py", "combine", "unflatten"),
+    ("_misc.py", "currently_jitting", "state check"),
+    ("tree_util.py", "tree_flatten", "flatten"),
+    ("tree_util.py", "tree_leaves", "flatten"),
+    ("tree_util.py", "tree_unflatten", "unflatten"),
+    ("pjit.py", "cache_miss", "execute"),
+    ("pxla.py", "__call__", "execute"),
+    ("array.py", "block_until_ready", "wait"),
+)
 
 
 def name_stack(equation: Any) -> str:

@@ -648,7 +648,7 @@ class JittedFunction:
         its cache in the middle, and jaxlib 0.10 then crashes.
         """
         if self.dispatcher is not None:
-            self.dispatcher._clear_cache()
+            _compat.clear_dispatcher(self.dispatcher)
         forgotten.clear()
 
 

@@ -233,6 +233,50 @@ def test_a_missing_name_that_only_insight_uses(name, monkeypatch):
     assert insight.breakdown(theirs, x, rounds=3).steady
 
 
+class _Jitted:
+    """What `jax.jit` gives, less what it knows of its options."""
+
+    def __init__(self, jitted):
+        self.jitted = jitted
+
+    def __getattr__(self, name):
+        if name == "_jit_info":
+            raise AttributeError(name)
+        return getattr(self.jitted, name)
+
+
+def test_attributes_that_only_insight_uses(monkeypatch):
+    """Without them: no options, no frames, no names, JAX's own call around a program."""
+    jitted = jax.jit(lambda x, n: x * n, static_argnums=1)
+    assert _compat.jit_options(jitted)["static_argnums"] == (1,)
+    assert _compat.jit_options(_Jitted(jitted)) is None
+    x = jnp.ones(2)
+    compiled = jitted.lower(x, 2).compile()
+    assert _compat.raw_execute(compiled, [x]) is not None
+    assert _compat.raw_execute(object(), [x]) is None
+    (equation,) = jax.make_jaxpr(lambda x: x + 1)(x).eqns
+    assert _compat.equation_frames(equation)[0].file == __file__
+    assert _compat.name_stack(object()) == ""
+    assert _compat.equation_frames(object()) == []
+
+    breakdown = insight.breakdown
+    monkeypatch.setattr(
+        sys.modules[breakdown.__module__], "raw_execute", lambda *a: None
+    )
+    found = breakdown(filter_jit(lambda x: x + 1), x, rounds=3)
+    assert "jaxlib's own call is not reachable" in "".join(found.notes)
+
+
+def test_frames_of_a_profile_are_there():
+    """In the versions that are installed: else a profile knows less than it could."""
+    folders = [Path(eqx.__file__).parent, Path(jax.__file__).parent / "_src"]
+    files = [file for folder in folders for file in folder.rglob("*.py")]
+    for name, function, _ in _compat.CALL_FRAMES:
+        sources = [file.read_text() for file in files if file.name == name]
+        defined = re.compile(rf"^ *def {function}\(", re.MULTILINE)
+        assert any(map(defined.search, sources)), f"no {function} in any {name}"
+
+
 def test_every_private_name_is_taken_away_above():
     """Whatever is resolved anywhere in `_compat.py` stands in a test of this file."""
     source = Path(_compat.__file__).read_text()

@@ -15,8 +15,10 @@ from typing import Any
 import equinox as eqx
 import jax
 
-# Under `install()`, `eqx.filter_jit` is ours.
+from eqx_fastjit._compat import CALL_FRAMES
 from eqx_fastjit._files import check_writable
+
+# Under `install()`, `eqx.filter_jit` is ours.
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 from eqx_fastjit._units import show_seconds
@@ -47,20 +49,11 @@ STAGES: tuple[str, ...] = (
 # What the time in a Python function, and in those that it calls, is spent on: the
 # beginning of its file's last part, its name (any if empty), the stage.
 _RULES = (
-    ("_jit.py", "_bind", "bind"),
-    ("_jit.py", "_preprocess", "partition"),
-    ("_jit.py", "_postprocess", "unflatten"),
-    ("_compile_utils.py", "hashable_partition", "partition"),
-    ("_compile_utils.py", "hashable_combine", "unflatten"),
-    ("_filters.py", "combine", "unflatten"),
-    ("_misc.py", "currently_jitting", "state check"),
+    *CALL_FRAMES,
     ("<generated_flatten", "", "flatten"),
     ("<generated_unflatten", "", "unflatten"),
     ("_generate.py:flatten", "", "flatten"),
     ("_generate.py:rebuild", "", "unflatten"),
-    ("tree_util.py", "tree_flatten", "flatten"),
-    ("tree_util.py", "tree_leaves", "flatten"),
-    ("tree_util.py", "tree_unflatten", "unflatten"),
     ("_structure.py", "take_apart", "flatten"),
     ("_structure.py", "treedef_token", "lookup"),
     ("_structure.py", "rebuild", "unflatten"),
@@ -68,9 +61,6 @@ _RULES = (
     ("_dispatch.py", "run", "execute"),
     ("_nodes.py", "general", "flatten"),
     ("_nodes.py", "__missing__", "flatten"),
-    ("pjit.py", "cache_miss", "execute"),
-    ("pxla.py", "__call__", "execute"),
-    ("array.py", "block_until_ready", "wait"),
 )
 # Functions whose own time is spent in jaxlib: nothing else of note is in them.
 _CALL_JAXLIB = (
