@@ -188,16 +188,36 @@ def route() -> str:
 # --- programs ------------------------------------------------------------------------
 
 
+class _Calls(threading.local):
+    """The calls that this thread is in the middle of, with all but their arrays."""
+
+    def __init__(self) -> None:
+        self.pending: list[tuple[_Flat, Structure]] = []
+
+    def structure_for(self, flat: "_Flat") -> Structure:
+        """What the innermost call of a program was made with."""
+        for other, structure in reversed(self.pending):
+            if other is flat:
+                return structure
+        raise RuntimeError("a program was traced outside of a call")
+
+
+_calls = _Calls()
+
+
 class _Flat:
     """The function that JAX traces: arrays in, arrays out.
+
+    The rest comes from the call that it is traced for, each time. A program is traced
+    anew for other shapes, and the statics of an earlier call may have been changed
+    since, or may only be equal to those of this one.
 
     An object rather than a function, so that JAX's logs can name the user's function
     without this holding on to it: `__wrapped__` goes through weak references.
     """
 
-    def __init__(self, function: "JittedFunction", structure: Structure, n_arrays: int):
+    def __init__(self, function: "JittedFunction", n_arrays: int):
         self.function = weakref.ref(function)
-        self.structure = structure
         self.traced = False
         self.__name__ = function.name
         self.__qualname__ = function.qualname
@@ -219,7 +239,8 @@ class _Flat:
         function = self.function()
         assert function is not None
         with _record.tracing(function.history, function.source()):
-            out = function.call_python(*self.structure.rebuild(arrays))
+            structure = _calls.structure_for(self)
+            out = function.call_python(*structure.rebuild(arrays))
         leaves, treedef = jtu.tree_flatten(out)
         kept = [DYNAMIC if isinstance(x, ARRAY_TYPES) else x for x in leaves]
         out_arrays = [x for x in leaves if isinstance(x, ARRAY_TYPES)]
@@ -235,15 +256,20 @@ class _Flat:
 class Program:
     """One key of one function: `jitted` takes the arrays of a call, by position."""
 
-    __slots__ = ("flat", "jitted", "structure", "tokens")
+    __slots__ = ("flat", "jitted")
 
-    def __init__(
-        self, jitted: Any, flat: _Flat, structure: Structure, tokens: tuple[Any, ...]
-    ):
+    def __init__(self, jitted: Any, flat: _Flat):
         self.jitted = jitted
         self.flat = flat
-        self.structure = structure
-        self.tokens = tokens
+
+    @contextlib.contextmanager
+    def called_with(self, structure: Structure) -> Iterator[None]:
+        """The context of whatever may trace the program for a call."""
+        _calls.pending.append((self.flat, structure))
+        try:
+            yield
+        finally:
+            _calls.pending.pop()
 
     def calls_back(self, arrays: Sequence[Any]) -> bool:
         """Whether a run on such arrays calls back into Python."""
@@ -324,10 +350,9 @@ class JittedFunction:
             return function.miss(values)
 
         def without_jit(*values: Any) -> Any:
-            # `jax.disable_jit()`. Containers are copied, as they are otherwise.
             function = this()
             assert function is not None
-            return function.call_python(*jtu.tree_map(lambda x: x, values))
+            return function.call_without_jit(values)
 
         dispatcher = nodes.cpp.make_dispatcher(
             self.name,
@@ -352,6 +377,11 @@ class JittedFunction:
         args, kwargs = self.spec.to_call(values)
         return fun(*args, **kwargs)
 
+    def call_without_jit(self, values: tuple[Any, ...]) -> Any:
+        """`jax.disable_jit()`. Containers are copied, as they are otherwise."""
+        __tracebackhide__ = True
+        return self.call_python(*jtu.tree_map(lambda x: x, values))
+
     def split(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         """The user's function, and one value per parameter."""
         if self.fun is not None:
@@ -362,8 +392,11 @@ class JittedFunction:
     def call(self, *values: Any) -> Any:
         """The portable route."""
         __tracebackhide__ = True
-        program, arrays = self.find(values)
-        result, _, _ = self.run(program, arrays, values)
+        if _is_jit_disabled():
+            return self.call_without_jit(values)
+        program, structure, arrays = self.find(values)
+        with program.called_with(structure):
+            result, _, _ = self.run(program, arrays, values)
         return result
 
     def miss(self, values: tuple[Any, ...]) -> tuple[Any, Any, bool]:
@@ -377,23 +410,25 @@ class JittedFunction:
         nodes = self.nodes
         assert nodes is not None
         try:
-            program, arrays = self.find(values)
+            program, structure, arrays = self.find(values)
             # Before the types are registered: the dispatcher took this call apart
             # without knowing them.
             agreed = nodes.agrees(values, arrays)
-            fresh = nodes.meet(program.structure, arrays)
-            result, out, fastpath = self.run(program, arrays, values)
+            fresh = nodes.meet(structure, arrays)
+            with program.called_with(structure):
+                result, out, fastpath = self.run(program, arrays, values)
             if fresh or not agreed:
                 return result, None, fresh
-            if fastpath is None or has_odd_dict_keys(program.structure.treedef):
+            if fastpath is None or has_odd_dict_keys(structure.treedef):
                 return result, None, False
             out_arrays, info = out
-            treedef = info.cpp_treedef
+            waits = bool(info.calls_back) or reads_numpy(arrays)
+            treedef = info.cpp_treedefs.get(waits)
             if treedef is None:
-                treedef = nodes.result_treedef(result, out_arrays, info)
+                treedef = nodes.result_treedef(result, out_arrays, info, waits=waits)
                 if treedef is None:
                     return result, None, False
-                info.cpp_treedef = treedef
+                info.cpp_treedefs[waits] = treedef
             return result, _compat.replace_out_treedef(fastpath, treedef), False
         except BaseException:
             self.failed_in_miss = True
@@ -402,7 +437,10 @@ class JittedFunction:
     def run(
         self, program: Program, arrays: list[Any], values: tuple[Any, ...]
     ) -> tuple[Any, Any, Any]:
-        """Call a program; returns the result, its parts, and the fast-path record."""
+        """Call a program; returns the result, its parts, and the fast-path record.
+
+        In the context `program.called_with`.
+        """
         __tracebackhide__ = True
         # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
         # inside of JIT from what is outside.
@@ -426,14 +464,11 @@ class JittedFunction:
         info = node.info
         out_arrays = tree if type(tree) is list else jtu.tree_leaves(tree)
         if not any(isinstance(x, Tracer) for x in (*out_arrays, *arrays)):
-            if info.waits is None:
-                info.waits = (
-                    not jax.config.jax_disable_jit  # pyright: ignore
-                    and program.calls_back(arrays)
-                )
-            if info.waits:
+            if info.calls_back is None:
+                info.calls_back = not _is_jit_disabled() and program.calls_back(arrays)
+            if info.calls_back or reads_numpy(arrays):
                 wait(out_arrays)
-        return info.structure.rebuild(out_arrays), (out_arrays, info), fastpath
+        return info.rebuild(out_arrays), (out_arrays, info), fastpath
 
     def translate(self, error: BaseException) -> BaseException | None:
         """A better exception to raise in place of `error`, if there is one."""
@@ -447,8 +482,8 @@ class JittedFunction:
 
     def find(
         self, values: tuple[Any, ...], *, abstract: bool = False
-    ) -> tuple[Program, list[Any]]:
-        """The program for a call, made if there is none, and the call's arrays."""
+    ) -> tuple[Program, Structure, list[Any]]:
+        """The program for a call, made if there is none, and the call taken apart."""
         try:
             arrays, structure, tokens = take_apart(values, abstract=abstract)
         except StaticLeafError as e:
@@ -462,9 +497,9 @@ class JittedFunction:
                     if len(self.programs) >= _MAX_PROGRAMS:
                         self.evict()
                     self.check_static_arrays(values, key)
-                    program = self.make_program(values, arrays, structure, tokens)
+                    program = self.make_program(values, arrays, structure)
                     self.programs[key] = program
-        return program, arrays
+        return program, structure, arrays
 
     def evict(self) -> None:
         """Forget the oldest quarter of the programs.
@@ -500,7 +535,6 @@ class JittedFunction:
         values: tuple[Any, ...],
         arrays: list[Any],
         structure: Structure,
-        tokens: tuple[Any, ...],
     ) -> Program:
         options = self.options
         kwargs = dict(options.jit_kwargs)
@@ -510,13 +544,13 @@ class JittedFunction:
             kwargs["in_shardings"] = self.flatten_in_shardings(values)
         if options.out_shardings is not None:
             kwargs["out_shardings"] = (options.out_shardings, None)
-        flat = _Flat(self, structure, len(arrays))
+        flat = _Flat(self, len(arrays))
         with warnings.catch_warnings():
             # `device` and `backend` are deprecated; said once, when wrapping.
             if "device" in kwargs or "backend" in kwargs:
                 warnings.simplefilter("ignore", DeprecationWarning)
             jitted = jax.jit(flat, **kwargs)
-        return Program(jitted, flat, structure, tokens)
+        return Program(jitted, flat)
 
     def donated(self, structure: Structure) -> tuple[int, ...]:
         """The numbers of those arrays that are to be donated."""
@@ -691,8 +725,22 @@ def _broadcast_prefix(prefix: Any, value: Any, name: str) -> list[Any]:
     return out
 
 
+def _is_jit_disabled() -> bool:
+    return jax.config.jax_disable_jit  # pyright: ignore
+
+
+def reads_numpy(arrays: Sequence[Any]) -> bool:
+    """Whether a computation may read memory that NumPy can write to.
+
+    JAX does not always copy such an argument, so the caller must not get a chance to
+    reuse the buffer before the device is done. (Scalars of NumPy cannot be written to,
+    but to the dispatcher they are one with NumPy's arrays without dimensions.)
+    """
+    return any(isinstance(x, np.ndarray | np.generic) for x in arrays)
+
+
 def wait(arrays: Sequence[Any]) -> None:
-    """Wait for a computation with host callbacks, which may raise."""
+    """Wait for a computation: the results of one are ready together."""
     for array in arrays:
         if isinstance(array, jax.Array):  # and not `float0`, which is NumPy's
             array.block_until_ready()

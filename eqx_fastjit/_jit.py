@@ -282,7 +282,7 @@ def _flatten_wrapped(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
 
 def _flatten_wrapped_with_keys(wrapped: Any) -> Any:
     children, aux = _flatten_wrapped(wrapped)
-    keys = [jtu.SequenceKey(i) for i in range(len(children))]
+    keys = [jtu.FlattenedIndexKey(i) for i in range(len(children))]
     return tuple(zip(keys, children, strict=True)), aux
 
 
@@ -400,14 +400,17 @@ def _is_plain(fun: Any) -> bool:
 
 
 def _names(fun: Any) -> tuple[str, str]:
-    while True:
-        if hasattr(fun, "__wrapped__"):
-            fun = fun.__wrapped__
-        elif isinstance(fun, ft.partial):
-            fun = fun.func
+    innermost: Any = fun
+    for _ in range(sys.getrecursionlimit()):
+        if hasattr(innermost, "__wrapped__"):
+            innermost = innermost.__wrapped__
+        elif isinstance(innermost, ft.partial):
+            innermost = innermost.func
         else:
             break
-    named = fun if hasattr(fun, "__name__") else type(fun)
+    else:
+        raise ValueError(f"`filter_jit` of {fun!r}: its `__wrapped__` never ends.")
+    named = innermost if hasattr(innermost, "__name__") else type(innermost)
     return named.__name__, getattr(named, "__qualname__", named.__name__)
 
 
@@ -581,11 +584,19 @@ def filter_jit(
         filter_warning,
         in_shardings=jitkwargs.pop("in_shardings", None),
         out_shardings=jitkwargs.pop("out_shardings", None),
-        jit_kwargs=tuple(sorted(jitkwargs.items())),
+        jit_kwargs=tuple(sorted(_copied(jitkwargs).items())),
     )
     described = _describe(fun)
+    if not described.plain:
+        # As it is now, and as Equinox has it: a Module that keeps a jitted method of
+        # its own would contain itself else.
+        fun = jtu.tree_map(lambda x: x, fun)
     function = _function_for(fun, described, options, token(options))
     return _make_wrapped(function, donate, described.spec, fun, described.shown)
+
+
+def _copied(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {k: dict(v) if isinstance(v, dict) else v for k, v in kwargs.items()}
 
 
 def _nothing() -> None:

@@ -223,34 +223,35 @@ class _Rebuild(_Swappable):
     Begins with JAX's own unflatten; code is generated for a result that is made often.
     """
 
-    __slots__ = ("calls", "nodes", "structure")
+    __slots__ = ("calls", "info", "nodes")
 
-    def __init__(self, structure: Structure, nodes: "Nodes"):
-        self.structure = structure
+    def __init__(self, info: ResultInfo, nodes: "Nodes"):
+        self.info = info
         self.nodes = nodes
         self.calls = 0
         self.__call__ = self.general
 
     def general(self, arrays: Sequence[Any]) -> Any:
-        out = self.structure.rebuild(arrays)
+        out = self.info.rebuild(arrays)
         self.calls += 1
-        if self.calls == GENERATE_AFTER:
+        if self.calls == GENERATE_AFTER and self.info.template is None:
             cpp = self.nodes.cpp
             try:
                 self.__call__ = generate_rebuild(
                     out, arrays, self.nodes.flatten_one_level, cpp.node_entries
                 )
             except NotGeneratable:
-                self.__call__ = self.structure.rebuild
+                self.__call__ = self.info.rebuild
         return out
 
 
 class _WaitAndRebuild:
-    """Hands out a result once it is known to be good.
+    """Hands out a result once the device is done with it.
 
     A host callback (`eqx.error_if`, `jax.pure_callback`) may raise after the call was
-    dispatched, and the user expects that at the call. This runs inside the dispatcher,
-    so such calls stay on the fast path.
+    dispatched, and the user expects that at the call; or the arguments were NumPy's,
+    which may be written to after it. This runs inside the dispatcher, so such calls
+    stay on the fast path.
     """
 
     __slots__ = ("treedef",)
@@ -443,10 +444,12 @@ class Nodes:
 
     # --- results ---
 
-    def result_treedef(self, out: Any, arrays: Sequence[Any], info: ResultInfo) -> Any:
+    def result_treedef(
+        self, out: Any, arrays: Sequence[Any], info: ResultInfo, *, waits: bool
+    ) -> Any:
         """The structure from which the dispatcher makes a result like `out`.
 
-        Returns `None` if it cannot.
+        With `waits`, once the device is done. Returns `None` if it cannot.
         """
         with self.lock:
             for x in arrays:
@@ -455,9 +458,9 @@ class Nodes:
         native = all(x is DYNAMIC for x in info.structure.leaves) and _is_native(
             info.structure.treedef
         )
-        tree = out if native else _Result(_Rebuild(info.structure, self), arrays)
+        tree = out if native else _Result(_Rebuild(info, self), arrays)
         leaves, treedef = self.results.flatten(tree)
-        if info.waits and arrays:
+        if waits and arrays:
             leaves, treedef = self.results.flatten(
                 _Result(_WaitAndRebuild(treedef), leaves)
             )

@@ -63,6 +63,8 @@ class Spec(NamedTuple):
             elif value is OMITTED:
                 # What follows can no longer be told by position.
                 by_keyword = True
+            elif kind is _POSITIONAL_ONLY and by_keyword:
+                pass  # not passed either, and its default is the function's affair
             elif kind is _KEYWORD_ONLY or by_keyword:
                 kwargs[name] = value
             else:
@@ -270,7 +272,7 @@ def make_front(
 
     The front. Its source is on its `__source__`.
     """
-    if not name.isidentifier() or keyword.iskeyword(name):
+    if not _can_name_parameter(name):
         name = "call"  # e.g. `<lambda>`
     make, source = _front_maker(spec, with_fun, name)
     front = make(dispatch, translate, fun, *defaults)

@@ -17,7 +17,7 @@ from jax.core import Tracer
 
 from . import _record
 from ._compat import hide_from_tracebacks
-from ._dispatch import has_host_callbacks, JittedFunction, wait
+from ._dispatch import has_host_callbacks, JittedFunction, reads_numpy, wait
 from ._structure import DYNAMIC, take_apart, treedef_token
 
 
@@ -44,12 +44,18 @@ class _Call:
         self.function = function
         self.bind = bind
         values = bind(*args, **kwargs)
-        self.program, arrays = function.find(values, abstract=True)
+        program, self.structure, arrays = function.find(values, abstract=True)
+        self.tokens = take_apart(values, abstract=True)[2]
+        self.treedef = treedef_token(self.structure.treedef)
         self.types = [_array_type(x) for x in arrays]
         self.names = function.leaf_names(values)
-        with function.quiet_donation(), self.recorded(values) as run:
+        with (
+            function.quiet_donation(),
+            self.recorded(values) as run,
+            program.called_with(self.structure),
+        ):
             self.record = run.the_trace()
-            self.traced = self.program.jitted.trace(*arrays)
+            self.traced = program.jitted.trace(*arrays)
         self.waits = has_host_callbacks(self.traced.jaxpr)
 
     def recorded(self, values: tuple[Any, ...] | None = None) -> Any:
@@ -64,20 +70,20 @@ class _Call:
         """The arrays of a call, which must be like the one compiled for."""
         values = self.bind(*args, **kwargs)
         arrays, structure, tokens = take_apart(values)
-        program = self.program
-        if len(tokens) != len(program.tokens) or treedef_token(
-            structure.treedef
-        ) != treedef_token(program.structure.treedef):
+        if (
+            len(tokens) != len(self.tokens)
+            or treedef_token(structure.treedef) != self.treedef
+        ):
             raise TypeError(self._structure_message(values, structure.treedef))
         number = 0
         for i, (name, ours, theirs) in enumerate(
-            zip(self.names, program.tokens, tokens, strict=True)
+            zip(self.names, self.tokens, tokens, strict=True)
         ):
             if (ours is DYNAMIC) != (theirs is DYNAMIC):
                 then, now = (
                     ("an array", "static")
                     if ours is DYNAMIC
-                    else (f"the static {program.structure.leaves[i]!r}", "an array")
+                    else (f"the static {self.structure.leaves[i]!r}", "an array")
                 )
                 raise TypeError(
                     f"{self._begin()} `{name}` was {then} and is now {now}."
@@ -91,7 +97,7 @@ class _Call:
                     )
                 number += 1
             elif ours != theirs:
-                then, now = program.structure.leaves[i], structure.leaves[i]
+                then, now = self.structure.leaves[i], structure.leaves[i]
                 raise TypeError(
                     f"{self._begin()} the static `{name}` was {then!r} and is now "
                     f"{now!r}."
@@ -115,7 +121,7 @@ class _Call:
             return f"{self._begin()} `{self.names[len(names)]}` is missing."
         return (
             f"{self._begin()} the pytree structure was\n"
-            f"{self.program.structure.treedef}\nand is now\n{treedef}."
+            f"{self.structure.treedef}\nand is now\n{treedef}."
         )
 
 
@@ -151,11 +157,16 @@ class _Stage:
     def out_info(self) -> Any:
         """The result, with a `jax.ShapeDtypeStruct` for each array."""
         tree, node = self._stage.out_info
-        return node.info.structure.rebuild(jtu.tree_leaves(tree))
+        return node.info.rebuild(jtu.tree_leaves(tree))
 
 
 class Compiled(_Stage, Generic[_P, _T]):
     """A compiled function. Call it with arguments like those it was lowered for."""
+
+    @property
+    def compiled(self) -> jax.stages.Compiled:
+        """JAX's own, of a function of the arrays alone."""
+        return self._stage
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run the compiled function.
@@ -174,18 +185,23 @@ class Compiled(_Stage, Generic[_P, _T]):
             tree, node = self._stage(*arrays)
             out = jtu.tree_leaves(tree)
             concrete = not any(isinstance(x, Tracer) for x in out)
-            if call.waits and concrete:
+            if concrete and (call.waits or reads_numpy(arrays)):
                 wait(out)
         except Exception as e:
             error = call.function.translate(e)
             if error is None:
                 raise
             raise error from None
-        return node.info.structure.rebuild(out)
+        return node.info.rebuild(out)
 
 
 class Lowered(_Stage, Generic[_P, _T]):
     """A function lowered for certain arguments."""
+
+    @property
+    def lowered(self) -> jax.stages.Lowered:
+        """JAX's own, of a function of the arrays alone."""
+        return self._stage
 
     def compile(
         self, compiler_options: dict[str, Any] | None = None

@@ -14,9 +14,12 @@ call, so it is never served from a stale cache.
 import collections
 import copy
 import dataclasses
+import functools
+import marshal
 import struct
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -103,9 +106,11 @@ class _Unhashable:
         self.type = type(value)
         self.snapshot = value
         try:
-            snapshot = copy.deepcopy(value)
-            if snapshot == value:
-                self.snapshot = snapshot
+            # Not as a part of the program that is being traced, if there is one.
+            with jax.ensure_compile_time_eval():
+                snapshot = copy.deepcopy(value)
+                if snapshot == value:
+                    self.snapshot = snapshot
         except Exception:
             # No use as a snapshot: compare the value itself, as Equinox does.
             pass
@@ -121,6 +126,31 @@ class _Unhashable:
                 self.snapshot is other.snapshot or bool(self.snapshot == other.snapshot)
             )
         )
+
+
+# From the id of a living value to the last snapshot of it. (The reference tells whether
+# the id is still that of the same value.)
+_snapshots: dict[int, tuple[weakref.ref[Any], _Unhashable]] = {}
+
+
+def _unhashable_token(x: Any) -> _Unhashable:
+    """The last snapshot if it is still like the value: copying it may take long."""
+    key = id(x)
+    known = _snapshots.get(key)
+    if known is not None and known[0]() is x:
+        try:
+            if known[1].snapshot is not x and bool(known[1].snapshot == x):
+                return known[1]
+        except Exception:
+            pass  # as where a token is made
+    out = _Unhashable(x)
+    try:
+        # Bound here: the module may be gone before the last static.
+        forget = functools.partial(_snapshots.pop, key)
+        _snapshots[key] = weakref.ref(x, forget), out
+    except TypeError:
+        pass
+    return out
 
 
 class StaticArray:
@@ -220,20 +250,79 @@ def _acyclic(make: Callable[[Any], Token]) -> Callable[[Any], Token]:
     return make_token
 
 
+class _Hashed:
+    """A large token, which is hashed once."""
+
+    __slots__ = ("hash", "token")
+
+    def __init__(self, token: Token):
+        self.token = token
+        self.hash = hash(token)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            type(other) is _Hashed
+            and self.hash == other.hash
+            and self.token == other.token
+        )
+
+
+_LARGE = 100
+_FLAT = frozenset({int, bool, str, bytes, float, type(None)})
+_MAX_LARGE = 64
+_large: dict[bytes, _Hashed] = {}
+
+
+def _by_contents(make: Callable[[Any], Token]) -> Callable[[Any], Token]:
+    """A large container of numbers and strings has its token looked up by its bytes.
+
+    Making it takes 0.1 s for a vocabulary of 100,000 words, `marshal` 5 ms. That tells
+    types and bits apart; that it may tell equal strings apart as well does not matter,
+    as the token is the same.
+    """
+
+    def make_token(x: Any) -> Token:
+        if len(x) < _LARGE or type(x) not in _CONTAINERS or not _is_flat(x):
+            return make(x)
+        key = marshal.dumps(x, 2)  # the version without references between its parts
+        out = _large.get(key)
+        if out is None:
+            if len(_large) >= _MAX_LARGE:
+                _large.clear()
+            out = _large[key] = _Hashed(make(x))
+        return out
+
+    return make_token
+
+
+def _is_flat(x: Any) -> bool:
+    values = x.values() if type(x) is dict else ()
+    return {*map(type, x), *map(type, values)} <= _FLAT
+
+
 # Containers in static fields, and inside other statics. Lists, dicts and sets have no
 # hash, and Equinox never asks a static *field* for one.
 _CONTAINERS: dict[type, Callable[[Any], Token]] = {
-    tuple: lambda x: (tuple, _tokens(x)),
-    frozenset: lambda x: (frozenset, frozenset([token(v) for v in x])),
+    tuple: _by_contents(lambda x: (tuple, _tokens(x))),
+    frozenset: _by_contents(lambda x: (frozenset, frozenset([token(v) for v in x]))),
     slice: lambda x: (slice, _tokens((x.start, x.stop, x.step))),
     range: lambda x: (range, x.start, x.stop, x.step),
-    list: _acyclic(lambda x: (list, _tokens(x))),
+    list: _by_contents(_acyclic(lambda x: (list, _tokens(x)))),
     # In order: a function may well go through a static dictionary.
-    dict: _acyclic(
-        lambda x: (dict, tuple([(token(k), token(v)) for k, v in x.items()]))
+    dict: _by_contents(
+        _acyclic(lambda x: (dict, tuple([(token(k), token(v)) for k, v in x.items()])))
     ),
-    set: lambda x: (set, frozenset([token(v) for v in x])),
+    set: _by_contents(lambda x: (set, frozenset([token(v) for v in x]))),
     bytearray: lambda x: (bytearray, bytes(x)),
+    memoryview: lambda x: (memoryview, x.format, x.shape, bytes(x)),
+    collections.deque: _acyclic(lambda x: (collections.deque, x.maxlen, _tokens(x))),
+    types.MappingProxyType: _acyclic(
+        lambda x: (types.MappingProxyType, token(dict(x)))
+    ),
+    types.SimpleNamespace: lambda x: (types.SimpleNamespace, token(vars(x))),
     float: _float_token,
     complex: _complex_token,
 }
@@ -241,12 +330,17 @@ _CONTAINERS: dict[type, Callable[[Any], Token]] = {
 _SUBCLASSED = (tuple, frozenset, list, dict, set, float, complex)
 
 
+_COMPARE_AS_DICTS = (collections.OrderedDict, collections.Counter)
+
+
 def _subclass_token(x: Any) -> Token | None:
     cls = type(x)
     for base in _SUBCLASSED:
         if isinstance(x, base):
-            if cls.__eq__ is base.__eq__ or cls is collections.OrderedDict:
-                return (_Identity(cls), _CONTAINERS[base](x))
+            if cls.__eq__ is base.__eq__ or cls in _COMPARE_AS_DICTS:
+                # What a `defaultdict` is without, and `==` does not look at.
+                factory = token(getattr(x, "default_factory", None))
+                return (_Identity(cls), factory, _CONTAINERS[base](x))
             return None
     return None
 
@@ -261,7 +355,9 @@ def _is_plain_dataclass(cls: type) -> bool:
 
 @_acyclic
 def _dataclass_token(x: Any) -> Token:
-    compared = [f.name for f in dataclasses.fields(x) if f.compare]
+    owner = next(cls for cls in type(x).__mro__ if "__eq__" in vars(cls))
+    owner = owner if dataclasses.is_dataclass(owner) else type(x)
+    compared = [f.name for f in dataclasses.fields(owner) if f.compare]
     return (_Identity(type(x)), _tokens([getattr(x, name, None) for name in compared]))
 
 
@@ -291,7 +387,7 @@ def token(x: Any) -> Token:
         # No hash, which Equinox never asks of a static field.
         if dataclasses.is_dataclass(x):
             return _dataclass_token(x)
-        return _Unhashable(x)
+        return _unhashable_token(x)
 
 
 def leaf_token(x: Any) -> Token:
@@ -320,4 +416,6 @@ def is_stable(x: Any) -> bool:
         return all(map(is_stable, (x.start, x.stop, x.step)))
     if isinstance(x, np.void):
         return False  # a record, whose fields can be written to
-    return is_identity_type(cls) or isinstance(x, np.generic | np.dtype | jax.Array)
+    if isinstance(x, np.dtype):
+        return x.fields is None  # else the names of the fields can be changed
+    return is_identity_type(cls) or isinstance(x, np.generic | jax.Array)

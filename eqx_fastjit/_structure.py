@@ -6,6 +6,7 @@ the dispatcher meets a call for the first time, and there it must agree with thi
 leaf by leaf.
 """
 
+import collections
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from ._statics import leaf_token, Token, token, UnhashableStatic
+from ._statics import is_stable, leaf_token, Token, token, UnhashableStatic
 
 
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
@@ -134,15 +135,49 @@ class ResultInfo:
     Compares by identity, so JAX can carry it in the structure of the traced output.
     """
 
-    __slots__ = ("cpp_treedef", "structure", "waits")
+    __slots__ = ("calls_back", "cpp_treedefs", "structure", "template")
 
     def __init__(self, structure: Structure):
         self.structure = structure
+        self.template = _template(structure)
         # Whether a host callback may raise after the call was dispatched; not known
         # until the trace is complete.
-        self.waits: bool | None = None
-        # The structure for jaxlib's dispatcher, made by `_nodes.py` when first needed.
-        self.cpp_treedef: Any = None
+        self.calls_back: bool | None = None
+        # The structures for jaxlib's dispatcher, made by `_nodes.py` when first needed:
+        # for calls that wait, and that do not.
+        self.cpp_treedefs: dict[bool, Any] = {}
+
+    def rebuild(self, arrays: Sequence[Any]) -> Any:
+        """The result again, with these arrays in it."""
+        structure = self.structure
+        if self.template is not None:
+            treedef = jtu.tree_structure(self.template)
+            structure = Structure(treedef, structure.leaves)
+        return structure.rebuild(arrays)
+
+
+def _template(structure: Structure) -> Any:
+    """A result to take apart anew for each that is made like it; `None` if needless.
+
+    A class may give a node static data that can be written to, copied from an instance.
+    Each result then must have a copy of its own, or what the user does to one result
+    would show in all.
+    """
+    if not any(
+        data is not None and data[0] not in _BUILT_IN_NODES and not is_stable(data[1])
+        for data, _ in walk(structure.treedef)
+    ):
+        return None
+    try:
+        template = jtu.tree_unflatten(structure.treedef, structure.leaves)
+        same = len(jtu.tree_leaves(template)) == len(structure.leaves)
+    except Exception:
+        return None  # a class that takes nothing but arrays
+    return template if same else None
+
+
+# Their static data are names and lengths, or belong to JAX.
+_BUILT_IN_NODES = (type(None), tuple, list, dict, collections.OrderedDict)
 
 
 class ResultNode:

@@ -1247,3 +1247,194 @@ def callbacks(jit, traced):
     yield g(X(2))
     jax.effects_barrier()
     yield seen
+
+
+# --- a trace is that of its own call ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagged:
+    """Equal to others with another tag."""
+
+    n: int
+    tag: float = dataclasses.field(default=1.0, compare=False)
+
+    def __call__(self, x):
+        return x * self.tag
+
+
+class Named:
+    """Equal to others of its name."""
+
+    def __init__(self, name, factor):
+        self.name, self.factor = name, factor
+
+    def __eq__(self, other):
+        return self.name == other.name
+
+    def __hash__(self):
+        return hash(self.name)
+
+    def __call__(self, x):
+        return x * self.factor
+
+
+class WithMeta:
+    def __init__(self, x, meta):
+        self.x, self.meta = x, meta
+
+
+jtu.register_pytree_node(
+    WithMeta,
+    lambda node: ((node.x,), dict(node.meta)),
+    lambda meta, children: WithMeta(children[0], meta),
+)
+
+
+class WithDict:
+    """Its unflatten function writes to the static data that it is given."""
+
+
+def _flatten_with_dict(node):
+    data = dict(vars(node))
+    return (data.pop("x"),), data
+
+
+def _unflatten_with_dict(data, children):
+    node = object.__new__(WithDict)
+    node.__dict__ = data
+    node.x = children[0]
+    return node
+
+
+jtu.register_pytree_node(WithDict, _flatten_with_dict, _unflatten_with_dict)
+
+
+class WithStatic(eqx.Module):
+    w: jax.Array
+    s: object = eqx.field(static=True)
+
+
+@case
+def other_shapes_after_a_static_was_changed(jit, traced):
+    @jit
+    def f(m):
+        traced()
+        return m.w * m.s[0]
+
+    m = WithStatic(X(2), [1])
+    yield f(m)
+    m.s[0] = 5
+    yield f(WithStatic(X(3), [1]))
+
+
+@case
+def other_shapes_with_an_equal_static(jit, traced):
+    @jit
+    def f(x, c):
+        traced()
+        return x * c.tag, c.tag
+
+    yield f(X(2), Tagged(1))
+    yield f(X(3), Tagged(1, 7.0))
+    yield f.lower(X(4), Tagged(1, 9.0)).compile()(X(4), Tagged(1, 9.0))
+    yield jit(Tagged(1))(X(1))
+    yield jit(Tagged(1, 7.0))(X(2))
+    jax.clear_caches()
+    yield f(X(2), Tagged(1, 3.0))
+    with jax.disable_jit():
+        yield f(X(2), Tagged(1, 5.0))
+
+
+@case
+def other_shapes_with_an_equal_instance(jit, traced):
+    class Model(Named):
+        @jit
+        def step(self, x):
+            traced()
+            return x * self.factor
+
+    yield Model("a", 1.0).step(X(1))
+    yield Model("a", 5.0).step(X(2))
+
+
+@case
+def other_shapes_with_an_equal_static_that_holds_a_tracer(jit, traced):
+    @jit
+    def f(x, fn):
+        traced()
+        return fn(x).sum()
+
+    for n in (1, 2):
+        yield jax.grad(lambda a, n=n: f(X(n), Named("a", a)))(2.0)
+
+
+@case
+def a_function_that_consumes_its_argument(jit, traced):
+    @jit
+    def f(node):
+        traced()
+        return node.x * node.meta.pop("k")
+
+    for n in (1, 2):
+        yield f(WithMeta(X(n), {"k": 2}))
+
+
+@case
+def results_that_are_changed_afterwards(jit, traced):
+    f = jit(lambda x: WithMeta(x, {"k": [1]}))
+    for _ in range(40):  # also once code could be generated
+        out = f(X(2))
+        yield out.meta["k"][0] if len(out.meta) == 1 else None
+        out.meta["more"] = 1
+
+
+@case
+def results_whose_class_writes_to_its_static_data(jit, traced):
+    @jit
+    def f(x):
+        out = WithDict()
+        out.x = x
+        return out
+
+    outs = [f(X(2) + i) for i in range(40)]
+    yield [out.x for out in outs]
+
+
+@case
+def positional_only_after_a_default_that_is_left_out(jit, traced):
+    @jit
+    def f(a=[1], b=2, /):  # noqa: B006
+        traced()
+        return X(2) * b + len(a)
+
+    @jit
+    def g(x, a=np.ones(2), b=2, /, *, c=3, **kwargs):  # noqa: B008
+        traced()
+        return x * b * c, sorted(kwargs)
+
+    yield f()
+    yield f([1, 2])
+    yield f([1], 3)
+    yield g(X(2))
+    yield g(X(2), np.ones(2), 3, c=4, d=5)
+
+
+@case
+def a_module_that_keeps_its_own_jitted_method(jit, traced):
+    class Model(eqx.Module):
+        w: jax.Array
+        step: typing.Callable
+
+        def __init__(self, w):
+            self.w = w
+            self.step = jit(self.add)
+
+        def add(self, x):
+            traced()
+            return x + self.w
+
+    model = Model(X(2))
+    for _ in range(3):
+        yield model.step(X(2))
+    yield len([x for x in jtu.tree_leaves(model) if eqx.is_array(x)])

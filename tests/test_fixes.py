@@ -3,8 +3,10 @@
 Each test asserts both sides, so that a change in Equinox shows here.
 """
 
+import collections
 import dataclasses
 import time
+import types
 
 import equinox as eqx
 import jax
@@ -165,6 +167,94 @@ def test_calls_return_before_the_device_is_done():
         pytest.skip("jax.jit itself waits here, as older versions do on the CPU")
     assert returns_early(eqx_fastjit.filter_jit(chain))
     assert not returns_early(eqx.filter_jit(chain))
+
+
+def _long_chain(x):
+    return jax.lax.fori_loop(0, 60, lambda _, x: jnp.tanh(x @ x), x)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_numpy_arrays_may_be_written_to_after_a_call(compiled):
+    """JAX may read them until the device is done; so such a call waits."""
+    f = eqx_fastjit.filter_jit(lambda x, n: (_long_chain(x / 600).sum() * 0 + x[0], n))
+    x = np.ones((600, 600), np.float32)
+    out = [f(x, 1)]
+    call = f.lower(x, 1).compile() if compiled else f
+    for i in range(2, 6):  # the first call, a second, and the fast path
+        x[:] = i
+        out.append(call(x, 1))
+        assert out[-1][0].is_ready()
+    x[:] = 0
+    assert [float(y[0][0]) for y in out] == [1, 2, 3, 4, 5]
+    # Arrays of JAX's own cannot be written to, and the call is another one.
+    y = jnp.asarray(np.ones((600, 600), np.float32))
+    early = [not f(y, 1)[0].is_ready() for _ in range(5)]
+    assert any(early) or not any(
+        not jax.jit(_long_chain)(y).is_ready() for _ in range(5)
+    )
+
+
+def test_static_factories_of_dictionaries_are_told_apart():
+    class M(eqx.Module):
+        w: jax.Array
+        s: object = eqx.field(static=True)
+
+    def at_missing(m):
+        return m.w * m.s["missing"]
+
+    w = jnp.ones(())
+    factories = (int, lambda: 7)
+    f = eqx_fastjit.filter_jit(at_missing)
+    got = [f(M(w, collections.defaultdict(factory))) for factory in factories]
+    assert got == [0, 7]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: types.SimpleNamespace(a=x),
+        lambda x: types.MappingProxyType({"a": x}),
+        lambda x: collections.deque([x], 3),
+        lambda x: collections.Counter({"a": x}),
+    ],
+)
+def test_told_apart_in_containers_of_the_standard_library(make):
+    class M(eqx.Module):
+        w: jax.Array
+        s: object = eqx.field(static=True)
+
+    traces = Counter()
+    f = eqx_fastjit.filter_jit(lambda m: (traces(), m.w)[1])
+    for x in (1, 1.0, 1, True, 1.0):
+        f(M(jnp.ones(()), make(x)))
+    assert traces.n == 3
+
+
+def test_static_view_of_a_dictionary_that_changes():
+    class M(eqx.Module):
+        w: jax.Array
+        s: object = eqx.field(static=True)
+
+    d = {"a": 1}
+    m = M(jnp.ones(()), types.MappingProxyType(d))
+    f = eqx_fastjit.filter_jit(lambda m: m.w * m.s["a"])
+    assert f(m) == 1
+    d["a"] = 2
+    assert f(m) == 2
+
+
+def test_names_of_a_static_structured_dtype_that_change():
+    class M(eqx.Module):
+        w: jax.Array
+        s: object = eqx.field(static=True)
+
+    dtype = np.dtype([("a", "i4"), ("b", "f4")])
+    m = M(jnp.ones(()), dtype)
+    f = eqx_fastjit.filter_jit(lambda m: (m.w, m.s.names))
+    for _ in range(40):
+        assert f(m)[1] == ("a", "b")
+    dtype.names = ("c", "d")
+    assert f(m)[1] == ("c", "d")
 
 
 def test_static_list_changed_in_place():

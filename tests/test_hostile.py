@@ -21,7 +21,7 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 
-from eqx_fastjit import filter_jit
+from eqx_fastjit import _statics, filter_jit
 from eqx_fastjit._errors import UnhashableStaticError
 
 
@@ -1005,3 +1005,143 @@ def test_slow_statics_are_seldom_asked(in_field):
     for asked in (same, equal):
         assert sum(asked) <= 4 * OFTEN
         assert max(asked) <= 10  # the call at which code is generated
+
+
+class _EndlessWrapped:
+    def __getattr__(self, name):
+        if name == "__wrapped__":
+            return _EndlessWrapped()
+        raise AttributeError(name)
+
+    def __call__(self, x):
+        return x
+
+
+def test_wrapped_functions_without_end():
+    def f(x):
+        return x
+
+    f.__wrapped__ = f
+    for fun in (f, _EndlessWrapped()):
+        with pytest.raises(ValueError, match="`__wrapped__` never ends"):
+            filter_jit(fun)
+
+
+@pytest.mark.parametrize("name", ["__debug__", "BaseException", "__tracebackhide__"])
+def test_names_of_functions_that_mean_something(name):
+    def f(x):
+        raise ValueError("from the body")
+
+    f.__name__ = name
+    with pytest.raises(ValueError, match="from the body"):
+        filter_jit(f)(X)
+
+
+def test_unhashable_static_without_jit():
+    f = filter_jit(lambda x, s: x * len(s))
+    with jax.disable_jit():
+        assert f(X, {1, 2}) == 4
+    with pytest.raises(UnhashableStaticError):
+        f(X, {1, 2})
+
+
+def test_a_tree_error_about_a_jitted_module():
+    def linear(use_bias):
+        model = eqx.nn.Linear(2, 2, use_bias=use_bias, key=jax.random.key(0))
+        return filter_jit(model)
+
+    with pytest.raises(ValueError, match="pytree structure error"):
+        jtu.tree_map(lambda a, b: 0, linear(True), linear(False))
+
+
+class _WithArray:
+    """Without a hash; equal by its number."""
+
+    __hash__ = None
+
+    def __init__(self, array, n):
+        self.array, self.n = array, n
+
+    def __eq__(self, other):
+        return self.n == other.n
+
+
+class _Holder(eqx.Module):
+    w: jax.Array
+    s: object = eqx.field(static=True)
+
+
+def test_snapshots_of_statics_are_no_part_of_a_trace():
+    f = filter_jit(lambda m: m.w * m.s.n)
+    static = _WithArray(jnp.arange(3.0), 2)
+    jaxpr = jax.make_jaxpr(lambda x: f(_Holder(x, static)))(X)
+    assert [e.primitive.name for e in jaxpr.eqns] == ["jit"]
+
+
+def test_snapshots_are_taken_again_only_after_a_change():
+    copies = []
+
+    class Copied(_WithArray):
+        def __deepcopy__(self, memo):
+            copies.append(self.n)
+            return Copied(self.array, self.n)
+
+    static = Copied(None, 2)
+    f = filter_jit(lambda m: m.w * m.s.n)
+    for _ in range(40):
+        assert f(_Holder(X, static)) == 4
+    assert len(copies) == 1
+    static.n = 3
+    assert f(_Holder(X, static)) == 6
+    assert len(copies) == 2
+    gone = weakref.ref(static)
+    del static
+    f.clear_cache()
+    eqx.clear_caches()
+    assert gone() is None
+
+
+_ANY = (1000, 999.0, "999", None, -0.0, 0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("make", "others"),
+    [
+        (list, _ANY),
+        (tuple, _ANY),
+        (lambda xs: {str(i): x for i, x in enumerate(xs)}, _ANY),
+        (lambda xs: {x: i for i, x in enumerate(xs)}, (1000, 999.0)),
+        (frozenset, (1000, 999.0)),
+    ],
+)
+def test_large_statics_are_told_apart(make, others, monkeypatch):
+    """A vocabulary, say: its token is made once, and looked up by its contents."""
+    made = []
+    token = _statics.token
+    monkeypatch.setattr(_statics, "token", lambda x: (made.append(x), token(x))[1])
+    traces = []
+    f = filter_jit(lambda m: (traces.append(1), m.w)[1])
+    numbers = list(range(1000))
+    for _ in range(40):
+        f(_Holder(X, make(numbers)))
+    assert len(traces) == 1
+    # Once for the two of each item, and once for the whole in each call.
+    assert len(made) < 4 * len(numbers)
+    for _ in range(2):
+        for other in others:
+            f(_Holder(X, make([*numbers[:-1], other])))
+        f(_Holder(X, make(numbers)))
+    assert len(traces) == 1 + len(others)
+
+
+def test_a_subclass_that_contains_itself():
+    class Loop(dict):
+        pass
+
+    loop = Loop()
+    loop["self"] = loop
+    f = filter_jit(lambda m: m.w * len(m.s))
+    assert f(_Holder(X, loop)) == 2
+    proxy = {}
+    proxy["self"] = types.MappingProxyType(proxy)
+    assert f(_Holder(X, proxy["self"])) == 2

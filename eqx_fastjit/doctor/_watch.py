@@ -198,7 +198,7 @@ class Watch:
         results = []
         for function in (jitted, jitted.__wrapped__):
             tree, node = function(*arrays)
-            results.append(node.info.structure.rebuild(jax.tree.leaves(tree)))
+            results.append(node.info.rebuild(jax.tree.leaves(tree)))
         seen.deviations = deviations(*results)
 
 

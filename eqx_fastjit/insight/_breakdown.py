@@ -280,15 +280,16 @@ def _parts(
     function = it.jitted._function
     front = it.jitted._front(_nothing)
     values = it.jitted._bind(*args, **kwargs)
-    program, arrays = function.find(values)
-    _, (out_arrays, info), _ = function.run(program, arrays, values)
+    program, structure, arrays = function.find(values)
+    with program.called_with(structure):
+        _, (out_arrays, info), _ = function.run(program, arrays, values)
     flatten: Thunk = lambda: take_apart(values)  # noqa: E731
     if function.nodes is not None:
         registry = function.nodes.arguments
         flatten = lambda: registry.flatten(values)  # noqa: E731
-    unflatten: Thunk = lambda: info.structure.rebuild(out_arrays)  # noqa: E731
-    if info.cpp_treedef is not None:
-        unflatten = lambda: info.cpp_treedef.unflatten(out_arrays)  # noqa: E731
+    unflatten: Thunk = lambda: info.rebuild(out_arrays)  # noqa: E731
+    for treedef in info.cpp_treedefs.values():
+        unflatten = lambda: treedef.unflatten(out_arrays)  # noqa: E731, B023
     return {
         "bind": lambda: front(*args, **kwargs),
         "flatten": flatten,
