@@ -139,11 +139,13 @@ def _unhashable_token(x: Any) -> _Unhashable:
     known = _snapshots.get(key)
     if known is not None and known[0]() is x:
         try:
-            if known[1].snapshot is not x and bool(known[1].snapshot == x):
+            if bool(known[1].snapshot == x):
                 return known[1]
         except Exception:
             pass  # as where a token is made
     out = _Unhashable(x)
+    if out.snapshot is x:
+        return out
     try:
         # Bound here: the module may be gone before the last static.
         forget = functools.partial(_snapshots.pop, key)
