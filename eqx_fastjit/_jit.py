@@ -551,7 +551,8 @@ def filter_jit(
     **Returns:**
 
     A `JitWrapped`: call it like `fun`. Calls return at once, before the device is done,
-    unless the function calls back into Python (`eqx.error_if`, `jax.pure_callback`).
+    unless the function calls back into Python (`eqx.error_if`, `jax.pure_callback`), or
+    an argument is an array or scalar of NumPy, which JAX may read until then.
 
     Raises `ValueError` for an unknown `donate` or an argument of `jax.jit` that
     `filter_jit` decides by itself, and `TypeError` for one that `jax.jit` does not

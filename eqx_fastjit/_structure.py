@@ -10,6 +10,7 @@ import collections
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
@@ -164,7 +165,10 @@ def _template(structure: Structure) -> Any:
     would show in all.
     """
     if not any(
-        data is not None and data[0] not in _BUILT_IN_NODES and not is_stable(data[1])
+        data is not None
+        and data[0] not in _KEYED
+        and not issubclass(data[0], eqx.Module)  # the very objects in its fields
+        and not is_stable(data[1])
         for data, _ in walk(structure.treedef)
     ):
         return None
@@ -176,8 +180,8 @@ def _template(structure: Structure) -> Any:
     return template if same else None
 
 
-# Their static data are names and lengths, or belong to JAX.
-_BUILT_IN_NODES = (type(None), tuple, list, dict, collections.OrderedDict)
+# Their static data are keys.
+_KEYED = (dict, collections.OrderedDict, collections.defaultdict)
 
 
 class ResultNode:

@@ -561,7 +561,8 @@ def _blocking(waits: Any, total: float) -> Iterator[Finding]:
             "have worked on",
             fix="Do not read results in each step: keep them as arrays, and read them "
             "every so many steps, or one step late. A function with host callbacks "
-            "(`eqx.error_if`, `jax.debug.print`) waits in each call.",
+            "(`eqx.error_if`, `jax.debug.print`) waits in each call, and so does any "
+            "call with arrays of NumPy.",
         )
 
 
