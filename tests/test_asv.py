@@ -152,6 +152,7 @@ def test_kinds_and_parameters(site):
 # What `eqx-fastjit bench` times and asv does not, `case contender`, and why.
 _NOT_OF_ASV = {
     r"mlp_(?!8_)\d+_\d+_layers \w+": "width and depth are varied one at a time",
+    r"(strategy|walk)_\w+_first \w+": "`FirstCall` and `Loops` are first calls enough",
     r"identity nnx_\w+": "models are what nnx is compared on",
     r"import_time \w+": "`processes.Import` imports the packages one by one",
     r"peak_memory \w+": "`processes.Memory` has asv measure that, of other cases",
