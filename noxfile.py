@@ -70,7 +70,7 @@ from importlib.metadata import version
 names = ("jax", "jaxlib", "equinox", "numpy")
 out = {"python": platform.python_version()} | {name: version(name) for name in names}
 import eqx_fastjit
-print(json.dumps(out | {"route": eqx_fastjit.route()}))
+print(json.dumps(out | {"route": eqx_fastjit.engine()}))
 """
 
 
@@ -114,7 +114,7 @@ def _run_tests(session: nox.Session, tests: list[str]) -> dict[str, int]:
         "no:cacheprovider",
         f"--junitxml={report}",
         *tests,
-        env={"PYTHONPATH": None, "EQX_FASTJIT_ROUTE": None},
+        env={"PYTHONPATH": None, "EQX_FASTJIT_ENGINE": None},
         success_codes=[0, 1],
     )
     (suite,) = ElementTree.parse(report).getroot().iter("testsuite")

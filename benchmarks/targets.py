@@ -144,7 +144,7 @@ def main() -> None:
     command = ["python", "-m", "benchmarks.targets", "--rounds", str(options.rounds)]
     if options.only:
         command += ["--only", options.only]
-    results = new_results(shlex.join(command), eqx_fastjit.route())
+    results = new_results(shlex.join(command), eqx_fastjit.engine())
     known = _known(options.json) if options.json and options.only else []
 
     def row(what: str, values: list[float], at_most: float, unit: str = "") -> None:

@@ -9,7 +9,7 @@ from typing import Any, TYPE_CHECKING
 
 
 if TYPE_CHECKING:
-    from ._dispatch import route as route
+    from ._function import engine as engine
     from ._install import (
         install as install,
         installed as installed,
@@ -39,7 +39,7 @@ _HOMES = {
     "filter_jit": "_jit",
     "install": "_install",
     "installed": "_install",
-    "route": "_dispatch",
+    "engine": "_function",
     "uninstall": "_install",
 }
 

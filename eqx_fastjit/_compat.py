@@ -1,24 +1,25 @@
 """Every private JAX, jaxlib and Equinox name that this library touches.
 
 No other file may import from `jax._src`, `jaxlib` or `equinox._*` (the linter bans it).
-Each name is looked up once, by a *probe*; where a probe fails the caller gets `None`
-(or a stand-in) and takes the portable route instead, which uses public APIs only.
+Each name is looked up by `resolve`; where it is not there the caller gets `None` (or a
+stand-in) and does without.
 """
 
+import functools
 import importlib
 import logging
-import types
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
+from jax.core import Tracer
 
 from ._place import Place
 
 
 class MissingPrivateName(Exception):
-    """A private name that the C++ route needs is not there in this JAX."""
+    """A private name is not there in this JAX or Equinox."""
 
 
 def resolve(path: str) -> Any:
@@ -37,125 +38,33 @@ def resolve(path: str) -> Any:
     return out
 
 
-# What the C++ route is made of: the field of `Cpp` and where the object lives.
-CPP_NAMES = {
-    "make_dispatcher": "jaxlib._jax:pjit",
-    "make_cache": "jaxlib._jax:PjitFunctionCache",
-    "make_registry": "jaxlib._jax:pytree.PyTreeRegistry",
-    "shard_arg": "jax._src.interpreters.pxla:cc_shard_arg",
-    "node_entries": "jax._src.tree_util:_registry",
-    "dispatch_registry": "jax._src.tree_util:dispatch_registry",
-    "default_registry": "jax._src.tree_util:default_registry",
-}
-# Methods that the objects above must have.
-CPP_METHODS = (
-    *(
-        f"{CPP_NAMES['make_registry']}.{method}"
-        for method in (
-            "register_node",
-            "register_dataclass_node",
-            "flatten",
-            "flatten_one_level",
-        )
-    ),
-    f"{CPP_NAMES['dispatch_registry']}.flatten",
-    f"{CPP_NAMES['dispatch_registry']}.flatten_one_level",
-    f"{CPP_NAMES['default_registry']}.flatten_one_level",
-)
-DISPATCHER_METHODS = ("_cache_miss", "_clear_cache")
+@functools.cache
+def node_registry() -> Mapping[type, Any] | None:
+    """JAX's table of the types that are registered as nodes; `None` if not found.
 
-
-class Cpp(NamedTuple):
-    """jaxlib's C++ dispatcher and its parts (JAX 0.10's names)."""
-
-    make_dispatcher: Callable[..., Any]
-    make_cache: Callable[..., Any]
-    make_registry: Callable[..., Any]
-    shard_arg: Callable[..., Any]
-    node_entries: dict[type, Any]
-    dispatch_registry: Any
-    default_registry: Any
-
-
-def probe_cpp() -> Cpp:
-    """The parts of the C++ route; raises `MissingPrivateName` if one is absent."""
-    cpp = Cpp(**{field: resolve(path) for field, path in CPP_NAMES.items()})
-    for path in CPP_METHODS:
-        resolve(path)
-    jitted = jax.jit(_identity)
-    for method in () if jit_is_replaced() else DISPATCHER_METHODS:
-        if not hasattr(jitted, method):
-            raise MissingPrivateName(f"jax.jit(...).{method}")
-    return cpp
-
-
-def jit_is_replaced() -> bool:
-    """Whether `jax.jit` gives plain functions, whose calls have no fast path.
-
-    Equinox replaces it so under `EQX_ON_ERROR=breakpoint`.
-    """
-    return isinstance(jax.jit(_identity), types.FunctionType)
-
-
-# The versions that the C++ route was tested with: minor version, last patch. (Recorded
-# in benchmarks/results/matrix.json.)
-_TESTED_JAX = {(0, 7): 2, (0, 10): 2}
-
-
-def is_tested_jax() -> bool:
-    """Whether the tests have been run with this JAX, or with a later patch of it."""
-    major, minor, patch = jax.__version_info__[:3]
-    return patch <= _TESTED_JAX.get((major, minor), -1)
-
-
-def _identity(x):
-    return x
-
-
-def call_with_fastpath(jitted: Any, args: Iterable[Any]) -> tuple[Any, Any]:
-    """Call a `jax.jit`-ed function as its own dispatcher does on a cache miss.
-
-    Returns the outputs and the record from which the dispatcher repeats the call
-    without Python (`None` where JAX says that it must not be repeated so).
+    Its entries have `to_iter` and `from_iter`, the flatten and unflatten functions.
     """
     try:
-        cache_miss = jitted._cache_miss
-    except AttributeError:
-        return jitted(*args), None
-    out, fastpath, needs_rebuild = cache_miss(*args)
-    return out, None if needs_rebuild else fastpath
-
-
-def clear_dispatcher(dispatcher: Any) -> None:
-    """Have a dispatcher forget every call (`DISPATCHER_METHODS` are probed)."""
-    dispatcher._clear_cache()
-
-
-def replace_out_treedef(fastpath: Any, treedef: Any) -> Any:
-    """The same fast-path record, with another structure for the outputs.
-
-    `None` if the record has no such field: the call is then never repeated in C++.
-    """
-    try:
-        return fastpath._replace(out_pytree_def=treedef)
-    except (AttributeError, TypeError, ValueError):
+        registry = resolve("jax._src.tree_util:_registry")
+        usable = all(hasattr(x, "to_iter") for x in registry.values())
+    except (MissingPrivateName, AttributeError, TypeError):
         return None
+    return registry if usable and type(registry) is dict else None
 
 
-def set_python_function(dispatcher: Any, fun: Callable[..., Any]) -> None:
-    """Set where `jax.debug_nans` looks for a function to run again, op by op."""
-    try:
-        dispatcher._fun = fun
-    except AttributeError:
-        pass
+def concrete(x: Any) -> Any:
+    """What is inside of the tracers of eager transformations (`jax.grad`, `jax.vmap`).
 
-
-def unflatten_function(node_entries: Mapping[type, Any], cls: type) -> Any:
-    """How JAX rebuilds a node: a function of its static data and its children.
-
-    `None` if that is not known.
+    Tracers that hold no value are returned as they are.
     """
-    return getattr(node_entries.get(cls), "from_iter", None)
+    for _ in range(100):
+        if not isinstance(x, Tracer):
+            return x
+        inner = getattr(x, "primal", getattr(x, "val", x))
+        if inner is x:
+            return x
+        x = inner
+    return x
 
 
 def instance_dict_descriptor() -> Any:

@@ -18,9 +18,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from ._generate import is_module_class
-from ._statics import token
-from ._structure import ARRAY_TYPES
+from ._partition import ARRAY_TYPES, is_module_class
+from ._static_keys import static_key
 
 
 _MAX_TEXT = 60
@@ -196,7 +195,7 @@ def _type_name(cls: type) -> str:
 def _static(path: str, x: Any) -> Entry:
     # The hash tells apart what the text does not: two lambdas of one line, two long
     # strings with one beginning.
-    identity = str(hash(token(x)))
+    identity = str(hash(static_key(x)))
     facets = (
         ("type", _type_name(type(x))),
         ("value", describe_static(x)),

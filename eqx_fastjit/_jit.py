@@ -10,7 +10,6 @@ import dataclasses
 import functools as ft
 import inspect
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -30,13 +29,12 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
+from ._binding import Binding, make_binder
 from ._compat import hide_from_tracebacks, instance_dict
-from ._dispatch import JittedFunction, nodes, Options
-from ._nodes import is_module_class
-from ._signature import make_front, read_signature, Spec
+from ._function import Function, Options
+from ._partition import is_module_class, is_node, partition, Structure, walk
 from ._stages import Lowered, trace, Traced
-from ._statics import is_identity_type, Token, token
-from ._structure import Structure, take_apart, treedef_token
+from ._static_keys import is_identity_type, static_key
 
 
 hide_from_tracebacks(__file__)
@@ -56,7 +54,6 @@ _DONATE: dict[str, tuple[bool, bool, bool]] = {
     "warn-except-first": (False, True, False),
     "none": (False, False, False),
 }
-_SpecAndDefaults = tuple[Spec, tuple[Any, ...]]
 _MISSING: Any = object()
 _CALL = "__call__"
 # What a jitted function shows of the function that it wraps, as `functools.wraps` does.
@@ -72,67 +69,106 @@ _WRAPPER_NAMES = (
 class _WrapperAux:
     """What a `JitWrapped` is, less its arrays."""
 
-    __slots__ = ("donate", "fun", "function", "spec", "structure", "token")
+    __slots__ = ("donate", "fun", "function", "key", "structure")
 
     def __init__(
         self,
-        function: JittedFunction,
+        function: Function,
         donate: str,
-        spec: _SpecAndDefaults,
-        structure: Structure | None,
-        tokens: Any,
         fun: Any,
+        structure: Structure | None,
+        trail: tuple[Any, ...] | None,
     ):
         self.function = function
         self.donate = donate
-        self.spec = spec
-        # Either the callable is a pytree, of which this is the rest; or it is `fun`.
-        self.structure = structure
+        # Either the callable is a pytree, of which `structure` is the rest and `trail`
+        # what it is compared by; or it is `fun`.
         self.fun = fun
-        options = token(function.options)
-        self.token = (options, donate, token(spec), tokens, token(fun))
+        self.structure = structure
+        self.key = (
+            static_key(function.options),
+            donate,
+            function.spec,
+            trail,
+            None if trail is not None else static_key(fun),
+        )
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is _WrapperAux and self.token == other.token
+        return type(other) is _WrapperAux and self.key == other.key
 
     def __hash__(self) -> int:
-        return hash(self.token)
+        return hash(self.key)
 
 
-# Not written out in the class, where type checkers would take `__call__` for data.
-_SLOTS = (
-    "__call__",
-    "__dict__",
-    "__weakref__",
-    "_donate",
-    "_flat",
-    "_fun",
-    "_function",
-    "_spec",
-)
+try:
+    from . import _native
+
+    _Base: Any = _native.Callable
+except ImportError:
+    _native = None
+
+    class _Base:
+        """A callable object: what `_native.Callable` is, without the extension."""
+
+        __slots__ = ("_python_call",)
+
+        def _prepare(self, python_call: Any, *_: Any) -> None:
+            object.__setattr__(self, "_python_call", python_call)
+
+        def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            return self._python_call(*args, **kwargs)
 
 
-class JitWrapped(Generic[_P, _T]):
+class _PythonCall:
+    """What a call does on the Python engine."""
+
+    __slots__ = ("wrapped",)
+
+    def __init__(self, wrapped: Any):
+        # Weak: the wrapped function has this.
+        self.wrapped = wrapped
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        wrapped = self.wrapped()
+        function = wrapped._function
+        values = wrapped._bind(*args, **kwargs)
+        try:
+            return function.call(values)
+        except BaseException as e:
+            better = function.translate(e)
+            if better is None:
+                raise
+            raise better from None
+
+
+class JitWrapped(_Base, Generic[_P, _T]):
     """A function compiled by `filter_jit`. Call it as the function itself.
 
     It is a pytree: the arrays of a callable that has some (a Module, say) are its
     leaves. As a method it binds to its instance, and the result is a pytree too.
     """
 
-    # `__call__` is a slot that holds the front (`_signature.py`): calling the object
-    # calls the front with no Python frame in between. A `__call__` method that forwards
-    # `*args, **kwargs` would cost 0.3 us more, of the 4 us that a small call takes.
-    __slots__ = _SLOTS
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_binding",
+        "_donate",
+        "_flat",
+        "_fun",
+        "_function",
+    )
 
     _fun: Callable[_P, _T]
-    _function: JittedFunction
+    _function: Function
     _donate: str
-    _spec: _SpecAndDefaults
+    _binding: Binding
     # Children and aux data, if made by unflattening. The children need not be arrays
     # then (`None`, after `eqx.partition`), and could not be found in `_fun` again.
     _flat: tuple[tuple[Any, ...], _WrapperAux] | None
 
-    if TYPE_CHECKING:  # which cannot see what is in the slot
+    if TYPE_CHECKING:
 
         def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
 
@@ -186,20 +222,44 @@ class JitWrapped(Generic[_P, _T]):
         self._function.clear()
 
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """One value per parameter, as the front passes them to the dispatcher."""
-        front = self._front(lambda *values: values)
-        return front(*args, **kwargs)
-
-    def _front(self, dispatch: Callable[..., Any]) -> Callable[..., Any]:
+        """One value per parameter, and the callable itself if it is passed along."""
+        __tracebackhide__ = True
+        self._renew_binding()
         function = self._function
-        return make_front(
-            *self._spec,
-            function.name,
-            dispatch=dispatch,
-            translate=function.translate,
+        values = make_binder(self._binding, function.name)(*args, **kwargs)
+        if function.with_fun:
+            i = function.spec.fun_index()
+            values = (*values[:i], self._fun, *values[i:])
+        return values
+
+    def _renew_binding(self) -> None:
+        """Bind by the defaults that the function has now."""
+        if not self._binding.is_current():
+            _set(self, "_binding", Binding(self._fun))
+            self._prepare_call()
+
+    def _prepare_call(self) -> None:
+        """Have `__call__` bind its arguments, and call the function."""
+        function, binding = self._function, self._binding
+        if function.table is None:
+            self._prepare(_PythonCall(weakref.ref(self)))
+            return
+        spec = binding.spec
+        self._prepare(
+            None,
+            function=function,
+            table=function.table,
             fun=self._fun,
-            with_fun=function.with_fun,
+            fun_index=spec.fun_index() if function.with_fun else -1,
+            names=tuple(map(sys.intern, spec.names)),
+            kinds=bytes(spec.kinds),
+            defaults=binding.native_defaults(),
+            binder=make_binder(binding, function.name),
+            source=binding.source,
+            positional=binding.positional,
         )
+
+    # --- as a value ---
 
     # --- as a value ---
 
@@ -250,20 +310,20 @@ _set = object.__setattr__
 
 
 def _make_wrapped(
-    function: JittedFunction,
+    function: Function,
     donate: str,
-    spec: _SpecAndDefaults,
+    binding: Binding,
     fun: Any,
     shown: dict[str, Any],
     flat: tuple[tuple[Any, ...], _WrapperAux] | None = None,
 ) -> JitWrapped[..., Any]:
-    wrapped = object.__new__(JitWrapped)
+    wrapped: JitWrapped[..., Any] = JitWrapped.__new__(JitWrapped)
     _set(wrapped, "_function", function)
     _set(wrapped, "_donate", donate)
-    _set(wrapped, "_spec", spec)
+    _set(wrapped, "_binding", binding)
     _set(wrapped, "_fun", fun)
     _set(wrapped, "_flat", flat)
-    _set(wrapped, "__call__", wrapped._front(function.dispatch))
+    wrapped._prepare_call()
     wrapped.__dict__.update(shown)
     return wrapped
 
@@ -271,13 +331,12 @@ def _make_wrapped(
 def _flatten_wrapped(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
     if wrapped._flat is not None:
         return wrapped._flat
-    function = wrapped._function
-    parts = function, wrapped._donate, wrapped._spec
+    function, donate, fun = wrapped._function, wrapped._donate, wrapped._fun
     if not function.with_fun:
-        return (), _WrapperAux(*parts, None, None, wrapped._fun)
-    arrays, structure, tokens = take_apart(wrapped._fun)
-    tokens = (treedef_token(structure.treedef), tokens)
-    return tuple(arrays), _WrapperAux(*parts, structure, tokens, None)
+        return (), _WrapperAux(function, donate, fun, None, None)
+    arrays, structure = partition(fun)
+    trail = tuple(walk(fun).trail)
+    return tuple(arrays), _WrapperAux(function, donate, None, structure, trail)
 
 
 def _flatten_wrapped_with_keys(wrapped: Any) -> Any:
@@ -291,8 +350,10 @@ def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
     if aux.structure is not None:
         flat = (tuple(children), aux)
         fun = aux.structure.rebuild(children)
-    shown = _describe(fun).shown
-    return _make_wrapped(aux.function, aux.donate, aux.spec, fun, shown, flat)
+    described = _describe(fun)
+    return _make_wrapped(
+        aux.function, aux.donate, described.binding, fun, described.shown, flat
+    )
 
 
 jtu.register_pytree_with_keys(
@@ -367,10 +428,12 @@ jtu.register_pytree_with_keys(
 
 # --- the decorator ---
 
-_lock = threading.RLock()
+# Functions remembered, for when they are wrapped again. One that is referred to by its
+# own compiled functions (by a static that refers back to it) would live as long.
+_MAX_FUNCTIONS = 4096
 # From a function, or from the class of any other callable, to what is made of it. The
 # functions are only referred to weakly by what is in here, so entries die with them.
-_functions: weakref.WeakKeyDictionary[Any, dict[Any, JittedFunction]] = (
+_functions: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -382,7 +445,7 @@ class _Description(NamedTuple):
     plain: bool
     # Name and qualified name, as Equinox and JAX's logs show them.
     names: tuple[str, str]
-    spec: _SpecAndDefaults
+    binding: Binding
     # What the wrapped function shows of it.
     shown: dict[str, Any]
 
@@ -390,7 +453,7 @@ class _Description(NamedTuple):
 def _is_plain(fun: Any) -> bool:
     if type(fun) is types.FunctionType:
         return True
-    if not jtu.all_leaves([fun]) or not is_identity_type(type(fun)):
+    if is_node(fun) or not is_identity_type(type(fun)):
         return False
     try:
         weakref.ref(fun)
@@ -417,7 +480,7 @@ def _names(fun: Any) -> tuple[str, str]:
 # Descriptions of Modules, by class, with the function behind `__call__`. Describing one
 # costs 60 us, most of it in `inspect.signature`, which a loop that calls
 # `filter_jit(model)(x)` should not pay each time.
-_by_class: weakref.WeakKeyDictionary[type, tuple[Any, Any, Any, _Description]] = (
+_by_class: weakref.WeakKeyDictionary[type, tuple[Any, _Description]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -430,25 +493,24 @@ def _describe(fun: Any) -> _Description:
         if (
             known is not None
             and known[0] is call
-            and known[1] is call.__defaults__
-            and known[2] is call.__kwdefaults__
+            and known[1].binding.is_current()
             and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
         ):
-            return known[3]
+            return known[1]
     shown = {}
     for name in _WRAPPER_NAMES:
         try:
             shown[name] = getattr(fun, name)
         except AttributeError:
             pass
-    out = _Description(_is_plain(fun), _names(fun), read_signature(fun), shown)
+    out = _Description(_is_plain(fun), _names(fun), Binding(fun), shown)
     if (
         isinstance(call, types.FunctionType)
         and is_module_class(cls)
         and not any(vars(c).keys() & _OF_INSTANCES for c in cls.__mro__)
         and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
     ):
-        _by_class[cls] = (call, call.__defaults__, call.__kwdefaults__, out)
+        _by_class[cls] = call, out
     return out
 
 
@@ -456,27 +518,22 @@ def _describe(fun: Any) -> _Description:
 _OF_INSTANCES = {"__wrapped__", "__signature__", "__getattr__"}
 
 
-def _function_for(
-    fun: Any, described: _Description, options: Options, options_token: Token
-) -> JittedFunction:
-    spec = described.spec[0]
-    key = (spec, described.names, options_token)
+def _function_for(fun: Any, described: _Description, options: Options) -> Function:
+    spec = described.binding.spec
+    key = (spec, described.names, static_key(options))
     owner = fun if described.plain else type(fun)
-    with _lock:
-        function = _functions.setdefault(owner, {}).get(key)
+    function = _functions.get(owner, {}).get(key)
     if function is not None:
         return function
-    # Not under the lock: looks at attributes of `fun`, which may be anybody's code.
-    function = JittedFunction(
-        fun,
-        spec,
-        options,
-        described.names,
-        with_fun=not described.plain,
-        nodes=nodes(),
+    function = Function(
+        fun, spec, options, described.names, with_fun=not described.plain
     )
-    with _lock:
-        return _functions.setdefault(owner, {}).setdefault(key, function)
+    while len(_functions) >= _MAX_FUNCTIONS:
+        # The oldest. Those that are still wrapped somewhere live on.
+        _functions.pop(next(iter(_functions)), None)
+    # Without a lock: another thread, or a signal handler, may be as far. The first one
+    # stays.
+    return _functions.setdefault(owner, {}).setdefault(key, function)
 
 
 _FORBIDDEN = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
@@ -592,8 +649,8 @@ def filter_jit(
         # As it is now, and as Equinox has it: a Module that keeps a jitted method of
         # its own would contain itself else.
         fun = jtu.tree_map(lambda x: x, fun)
-    function = _function_for(fun, described, options, token(options))
-    return _make_wrapped(function, donate, described.spec, fun, described.shown)
+    function = _function_for(fun, described, options)
+    return _make_wrapped(function, donate, described.binding, fun, described.shown)
 
 
 def _copied(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -604,7 +661,11 @@ def _nothing() -> None:
     pass
 
 
-def jitted_function(f: Any) -> JittedFunction:
+if _native is not None:
+    _native.inherit_vectorcall(JitWrapped)
+
+
+def jitted_function(f: Any) -> Function:
     """What is behind a jitted function or method. `eqx_fastjit.insight` begins here.
 
     Raises `TypeError` for anything that `filter_jit` did not return.

@@ -259,8 +259,7 @@ def begin(
 ) -> tuple[Run, bool]:
     """A run begins on this thread. What is returned is for `end`.
 
-    With `end` 1.5 us on a slow machine: paid by calls that take the portable route,
-    and by those that jaxlib's dispatcher has not met.
+    Only once something is traced, lowered or compiled: no other call pays for it.
     """
     run = Run(history, arguments, None, False)
     run.outer, was_tracing = _here.run, _here.tracing
@@ -353,7 +352,13 @@ def tracing(history: History, source: Any) -> Iterator[None]:
         trace.trace += time.perf_counter() - start
 
 
+# Opens the run of the call that JAX lowers or compiles for, if it has none.
+_open_run: Callable[[], None] = lambda: None  # noqa: E731
+
+
 def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
+    if event.endswith(_DURATIONS):
+        _open_run()
     run = _here.run
     if run is None or _here.tracing:
         return  # something else, perhaps an operation on constants of the function
@@ -363,9 +368,16 @@ def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
         run.the_trace().compile += duration_secs
 
 
-@ft.cache
-def listen() -> None:
-    """Have JAX tell how long it lowers and compiles. Once per process."""
+_DURATIONS = ("/jaxpr_to_mlir_module_duration", "/backend_compile_duration")
+
+
+def listen(open_run: Callable[[], None]) -> None:
+    """Have JAX tell how long it lowers and compiles. Once per process.
+
+    `open_run` is called first each time: the call that this is for may have no run.
+    """
+    global _open_run
+    _open_run = open_run
     jax.monitoring.register_event_duration_secs_listener(_on_duration)
 
 

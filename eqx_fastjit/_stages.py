@@ -7,18 +7,28 @@ user's calling convention, and a check that a compiled call is the one compiled 
 # JAX does not mark all that it shows as such.
 # pyright: reportPrivateImportUsage=false
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
 import jax.tree_util as jtu
-from jax.core import Tracer
 
 from . import _record
 from ._compat import hide_from_tracebacks
-from ._dispatch import has_host_callbacks, JittedFunction, reads_numpy, wait
-from ._structure import DYNAMIC, take_apart, treedef_token
+from ._function import (
+    block,
+    Call,
+    calling,
+    Function,
+    has_host_callbacks,
+    quiet_donation,
+    reads_numpy,
+    split_result,
+)
+from ._partition import DYNAMIC, partition, Structure
+from ._static_keys import static_key
 
 
 hide_from_tracebacks(__file__)
@@ -36,7 +46,7 @@ class _Call:
 
     def __init__(
         self,
-        function: JittedFunction,
+        function: Function,
         bind: Callable[..., tuple[Any, ...]],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -44,19 +54,22 @@ class _Call:
         self.function = function
         self.bind = bind
         values = bind(*args, **kwargs)
-        program, self.structure, arrays = function.find(values, abstract=True)
-        self.tokens = take_apart(values, abstract=True)[2]
-        self.treedef = treedef_token(self.structure.treedef)
+        self.specialization = function.specialization_for(values)
+        arrays, self.structure = partition(values, abstract=True)
+        self.trail = function.walk(values, abstract=True).trail
+        self.keys = _keys(self.structure)
         self.types = [_array_type(x) for x in arrays]
-        self.names = function.leaf_names(values)
-        with (
-            function.quiet_donation(),
-            self.recorded(values) as run,
-            program.called_with(self.structure),
-        ):
-            self.record = run.the_trace()
-            self.traced = program.jitted.trace(*arrays)
-        self.waits = has_host_callbacks(self.traced.jaxpr)
+        self.names = [path for path, _ in function.leaves(values)]
+        call = Call(function, self.specialization, values)
+        with self.quiet(), self.recorded(values) as run, calling(call):
+            call.run = self.record = run.the_trace()
+            self.traced = self.specialization.jitted.trace(*arrays)
+        self.blocks = has_host_callbacks(self.traced)
+
+    def quiet(self) -> contextlib.AbstractContextManager[None]:
+        """The context of a stage that may warn of buffers that cannot be donated."""
+        hide = self.function.options.filter_warning
+        return quiet_donation() if hide else contextlib.nullcontext()
 
     def recorded(self, values: tuple[Any, ...] | None = None) -> Any:
         """The context of a stage, for the record of traces."""
@@ -66,43 +79,42 @@ class _Call:
             return _record.ahead_of_time(function.history, arguments)
         return _record.ahead_of_time(function.history, None, self.record)
 
-    def take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def arrays_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The arrays of a call, which must be like the one compiled for."""
         values = self.bind(*args, **kwargs)
-        arrays, structure, tokens = take_apart(values)
-        if (
-            len(tokens) != len(self.tokens)
-            or treedef_token(structure.treedef) != self.treedef
-        ):
-            raise TypeError(self._structure_message(values, structure.treedef))
-        number = 0
-        for i, (name, ours, theirs) in enumerate(
-            zip(self.names, self.tokens, tokens, strict=True)
-        ):
-            if (ours is DYNAMIC) != (theirs is DYNAMIC):
-                then, now = (
-                    ("an array", "static")
-                    if ours is DYNAMIC
-                    else (f"the static {self.structure.leaves[i]!r}", "an array")
-                )
+        found = self.function.walk(values)
+        if found.trail != self.trail:
+            raise TypeError(self._difference(values))
+        array_types = zip(self.types, found.arrays, strict=True)
+        for i, (then, array) in enumerate(array_types):
+            if then != (now := _array_type(array)):
+                name = self.function.array_paths(values)[i]
                 raise TypeError(
-                    f"{self._begin()} `{name}` was {then} and is now {now}."
+                    f"{self._begin()} `{name}` was {_show(then)} and is now "
+                    f"{_show(now)}."
                 )
-            if ours is DYNAMIC:
-                then, now = self.types[number], _array_type(arrays[number])
-                if then != now:
-                    raise TypeError(
-                        f"{self._begin()} `{name}` was {_show(then)} and is now "
-                        f"{_show(now)}."
-                    )
-                number += 1
-            elif ours != theirs:
+        return found.arrays
+
+    def _difference(self, values: tuple[Any, ...]) -> str:
+        """What is other than it was in a call with another signature."""
+        _, structure = partition(values)
+        names = [path for path, _ in self.function.leaves(values)]
+        if names == self.names:
+            keys = zip(names, self.keys, _keys(structure), strict=True)
+            for i, (name, ours, theirs) in enumerate(keys):
                 then, now = self.structure.leaves[i], structure.leaves[i]
-                raise TypeError(
+                if ours == theirs:
+                    continue
+                if then is DYNAMIC:
+                    return f"{self._begin()} `{name}` was an array and is now static."
+                if now is DYNAMIC:
+                    was = f"the static {then!r}"
+                    return f"{self._begin()} `{name}` was {was} and is now an array."
+                return (
                     f"{self._begin()} the static `{name}` was {then!r} and is now "
                     f"{now!r}."
                 )
-        return arrays
+        return self._structure_message(values, structure.treedef)
 
     def _begin(self) -> str:
         return (
@@ -111,7 +123,7 @@ class _Call:
         )
 
     def _structure_message(self, values: tuple[Any, ...], treedef: Any) -> str:
-        names = self.function.leaf_names(values)
+        names = [path for path, _ in self.function.leaves(values)]
         for then, now in zip(self.names, names, strict=False):
             if then != now:
                 return f"{self._begin()} expected `{then}`, got `{now}`."
@@ -123,6 +135,10 @@ class _Call:
             f"{self._begin()} the pytree structure was\n"
             f"{self.structure.treedef}\nand is now\n{treedef}."
         )
+
+
+def _keys(structure: Structure) -> list[Any]:
+    return [x if x is DYNAMIC else static_key(x) for x in structure.leaves]
 
 
 def _array_type(x: Any) -> tuple[tuple[int, ...], Any]:
@@ -156,8 +172,8 @@ class _Stage:
     @property
     def out_info(self) -> Any:
         """The result, with a `jax.ShapeDtypeStruct` for each array."""
-        tree, node = self._stage.out_info
-        return node.info.rebuild(jtu.tree_leaves(tree))
+        leaves, handle = split_result(self._stage.out_info)
+        return self._call.specialization.plans[handle].build(leaves)
 
 
 class Compiled(_Stage, Generic[_P, _T]):
@@ -179,20 +195,18 @@ class Compiled(_Stage, Generic[_P, _T]):
         """
         __tracebackhide__ = True
         call = self._call
-        arrays = call.take_apart(args, kwargs)
+        arrays = call.arrays_of(args, kwargs)
         error: BaseException | None
         try:
-            tree, node = self._stage(*arrays)
-            out = jtu.tree_leaves(tree)
-            concrete = not any(isinstance(x, Tracer) for x in out)
-            if concrete and (call.waits or reads_numpy(arrays)):
-                wait(out)
+            out, handle = split_result(self._stage(*arrays))
+            if call.blocks or reads_numpy(arrays):
+                block(out)
         except Exception as e:
             error = call.function.translate(e)
             if error is None:
                 raise
             raise error from None
-        return node.info.rebuild(out)
+        return call.specialization.plans[handle].build(out)
 
 
 class Lowered(_Stage, Generic[_P, _T]):
@@ -214,7 +228,7 @@ class Lowered(_Stage, Generic[_P, _T]):
 
         **Returns:** a `Compiled`.
         """
-        with self._call.function.quiet_donation(), self._call.recorded():
+        with self._call.quiet(), self._call.recorded():
             stage = self._stage.compile(compiler_options=compiler_options)
         return Compiled(self._call, stage)
 
@@ -229,12 +243,12 @@ class Traced(_Stage, Generic[_P, _T]):
 
         **Returns:** a `Lowered`.
         """
-        with self._call.function.quiet_donation(), self._call.recorded():
+        with self._call.quiet(), self._call.recorded():
             return Lowered(self._call, self._stage.lower(**kwargs))
 
 
 def trace(
-    function: JittedFunction,
+    function: Function,
     bind: Callable[..., tuple[Any, ...]],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

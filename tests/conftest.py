@@ -13,7 +13,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-from eqx_fastjit import _dispatch, _install, _jit, _record  # noqa: E402
+from eqx_fastjit import _function, _install, _jit, _record  # noqa: E402
 
 
 # Whatever was started in the background of a shell ignores Ctrl-C, and so do all
@@ -22,17 +22,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-ROUTES = ("cpp", "portable")
+ENGINES = ("native", "python")
 _states: dict[str, dict] = {}
 
 
-@pytest.fixture(autouse=True, params=ROUTES)
-def route(request, monkeypatch):
-    """Every test runs on both routes."""
+@pytest.fixture(autouse=True, params=ENGINES)
+def engine(request, monkeypatch):
+    """Every test runs on both engines."""
     name = request.param
-    monkeypatch.setenv("EQX_FASTJIT_ROUTE", name)
-    monkeypatch.setattr(_dispatch, "_state", _states.setdefault(name, {}))
-    # Module classes outlive a test, and what was made of them for the other route.
+    monkeypatch.setenv("EQX_FASTJIT_ENGINE", name)
+    monkeypatch.setattr(_function, "_state", _states.setdefault(name, {}))
+    # Module classes outlive a test, and what was made of them for the other engine.
     monkeypatch.setattr(_jit, "_functions", weakref.WeakKeyDictionary())
     # Functions of other tests, made by the same line.
     _record.traces.clear()
@@ -44,9 +44,9 @@ def route(request, monkeypatch):
 
 
 @pytest.fixture
-def cpp_only(route):
-    if route != "cpp":
-        pytest.skip("about the C++ route")
+def native_only(engine):
+    if engine != "native":
+        pytest.skip("about the native engine")
 
 
 @pytest.fixture

@@ -229,7 +229,7 @@ def main():
     entry = {
         "threads": _THREADS,
         "seconds": round(time.monotonic() - start, 1),
-        "route": eqx_fastjit.route(),
+        "route": eqx_fastjit.engine(),
         "failures": len(failed),
         "done": dict(counts),
     }

@@ -85,7 +85,7 @@ def test_look_ups_are_not_disturbed(route):
     """While statics are compared and let go. (Without: a crash in 3 of 4 runs.)"""
     out = subprocess.run(
         [sys.executable, "-c", _SCRIPT, "5"],
-        env=dict(os.environ, EQX_FASTJIT_ROUTE=route),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE=route),
         capture_output=True,
         text=True,
         timeout=280,

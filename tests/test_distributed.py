@@ -73,9 +73,9 @@ def main(port, n_processes, index):
     assert jax.process_count() == n_processes
     assert len(jax.devices()) == N_DEVICES
     for route in ("cpp", "portable"):
-        os.environ["EQX_FASTJIT_ROUTE"] = route
+        os.environ["EQX_FASTJIT_ENGINE"] = route
         _dispatch._state.clear()
-        print(json.dumps([eqx_fastjit.route(), *train()]), flush=True)
+        print(json.dumps([eqx_fastjit.engine(), *train()]), flush=True)
 
 
 def _free_port():

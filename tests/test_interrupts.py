@@ -24,7 +24,7 @@ def _run(code, route, *args, timeout=150):
     begin = f"import faulthandler; faulthandler.dump_traceback_later({timeout - 20})\n"
     return subprocess.run(
         [sys.executable, "-c", begin + textwrap.dedent(code), *map(str, args)],
-        env=dict(os.environ, EQX_FASTJIT_ROUTE=route),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE=route),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -250,7 +250,7 @@ def test_sixteen_threads_that_do_everything(route):
     """The quick form of `python -m tests.stress_threads --seconds 60`."""
     out = subprocess.run(
         [sys.executable, "-m", "tests.stress_threads", "--seconds", "3"],
-        env=dict(os.environ, EQX_FASTJIT_ROUTE=route),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE=route),
         capture_output=True,
         text=True,
         cwd=os.path.dirname(os.path.dirname(__file__)),
@@ -310,7 +310,7 @@ def test_worker_processes(method, route, tmp_path):
     script.write_text(_WORKERS)
     out = subprocess.run(
         [sys.executable, "-W", "error", str(script), method],
-        env=dict(os.environ, EQX_FASTJIT_ROUTE=route),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE=route),
         capture_output=True,
         text=True,
         timeout=200,

@@ -117,7 +117,7 @@ print(after - before, peak - before)
 def test_calls_do_not_grow_memory(route):
     out = subprocess.run(
         [sys.executable, "-c", _MEMORY, "5000"],
-        env=dict(os.environ, EQX_FASTJIT_ROUTE=route),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE=route),
         capture_output=True,
         text=True,
         check=True,

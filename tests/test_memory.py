@@ -19,7 +19,7 @@ from eqx_fastjit import _dispatch, filter_jit
 def _measure(route, *args):
     out = subprocess.run(
         [sys.executable, "-m", "tests.stress_memory", *args],
-        env=dict(os.environ, EQX_FASTJIT_ROUTE=route),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE=route),
         capture_output=True,
         text=True,
         cwd=os.path.dirname(os.path.dirname(__file__)),

@@ -30,10 +30,10 @@ def _python(code, **env):
 
 
 def test_route_is_what_was_asked_for(route):
-    assert eqx_fastjit.route() == route
+    assert eqx_fastjit.engine() == route
 
 
-def test_the_fast_path_is_taken(cpp_only, monkeypatch):
+def test_the_fast_path_is_taken(native_only, monkeypatch):
     """Once warm, no Python of ours runs but the front."""
     f = filter_jit(lambda m, x, n, *, key: (m, m(x) * n, key))
     m = eqx.nn.MLP(2, 2, 2, 2, key=jax.random.key(0))
@@ -66,7 +66,7 @@ def fresh(monkeypatch):
     """Nothing has been wrapped yet, and no route is asked for."""
     monkeypatch.setattr(_dispatch, "_state", {})
     monkeypatch.setattr(_jit, "_functions", weakref.WeakKeyDictionary())
-    monkeypatch.setenv("EQX_FASTJIT_ROUTE", "auto")
+    monkeypatch.setenv("EQX_FASTJIT_ENGINE", "auto")
 
 
 def _take_away(monkeypatch, name):
@@ -85,7 +85,7 @@ def _check_portable():
         f = filter_jit(lambda m, x: m(x))
         g = filter_jit(lambda x: x)
     assert len(record) == 1
-    assert eqx_fastjit.route() == "portable"
+    assert eqx_fastjit.engine() == "portable"
     m = eqx.nn.Linear(2, 2, key=jax.random.key(0))
     assert eqx.tree_equal(f(m, jnp.ones(2)), eqx.filter_jit(m)(jnp.ones(2)))
     assert g(1) == 1
@@ -95,18 +95,18 @@ _NAMES = [*_compat.CPP_NAMES.values(), *_compat.CPP_METHODS]
 
 
 @pytest.mark.parametrize("name", _NAMES)
-def test_a_missing_private_name(name, cpp_only, monkeypatch, fresh):
+def test_a_missing_private_name(name, native_only, monkeypatch, fresh):
     """One warning, the portable route, right results."""
     _take_away(monkeypatch, name)
     _check_portable()
-    monkeypatch.setenv("EQX_FASTJIT_ROUTE", "cpp")
+    monkeypatch.setenv("EQX_FASTJIT_ENGINE", "cpp")
     monkeypatch.setattr(_dispatch, "_state", {})
-    with pytest.raises(RuntimeError, match="EQX_FASTJIT_ROUTE=cpp"):
+    with pytest.raises(RuntimeError, match="EQX_FASTJIT_ENGINE=cpp"):
         filter_jit(lambda x: x)
 
 
 @pytest.mark.parametrize("method", _compat.DISPATCHER_METHODS)
-def test_a_missing_method_of_the_dispatcher(method, cpp_only, monkeypatch, fresh):
+def test_a_missing_method_of_the_dispatcher(method, native_only, monkeypatch, fresh):
     class Jitted:
         """What `jax.jit` gives, less one method."""
 
@@ -141,7 +141,7 @@ class _Record:
     """A fast-path record or a registry entry of another JAX, without our field."""
 
 
-def test_a_fast_path_record_of_another_kind(cpp_only, monkeypatch, fresh):
+def test_a_fast_path_record_of_another_kind(native_only, monkeypatch, fresh):
     call_with_fastpath = _compat.call_with_fastpath
     monkeypatch.setattr(
         _compat, "call_with_fastpath", lambda *a: (call_with_fastpath(*a)[0], _Record())
@@ -154,10 +154,10 @@ def test_a_fast_path_record_of_another_kind(cpp_only, monkeypatch, fresh):
     monkeypatch.setattr(_dispatch, "_state", {})
     with pytest.warns(RuntimeWarning, match="a self-check never took the fast path"):
         filter_jit(lambda x: x)
-    assert eqx_fastjit.route() == "portable"
+    assert eqx_fastjit.engine() == "portable"
 
 
-def test_registry_entries_of_another_kind(cpp_only, monkeypatch, fresh):
+def test_registry_entries_of_another_kind(native_only, monkeypatch, fresh):
     _use_everything()
     entries = dict.fromkeys(_dispatch.nodes().cpp.node_entries, _Record())
     monkeypatch.setitem(_dispatch._state, "nodes", None)
@@ -170,7 +170,7 @@ def test_registry_entries_of_another_kind(cpp_only, monkeypatch, fresh):
         assert f(jnp.ones(2))["a"].shape == (2,)
 
 
-def test_a_dispatcher_without_a_function_to_run_again(cpp_only):
+def test_a_dispatcher_without_a_function_to_run_again(native_only):
     class Dispatcher:
         __slots__ = ()
 
@@ -285,7 +285,7 @@ def test_every_private_name_is_taken_away_above():
 
 @pytest.mark.parametrize("inside_trace", [False, True])
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_jax_that_is_not_known(broken, inside_trace, cpp_only, monkeypatch, fresh):
+def test_a_jax_that_is_not_known(broken, inside_trace, native_only, monkeypatch, fresh):
     monkeypatch.setattr(jax, "__version_info__", (0, 99, 0))
     if broken:
         # A dispatcher that forgets to look at the statics.
@@ -300,11 +300,11 @@ def test_a_jax_that_is_not_known(broken, inside_trace, cpp_only, monkeypatch, fr
     with expected:
         out = (jax.jit(wrap) if inside_trace else wrap)(jnp.ones(2))
     assert out.tolist() == [3, 3]
-    assert eqx_fastjit.route() == ("portable" if broken else "cpp")
+    assert eqx_fastjit.engine() == ("portable" if broken else "cpp")
 
 
 def test_unknown_route(monkeypatch):
-    monkeypatch.setenv("EQX_FASTJIT_ROUTE", "fast")
+    monkeypatch.setenv("EQX_FASTJIT_ENGINE", "fast")
     monkeypatch.setattr(_dispatch, "_state", {})
     with pytest.raises(ValueError, match="'fast' is not a route; expected one of"):
         filter_jit(lambda x: x)

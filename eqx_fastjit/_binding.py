@@ -1,0 +1,304 @@
+"""One spelling for every call.
+
+`f(1, y)`, `f(1, y=y)` and, for `def f(x, y=2)`, `f(1)` and `f(1, 2)` are the same call
+and must share a trace. So the arguments of each call are *bound*: one value per
+parameter, in order. `_native.c` does so by itself, and leaves to the functions made
+here every call that is not plainly right.
+"""
+
+import functools as ft
+import inspect
+import keyword
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ._compat import hide_from_tracebacks
+from ._partition import ARRAY_TYPES, is_node, Omitted, omitted
+from ._static_keys import append_static
+
+
+hide_from_tracebacks(__file__)
+
+_POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
+_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
+_KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+_VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
+
+
+# The default of a parameter is not known, or may be another than a call uses.
+_UNKNOWN: Any = object()
+
+
+class Spec(NamedTuple):
+    """Names and kinds of the parameters, in order; which of them have a default."""
+
+    names: tuple[str, ...]
+    kinds: tuple[Any, ...]
+    defaulted: tuple[bool, ...]
+
+    def to_call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
+        """From one value per parameter to the arguments of an ordinary call."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        by_keyword = False
+        for name, kind, value in zip(self.names, self.kinds, values, strict=True):
+            if kind is _VAR_POSITIONAL:
+                args.extend(value)
+            elif kind is _VAR_KEYWORD:
+                kwargs.update(value)
+            elif type(value) is Omitted:
+                # What follows can no longer be told by position.
+                by_keyword = True
+            elif kind is _POSITIONAL_ONLY and by_keyword:
+                pass  # not passed either, and its default is the function's affair
+            elif kind is _KEYWORD_ONLY or by_keyword:
+                kwargs[name] = value
+            else:
+                args.append(value)
+        return args, kwargs
+
+    def first_is_positional(self) -> bool:
+        """Whether there can be a first positional argument."""
+        return bool(self.kinds) and self.kinds[0] in (
+            _POSITIONAL_ONLY,
+            _POSITIONAL,
+            _VAR_POSITIONAL,
+        )
+
+    def fun_index(self) -> int:
+        """Where a callable that is passed along stands among the values.
+
+        After the first positional argument: of several arrays that could be reused for
+        a result, JAX takes the first donated one, and this is Equinox's order.
+        """
+        return int(self.first_is_positional())
+
+    def named(
+        self, values: tuple[Any, ...], fun: tuple[str, Any] | None = None
+    ) -> list[tuple[str, Any]]:
+        """Each argument with its name as the user would write it.
+
+        `fun` is the name and value of a callable that is passed along.
+        """
+        out: list[tuple[str, Any]] = []
+        pending = [] if fun is None else [fun]
+        for i, (name, kind, value) in enumerate(
+            zip(self.names, self.kinds, values, strict=True)
+        ):
+            if i == self.fun_index():
+                out += pending
+                pending = []
+            if kind is _VAR_POSITIONAL:
+                out += [(f"{name}[{j}]", x) for j, x in enumerate(value)]
+            elif kind is _VAR_KEYWORD:
+                # In the order in which JAX goes through a dictionary.
+                out += [(key, value[key]) for key in sorted(value)]
+            else:
+                out.append((name, value))
+        return out + pending
+
+
+# What a builtin without a signature is taken to accept.
+GENERIC = Spec(("args", "kwargs"), (_VAR_POSITIONAL, _VAR_KEYWORD), (False, False))
+
+
+def _is_static_default(default: Any) -> bool:
+    """Whether a default may as well be passed.
+
+    A default that is a hashable static, or a tuple of such, may be, so that leaving it
+    out and giving it are one trace. Any other stays the function's own business: an
+    array would be traced if it was given, a set would be refused, and of a list the
+    function would get a copy.
+    """
+    if type(default) is tuple:
+        return all(map(_is_static_default, default))
+    if default is None:
+        return True
+    try:
+        if isinstance(default, ARRAY_TYPES) or is_node(default):
+            return False
+        return not append_static([], default, leaf=True)
+    except Exception:
+        return False
+
+
+def _can_name_parameter(name: str) -> bool:
+    """Whether a generated function can have a parameter of this name."""
+    return name.isidentifier() and not keyword.iskeyword(name) and name != "__debug__"
+
+
+def _source(fun: Any) -> types.FunctionType | None:
+    """The Python function that a call of `fun` calls with the arguments as they are.
+
+    `None` if there is none, or if `fun` shows the signature of something else, as
+    `functools.wraps` and its like do.
+    """
+    if not isinstance(fun, types.FunctionType):
+        if isinstance(fun, type) or hasattr(fun, "__signature__"):
+            return None
+        if hasattr(fun, "__wrapped__"):
+            return None
+        fun = getattr(type(fun), "__call__", None)  # noqa: B004
+        if not isinstance(fun, types.FunctionType):
+            return None
+    if fun.__dict__.keys() & {"__wrapped__", "__signature__", "__text_signature__"}:
+        return None
+    return fun
+
+
+def _defaults(fun: types.FunctionType) -> dict[str, Any]:
+    code = fun.__code__
+    names = code.co_varnames[: code.co_argcount]
+    positional = fun.__defaults__ or ()
+    out = dict(zip(names[len(names) - len(positional) :], positional, strict=True))
+    return {**out, **(fun.__kwdefaults__ or {})}
+
+
+def _read_spec(fun: Callable[..., Any]) -> Spec:
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except ValueError:
+        return GENERIC  # e.g. `max`
+    if not all([_can_name_parameter(p.name) for p in parameters]):
+        return GENERIC
+    return Spec(
+        tuple([p.name for p in parameters]),
+        tuple([p.kind for p in parameters]),
+        tuple([p.default is not inspect.Parameter.empty for p in parameters]),
+    )
+
+
+class Binding:
+    """How the arguments of a call become one value per parameter.
+
+    Of a function whose defaults have been changed this is out of date (`is_current`),
+    and another is to be made.
+    """
+
+    def __init__(self, fun: Callable[..., Any]):
+        self.spec = _read_spec(fun)
+        self.source = _source(fun)
+        # As they were: `__defaults__`, and what `__kwdefaults__` holds.
+        self.positional: tuple[Any, ...] | None = None
+        self.keyword: dict[str, Any] | None = None
+        own: dict[str, Any] = {}
+        if self.source is not None:
+            self.positional = self.source.__defaults__
+            keyword_only = self.source.__kwdefaults__
+            self.keyword = None if keyword_only is None else dict(keyword_only)
+            own = _defaults(self.source)
+        # What to pass for each parameter that is left out; of those without a default,
+        # `None`.
+        self.defaults = tuple(
+            [
+                self._passed(name, own) if defaulted else None
+                for name, defaulted in zip(
+                    self.spec.names, self.spec.defaulted, strict=True
+                )
+            ]
+        )
+
+    def _passed(self, name: str, own: dict[str, Any]) -> Any:
+        default = own.get(name, _UNKNOWN)
+        if default is not _UNKNOWN and _is_static_default(default):
+            return default
+        return omitted(default)
+
+    def native_defaults(self) -> tuple[tuple[Any, Any] | None, ...]:
+        """For the native engine: what to pass, and the default that this stands for."""
+        known = self.keyword or {}
+        return tuple(
+            [
+                (passed, known.get(name)) if defaulted else None
+                for name, passed, defaulted in zip(
+                    self.spec.names, self.defaults, self.spec.defaulted, strict=True
+                )
+            ]
+        )
+
+    def is_current(self) -> bool:
+        """Whether the defaults are still those of the function."""
+        source = self.source
+        if source is None:
+            return True
+        keyword_only, known = source.__kwdefaults__, self.keyword
+        return source.__defaults__ is self.positional and (
+            keyword_only is known
+            if keyword_only is None or known is None
+            else keyword_only.keys() == known.keys()
+            and all(value is known[name] for name, value in keyword_only.items())
+        )
+
+
+_TEMPLATE = """
+def make({variables}):
+    def {name}({parameters}):
+        __tracebackhide__ = True
+        return ({values})
+    return {name}
+"""
+
+
+@ft.lru_cache(maxsize=4096)
+def _binder_maker(spec: Spec, name: str) -> tuple[Callable[..., Any], str]:
+    taken = set(spec.names) | {name}
+
+    def free(wanted: str) -> str:
+        while wanted in taken:
+            wanted += "_"
+        taken.add(wanted)
+        return wanted
+
+    default_names = []
+    parameters = []
+    kinds = spec.kinds
+    has_star = _VAR_POSITIONAL in kinds
+    for i, (arg, kind, defaulted) in enumerate(
+        zip(spec.names, kinds, spec.defaulted, strict=True)
+    ):
+        text = arg
+        if kind is _VAR_POSITIONAL:
+            text = f"*{arg}"
+        elif kind is _VAR_KEYWORD:
+            text = f"**{arg}"
+        elif kind is _KEYWORD_ONLY and not has_star:
+            parameters.append("*")
+            has_star = True
+        if defaulted:
+            default_names.append(free(f"default_{arg}"))
+            text = f"{text}={default_names[-1]}"
+        parameters.append(text)
+        if kind is _POSITIONAL_ONLY and kinds[i + 1 : i + 2] != (_POSITIONAL_ONLY,):
+            parameters.append("/")
+    source = _TEMPLATE.format(
+        variables=", ".join(default_names),
+        name=name,
+        parameters=", ".join(parameters),
+        values="".join([f"{arg}, " for arg in spec.names]),
+    )
+    namespace: dict[str, Any] = {}
+    # A name below ours, so that JAX leaves these frames out of its tracebacks as well.
+    exec(compile(source, f"{__file__}:binder", "exec"), namespace)
+    return namespace["make"], source
+
+
+def make_binder(binding: Binding, name: str) -> Callable[..., tuple[Any, ...]]:
+    """A function that returns one value per parameter of a binding.
+
+    It has the same parameters, so binding is done by the interpreter as part of an
+    ordinary call, where `inspect.Signature.bind` costs 3 us; and so is the `TypeError`
+    for arguments that the function does not take, which names it `name`.
+
+    **Returns:**
+
+    The function. Its source is on its `__source__`.
+    """
+    if not _can_name_parameter(name):
+        name = "call"  # e.g. `<lambda>`
+    make, source = _binder_maker(binding.spec, name)
+    passed = zip(binding.defaults, binding.spec.defaulted, strict=True)
+    binder = make(*[default for default, defaulted in passed if defaulted])
+    binder.__source__ = source
+    return binder

@@ -1,0 +1,966 @@
+"""A user's function under one set of options, and what has been compiled for it.
+
+A *specialization* is kept for each distinct signature (`_partition.py`): a public
+`jax.jit` of a function of the call's arrays alone, everything else being fixed. A call
+is partitioned, its specialization is looked up and called, and the result is built from
+the arrays that come back and from the *plan* that was made when it was traced.
+
+With the native engine all of that happens in `_native.c`, which asks here for what it
+has not met. Without it, `Function.call` does it.
+"""
+
+import contextlib
+import functools
+import inspect
+import itertools
+import os
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.extend.core.primitives
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+
+from . import _compat, _record
+from ._binding import Spec
+from ._errors import (
+    explain_runtime_error,
+    static_field_with,
+    UnhashableStaticError,
+)
+from ._partition import (
+    ARRAY_TYPES,
+    classify,
+    DYNAMIC,
+    partition,
+    Plan,
+    ResultHandle,
+    same_trail,
+    sort_keys,
+    StaticLeafError,
+    Structure,
+    Walk,
+    walk,
+)
+from ._place import place_of
+from ._static_keys import opaque_key, policy_of, StaticArray
+
+
+_compat.hide_from_tracebacks(__file__)
+
+# Specializations kept for one function; beyond, the oldest quarter is dropped.
+_MAX_SPECIALIZATIONS = 4096
+
+
+class Options(NamedTuple):
+    """What was passed to `filter_jit` beside the function."""
+
+    donate_first: bool = False
+    donate_rest: bool = False
+    filter_warning: bool = False
+    # Sorted `(name, value)` pairs for `jax.jit`.
+    jit_kwargs: tuple[tuple[str, Any], ...] = ()
+    in_shardings: Any = None
+    out_shardings: Any = None
+
+
+# --- which engine --------------------------------------------------------------------
+
+_ENGINES = ("auto", "native", "python")
+
+
+@functools.cache
+def _load_native() -> Any:
+    """The compiled engine. Raises `ImportError` where it cannot be used."""
+    registry = _compat.node_registry()
+    if registry is None:
+        raise ImportError(
+            f"JAX {jax.__version__} does not show which types are registered as nodes"
+        )
+    from . import _native  # pyright: ignore[reportAttributeAccessIssue]
+
+    _native.setup(
+        registry=registry,
+        classify=classify,
+        policy_of=policy_of,
+        opaque_key=opaque_key,
+        sort_keys=sort_keys,
+        call_class=Call,
+        block=block,
+        eager_handle=_EAGER,
+    )
+    jtu.register_pytree_node(
+        _native.Handle, _native.flatten_handle, _native.unflatten_handle
+    )
+    return _native
+
+
+_state: dict[str, Any] = {}
+
+
+def native() -> Any:
+    """The compiled engine, or `None` where the Python engine is in use.
+
+    Decided when the first function is wrapped, so that importing this library costs
+    nothing and cannot fail.
+    """
+    try:
+        return _state["native"]
+    except KeyError:
+        pass
+    wanted = os.environ.get("EQX_FASTJIT_ENGINE", "auto")
+    if wanted not in _ENGINES:
+        raise ValueError(
+            f"EQX_FASTJIT_ENGINE={wanted!r} is not an engine; expected one of "
+            f"{', '.join(map(repr, _ENGINES))}."
+        )
+    chosen = None
+    if wanted != "python":
+        try:
+            chosen = _load_native()
+        except ImportError as e:
+            if wanted == "native":
+                raise RuntimeError(
+                    f"EQX_FASTJIT_ENGINE=native, but the native engine is not "
+                    f"available ({e})."
+                ) from e
+    _prepare()
+    return _state.setdefault("native", chosen)
+
+
+@functools.cache
+def _prepare() -> None:
+    _compat.silence_equinox_callback_log()
+    _compat.on_clear_caches(clear_all)
+    _record.listen(_open_innermost)
+
+
+def engine() -> str:
+    """The engine in use: `"native"` (compiled) or `"python"`."""
+    return "python" if native() is None else "native"
+
+
+# --- calls and specializations -------------------------------------------------------
+
+
+@contextlib.contextmanager
+def quiet_donation() -> Iterator[None]:
+    """Hides JAX's warning of donated buffers that it cannot use."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="Some donated buffers were not usable*"
+        )
+        yield
+
+
+class Call:
+    """A call of a jitted function that a thread is in the middle of."""
+
+    __slots__ = (
+        "eager_result",
+        "function",
+        "quiet",
+        "run",
+        "specialization",
+        "values",
+    )
+
+    def __init__(
+        self, function: "Function", specialization: Any, values: tuple[Any, ...]
+    ):
+        self.function = function
+        self.specialization = specialization
+        # One per parameter.
+        self.values = values
+        # For the record, once something is traced or compiled.
+        self.run: Any = None
+        # Hides warnings while something is lowered.
+        self.quiet: Any = None
+        # Under `jax.disable_jit()`.
+        self.eager_result: Any = None
+
+    def open_run(self) -> None:
+        """Begin a record of this call, if there is none yet."""
+        if self.run is None:
+            function = self.function
+            arguments = functools.partial(function.named, self.values)
+            self.run = _record.begin(function.history, arguments)
+            if function.options.filter_warning:
+                self.quiet = quiet_donation()
+                self.quiet.__enter__()
+
+    def close_run(self) -> None:
+        """End the record, if one was begun."""
+        if self.quiet is not None:
+            self.quiet.__exit__(None, None, None)
+        if self.run is not None:
+            _record.end(self.run)
+
+
+class _Calls(threading.local):
+    """The calls that this thread is in the middle of, the innermost last."""
+
+    def __init__(self) -> None:
+        self.pending: list[Call] = []
+
+
+_calls = _Calls()
+
+
+@contextlib.contextmanager
+def calling(call: Call) -> Iterator[None]:
+    """The context of whatever may trace a specialization for a call."""
+    engine = native()
+    if engine is not None:
+        with engine.Calling(call):
+            yield
+        return
+    _calls.pending.append(call)
+    try:
+        yield
+    finally:
+        _calls.pending.pop()
+
+
+def _call_of(specialization_of: "_Flat") -> Call:
+    """The innermost call of the specialization that JAX traces."""
+    engine = native()
+    if engine is not None:
+        call = engine.find_call(specialization_of)
+    else:
+        calls = reversed(_calls.pending)
+        found = [x for x in calls if x.specialization.flat is specialization_of]
+        call = found[0] if found else None
+    if call is None:
+        raise RuntimeError("a specialization was traced outside of a call")
+    return call
+
+
+def _open_innermost() -> None:
+    """JAX lowers or compiles: begin the record of the call that this is for."""
+    engine = native()
+    if engine is not None:
+        call = engine.innermost_call()
+    else:
+        call = _calls.pending[-1] if _calls.pending else None
+    if call is not None:
+        call.open_run()
+
+
+class _ArrayParameter(inspect.Parameter):
+    """A parameter whose name is the path of an array, for JAX's error messages."""
+
+    def __init__(self, path: str):
+        super().__init__("array", inspect.Parameter.POSITIONAL_ONLY)
+        self._name = path
+
+
+class _Flat:
+    """The function that JAX traces: arrays in, arrays out.
+
+    The rest comes from the call that it is traced for, each time. A specialization is
+    traced anew for other shapes, and the statics of an earlier call may have been
+    changed since, or may only be equal to those of this one.
+
+    An object rather than a function, so that JAX's logs can name the user's function
+    without this holding on to it: `__wrapped__` goes through weak references.
+    """
+
+    def __init__(self, function: "Function", paths: Iterable[str]):
+        self.function = weakref.ref(function)
+        self.traced = False
+        self.__name__ = function.name
+        self.__qualname__ = function.qualname
+        self.__signature__ = inspect.Signature(
+            [_ArrayParameter(path) for path in dict.fromkeys(paths)]
+        )
+
+    @property
+    def __wrapped__(self) -> Any:
+        function = self.function()
+        source = None if function is None else function.source()
+        if source is None:
+            raise AttributeError("__wrapped__")
+        return source
+
+    def __call__(self, *arrays: Any) -> Any:
+        __tracebackhide__ = True
+        # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
+        # inside of JIT from what is outside.
+        __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
+        function = self.function()
+        assert function is not None
+        call = _call_of(self)
+        if _is_jit_disabled():
+            call.eager_result = function.call_without_jit(call.values)
+            return [_EAGER]
+        call.open_run()
+        with _record.tracing(function.history, function.source()):
+            _, structure = partition(call.values)
+            out = function.call_python(*structure.rebuild(arrays))
+        handle, out_arrays, tree = _make_plan(call.specialization, out)
+        self.traced = True
+        if function.options.out_shardings is None:
+            return [*out_arrays, handle]
+        # The user's own structure, for which the shardings are a prefix.
+        return tree, handle
+
+
+def _make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any], Any]:
+    """What a trace hands back to JAX: a handle, and the arrays of the result.
+
+    The arrays also in the tree of the result, with `None` for all else.
+    """
+    leaves, treedef = jtu.tree_flatten(out)
+    are_arrays = [isinstance(x, ARRAY_TYPES) for x in leaves]
+    pairs = list(zip(leaves, are_arrays, strict=True))
+    structure = Structure(treedef, tuple([DYNAMIC if a else x for x, a in pairs]))
+    arrays = [x for x, a in pairs if a]
+    plan = Plan(structure)
+    engine = native()
+    handle: Any
+    if engine is None:
+        handle = ResultHandle()
+    else:
+        handle = engine.Handle()
+        handle.set_plan(plan)
+    specialization.plans[handle] = plan
+    return handle, arrays, jtu.tree_unflatten(treedef, [x if a else None for x, a in pairs])
+
+
+# Stands for an array where one will do.
+_ANY_ARRAY = np.float32(0)
+def split_result(out: Any) -> tuple[list[Any], Any]:
+    """The arrays, and the handle, of what a compiled function returned."""
+    if type(out) is list:
+        return out[:-1], out[-1]
+    tree, handle = out
+    return jtu.tree_leaves(tree), handle
+
+
+# Comes back in place of a result under `jax.disable_jit()`.
+_EAGER = ResultHandle()
+
+
+class Specialization:
+    """What is compiled for one signature of one function, on the Python engine.
+
+    `jitted` takes the arrays of a call, by position.
+    """
+
+    __slots__ = ("flat", "jitted", "plans", "trail", "witnesses")
+
+    def __init__(self, jitted: Any, flat: _Flat):
+        self.jitted = jitted
+        self.flat = flat
+        self.trail: list[Any] = []
+        # By the handle that a trace gave.
+        self.plans: dict[Any, Plan] = {}
+        # Mutable statics that it was traced with, and their number among those of the
+        # call. What was traced may refer to these very objects.
+        self.witnesses: list[tuple[int, Any]] = []
+
+    def add_witnesses(self, found: Walk) -> None:
+        """A call with these statics was traced."""
+        known = {(i, id(x)) for i, x in self.witnesses}
+        for i, (x, _, _) in enumerate(found.mutable):
+            if (i, id(x)) not in known:
+                self.witnesses.append((i, x))
+
+    def is_stale(self, found: Walk) -> bool:
+        """Whether a static that it was traced with has been changed since."""
+        for i, x in self.witnesses:
+            current, start, stop = found.mutable[i]
+            if x is not current and not same_trail(x, self.trail[start:stop]):
+                return True
+        return False
+
+
+class Function:
+    """One user callable under one set of options."""
+
+    def __init__(
+        self,
+        fun: Any,
+        spec: Spec,
+        options: Options,
+        names: tuple[str, str],
+        *,
+        with_fun: bool,
+    ):
+        self.spec = spec
+        self.options = options
+        self.name, self.qualname = names
+        self.with_fun = with_fun
+        # Weak: this lives in a table whose entries die with their function.
+        self.fun = None if with_fun else weakref.ref(fun)
+        self.source = _weak_source(fun)
+        self.history = _record.history(*names, place_of(self.source()))
+        engine = native()
+        # By signature. (The native engine has a table of its own.)
+        self.specializations: dict[tuple[Any, ...], Specialization] = {}
+        self.table = None if engine is None else engine.Table(_MAX_SPECIALIZATIONS)
+        # Signatures less the arrays in static fields, with those arrays.
+        self.static_arrays: dict[Any, list[Any]] = {}
+        _functions.add(self)
+
+    # --- calling ---
+
+    def call_python(self, *values: Any) -> Any:
+        """Call the user's function itself, on one value per parameter."""
+        __tracebackhide__ = True
+        fun, values = self.split(values)
+        args, kwargs = self.spec.to_call(values)
+        return fun(*args, **kwargs)
+
+    def call_without_jit(self, values: tuple[Any, ...]) -> Any:
+        """`jax.disable_jit()`. Containers are copied, as they are otherwise."""
+        __tracebackhide__ = True
+        return self.call_python(*jtu.tree_map(lambda x: x, values))
+
+    def split(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """The user's function, and one value per parameter."""
+        if self.fun is not None:
+            return self.fun(), values
+        i = self.spec.fun_index()
+        return values[i], values[:i] + values[i + 1 :]
+
+    def call(self, values: tuple[Any, ...]) -> Any:
+        """A call, on the Python engine; and what the native one leaves to it."""
+        __tracebackhide__ = True
+        if _is_jit_disabled():
+            return self.call_without_jit(values)
+        found = self.walk(values)
+        specialization = self.find(found, values)
+        call = Call(self, specialization, values)
+        with calling(call):
+            try:
+                out = specialization.jitted(*found.arrays)
+            except BaseException as e:
+                self.failed(call, e)
+                raise
+            if call.run is not None and found.mutable:
+                specialization.add_witnesses(found)
+            self.finished(call, found.arrays)
+        return self.result(specialization, out, found.arrays)
+
+    def walk(self, values: tuple[Any, ...], *, abstract: bool = False) -> Walk:
+        """Partition a call. Raises `UnhashableStaticError` with the leaf's path."""
+        try:
+            return walk(values, abstract=abstract)
+        except StaticLeafError as e:
+            raise self.unhashable(values, e) from None
+
+    def finished(self, call: Call, arrays: Sequence[Any]) -> None:
+        """A call has returned: end its record, if anything was traced or compiled."""
+        run = call.run
+        if run is None:
+            return
+        call.close_run()
+        trace = run[0].trace
+        if trace is not None:
+            for callback in tuple(_record.called):
+                callback(trace, call.specialization.jitted, list(arrays))
+
+    def failed(self, call: Call, error: BaseException) -> None:
+        """A call has raised.
+
+        JAX does not survive an interrupt at any point: every later call may then fail
+        with "RecursionError: Recursively calling", though nothing is recursive. So the
+        next call begins anew. (Other exceptions only if they came out of the trace: one
+        that a compiled program raises is no reason to compile it again.)
+        """
+        call.close_run()
+        interrupted = not isinstance(error, Exception)
+        specialization = call.specialization
+        if (
+            interrupted
+            or isinstance(error, RecursionError)
+            or not specialization.flat.traced
+        ):
+            self.forget(specialization)
+
+    def result(self, specialization: Any, out: Any, arrays: Sequence[Any]) -> Any:
+        """The result of a call, from what the compiled function returned."""
+        out, handle = split_result(out)
+        plan = specialization.plans[handle]
+        if plan.blocks is None:
+            self.decide_blocks(specialization, plan, arrays)
+        if plan.blocks or reads_numpy(arrays):
+            block(out)
+        return plan.build(out)
+
+    def decide_blocks(
+        self, specialization: Any, plan: Plan, arrays: Sequence[Any]
+    ) -> bool:
+        """Whether calls must block: a host callback may raise after the dispatch."""
+        try:
+            traced = specialization.jitted.trace(*arrays)
+        except AttributeError:
+            plan.blocks = True  # `jax.jit` has been replaced: be on the safe side
+        else:
+            plan.blocks = has_host_callbacks(traced)
+        return plan.blocks
+
+    def translate(self, error: BaseException) -> BaseException | None:
+        """A better exception to raise in place of `error`, if there is one."""
+        return explain_runtime_error(error)
+
+    # --- specializations ---
+
+    def specialization_for(self, values: tuple[Any, ...]) -> Any:
+        """That of a call; a `jax.ShapeDtypeStruct` may stand for an array."""
+        found = self.walk(values, abstract=True)
+        if self.table is None:
+            return self.find(found, values)
+        is_struct = [isinstance(x, jax.ShapeDtypeStruct) for x in found.arrays]
+        if any(is_struct):
+            values = jtu.tree_map(
+                lambda x: _ANY_ARRAY if type(x) is jax.ShapeDtypeStruct else x, values
+            )
+        return self.table.get(self, values)
+
+    def find(self, found: Walk, values: tuple[Any, ...]) -> Specialization:
+        """The specialization for a call, made if there is none."""
+        key = tuple(found.trail)
+        specialization = self.specializations.get(key)
+        if specialization is not None and specialization.is_stale(found):
+            self.forget(specialization)
+            specialization = None
+        if specialization is None:
+            self.check_static_arrays(values, key)
+            specialization = self.specialize(values, Specialization)
+            specialization.trail = found.trail
+            # Another thread may have been quicker.
+            specialization = self.specializations.setdefault(key, specialization)
+            if len(self.specializations) > _MAX_SPECIALIZATIONS:
+                self.evict()
+        return specialization
+
+    def miss(self, values: tuple[Any, ...]) -> Any:
+        """A specialization for a call that the native engine has not met."""
+        self.check_static_arrays(values, tuple(self.walk(values).trail))
+        return self.specialize(values, native().Specialization)
+
+    def specialize(self, values: tuple[Any, ...], cls: Callable[..., Any]) -> Any:
+        """A new specialization for a call."""
+        options = self.options
+        kwargs = dict(options.jit_kwargs)
+        if options.donate_first or options.donate_rest:
+            kwargs["donate_argnums"] = self.donated(values)
+        if options.in_shardings is not None:
+            kwargs["in_shardings"] = self.flatten_in_shardings(values)
+        if options.out_shardings is not None:
+            kwargs["out_shardings"] = (options.out_shardings, None)
+        flat = _Flat(self, self.array_paths(values))
+        with warnings.catch_warnings():
+            # `device` and `backend` are deprecated; said once, when wrapping.
+            if "device" in kwargs or "backend" in kwargs:
+                warnings.simplefilter("ignore", DeprecationWarning)
+            jitted = jax.jit(flat, **kwargs)
+        return cls(jitted, flat)
+
+    def evict(self) -> None:
+        """Forget the oldest quarter of the specializations."""
+        n = _MAX_SPECIALIZATIONS // 4 + 1
+        for key in list(itertools.islice(self.specializations, n)):
+            self.specializations.pop(key, None)
+        self.static_arrays.clear()
+
+    def forget(self, specialization: Any) -> None:
+        """Forget one specialization: the next call like it begins anew."""
+        if self.table is not None:
+            self.table.remove(specialization)
+        # Not by its key: comparing keys may run the user's code.
+        for key, other in list(self.specializations.items()):
+            if other is specialization:
+                self.specializations.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget every trace and compiled program."""
+        self.specializations.clear()
+        self.static_arrays.clear()
+        if self.table is not None:
+            self.table.clear()
+
+    def n_specializations(self) -> int:
+        """How many specializations are kept."""
+        n = 0 if self.table is None else len(self.table)
+        return n + len(self.specializations)
+
+    def donated(self, values: tuple[Any, ...]) -> tuple[int, ...]:
+        """The numbers of those arrays that are to be donated."""
+        options = self.options
+        _, structure = partition(values, abstract=True)
+        groups = [(x, options.donate_rest) for x in structure.treedef.children()]
+        if self.spec.first_is_positional():
+            first = groups[0][0]
+            firsts = [(first, options.donate_first)]
+            if self.spec.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
+                firsts = [(x, options.donate_rest) for x in first.children()]
+                firsts[:1] = [(x, options.donate_first) for x, _ in firsts[:1]]
+            groups[:1] = firsts
+        out = []
+        number = 0
+        leaves = iter(structure.leaves)
+        for treedef, donate in groups:
+            for _ in range(treedef.num_leaves):
+                if next(leaves) is DYNAMIC:
+                    if donate:
+                        out.append(number)
+                    number += 1
+        return tuple(out)
+
+    def flatten_in_shardings(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """`in_shardings`, a prefix of the user's arguments, as one per array."""
+        prefix = self.options.in_shardings
+        fun, params = self.split(values)
+        arguments = self.spec.named(params)
+        if isinstance(prefix, list | tuple):
+            with_arrays = [
+                any(isinstance(x, _ARRAYS_OR_STRUCTS) for x in jtu.tree_leaves(value))
+                for _, value in arguments
+            ]
+            if len(prefix) > len(arguments) or any(with_arrays[len(prefix) :]):
+                names = ", ".join(name for name, _ in arguments)
+                raise ValueError(
+                    f"`in_shardings` has {len(prefix)} entries, but {self.name} was "
+                    f"called with {len(arguments)} arguments ({names}). Expected one "
+                    "sharding (or a pytree prefix of them) for each argument, or a "
+                    "single one for all."
+                )
+            prefixes = iter([*prefix, *[None] * (len(arguments) - len(prefix))])
+        else:
+            prefixes = itertools.repeat(prefix)
+        out: list[Any] = []
+        for name, value in self.named(values):
+            # The arrays of the callable itself stay where they are.
+            is_fun = self.with_fun and value is fun
+            out += _broadcast_prefix(None if is_fun else next(prefixes), value, name)
+        return tuple(out)
+
+    def unhashable(self, values: tuple[Any, ...], error: StaticLeafError) -> Exception:
+        """The error for a static leaf without a hash, with the leaf's path."""
+        where = next(path for path, x in self.leaves(values) if x is error.value)
+        return UnhashableStaticError(
+            f"In a call of {self.name}, `{where}` is a "
+            f"{type(error.value).__name__}, which is not an array and so is static, "
+            f"but cannot be hashed ({error}). Static arguments are part of the key "
+            "under which the compiled function is kept. Pass a hashable value (a tuple "
+            "for a list, a frozenset for a set), or an array to have it traced."
+        )
+
+    def check_static_arrays(
+        self, values: tuple[Any, ...], key: tuple[Any, ...]
+    ) -> None:
+        """Refuse a call that differs from another in an array in a static field alone.
+
+        Raises `ValueError` with the field's path.
+        """
+        arrays = [
+            x.value for x in key if type(x) is StaticArray and not x.is_single()
+        ]
+        if not arrays:
+            return
+        reduced = tuple([x.kind if type(x) is StaticArray else x for x in key])
+        known = self.static_arrays.setdefault(reduced, arrays)
+        for array, other in zip(arrays, known, strict=True):
+            if array is not other:
+                where = None
+                for name, value in self.named(values):
+                    where = where or static_field_with(name, value, array)
+                what = "a pytree node's static data"
+                if where is not None:
+                    what = f"the static field `{where}`"
+                raise ValueError(
+                    f"In a call of {self.name}, {what} holds an "
+                    f"array (shape {array.shape}, dtype {array.dtype}), and an earlier "
+                    "call was the same but for another array there. Arrays in "
+                    "`eqx.field(static=True)` are compared by identity alone, so "
+                    "whether the two may share a compiled function cannot be told. "
+                    "Make the field a normal one, to have it traced, or hold a tuple "
+                    "of numbers instead."
+                )
+
+    def leaves(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
+        """Each leaf of a call, with its path as the user would write it."""
+        return [
+            (f"{name}{jtu.keystr(path)}", leaf)
+            for name, value in self.named(values)
+            for path, leaf in jtu.tree_flatten_with_path(value)[0]
+        ]
+
+    def array_paths(self, values: tuple[Any, ...]) -> list[str]:
+        """The path of each array of a call, in JAX's order."""
+        return [x for x, leaf in self.leaves(values) if is_array_or_struct(leaf)]
+
+    def named(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
+        """Each argument, and the callable if it is passed along, with its name."""
+        fun, params = self.split(values)
+        return self.spec.named(params, (self.name, fun) if self.with_fun else None)
+
+    def clear(self) -> None:
+        """Forget every trace and compiled program."""
+        self.specializations.clear()
+        self.static_arrays.clear()
+        if self.table is not None:
+            self.table.clear()
+
+    def n_specializations(self) -> int:
+        """How many specializations are kept."""
+        n = 0 if self.table is None else len(self.table)
+        return n + len(self.specializations)
+
+    def donated(self, values: tuple[Any, ...]) -> tuple[int, ...]:
+        """The numbers of those arrays that are to be donated."""
+        options = self.options
+        _, structure = partition(values, abstract=True)
+        groups = [(x, options.donate_rest) for x in structure.treedef.children()]
+        if self.spec.first_is_positional():
+            first = groups[0][0]
+            firsts = [(first, options.donate_first)]
+            if self.spec.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
+                firsts = [(x, options.donate_rest) for x in first.children()]
+                firsts[:1] = [(x, options.donate_first) for x, _ in firsts[:1]]
+            groups[:1] = firsts
+        out = []
+        number = 0
+        leaves = iter(structure.leaves)
+        for treedef, donate in groups:
+            for _ in range(treedef.num_leaves):
+                if next(leaves) is DYNAMIC:
+                    if donate:
+                        out.append(number)
+                    number += 1
+        return tuple(out)
+
+    def flatten_in_shardings(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """`in_shardings`, a prefix of the user's arguments, as one per array."""
+        prefix = self.options.in_shardings
+        fun, params = self.split(values)
+        arguments = self.spec.named(params)
+        if isinstance(prefix, list | tuple):
+            with_arrays = [
+                any(isinstance(x, _ARRAYS_OR_STRUCTS) for x in jtu.tree_leaves(value))
+                for _, value in arguments
+            ]
+            if len(prefix) > len(arguments) or any(with_arrays[len(prefix) :]):
+                names = ", ".join(name for name, _ in arguments)
+                raise ValueError(
+                    f"`in_shardings` has {len(prefix)} entries, but {self.name} was "
+                    f"called with {len(arguments)} arguments ({names}). Expected one "
+                    "sharding (or a pytree prefix of them) for each argument, or a "
+                    "single one for all."
+                )
+            prefixes = iter([*prefix, *[None] * (len(arguments) - len(prefix))])
+        else:
+            prefixes = itertools.repeat(prefix)
+        out: list[Any] = []
+        for name, value in self.named(values):
+            # The arrays of the callable itself stay where they are.
+            is_fun = self.with_fun and value is fun
+            out += _broadcast_prefix(None if is_fun else next(prefixes), value, name)
+        return tuple(out)
+
+    def unhashable(self, values: tuple[Any, ...], error: StaticLeafError) -> Exception:
+        """The error for a static leaf without a hash, with the leaf's path."""
+        where = next(path for path, x in self.leaves(values) if x is error.value)
+        return UnhashableStaticError(
+            f"In a call of {self.name}, `{where}` is a "
+            f"{type(error.value).__name__}, which is not an array and so is static, "
+            f"but cannot be hashed ({error}). Static arguments are part of the key "
+            "under which the compiled function is kept. Pass a hashable value (a tuple "
+            "for a list, a frozenset for a set), or an array to have it traced."
+        )
+
+    def check_static_arrays(
+        self, values: tuple[Any, ...], key: tuple[Any, ...]
+    ) -> None:
+        """Refuse a call that differs from another in an array in a static field alone.
+
+        Raises `ValueError` with the field's path.
+        """
+        arrays = [
+            x.value for x in key if type(x) is StaticArray and not x.is_single()
+        ]
+        if not arrays:
+            return
+        reduced = tuple([x.kind if type(x) is StaticArray else x for x in key])
+        known = self.static_arrays.setdefault(reduced, arrays)
+        for array, other in zip(arrays, known, strict=True):
+            if array is not other:
+                where = None
+                for name, value in self.named(values):
+                    where = where or static_field_with(name, value, array)
+                what = "a pytree node's static data"
+                if where is not None:
+                    what = f"the static field `{where}`"
+                raise ValueError(
+                    f"In a call of {self.name}, {what} holds an "
+                    f"array (shape {array.shape}, dtype {array.dtype}), and an earlier "
+                    "call was the same but for another array there. Arrays in "
+                    "`eqx.field(static=True)` are compared by identity alone, so "
+                    "whether the two may share a compiled function cannot be told. "
+                    "Make the field a normal one, to have it traced, or hold a tuple "
+                    "of numbers instead."
+                )
+
+    def leaves(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
+        """Each leaf of a call, with its path as the user would write it."""
+        return [
+            (f"{name}{jtu.keystr(path)}", leaf)
+            for name, value in self.named(values)
+            for path, leaf in jtu.tree_flatten_with_path(value)[0]
+        ]
+
+    def array_paths(self, values: tuple[Any, ...]) -> list[str]:
+        """The path of each array of a call, in JAX's order."""
+        return [x for x, leaf in self.leaves(values) if is_array_or_struct(leaf)]
+
+    def named(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
+        """Each argument, and the callable if it is passed along, with its name."""
+        fun, params = self.split(values)
+        return self.spec.named(params, (self.name, fun) if self.with_fun else None)
+
+    @contextlib.contextmanager
+    def quiet_donation(self) -> Iterator[None]:
+        """Hides JAX's warning of donated buffers that it cannot use, if asked to."""
+        if not self.options.filter_warning:
+            yield
+            return
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message="Some donated buffers were not usable*"
+            )
+            yield
+
+
+_ARRAYS_OR_STRUCTS = (*ARRAY_TYPES, jax.ShapeDtypeStruct)
+_functions: weakref.WeakSet[Function] = weakref.WeakSet()
+
+
+def is_array_or_struct(x: Any) -> bool:
+    """Whether `x` is an array, or says what one would be like."""
+    return isinstance(x, _ARRAYS_OR_STRUCTS)
+
+
+def clear_all() -> None:
+    """Forget everything that was traced (`eqx.clear_caches()`)."""
+    for function in list(_functions):
+        function.clear()
+
+
+def _broadcast_prefix(prefix: Any, value: Any, name: str) -> list[Any]:
+    """One sharding per array of `value`."""
+
+    def is_leaf(x: Any) -> bool:
+        return x is None or isinstance(x, jax.sharding.Sharding)
+
+    out: list[Any] = []
+
+    def spread(sharding: Any, subtree: Any) -> None:
+        out.extend(
+            sharding
+            for x in jtu.tree_leaves(subtree)
+            if isinstance(x, _ARRAYS_OR_STRUCTS)
+        )
+
+    try:
+        jtu.tree_map(spread, prefix, value, is_leaf=is_leaf)
+    except ValueError as e:
+        raise ValueError(
+            f"`in_shardings` for argument `{name}` is not a pytree prefix of it: {e}"
+        ) from e
+    return out
+
+
+def _is_jit_disabled() -> bool:
+    return jax.config.jax_disable_jit  # pyright: ignore
+
+
+def reads_numpy(arrays: Sequence[Any]) -> bool:
+    """Whether a computation may read memory that NumPy can write to.
+
+    JAX does not always copy such an argument, so the caller must not get a chance to
+    reuse the buffer before the device is done.
+    """
+    return any([isinstance(x, np.ndarray | np.generic) for x in arrays])
+
+
+def block(arrays: Sequence[Any]) -> None:
+    """Wait for a computation: the results of one are ready together.
+
+    Also under an eager transformation, whose tracers hold results; not as a part of a
+    trace.
+    """
+    staged = False
+    for array in arrays:
+        concrete = _compat.concrete(array)
+        if isinstance(concrete, Tracer):
+            staged = True
+        elif isinstance(concrete, jax.Array):  # and not `float0`, which is NumPy's
+            concrete.block_until_ready()
+            return
+    if not staged:
+        jax.effects_barrier()
+
+
+# Primitives whose lowering is JAX's own, and calls nothing but what its jaxprs say.
+_JAX_PRIMITIVES = frozenset(
+    {
+        id(x)
+        for x in vars(jax.extend.core.primitives).values()
+        if isinstance(x, jax.extend.core.Primitive)
+    }
+)
+
+
+def has_host_callbacks(traced: jax.stages.Traced) -> bool:
+    """Whether running what was traced calls back into Python, which may raise.
+
+    The lowering of a primitive that is not JAX's (`lineax.linear_solve`,
+    `equinox.internal.noinline`) may have callbacks of which the jaxpr shows nothing, so
+    there the text of the program is searched.
+    """
+    seen: set[int] = set()
+    pending: list[Any] = [traced.jaxpr]
+    foreign = False
+    while pending:
+        value = pending.pop()
+        if isinstance(value, tuple | list):
+            pending.extend(value)
+            continue
+        value = getattr(value, "jaxpr", value)  # closed or open
+        if not hasattr(value, "eqns") or id(value) in seen:
+            continue
+        seen.add(id(value))  # alive, as `traced` is
+        for equation in value.eqns:
+            name = equation.primitive.name
+            if name.endswith("callback") or name == "debug_print":
+                return True
+            foreign = foreign or id(equation.primitive) not in _JAX_PRIMITIVES
+            pending.extend(equation.params.values())
+    return foreign and "callback" in traced.lower().as_text()
+
+
+def _weak_source(fun: Any) -> Callable[[], Any]:
+    """A weak reference to the Python function behind a callable, for JAX's logs."""
+    for _ in range(20):
+        if isinstance(fun, types.FunctionType):
+            return weakref.ref(fun)
+        if isinstance(fun, functools.partial | eqx.Partial):
+            fun = fun.func
+        elif isinstance(fun, types.MethodType):
+            fun = fun.__func__
+        elif hasattr(fun, "__wrapped__"):
+            fun = fun.__wrapped__
+        else:
+            fun = vars(type(fun)).get("__call__")
+    return lambda: None

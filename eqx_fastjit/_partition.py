@@ -1,0 +1,525 @@
+"""Partition and combine: what a call *is*, and how a result is made. The reference.
+
+A call is its arrays, in JAX's order, and a *signature* of everything else: the types,
+arities, keys and statics met on the way, written on a trail. `_native.c` does the same
+without Python, and must agree with this file; where it cannot be had, this is used.
+"""
+
+import collections
+import dataclasses
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+
+from . import _compat
+from ._compat import hide_from_tracebacks, instance_dict
+from ._static_keys import append_static, policy_of, UnhashableStatic
+
+
+hide_from_tracebacks(__file__)
+
+ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
+
+
+class _Dynamic:
+    """Stands on a trail, and among the leaves of a `Structure`, for an array."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<array>"
+
+
+DYNAMIC = _Dynamic()
+
+
+class Omitted:
+    """Stands for a parameter that was not passed and whose default stays unseen.
+
+    Compares by identity: there is one for each default (`omitted`), so a function that
+    is given another default has another one.
+    """
+
+    __slots__ = ("__weakref__", "default")
+
+    def __init__(self, default: Any):
+        self.default = default
+
+    def __repr__(self) -> str:
+        return "<omitted>"
+
+
+# By the id of the default, which the value keeps alive.
+_omitted: weakref.WeakValueDictionary[int, Omitted] = weakref.WeakValueDictionary()
+
+
+def omitted(default: Any) -> Omitted:
+    """What stands for a default that was not passed."""
+    return _omitted.setdefault(id(default), Omitted(default))
+
+
+class Structure(NamedTuple):
+    """A pytree less its arrays."""
+
+    treedef: Any
+    # One per leaf: the static value, or `DYNAMIC`.
+    leaves: tuple[Any, ...]
+
+    def rebuild(self, arrays: Sequence[Any]) -> Any:
+        """The pytree again, with these arrays in it."""
+        it = iter(arrays)
+        return jtu.tree_unflatten(
+            self.treedef, [next(it) if x is DYNAMIC else x for x in self.leaves]
+        )
+
+
+def partition(
+    tree: Any, *, abstract: bool = False
+) -> tuple[list[Any], Structure]:
+    """Split a pytree into its arrays and the rest, by JAX's own means.
+
+    **Arguments:**
+
+    - `tree`: any pytree.
+    - `abstract`: whether a `jax.ShapeDtypeStruct` counts as an array.
+
+    **Returns:**
+
+    The arrays in JAX's order, and the `Structure` that puts them together again.
+    """
+    dynamic_types = ARRAY_TYPES + ((jax.ShapeDtypeStruct,) if abstract else ())
+    leaves, treedef = jtu.tree_flatten(tree)
+    arrays = [x for x in leaves if isinstance(x, dynamic_types)]
+    kept = [DYNAMIC if isinstance(x, dynamic_types) else x for x in leaves]
+    return arrays, Structure(treedef, tuple(kept))
+
+
+# --- the walk ------------------------------------------------------------------------
+
+
+class NodeKind:
+    """What a type is to a pytree. `_native.c` has the same numbers."""
+
+    STATIC = 0
+    ARRAY = 1
+    # An array that the user can write to, or a scalar of NumPy.
+    NUMPY = 2
+    NONE = 3
+    TUPLE = 4
+    LIST = 5
+    DICT = 6
+    NAMEDTUPLE = 7
+    MODULE = 8
+    CUSTOM = 9
+    # An array if the call is abstract, else a static.
+    STRUCT = 10
+    TRACER = 11
+
+
+class Node(NamedTuple):
+    """What is known of a type."""
+
+    kind: int
+    # Of a Module: the names of its dynamic and of its static fields.
+    dynamic: tuple[str, ...] = ()
+    static: tuple[str, ...] = ()
+    # Of a node: gives its children and its static data.
+    flatten: Callable[[Any], tuple[Any, Any]] | None = None
+
+
+_BUILTIN_NODES = {
+    type(None): Node(NodeKind.NONE),
+    tuple: Node(NodeKind.TUPLE),
+    list: Node(NodeKind.LIST),
+    dict: Node(NodeKind.DICT),
+}
+# Types that no program registers as nodes: JAX itself would not survive it.
+_NEVER_NODES = frozenset({int, bool, float, complex, str, bytes, type(lambda: None)})
+
+
+def is_module_class(cls: type) -> bool:
+    """Whether a class is a subclass of `equinox.Module`."""
+    return eqx.Module in cls.__mro__
+
+
+def is_node(x: Any) -> bool:
+    """Whether JAX looks into a value; asked of JAX itself."""
+    treedef = jtu.tree_structure(x, is_leaf=lambda y: y is not x)
+    # (`treedef_is_leaf` takes a node without children for a leaf.)
+    return treedef.node_data() is not None
+
+
+def classify(x: Any) -> Node:
+    """What the type of a value is to a pytree."""
+    cls = type(x)
+    if (known := _BUILTIN_NODES.get(cls)) is not None:
+        return known
+    if cls not in _NEVER_NODES and is_node(x):
+        registry = _compat.node_registry()
+        entry = None if registry is None else registry.get(cls)
+        flatten = one_level if entry is None else entry.to_iter
+        if is_module_class(cls):
+            dynamic, static = [], []
+            for field in dataclasses.fields(cls):
+                is_static = field.metadata.get("static", False)
+                (static if is_static else dynamic).append(field.name)
+            return Node(NodeKind.MODULE, tuple(dynamic), tuple(static), flatten)
+        if registry is not None and entry is None and isinstance(x, tuple):
+            return Node(NodeKind.NAMEDTUPLE)
+        return Node(NodeKind.CUSTOM, flatten=flatten)
+    if isinstance(x, Tracer):
+        return Node(NodeKind.TRACER)
+    if isinstance(x, np.ndarray | np.generic):
+        return Node(NodeKind.NUMPY)
+    if isinstance(x, jax.Array):
+        return Node(NodeKind.ARRAY)
+    if cls is jax.ShapeDtypeStruct:
+        return Node(NodeKind.STRUCT)
+    return Node(NodeKind.STATIC)
+
+
+# What is known of types, which it does not keep alive; dropped when JAX's registry has
+# grown, since a type may be registered as a node after it was met as a static.
+_nodes: dict[weakref.ref[type], Node] = {}
+_registered = 0
+
+
+def _node_of(x: Any) -> Node:
+    cls = type(x)
+    node = _nodes.get(weakref.ref(cls))
+    if node is None:
+        node = classify(x)
+        _nodes[weakref.ref(cls, _forget)] = node
+    elif node.kind == NodeKind.STATIC and not _compat.node_registry():
+        if cls not in _NEVER_NODES and is_node(x):
+            node = _nodes[weakref.ref(cls, _forget)] = classify(x)
+    return node
+
+
+_forget = functools.partial(lambda nodes, ref: nodes.pop(ref, None), _nodes)
+
+
+def _drop_nodes_if_grown() -> None:
+    global _registered
+    registry = _compat.node_registry()
+    if registry is not None and len(registry) != _registered:
+        _nodes.clear()
+        _registered = len(registry)
+
+
+def one_level(x: Any) -> tuple[list[Any], Any]:
+    """The children and the static data of a registered node, by JAX's own means."""
+    children, treedef = jtu.tree_flatten(x, is_leaf=lambda y: y is not x)
+    data = treedef.node_data()
+    return children, None if data is None else data[1]
+
+
+class Walk(NamedTuple):
+    """What a walk over a call has found."""
+
+    arrays: list[Any]
+    # Hashable, and equal for calls that share their traces.
+    trail: list[Any]
+    # Static values that can be changed in place: where they begin and end on the trail.
+    mutable: list[tuple[Any, int, int]]
+
+
+_ARRAY_KINDS = (NodeKind.ARRAY, NodeKind.NUMPY, NodeKind.TRACER)
+
+
+class StaticLeafError(TypeError):
+    """A static leaf cannot be hashed."""
+
+    def __init__(self, value: Any, reason: str):
+        super().__init__(reason)
+        self.value = value
+
+
+def walk(tree: Any, *, abstract: bool = False) -> Walk:
+    """Go over a pytree in JAX's order.
+
+    **Arguments:**
+
+    - `tree`: any pytree.
+    - `abstract`: whether a `jax.ShapeDtypeStruct` counts as an array.
+
+    **Returns:**
+
+    A `Walk`. Raises `StaticLeafError` for a static leaf without a hash, and whatever
+    the flatten functions of the user's classes raise.
+    """
+    _drop_nodes_if_grown()
+    found = Walk([], [], [])
+    arrays, trail, _ = found
+    pending = [tree]  # an explicit stack: trees may be deeper than Python's limit
+    while pending:
+        x = pending.pop()
+        node = _node_of(x)
+        kind = node.kind
+        if kind in _ARRAY_KINDS:
+            arrays.append(x)
+            trail.append(DYNAMIC)
+        elif kind == NodeKind.STRUCT and abstract:
+            arrays.append(x)
+            trail.append(DYNAMIC)
+        elif kind == NodeKind.STATIC or kind == NodeKind.STRUCT:
+            _static(found, x, leaf=True)
+        else:
+            trail.append(type(x))
+            children = _children(found, x, node)
+            trail.append(len(children))
+            pending.extend(reversed(children))
+    return found
+
+
+def _static(found: Walk, x: Any, *, leaf: bool) -> None:
+    start = len(found.trail)
+    try:
+        mutable = append_static(found.trail, x, leaf=leaf)
+    except UnhashableStatic as e:
+        raise StaticLeafError(x, str(e)) from e
+    if mutable:
+        found.mutable.append((x, start, len(found.trail)))
+
+
+def _children(found: Walk, x: Any, node: Node) -> Sequence[Any]:
+    """What is below a node; its static data goes on the trail."""
+    kind = node.kind
+    if kind == NodeKind.LIST or kind == NodeKind.TUPLE:
+        return x
+    if kind == NodeKind.DICT:
+        keys = sort_keys(x)
+        for key in keys:
+            _static(found, key, leaf=False)
+        return [x[key] for key in keys]
+    if kind == NodeKind.MODULE:
+        values = instance_dict(x)
+        if len(values) == len(node.dynamic) + len(node.static):
+            try:
+                static = [values[name] for name in node.static]
+                children = [values[name] for name in node.dynamic]
+            except KeyError:
+                pass  # a field is missing and something else is there: as below
+            else:
+                for value in static:
+                    _static(found, value, leaf=False)
+                return children
+    elif kind == NodeKind.NAMEDTUPLE:
+        return tuple.__getitem__(x, slice(None))
+    elif kind == NodeKind.NONE:
+        return ()
+    assert node.flatten is not None
+    children, aux = node.flatten(x)
+    _static(found, aux, leaf=False)
+    return list(children)
+
+
+def sort_keys(x: dict[Any, Any]) -> list[Any]:
+    """The keys of a dictionary, in JAX's order."""
+    try:
+        return sorted(x)
+    except TypeError:
+        # JAX says what is wrong with them.
+        jtu.tree_structure(x, is_leaf=lambda y: y is not x)
+        raise
+
+
+def same_trail(static: Any, trail: Sequence[Any], *, leaf: bool = False) -> bool:
+    """Whether a static value still has the trail that it had."""
+    now: list[Any] = []
+    try:
+        append_static(now, static, leaf=leaf)
+    except Exception:
+        return False
+    return now == list(trail)
+
+
+# --- results -------------------------------------------------------------------------
+
+
+class ResultHandle:
+    """Carries out of a trace, as a pytree without leaves, which result it gave.
+
+    JAX keeps it in caches of its own, so it holds nothing of the user's. It is its own
+    static data, and unflattening gives it back: of another object JAX would not repeat
+    the call by itself, which costs 0.1 ms a call.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<result>"  # without an address: it may be in the text of a program
+
+
+jtu.register_pytree_node(ResultHandle, lambda x: ((), x), lambda x, _: x)
+
+
+class Op:
+    """Steps that build a result on a stack. `_native.c` has the same numbers."""
+
+    ARRAY = 0  # push the next array
+    CONSTANT = 1  # push `data`
+    TUPLE = 2  # of the topmost `n`
+    LIST = 3
+    DICT = 4  # `data`: the keys
+    MODULE = 5  # `data`: the class, a dictionary to copy, the names of the topmost `n`
+    CALL = 6  # `data`: called with a tuple of the topmost `n`
+    NAMEDTUPLE = 7  # `data`: the class, called with the topmost `n`
+
+
+class Plan:
+    """How to build the result of one trace."""
+
+    def __init__(self, structure: Structure):
+        self.structure = structure
+        # What the native engine has made of it.
+        self.native: Any = None
+        # Whether a host callback may raise after the call was dispatched; not known
+        # until the trace is complete.
+        self.blocks: bool | None = None
+        self.template = _template(structure)
+        self.steps: tuple[tuple[int, int, Any], ...] | None = None
+        if self.template is None:
+            self.steps = _steps(structure)
+
+    def build(self, arrays: Sequence[Any]) -> Any:
+        """The result again, with these arrays in it."""
+        structure = self.structure
+        if self.template is not None:
+            treedef = jtu.tree_structure(self.template)
+            structure = Structure(treedef, structure.leaves)
+        return structure.rebuild(arrays)
+
+
+def _template(structure: Structure) -> Any:
+    """A result to flatten anew for each that is made like it; `None` if needless.
+
+    A class may give a node static data that can be written to, copied from an instance.
+    Each result then must have a copy of its own, or what the user does to one result
+    would show in all.
+    """
+    if not any(
+        data is not None
+        and data[0] not in _KEYED
+        and not issubclass(data[0], eqx.Module)  # the very objects in its fields
+        and is_mutable(data[1])
+        for data, _ in nodes(structure.treedef)
+    ):
+        return None
+    try:
+        template = jtu.tree_unflatten(structure.treedef, structure.leaves)
+        same = len(jtu.tree_leaves(template)) == len(structure.leaves)
+    except Exception:
+        return None  # a class that takes nothing but arrays
+    return template if same else None
+
+
+# Their static data are keys.
+_KEYED = (dict, collections.OrderedDict, collections.defaultdict)
+
+
+def is_mutable(x: Any) -> bool:
+    """Whether a static value, or a part of it, can be changed in place."""
+    return append_static([], x, leaf=False)
+
+
+def nodes(treedef: Any) -> Iterator[tuple[tuple[type, Any] | None, Any]]:
+    """Each node of a tree: its type and static data (`None` for a leaf), its treedef."""
+    pending = [treedef]
+    while pending:
+        node = pending.pop()
+        yield node.node_data(), node
+        pending.extend(node.children())
+
+
+def _steps(structure: Structure) -> tuple[tuple[int, int, Any], ...]:
+    """The steps that build a result; each node comes after what is below it."""
+    leaves = iter(structure.leaves)
+    steps: list[tuple[int, int, Any]] = []
+    # Where the steps begin that make each of the values on the stack.
+    begins: list[int] = []
+    # A node, and whether what is below it is done.
+    pending = [(structure.treedef, False)]
+    while pending:
+        treedef, done = pending.pop()
+        data = treedef.node_data()
+        if done:
+            n = len(treedef.children())
+            base = len(begins) - n
+            first = begins[base] if n else len(steps)
+            _node_steps(steps, begins, treedef, n)
+            begins[base:] = [first]
+        elif data is not None and data[0] is not type(None):
+            pending.append((treedef, True))
+            pending.extend((child, False) for child in reversed(treedef.children()))
+        else:
+            begins.append(len(steps))
+            leaf = None if treedef.num_leaves == 0 else next(leaves)
+            is_array = leaf is DYNAMIC
+            steps.append((Op.ARRAY, 0, None) if is_array else (Op.CONSTANT, 0, leaf))
+    return tuple(steps)
+
+
+_CONTAINERS = {tuple: Op.TUPLE, list: Op.LIST}
+
+
+def _node_steps(
+    steps: list[tuple[int, int, Any]], begins: list[int], treedef: Any, n: int
+) -> None:
+    """Add the step that makes a node of its `n` children."""
+    cls, aux = treedef.node_data()
+    registry = _compat.node_registry()
+    entry = None if registry is None else registry.get(cls)
+    if cls in _CONTAINERS:
+        steps.append((_CONTAINERS[cls], n, None))
+    elif cls is dict:
+        steps.append((Op.DICT, n, tuple(aux)))
+    elif is_module_class(cls):
+        _module_steps(steps, begins, treedef, n)
+    elif entry is not None:
+        steps.append((Op.CALL, n, functools.partial(entry.from_iter, aux)))
+    elif registry is not None and issubclass(cls, tuple):
+        steps.append((Op.NAMEDTUPLE, n, cls))
+    else:
+        steps.append((Op.CALL, n, _one_level_treedef(treedef).unflatten))
+
+
+def _one_level_treedef(treedef: Any) -> Any:
+    """The same node, over leaves."""
+    sample = jtu.tree_unflatten(treedef, [object()] * treedef.num_leaves)
+    return jtu.tree_structure(sample, is_leaf=lambda x: x is not sample)
+
+
+def _module_steps(
+    steps: list[tuple[int, int, Any]], begins: list[int], treedef: Any, n: int
+) -> None:
+    """Make a Module by copying a dictionary of its fields, if it has just those."""
+    one_level = _one_level_treedef(treedef)
+    placeholders = [object() for _ in range(n)]
+    sample = one_level.unflatten(placeholders)
+    cls = type(sample)
+    values = dict(instance_dict(sample))
+    where = {id(x): name for name, x in values.items()}
+    regular = values.keys() == {f.name for f in dataclasses.fields(cls)}
+    if not regular or not all(id(x) in where for x in placeholders):
+        steps.append((Op.CALL, n, one_level.unflatten))
+        return
+    names = [where[id(x)] for x in placeholders]
+    # Children that are constants (an activation function, `None`) go into the
+    # dictionary, the last first: each is a single step, which is then left out.
+    ends = [*begins[len(begins) - n + 1 :], len(steps)] if n else []
+    for i in reversed(range(n)):
+        begin, end = begins[len(begins) - n + i], ends[i]
+        values[names[i]] = None
+        if end - begin == 1 and steps[begin][0] == Op.CONSTANT:
+            values[names[i]] = steps.pop(begin)[2]
+            del names[i]
+    steps.append((Op.MODULE, len(names), (cls, values, tuple(names))))

@@ -1,0 +1,660 @@
+"""When are two static values the same?
+
+`equinox.filter_jit` asks `==` alone, so `1`, `1.0` and `True` share a trace, as do
+`0.0` and `-0.0`, a NaN never equals itself, and an array gives an array. Here types,
+bits and identity decide. `==` is asked only of values whose class defines it, and only
+between values of one type with one hash.
+
+Each type has one *policy*, chosen when it is first seen. The walk over a call
+(`_partition.py`, and `_native.c` in the same way) applies it and writes what it finds
+on a *trail*: two values are the same exactly if their trails are equal. A trail is a
+snapshot, so a value that is changed in place has another trail at the next call.
+"""
+
+import collections
+import copy
+import dataclasses
+import enum
+import functools
+import struct
+import types
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from ._compat import instance_dict
+
+
+class Kind(enum.IntEnum):
+    """How values of a type are compared. `_native.c` has the same numbers."""
+
+    # By identity alone.
+    IDENTITY = 0
+    # Exactly these types, by value; floats by their bits.
+    INT = 1
+    FLOAT = 2
+    COMPLEX = 3
+    STR = 4
+    BYTES = 5
+    # By `hash` and `==`, which run no code of the user's.
+    PURE = 6
+    # By `hash` and `==` of the user's. Changes that leave the hash alone are not seen.
+    OPAQUE = 7
+    # Part by part: tuples and their subclasses, lists, dicts (in order).
+    TUPLE = 8
+    LIST = 9
+    DICT = 10
+    # Part by part: attributes in the instance's `__dict__`, by name.
+    FIELDS = 11
+    # Part by part: those that a function gives.
+    PARTS = 12
+    # By a hashable key that a function makes.
+    KEY = 13
+
+
+class Hashable(enum.IntEnum):
+    """Whether a value has a hash, which a static *leaf* must have, as in Equinox."""
+
+    YES = 0
+    NO = 1
+    # If all its parts do.
+    AS_PARTS = 2
+    # To be asked.
+    ASK = 3
+
+
+class Policy(NamedTuple):
+    """How the values of one type are compared."""
+
+    kind: Kind
+    # For `FIELDS` the names, for `PARTS` and `KEY` a function of the value.
+    data: Any = None
+    hashable: Hashable = Hashable.YES
+    # Whether a value can be changed without that its hash changes.
+    mutable: bool = False
+
+
+class Identity:
+    """A key that is equal for one and the same object."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __hash__(self) -> int:
+        # The value is alive for as long as this is: its id is not reused.
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Identity and self.value is other.value
+
+
+class Opaque:
+    """A key for a value whose class defines `__eq__` and `__hash__`.
+
+    Keeps the hash that the value had: a value changed in place differs from what it
+    was, if its hash does.
+    """
+
+    __slots__ = ("hash", "value")
+
+    def __init__(self, value: Any):
+        self.value = value
+        self.hash = hash(value)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is Opaque
+            and type(self.value) is type(other.value)
+            and self.hash == other.hash
+            and (self.value is other.value or bool(self.value == other.value))
+        )
+
+
+class Snapshot:
+    """A key for a value with `__eq__` and without a hash: a copy to compare with."""
+
+    __slots__ = ("snapshot", "type")
+
+    def __init__(self, value: Any):
+        self.type = type(value)
+        self.snapshot = value
+        try:
+            # Not as a part of the program that is being traced, if there is one.
+            with jax.ensure_compile_time_eval():
+                snapshot = copy.deepcopy(value)
+                if snapshot == value:
+                    self.snapshot = snapshot
+        except Exception:
+            # No use as a snapshot: compare the value itself, as Equinox does.
+            pass
+
+    def __hash__(self) -> int:
+        return hash(self.type)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is Snapshot
+            and self.type is other.type
+            and (
+                self.snapshot is other.snapshot or bool(self.snapshot == other.snapshot)
+            )
+        )
+
+
+class StaticArray:
+    """A key for an array in a static field.
+
+    A single element is compared by its bits. Larger arrays compare by identity, and
+    those of NumPy, which can be written to, by their contents as well. Equinox compares
+    them with `==`, which is an error for two of them; so it is with us
+    (`Function.check_static_arrays`).
+    """
+
+    __slots__ = ("contents", "kind", "value")
+
+    def __init__(self, value: Any):
+        self.kind = (
+            type(value),
+            tuple(value.shape),
+            str(value.dtype),
+            bool(getattr(value, "weak_type", False)),
+        )
+        self.value = value
+        self.contents: Any = None
+        if isinstance(value, np.ndarray) or value.size == 1:
+            self.contents = contents(value)
+
+    def is_single(self) -> bool:
+        return self.value.size == 1
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is StaticArray
+            and self.kind == other.kind
+            and (self.value is other.value or self.is_single())
+            and self.contents == other.contents
+        )
+
+
+def contents(array: Any) -> Any:
+    """What is in an array, to compare with. Not a part of a trace, if there is one."""
+    if isinstance(array, jax.Array) and jax.dtypes.issubdtype(
+        array.dtype, jax.dtypes.prng_key
+    ):
+        with jax.ensure_compile_time_eval():
+            array = jax.random.key_data(array)
+    host = np.asarray(array)
+    if host.dtype == object:
+        return tuple([static_key(x) for x in host.flat])
+    return host.tobytes()
+
+
+# --- containers, read by the base type's own means ------------------------------------
+
+# A subclass may override `__iter__`, `items` or `__getattr__`; what it then shows need
+# not be what it holds, and looking may change it.
+
+
+def _vars(x: Any) -> tuple[Any, ...]:
+    """The attributes that an instance of a subclass has beside its contents."""
+    try:
+        found = object.__getattribute__(x, "__dict__")
+    except AttributeError:
+        return ()
+    return (found,) if found else ()
+
+
+def _items(base: type, x: Any) -> list[Any]:
+    out: list[Any] = []
+    for pair in base.items(x):  # pyright: ignore[reportAttributeAccessIssue]
+        out += pair
+    return out
+
+
+def _dict_parts(x: Any) -> list[Any]:
+    base = (
+        collections.OrderedDict if isinstance(x, collections.OrderedDict) else dict
+    )
+    out = _items(base, x)
+    if isinstance(x, collections.defaultdict):
+        # Which `==` does not look at.
+        out.append(vars(collections.defaultdict)["default_factory"].__get__(x))
+    return [*out, *_vars(x)]
+
+
+def _deque_parts(x: Any) -> list[Any]:
+    maxlen = vars(collections.deque)["maxlen"].__get__(x)
+    return [maxlen, *collections.deque.__iter__(x), *_vars(x)]
+
+
+def _set_key(base: type) -> Callable[[Any], Any]:
+    def key(x: Any) -> Any:
+        parts = base.__iter__(x)  # pyright: ignore[reportAttributeAccessIssue]
+        return frozenset([static_key(v) for v in parts]), _vars_key(x)
+
+    return key
+
+
+def _vars_key(x: Any) -> Any:
+    return tuple([static_key(v) for v in _vars(x)])
+
+
+def _scalar_parts(base: type, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: [convert(x), *_vars(x)]
+
+
+# Subclasses that compare as the base class does are read as the base class.
+_SUBCLASS_PARTS: dict[type, tuple[Callable[[Any], Iterable[Any]], Hashable]] = {
+    tuple: (lambda x: [*tuple.__iter__(x), *_vars(x)], Hashable.AS_PARTS),
+    list: (lambda x: [*list.__iter__(x), *_vars(x)], Hashable.NO),
+    dict: (_dict_parts, Hashable.NO),
+    collections.deque: (_deque_parts, Hashable.NO),
+    int: (_scalar_parts(int, int.__int__), Hashable.ASK),
+    float: (_scalar_parts(float, float.__float__), Hashable.ASK),
+    complex: (
+        _scalar_parts(
+            complex,
+            lambda x: complex(
+                vars(complex)["real"].__get__(x), vars(complex)["imag"].__get__(x)
+            ),
+        ),
+        Hashable.ASK,
+    ),
+    str: (_scalar_parts(str, lambda x: str.__str__(x)), Hashable.ASK),
+    bytes: (_scalar_parts(bytes, lambda x: bytes(memoryview(x))), Hashable.ASK),
+}
+_COMPARE_AS_DICTS = (collections.OrderedDict, collections.Counter)
+
+
+def _method_key(x: Any) -> Any:
+    # As `==` of two methods: the very same object, and the same function.
+    return Identity(x.__self__), static_key(x.__func__)
+
+
+def _builtin_key(x: Any) -> Any:
+    return Identity(x.__self__), x.__qualname__, x.__module__
+
+
+def _module_key(x: Any) -> Any:
+    """A Module in a static field: `eqx.tree_equal`, with types and bits compared."""
+    from ._partition import walk  # which needs the policies in turn
+
+    found = walk((x,))
+    arrays = tuple([_array_key(a) for a in found.arrays])
+    return tuple(found.trail), arrays
+
+
+# From the id of a living array of JAX, which cannot be written to, to its key. (The
+# reference tells whether the id is still that of the same array.)
+_array_keys: dict[int, tuple[weakref.ref[Any], Any]] = {}
+
+
+def _array_key(array: Any) -> Any:
+    if isinstance(array, Tracer):
+        return Identity(array)
+    known = _array_keys.get(id(array))
+    if known is not None and known[0]() is array:
+        return known[1]
+    key = (*StaticArray(array).kind, contents(array))
+    if isinstance(array, jax.Array):
+        number = id(array)
+        forget = functools.partial(_array_keys.pop, number)
+        _array_keys[number] = weakref.ref(array, lambda _: forget(None)), key
+    return key
+
+
+# From the id of a living value to the last snapshot of it, likewise.
+_snapshots: dict[int, tuple[weakref.ref[Any], Snapshot]] = {}
+
+
+def _snapshot_key(x: Any) -> Snapshot:
+    """The last snapshot if it is still like the value: copying it may take long."""
+    key = id(x)
+    known = _snapshots.get(key)
+    if known is not None and known[0]() is x:
+        try:
+            if bool(known[1].snapshot == x):
+                return known[1]
+        except Exception:
+            pass  # as where a snapshot is made
+    out = Snapshot(x)
+    if out.snapshot is x:
+        return out
+    try:
+        # Bound here: the module may be gone before the last static.
+        forget = functools.partial(_snapshots.pop, key)
+        _snapshots[key] = weakref.ref(x, lambda _: forget(None)), out
+    except TypeError:
+        pass
+    return out
+
+
+_PARTS = functools.partial(Policy, Kind.PARTS)
+_KEY = functools.partial(Policy, Kind.KEY)
+_EXACT: dict[type, Policy] = {
+    type(None): Policy(Kind.IDENTITY),
+    bool: Policy(Kind.IDENTITY),
+    type(Ellipsis): Policy(Kind.IDENTITY),
+    type(NotImplemented): Policy(Kind.IDENTITY),
+    type: Policy(Kind.IDENTITY),
+    types.FunctionType: Policy(Kind.IDENTITY),
+    types.ModuleType: Policy(Kind.IDENTITY),
+    int: Policy(Kind.INT),
+    float: Policy(Kind.FLOAT),
+    complex: Policy(Kind.COMPLEX),
+    str: Policy(Kind.STR),
+    bytes: Policy(Kind.BYTES),
+    # `==` of two ranges compares what they go through.
+    range: _PARTS(lambda x: (x.start, x.stop, x.step)),
+    tuple: Policy(Kind.TUPLE, hashable=Hashable.AS_PARTS),
+    list: Policy(Kind.LIST, hashable=Hashable.NO, mutable=True),
+    dict: Policy(Kind.DICT, hashable=Hashable.NO, mutable=True),
+    set: _KEY(_set_key(set), Hashable.NO, mutable=True),
+    frozenset: _KEY(_set_key(frozenset)),
+    # Has a hash since Python 3.12 only.
+    slice: _PARTS(lambda x: (x.start, x.stop, x.step), Hashable.ASK),
+    bytearray: _KEY(bytes, Hashable.NO, mutable=True),
+    memoryview: _KEY(
+        lambda x: (x.format, x.shape, bytes(x)), Hashable.ASK, mutable=True
+    ),
+    collections.deque: _PARTS(_deque_parts, Hashable.NO, mutable=True),
+    types.MappingProxyType: _PARTS(
+        lambda x: _items(types.MappingProxyType, x), Hashable.ASK, mutable=True
+    ),
+    types.SimpleNamespace: _PARTS(lambda x: [vars(x)], Hashable.NO, mutable=True),
+    types.MethodType: _KEY(_method_key),
+    types.BuiltinFunctionType: _KEY(_builtin_key),
+}
+
+
+def is_identity_type(cls: type) -> bool:
+    """Whether instances of `cls` are equal to themselves alone."""
+    return (
+        cls.__eq__ is object.__eq__
+        and cls.__ne__ is object.__ne__
+        and cls.__hash__ is object.__hash__
+    )
+
+
+def _owner(cls: type, name: str) -> type:
+    """The class that a special method of `cls` comes from."""
+    return next(base for base in cls.__mro__ if name in vars(base))
+
+
+def _is_plain_dataclass(cls: type) -> bool:
+    """Whether `cls` compares by the `__eq__` that `dataclasses` wrote for a class."""
+    if not hasattr(cls, "__dataclass_fields__"):
+        return False
+    code = getattr(cls.__eq__, "__code__", None)
+    return code is not None and code.co_qualname == "__create_fn__.<locals>.__eq__"
+
+
+def _generated_fields(cls: type) -> list[str] | None:
+    """The fields that a generated `__eq__` compares; `None` if it was not generated."""
+    if _is_plain_dataclass(cls):
+        owner: Any = _owner(cls, "__eq__")
+        owner = owner if dataclasses.is_dataclass(owner) else cls
+        return [f.name for f in dataclasses.fields(owner) if f.compare]
+    code = getattr(cls.__eq__, "__code__", None)
+    if code is not None and code.co_filename.startswith("<attrs generated"):
+        fields = getattr(_owner(cls, "__eq__"), "__attrs_attrs__", ())
+        if all(f.eq_key is None for f in fields):
+            return [f.name for f in fields if f.eq]
+    eq_module = getattr(cls.__eq__, "__module__", None) or ""
+    if eq_module == "pydantic.main":
+        return ["__dict__", "__pydantic_extra__", "__pydantic_private__"]
+    if hasattr(cls, "__struct_fields__") and _owner(cls, "__eq__").__module__ == (
+        "msgspec"
+    ):
+        return list(cls.__struct_fields__)
+    return None
+
+
+def _fields_policy(cls: type, names: list[str]) -> Policy:
+    hashable = Hashable.ASK
+    if cls.__hash__ is None:
+        hashable = Hashable.NO
+    elif getattr(cls.__hash__, "__qualname__", "").startswith("__create_fn__"):
+        hashable = Hashable.AS_PARTS
+    frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
+    in_dict = "__dict__" not in names and all(
+        not hasattr(type(value), "__set__")
+        for name in names
+        for base in cls.__mro__
+        if (value := vars(base).get(name)) is not None
+    )
+    if in_dict and cls.__getattribute__ is object.__getattribute__:
+        return Policy(Kind.FIELDS, tuple(names), hashable, mutable=not frozen)
+
+    def parts(x: Any) -> list[Any]:
+        return [getattr(x, name, None) for name in names]
+
+    return _PARTS(parts, hashable, mutable=not frozen)
+
+
+def _numpy_policy(cls: type) -> Policy | None:
+    if issubclass(cls, Tracer):
+        return Policy(Kind.IDENTITY)
+    if issubclass(cls, np.dtype):
+        if cls is type(np.dtype([("x", int)])):
+            # The names of its fields can be written to.
+            return _KEY(lambda x: (str(x), x.itemsize, x.alignment), mutable=True)
+        return Policy(Kind.PURE)
+    if issubclass(cls, np.generic):
+        # A record's fields can be written to.
+        return _KEY(
+            lambda x: (static_key(x.dtype), contents(x)), mutable=issubclass(cls, np.void)
+        )
+    if issubclass(cls, np.ndarray):
+        return _KEY(StaticArray, Hashable.NO, mutable=True)
+    if issubclass(cls, jax.Array):
+        return _KEY(StaticArray, Hashable.NO)
+    return None
+
+
+def choose_policy(cls: type) -> Policy:
+    """The policy for the values of a type."""
+    if (known := _EXACT.get(cls)) is not None:
+        return known
+    if issubclass(cls, type):
+        # Of JAX's scalar types, such as `jnp.float32`, there is one each.
+        alone = is_identity_type(cls) or cls.__eq__ is type.__eq__
+        alone = alone or cls.__module__.startswith("jax.")
+        return Policy(Kind.IDENTITY if alone else Kind.OPAQUE)
+    if (policy := _numpy_policy(cls)) is not None:
+        return policy
+    if is_identity_type(cls):
+        return Policy(Kind.IDENTITY)
+    eq_owner = _owner(cls, "__eq__")
+    if issubclass(cls, enum.Enum) and eq_owner.__module__ == "builtins":
+        return Policy(Kind.IDENTITY)
+    if issubclass(cls, eqx.Module) and eq_owner is eqx.Module:
+        return _KEY(_module_key, Hashable.ASK, mutable=True)
+    if eq_owner in _SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS:
+        base = dict if eq_owner in _COMPARE_AS_DICTS else eq_owner
+        parts, hashable = _SUBCLASS_PARTS[base]
+        if base is tuple and not _has_dict(cls):
+            return Policy(Kind.TUPLE, hashable=hashable)
+        return _PARTS(parts, hashable, mutable=True)
+    if eq_owner in (set, frozenset):
+        return _KEY(_set_key(eq_owner), Hashable.ASK, mutable=True)
+    if (names := _generated_fields(cls)) is not None:
+        return _fields_policy(cls, names)
+    if cls.__hash__ is None:
+        if dataclasses.is_dataclass(cls):
+            return _KEY(_unhashable_dataclass_key, Hashable.NO, mutable=True)
+        return _KEY(_snapshot_key, Hashable.NO, mutable=True)
+    return Policy(Kind.OPAQUE, hashable=Hashable.ASK, mutable=True)
+
+
+def opaque_key(x: Any) -> Any:
+    """The key of a value that has a `__hash__`, which may raise.
+
+    Equinox never asks for the hash of what is in a static field.
+    """
+    try:
+        return Opaque(x)
+    except Exception:
+        is_dataclass = dataclasses.is_dataclass(x)
+        return _unhashable_dataclass_key(x) if is_dataclass else _snapshot_key(x)
+
+
+def _unhashable_dataclass_key(x: Any) -> Any:
+    """By a copy that `==` compares, if `==` tells a copy from anything; else by parts."""
+    snapshot = _snapshot_key(x)
+    if snapshot.snapshot is not x:
+        return snapshot
+    names = [f.name for f in dataclasses.fields(x)]
+    return tuple([static_key(getattr(x, name, None)) for name in names])
+
+
+def _has_dict(cls: type) -> bool:
+    return cls.__dictoffset__ != 0
+
+
+class _Known(NamedTuple):
+    policy: Policy
+    # As it was when the policy was chosen: a class may be given another.
+    eq: Any
+    hash: Any
+
+
+_known: dict[weakref.ref[type], _Known] = {}
+
+
+def policy_of(cls: type) -> Policy:
+    """The policy for the values of a type, chosen when it is first seen."""
+    if (exact := _EXACT.get(cls)) is not None:
+        return exact
+    found = _known.get(weakref.ref(cls))
+    if found is not None and found.eq is cls.__eq__ and found.hash is cls.__hash__:
+        return found.policy
+    policy = choose_policy(cls)
+    _known[weakref.ref(cls, _forget)] = _Known(policy, cls.__eq__, cls.__hash__)
+    return policy
+
+
+_forget = functools.partial(lambda known, ref: known.pop(ref, None), _known)
+
+
+# --- the trail of a static ---------------------------------------------------------
+
+
+class UnhashableStatic(TypeError):
+    """A static leaf that cannot be hashed."""
+
+
+# Ends what `-0.0` and NaN are on a trail, which `==` does not tell apart or knows.
+_BITS = object()
+
+
+def _float_bits(x: float) -> Any:
+    return x if x == x and x != 0 else (_BITS, struct.pack("<d", x))
+
+
+def _compound_parts(x: Any, policy: Policy) -> Sequence[Any] | None:
+    """The parts of a static that is compared part by part; `None` for any other."""
+    kind = policy.kind
+    if kind is Kind.TUPLE:
+        return list(tuple.__iter__(x))
+    if kind is Kind.LIST:
+        return x
+    if kind is Kind.DICT:
+        return _items(dict, x)
+    if kind is Kind.FIELDS:
+        found = instance_dict(x) if isinstance(x, eqx.Module) else x.__dict__
+        return [
+            found[name] if name in found else getattr(x, name, None)
+            for name in policy.data
+        ]
+    if kind is Kind.PARTS:
+        return list(policy.data(x))
+    return None
+
+
+def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
+    """Write a static value on a trail.
+
+    **Arguments:**
+
+    - `trail`: is added to.
+    - `x`: the value.
+    - `leaf`: whether it is a leaf of a pytree, which must have a hash.
+
+    **Returns:**
+
+    Whether the value, or a part of it, can be changed in place. Raises
+    `UnhashableStatic` for a leaf without a hash.
+
+    Iterative, since statics may be nested deeper than Python's limit, and linear: a
+    part that is met again is written as the place where it was first met.
+    """
+    if leaf and policy_of(type(x)).hashable is not Hashable.YES:
+        _check_hashable(x)
+    mutable = False
+    pending = [x]
+    start = len(trail)
+    seen: dict[int, int] = {}  # ids of parts that `alive` holds on to
+    alive: list[Any] = []
+    while pending:
+        x = pending.pop()
+        cls = type(x)
+        policy = policy_of(cls)
+        kind = policy.kind
+        trail.append(cls)
+        mutable = mutable or policy.mutable
+        if kind in _AS_THEY_ARE:
+            trail.append(x)
+            continue
+        if kind is Kind.FLOAT:
+            trail.append(_float_bits(x))
+        elif kind is Kind.COMPLEX:
+            trail += (_float_bits(x.real), _float_bits(x.imag))
+        elif kind is Kind.IDENTITY:
+            trail.append(x if is_identity_type(cls) else Identity(x))
+        elif kind is Kind.OPAQUE:
+            trail.append(opaque_key(x))
+        elif kind is Kind.KEY:
+            trail.append(policy.data(x))
+        elif (first := seen.get(id(x))) is not None:
+            trail.append(("again", first))
+        else:
+            parts = _compound_parts(x, policy)
+            assert parts is not None
+            if any(policy_of(type(part)).kind in _COMPOUND for part in parts):
+                seen[id(x)] = len(trail) - start
+                alive.append(x)
+            trail.append(len(parts))
+            pending.extend(reversed(parts))
+    return mutable
+
+
+_AS_THEY_ARE = frozenset({Kind.INT, Kind.STR, Kind.BYTES, Kind.PURE})
+_COMPOUND = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT, Kind.FIELDS, Kind.PARTS})
+
+
+def _check_hashable(x: Any) -> None:
+    try:
+        hash(x)
+    except TypeError as e:
+        raise UnhashableStatic(str(e)) from e
+
+
+def static_key(x: Any) -> tuple[Any, ...]:
+    """A hashable stand-in for a static value, equal for values that are the same."""
+    trail: list[Any] = []
+    append_static(trail, x, leaf=False)
+    return tuple(trail)
