@@ -48,7 +48,7 @@ TESTS = [
         "fixes",
         "hostile",
         "lifetimes",
-        "routes",
+        "engines",
         "sharding",
         "stages",
     )
@@ -70,7 +70,7 @@ from importlib.metadata import version
 names = ("jax", "jaxlib", "equinox", "numpy")
 out = {"python": platform.python_version()} | {name: version(name) for name in names}
 import eqx_fastjit
-print(json.dumps(out | {"route": eqx_fastjit.engine()}))
+print(json.dumps(out | {"engine": eqx_fastjit.engine()}))
 """
 
 
@@ -86,7 +86,7 @@ _show_pyenv()
 
 
 def _install(session: nox.Session, jax: str, equinox: str) -> dict[str, str]:
-    """Install one combination; returns the versions and the route that it takes."""
+    """Install one combination; returns the versions and the engine that it takes."""
     session.install(JAX[jax], EQUINOX[equinox], *REQUIREMENTS)
     # Afterwards: ours must not choose the versions, only agree to them.
     session.install("--no-deps", ".")

@@ -199,7 +199,7 @@ def main() -> None:
         order = [f"{name}: ours/{rival}" for name, rival, _ in CALLS]
         rows += [row for row in known if row["what"] not in names]
         rows.sort(key=lambda r: order.index(r["what"]) if r["what"] in order else 99)
-        kept = {key: results[key] for key in ("date", "machine", "versions", "route")}
+        kept = {key: results[key] for key in ("date", "machine", "versions", "engine")}
         options.json.write_text(json.dumps({**kept, "rows": rows}, indent=1) + "\n")
 
 

@@ -497,6 +497,16 @@ class Function:
             block(out)
         return plan.build(out)
 
+    def plan_of(self, values: tuple[Any, ...]) -> tuple[Plan, list[Any]]:
+        """Make a call; the plan for its result, and the arrays that came back."""
+        specialization = self.specialization_for(values)
+        call = Call(self, specialization, values)
+        with calling(call):
+            out = specialization.jitted(*self.walk(values).arrays)
+        call.close_run()
+        arrays, handle = split_result(out)
+        return specialization.plans[handle], arrays
+
     def decide_blocks(
         self, specialization: Any, plan: Plan, arrays: Sequence[Any]
     ) -> bool:

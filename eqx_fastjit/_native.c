@@ -1279,10 +1279,17 @@ static void plan_dealloc(Plan *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
+static PyObject *plan_build_method(Plan *self, PyObject *arrays);
+
+static PyMethodDef plan_methods[] = {
+    {"build", (PyCFunction)plan_build_method, METH_O, "The result, from its arrays."},
+    {NULL}};
+
 static PyTypeObject PlanType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "eqx_fastjit._native.Plan",
     .tp_doc = "How to build the result of one trace.",
+    .tp_methods = plan_methods,
     .tp_basicsize = sizeof(Plan),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_dealloc = (destructor)plan_dealloc,
@@ -1436,6 +1443,17 @@ static PyObject *build_node(const Step *step, PyObject **children) {
     default: /* OP_NAMEDTUPLE */
         return PyObject_Vectorcall(step->data, children, n, NULL);
     }
+}
+
+static PyObject *plan_build(Plan *self, PyObject *const *arrays);
+
+static PyObject *plan_build_method(Plan *self, PyObject *arrays) {
+    if (!PyList_CheckExact(arrays) || PyList_GET_SIZE(arrays) != self->n_arrays ||
+        self->steps == NULL) {
+        PyErr_SetString(PyExc_TypeError, "expected a list of the result's arrays");
+        return NULL;
+    }
+    return plan_build(self, ((PyListObject *)arrays)->ob_item);
 }
 
 #define SMALL_STACK 64
@@ -2058,7 +2076,25 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     Py_RETURN_NONE;
 }
 
+/* What a walk costs, for `insight.breakdown`: the arrays of bound values. */
+static PyObject *arrays_of(PyObject *self, PyObject *values) {
+    (void)self;
+    Walk w;
+    if (!PyTuple_Check(values)) {
+        PyErr_SetString(PyExc_TypeError, "expected a tuple of bound values");
+        return NULL;
+    }
+    int failed = drop_records_if_grown();
+    walk_init(&w);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values) && failed == 0; i++)
+        failed = walk_tree(&w, PyTuple_GET_ITEM(values, i));
+    PyObject *arrays = failed < 0 ? NULL : list_of(w.arrays + 1, w.n_arrays);
+    walk_free(&w);
+    return arrays;
+}
+
 static PyMethodDef functions[] = {
+    {"arrays_of", arrays_of, METH_O, "The arrays of bound values, in JAX's order."},
     {"setup", (PyCFunction)(void (*)(void))setup, METH_VARARGS | METH_KEYWORDS,
      "Take what is left to Python."},
     {"inherit_vectorcall", inherit_vectorcall, METH_O, "Have a subclass called directly."},

@@ -224,12 +224,12 @@ def _differential(results: Any) -> str:
 
 
 def _matrix(results: Any) -> str:
-    names = ("python", "jax", "equinox", "route", "passed", "failed", "skipped")
+    names = ("python", "jax", "equinox", "engine", "passed", "failed", "skipped")
     rows = [[str(entry[name]) for name in names] for entry in results]
     dates = sorted(entry["date"][:10] for entry in results)
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     tests = " or ".join(dict.fromkeys(f"`{entry['tests']}`" for entry in results))
-    return f"{_table(names, rows)}\n\nRun on {when}, on both routes: {tests}."
+    return f"{_table(names, rows)}\n\nRun on {when}, on both engines: {tests}."
 
 
 def _peers(results: Any) -> str:
@@ -247,7 +247,7 @@ def _peers(results: Any) -> str:
 def _threads(results: Any) -> str:
     rows = [
         [
-            entry["route"],
+            entry["engine"],
             str(entry["threads"]),
             f"{entry['seconds']:.0f} s",
             f"{sum(entry['done'].values()):,}",
@@ -255,7 +255,7 @@ def _threads(results: Any) -> str:
         ]
         for entry in results
     ]
-    header = ("route", "threads", "for", "actions", "failures")
+    header = ("engine", "threads", "for", "actions", "failures")
     return f"{_table(header, rows)}\n\n{_runs(results)}"
 
 

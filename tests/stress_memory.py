@@ -25,7 +25,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from eqx_fastjit import _dispatch, filter_jit
+from eqx_fastjit import _function, filter_jit
 
 from .differential.harness import keep_programs
 from .records import add, stamp
@@ -120,11 +120,11 @@ def main() -> None:
     )
     parser.add_argument("what", nargs="+", metavar="KIND=N")
     parser.add_argument("--jit", choices=("ours", "equinox"), default="ours")
-    parser.add_argument("--programs", type=int, default=_dispatch._MAX_PROGRAMS)
+    parser.add_argument("--programs", type=int, default=_function._MAX_SPECIALIZATIONS)
     parser.add_argument("--json", type=Path, help="a file to keep the results in")
     parser.add_argument("--no-trace", action="store_true", help="without tracemalloc")
     options = parser.parse_args()
-    _dispatch._MAX_PROGRAMS = options.programs
+    _function._MAX_SPECIALIZATIONS = options.programs
     keep_programs(tempfile.mkdtemp(prefix="memory"))  # compilations cost 50 ms
     jit = filter_jit if options.jit == "ours" else eqx.filter_jit
     for what in options.what:

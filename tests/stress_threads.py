@@ -229,13 +229,13 @@ def main():
     entry = {
         "threads": _THREADS,
         "seconds": round(time.monotonic() - start, 1),
-        "route": eqx_fastjit.engine(),
+        "engine": eqx_fastjit.engine(),
         "failures": len(failed),
         "done": dict(counts),
     }
     print(json.dumps(entry))
     if options.json is not None:
-        add(options.json, {**entry, **stamp()}, "route")
+        add(options.json, {**entry, **stamp()}, "engine")
     return 1 if failed else 0
 
 

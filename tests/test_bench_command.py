@@ -12,9 +12,9 @@ from tests import faulty_cases
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 def test_everything_is_written(tmp_path, capsys):
@@ -74,7 +74,7 @@ def test_bad_input_is_refused_before_anything_is_timed(
 
 @pytest.mark.parametrize("device", ["gpu", "all"])
 def test_absent_gpu(device, capsys, monkeypatch):
-    seen = {"device": "cpu", "device_kind": "cpu", "route": "cpp"}
+    seen = {"device": "cpu", "device_kind": "cpu", "engine": "native"}
     monkeypatch.setattr(_session, "describe_device", lambda device: seen)
     argv = ["bench", "--cases", "identity", "--contenders", "jit", "--rounds", "1"]
     code = cli.main([*argv, "--device", device])

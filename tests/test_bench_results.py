@@ -13,9 +13,9 @@ from eqx_fastjit.bench import _grids, _results, BadResults, load, markdown
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 def _entry(name, group="mlp", mode_times=None, **size):
@@ -34,7 +34,7 @@ def _entry(name, group="mlp", mode_times=None, **size):
 
 @pytest.fixture
 def results():
-    out = _results.new_results("eqx-fastjit bench --cases '<i>'", "cpp")
+    out = _results.new_results("eqx-fastjit bench --cases '<i>'", "native")
     out["problems"] = ["case: <script>alert(1)</script>"]
     out["cases"] = [
         _entry("mlp_8", width=8, layers=3, nodes=13),
@@ -55,7 +55,7 @@ def file(results, tmp_path):
 
 def test_results_are_read_as_they_were_written(results, file):
     assert load(file) == results
-    for key in ("machine", "versions", "date", "command", "route"):
+    for key in ("machine", "versions", "date", "command", "engine"):
         assert results[key]
     assert results["versions"]["jax"] and results["versions"]["eqx_fastjit"]
     assert results["machine"]["cores"] >= 1

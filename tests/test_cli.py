@@ -9,9 +9,9 @@ from eqx_fastjit._files import check_writable
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 def test_help(capsys):
@@ -28,7 +28,7 @@ def test_version_is_what_a_bug_report_needs(capsys, monkeypatch):
         assert names.count(name) == 1
     assert {"numpy", "jaxtyping", "flax", "pyinstrument"} <= {*names, *_absent()}
     assert "EQX_ON_ERROR=nan" in lines
-    assert "route cpp" in lines
+    assert "engine native" in lines
     assert "devices 8 x cpu (cpu)" in lines
 
 

@@ -14,9 +14,9 @@ from eqx_fastjit import cli
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 PLAIN = [sys.executable]

@@ -172,7 +172,7 @@ except RuntimeError as e:
     ("value", "expected"),
     [("raise", "EquinoxRuntimeError"), ("nan", "nan"), ("off", "-2.0")],
 )
-def test_eqx_on_error(value, expected, route):
+def test_eqx_on_error(value, expected, engine):
     out = subprocess.run(
         [sys.executable, "-W", "error", "-c", _ON_ERROR],
         env=dict(os.environ, EQX_ON_ERROR=value),
@@ -185,7 +185,7 @@ def test_eqx_on_error(value, expected, route):
     assert out.stderr == ""
 
 
-def test_eqx_on_error_breakpoint(route):
+def test_eqx_on_error_breakpoint(engine):
     out = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_ON_ERROR)],
         env=dict(os.environ, EQX_ON_ERROR="breakpoint"),

@@ -1,4 +1,4 @@
-"""jaxlib's dispatcher is not made for Python that runs in the middle of its work."""
+"""The user's Python runs in the middle of a look-up, in many threads."""
 
 import os
 import subprocess
@@ -10,10 +10,10 @@ import faulthandler, random, sys, threading, time
 faulthandler.enable()
 faulthandler.dump_traceback_later(200, exit=True)
 import equinox as eqx, jax, jax.numpy as jnp
-from eqx_fastjit import _dispatch, filter_jit
+from eqx_fastjit import _function, filter_jit
 
 sys.setswitchinterval(1e-5)
-_dispatch._MAX_PROGRAMS = 24  # so that programs are dropped now and then
+_function._MAX_SPECIALIZATIONS = 24  # so that some are dropped now and then
 
 
 class Dies:
@@ -81,11 +81,11 @@ print("done")
 """
 
 
-def test_look_ups_are_not_disturbed(route):
+def test_look_ups_are_not_disturbed(engine):
     """While statics are compared and let go. (Without: a crash in 3 of 4 runs.)"""
     out = subprocess.run(
         [sys.executable, "-c", _SCRIPT, "5"],
-        env=dict(os.environ, EQX_FASTJIT_ENGINE=route),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE=engine),
         capture_output=True,
         text=True,
         timeout=280,

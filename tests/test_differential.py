@@ -17,15 +17,15 @@ from .differential.strategies import sequences
 from .differential.values import Array, Static
 
 
-# Calls that are compared in all. (3,400 with hypothesis 6.170, on each of two routes.)
+# Calls that are compared in all. (3,400 with hypothesis 6.170, on each of two engines.)
 _SEQUENCES = 75
 _FEWEST_CALLS = 2000
 
 
 @pytest.fixture
-def once(route):
-    if route != "cpp":
-        pytest.skip("a sequence is run on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("a sequence is run on both engines")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import eqx_fastjit
-from eqx_fastjit import _dispatch
+from eqx_fastjit import _function
 
 
 N_DEVICES = 4
@@ -72,9 +72,9 @@ def main(port, n_processes, index):
     jax.distributed.initialize(address, n_processes, index, initialization_timeout=60)
     assert jax.process_count() == n_processes
     assert len(jax.devices()) == N_DEVICES
-    for route in ("cpp", "portable"):
-        os.environ["EQX_FASTJIT_ENGINE"] = route
-        _dispatch._state.clear()
+    for engine in ("native", "python"):
+        os.environ["EQX_FASTJIT_ENGINE"] = engine
+        _function._state.clear()
         print(json.dumps([eqx_fastjit.engine(), *train()]), flush=True)
 
 
@@ -85,7 +85,7 @@ def _free_port():
 
 
 def _in_two_processes():
-    """What the first of the processes prints, by route."""
+    """What the first of the processes prints, by engine."""
     root = Path(__file__).parent.parent
     # Not through a proxy: they speak to each other alone.
     env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
@@ -112,16 +112,16 @@ def _in_two_processes():
         assert process.returncode == 0, stderr
     # Among what the collectives print.
     lines = [x for x in outputs[0][0].splitlines() if x.startswith('["')]
-    return {route: rest for route, *rest in map(json.loads, lines)}
+    return {engine: rest for engine, *rest in map(json.loads, lines)}
 
 
-def test_two_processes_train_as_one(route):
-    if route != "cpp":
-        pytest.skip("the processes run both routes")
+def test_two_processes_train_as_one(engine):
+    if engine != "native":
+        pytest.skip("the processes run both engines")
     losses, weights, traces = train()
     assert losses[-1] < losses[0]
     together = _in_two_processes()
-    assert together.keys() == {"cpp", "portable"}
+    assert together.keys() == {"native", "python"}
     for losses_2, weights_2, traces_2 in together.values():
         assert traces == traces_2 == 1
         # Not to the last bit: the sum over devices is made in another order.

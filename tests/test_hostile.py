@@ -908,7 +908,7 @@ def test_static_record_changed_in_place():
     assert f(pair) == 6
 
 
-def test_deep_endless_and_enormous_trees(route):
+def test_deep_endless_and_enormous_trees(engine):
     """In a process of its own, that may crash: always an error or the right result."""
     script = Path(__file__).with_name("deep_trees.py")
     out = subprocess.run(

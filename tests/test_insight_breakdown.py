@@ -44,7 +44,7 @@ def check(out, kind):
     assert "<table>" in out._repr_html_()
 
 
-def test_ours(mlp, route):
+def test_ours(mlp, engine):
     def f(model, x, *, n=2):
         return model(x) * n, n
 
@@ -54,7 +54,7 @@ def test_ours(mlp, route):
     types = {node.type: node.number for node in out.nodes}
     assert types["MLP"] == 1
     # The user's function has the traces of the calls, and no more.
-    assert len(jitted._function.programs) == 1
+    assert jitted._function.n_specializations() == 1
 
 
 @pytest.mark.parametrize("kind", ["plain", "equinox", "jax"])

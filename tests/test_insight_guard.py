@@ -153,8 +153,8 @@ def test_warmup_all(f, capsys):
         warmup(lambda x: x, x)
 
 
-def test_plugin(pytester, route, monkeypatch):
-    if route != "cpp":
+def test_plugin(pytester, engine, monkeypatch):
+    if engine != "native":
         pytest.skip("runs in another process")
     # Of an installed eqx_fastjit, pytest would load the plugin by itself.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

@@ -245,7 +245,7 @@ def test_the_users_function_is_left_alone():
     inspect_jaxpr(f, jnp.ones(2))
     assert len(traces) == 2
     f(jnp.ones(2))
-    assert len(traces) == 2 and len(f._function.programs) == 1
+    assert len(traces) == 2 and f._function.n_specializations() == 1
 
 
 def test_static_arguments_of_jax_jit():

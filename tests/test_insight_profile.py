@@ -17,9 +17,9 @@ from eqx_fastjit.insight._profile import stage_shares, STAGES
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 def frame(file, function, own, *children):

@@ -19,12 +19,12 @@ from eqx_fastjit import filter_jit
 X = jnp.array(2.0)
 
 
-def _run(code, route, *args, timeout=150):
+def _run(code, engine, *args, timeout=150):
     """Run code in a process of its own, that ends with tracebacks if it hangs."""
     begin = f"import faulthandler; faulthandler.dump_traceback_later({timeout - 20})\n"
     return subprocess.run(
         [sys.executable, "-c", begin + textwrap.dedent(code), *map(str, args)],
-        env=dict(os.environ, EQX_FASTJIT_ENGINE=route),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE=engine),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -54,12 +54,12 @@ def test_a_failed_trace_leaves_no_entry():
     for _ in range(3):
         with pytest.raises(KeyError):
             f(X, config)
-        assert not f._function.programs
+        assert f._function.n_specializations() == 0
     config.fail = False
     for _ in range(3):
         assert f(X, config) == 3
     assert len(traces) == 4
-    assert len(f._function.programs) == 1
+    assert f._function.n_specializations() == 1
 
 
 def test_statics_of_a_failed_trace_are_not_kept():
@@ -182,17 +182,12 @@ for i in range(int(sys.argv[1])):
             y, out, same = f(m, x, n)
             assert float(y) == 10 + n + i and same == n and out.n == 3
     assert len(traces) - before <= 2, traces
-    function = f._function
-    if function.dispatcher is not None:
-        # And quick again: the dispatcher does not ask any more.
-        del function.programs
-        f(m, x, 1), f(m, x, 2)
 print(interrupted)
 """
 
 
-def test_interrupts_at_any_time(route):
-    out = _run(_INTERRUPT, route, 40)
+def test_interrupts_at_any_time(engine):
+    out = _run(_INTERRUPT, engine, 40)
     assert out.returncode == 0, out.stderr
     # Some are swallowed where Python ignores exceptions, as in `__del__`.
     assert int(out.stdout) >= 20
@@ -246,11 +241,11 @@ def test_errors_of_callbacks_reach_their_own_thread():
     assert not wrong, wrong[0]
 
 
-def test_sixteen_threads_that_do_everything(route):
+def test_sixteen_threads_that_do_everything(engine):
     """The quick form of `python -m tests.stress_threads --seconds 60`."""
     out = subprocess.run(
         [sys.executable, "-m", "tests.stress_threads", "--seconds", "3"],
-        env=dict(os.environ, EQX_FASTJIT_ENGINE=route),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE=engine),
         capture_output=True,
         text=True,
         cwd=os.path.dirname(os.path.dirname(__file__)),
@@ -265,23 +260,23 @@ def test_sixteen_threads_that_do_everything(route):
 _WORKERS = """
 import multiprocessing, sys, warnings
 import equinox as eqx, jax, jax.numpy as jnp
-from eqx_fastjit import filter_jit, route
+from eqx_fastjit import filter_jit, engine
 
 @filter_jit
 def work(m, n):
-    return m(jnp.ones(2)) * n, n, route()
+    return m(jnp.ones(2)) * n, n, engine()
 
 def model():
     return eqx.nn.Linear(2, 2, key=jax.random.key(0))
 
 def child(n, out):
-    y, same, route = work(model(), n)
+    y, same, engine = work(model(), n)
     again, _, _ = work(model(), n)
-    out.put((n, y.tolist(), again.tolist(), same, route))
+    out.put((n, y.tolist(), again.tolist(), same, engine))
 
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])
-    filter_jit(lambda x: x)  # wrapped before the fork, with the route chosen
+    filter_jit(lambda x: x)  # wrapped before the fork, with the engine chosen
     if sys.argv[1] == "spawn":
         work(model(), 0)  # JAX has been used
     out = context.Queue()
@@ -292,9 +287,9 @@ if __name__ == "__main__":
     for worker in workers:
         worker.join()
         assert worker.exitcode == 0
-    for n, y, again, same, its_route in results:
-        expected, _, own_route = work(model(), n)
-        assert y == again == expected.tolist() and same == n and its_route == own_route
+    for n, y, again, same, its_engine in results:
+        expected, _, own_engine = work(model(), n)
+        assert y == again == expected.tolist() and same == n and its_engine == own_engine
     if sys.argv[1] == "spawn":
         # The function itself travels by pickle.
         with context.Pool(1) as pool:
@@ -304,13 +299,13 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_worker_processes(method, route, tmp_path):
+def test_worker_processes(method, engine, tmp_path):
     """Forked ones may use JAX if the parent had not used it before."""
     script = tmp_path / "workers.py"
     script.write_text(_WORKERS)
     out = subprocess.run(
         [sys.executable, "-W", "error", str(script), method],
-        env=dict(os.environ, EQX_FASTJIT_ENGINE=route),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE=engine),
         capture_output=True,
         text=True,
         timeout=200,

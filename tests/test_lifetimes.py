@@ -114,10 +114,10 @@ print(after - before, peak - before)
 """
 
 
-def test_calls_do_not_grow_memory(route):
+def test_calls_do_not_grow_memory(engine):
     out = subprocess.run(
         [sys.executable, "-c", _MEMORY, "5000"],
-        env=dict(os.environ, EQX_FASTJIT_ENGINE=route),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE=engine),
         capture_output=True,
         text=True,
         check=True,
@@ -242,7 +242,7 @@ def test_public_names():
         "filter_jit",
         "install",
         "installed",
-        "route",
+        "engine",
         "uninstall",
     ]
     assert eqx_fastjit.fast_filter_jit is eqx_fastjit.filter_jit

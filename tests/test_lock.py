@@ -12,9 +12,9 @@ from eqx_fastjit.doctor import _lock
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 SCRIPT = """

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from eqx_fastjit import _dispatch, filter_jit
+from eqx_fastjit import _function, filter_jit
 
 
-def _measure(route, *args):
+def _measure(engine, *args):
     out = subprocess.run(
         [sys.executable, "-m", "tests.stress_memory", *args],
-        env=dict(os.environ, EQX_FASTJIT_ENGINE=route),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE=engine),
         capture_output=True,
         text=True,
         cwd=os.path.dirname(os.path.dirname(__file__)),
@@ -31,18 +31,18 @@ def _measure(route, *args):
 
 
 @functools.cache
-def _short_forms(route):
+def _short_forms(engine):
     """Of the runs that the documentation of `stress_memory` has."""
     return _measure(
-        route,
+        engine,
         *("calls=50000", "outputs=2000", "wrapped=10000", "lambdas=200"),
         *("statics=400", "classes=60", "--programs=40"),
     )
 
 
 @pytest.fixture
-def ours(route):
-    return _short_forms(route)
+def ours(engine):
+    return _short_forms(engine)
 
 
 _MB = 1_000_000
@@ -67,9 +67,9 @@ def test_memory_is_bounded(kind, each, resident, ours):
     assert ours[kind]["resident_growth"] < resident
 
 
-def test_module_classes_cost_no_more_than_with_equinox(ours, route):
+def test_module_classes_cost_no_more_than_with_equinox(ours, engine):
     """JAX keeps every registered class for ever, whoever registers it."""
-    theirs = _measure(route, "classes=60", "--jit=equinox")["classes"]
+    theirs = _measure(engine, "classes=60", "--jit=equinox")["classes"]
     assert ours["classes"]["python_bytes_each"] < 2 * theirs["python_bytes_each"]
     assert ours["classes"]["resident_growth"] < 2 * theirs["resident_growth"]
 
@@ -161,7 +161,7 @@ def test_buffers_are_freed():
 
 
 def test_programs_beyond_the_limit_are_forgotten(monkeypatch):
-    monkeypatch.setattr(_dispatch, "_MAX_PROGRAMS", 8)
+    monkeypatch.setattr(_function, "_MAX_SPECIALIZATIONS", 8)
     traces = []
 
     class Tagged(eqx.Module):
@@ -176,7 +176,7 @@ def test_programs_beyond_the_limit_are_forgotten(monkeypatch):
     for i in range(30):
         out, n = f(Tagged(jnp.array(1.0), i), "n")
         assert (float(out), n) == (1.0 + i, "n")
-        assert len(f._function.programs) <= 8
+        assert f._function.n_specializations() <= 8
         assert len(f._function.static_arrays) <= 8
     assert len(traces) == 30
     # Those that were kept need no trace, and are on the fast path again.
@@ -191,7 +191,7 @@ def test_programs_beyond_the_limit_are_forgotten(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
 def test_arrays_in_static_fields_are_forgotten_with_their_programs(monkeypatch):
-    monkeypatch.setattr(_dispatch, "_MAX_PROGRAMS", 8)
+    monkeypatch.setattr(_function, "_MAX_SPECIALIZATIONS", 8)
     f = filter_jit(lambda m: m.w + m.tag.sum())
     for i in range(30):
         tag = jnp.ones(i + 2)

@@ -15,9 +15,9 @@ _NOTEBOOK = Path(__file__).parent.parent / "docs" / "notebook" / "tour.ipynb"
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 def _shown_as_html(notebook) -> dict[str, str]:

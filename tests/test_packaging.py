@@ -19,9 +19,9 @@ pytest.importorskip("hatchling", reason="needs the extra dev")
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("has no route")
+def once(engine):
+    if engine != "native":
+        pytest.skip("has no engine")
 
 
 # As `pip wheel` and `python -m build` have the backend do it, without what they set up
@@ -193,7 +193,7 @@ def test_works_with_its_dependencies_alone(built, tmp_path, kind):
     assert run("python", "program.py") == (0, "(3,)\n")
     code, out = run("eqx-fastjit", "--version")
     assert code == 0 and f"eqx_fastjit {_VERSION}\n" in out
-    assert "rich" not in out and "route cpp" in out
+    assert "rich" not in out and "engine native" in out
     # Once is enough: both install the same.
     for command, wanted, said in _WITHOUT_EXTRAS if kind == "wheel" else []:
         code, out = run("eqx-fastjit", *command)

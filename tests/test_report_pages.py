@@ -71,9 +71,9 @@ _LEAST_CONTRAST = """
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 @pytest.mark.skipif(_CHROMIUM is None, reason="no Chromium")

@@ -39,13 +39,13 @@ NETWORK = {
     "xmlrpc",
 }
 # The two that generate code: from names of parameters and fields, never from data.
-GENERATORS = {PACKAGE / "_signature.py", PACKAGE / "_generate.py"}
+GENERATORS = {PACKAGE / "_binding.py"}
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 def _imported(tree):

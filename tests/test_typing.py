@@ -14,9 +14,9 @@ _ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("has no route")
+def once(engine):
+    if engine != "native":
+        pytest.skip("has no engine")
 
 
 def _pyright(*args: str) -> dict:
@@ -35,7 +35,7 @@ def test_files_with_public_names_are_checked_strictly():
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     strict = project["tool"]["pyright"]["strict"]
     homes = {f"eqx_fastjit/{home}.py" for home in eqx_fastjit._HOMES.values()}
-    # `_dispatch` has one public name, `route`; the rest of it is JAX's private side.
+    # `_dispatch` has one public name, `engine`; the rest of it is JAX's private side.
     assert homes - {"eqx_fastjit/_dispatch.py"} <= set(strict)
     assert "eqx_fastjit/insight" in strict
     for path in (_ROOT / "eqx_fastjit").rglob("*.py"):

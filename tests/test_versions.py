@@ -18,9 +18,9 @@ _VERSION = r"(\d+(?:\.\d+)+)"
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("has no route")
+def once(engine):
+    if engine != "native":
+        pytest.skip("has no engine")
 
 
 def _read(name: str) -> str:

@@ -60,7 +60,7 @@ def page(results: Results) -> str:
         ),
         "Versions": versions,
         "Commit": results.get("commit", "unknown"),
-        "Route": results["route"],
+        "Route": results["engine"],
         "Command": results["command"],
         "Date": results["date"],
     }

@@ -7,7 +7,7 @@ It is JSON:
   none; `+` at the end where it had changes), `interrupted`;
 - `machine`: `cpu`, `cores`, `system`, `architecture`;
 - `versions`: of Python and of packages;
-- `route`: how calls of ours were dispatched;
+- `engine`: how calls of ours were dispatched;
 - `problems`: lines on what could not be timed;
 - `cases`: for each case and device what `Case` says, and `times`: for each mode and
   contender one number per round, in `unit`. Round by round the contenders saw the same
@@ -121,7 +121,7 @@ def _commit() -> str | None:
         return None
 
 
-def new_results(command: str, route: str) -> Results:
+def new_results(command: str, engine: str) -> Results:
     """Results without a case as yet."""
     results: Results = {
         "schema": SCHEMA,
@@ -129,7 +129,7 @@ def new_results(command: str, route: str) -> Results:
         "command": command,
         "machine": machine(),
         "versions": _versions(),
-        "route": route,
+        "engine": engine,
         "interrupted": False,
         "problems": [],
         "cases": [],
@@ -158,7 +158,7 @@ def describe(results: Results) -> str:
         describe_machine(results["machine"]),
         *sorted(devices),
         ", ".join(f"{name} {number}" for name, number in versions.items()),
-        f"{results['route']} route",
+        f"{results['engine']} engine",
     ]
     if "commit" in results:
         parts.append(f"commit {short_commit(results['commit'])}")

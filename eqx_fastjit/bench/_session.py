@@ -87,7 +87,7 @@ def describe_device(device: str | None) -> dict[str, str]:
 
     - `device`: `"cpu"`, `"gpu"`, or `None` for JAX's own choice.
 
-    **Returns:** `device` (the platform), `device_kind` and `route`. Raises `Refused`.
+    **Returns:** `device` (the platform), `device_kind` and `engine`. Raises `Refused`.
     """
     process = _Process(probe, device)
     try:

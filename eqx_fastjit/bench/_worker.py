@@ -39,7 +39,7 @@ def _describe() -> dict[str, Any]:
     return {
         "device": device.platform,
         "device_kind": device.device_kind,
-        "route": eqx_fastjit.engine(),
+        "engine": eqx_fastjit.engine(),
     }
 
 

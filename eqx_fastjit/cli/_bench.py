@@ -220,7 +220,7 @@ def _time(options: argparse.Namespace) -> int:
     ]
     if not jobs:
         raise CommandError("none of these cases runs on a GPU")
-    results = new_results(_command(options), devices[0]["route"])
+    results = new_results(_command(options), devices[0]["engine"])
     run_jobs(console, jobs, results)
     print_results(console, results)
     if results["cases"]:

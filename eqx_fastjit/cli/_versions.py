@@ -25,7 +25,7 @@ _SETTINGS = ("EQX_", "JAX_", "JAXTYPING_", "XLA_FLAGS")
 
 
 def print_versions() -> int:
-    """Print versions, the route, the devices and the settings; returns 0.
+    """Print versions, the engine, the devices and the settings; returns 0.
 
     What cannot be found out is said to be so: a bug report is wanted most where
     something is broken.
@@ -42,7 +42,7 @@ def print_versions() -> int:
         if name.startswith(_SETTINGS):
             print(f"{name}={value}")
     # Last, as they import JAX and start its backends, which takes a while and may fail.
-    print("route", _attempt(_route), flush=True)
+    print("engine", _attempt(_engine), flush=True)
     print("devices", _attempt(_devices))
     return 0
 
@@ -68,10 +68,10 @@ def _attempt(what: Callable[[], str]) -> str:
         return f"unknown ({type(e).__name__}{': ' * bool(reason)}{reason})"
 
 
-def _route() -> str:
-    from eqx_fastjit import route
+def _engine() -> str:
+    from eqx_fastjit import engine
 
-    return route()
+    return engine()
 
 
 def _devices() -> str:

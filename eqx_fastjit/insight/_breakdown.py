@@ -20,7 +20,7 @@ import jax.tree_util as jtu
 from eqx_fastjit._compat import equinox_partition, jit_options, raw_execute
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
-from eqx_fastjit._structure import take_apart
+from eqx_fastjit._function import native
 from eqx_fastjit._units import show_seconds
 
 from ._table import Report, Table
@@ -278,27 +278,20 @@ def _parts(
             return {"flatten": lambda: jtu.tree_flatten(tree), **thunks}
         return {"partition": lambda: partition(tree), **thunks}
     function = it.jitted._function
-    front = it.jitted._front(_nothing)
     values = it.jitted._bind(*args, **kwargs)
-    program, structure, arrays = function.find(values)
-    with program.called_with(structure):
-        _, (out_arrays, info), _ = function.run(program, arrays, values)
-    flatten: Thunk = lambda: take_apart(values)  # noqa: E731
-    if function.nodes is not None:
-        registry = function.nodes.arguments
-        flatten = lambda: registry.flatten(values)  # noqa: E731
-    unflatten: Thunk = lambda: info.rebuild(out_arrays)  # noqa: E731
-    for treedef in info.cpp_treedefs.values():
-        unflatten = lambda: treedef.unflatten(out_arrays)  # noqa: E731, B023
+    plan, out_arrays = function.plan_of(values)
+    engine = native()
+    if engine is None:
+        flatten: Thunk = lambda: function.walk(values)  # noqa: E731
+        unflatten: Thunk = lambda: plan.build(out_arrays)  # noqa: E731
+    else:
+        flatten = lambda: engine.arrays_of(values)  # noqa: E731
+        unflatten = lambda: plan.native.build(out_arrays)  # noqa: E731
     return {
-        "bind": lambda: front(*args, **kwargs),
+        "bind": lambda: it.jitted._bind(*args, **kwargs),
         "flatten": flatten,
         "unflatten": unflatten,
     }
-
-
-def _nothing(*values: Any) -> None:
-    pass
 
 
 class _Timer(NamedTuple):

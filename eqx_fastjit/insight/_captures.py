@@ -31,7 +31,7 @@ from jax.core import Tracer
 from eqx_fastjit import _record
 from eqx_fastjit._describe import describe_static
 from eqx_fastjit._record import Trace
-from eqx_fastjit._statics import token
+from eqx_fastjit._static_keys import static_key
 
 from ._table import Report, Table
 from ._target import unwrapped
@@ -95,7 +95,7 @@ def _stand_in(x: Any, budget: _Budget) -> Any:
     cls = type(x)
     budget.items -= 1
     if isinstance(x, _ATOMS):
-        return token(x)
+        return static_key(x)
     if isinstance(x, str | bytes):
         if len(x) <= _MAX_BYTES:
             data = x if isinstance(x, bytes) else x.encode(errors="surrogatepass")

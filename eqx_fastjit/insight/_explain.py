@@ -119,7 +119,7 @@ def cache_info(f: Any) -> CacheInfo:
         function=history.info.title(),
         traces=history.traces,
         compiles=history.compiles,
-        entries=len(function.programs),
+        entries=function.n_specializations(),
         seconds=history.seconds,
         signatures=tuple(signatures),
     )

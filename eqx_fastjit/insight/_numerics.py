@@ -15,8 +15,8 @@ import jax.tree_util as jtu
 import numpy as np
 
 from eqx_fastjit._describe import describe_static
-from eqx_fastjit._statics import token
-from eqx_fastjit._structure import ARRAY_TYPES
+from eqx_fastjit._partition import ARRAY_TYPES
+from eqx_fastjit._static_keys import static_key
 
 from ._table import Report, show_type, Table
 from ._target import target
@@ -176,7 +176,7 @@ def _compare_statics(path: str, jitted: Any, eager: Any) -> LeafDifference:
         show_type(x) if is_array else describe_static(x)
         for x, is_array in zip((jitted, eager), arrays, strict=True)
     ]
-    same = not any(arrays) and token(jitted) == token(eager)
+    same = not any(arrays) and static_key(jitted) == static_key(eager)
     return LeafDifference(path, shown[0], shown[1], different=int(not same))
 
 

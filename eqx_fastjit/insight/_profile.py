@@ -52,19 +52,14 @@ _RULES = (
     *CALL_FRAMES,
     ("<generated_flatten", "", "flatten"),
     ("<generated_unflatten", "", "unflatten"),
-    ("_generate.py:flatten", "", "flatten"),
-    ("_generate.py:rebuild", "", "unflatten"),
-    ("_structure.py", "take_apart", "flatten"),
-    ("_structure.py", "treedef_token", "lookup"),
-    ("_structure.py", "rebuild", "unflatten"),
-    ("_dispatch.py", "find", "lookup"),
-    ("_dispatch.py", "run", "execute"),
-    ("_nodes.py", "general", "flatten"),
-    ("_nodes.py", "__missing__", "flatten"),
+    ("_partition.py", "walk", "partition"),
+    ("_partition.py", "build", "unflatten"),
+    ("_function.py", "find", "lookup"),
+    ("_binding.py", "", "bind"),
 )
 # Functions whose own time is spent in jaxlib: nothing else of note is in them.
 _CALL_JAXLIB = (
-    ("_signature.py:front", ""),
+    ("_function.py", "call"),
     ("_jit.py", "_call"),
     ("_profile.py", "_run_calls"),
 )

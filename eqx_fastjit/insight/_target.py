@@ -25,7 +25,7 @@ from eqx_fastjit._compat import (
     jit_options,
 )
 from eqx_fastjit._jit import BoundJit, filter_jit, JitWrapped
-from eqx_fastjit._structure import ARRAY_TYPES, DYNAMIC, take_apart
+from eqx_fastjit._partition import ARRAY_TYPES, partition
 
 
 hide_from_tracebacks(__file__)
@@ -98,15 +98,9 @@ class Target:
     ) -> Traced:
         function = self.jitted._function
         values = self.jitted._bind(*args, **kwargs)
-        arrays, structure, _ = take_apart(values, abstract=True)
-        names = [
-            name
-            for name, leaf in zip(
-                function.leaf_names(values), structure.leaves, strict=True
-            )
-            if leaf is DYNAMIC
-        ]
-        donated = set(function.donated(structure))
+        arrays, structure = partition(values, abstract=True)
+        names = function.array_paths(values)
+        donated = set(function.donated(values))
 
         def call(*arrays: Any) -> Any:
             return function.call_python(*structure.rebuild(arrays))

@@ -1,7 +1,7 @@
 """`python -m tests.differential --cases 100000 --workers 2`: the long run.
 
 Runs sequences of calls (see the package) until so many calls have been made, each
-under `equinox.filter_jit`, the plain function, and ours on both routes. The exit
+under `equinox.filter_jit`, the plain function, and ours on both engines. The exit
 code is 1 if anything differed.
 """
 

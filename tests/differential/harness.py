@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import os
 import typing
 import warnings
 import weakref
@@ -17,7 +18,7 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 import eqx_fastjit
-from eqx_fastjit import _dispatch, _generate, _jit, _nodes
+from eqx_fastjit import _function, _jit
 from tests.errors import is_error_if_let_out
 
 from .callables import (
@@ -230,36 +231,33 @@ def _can_change(old: Description, new: Description) -> bool:
 # --- contenders ----------------------------------------------------------------------
 
 _states: dict[tuple[str, bool], tuple[Any, Any]] = {}
-_LOWERED = [
-    (_nodes, "GENERATE_AFTER", 2),
-    (_nodes, "_MAX_GENERATED", 2),
-    (_nodes, "_MAX_INTERNED", 12),
-    (_generate, "_MAX_NODES", 12),
-]
 
 
 @contextlib.contextmanager
-def on_route(route: str, *, eager: bool = False) -> Iterator[None]:
-    """Within this context the library takes this route.
+def on_engine(engine: str, *, eager: bool = False) -> Iterator[None]:
+    """Within this context the library takes this engine.
 
-    With `eager`, its thresholds are lowered.
+    With `eager`, few specializations are kept.
     """
     empty: Any = {}, weakref.WeakKeyDictionary()
-    places: list[Any] = [(_dispatch, "_state"), (_jit, "_functions")]
-    new = list(_states.setdefault((route, eager), empty))
+    places: list[Any] = [(_function, "_state"), (_jit, "_functions")]
+    new = list(_states.setdefault((engine, eager), empty))
     if eager:
-        places += [(module, name) for module, name, _ in _LOWERED]
-        new += [value for _, _, value in _LOWERED]
+        places.append((_function, "_MAX_SPECIALIZATIONS"))
+        new.append(8)
     old = [getattr(module, name) for module, name in places]
     for (module, name), value in zip(places, new, strict=True):
         setattr(module, name, value)
+    before = os.environ.get("EQX_FASTJIT_ENGINE")
+    os.environ["EQX_FASTJIT_ENGINE"] = engine
     try:
-        if route == "cpp" and "nodes" not in _dispatch._state:
-            _dispatch._state["nodes"] = _dispatch.Nodes(_dispatch._compat.probe_cpp())
-        elif route == "portable":
-            _dispatch._state["nodes"] = None
+        assert _function.engine() == engine
         yield
     finally:
+        if before is None:
+            del os.environ["EQX_FASTJIT_ENGINE"]
+        else:
+            os.environ["EQX_FASTJIT_ENGINE"] = before
         for (module, name), value in zip(places, old, strict=True):
             setattr(module, name, value)
 
@@ -267,11 +265,11 @@ def on_route(route: str, *, eager: bool = False) -> Iterator[None]:
 class Contender:
     """One way to jit, with the callable jitted by it."""
 
-    def __init__(self, sequence: Sequence, jit: Callable[..., Any], route: str):
+    def __init__(self, sequence: Sequence, jit: Callable[..., Any], engine: str):
         self.sequence = sequence
-        self.route = route
+        self.engine = engine
         self.traces = 0
-        self.store = Store(as_traced=route == "plain")
+        self.store = Store(as_traced=engine == "plain")
         with self.context():
             self.made = make_callable(
                 sequence.kind,
@@ -286,8 +284,8 @@ class Contender:
         self.traces += 1
 
     def context(self) -> contextlib.AbstractContextManager[None]:
-        if self.route in ("cpp", "portable"):
-            return on_route(self.route, eager=self.sequence.eager)
+        if self.engine in ("native", "python"):
+            return on_engine(self.engine, eager=self.sequence.eager)
         return contextlib.nullcontext()
 
     def call(
@@ -471,8 +469,8 @@ def run(sequence: Sequence, tally: Tally) -> None:
     plain = Contender(sequence, not_jitted, "plain")
     equinox = _Equinox(sequence)
     ours = [
-        Contender(sequence, eqx_fastjit.filter_jit, route)
-        for route in ("cpp", "portable")
+        Contender(sequence, eqx_fastjit.filter_jit, engine)
+        for engine in ("native", "python")
     ]
     traced: set[Any] = set()
     met: set[Any] = set()
@@ -487,7 +485,7 @@ def run(sequence: Sequence, tally: Tally) -> None:
             jax.clear_caches()
             for contender in ours:
                 with contender.context():
-                    _dispatch.clear_all_programs()
+                    _function.clear_all()
             traced.clear()
             met.clear()
             tally["clearings"] += 1
@@ -552,7 +550,7 @@ def _check_step(
         if plain.error is not None:
             raise Different(f"the plain function: {plain.error!r}")
         same(plain.out, theirs.out, "plain and Equinox", plain=True)
-        for outcome, route in zip(ours, ("cpp", "portable"), strict=True):
+        for outcome, engine in zip(ours, ("native", "python"), strict=True):
             try:
                 _same_outcomes(theirs, outcome)
                 same(plain.out, outcome.out, "plain and ours", plain=True)
@@ -567,14 +565,14 @@ def _check_step(
                         f"{'was' if key in traced else 'was not'} traced before"
                     )
             except Different as e:
-                raise Different(f"Equinox and {route}: {e}") from e
+                raise Different(f"Equinox and {engine}: {e}") from e
         tally["traces"] += key not in traced
         traced.add(key)
         tally["deleted buffers"] += sum([d for d, _ in theirs.deleted])
         return
     tally["errors"] += 1
     tally[f"error: {type(theirs.error).__name__}"] += 1
-    for outcome, route in zip(ours, ("cpp", "portable"), strict=True):
+    for outcome, engine in zip(ours, ("native", "python"), strict=True):
         try:
             _same_outcomes(theirs, outcome)
             # Ours may share a trace with an earlier call, that Equinox does not.
@@ -583,7 +581,7 @@ def _check_step(
                     f"{theirs.traces} traces and {outcome.traces} in a failing call"
                 )
         except Different as e:
-            raise Different(f"Equinox and {route}: {e}") from e
+            raise Different(f"Equinox and {engine}: {e}") from e
     met.add(key)
 
 

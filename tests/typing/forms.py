@@ -14,7 +14,7 @@ from eqx_fastjit import (
     installed,
     JitWrapped,
     Lowered,
-    route,
+    engine,
     Traced,
     uninstall,
 )
@@ -115,4 +115,4 @@ def in_the_place_of_equinox() -> None:
     install()
     uninstall()
     with installed():
-        assert_type(route(), str)
+        assert_type(engine(), str)
