@@ -51,7 +51,7 @@ enum { KIND_IDENTITY, KIND_INT, KIND_FLOAT, KIND_COMPLEX, KIND_STR, KIND_BYTES, 
 enum { HASHABLE_YES, HASHABLE_NO, HASHABLE_AS_PARTS, HASHABLE_ASK };
 
 /* What an entry of a trail is. Those from `T_NODE` on hold an object. */
-enum { T_ARRAYS, T_INT, T_FLOAT, T_AGAIN,
+enum { T_ARRAYS, T_INT, T_FLOAT, T_AGAIN, T_LATER,
        T_NODE, T_STATIC, T_IDENTITY, T_STR, T_BYTES, T_BIGINT, T_PURE, T_OPAQUE, T_KEY };
 
 typedef struct {
@@ -380,11 +380,14 @@ error:
     return NULL;
 }
 
+static inline int is_current(const Record *record, const PyTypeObject *type) {
+    return record->version == 0 || record->version == type->tp_version_tag;
+}
+
 static inline Record *record_of(Walk *w, PyObject *x) {
     PyTypeObject *type = Py_TYPE(x);
     Record *record = find_record(type);
-    if (record != NULL && (record->version == 0 || record->version == type->tp_version_tag))
-        return record;
+    if (record != NULL && is_current(record, type)) return record;
     own_everything(w);
     return ask_about(x);
 }
@@ -643,22 +646,35 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     }
 }
 
-/* Writes one value of a static on the trail; its parts are left to be visited. */
-static int add_static(Walk *w, PyObject *x, int visit, size_t start) {
+/* Writes a static without parts on the trail, if it is one that needs no Python: 1 if
+it is, 0 if not, -1 for an error. */
+static inline int add_atom(Walk *w, PyObject *x) {
     PyTypeObject *type = Py_TYPE(x);
     if (x == Py_None || type == &PyBool_Type || type == &PyFunction_Type)
-        return add_object(w, T_IDENTITY, x);
-    if (type == &PyUnicode_Type) return add_object(w, T_STR, x);
+        return add_object(w, T_IDENTITY, x) < 0 ? -1 : 1;
+    if (type == &PyUnicode_Type) return add_object(w, T_STR, x) < 0 ? -1 : 1;
     if (type == &PyLong_Type) {
         int overflow;
         long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
-        return overflow ? add_object(w, T_BIGINT, x) : add_bits(w, T_INT, (uint64_t)value);
+        int failed = overflow ? add_object(w, T_BIGINT, x) : add_bits(w, T_INT, (uint64_t)value);
+        return failed < 0 ? -1 : 1;
     }
     if (type == &PyFloat_Type)
-        return add_bits(w, T_FLOAT, double_bits(PyFloat_AS_DOUBLE(x)));
+        return add_bits(w, T_FLOAT, double_bits(PyFloat_AS_DOUBLE(x))) < 0 ? -1 : 1;
+    if (type == &PyBytes_Type) return add_object(w, T_BYTES, x) < 0 ? -1 : 1;
+    if (type == &PyTuple_Type) return 0;
+    Record *record = find_record(type);
+    if (record == NULL || record->kind != KIND_IDENTITY || !is_current(record, type)) return 0;
+    return add_object(w, T_IDENTITY, x) < 0 ? -1 : 1;
+}
+
+/* Writes one value of a static on the trail; its parts are left to be visited. */
+static int add_static(Walk *w, PyObject *x, int visit, size_t start) {
+    PyTypeObject *type = Py_TYPE(x);
+    int added = add_atom(w, x);
+    if (added) return added < 0 ? -1 : 0;
     if (type == &PyTuple_Type)
         return add_compound(w, x, ((PyTupleObject *)x)->ob_item, Py_SIZE(x), visit, start);
-    if (type == &PyBytes_Type) return add_object(w, T_BYTES, x);
     if (type == &PyComplex_Type) {
         Py_complex value = PyComplex_AsCComplex(x);
         return add_object(w, T_STATIC, (PyObject *)type) < 0 ||
@@ -678,6 +694,8 @@ static int add_static(Walk *w, PyObject *x, int visit, size_t start) {
 /* A static leaf or field, whole. Iterative: statics may be nested to any depth. */
 static int walk_static(Walk *w, PyObject *root, int visit) {
     size_t base = w->n_pending, start = w->n_trail;
+    int added = add_atom(w, root);
+    if (added) return added < 0 ? -1 : 0;
     w->is_mutable = 0;
     /* Whoever calls holds `root`. */
     if (add_static(w, root, visit, start) < 0) return -1;
@@ -700,8 +718,12 @@ static int walk_static(Walk *w, PyObject *root, int visit) {
 
 /* --- trees ------------------------------------------------------------------------ */
 
-static inline int push_children(Walk *w, PyObject *const *children, Py_ssize_t n) {
-    for (Py_ssize_t i = n - 1; i >= 0; i--)
+/* Visits the arrays that come first at once, and leaves the others for later. */
+static inline int visit_children(Walk *w, PyObject *const *children, Py_ssize_t n) {
+    Py_ssize_t first = 0;
+    while (first < n && Py_TYPE(children[first]) == array_type)
+        if (add_array(w, children[first++]) < 0) return -1;
+    for (Py_ssize_t i = n - 1; i >= first; i--)
         if (push(w, children[i], VISIT_TREE) < 0) return -1;
     return 0;
 }
@@ -773,7 +795,7 @@ static int walk_custom(Walk *w, Record *record, PyObject *x) {
     if (children == NULL) goto done;
     Py_ssize_t n = PySequence_Fast_GET_SIZE(children);
     if (add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x)) < 0) goto done;
-    if (push_children(w, PySequence_Fast_ITEMS(children), n) < 0) goto done;
+    if (visit_children(w, PySequence_Fast_ITEMS(children), n) < 0) goto done;
     failed = walk_static(w, PyTuple_GET_ITEM(flat, 1), VISIT_STATIC);
 done:
     Py_DECREF(flat);
@@ -797,11 +819,21 @@ static int walk_module(Walk *w, Record *record, PyObject *x) {
     if (!regular) {
         /* Under construction, with fields missing, or a wrapper. */
         failed = walk_custom(w, record, x);
-    } else if (add_object(w, TAG(T_NODE, n_dynamic), (PyObject *)Py_TYPE(x)) == 0 &&
-               push_children(w, fields, n_dynamic) == 0) {
-        failed = 0;
-        for (Py_ssize_t i = n - 1; i >= n_dynamic && failed == 0; i--)
-            failed = push(w, fields[i], VISIT_STATIC);
+    } else {
+        failed = add_object(w, TAG(T_NODE, n_dynamic), (PyObject *)Py_TYPE(x));
+        /* Statics that have parts, or need Python, come later: what runs may change the
+        dictionary. Their places are kept. */
+        Py_ssize_t n_later = 0;
+        for (Py_ssize_t i = n_dynamic; i < n && failed == 0; i++) {
+            int added = add_atom(w, fields[i]);
+            failed = added < 0 ? -1 : 0;
+            if (added) continue;
+            fields[n_dynamic + n_later++] = fields[i];
+            failed = add_bits(w, T_LATER, 0);
+        }
+        if (failed == 0) failed = visit_children(w, fields, n_dynamic);
+        for (Py_ssize_t i = n_later - 1; i >= 0 && failed == 0; i--)
+            failed = push(w, fields[n_dynamic + i], VISIT_STATIC);
     }
     if (fields != small) PyMem_Free(fields);
     return failed;
@@ -811,9 +843,17 @@ static int walk_node(Walk *w, PyObject *x) {
     PyTypeObject *type = Py_TYPE(x);
     if (type == array_type) return add_array(w, x);
     if (x == Py_None) return add_object(w, TAG(T_NODE, 0), (PyObject *)type);
+    if (type == &PyTuple_Type || type == &PyList_Type) {
+        Py_ssize_t n = Py_SIZE(x);
+        if (add_object(w, TAG(T_NODE, n), (PyObject *)type) < 0) return -1;
+        return visit_children(w, PySequence_Fast_ITEMS(x), n);
+    }
+    if (type == &PyDict_Type) return walk_dict(w, x);
+    if (type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type ||
+        type == &PyBool_Type || type == &PyFunction_Type)
+        return walk_static(w, x, VISIT_HASHABLE);
     Record *record = record_of(w, x);
     if (record == NULL) return -1;
-    Py_ssize_t n;
     switch (record->node) {
     case NODE_TRACER:
         w->tracer = 1;
@@ -823,17 +863,9 @@ static int walk_node(Walk *w, PyObject *x) {
     case NODE_NUMPY:
         w->numpy = 1;
         return add_array(w, x);
-    case NODE_TUPLE:
     case NODE_NAMEDTUPLE:
-        n = Py_SIZE(x);
-        if (add_object(w, TAG(T_NODE, n), (PyObject *)type) < 0) return -1;
-        return push_children(w, ((PyTupleObject *)x)->ob_item, n);
-    case NODE_LIST:
-        n = Py_SIZE(x);
-        if (add_object(w, TAG(T_NODE, n), (PyObject *)type) < 0) return -1;
-        return push_children(w, ((PyListObject *)x)->ob_item, n);
-    case NODE_DICT:
-        return walk_dict(w, x);
+        if (add_object(w, TAG(T_NODE, Py_SIZE(x)), (PyObject *)type) < 0) return -1;
+        return visit_children(w, ((PyTupleObject *)x)->ob_item, Py_SIZE(x));
     case NODE_MODULE:
         return walk_module(w, record, x);
     case NODE_CUSTOM:

@@ -294,6 +294,10 @@ def _parts(
     }
 
 
+def _nothing(*values: Any) -> None:
+    pass
+
+
 class _Timer(NamedTuple):
     """Something to time."""
 

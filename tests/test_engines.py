@@ -1,7 +1,5 @@
-"""The two routes, private names that go missing, and `install()`."""
+"""The two engines, private names that go missing, and `install()`."""
 
-import collections
-import contextlib
 import os
 import re
 import subprocess
@@ -14,10 +12,11 @@ from pathlib import Path
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import _compat, _dispatch, _generate, _jit, _nodes, filter_jit, insight
+from eqx_fastjit import _compat, _function, _jit, _partition, filter_jit, insight
 
 
 def _python(code, **env):
@@ -29,42 +28,96 @@ def _python(code, **env):
     )
 
 
-def test_route_is_what_was_asked_for(route):
-    assert eqx_fastjit.engine() == route
+def test_engine_is_what_was_asked_for(engine):
+    assert eqx_fastjit.engine() == engine
 
 
-def test_the_fast_path_is_taken(native_only, monkeypatch):
-    """Once warm, no Python of ours runs but the front."""
+def test_a_known_call_runs_no_python(native_only):
+    """Not a single Python function, ours or JAX's, is called for one that is known."""
     f = filter_jit(lambda m, x, n, *, key: (m, m(x) * n, key))
     m = eqx.nn.MLP(2, 2, 2, 2, key=jax.random.key(0))
-    k = jax.random.key(0)
+    g, identity = filter_jit(m), eqx.nn.Identity()
+    k = jax.random.PRNGKey(0)
     calls = [
-        lambda: f(m, jnp.ones(2), 2, key=k),
-        lambda: f(m, jnp.ones(2), 2.5, key=(k, "s", None)),
-        lambda: f(eqx.nn.Identity(), jnp.ones(2), 2, key={"a": jnp.sin}),
-        lambda: filter_jit(m)(jnp.ones(2)),
+        lambda: f(m, X, 2, key=k),
+        lambda: f(m, x=X, n=2.5, key=(k, "s", None)),
+        lambda: f(identity, X, 2, key={"a": jnp.sin}),
+        lambda: g(X),
     ]
-    for _ in range(40):  # until code has been generated, which costs one more miss
-        for call in calls:
-            call()
-    misses = []
-    original = _dispatch.JittedFunction.miss
-    monkeypatch.setattr(
-        _dispatch.JittedFunction,
-        "miss",
-        lambda self, values: (misses.append(values), original(self, values))[1],
-    )
-    for call in calls:
+    for call in calls * 3:
         call()
-    assert not misses
-    f(m, jnp.ones(2), 3, key=k)
-    assert len(misses) == 1
+    ran = []
+    for call in calls:
+        sys.setprofile(
+            lambda frame, event, _: ran.append(frame.f_code) if event == "call" else 0
+        )
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
+    assert {code.co_name for code in ran} == {"<lambda>"}
+
+
+def _trail(values):
+    """What the reference finds: the number of arrays, and a hashable signature."""
+    found = _partition.walk(values)
+    return [id(x) for x in found.arrays], tuple(found.trail)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_native_walk_agrees_with_the_reference(seed, native_only):
+    """The same arrays in the same order; the same calls share a specialization."""
+    native = _function.native()
+    rng = np.random.default_rng(seed)
+    values = [_random_tree(rng, 4) for _ in range(12)]
+    values += [jax.tree_util.tree_map(lambda x: x, v) for v in values]
+    function = filter_jit(lambda x: 0)._function
+    found = []
+    for value in values:
+        arrays = [id(x) for x in native.arrays_of((value,))]
+        ids, trail = _trail((value,))
+        assert arrays == ids
+        found.append((trail, function.table.get(function, (value,))))
+    for trail_a, a in found:
+        for trail_b, b in found:
+            assert (trail_a == trail_b) == (a is b)
+
+
+class _Layer(eqx.Module):
+    weight: object
+    size: object = eqx.field(static=True)
+    other: object
+
+
+def _random_tree(rng, depth):
+    kind = rng.integers(8 if depth else 4)
+    if kind == 0:
+        return jnp.float32(rng.integers(3))
+    if kind == 1:
+        return rng.choice(np.array([1, 2.0, True, "a", None, (1, 2)], object))
+    if kind == 2:
+        return np.arange(rng.integers(3))
+    if kind == 3:
+        return [1, 1.0, True, -0.0, 0.0, "b", int, jnp.sin][rng.integers(8)]
+    below = [_random_tree(rng, depth - 1) for _ in range(rng.integers(4))]
+    if kind == 4:
+        return below
+    if kind == 5:
+        return tuple(below)
+    if kind == 6:
+        keys = rng.permutation(len(below)).tolist()
+        return {f"k{i}": x for i, x in zip(keys, below, strict=True)}
+    size = [(1, 2), [1, {"a": 2.0}], 3, "s", None][rng.integers(5)]
+    return _Layer(tuple(below), size, _random_tree(rng, depth - 1))
+
+
+X = jnp.ones(2)
 
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """Nothing has been wrapped yet, and no route is asked for."""
-    monkeypatch.setattr(_dispatch, "_state", {})
+    """Nothing has been wrapped yet, and no engine is asked for."""
+    monkeypatch.setattr(_function, "_state", {})
     monkeypatch.setattr(_jit, "_functions", weakref.WeakKeyDictionary())
     monkeypatch.setenv("EQX_FASTJIT_ENGINE", "auto")
 
@@ -80,101 +133,62 @@ def _take_away(monkeypatch, name):
     monkeypatch.setattr(_compat, "resolve", without)
 
 
-def _check_portable():
-    with pytest.warns(RuntimeWarning, match="takes the portable route") as record:
-        f = filter_jit(lambda m, x: m(x))
-        g = filter_jit(lambda x: x)
-    assert len(record) == 1
-    assert eqx_fastjit.engine() == "portable"
-    m = eqx.nn.Linear(2, 2, key=jax.random.key(0))
-    assert eqx.tree_equal(f(m, jnp.ones(2)), eqx.filter_jit(m)(jnp.ones(2)))
-    assert g(1) == 1
+def test_without_the_registry_of_nodes(native_only, monkeypatch, fresh):
+    """The Python engine, without a warning, and right results."""
+    _take_away(monkeypatch, "jax._src.tree_util:_registry")
+    _compat.node_registry.cache_clear()
+    _function._load_native.cache_clear()
+    try:
+        assert eqx_fastjit.engine() == "python"
+        f = filter_jit(lambda m, x, n: (m(x) * n, m, {"n": n}))
+        m = eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))
+        for n in (2, 3, 2):
+            out, same, static = f(m, X, n)
+            assert eqx.tree_equal((out, same), (eqx.filter_jit(m)(X) * n, m))
+            assert static == {"n": n}
+        _registered_after_use(f)
+        monkeypatch.setattr(_function, "_state", {})
+        monkeypatch.setenv("EQX_FASTJIT_ENGINE", "native")
+        with pytest.raises(RuntimeError, match="EQX_FASTJIT_ENGINE=native, but"):
+            filter_jit(lambda x: x)
+    finally:
+        monkeypatch.undo()
+        _compat.node_registry.cache_clear()
+        _function._load_native.cache_clear()
 
 
-_NAMES = [*_compat.CPP_NAMES.values(), *_compat.CPP_METHODS]
+def _registered_after_use(f):
+    class Pair:
+        def __init__(self, x):
+            self.x = x
 
-
-@pytest.mark.parametrize("name", _NAMES)
-def test_a_missing_private_name(name, native_only, monkeypatch, fresh):
-    """One warning, the portable route, right results."""
-    _take_away(monkeypatch, name)
-    _check_portable()
-    monkeypatch.setenv("EQX_FASTJIT_ENGINE", "cpp")
-    monkeypatch.setattr(_dispatch, "_state", {})
-    with pytest.raises(RuntimeError, match="EQX_FASTJIT_ENGINE=cpp"):
-        filter_jit(lambda x: x)
-
-
-@pytest.mark.parametrize("method", _compat.DISPATCHER_METHODS)
-def test_a_missing_method_of_the_dispatcher(method, native_only, monkeypatch, fresh):
-    class Jitted:
-        """What `jax.jit` gives, less one method."""
-
-        def __init__(self, *args, **kwargs):
-            self.jitted = jit(*args, **kwargs)
-
-        def __call__(self, *args):
-            return self.jitted(*args)
-
-        def __getattr__(self, name):
-            if name == method:
-                raise AttributeError(name)
-            return getattr(self.jitted, name)
-
-    jit = jax.jit
-    monkeypatch.setattr(jax, "jit", Jitted)
-    _check_portable()
-
-
-def _use_everything():
-    """Results of all kinds, often enough for code to be generated."""
-    f = filter_jit(lambda m, x, n: (m(x) * n, m, {"n": n}))
-    m = eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))
-    for n in (2, 3):
-        for _ in range(40):
-            out, same, static = f(m, jnp.ones(2), n)
-        assert eqx.tree_equal((out, same), (eqx.filter_jit(m)(jnp.ones(2)) * n, m))
-        assert static == {"n": n}
-
-
-class _Record:
-    """A fast-path record or a registry entry of another JAX, without our field."""
-
-
-def test_a_fast_path_record_of_another_kind(native_only, monkeypatch, fresh):
-    call_with_fastpath = _compat.call_with_fastpath
-    monkeypatch.setattr(
-        _compat, "call_with_fastpath", lambda *a: (call_with_fastpath(*a)[0], _Record())
+    g = filter_jit(lambda pair: pair.x * 2)
+    pair = Pair(3)
+    assert g(pair) == 6
+    jax.tree_util.register_pytree_node(
+        Pair, lambda p: ((p.x,), None), lambda _, xs: Pair(*xs)
     )
-    # One that is known, which nothing is asked of beforehand.
-    monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
-    _use_everything()
-    # A JAX that we do not know, and where no call is ever quick, is left alone.
-    monkeypatch.setattr(jax, "__version_info__", (0, 99, 0))
-    monkeypatch.setattr(_dispatch, "_state", {})
-    with pytest.warns(RuntimeWarning, match="a self-check never took the fast path"):
-        filter_jit(lambda x: x)
-    assert eqx_fastjit.engine() == "portable"
+    pair.x = X
+    assert g(pair).tolist() == [2, 2]
 
 
-def test_registry_entries_of_another_kind(native_only, monkeypatch, fresh):
-    _use_everything()
-    entries = dict.fromkeys(_dispatch.nodes().cpp.node_entries, _Record())
-    monkeypatch.setitem(_dispatch._state, "nodes", None)
-    assert _compat.unflatten_function(entries, eqx.nn.MLP) is None
-    monkeypatch.setattr(_dispatch, "_state", {})
-    monkeypatch.setattr(_generate, "unflatten_function", lambda entries, cls: None)
-    _use_everything()
-    f = filter_jit(lambda x: collections.OrderedDict(a=x, b=1))
-    for _ in range(40):
-        assert f(jnp.ones(2))["a"].shape == (2,)
+def test_a_type_that_becomes_a_node():
+    _registered_after_use(None)
 
 
-def test_a_dispatcher_without_a_function_to_run_again(native_only):
-    class Dispatcher:
-        __slots__ = ()
-
-    _compat.set_python_function(Dispatcher(), len)
+def test_a_jax_from_the_future():
+    """No warning, and nothing computed when a function is wrapped."""
+    out = _python(
+        "import warnings; warnings.simplefilter('error')\n"
+        "import jax; jax.__version_info__ = (0, 99, 0); jax.__version__ = '0.99.0'\n"
+        "import eqx_fastjit\n"
+        "f = eqx_fastjit.filter_jit(lambda x, n: x * n)\n"
+        "assert not jax._src.xla_bridge._backends\n"
+        "print(f(jax.numpy.ones(2), 3).tolist(), eqx_fastjit.engine())",
+        EQX_FASTJIT_ENGINE="auto",
+    )
+    assert out.stderr == ""
+    assert out.stdout.split() == ["[3.0,", "3.0]", "native"]
 
 
 @pytest.mark.parametrize(
@@ -283,30 +297,10 @@ def test_every_private_name_is_taken_away_above():
     assert all(f'"{path}"' in Path(__file__).read_text() for path in paths)
 
 
-@pytest.mark.parametrize("inside_trace", [False, True])
-@pytest.mark.parametrize("broken", [False, True])
-def test_a_jax_that_is_not_known(broken, inside_trace, native_only, monkeypatch, fresh):
-    monkeypatch.setattr(jax, "__version_info__", (0, 99, 0))
-    if broken:
-        # A dispatcher that forgets to look at the statics.
-        monkeypatch.setattr(_nodes._Interned, "__missing__", lambda self, x: ((), None))
-        expected = pytest.warns(RuntimeWarning, match="self-check gave a wrong result")
-    else:
-        expected = contextlib.nullcontext()
-
-    def wrap(x):
-        return filter_jit(lambda x, n: x * n)(x, 3)
-
-    with expected:
-        out = (jax.jit(wrap) if inside_trace else wrap)(jnp.ones(2))
-    assert out.tolist() == [3, 3]
-    assert eqx_fastjit.engine() == ("portable" if broken else "cpp")
-
-
-def test_unknown_route(monkeypatch):
+def test_unknown_engine(monkeypatch):
     monkeypatch.setenv("EQX_FASTJIT_ENGINE", "fast")
-    monkeypatch.setattr(_dispatch, "_state", {})
-    with pytest.raises(ValueError, match="'fast' is not a route; expected one of"):
+    monkeypatch.setattr(_function, "_state", {})
+    with pytest.raises(ValueError, match="'fast' is not an engine; expected one of"):
         filter_jit(lambda x: x)
 
 
@@ -431,7 +425,7 @@ def test_threads_get_their_own_errors():
     _in_threads(6, target)
 
 
-def test_an_interrupted_trace_leaves_the_function_usable(monkeypatch):
+def test_an_interrupted_trace_leaves_the_function_usable():
     interrupt = [True]
 
     @filter_jit
@@ -444,8 +438,4 @@ def test_an_interrupted_trace_leaves_the_function_usable(monkeypatch):
         f(jnp.ones(2))
     interrupt[0] = False
     for _ in range(3):
-        assert f(jnp.ones(2)).tolist() == [2, 2]
-    if f._function.dispatcher is not None:
-        # And quick again: the dispatcher does not ask any more.
-        monkeypatch.setattr(_dispatch.JittedFunction, "miss", None)
         assert f(jnp.ones(2)).tolist() == [2, 2]
