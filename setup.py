@@ -2,7 +2,7 @@
 
 Where the extension cannot be built, the package is installed without it: calls then
 take the Python engine, and `eqx_fastjit.engine()` says so. A wheel that is published
-must have it: with `EQX_FASTJIT_REQUIRE_NATIVE=1` in the environment, failure is an error.
+must have it: `EQX_FASTJIT_REQUIRE_NATIVE=1` in the environment makes failure an error.
 """
 
 import atexit
