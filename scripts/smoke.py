@@ -6,6 +6,7 @@ The argument is the engine that it must have. Run by `.ci/run` and by cibuildwhe
 """
 
 import sys
+from importlib.metadata import version
 
 import equinox as eqx
 import jax
@@ -16,8 +17,9 @@ import eqx_fastjit
 
 def main() -> None:
     wanted = sys.argv[1]
-    # A folder named `eqx_fastjit` beside this file would be the checkout's.
+    # Not a checkout's.
     assert "site-packages" in eqx_fastjit.__file__, eqx_fastjit.__file__
+    assert eqx_fastjit.__version__ == version("eqx_fastjit")
     assert eqx_fastjit.engine() == wanted, eqx_fastjit.engine()
 
     model = eqx.nn.MLP(2, 3, 4, 1, key=jax.random.key(0))
