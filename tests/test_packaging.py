@@ -35,20 +35,21 @@ def once(engine):
 _BUILD = """
 import sys
 from setuptools import build_meta
-for build in sys.argv[2:]:
-    getattr(build_meta, f"build_{build}")(sys.argv[1])
+_, out, *kinds = sys.argv
+for kind in kinds:
+    getattr(build_meta, f"build_{kind}")(out)
 """
 # What setup.py says, once, if it cannot build the extension.
 _NOT_BUILT = "the C extension was not built"
 
 
 def _run_backend(
-    source: Path, out: Path, *what: str, **environment: str
+    source: Path, out: Path, *kinds: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     out.mkdir()
     environment = {"PATH": os.environ["PATH"], **environment}
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", _BUILD, str(out), *what],
+        [sys.executable, "-W", "error", "-c", _BUILD, str(out), *kinds],
         cwd=source,
         env={"SOURCE_DATE_EPOCH": "1700000000", **environment},
         capture_output=True,
@@ -125,7 +126,8 @@ _NOT_IN_SDIST: set[str] = set()
 def test_source_archive_has_what_a_packager_needs(built):
     folder = f"eqx_fastjit-{_VERSION}/"
     with tarfile.open(built["sdist"]) as archive:
-        names = {n.removeprefix(folder) for n in archive.getnames()}
+        files = [member.name for member in archive if member.isfile()]
+    names = {name.removeprefix(folder) for name in files}
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"} <= names
     assert {"PKG-INFO", "tests/conftest.py", "docs/index.md", "mkdocs.yml"} <= names
     assert not [n for n in names if n.startswith(("site/", ".venv", ".git/"))]
