@@ -67,8 +67,9 @@ class Sdist(sdist):
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)
-        # Made by setuptools for releases that are named after a revision.
+        # Written by setuptools; no build needs them.
         os.remove(os.path.join(base_dir, "setup.cfg"))
+        shutil.rmtree(os.path.join(base_dir, "eqx_fastjit.egg-info"))
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):
         epoch = os.environ.get("SOURCE_DATE_EPOCH")
