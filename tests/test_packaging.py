@@ -204,7 +204,7 @@ def test_installed_wheel_works_from_elsewhere(request, tmp_path, engine):
     assert f"works: {engine} engine" in run(str(python), str(_SMOKE), engine)
     script = str(tmp_path / "venv" / "bin" / "eqx-fastjit")
     said = run(script, "--version")
-    assert f"eqx_fastjit {_VERSION}\n" in said and engine in said
+    assert f"eqx_fastjit {_VERSION}\n" in said and f"engine {engine}" in said
 
 
 _PROGRAM = """
