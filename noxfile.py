@@ -4,12 +4,15 @@
     nox -s corners     # the two that CI runs
     nox -s matrix -- tests/test_corpus.py    # with other arguments for pytest
     nox -s debug       # in this environment, under Python's and its allocator's checks
+    nox -s sanitizers  # in this environment, the C extension under ASan and UBSan
+    nox -s sanitizers -- tests/test_stages.py -k lower    # with other arguments
 
 Needs uv and the interpreters; those that pyenv keeps are found.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from datetime import datetime, UTC
@@ -55,6 +58,10 @@ TESTS = [
 ]
 CORNER_TESTS = ["tests/test_corpus.py", "tests/test_fixes.py", "tests/test_routes.py"]
 
+SANITIZER_TESTS = [
+    f"tests/test_{name}.py" for name in ("corpus", "hostile", "differential")
+]
+
 # Not the extra `test`, which has a browser and a type checker in it.
 REQUIREMENTS = [
     "hypothesis>=6.100",
@@ -88,8 +95,9 @@ _show_pyenv()
 def _install(session: nox.Session, jax: str, equinox: str) -> dict[str, str]:
     """Install one combination; returns the versions and the engine that it takes."""
     session.install(JAX[jax], EQUINOX[equinox], *REQUIREMENTS)
-    # Afterwards: ours must not choose the versions, only agree to them.
-    session.install("--no-deps", ".")
+    # Afterwards: ours must not choose the versions, only agree to them. Editable, since
+    # the processes that tests start import the checkout, which has to have `_native`.
+    session.install("--no-deps", "-e", ".", env={"EQX_FASTJIT_REQUIRE_NATIVE": "1"})
     session.run("uv", "pip", "check", external=True, silent=True)
     out = session.run("python", "-c", _VERSIONS, silent=True, log=False)
     assert isinstance(out, str)
@@ -179,3 +187,70 @@ def debug(session: nox.Session) -> None:
     command = ["python", "-X", "dev", "-m", "pytest", "-q", "-n", "0"]
     env = {"PYTHONMALLOC": "debug", "PYTHONFAULTHANDLER": "1"}
     session.run(*command, *(session.posargs or TESTS), env=env)
+
+
+# For the build. Debugging information is for the lines in reports.
+_SANITIZE = (
+    "-g -O1 -fno-omit-frame-pointer "
+    "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+)
+_IS_SANITIZED = """
+import pathlib
+from eqx_fastjit import _native
+assert pathlib.Path.cwd() in pathlib.Path(_native.__file__).parents, _native.__file__
+assert b"__asan_" in pathlib.Path(_native.__file__).read_bytes(), _native.__file__
+"""
+# Of the tree, what those tests need; none of it is installed.
+_SANITIZED_TREE = (
+    *("eqx_fastjit", "tests", "examples", "scripts", "setup.py", "pyproject.toml"),
+    *("README.md", "LICENSE", "MANIFEST.in"),
+)
+
+
+def _copy_tree(folder: Path) -> None:
+    for name in _SANITIZED_TREE:
+        source, target = ROOT / name, folder / name
+        if source.is_dir():
+            # What was built without sanitizers, too.
+            ignore = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(source, target, ignore=ignore)
+        else:
+            shutil.copy(source, target)
+
+
+def _library(name: str) -> str:
+    """The path of one of the compiler's libraries."""
+    compiler = os.environ.get("CC", "gcc")
+    command = [compiler, f"-print-file-name={name}"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True)
+    return os.path.realpath(out.stdout.strip())
+
+
+@nox.session(venv_backend="none")
+def sanitizers(session: nox.Session) -> None:
+    """The engine's tests, with `_native` under AddressSanitizer and UBSan."""
+    folder = Path(session.create_tmp()) / "tree"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    _copy_tree(folder)
+    build = {"CFLAGS": _SANITIZE, "LDFLAGS": _SANITIZE}
+    build["EQX_FASTJIT_REQUIRE_NATIVE"] = "1"
+    env = {
+        # Python itself is not sanitized, so the library has to be there first; and
+        # without libstdc++ it would not find `throw`, which jaxlib loads later.
+        "LD_PRELOAD": f"{_library('libasan.so')} {_library('libstdc++.so')}",
+        # Python and JAX keep much until the process ends. And Python's own allocator
+        # would hide from it what is freed.
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONMALLOC": "malloc",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "EQX_FASTJIT_ENGINE": "native",
+        "PYTHONPATH": str(folder),
+        "PYTHONFAULTHANDLER": "1",
+    }
+    # `-s`: pytest would keep the report of a process that is about to be aborted.
+    command = ["python", "-m", "pytest", "-q", "-s", "-n", "0"]
+    with session.chdir(folder):
+        session.run("python", "setup.py", "-q", "build_ext", "--inplace", env=build)
+        session.run("python", "-c", _IS_SANITIZED, env=env)
+        session.run(*command, *(session.posargs or SANITIZER_TESTS), env=env)

@@ -10,6 +10,7 @@ are put beside the pages, from npm's registry, which takes `npm`.
 """
 
 import argparse
+import importlib.util
 import io
 import json
 import os
@@ -77,10 +78,18 @@ def _commit(name: str) -> str:
 
 
 def _check_out(commit: str, folder: Path) -> None:
-    """Write the package as it was in a commit."""
-    archive = _git("archive", "--format=tar", commit, PACKAGE)
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        tar.extractall(folder, filter="data")
+    """Write the package as it was in a commit, with its extension if ours has one."""
+    archive = _git("archive", "--format=tar", commit)
+    with tempfile.TemporaryDirectory() as tree:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            tar.extractall(tree, filter="data")
+        native = importlib.util.find_spec(f"{PACKAGE}._native")
+        if native and (Path(tree) / PACKAGE / "_native.c").exists():
+            command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+            env = os.environ | {"EQX_FASTJIT_REQUIRE_NATIVE": "1"}
+            subprocess.run(command, cwd=tree, env=env, check=True)
+        # Without the suite beside it: each commit is timed by that of this checkout.
+        shutil.copytree(Path(tree) / PACKAGE, folder / PACKAGE)
 
 
 def write_config(output: Path) -> Path:

@@ -3,9 +3,11 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
+import eqx_fastjit
 from eqx_fastjit import cli
 from eqx_fastjit.bench import _session, case_info, load
 from tests import faulty_cases
@@ -162,6 +164,20 @@ def test_import_time_is_of_fresh_processes():
     case = case_info("import_time")
     _session.run_case(case, ("jit",), "cpu", 1, times, {}, lambda n: None)
     assert times["import"]["jit"][0] > 0
+
+
+def test_the_package_of_another_folder_is_not_timed(tmp_path, start):
+    """As in a checkout whose extension was not built, with the package installed."""
+    decoy = tmp_path / "eqx_fastjit"
+    decoy.mkdir()
+    (decoy / "__init__.py").write_text("raise SystemExit('not this one')\n")
+    command = [sys.executable, "-P", "-m", "eqx_fastjit.cli", "bench", "--quick"]
+    argv = ["--cases", "identity,import_time", "--contenders", "ours"]
+    env = {**os.environ, "PYTHONPATH": str(Path(eqx_fastjit.__file__).parent.parent)}
+    process = start([*command, *argv, "--device", "cpu"], cwd=tmp_path, env=env)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert "import_time" in stdout and stderr == ""
 
 
 def test_interrupted(tmp_path, start):

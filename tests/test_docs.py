@@ -305,7 +305,7 @@ def test_generated_parts_are_those_of_today():
 def test_layout_names_every_file():
     text = (_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for path in (_ROOT / "eqx_fastjit").iterdir():
-        if path.name.startswith("__") or path.suffix == ".typed":
+        if path.name.startswith("__") or path.suffix in {".typed", ".so", ".pyd"}:
             continue
         name = f"`{path.name}{'/' * path.is_dir()}`"
         assert name in text, f"CONTRIBUTING.md does not say what {name} is"

@@ -1,7 +1,11 @@
 """The wheel and the source archive: what is in them, and that they work."""
 
+import importlib.util
+import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import venv
@@ -14,8 +18,10 @@ import pytest
 _ROOT = Path(__file__).parent.parent
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 _VERSION = _PROJECT["project"]["version"]
+_NATIVE = f"eqx_fastjit/_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+_SMOKE = _ROOT / "scripts" / "smoke.py"
 
-pytest.importorskip("hatchling", reason="needs the extra dev")
+pytest.importorskip("setuptools", minversion="77.0.3", reason="needs the extra test")
 
 
 @pytest.fixture(autouse=True)
@@ -28,30 +34,53 @@ def once(engine):
 # around it, which would come from the network.
 _BUILD = """
 import sys
-from hatchling import build
-build.build_wheel(sys.argv[1])
-build.build_sdist(sys.argv[1])
+from setuptools import build_meta
+_, out, *kinds = sys.argv
+for kind in kinds:
+    getattr(build_meta, f"build_{kind}")(out)
 """
+# What setup.py says, once, if it cannot build the extension.
+_NOT_BUILT = "the C extension was not built"
 
 
-def _build(source: Path, out: Path) -> dict[str, Path]:
+def _run_backend(
+    source: Path, out: Path, *kinds: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     out.mkdir()
-    environment = {"PATH": "", "SOURCE_DATE_EPOCH": "1700000000"}
-    subprocess.run(
-        [sys.executable, "-W", "error", "-c", _BUILD, str(out)],
+    environment = {"PATH": os.environ["PATH"], **environment}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", _BUILD, str(out), *kinds],
         cwd=source,
-        env=environment,
-        check=True,
+        env={"SOURCE_DATE_EPOCH": "1700000000", **environment},
         capture_output=True,
         text=True,
     )
-    wheel, sdist = out.glob("*.whl"), out.glob("*.tar.gz")
-    return {"wheel": next(wheel), "sdist": next(sdist)}
+
+
+def _build(source: Path, out: Path) -> dict[str, Path]:
+    run = _run_backend(source, out, "wheel", "sdist", EQX_FASTJIT_REQUIRE_NATIVE="1")
+    assert run.returncode == 0, run.stderr
+    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    return {"wheel": wheel, "sdist": sdist}
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
+    if shutil.which((sysconfig.get_config_var("CC") or "cl").split()[0]) is None:
+        pytest.skip("needs a C compiler")
     return _build(_ROOT, tmp_path_factory.mktemp("packaging") / "first")
+
+
+@pytest.fixture(scope="module")
+def built_without(tmp_path_factory):
+    """A wheel from where there is no compiler."""
+    out = tmp_path_factory.mktemp("packaging") / "python"
+    run = _run_backend(_ROOT, out, "wheel", CC="there-is-no-compiler")
+    assert run.returncode == 0, run.stderr
+    (said,) = [line for line in run.stderr.splitlines() if _NOT_BUILT in line]
+    assert "Python engine" in said
+    (wheel,) = out.glob("*.whl")
+    return wheel
 
 
 def _in_git(*folders: str, added: bool = False) -> set[str]:
@@ -64,6 +93,11 @@ def _in_git(*folders: str, added: bool = False) -> set[str]:
     return {name for name in out.splitlines() if (_ROOT / name).exists()}
 
 
+def _of_package() -> set[str]:
+    """What a wheel has of git's files: not what the extension is made of."""
+    return {n for n in _in_git("eqx_fastjit") if not n.endswith((".c", ".h"))}
+
+
 def test_wheel_has_the_package_and_nothing_else(built):
     with zipfile.ZipFile(built["wheel"]) as archive:
         names = set(archive.namelist())
@@ -72,10 +106,10 @@ def test_wheel_has_the_package_and_nothing_else(built):
         entry_points = archive.read(f"{folder}/entry_points.txt").decode()
     about = {n for n in names if n.startswith(folder)}
     if (_ROOT / ".git").exists():
-        assert names - about == _in_git("eqx_fastjit")
-    assert "eqx_fastjit/py.typed" in names
+        assert names - about == _of_package() | {_NATIVE}
+    assert {"eqx_fastjit/py.typed", _NATIVE} <= names
     files = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
-    assert about == {f"{folder}/{name}" for name in files}
+    assert about == {f"{folder}/{name}" for name in (*files, "top_level.txt")}
     assert "eqx-fastjit = eqx_fastjit.cli:main" in entry_points
     extras = {"bench", "profile", "test", "docs", "dev"}
     lines = metadata.splitlines()
@@ -85,14 +119,15 @@ def test_wheel_has_the_package_and_nothing_else(built):
     assert names_needed == {"equinox", "jax", "jaxlib", "jaxtyping"}
 
 
-# Of what git has. Add a file here, or to what pyproject.toml includes.
+# Of what git has. Add a file here, or to what MANIFEST.in includes.
 _NOT_IN_SDIST: set[str] = set()
 
 
 def test_source_archive_has_what_a_packager_needs(built):
     folder = f"eqx_fastjit-{_VERSION}/"
     with tarfile.open(built["sdist"]) as archive:
-        names = {n.removeprefix(folder) for n in archive.getnames()}
+        files = [member.name for member in archive if member.isfile()]
+    names = {name.removeprefix(folder) for name in files}
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"} <= names
     assert {"PKG-INFO", "tests/conftest.py", "docs/index.md", "mkdocs.yml"} <= names
     assert not [n for n in names if n.startswith(("site/", ".venv", ".git/"))]
@@ -110,36 +145,66 @@ def test_builds_are_the_same_byte_for_byte(built, tmp_path):
     assert again["sdist"].read_bytes() == built["sdist"].read_bytes()
 
 
-_SMOKE = """
-import eqx_fastjit, jax.numpy as jnp
-from importlib.metadata import version
-assert "site-packages" in eqx_fastjit.__file__, eqx_fastjit.__file__
-assert eqx_fastjit.__version__ == version("eqx_fastjit")
-print(eqx_fastjit.filter_jit(lambda x, n: x * n)(jnp.ones(2), 3).sum())
-"""
+def test_without_a_compiler_a_wheel_has_the_python_engine(built_without):
+    with zipfile.ZipFile(built_without) as archive:
+        names = {n for n in archive.namelist() if n.startswith("eqx_fastjit/")}
+    assert "eqx_fastjit/__init__.py" in names and _NATIVE not in names
+    if (_ROOT / ".git").exists():
+        assert names == _of_package()
 
 
-def test_installed_wheel_works_from_elsewhere(built, tmp_path):
+@pytest.mark.parametrize("required", [False, True])
+def test_a_compiler_that_fails(tmp_path, required):
+    environment = {"CC": "false", "EQX_FASTJIT_REQUIRE_NATIVE": str(int(required))}
+    run = _run_backend(_ROOT, tmp_path / "out", "wheel", **environment)
+    assert (run.returncode != 0) == required
+    assert run.stderr.count(_NOT_BUILT) == (0 if required else 1)
+    assert bool(list((tmp_path / "out").glob("*.whl"))) != required
+
+
+def test_processes_of_the_tests_have_the_same_engine():
+    """Tests start some in the checkout, others with it on PYTHONPATH."""
+    code = """if 1:
+        import importlib.util
+        print(importlib.util.find_spec("eqx_fastjit._native") is not None)
+    """
+    here = subprocess.run(
+        [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True
+    )
+    native = importlib.util.find_spec("eqx_fastjit._native") is not None
+    assert here.stdout == f"{native}\n", "pip install -e . builds it in the checkout"
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_installed_wheel_works_from_elsewhere(request, tmp_path, engine):
     # What it depends on comes from the environment of the tests, which it itself does
     # not; `.ci/run` installs it all.
+    wheel = (
+        request.getfixturevalue("built")["wheel"]
+        if engine == "native"
+        else request.getfixturevalue("built_without")
+    )
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
     python = tmp_path / "venv" / "bin" / "python"
     (site,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
     install = [sys.executable, "-m", "pip", "--python", str(python), "install"]
     options = ["--no-deps", "--no-index", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, *options, str(built["wheel"])], check=True)
+    subprocess.run([*install, *options, str(wheel)], check=True)
     # Below the site's own, so that ours comes first.
     outside = [path for path in sys.path if path.endswith("-packages")]
     (site / "outside.pth").write_text("\n".join(outside))
 
     def run(*command: str) -> str:
-        return subprocess.run(
+        out = subprocess.run(
             command, cwd=tmp_path, env={"PATH": ""}, capture_output=True, text=True
-        ).stdout
+        )
+        assert out.returncode == 0, out.stderr
+        return out.stdout
 
-    assert run(str(python), "-c", _SMOKE).split() == ["6.0"]
+    assert f"works: {engine} engine" in run(str(python), str(_SMOKE), engine)
     script = str(tmp_path / "venv" / "bin" / "eqx-fastjit")
-    assert f"eqx_fastjit {_VERSION}\n" in run(script, "--version")
+    said = run(script, "--version")
+    assert f"eqx_fastjit {_VERSION}\n" in said and f"engine {engine}" in said
 
 
 _PROGRAM = """

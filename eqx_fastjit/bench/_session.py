@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ._case import Case
+from ._children import in_environment
 from ._timing import same_arrays
 from ._worker import probe, serve
 
@@ -54,7 +55,7 @@ class _Process:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=target, args=(theirs, *args))
         self._process.daemon = True
-        with _interrupts_held():
+        with _interrupts_held(), in_environment():
             self._process.start()
         theirs.close()
 

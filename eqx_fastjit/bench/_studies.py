@@ -1,7 +1,6 @@
 """Cases with a shape of their own: first calls, strategies, loops, whole processes."""
 
 import functools as ft
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import jax.random as jr
 
 from ._case import add, Call, case, Makers, Measured
+from ._children import environment
 from ._contenders import JITS, of_function
 from ._models import mlp, mlp_size
 
@@ -338,7 +338,8 @@ def _python(code: str) -> float:
     """What a fresh Python prints for this code."""
     # With bytecode caches, as an installed package has them: the first run of each
     # code, which proves outputs equal and is not timed, fills them.
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    env = environment()
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     env["PYTHONPYCACHEPREFIX"] = _bytecode().name
     command = [sys.executable, "-c", code]
     run = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
