@@ -36,6 +36,7 @@ from ._errors import (
     UnhashableStaticError,
 )
 from ._partition import (
+    ANY_ARRAY,
     ARRAY_TYPES,
     classify,
     DYNAMIC,
@@ -164,6 +165,7 @@ class Call:
     """A call of a jitted function that a thread is in the middle of."""
 
     __slots__ = (
+        "abstract",
         "eager_result",
         "function",
         "quiet",
@@ -173,9 +175,15 @@ class Call:
     )
 
     def __init__(
-        self, function: "Function", specialization: Any, values: tuple[Any, ...]
+        self,
+        function: "Function",
+        specialization: Any,
+        values: tuple[Any, ...],
+        abstract: bool = False,
     ):
         self.function = function
+        # Whether a `jax.ShapeDtypeStruct` stands for an array.
+        self.abstract = abstract
         self.specialization = specialization
         # One per parameter.
         self.values = values
@@ -303,7 +311,7 @@ class _Flat:
             return [_EAGER]
         call.open_run()
         with _record.tracing(function.history, function.source()):
-            _, structure = partition(call.values)
+            _, structure = partition(call.values, abstract=call.abstract)
             out = function.call_python(*structure.rebuild(arrays))
         handle, out_arrays, tree = _make_plan(call.specialization, out)
         self.traced = True
@@ -335,8 +343,6 @@ def _make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any], Any]:
     return handle, arrays, jtu.tree_unflatten(treedef, [x if a else None for x, a in pairs])
 
 
-# Stands for an array where one will do.
-_ANY_ARRAY = np.float32(0)
 def split_result(out: Any) -> tuple[list[Any], Any]:
     """The arrays, and the handle, of what a compiled function returned."""
     if type(out) is list:
@@ -509,8 +515,13 @@ class Function:
 
     def decide_blocks(
         self, specialization: Any, plan: Plan, arrays: Sequence[Any]
-    ) -> bool:
-        """Whether calls must block: a host callback may raise after the dispatch."""
+    ) -> bool | None:
+        """Whether calls must block: a host callback may raise after the dispatch.
+
+        As a part of another trace a call never does, and it is left open.
+        """
+        if any([isinstance(_compat.concrete(x), Tracer) for x in arrays]):
+            return None
         try:
             traced = specialization.jitted.trace(*arrays)
         except AttributeError:
@@ -533,7 +544,7 @@ class Function:
         is_struct = [isinstance(x, jax.ShapeDtypeStruct) for x in found.arrays]
         if any(is_struct):
             values = jtu.tree_map(
-                lambda x: _ANY_ARRAY if type(x) is jax.ShapeDtypeStruct else x, values
+                lambda x: ANY_ARRAY if type(x) is jax.ShapeDtypeStruct else x, values
             )
         return self.table.get(self, values)
 
@@ -680,6 +691,8 @@ class Function:
         if not arrays:
             return
         reduced = tuple([x.kind if type(x) is StaticArray else x for x in key])
+        if len(self.static_arrays) >= _MAX_SPECIALIZATIONS:
+            self.static_arrays.clear()
         known = self.static_arrays.setdefault(reduced, arrays)
         for array, other in zip(arrays, known, strict=True):
             if array is not other:
@@ -803,6 +816,8 @@ class Function:
         if not arrays:
             return
         reduced = tuple([x.kind if type(x) is StaticArray else x for x in key])
+        if len(self.static_arrays) >= _MAX_SPECIALIZATIONS:
+            self.static_arrays.clear()
         known = self.static_arrays.setdefault(reduced, arrays)
         for array, other in zip(arrays, known, strict=True):
             if array is not other:

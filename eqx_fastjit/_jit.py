@@ -32,7 +32,15 @@ import jax.tree_util as jtu
 from ._binding import Binding, make_binder
 from ._compat import hide_from_tracebacks, instance_dict
 from ._function import Function, Options
-from ._partition import is_module_class, is_node, partition, Structure, walk
+from ._partition import (
+    ANY_ARRAY,
+    DYNAMIC,
+    is_module_class,
+    is_node,
+    partition,
+    Structure,
+    walk,
+)
 from ._stages import Lowered, trace, Traced
 from ._static_keys import is_identity_type, static_key
 
@@ -329,9 +337,15 @@ def _make_wrapped(
 
 
 def _flatten_wrapped(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
-    if wrapped._flat is not None:
-        return wrapped._flat
     function, donate, fun = wrapped._function, wrapped._donate, wrapped._fun
+    if wrapped._flat is not None:
+        # The same children; but a static may have been changed since.
+        children, aux = wrapped._flat
+        if aux.structure is None:
+            return children, _WrapperAux(function, donate, fun, None, None)
+        arrays = [ANY_ARRAY] * aux.structure.leaves.count(DYNAMIC)
+        trail = tuple(walk(aux.structure.rebuild(arrays)).trail)
+        return children, _WrapperAux(function, donate, None, aux.structure, trail)
     if not function.with_fun:
         return (), _WrapperAux(function, donate, fun, None, None)
     arrays, structure = partition(fun)

@@ -1858,10 +1858,10 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
                                                         inputs, NULL);
         Py_XDECREF(inputs);
         if (blocks == NULL) goto done;
-        plan->blocks = blocks == Py_True;
+        plan->blocks = blocks == Py_None ? -1 : blocks == Py_True;
         Py_DECREF(blocks);
     }
-    if ((plan->blocks || w->numpy) && block(arrays, n) < 0) goto done;
+    if ((plan->blocks > 0 || w->numpy) && block(arrays, n) < 0) goto done;
     result = plan_build(plan, arrays);
 done:
     Py_DECREF(plan);

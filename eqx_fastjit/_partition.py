@@ -27,6 +27,8 @@ from ._static_keys import append_static, policy_of, UnhashableStatic
 hide_from_tracebacks(__file__)
 
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
+# Stands for an array where any will do.
+ANY_ARRAY = np.float32(0)
 
 
 class _Dynamic:

@@ -60,7 +60,7 @@ class _Call:
         self.keys = _keys(self.structure)
         self.types = [_array_type(x) for x in arrays]
         self.names = [path for path, _ in function.leaves(values)]
-        call = Call(function, self.specialization, values)
+        call = Call(function, self.specialization, values, abstract=True)
         with self.quiet(), self.recorded(values) as run, calling(call):
             call.run = self.record = run.the_trace()
             self.traced = self.specialization.jitted.trace(*arrays)

@@ -238,11 +238,11 @@ def test_public_names():
         "JitWrapped",
         "Lowered",
         "Traced",
+        "engine",
         "fast_filter_jit",
         "filter_jit",
         "install",
         "installed",
-        "engine",
         "uninstall",
     ]
     assert eqx_fastjit.fast_filter_jit is eqx_fastjit.filter_jit
