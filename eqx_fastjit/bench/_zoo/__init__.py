@@ -8,7 +8,7 @@ built, and not before. Widths are small, so that a call is dispatch above all.
 import functools as ft
 import importlib
 
-from .._case import add, Makers
+from eqx_fastjit.bench._case import add, Makers
 
 
 CONTENDERS = ("jit", "flat", "eqx", "ours")

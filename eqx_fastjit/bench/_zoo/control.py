@@ -12,9 +12,8 @@ import numpy as np
 import optax
 
 import eqx_fastjit
-
-from .._case import Call, Makers
-from .._contenders import filled, of_function, of_loop
+from eqx_fastjit.bench._case import Call, Makers
+from eqx_fastjit.bench._contenders import filled, of_function, of_loop
 
 
 # --- a policy with a method that is jitted, called for each observation
@@ -71,11 +70,11 @@ def policy() -> Makers:
 
 
 class Transition(NamedTuple):
-    observation: np.ndarray
-    action: np.ndarray
-    reward: np.ndarray
-    done: np.ndarray
-    next_observation: np.ndarray
+    observation: Any
+    action: Any
+    reward: Any
+    done: Any
+    next_observation: Any
 
 
 def dqn() -> Makers:

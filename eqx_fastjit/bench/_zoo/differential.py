@@ -1,13 +1,15 @@
 """A neural ordinary differential equation, solved by diffrax."""
 
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 
-from .._case import Makers
-from .._contenders import filled, of_function
+from eqx_fastjit.bench._case import Makers
+from eqx_fastjit.bench._contenders import filled, of_function
 
 
 class VectorField(eqx.Module):
@@ -20,7 +22,7 @@ class VectorField(eqx.Module):
             size, size, hidden, 2, jax.nn.softplus, final_activation=jnp.tanh, key=key
         )
 
-    def __call__(self, t: jax.Array, y: jax.Array, args: object) -> jax.Array:
+    def __call__(self, t: Any, y: jax.Array, args: Any) -> jax.Array:
         return self.scale * self.mlp(y)
 
 

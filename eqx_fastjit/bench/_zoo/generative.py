@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import jax.random as jr
 import optax
 
-from .._case import Makers
-from .._contenders import filled, of_loop, of_step
+from eqx_fastjit.bench._case import Makers
+from eqx_fastjit.bench._contenders import filled, of_loop, of_step
 
 
 def _data(*shape: int) -> jax.Array:

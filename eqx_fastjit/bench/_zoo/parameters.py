@@ -14,8 +14,8 @@ import jax.random as jr
 import numpy as np
 import optax
 
-from .._case import Makers
-from .._contenders import filled, of_function, of_loop
+from eqx_fastjit.bench._case import Makers
+from eqx_fastjit.bench._contenders import filled, of_function, of_loop
 
 
 # --- no classes at all
@@ -149,7 +149,7 @@ def numpy_weights() -> Makers:
         for name, shape in (("weight", (8, 8)), ("bias", (8,)))
     }
 
-    def apply(weights: dict[str, np.ndarray], x: jax.Array) -> jax.Array:
+    def apply(weights: dict[str, Any], x: jax.Array) -> jax.Array:
         for i in range(4):
             x = weights[f"layers.{i}.weight"] @ x + weights[f"layers.{i}.bias"]
             x = jax.nn.relu(x)
@@ -164,7 +164,7 @@ def numpy_batches() -> Makers:
     optimiser = optax.sgd(1e-3)
     opt_state = optimiser.init(eqx.filter(model, eqx.is_array))
 
-    def loss(model: eqx.nn.MLP, batch: dict[str, np.ndarray]) -> jax.Array:
+    def loss(model: eqx.nn.MLP, batch: dict[str, Any]) -> jax.Array:
         logits = jax.vmap(model)(batch["x"])
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
         return jnp.mean(losses)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import jax.random as jr
 import optax
 
-from .._case import Makers
-from .._contenders import filled, of_function, of_loop
+from eqx_fastjit.bench._case import Makers
+from eqx_fastjit.bench._contenders import filled, of_function, of_loop
 
 
 # --- a network that learns the heat equation from its residual

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import jax.random as jr
 import optax
 
-from .._case import Makers
-from .._contenders import filled, of_function, of_loop
+from eqx_fastjit.bench._case import Makers
+from eqx_fastjit.bench._contenders import filled, of_function, of_loop
 
 
 def _waves(*shape: int) -> jax.Array:

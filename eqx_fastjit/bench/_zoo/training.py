@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import jax.random as jr
 import optax
 
-from .._case import Makers
-from .._contenders import filled, of_loop
+from eqx_fastjit.bench._case import Makers
+from eqx_fastjit.bench._contenders import filled, of_loop
 
 
 class Classifier(eqx.Module):
@@ -120,8 +120,9 @@ def multi_transform() -> Makers:
         head = jax.tree.map(lambda _: "head", params.head)
         return eqx.tree_at(lambda model: model.head, labels, head)
 
-    optimisers = {"backbone": optax.sgd(1e-4, momentum=0.9), "head": optax.adam(1e-3)}
-    return _training(optax.multi_transform(optimisers, label))
+    of_backbone, of_head = optax.sgd(1e-4, momentum=0.9), optax.adam(1e-3)
+    optimiser = optax.multi_transform({"backbone": of_backbone, "head": of_head}, label)
+    return _training(optimiser)
 
 
 def multi_steps() -> Makers:

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import jax.random as jr
 import optax
 
-from .._case import Makers
-from .._contenders import filled, of_function, of_loop
+from eqx_fastjit.bench._case import Makers
+from eqx_fastjit.bench._contenders import filled, of_function, of_loop
 
 
 def _images(batch: int, channels: int, size: int) -> jax.Array:
@@ -193,9 +193,8 @@ class ViT(eqx.Module):
         patches = self.patches(x)
         x = patches.reshape(patches.shape[0], -1).T
         x = jnp.concatenate([self.class_token, x]) + self.positions
-        for block, key in zip(
-            self.blocks, jr.split(key, len(self.blocks)), strict=True
-        ):
+        keys = jr.split(key, len(self.blocks))
+        for block, key in zip(self.blocks, keys, strict=True):
             x = block(x, inference, key)
         return self.head(self.norm(x[0]))
 
