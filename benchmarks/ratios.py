@@ -15,7 +15,6 @@ ROUNDS = 15
 class _Ratios:
     """Medians of the ratios of rounds; below 1 is in our favour."""
 
-    param_names = ("rival", "case", "device")
     unit = "ours/rival"
 
     def setup(self, rival, case, device):
@@ -55,12 +54,14 @@ class Ratios(_Ratios):
         ),
         DEVICES,
     )
+    param_names = ("rival", "case", "device")
 
 
 class ZooRatios(_Ratios):
     """Whole programs as people write them."""
 
     params = (("jax.jit", "eqx.filter_jit", "flat"), ZOO, DEVICES)
+    param_names = ("rival", "case", "device")
 
 
 def _run(steps):

@@ -5,6 +5,7 @@ of benchmarks/results/NAME.json; where NAME ends with `.brief`, a short form of 
 """
 
 import re
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,9 +116,12 @@ def summary_line(results: Any, link: str) -> str:
     - `link`: where the tables are.
     """
     parts = [
-        f"{s.median:.2f} and {s.worst:.2f} (`{s.case}`) times what it costs under "
-        f"{s.rival}"
+        f"{s.median:.2f} times as much as under {s.rival} (worst {s.worst:.2f}, "
+        f"`{s.case}`)"
         for s in summaries(results)
     ]
-    programs = f"[{len(results['cases'])} whole programs as people write them]({link})"
-    return f"Of {programs}, the median and the worst: a call costs {'; '.join(parts)}."
+    text = (
+        f"In the median over [{len(results['cases'])} whole programs as people write "
+        f"them]({link}), a call costs {', '.join(parts)}."
+    )
+    return textwrap.fill(text, 88, break_long_words=False, break_on_hyphens=False)

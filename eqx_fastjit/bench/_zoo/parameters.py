@@ -283,7 +283,13 @@ def statics_200() -> Makers:
     def apply(x: jax.Array, options: dict[str, Any]) -> jax.Array:
         return options["option_11"](x * options["option_0"] + options["option_1"])
 
-    return of_function(apply, jnp.ones(8), options)
+    # By hand, nobody would pass a dictionary without an array through `jax.jit`.
+    def without_options(x: jax.Array) -> jax.Array:
+        return apply(x, options)
+
+    x = jnp.ones(8)
+    by_hand = of_function(without_options, x)["jit"]
+    return {**of_function(apply, x, options), "jit": by_hand}
 
 
 # --- many models at once
