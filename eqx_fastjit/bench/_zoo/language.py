@@ -94,8 +94,8 @@ def gpt_adamw() -> Makers:
     opt_state = optimiser.init(eqx.filter(model, eqx.is_array))
 
     def loss(model: GPT, tokens: jax.Array) -> jax.Array:
-        logits = jax.vmap(model)(tokens[:, :-1])
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
+        logits, labels = model(tokens[:-1]), tokens[1:]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         return jnp.mean(losses)
 
     def step(model: GPT, opt_state: optax.OptState, tokens: jax.Array):
@@ -104,7 +104,7 @@ def gpt_adamw() -> Makers:
         updates, opt_state = optimiser.update(grads, opt_state, params)
         return eqx.apply_updates(model, updates), opt_state, value
 
-    return of_loop(step, (model, opt_state), (_tokens(1, LENGTH),))
+    return of_loop(step, (model, opt_state), (_tokens(LENGTH),))
 
 
 # --- an encoder
