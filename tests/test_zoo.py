@@ -30,7 +30,7 @@ _LONG = {
     "vit",
 }
 
-# Quick to compile, and between them all that engines may take apart differently.
+# Quick to compile, and between them all kinds of what engines partition.
 _BOTH = {
     "configured_layers",
     "decode",
@@ -68,9 +68,9 @@ def as_a_user_has_it():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_contenders_agree(name, route):
-    if route != "cpp" and name not in _BOTH:
-        pytest.skip("tried on one route, for time")
+def test_contenders_agree(name, engine):
+    if engine != "native" and name not in _BOTH:
+        pytest.skip("tried on one engine, for time")
     for package in case_info(name).requires:
         pytest.importorskip(package)
     calls = make_case(name, ("flat", "ours") if name in _LONG else None)
@@ -85,9 +85,9 @@ def test_contenders_agree(name, route):
 
 
 @pytest.fixture
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 @pytest.mark.parametrize("file", PROGRAMS)
