@@ -32,6 +32,53 @@ JITS = ("ours", "jax.jit", "eqx.filter_jit")
 FUNCTION = (*JITS, "flat", "aot")
 DEVICES = ("cpu", "gpu")
 
+# `Zoo` and `ZooRatios` have these: whole programs as people write them.
+ZOO_CONTENDERS = (*JITS, "flat")
+ZOO = (
+    "gpt",
+    "gpt_adamw",
+    "encoder",
+    "decode",
+    "lora",
+    "lora_step",
+    "gru",
+    "lstm",
+    "online_filter",
+    "resnet",
+    "resnet_inference",
+    "cnn",
+    "vit",
+    "unet",
+    "mixer",
+    "gan",
+    "vae",
+    "diffusion",
+    "pinn",
+    "gaussian_process",
+    "particles",
+    "flow",
+    "neural_ode",
+    "policy",
+    "dqn",
+    "environment",
+    "ppo",
+    "frozen",
+    "masked_decay",
+    "schedule",
+    "injected_schedule",
+    "multi_transform",
+    "multi_steps",
+    "nested_parameters",
+    "configured_layers",
+    "partial_activations",
+    "numpy_weights",
+    "numpy_batches",
+    "enums",
+    "statics_200",
+    "ensemble",
+    "experts",
+)
+
 PACKAGE = "eqx_fastjit"
 _SAMPLE_SECONDS = 10e-3
 # JAX lets 32 computations wait for a device; then a call waits too.

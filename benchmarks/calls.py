@@ -3,7 +3,7 @@
 What asv times is `Ready.count` calls, by a clock that goes as much slower.
 """
 
-from benchmarks._suite import DEVICES, FUNCTION, JITS, ready
+from benchmarks._suite import DEVICES, FUNCTION, JITS, ready, ZOO, ZOO_CONTENDERS
 
 
 # Samples are short, so that no call waits for the device; hence many of them: at least
@@ -95,6 +95,16 @@ class Batches(_Calls):
 
     def setup(self, contender, batch, device):
         self._setup(contender, f"batch_{batch}", device)
+
+
+class Zoo(_Calls):
+    """Whole programs as people write them, with what each brings along."""
+
+    params = (ZOO_CONTENDERS, ZOO, DEVICES)
+    param_names = ("contender", "case", "device")
+
+    def setup(self, contender, case, device):
+        self._setup(contender, case, device)
 
 
 class Strategies:

@@ -5,13 +5,32 @@ of benchmarks/results/NAME.json; where NAME ends with `.brief`, a short form of 
 """
 
 import re
+import textwrap
 from pathlib import Path
+from typing import Any, NamedTuple
 
 
 _MARKER = re.compile(r"^<!-- (/?)bench:([\w.-]+) -->$", re.MULTILINE)
 
 # Better than a table from nowhere, and than a gap that nobody can explain.
 _MISSING = "*Not measured yet: there is no `benchmarks/results/{}`.*"
+
+
+# What the figures of ours are set against, and what to call it.
+_RIVALS = {
+    "jit": "`jax.jit` with the statics removed by hand",
+    "flat": "`jax.jit` on a flat list of arrays",
+    "eqx": "`equinox.filter_jit`",
+}
+
+
+class Summary(NamedTuple):
+    """Ours over a rival: the median over cases, the worst of them, and its name."""
+
+    rival: str
+    median: float
+    worst: float
+    case: str
 
 
 class BadMarker(Exception):
@@ -46,3 +65,63 @@ def rendered(text: str, results: Path) -> str:
         out += [text[position : begin.end()], f"\n\n{tables}\n\n"]
         position = end.start()
     return "".join([*out, text[position:]])
+
+
+def summaries(results: Any) -> list[Summary]:
+    """Ours over each rival, for dispatch, over all cases of some results.
+
+    **Arguments:**
+
+    - `results`: as `eqx_fastjit.bench.load` reads them.
+
+    **Returns:** a `Summary` for each rival that was timed.
+    """
+    import statistics
+
+    from eqx_fastjit.bench._results import ratio
+
+    out = []
+    for rival in _RIVALS:
+        ratios = {
+            entry["name"]: value.median
+            for entry in results["cases"]
+            if (value := ratio(entry, "dispatch", rival)) is not None
+        }
+        if ratios:
+            worst = max(ratios, key=lambda name: ratios[name])
+            median = statistics.median(ratios.values())
+            out.append(Summary(_RIVALS[rival], median, ratios[worst], worst))
+    return out
+
+
+def summary_table(results: Any) -> str:
+    """The summaries as a table of Markdown."""
+    rows = [
+        f"| {s.rival} | {s.median:.2f} | {s.worst:.2f} | `{s.case}` |"
+        for s in summaries(results)
+    ]
+    head = [
+        "| ours over | median | worst | the worst is |",
+        "| --- | ---: | ---: | --- |",
+    ]
+    return "\n".join(head + rows)
+
+
+def summary_line(results: Any, link: str) -> str:
+    """The summaries as a sentence, for a front page.
+
+    **Arguments:**
+
+    - `results`: as `eqx_fastjit.bench.load` reads them.
+    - `link`: where the tables are.
+    """
+    parts = [
+        f"{s.median:.2f} times as much as under {s.rival} (worst {s.worst:.2f}, "
+        f"`{s.case}`)"
+        for s in summaries(results)
+    ]
+    text = (
+        f"In the median over [{len(results['cases'])} whole programs as people write "
+        f"them]({link}), a call costs {', '.join(parts)}."
+    )
+    return textwrap.fill(text, 88, break_long_words=False, break_on_hyphens=False)

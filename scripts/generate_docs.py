@@ -347,6 +347,28 @@ def _targets(name: str, _: Path) -> str:
     )
 
 
+# --- the zoo --------------------------------------------------------------------------
+
+
+def _zoo(name: str, page: Path) -> str:
+    """The median and the worst case of the zoo, or what its programs are."""
+    from benchmarks import render
+    from eqx_fastjit.bench import case_info, case_names, load
+
+    if name == "programs":
+        cases = [case_info(case) for case in case_names()]
+        rows = [(f"`{c.name}`", c.title) for c in cases if c.group == "zoo"]
+        return _table(("program", "what it is"), rows)
+    path = RESULTS / "zoo.json"
+    if not path.exists():
+        return ""
+    results = load(path)
+    if name == "summary":
+        return render.summary_table(results)
+    folder = "docs/" if page.name == "README.md" else ""
+    return render.summary_line(results, f"{folder}performance.md#the-zoo")
+
+
 # --- putting it into the pages -------------------------------------------------------
 
 # By what the name of a part begins with: given the rest, and the page.
@@ -357,6 +379,7 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "reliability": _reliability,
     "report": _report,
     "results": _targets,
+    "zoo": _zoo,
 }
 
 

@@ -32,6 +32,7 @@ ONCE = (
     r"^calls.Widths.time_\w+\('ours', 8, 'cpu'\)",
     r"^calls.Layers.time_\w+\('flat', 1, 'cpu'\)",
     r"^calls.Batches.time_\w+\('ours', 4, 'cpu'\)",
+    r"^calls.Zoo.time_\w+\('ours', 'particles', 'cpu'\)",
     r"^calls.Strategies.time_\w+\('ours', 'named_in_loop', 'cpu'\)",
     r"^first_calls.FirstCall.track_\w+\('ours', 'total', 'cpu'\)",
     r"^first_calls.Loops.track_\w+\('jax.jit', 'scan', 10, 'cpu'\)",
@@ -40,6 +41,7 @@ ONCE = (
     r"^processes.ImportAlone",
     r"^ratios.Ratios.track_dispatch\('jax.jit', 'identity', 'cpu'\)",
     r"^ratios.Ratios.track_blocked\('eqx.filter_jit', 'static_arguments', 'cpu'\)",
+    r"^ratios.ZooRatios.track_\w+\('flat', 'particles', 'cpu'\)",
 )
 
 CHROMIUM = next(

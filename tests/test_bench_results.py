@@ -7,9 +7,11 @@ from html.parser import HTMLParser
 
 import pytest
 
+from benchmarks import render
 from benchmarks.render import BadMarker, rendered
 from eqx_fastjit import cli
 from eqx_fastjit.bench import _grids, _results, BadResults, load, markdown
+from scripts import generate_docs
 
 
 @pytest.fixture(autouse=True)
@@ -301,3 +303,52 @@ def test_render_says_what_was_not_measured(folder):
     new = rendered("<!-- bench:b -->\n<!-- /bench:b -->\n", folder)
     assert "there is no `benchmarks/results/b.json`" in new
     assert rendered(new, folder) == new
+
+
+def _in_ratio(name, to_jit, to_flat):
+    rivals = {"jit": [10.0, 10.0], "flat": [5.0, 5.0]}
+    assert to_jit * 10 == to_flat * 5
+    times = {"ours": [to_jit * 10, to_jit * 10], **rivals}
+    return _entry(name, group="zoo", mode_times={"dispatch": times})
+
+
+@pytest.fixture
+def zoo(results):
+    return results | {
+        "cases": [
+            _in_ratio("gpt", 0.5, 1.0),
+            _in_ratio("policy", 0.75, 1.5),
+            _in_ratio("gan", 0.25, 0.5),
+        ]
+    }
+
+
+def test_summary_names_the_worst_case(zoo):
+    table = render.summary_table(zoo)
+    assert "by hand | 0.50 | 0.75 | `policy` |" in table
+    assert "list of arrays | 1.00 | 1.50 | `policy` |" in table
+    assert "equinox" not in table  # it was not timed
+    line = " ".join(render.summary_line(zoo, "there#zoo").split())
+    assert "over [3 whole programs as people write them](there#zoo)" in line
+    assert "0.50 times as much as under `jax.jit` with the statics removed" in line
+    assert "(worst 0.75, `policy`)" in line
+
+
+def test_pages_show_the_zoo_once_it_is_measured(zoo, tmp_path, monkeypatch):
+    monkeypatch.setattr(generate_docs, "RESULTS", tmp_path)
+    readme, index = tmp_path / "README.md", tmp_path / "index.md"
+    parts = [
+        f"<!-- generated:zoo-{name} -->\n<!-- /generated:zoo-{name} -->\n"
+        for name in ("line", "summary", "programs")
+    ]
+    for page in (readme, index):
+        page.write_text("".join(parts))
+    assert generate_docs.generated(index, ["zoo-*"])[1] == ["zoo-programs"]
+    (tmp_path / "zoo.json").write_text(_results.dumps(zoo))
+    text, differing = generate_docs.generated(index, ["zoo-*"])
+    assert differing == ["zoo-line", "zoo-summary", "zoo-programs"]
+    assert render.summary_table(zoo) in text
+    assert "](performance.md#the-zoo)" in text
+    assert "| `statics_200` | " in text
+    text, _ = generate_docs.generated(readme, ["zoo-*"])
+    assert "](docs/performance.md#the-zoo)" in text

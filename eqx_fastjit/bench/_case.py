@@ -54,6 +54,7 @@ class Case:
     - `max_rounds`: for those whose rounds are long.
     - `steps`: compiled calls in one call.
     - `cpu_devices`: how many virtual CPU devices it needs.
+    - `requires`: packages that it needs and ours does not.
     """
 
     name: str
@@ -68,11 +69,17 @@ class Case:
     max_rounds: int | None = None
     steps: int = 1
     cpu_devices: int = 1
+    requires: tuple[str, ...] = ()
 
     @property
     def times_itself(self) -> bool:
         """Whether calls return `Measured`."""
         return "dispatch" not in self.modes
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Those of the packages it needs that are not installed."""
+        return tuple(name for name in self.requires if not _is_installed(name))
 
     def make(self, contender: str) -> Call:
         """Build the call of one contender."""
@@ -97,9 +104,13 @@ def case(**options: Any) -> Callable[[Callable[[], Makers]], Callable[[], Makers
     return decorate
 
 
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
 def has_flax() -> bool:
     """Whether flax is installed."""
-    return importlib.util.find_spec("flax") is not None
+    return _is_installed("flax")
 
 
 def case_names() -> tuple[str, ...]:
@@ -125,7 +136,12 @@ def group_names() -> tuple[str, ...]:
 
 
 def contenders_of(name: str) -> tuple[str, ...]:
-    """The contenders of a case that can be built here: without flax, none of flax's."""
+    """The contenders of a case that can be built here.
+
+    Without flax, none of flax's; without what the case itself requires, none at all.
+    """
+    if _CASES[name].missing:
+        return ()
     return tuple(
         contender
         for contender in _CASES[name].contenders

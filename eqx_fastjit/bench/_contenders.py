@@ -113,3 +113,56 @@ def of_step(
         "eqx": lambda: filtered(eqx.filter_jit),
         "ours": lambda: filtered(eqx_fastjit.filter_jit),
     }
+
+
+def of_loop(
+    step: Callable[..., Any], carried: tuple[Any, ...], others: tuple[Any, ...] = ()
+) -> Makers:
+    """`*carried, rest = step(*carried, *others)`, over and over.
+
+    **Arguments:**
+
+    - `step`: returns a tuple that begins with what the next call is given.
+    - `carried`: what the first call is given.
+    - `others`: arguments after these, the same each time.
+    """
+    arrays, statics = eqx.partition(carried + others, is_traced)
+    leaves, treedef = jtu.tree_flatten(arrays)
+    count, width = len(carried), len(jtu.tree_leaves(arrays[: len(carried)]))
+
+    def without_statics(*arrays: Any) -> Any:
+        out = step(*eqx.combine(arrays, statics))
+        return eqx.filter(out, eqx.is_array)
+
+    def on_leaves(*leaves: Any) -> Any:
+        out = without_statics(*jtu.tree_unflatten(treedef, leaves))
+        return jtu.tree_leaves(out[:count]), jtu.tree_leaves(out[count:])
+
+    def by(function: Callable[..., Any], args: Any) -> Call:
+        carried, others = args[:count], args[count:]
+
+        def call() -> Any:
+            nonlocal carried
+            out = function(*carried, *others)
+            carried = out[:count]
+            return out
+
+        return call
+
+    def flat() -> Call:
+        function, carried, others = jax.jit(on_leaves), leaves[:width], leaves[width:]
+
+        def call() -> Any:
+            nonlocal carried
+            out = function(*carried, *others)
+            carried = out[0]
+            return out
+
+        return call
+
+    return {
+        "jit": lambda: by(jax.jit(without_statics), arrays),
+        "flat": flat,
+        "eqx": lambda: by(eqx.filter_jit(step), carried + others),
+        "ours": lambda: by(eqx_fastjit.filter_jit(step), carried + others),
+    }

@@ -140,6 +140,23 @@ def _chosen_contenders(text: str | None, cases: list[str]) -> dict[str, Any]:
     return {case: contenders for case, contenders in chosen.items() if contenders}
 
 
+def _without_missing(cases: list[str]) -> tuple[list[str], list[str]]:
+    """The cases that can be built, and a line on each of the others."""
+    from eqx_fastjit.bench import case_info
+
+    missing = {name: case_info(name).missing for name in cases}
+    lines = [
+        f"Skipped: {name} needs {' and '.join(packages)}, not installed: "
+        'pip install "eqx_fastjit[bench]"'
+        for name, packages in missing.items()
+        if packages
+    ]
+    there = [name for name in cases if not missing[name]]
+    if not there:
+        raise CommandError("; ".join(lines))
+    return there, lines
+
+
 def _check_directory(path: str, option: str) -> None:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -190,7 +207,7 @@ def _command(options: argparse.Namespace) -> str:
 
 def _time(options: argparse.Namespace) -> int:
     rounds = _rounds(options)
-    cases = _chosen_cases(options.cases)
+    cases, skipped = _without_missing(_chosen_cases(options.cases))
     contenders = _chosen_contenders(options.contenders, cases)
     if options.json:
         check_output("--json", options.json)
@@ -209,6 +226,8 @@ def _time(options: argparse.Namespace) -> int:
     from eqx_fastjit.bench._table import print_results
 
     console = Console()
+    for line in skipped:
+        console.print(line, style="yellow", highlight=False, markup=False)
     devices = _devices(options.device)
     if options.device == "all" and len(devices) == 1:
         console.print("JAX sees no GPU here: on the CPU alone.")
