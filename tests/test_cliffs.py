@@ -152,8 +152,8 @@ def test_faults_are_found(monkeypatch):
 def test_what_equinox_refuses_is_no_program():
     # A static leaf without a hash.
     program = Program((Node("static", "mutable dataclass"), _X))
-    assert "eqx: TypeError: unhashable" in timed(program, 1).refused
-    assert worst(timed(program, 1))[1] == 0
+    found = timed(program, 1)
+    assert found.refused.startswith("eqx: ") and worst(found)[1] == 0
 
 
 def test_a_program_that_kills_its_process_is_at_fault(monkeypatch):

@@ -183,7 +183,7 @@ def _by_hand(program: Program, flat: bool, trees: list[Any]) -> tuple[list[Call]
     shared = None if by_variant else jitted(trees[0])
     calls: list[Call] = []
     for args in trees:
-        jit = jitted(args) if by_variant else shared
+        jit: Any = jitted(args) if by_variant else shared
         arrays = eqx.filter(args, is_array)
         if flat:
             calls.append(ft.partial(jit, jtu.tree_leaves(arrays)))

@@ -28,13 +28,12 @@ def timed(program: Program, rounds: int) -> Outcome:
     from ._contenders import contender, difference, NAMES
 
     by_name = {}
-    try:
-        for name in NAMES:
-            if name != "ours":
-                by_name[name] = contender(program, name)
-                by_name[name].call()
-    except Exception as e:
-        return Outcome(refused=f"{name}: {_one_line(e)}")
+    for name in [name for name in NAMES if name != "ours"]:
+        try:
+            by_name[name] = contender(program, name)
+            by_name[name].call()
+        except Exception as e:
+            return Outcome(refused=f"{name}: {_one_line(e)}")
     try:
         by_name["ours"] = contender(program, "ours")
         fault = difference(program, by_name)
