@@ -200,8 +200,7 @@ from eqx_fastjit.bench._results import new_results, short_commit
 
 scratch, folder, command = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 commit = os.environ.get("EQX_FASTJIT_COMMIT", "unknown")
-engine = getattr(eqx_fastjit, "engine", None) or eqx_fastjit.route
-results = new_results(command, engine())
+results = new_results(command, eqx_fastjit.engine())
 results.setdefault("commit", commit)
 rows = []
 for path in sorted(scratch.glob("*.xml")):

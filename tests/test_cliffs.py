@@ -10,7 +10,7 @@ import pytest
 from benchmarks.cliffs import _contenders, _random, _statics
 from benchmarks.cliffs.__main__ import _rows, main
 from benchmarks.cliffs._build import Builder, KEYS, LAYERS, LEAVES, NODES, OPTIMISERS
-from benchmarks.cliffs._find import find, Found, Settings, shrunk
+from benchmarks.cliffs._find import Found, search, Settings, shrink_worst
 from benchmarks.cliffs._limits import in_words, Outcome, outcome, worst
 from benchmarks.cliffs._programs import (
     CALLS,
@@ -33,9 +33,9 @@ _X = Node("leaf", "float32", 3)
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 # --- programs ------------------------------------------------------------------------
@@ -149,6 +149,14 @@ def test_faults_are_found(monkeypatch):
     assert "ours traced 16 times, eqx 1" in with_ours(lambda f: f)
 
 
+@pytest.mark.parametrize("calls", CALLS)
+def test_what_is_right_is_timed(calls):
+    found = timed(Program((_MODEL,), calls), 1)
+    assert found.fault == found.refused == ""
+    assert set(found.us) == set(_contenders.NAMES)
+    assert set(found.ratios) == {"ours/jit", "ours/flat", "ours/eqx", "flat/jit"}
+
+
 def test_what_equinox_refuses_is_no_program():
     # A static leaf without a hash.
     program = Program((Node("static", "mutable dataclass"), _X))
@@ -244,7 +252,10 @@ def test_the_smallest_program_is_found():
 
 def test_the_search_finds_shrinks_and_groups():
     time = _Planted()
-    found = find(time, 0, 200, Settings(rounds=1, shrunk=3, attempts=2000))
+    settings = Settings(rounds=1, shrunk=3, attempts=2000)
+    found = list(search(time, 0, 200, settings))
+    assert [one.index for one in found] == list(range(200))
+    shrink_worst(time, found, settings)
     bad = [one for one in found if one.excess > 1]
     assert bad and found[: len(bad)] == bad
     first, *others = bad
@@ -262,7 +273,7 @@ def test_a_fluke_is_no_cliff():
         rounds_of.append(rounds)
         return _outcome(100 if rounds == 5 else 10, 20, 9, 90)
 
-    (found,) = find(time, 0, 1, Settings())
+    (found,) = search(time, 0, 1, Settings())
     assert found.excess < 1 and found.smallest is None
     assert rounds_of == [5, 20]
 
@@ -272,7 +283,7 @@ def test_attempts_are_bounded():
     slow = random_slow(time)
     one = Found(0, slow, time(slow, 1))
     time.calls = 0
-    shrunk(time, [one], Settings(rounds=1, attempts=7), lambda words: None)
+    shrink_worst(time, [one], Settings(rounds=1, attempts=7))
     assert time.calls <= 14
 
 

@@ -16,9 +16,9 @@ _SCRIPT = _ROOT / "benchmarks" / "gpu.sh"
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 def _run(*args, **env):

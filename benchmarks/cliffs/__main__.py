@@ -8,7 +8,8 @@ Makes programs out of what people use, and times ours, `jax.jit` on flat arrays,
 `jax.jit` with the statics removed by hand and `equinox.filter_jit` on each: dispatch
 only, in turn, in one process. Where an argument is of NumPy, ours and Equinox block, so
 that all are made to. Prints the worst programs, those that break a limit shrunk to the
-smallest that does. The exit code is 1 if a limit was broken, 0 otherwise.
+smallest that does. The exit code is 1 if a limit was broken, 0 if none was, and 130
+after Ctrl-C, which keeps what was found.
 
 Run nothing else meanwhile: on a busy machine, every limit is broken by something.
 """
@@ -21,7 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from ._build import KINDS
-from ._find import broken, confirmed, find, Found, Settings, values
+from ._find import (
+    broken,
+    confirmed,
+    Found,
+    search,
+    Settings,
+    shrink_worst,
+    values,
+)
 from ._limits import in_words, LIMITS, to_json as outcome_to_json, worst as worst_limit
 from ._programs import dumps, from_json, Program, text, to_json
 from ._random import random_program
@@ -141,8 +150,7 @@ def _results(found: list[Found], options: argparse.Namespace) -> dict[str, Any]:
 
     words = ["python", "-m", "benchmarks.cliffs", "--programs", str(options.programs)]
     words += ["--seed", str(options.seed)] + ["--quick"] * options.quick
-    engine = getattr(eqx_fastjit, "engine", None) or eqx_fastjit.route
-    results = new_results(shlex.join(words), engine())
+    results = new_results(shlex.join(words), eqx_fastjit.engine())
     out = {k: v for k, v in results.items() if k not in ("schema", "cases")}
     kept = [one for one in found if one.smallest] or found
     out["problems"] = [
@@ -179,6 +187,29 @@ def _replay(time: Timer, program: Program, rounds: int) -> int:
     return int(excess > 1)
 
 
+def _found(
+    time: Timer, options: argparse.Namespace, settings: Settings
+) -> tuple[list[Found], bool]:
+    """What is found, the worst first; and whether Ctrl-C ended it early."""
+    found: list[Found] = []
+
+    def note(words: str) -> None:
+        print(words, file=sys.stderr, flush=True)
+
+    try:
+        for one in search(time, options.seed, options.programs, settings):
+            found.append(one)
+            if one.excess > 1:
+                note(f"program {one.index} breaks '{one.limit.name}'")
+            elif len(found) % 20 == 0:
+                note(f"{len(found)} of {options.programs}")
+        shrink_worst(time, found, settings, note)
+    except KeyboardInterrupt:
+        found.sort(key=lambda one: -one.excess)
+        return found, True
+    return found, False
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     options = _parser().parse_args(argv)
@@ -187,25 +218,21 @@ def main(argv: list[str] | None = None) -> int:
         settings = Settings(options.rounds, settings.shrunk, settings.attempts)
     options.programs = options.programs or (3 if options.quick else 300)
 
-    def note(words: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r{words:40}", end="", file=sys.stderr, flush=True)
-
     time = Timer(options.device)
     try:
         if options.replay:
             return _replay(time, options.replay, settings.rounds)
-        found = find(time, options.seed, options.programs, settings, note)
+        found, interrupted = _found(time, options, settings)
     finally:
         time.close()
-    results = _results(found, options)
+    results = _results(found, options) | {"interrupted": interrupted}
     _show_worst(found, options.seed)
     _show_rows(results["rows"])
     for problem in results["problems"]:
         print(f"not timed: {problem}")
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
-    return int(bool(broken(found)))
+    return 130 if interrupted else int(bool(broken(found)))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ._limits import Limit, LIMITS, Outcome, worst
 from ._programs import features, Program
@@ -102,13 +102,7 @@ def _kind(fault: str) -> str:
     return re.sub(r"\d+", "", fault)
 
 
-def find(
-    time: Time,
-    seed: int,
-    programs: int,
-    settings: Settings,
-    note: Callable[[str], None] = lambda text: None,
-) -> list[Found]:
+def search(time: Time, seed: int, programs: int, settings: Settings) -> Iterator[Found]:
     """Time random programs.
 
     **Arguments:**
@@ -116,41 +110,41 @@ def find(
     - `time`: times one program.
     - `seed`, `programs`: which programs, and how many.
     - `settings`: how long it takes.
-    - `note`: told of each program before it is timed.
 
-    **Returns:** all programs, the worst first; of those that break a limit, the worst
-    are shrunk.
+    **Returns:** each program as soon as it was timed, longer if it is near a limit.
     """
-    found = []
     for index in range(programs):
-        note(f"program {index + 1} of {programs}")
         program = random_program(seed, index)
-        outcome = confirmed(time, program, settings.rounds)
-        found.append(Found(index, program, outcome))
-    found.sort(key=lambda f: -f.excess)
-    return shrunk(time, found, settings, note)
+        yield Found(index, program, confirmed(time, program, settings.rounds))
 
 
-def shrunk(
-    time: Time, found: list[Found], settings: Settings, note: Callable[[str], None]
-) -> list[Found]:
-    """The same list, with the worst of those that break a limit shrunk.
+def shrink_worst(
+    time: Time,
+    found: list[Found],
+    settings: Settings,
+    note: Callable[[str], None] = lambda words: None,
+) -> None:
+    """Put the worst first, and shrink the worst of those that break a limit.
 
-    **Arguments:** as for `find`; `found` has the worst first.
+    **Arguments:**
+
+    - `time`, `settings`: as for `search`.
+    - `found`: what `search` gave. Each that is shrunk, or like one that was, is put in
+        the place of itself at once.
+    - `note`: told of each before it is shrunk.
     """
-    out: list[Found] = []
+    found.sort(key=lambda one: -one.excess)
     done: list[Found] = []
-    for one in found:
-        if one.excess > 1:
-            like = [other.index for other in done if _alike(other, one)]
-            if like:
-                one = dataclasses.replace(one, like=like[0])
-            elif len(done) < settings.shrunk:
-                note(f"shrinking program {one.index}")
-                one = smallest(time, one, settings)
-                done.append(one)
-        out.append(one)
-    return out
+    for i, one in enumerate(found):
+        if one.excess <= 1:
+            return
+        like = [other.index for other in done if _alike(other, one)]
+        if like:
+            found[i] = dataclasses.replace(one, like=like[0])
+        elif len(done) < settings.shrunk:
+            note(f"shrinking program {one.index}")
+            found[i] = smallest(time, one, settings)
+            done.append(found[i])
 
 
 def _alike(worse: Found, one: Found) -> bool:

@@ -31,7 +31,9 @@ def timed(program: Program, rounds: int) -> Outcome:
     for name in [name for name in NAMES if name != "ours"]:
         try:
             by_name[name] = contender(program, name)
-            by_name[name].call()
+            # All the way round, so that all begin with the same arguments.
+            for _ in range(by_name[name].turns):
+                by_name[name].call()
         except Exception as e:
             return Outcome(refused=f"{name}: {_one_line(e)}")
     try:
