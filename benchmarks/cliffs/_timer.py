@@ -76,7 +76,7 @@ def serve(pipe: Connection, device: str | None) -> None:
     # What is imported stays: the collections between rounds need not look at it.
     gc.collect()
     gc.freeze()
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             description, rounds = pipe.recv()
             # Where a program does not end, say where, and end.
