@@ -219,7 +219,7 @@ for path in sorted(scratch.glob("*.xml")):
                 "command": command,
             }
         )
-kept = {key: results[key] for key in ("date", "machine", "versions", "route", "commit")}
+kept = {key: results[key] for key in ("date", "machine", "versions", "engine", "commit")}
 tests = json.dumps({**kept, "rows": rows}, indent=1)
 (folder / "gpu_tests.json").write_text(tests + "\n")
 # Timed by processes that had no git to ask.
