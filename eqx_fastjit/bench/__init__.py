@@ -6,6 +6,7 @@ Not loaded by `import eqx_fastjit`. The command is `eqx-fastjit bench`.
 # Each adds its cases to the list, in this order.
 from . import _models as _models, _calls as _calls, _studies as _studies  # isort: skip
 from . import _zoo as _zoo  # isort: skip
+from . import _overlap as _overlap  # isort: skip
 from ._case import (
     Call as Call,
     Case as Case,

@@ -73,13 +73,21 @@ class Sampler:
     - `call`: the contender.
     - `steps`: how many computations one call dispatches.
     - `times_itself`: whether it returns `Measured`, and needs no clock here.
+    - `modes`: what is timed.
     """
 
-    def __init__(self, call: Call, steps: int = 1, times_itself: bool = False):
+    def __init__(
+        self,
+        call: Call,
+        steps: int = 1,
+        times_itself: bool = False,
+        modes: tuple[str, ...] = ("dispatch", "blocked"),
+    ):
         self._call = call
         self._times_itself = times_itself
         self._at_once = max(1, _IN_FLIGHT // steps)
-        self._modes = {"dispatch": self._dispatch, "blocked": self._blocked}
+        known = {"dispatch": self._dispatch, "blocked": self._blocked}
+        self._modes = {name: known[name] for name in modes}
         self._counts: dict[str, int] = {}
 
     def _dispatch(self, n: int) -> float:

@@ -1,0 +1,312 @@
+"""A program as each contender would call it."""
+
+import dataclasses
+import functools as ft
+import itertools
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from ._build import Builder, described, is_array
+from ._programs import Program
+
+
+Call = Callable[[], Any]
+
+NAMES = ("ours", "jit", "flat", "eqx")
+# More than any cache of the last few would hold.
+_REBUILT = 16
+_VARIANTS = 3
+
+
+# --- the function --------------------------------------------------------------------
+
+
+def _as_floats(x: Any) -> Any:
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x).ravel()[0]
+    if x.dtype != jnp.float32:
+        x = x.astype(jnp.float32)
+    return x if x.shape in ((), (3,)) else x.ravel()[0]
+
+
+def _updated(x: Any) -> Any:
+    if is_array(x) and jnp.issubdtype(x.dtype, jnp.number):
+        return x + x
+    return x
+
+
+class Function:
+    """What a program computes: a sum over its arrays, which its statics change.
+
+    **Arguments:**
+
+    - `program`: says how many of the arrays, and what is returned.
+    """
+
+    def __init__(self, program: Program):
+        self._program = program
+        self.traces = 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.traces += 1
+        arrays = [x for x in jtu.tree_leaves(args) if is_array(x)]
+        arrays = [x for x in arrays if x.dtype != jax.dtypes.float0]
+        used = {"all": 1, "half": 2, "one": len(arrays)}[self._program.used]
+        statics = zlib.crc32(described(args).encode()) % 997
+        value = jnp.full((3,), float(statics), jnp.float32)
+        for x in arrays[::used]:
+            value = value + _as_floats(x)
+        if self._program.returns == "tree":
+            return jtu.tree_map(_updated, args[0]), value
+        if self._program.returns == "mixed":
+            return {"aux": (value * 2, None, "text", value.shape), "value": value}
+        return value
+
+
+def _value(out: Any) -> Any:
+    """The array in a result that every program has."""
+    if isinstance(out, tuple | list):
+        return out[-1]
+    return out["value"] if isinstance(out, dict) else out
+
+
+# --- its arguments -------------------------------------------------------------------
+
+
+def _one_tree(program: Program, variant: int) -> tuple[Any, ...]:
+    builder = Builder(variant)
+    return tuple([builder.build(arg) for arg in program.args])
+
+
+def _trees(program: Program) -> list[tuple[Any, ...]]:
+    """The arguments of one call after the other."""
+    if program.calls == "turns":
+        return [_one_tree(program, variant) for variant in range(_VARIANTS)]
+    copies = _REBUILT if program.calls == "rebuilt" else 1
+    return [_one_tree(program, 0) for _ in range(copies)]
+
+
+def _changeable(program: Program) -> tuple[tuple[Any, ...], Callable[[], None]]:
+    """Arguments, and what changes their mutable statics in place."""
+    builder = Builder(0, mutable_variant=1)
+    return tuple([builder.build(arg) for arg in program.args]), builder.change
+
+
+# --- the contenders ------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Contender:
+    """One of them.
+
+    **Arguments:**
+
+    - `call`: calls it once, with the next arguments.
+    - `turns`: how many calls it takes for the arguments to come again.
+    - `functions`: what it has compiled, each of which counts its traces.
+    """
+
+    call: Call
+    turns: int
+    functions: list[Function]
+
+    @property
+    def traces(self) -> int:
+        """How often the program was traced."""
+        return sum(function.traces for function in self.functions)
+
+
+def _holder(function: Function, jit: Any) -> Any:
+    """A class with a field, a jitted method and `__call__`."""
+
+    class Holder(eqx.Module):
+        held: Any
+
+        @jit
+        def f(self, *args: Any) -> Any:
+            return function(self.held, *args)
+
+        def __call__(self, *args: Any) -> Any:
+            return function(self.held, *args)
+
+    return Holder
+
+
+def _keywords(args: tuple[Any, ...]) -> dict[str, Any]:
+    return {chr(ord("a") + i): arg for i, arg in enumerate(args)}
+
+
+def _with_keywords(function: Function, n: int) -> Any:
+    """The function with parameters of its own name for each argument."""
+    names = ", ".join(_keywords((None,) * n))
+    return eval(f"lambda {names}: function({names})", {"function": function})
+
+
+def _filtered(program: Program, jit: Any, trees: list[Any]) -> tuple[list[Call], Any]:
+    """As `equinox.filter_jit` and ours are called."""
+    function = Function(program)
+    if program.style in ("method", "callable"):
+        holder = _holder(function, jit)
+        held = [(holder(args[0]), args[1:]) for args in trees]
+        if program.style == "callable":
+            return [ft.partial(jit(m), *rest) for m, rest in held], [function]
+        # Read anew for each call, as one does.
+        return [_method_call(m, rest) for m, rest in held], [function]
+    if program.style == "keyword":
+        jitted = jit(_with_keywords(function, len(program.args)))
+        return [ft.partial(jitted, **_keywords(args)) for args in trees], [function]
+    jitted = jit(function)
+    return [ft.partial(jitted, *args) for args in trees], [function]
+
+
+def _method_call(m: Any, rest: tuple[Any, ...]) -> Call:
+    return lambda: m.f(*rest)
+
+
+def _by_hand(program: Program, flat: bool, trees: list[Any]) -> tuple[list[Call], Any]:
+    """As `jax.jit` is called by someone who keeps the statics out of its way."""
+    functions = []
+
+    def jitted(args: tuple[Any, ...]) -> Any:
+        functions.append(Function(program))
+        return _without_statics(functions[-1], args, flat, program.style == "keyword")
+
+    # Of trees that differ in their statics, each has a function of its own.
+    by_variant = program.calls == "turns"
+    shared = None if by_variant else jitted(trees[0])
+    calls: list[Call] = []
+    for args in trees:
+        jit: Any = jitted(args) if by_variant else shared
+        arrays = eqx.filter(args, is_array)
+        if flat:
+            calls.append(ft.partial(jit, jtu.tree_leaves(arrays)))
+        elif program.style == "keyword":
+            calls.append(ft.partial(jit, **_keywords(arrays)))
+        else:
+            calls.append(ft.partial(jit, *arrays))
+    return calls, functions
+
+
+def _without_statics(
+    function: Function, args: tuple[Any, ...], flat: bool, keywords: bool
+) -> Any:
+    arrays, statics = eqx.partition(args, is_array)
+    treedef = jtu.tree_structure(arrays)
+
+    def on_trees(*arrays: Any) -> Any:
+        return eqx.filter(function(*eqx.combine(arrays, statics)), eqx.is_array)
+
+    def on_keywords(**arrays: Any) -> Any:
+        return on_trees(*arrays.values())
+
+    def on_leaves(leaves: list[Any]) -> Any:
+        return jtu.tree_leaves(on_trees(*jtu.tree_unflatten(treedef, leaves)))
+
+    return jax.jit(on_leaves if flat else on_keywords if keywords else on_trees)
+
+
+def has_numpy(program: Program) -> bool:
+    """Whether an argument is an array of NumPy, or has one."""
+    return any(
+        node.kind == "leaf" and (node.of.startswith("numpy") or node.of == "float0")
+        for node in program.walk()
+    )
+
+
+def _in_turn(calls: list[Call]) -> Call:
+    if len(calls) == 1:
+        return calls[0]
+    following = itertools.cycle(calls).__next__
+    return lambda: following()()
+
+
+def _waiting(call: Call) -> Call:
+    """With an argument of NumPy's, ours blocks, and so does Equinox: so must all."""
+
+    def wait() -> Any:
+        out = call()
+        _value(out).block_until_ready()
+        return out
+
+    return wait
+
+
+def contender(program: Program, name: str) -> Contender:
+    """The program as one contender would call it.
+
+    **Arguments:**
+
+    - `program`: the program.
+    - `name`: one of `NAMES`.
+    """
+    import eqx_fastjit  # asv imports this module beside old commits
+
+    if name in ("jit", "flat"):
+        calls, functions = _by_hand(program, name == "flat", _trees(program))
+    else:
+        jit = eqx_fastjit.filter_jit if name == "ours" else eqx.filter_jit
+        if program.calls == "changed":
+            tree, change = _changeable(program)
+            calls, functions = _filtered(program, jit, [tree])
+            calls[0]()
+            change()
+        else:
+            calls, functions = _filtered(program, jit, _trees(program))
+    call = _in_turn(calls)
+    return Contender(
+        _waiting(call) if has_numpy(program) else call, len(calls), functions
+    )
+
+
+# --- whether all give the same -------------------------------------------------------
+
+
+def _arrays(out: Any) -> list[np.ndarray]:
+    from eqx_fastjit.bench._timing import output_arrays
+
+    arrays = [x for x in jtu.tree_leaves(out) if not _is_float0(x)]
+    return output_arrays(lambda: arrays)
+
+
+def _is_float0(x: Any) -> bool:
+    return is_array(x) and x.dtype == np.dtype([("float0", np.void, 0)])
+
+
+def _structure(out: Any) -> tuple[Any, list[str]]:
+    """What a result is beside its arrays."""
+    leaves, treedef = jtu.tree_flatten(out)
+    return treedef, ["array" if is_array(x) else repr(x) for x in leaves]
+
+
+def difference(program: Program, by_name: dict[str, Contender]) -> str:
+    """What ours does otherwise than the others, in words; empty if nothing.
+
+    **Arguments:**
+
+    - `program`, `by_name`: what `contenders` was given and returned. Each is called
+        until all of its arguments were used.
+    """
+    from eqx_fastjit.bench._timing import same_arrays
+
+    rivals = [name for name in NAMES if name != "ours"]
+    if program.calls == "changed":
+        rivals.remove("eqx")  # which goes on with what it traced before
+    for _ in range(by_name["ours"].turns):
+        results = {name: c.call() for name, c in by_name.items()}
+        ours = results["ours"]
+        for name in rivals:
+            if not same_arrays(_arrays(ours), _arrays(results[name])):
+                return f"ours gives other arrays than {name}"
+        if "eqx" in rivals and _structure(ours) != _structure(results["eqx"]):
+            return "ours gives a result of another structure than eqx"
+    traces = {name: c.traces for name, c in by_name.items()}
+    if "eqx" in rivals and traces["ours"] > traces["eqx"]:
+        return f"ours traced {traces['ours']} times, eqx {traces['eqx']}"
+    return ""

@@ -1,0 +1,87 @@
+"""`benchmarks/gpu.sh`, on the CPU and with next to nothing of each."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eqx_fastjit.bench import load
+
+
+_ROOT = Path(__file__).parent.parent
+_SCRIPT = _ROOT / "benchmarks" / "gpu.sh"
+
+
+@pytest.fixture(autouse=True)
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
+
+
+def _run(*args, **env):
+    return subprocess.run(
+        ["bash", str(_SCRIPT), *map(str, args)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHON": sys.executable, **env},
+    )
+
+
+# Half a minute and more: `-m "not slow"` leaves it out.
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="it is for Linux")
+def test_a_dry_run(tmp_path):
+    out = _run(tmp_path, "--device", "cpu", "--quick", EQX_FASTJIT_COMMIT="0" * 40)
+    log = (tmp_path / "log.txt").read_text()
+    assert out.returncode == 0, out.stdout + out.stderr + log
+    for step in ("tests of the device: done", "pipeline: done", "table: done"):
+        assert step in out.stdout
+    (pipeline,) = load(tmp_path / "gpu_pipeline.json")["cases"]
+    assert set(pipeline["times"]) == {"loop", "in calls"}
+    (identity,) = load(tmp_path / "gpu_table.json")["cases"]
+    assert identity["name"] == "identity"
+    tests = json.loads((tmp_path / "gpu_tests.json").read_text())
+    (row,) = tests["rows"]
+    assert row["value"] == 0 and "tests/test_device.py on cpu: failures" in row["what"]
+    for path in tmp_path.glob("gpu_*.json"):
+        assert json.loads(path.read_text())["commit"]
+        assert path.stat().st_size < 100_000
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "expected a folder"),
+        (["a", "b"], "expected one folder"),
+        (["a", "--device", "abacus"], "--device abacus: expected gpu or cpu"),
+        (["a", "--device"], "expected gpu or cpu"),
+        (["a", "--nonsense"], "no option --nonsense"),
+    ],
+)
+def test_bad_input_is_refused(args, message):
+    out = _run(*args)
+    assert out.returncode == 2 and out.stdout == ""
+    assert message in out.stderr and out.stderr.count("\n") == 1
+
+
+def test_an_absent_gpu(tmp_path):
+    out = _run(tmp_path, JAX_PLATFORMS="cpu")
+    assert out.returncode == 2
+    assert "runs on cpu here" in out.stderr
+
+
+def test_wheels_that_cannot_be_installed(tmp_path):
+    (tmp_path / "broken-1-py3-none-any.whl").write_text("")
+    out = _run(tmp_path, "--device", "cpu", EQX_FASTJIT_WHEELS=str(tmp_path))
+    assert out.returncode == 2
+    assert f"the wheels in {tmp_path} cannot be installed" in out.stderr
+
+
+def test_help_is_its_head():
+    out = _run("--help")
+    assert out.returncode == 0
+    assert "benchmarks/gpu.sh FOLDER [--device gpu|cpu]" in out.stdout
+    assert "pip download" in out.stdout and "set -uo" not in out.stdout
