@@ -8,6 +8,7 @@ class is ever called: it may be slow, and it may print what nobody wants in a re
 import dataclasses
 import enum
 import functools
+import inspect
 import os
 import types
 from collections.abc import Iterator
@@ -87,7 +88,8 @@ def _any_text(x: Any, depth: int) -> str:
         return f"{x.dtype}[{','.join(map(str, x.shape))}]"
     if isinstance(x, functools.partial):
         return f"partial of {_text(x.func, depth)}"
-    name = getattr(x, "__qualname__", None)
+    # Not by `getattr`, which may run the user's code, and change `x`.
+    name = inspect.getattr_static(x, "__qualname__", None)
     if isinstance(name, str):
         return name
     return f"a {cls.__qualname__}"
