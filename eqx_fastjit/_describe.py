@@ -83,6 +83,8 @@ def _any_text(x: Any, depth: int) -> str:
         return f"{cls.__qualname__}.{x.name}"
     if isinstance(x, np.dtype):
         return str(x)
+    if isinstance(x, np.bool_ | np.number):
+        return f"{x.item()!r} ({x.dtype})"
     if isinstance(x, ARRAY_TYPES):
         return f"{x.dtype}[{','.join(map(str, x.shape))}]"
     if isinstance(x, functools.partial):

@@ -5,8 +5,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import collections
+import contextlib
 import dataclasses
-import gc
+import functools as ft
 import itertools
 import math
 import statistics
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.tree_util as jtu
+import numpy as np
 
 from eqx_fastjit._compat import equinox_partition, jit_options, raw_execute
 from eqx_fastjit._install import equinox_filter_jit
@@ -25,16 +27,13 @@ from eqx_fastjit._units import show_seconds
 
 from ._table import Report, Table
 from ._target import Target, target
+from ._timing import Blocking, measure, nothing, Timer
 
 
 Thunk = Callable[[], Any]
 
 # More than our own code generation waits for.
 _WARM_CALLS = 40
-# A round of one part is made so long, for the clock not to matter.
-_ROUND_SECONDS = 1e-3
-# Of one that waits for the device, which on a busy machine takes its time.
-_LONGEST_ROUND = 1e-2
 # The eager call is timed for so long, or three times.
 _EAGER_SECONDS = 0.3
 _BAR = 24
@@ -139,7 +138,7 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     """Measure where the time of a call goes.
 
     The function is called some hundred times with these arguments. A cold call is
-    timed on a fresh copy, which no cache has seen.
+    timed on a fresh copy, and functions inside of it are traced anew too.
 
     **Arguments:**
 
@@ -162,12 +161,10 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     if it.donates:
         it, call = _without_donation(it)
         notes.append("Timed without donation, which would delete the arguments.")
-    traced = it.trace(args, kwargs, donate=False)
-    cold, compiled = _cold(traced)
-    arrays = [jax.device_put(x) for x in traced.arrays]
-    execute = _Timer(lambda: compiled(*arrays), jax.block_until_ready)
+    cold, compiled, arrays = _cold(it, args, kwargs, notes)
+    execute = Timer(lambda: compiled(*arrays), jax.block_until_ready)
     if (raw := raw_execute(compiled, arrays)) is not None:
-        execute = _Timer(*raw)
+        execute = Timer(*raw)
     else:
         notes.append("execute: jaxlib's own call is not reachable; with JAX's around.")
     for _ in range(_WARM_CALLS):
@@ -175,30 +172,20 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     out = jax.block_until_ready(call(*args, **kwargs))
 
     timers = {
-        name: _Timer(thunk) for name, thunk in _parts(it, args, kwargs, out).items()
+        name: Timer(thunk) for name, thunk in _parts(it, args, kwargs, out).items()
     }
     timers["execute"] = execute
-    timers["dispatch"] = _Timer(lambda: call(*args, **kwargs), jax.block_until_ready)
-    timers["blocked"] = _Timer(
-        lambda: jax.block_until_ready(call(*args, **kwargs)), _nothing
-    )
-    times = _measure(timers, rounds)
-    dispatch, blocked = times["dispatch"], times["blocked"]
-    order = ("bind", "partition", "flatten", "execute", "unflatten")
-    steady = [
-        Part(name, times[name], True, _WHAT[name]) for name in order if name in times
-    ]
-    rest = dispatch - sum(part.seconds for part in steady)
-    steady.insert(len(steady) - 2, Part("lookup", rest, False, _WHAT["lookup"]))
-    steady.append(Part("wait", blocked - dispatch, False, _WHAT["wait"]))
-    if any(part.seconds < 0 for part in steady):
-        notes.append("A difference below zero is smaller than the noise.")
+    with Blocking() as blocking, Blocking() as in_place:
+        timers |= _whole_calls(call, args, kwargs, blocking, in_place)
+        times = measure(timers, rounds)
+    times["inside"] = statistics.median(blocking.calls)
+    dispatch, blocked, steady = _steady(times, notes)
     return Breakdown(
         it.name,
         it.kind,
         dispatch,
         blocked,
-        tuple(steady),
+        steady,
         _node_times(it, args, kwargs),
         cold,
         _eager(it, args, kwargs),
@@ -210,11 +197,74 @@ _WHAT = {
     "bind": "the front: one value for each parameter",
     "partition": "Equinox's split into arrays and statics, its flatten included",
     "flatten": "taking the arguments apart",
+    "transfer": "putting NumPy arrays on the device",
     "lookup": "signature, finding the program, all else",
     "execute": "handing the program to the device",
     "unflatten": "putting the result together",
     "wait": "until the device is done",
 }
+_ORDER = ("bind", "partition", "flatten", "transfer", "lookup", "execute", "unflatten")
+
+
+def _whole_calls(
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    blocking: Blocking,
+    in_place: Blocking,
+) -> dict[str, Timer]:
+    """The call less what it blocks by itself, with its arrays in place, and whole."""
+    block = jax.block_until_ready
+
+    def run() -> Any:
+        return call(*args, **kwargs)
+
+    timers = {
+        "dispatch": Timer(run, block, blocking),
+        "blocked": Timer(lambda: block(run()), nothing),
+    }
+    if any(isinstance(x, _NUMPY) for x in jtu.tree_leaves((args, kwargs))):
+        put = jax.device_put
+        there, named = jtu.tree_map(
+            lambda x: put(x) if isinstance(x, _NUMPY) else x, (args, kwargs)
+        )
+        timers["in place"] = Timer(lambda: call(*there, **named), block, in_place)
+    return timers
+
+
+_NUMPY = (np.ndarray, np.generic)
+
+
+def _steady(
+    times: dict[str, float], notes: list[str]
+) -> tuple[float, float, tuple[Part, ...]]:
+    """Until a call returns, until its result is there, and the parts of that."""
+    # What Python does, and the time of the device. Where the two were timed in calls
+    # of their own, the noise may be larger than the difference.
+    own = times["dispatch"]
+    returns = own + times["inside"]
+    whole = max(times["blocked"], returns)
+    if times["inside"] > 0:
+        notes.append("The call blocks by itself until its result is there.")
+    if "in place" in times:
+        times["transfer"] = max(own - times["in place"], 0.0)
+    measured = [n for n in _ORDER if n in times and n != "transfer"]
+    apart = sum(times[name] for name in _ORDER if name in times)
+    scale = 1.0
+    if apart > own:
+        scale = own / apart
+        notes.append(
+            f"The parts, timed one by one, take {apart / own - 1:.0%} longer than the "
+            "call itself: they are scaled down to it."
+        )
+    times["lookup"] = max(own - apart * scale, 0.0) / scale
+    parts = [
+        Part(name, times[name] * scale, name in measured, _WHAT[name])
+        for name in _ORDER
+        if name in times
+    ]
+    parts.append(Part("wait", whole - own, False, _WHAT["wait"]))
+    return returns, whole, tuple(parts)
 
 
 def _without_donation(it: Target) -> tuple[Target, Any]:
@@ -237,16 +287,20 @@ def _without_donation(it: Target) -> tuple[Target, Any]:
     return new, complete
 
 
-def _cold(traced: Any) -> tuple[tuple[Part, ...], Any]:
-    """The stages of a cold call, and the compiled program."""
+def _cold(
+    it: Target, args: tuple[Any, ...], kwargs: dict[str, Any], notes: list[str]
+) -> tuple[tuple[Part, ...], Any, list[Any]]:
+    """The stages of a cold call, the compiled program, and its arrays on the device."""
     clock = time.perf_counter
-    times = [clock()]
-    lowered = traced.stage.lower()
-    times.append(clock())
-    compiled = lowered.compile()
-    times.append(clock())
-    jax.block_until_ready(compiled(*traced.arrays))
-    times.append(clock())
+    with _cold_caches(notes):
+        traced = it.trace(args, kwargs, donate=False)
+        times = [clock()]
+        lowered = traced.stage.lower()
+        times.append(clock())
+        compiled = lowered.compile()
+        times.append(clock())
+        jax.block_until_ready(compiled(*traced.arrays))
+        times.append(clock())
     lower, compile_, first = [b - a for a, b in itertools.pairwise(times)]
     cold = (
         Part("trace", traced.seconds, True, "running the Python function"),
@@ -254,7 +308,30 @@ def _cold(traced: Any) -> tuple[tuple[Part, ...], Any]:
         Part("compile", compile_, True, "by XLA"),
         Part("first run", first, True, "of the compiled program, until it is done"),
     )
-    return cold, compiled
+    return cold, compiled, [jax.device_put(x) for x in traced.arrays]
+
+
+@ft.cache
+def _context() -> Any:
+    """A setting of the user's, which is part of the key of each of JAX's caches."""
+    make = getattr(jax, "make_user_context", None)
+    return None if make is None else make()
+
+
+def _cold_caches(notes: list[str]) -> contextlib.AbstractContextManager[Any]:
+    """A context in which nothing has been traced, lowered or compiled before.
+
+    Functions inside of a function have caches of their own; once warm, they would make
+    it look cheaper than it was. (`jax.clear_caches()` would do, but have everything
+    else compiled again.)
+    """
+    if (context := _context()) is None:
+        notes.append(
+            "A cold call: jitted functions inside that were traced before are not "
+            "traced again, as this JAX has no `jax.make_user_context`."
+        )
+        return contextlib.nullcontext()
+    return context(object())
 
 
 def _parts(
@@ -294,62 +371,6 @@ def _parts(
     }
 
 
-def _nothing(*values: Any) -> None:
-    pass
-
-
-class _Timer(NamedTuple):
-    """Something to time."""
-
-    run: Thunk
-    # What waits for its result, outside of the time: or else the calls after it would
-    # queue up, and be timed at the pace of the device.
-    wait: Callable[[Any], Any] | None = None
-
-    def seconds(self, n: int) -> float:
-        """Seconds a call, over `n` calls."""
-        clock, run, wait = time.perf_counter, self.run, self.wait
-        if wait is None:
-            start = clock()
-            for _ in range(n):
-                run()
-            return (clock() - start) / n
-        total, done = 0.0, 0
-        end = clock() + _LONGEST_ROUND
-        while done < n and (not done or clock() < end):
-            start = clock()
-            out = run()
-            total += clock() - start
-            wait(out)
-            done += 1
-        return total / done
-
-
-def _measure(timers: dict[str, _Timer], rounds: int) -> dict[str, float]:
-    """Median seconds of each, less what an empty one of its kind takes."""
-    empty = {False: _Timer(_nothing), True: _Timer(_nothing, _nothing)}
-    timed: dict[Any, _Timer] = {**timers, **empty}
-    counts = {}
-    for name, timer in timed.items():
-        seconds = min(timer.seconds(3) for _ in range(3))
-        counts[name] = max(1, min(1000, int(_ROUND_SECONDS / seconds)))
-    found: dict[Any, list[float]] = {name: [] for name in timed}
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        for _ in range(rounds):
-            for name, timer in timed.items():
-                found[name].append(timer.seconds(counts[name]))
-    finally:
-        if was_enabled:
-            gc.enable()
-    medians = {name: statistics.median(times) for name, times in found.items()}
-    return {
-        name: max(medians[name] - medians[timer.wait is not None], 0.0)
-        for name, timer in timers.items()
-    }
-
-
 def _node_times(
     it: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[NodeTime, ...]:
@@ -384,7 +405,7 @@ def _node_times(
             continue
         numbers[name] += 1
         seconds[name] += min(
-            _Timer(lambda x=x: one_level(x)).seconds(5) for _ in range(3)
+            Timer(lambda x=x: one_level(x)).seconds(5) for _ in range(3)
         )
     return tuple(
         NodeTime(name, numbers[name], total)
