@@ -34,7 +34,7 @@ class Entry(NamedTuple):
     # "array", "static" or "node".
     kind: str
     # What can differ from call to call, as `(name, text)`: for an array shape, dtype,
-    # weak_type, sharding and committed; for a static type, value and identity; for a
+    # weak_type, and sharding and committed if it is on a device; for a static type, value and identity; for a
     # node type and size.
     facets: tuple[tuple[str, str], ...]
 

@@ -160,7 +160,8 @@ class History:
         self.info = info
         self.traces = 0
         self.compiles = 0
-        # Of all traces, those dropped since included; functions inside left out.
+        # Of all traces, those dropped since included; of those inside of another
+        # function it is that one's.
         self.seconds = 0.0
         self.traces_kept: collections.deque[Trace] = collections.deque(
             maxlen=_KEPT_PER_FUNCTION
@@ -230,7 +231,7 @@ class Run:
         self.ahead = ahead
         # May be there already, from an earlier stage, of which the history knows.
         self.trace = trace
-        self.known_seconds = 0.0 if trace is None else trace.seconds - trace.nested
+        self.known_seconds = 0.0 if trace is None else trace.seconds
         self.known_compile = 0.0 if trace is None else trace.compile
         self.outer: Run | None = None
         self.start = 0.0
@@ -288,7 +289,8 @@ def _finish(run: Run, seconds: float, was_tracing: bool) -> None:
         outer.nested += trace.seconds
     history = run.history
     with _lock:
-        history.seconds += trace.seconds - trace.nested - run.known_seconds
+        if trace.inside is None:
+            history.seconds += trace.seconds - run.known_seconds
         if run.known_seconds == 0:
             history.traces += trace.retraced and not trace.failed
             history.traces_kept.append(trace)

@@ -164,7 +164,7 @@ def test_cleared_caches():
     assert explanation.kind == "cache-cleared"
     assert found == []
     assert cache_info(f).traces == 2
-    assert cache_info(f).entries == 1
+    assert cache_info(f).specializations == 1
 
 
 def test_function_made_anew():
@@ -187,7 +187,7 @@ def test_cache_info():
     f(x, 1)
     f(x, 2)
     info = cache_info(f)
-    assert (info.traces, info.compiles, info.entries) == (2, 2, 2)
+    assert (info.traces, info.compiles, info.specializations) == (2, 2, 2)
     first, second = info.signatures
     assert first.summary == "x: float32(3,), n: 1"
     assert second.summary == "`n`: static 1 (int) -> 2 (int)"
@@ -196,7 +196,7 @@ def test_cache_info():
         parts = signature.trace, signature.lower, signature.compile
         assert min(parts) > 0
         assert signature.first_run >= 0
-    assert "2 traces, 2 compiles, 2 entries" in str(info)
+    assert "2 traces, 2 compiles, 2 specializations" in str(info)
     assert "<table>" in info._repr_html_()
     assert "&#x27;" not in str(info)
     f.lower(jnp.ones(7), 2).compile()
