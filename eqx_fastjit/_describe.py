@@ -34,8 +34,8 @@ class Entry(NamedTuple):
     # "array", "static" or "node".
     kind: str
     # What can differ from call to call, as `(name, text)`: for an array shape, dtype,
-    # weak_type, and sharding and committed if it is on a device; for a static type, value and identity; for a
-    # node type and size.
+    # weak_type, and sharding and committed if it is on a device; for a static type,
+    # value and identity; for a node type and size.
     facets: tuple[tuple[str, str], ...]
 
 

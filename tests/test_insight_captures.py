@@ -223,7 +223,7 @@ def test_a_variable_of_a_function_is_no_global_of_that_name(set_global):
                 UNUSED = 2 * RATE
                 twice = UNUSED
 
-            return jnp.sum([TABLE * RATE for _ in range(2)][0]) * Scaled.twice
+            return sum([TABLE * RATE for _ in range(2)]) * Scaled.twice
 
         return jax.value_and_grad(loss)(RATE)
 

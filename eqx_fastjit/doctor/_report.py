@@ -24,6 +24,7 @@ KINDS = {
     "stale-global": "a value that was read when tracing has changed since",
     "numerics": "the jitted result differs from the eager one (with --numerics)",
     "blocking": "Python waited for the device in a loop",
+    "outside-jit": "operations outside of any jitted function took long to compile",
     "slow-first-call": "the first call took long to trace, lower or compile",
 }
 

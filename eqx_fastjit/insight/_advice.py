@@ -195,9 +195,14 @@ def _where(kind: str, leaf: str, wrap: Wrap, call: Call | None, site: Any) -> st
             return f"Write `{call.edited({leaf: wrap})}`."
     except SyntaxError:  # what is wrapped is no expression
         pass
-    root = re.split(r"[.\[<]", leaf, maxsplit=1)[0]
+    root = root_of(leaf)
     there = "" if root == leaf else f", where `{root}` is made"
     return f"Put `{wrap(leaf)}` in place of `{leaf}`{there}."
+
+
+def root_of(leaf: str) -> str:
+    """The argument that a leaf is in."""
+    return re.split(r"[.\[<]", leaf, maxsplit=1)[0]
 
 
 def _without_cast(node: ast.expr) -> str:
@@ -224,7 +229,7 @@ def _static_edit(d: Difference) -> tuple[Wrap, str] | None:
         return lambda x: f"{name}({x})", f"Its type changed, {old[1]} to {new[1]}."
     if (old or _ARRAY.fullmatch(d.old)) and (new or _ARRAY.fullmatch(d.new)):
         return lambda x: f"jnp.asarray({x})", (
-            "A number that is not an array is static, and each new value of it compiles "
+            "A number that is not an array is static, and each new value compiles "
             "anew. (If shapes or an `if` depend on it, it has to stay static.)"
         )
     return None
@@ -278,3 +283,31 @@ def key_advice(old: str, new: str) -> str | None:
         "`jax.random.PRNGKey(seed)` arrays of uint32. `jax.random.wrap_key_data` makes "
         "a typed key of such an array."
     )
+
+
+# --- of plain `jax.jit` --------------------------------------------------------------
+
+_SHORT = re.compile(r"(bf|f|s|i|u|c)(\d+)")
+_LONG = {"bf": "bfloat", "f": "float", "s": "int", "i": "int", "u": "uint"}
+
+
+def _dtype(short: str) -> str:
+    """`float32` for `f32`."""
+    found = _SHORT.fullmatch(short)
+    if found is None:
+        return "bool_" if short == "pred" else short
+    return _LONG.get(found[1], "complex") + found[2]
+
+
+def plain_advice(
+    miss: Any, *, site: tuple[str, int] | None, defined: tuple[str, int] | None
+) -> str:
+    """What to do about a cause that JAX's log told (`doctor._plain.Miss`)."""
+    leaf, old, new = miss.leaf, miss.old, miss.new
+    if miss.kind == "dtype-churn":
+        old, new = _dtype(old), _dtype(new)
+    if (found := re.fullmatch(r"argument (\d+)", leaf)) is not None:
+        names = _parameters(defined, miss.name)
+        leaf = names[int(found[1])] if int(found[1]) < len(names) else leaf
+    difference = Difference(leaf, "", old, new, _dtype(miss.dtype)) if leaf else None
+    return advice(miss.kind, difference, site=site, function=miss.name, defined=defined)

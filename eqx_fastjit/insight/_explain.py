@@ -100,9 +100,9 @@ def cache_info(f: Any) -> CacheInfo:
 
     **Returns:**
 
-    A `CacheInfo`: numbers of traces, compilations and specializations, and for each signature
-    the seconds spent in tracing, lowering, XLA's compilation and the first run. Raises
-    `TypeError` if `f` was not wrapped by us.
+    A `CacheInfo`: numbers of traces, compilations and specializations, and for each
+    signature the seconds spent in tracing, lowering, XLA's compilation and the first
+    run. Raises `TypeError` if `f` was not wrapped by us.
     """
     function = jitted_function(f)
     history = function.history
