@@ -125,6 +125,19 @@ class Trace:
         """The time it took altogether, functions inside of it included."""
         return self.trace + self.lower + self.compile + self.first_run
 
+    @property
+    def transformed(self) -> bool:
+        """Whether the call was made under `jax.grad`, `jax.jit` or the like."""
+        traced = ("sharding", "traced")
+        return any(traced in e.facets for e in self.entries if e.kind == "array")
+
+    @property
+    def inlined(self) -> bool:
+        """Whether it is a part of another function, which is compiled as a whole."""
+        if self.inside is not None:
+            return True
+        return self.retraced and self.compile == 0 and self.transformed
+
     def key(self) -> Any:
         """The same for traces of which one may be blamed for differing from another.
 
@@ -289,7 +302,7 @@ def _finish(run: Run, seconds: float, was_tracing: bool) -> None:
         outer.nested += trace.seconds
     history = run.history
     with _lock:
-        if trace.inside is None:
+        if not trace.inlined:
             history.seconds += trace.seconds - run.known_seconds
         if run.known_seconds == 0:
             history.traces += trace.retraced and not trace.failed

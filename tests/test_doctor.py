@@ -72,7 +72,7 @@ FAULTS = {
     "kinds_of_keys": [("dtype-churn", "key", "noise(key)", 1)],
     "large_constant": [("large-constant", "float32[1500,1000]", "DATA @ w", 1)],
     "numerics": [("numerics", "result['product']", "@eqx.filter_jit", 1)],
-    "outside_jit": [("outside-jit", "", "jax.vmap(simulate)(", 1)],
+    "outside_jit": [("outside-jit", "scan", "xs = jax.vmap(lambda x", 5)],
     "plain_jit": [
         ("fresh-function", "", "jax.jit(lambda x: x + 1)", 5),
         ("shape-churn", "tokens", "total({", 4),
@@ -133,7 +133,7 @@ SAID = {
     "config_churn": ["Set `jax_default_matmul_precision` once"],
     "dtype_churn": ["int32 -> float32", "dtype=jnp.float32"],
     "kinds_of_keys": ["uint32 -> key<fry>", "`jax.random.key(seed)` makes typed keys"],
-    "outside_jit": ["Write `eqx.filter_jit(jax.vmap(simulate))(jnp.ones((4, 50)))`"],
+    "outside_jit": ["`eqx.filter_jit(jax.vmap(lambda x: simulate(x, 3)))(xs)`"],
     "plain_jit": ["Write `power(jnp.ones(2), jnp.asarray(n))`"],
     "shape_churn": [
         "(3,), (4,), (5,), (6,), (7,)",

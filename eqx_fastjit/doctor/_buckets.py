@@ -3,7 +3,7 @@
 import collections
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from eqx_fastjit._units import plural
 
@@ -67,7 +67,7 @@ def show_shapes(shapes: Sequence[str]) -> str:
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
-def padding_advice(leaves: dict[str, Iterable[str]]) -> str:
+def padding_advice(leaves: Mapping[str, Iterable[str]]) -> str:
     """Which axis of which leaf to pad to what.
 
     **Arguments:**

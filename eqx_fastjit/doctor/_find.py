@@ -58,7 +58,7 @@ def make_report(
     ours = [(s, why) for s, why, _ in found]
     plain = watch.plain.compiles
     causes = [
-        *[c for s, _, c in found if c is not None and s.trace.inside is None],
+        *[c for s, _, c in found if c is not None and not s.trace.inlined],
         *[c for c in map(plain_cause, plain) if c is not None],
     ]
     findings = [
@@ -105,13 +105,13 @@ def _slow_first_calls(
 ) -> Iterator[Finding]:
     for s, why in ours:
         t = s.trace
-        if why is None and t.inside is None and not t.failed:
+        if why is None and not t.inlined and not t.failed:
             place = function_place(t) or s.site
             parts = t.trace, t.lower, t.compile
             yield from _slow(function_name(t), place, s.site, parts, slow, total)
     for c in plain:
-        if c.miss is not None and c.miss.kind == "first-call":
-            place = c.miss.place or c.site
+        if c.miss is None or c.miss.kind == "first-call":
+            place = (c.miss and c.miss.place) or c.site
             parts = c.trace, c.lower, c.compile
             yield from _slow(c.name, place, c.site, parts, slow, total)
 

@@ -1,4 +1,4 @@
-"""What was compiled outside of any jitted function, and took long."""
+"""What was compiled again and again outside of any jitted function."""
 
 import ast
 import collections
@@ -12,45 +12,50 @@ from ._report import Finding
 from ._sites import Line
 
 
-# Seconds that one compilation took. A hundred small operations, as they are run when a
-# model is made, take some milliseconds each and are no fault; a loop or a solver that
-# is run operation by operation takes seconds.
-LONG = 1.0
-# Of the run.
+# Loops and branches, which take functions. Where such a function is made anew for each
+# call, as any function inside of a function is, each call compiles it anew.
+_OF_FUNCTIONS = frozenset(
+    {"scan", "while", "cond", "custom_linear_solve", "checkpoint"}
+)
+# The same one, by the same line, for as often as that.
+_COMPILES = 3
+# Any other operation compiles for each shape. To make a model takes a few.
+_OTHER_COMPILES = 12
+# Seconds and share of the run, altogether.
+_SECONDS = 0.5
 _SHARE = 0.05
 
 
 def outside_of_jit(plain: list[Compile], total: float) -> Iterator[Finding]:
-    """Lines whose operations took seconds to compile, one by one."""
-    groups: dict[Line, list[Compile]] = collections.defaultdict(list)
+    """Lines that have an operation compiled again and again."""
+    groups: dict[tuple[Line, str], list[Compile]] = collections.defaultdict(list)
     for c in plain:
-        if c.miss is None and c.site is not None and c.seconds >= LONG:
-            groups[c.site].append(c)
-    for line, group in groups.items():
+        if c.miss is None and c.site is not None:
+            groups[c.site, c.name].append(c)
+    for (line, name), group in groups.items():
         seconds = sum(c.seconds for c in group)
-        if seconds < _SHARE * total:
+        of_functions = name in _OF_FUNCTIONS
+        enough = _COMPILES if of_functions else _OTHER_COMPILES
+        if len(group) < enough or seconds < max(_SECONDS, _SHARE * total):
             continue
-        names = ", ".join(f"`{name}`" for name in dict.fromkeys(c.name for c in group))
-        longest = max(c.seconds for c in group)
+        why = "for a function made anew each time" if of_functions else "for each shape"
         yield Finding(
             kind="outside-jit",
             severity=severity(seconds, total),
             function=line.function,
             file=line.file,
             line=line.line,
-            leaf="",
+            leaf=name,
             seconds=seconds,
             count=len(group),
-            message=f"{names} was compiled outside of any jitted function, for "
-            f"{show_seconds(seconds)} altogether, at most {show_seconds(longest)} at a "
-            "time. Here each operation is a program of its own, and each call of "
-            "`jax.vmap(f)`, `jax.grad(f)` or `jax.lax.scan(f, ...)` runs `f` in Python",
-            fix=_fix(max(group, key=lambda c: c.seconds).expression, line.function),
+            message=f"`{name}` was compiled {len(group)} times outside of any jitted "
+            f"function, {why}; {show_seconds(seconds)} altogether",
+            fix=_fix(group[0].expression, line.function),
         )
 
 
 def _fix(expression: str, inside: str) -> str:
-    why = "Made once, and called as often as needed, it is compiled as a whole, once."
+    why = "Make that once, and call it as often as needed: it is compiled once then."
     try:
         node = ast.parse(expression, mode="eval").body
     except SyntaxError:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any, TYPE_CHECKING
 
 from ._causes import function_name, function_place, line_of
-from ._outside import LONG
 from ._plain import Compile
 from ._report import Bar, FunctionRow
 from ._sites import Line
@@ -15,6 +14,8 @@ from ._watch import Seen
 if TYPE_CHECKING:
     from eqx_fastjit.insight._explain import Explanation
 
+# Seconds from which an operation outside of jit has a row of its own in the table.
+_LONG = 1.0
 # Each trace of ours, with why it happened.
 Explained = list[tuple[Seen, "Explanation | None"]]
 
@@ -36,7 +37,7 @@ def _our_rows(ours: Explained) -> Iterator[FunctionRow]:
     for group in groups.values():
         traces = [s.trace for s, _ in group]
         # Those inlined into other functions are a part of their time.
-        apart = [t for t in traces if t.inside is None]
+        apart = [t for t in traces if not t.inlined]
         place = function_place(traces[0])
         yield FunctionRow(
             function=function_name(traces[0]),
@@ -86,8 +87,8 @@ def _eager_rows(compiles: list[Compile]) -> Iterator[FunctionRow]:
         groups[c.name, c.site].append(c)
     small: list[Compile] = []
     for (name, site), group in groups.items():
-        if max(c.seconds for c in group) >= LONG:
-            yield _plain_row(name, site, "jax", group, ["outside-jit"] * len(group))
+        if sum(c.seconds for c in group) >= _LONG:
+            yield _plain_row(name, site, "jax", group, [])
         else:
             small += group
     if small:
@@ -122,7 +123,7 @@ def bars(ours: Explained, plain: list[Compile], began: float) -> list[Bar]:
     out: list[Bar] = []
     for s, why in ours:
         t = s.trace
-        if t.inside is None:
+        if not t.inlined:
             parts = t.trace, t.lower, t.compile, t.first_run
             cause, site = _cause(s, why), s.site or line_of(t.site)
             name, start = function_name(t), t.started - began

@@ -124,8 +124,10 @@ def _parameters(defined: tuple[str, int] | None, name: str) -> list[str]:
     return []
 
 
-def find_assignment(site: tuple[str, int], name: str) -> ast.Assign | None:
+def find_assignment(site: tuple[str, int] | None, name: str) -> ast.Assign | None:
     """The last assignment to a variable above a line of the same function."""
+    if site is None:
+        return None
     file, line = site
     scopes = [
         n
@@ -142,6 +144,19 @@ def find_assignment(site: tuple[str, int], name: str) -> ast.Assign | None:
         if found:
             return max(found, key=lambda n: n.lineno)
     return None
+
+
+def find_attribute(site: tuple[str, int] | None, leaf: str) -> ast.Assign | None:
+    """Where the attribute that a path ends with is set; `None` if not at one place."""
+    name = leaf.rpartition(".")[2]
+    if site is None or name == leaf or not name.isidentifier():
+        return None
+    found = [
+        n
+        for n in _nodes(site[0], ast.Assign)
+        if [t.attr for t in n.targets if isinstance(t, ast.Attribute)] == [name]
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 # --- by kind -------------------------------------------------------------------------
@@ -178,20 +193,33 @@ def advice(
         return ADVICE[kind]
     wrap, why = edit
     call = find_call(site, function, defined)
-    return f"{_where(kind, difference.path, wrap, call, site)} {why}"
+    # What is carried from call to call is to be right from the beginning.
+    first = kind == "dtype-churn" or difference.old in ("True", "weak")
+    first = first and kind in ("dtype-churn", "weak-type")
+    where = _where(difference.path, wrap, call, site, from_the_first=first)
+    return f"{where} {why}"
 
 
-def _where(kind: str, leaf: str, wrap: Wrap, call: Call | None, site: Any) -> str:
+def _where(
+    leaf: str,
+    wrap: Wrap,
+    call: Call | None,
+    site: tuple[str, int] | None,
+    *,
+    from_the_first: bool,
+) -> str:
     argument = None if call is None else call.argument(leaf)
+    made = None
+    if from_the_first:
+        made = find_attribute(site, leaf)
+        if argument is not None and argument.isidentifier():
+            made = find_assignment(site, argument)
     try:
+        if made is not None:
+            text = f"{ast.unparse(made.targets[0])} = {wrap(_without_cast(made.value))}"
+            ast.parse(text)
+            return f"Write `{text}` in line {made.lineno}."
         if call is not None and argument is not None:
-            # What is carried from call to call is to be right from the beginning.
-            if kind in ("weak-type", "dtype-churn") and argument.isidentifier():
-                made = find_assignment(site, argument)
-                if made is not None:
-                    text = f"{argument} = {wrap(_without_cast(made.value))}"
-                    ast.parse(text)
-                    return f"Write `{text}` in line {made.lineno}."
             return f"Write `{call.edited({leaf: wrap})}`."
     except SyntaxError:  # what is wrapped is no expression
         pass
@@ -237,10 +265,10 @@ def _static_edit(d: Difference) -> tuple[Wrap, str] | None:
 
 def _weak_edit(d: Difference) -> tuple[Wrap, str]:
     dtype = d.dtype or "float32"
-    return lambda x: f"jnp.asarray({x}, dtype=jnp.{dtype})", (
-        "In one of the calls it comes from a Python number, and is weakly typed; from "
-        "where it is first made it should have a dtype."
-    )
+    why = "In the first call it comes from a Python number, and is weakly typed."
+    if d.old not in ("True", "weak"):
+        why = "In a later call it comes from a Python number, and is weakly typed."
+    return lambda x: f"jnp.asarray({x}, dtype=jnp.{dtype})", why
 
 
 def _dtype_edit(d: Difference) -> tuple[Wrap, str]:

@@ -87,14 +87,11 @@ def origin(trace: Trace) -> str:
     "call"; "inlined" into another function, which is compiled as a whole; "transformed"
     by `jax.grad` or the like outside of any jitted function; "ahead" of time.
     """
-    if trace.inside is not None:
+    if trace.inlined:
         return "inlined"
     if trace.ahead:
         return "ahead"
-    traced = ("sharding", "traced")
-    if any(traced in e.facets for e in trace.entries if e.kind == "array"):
-        return "transformed"
-    return "call"
+    return "transformed" if trace.transformed else "call"
 
 
 def differences(old: Trace, new: Trace) -> list[Difference]:

@@ -113,13 +113,13 @@ def cache_info(f: Any) -> CacheInfo:
     signatures: list[Signature] = []
     first: Trace | None = None
     for group in groups.values():
-        apart = [t for t in group if t.inside is None]
+        apart = [t for t in group if not t.inlined]
         signatures.append(
             Signature(
                 summary=_signature_text(group[0], first),
                 site=group[0].site,
                 traces=sum(t.retraced for t in group),
-                inlined=sum(t.inside is not None for t in group),
+                inlined=sum(t.inlined for t in group),
                 compiles=sum(t.compile > 0 for t in group),
                 trace=sum(t.trace for t in apart),
                 lower=sum(t.lower for t in apart),
@@ -278,7 +278,7 @@ def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
         differences=tuple(differing),
         earlier_site=old.site,
         retraced=trace.retraced,
-        inlined=trace.inside is not None,
+        inlined=trace.inlined,
         seconds=trace.seconds,
         trace=trace.trace,
         lower=trace.lower,
@@ -298,7 +298,7 @@ def cause_of(trace: Trace, explanation: Explanation | None) -> str:
     """In a word, why a trace happened."""
     if trace.failed:
         return "failed"
-    if trace.inside is not None:
+    if trace.inlined:
         return "inlined"
     return "first-call" if explanation is None else explanation.kind
 
@@ -425,7 +425,7 @@ def _ledger_row(group: list[tuple[Trace, Explanation | None]]) -> LedgerRow:
         functions=len({t.function.number for t in traces}),
         traces=sum(t.retraced and not t.failed for t in traces),
         compiles=sum(t.compile > 0 for t in traces),
-        seconds=sum(t.seconds for t in traces if t.inside is None),
+        seconds=sum(t.seconds for t in traces if not t.inlined),
         sites=tuple(sites.most_common()),
         causes=tuple(causes.most_common()),
     )

@@ -94,7 +94,8 @@ class Instruction(NamedTuple):
 
 def instruction_of(equation: Any) -> Instruction | None:
     """Where in the bytecode an equation comes from; `None` if JAX does not tell."""
-    traceback = getattr(getattr(equation, "source_info", None), "traceback", None)
+    source_info = getattr(equation, "source_info", None)
+    traceback: Any = getattr(source_info, "traceback", None)
     try:
         codes, positions = traceback.raw_frames()
     except (AttributeError, TypeError, ValueError):

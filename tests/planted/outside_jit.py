@@ -1,24 +1,19 @@
-"""A simulation that is run outside of any jitted function."""
+"""A loop of JAX's, outside of jit, with a function that is made anew each time."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 
-def simulate(x):
-    # So many, different ones, that XLA takes its time.
+def simulate(x, steps):
+    # So many that XLA takes its time.
     def step(x, _):
-        for i in range(150):
+        for i in range(60):
             x = jnp.sort(jnp.sin(x) * i)
         return x, None
 
-    return jax.lax.scan(step, x, length=3)[0]
+    return jax.lax.scan(step, x, length=steps)[0]
 
 
-@eqx.filter_jit
-def total(x):
-    return jnp.sum(x)
-
-
-xs = jax.vmap(simulate)(jnp.ones((4, 50)))
-total(xs)
+xs = jnp.ones((4, 50))
+for _ in range(5):
+    xs = jax.vmap(lambda x: simulate(x, 3))(xs)
