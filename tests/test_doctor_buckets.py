@@ -9,9 +9,9 @@ from eqx_fastjit.doctor._buckets import cheapest_buckets, padding_advice, show_s
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 def padding(lengths, buckets):

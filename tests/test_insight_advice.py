@@ -10,9 +10,9 @@ from eqx_fastjit.insight._differences import Difference
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 PROGRAM = """
