@@ -20,9 +20,9 @@ import jax.tree_util as jtu
 import numpy as np
 
 from eqx_fastjit._compat import equinox_partition, jit_options, raw_execute
+from eqx_fastjit._function import native
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
-from eqx_fastjit._function import native
 from eqx_fastjit._units import show_seconds
 
 from ._table import Report, Table
@@ -52,7 +52,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class NodeTime:
-    """Flattening all nodes of one type in the arguments, each by itself."""
+    """Flattening all nodes of one type in the arguments, those inside left out."""
 
     type: str
     number: int
@@ -98,7 +98,9 @@ class Breakdown(Report):
         tables = [self._waterfall("A warm call", self.steady, self.notes)]
         if self.nodes:
             rows = [(x.type, x.number, show_seconds(x.seconds)) for x in self.nodes]
-            note = "Each node timed by itself, so that the sum is above the whole."
+            note = (
+                "Each node by itself, those inside left out: a difference of two times."
+            )
             header = ("type", "nodes", "time")
             tables.append(Table("Flatten by node type", header, rows, (note,)))
         if self.eager is None:
@@ -357,60 +359,57 @@ def _parts(
     function = it.jitted._function
     values = it.jitted._bind(*args, **kwargs)
     plan, out_arrays = function.plan_of(values)
-    engine = native()
-    if engine is None:
-        flatten: Thunk = lambda: function.walk(values)  # noqa: E731
-        unflatten: Thunk = lambda: plan.build(out_arrays)  # noqa: E731
-    else:
-        flatten = lambda: engine.arrays_of(values)  # noqa: E731
-        unflatten = lambda: plan.native.build(out_arrays)  # noqa: E731
+    flatten = _walker(it)
+    build = plan.build if native() is None else plan.native.build
     return {
         "bind": lambda: it.jitted._bind(*args, **kwargs),
-        "flatten": flatten,
-        "unflatten": unflatten,
+        "flatten": lambda: flatten(values),
+        "unflatten": lambda: build(out_arrays),
     }
 
 
 def _node_times(
     it: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[NodeTime, ...]:
-    """Each node of the arguments, flattened by itself as the dispatcher does it."""
+    """What flattening each node of the arguments takes, those below it left out."""
     args, kwargs = it.complete(args, kwargs)
-    if it.kind == "jax":
-        root, nodes = (args, kwargs), None
-    elif it.kind == "equinox":
-        root, nodes = (it.fun, args, kwargs), None
-    else:
-        root, nodes = it.jitted._bind(*args, **kwargs), it.jitted._function.nodes
-
-    def one_level(x: Any) -> Any:
-        if nodes is None:
-            children = jtu.tree_leaves(x, is_leaf=lambda y: y is not x)
-            # A leaf is its own only child.
-            return None if len(children) == 1 and children[0] is x else children
-        found = nodes.arguments.flatten_one_level(x)
-        return None if found is None else found[0]
-
+    flatten: Callable[[Any], Any] = jtu.tree_leaves
+    root = (args, kwargs) if it.kind == "jax" else (it.fun, args, kwargs)
+    if it.kind not in ("jax", "equinox"):
+        root = it.jitted._bind(*args, **kwargs)
+        flatten = _walker(it)
     seconds: collections.defaultdict[str, float] = collections.defaultdict(float)
     numbers: collections.Counter[str] = collections.Counter()
-    pending = list(root)  # the outermost tuple is the call itself
+
+    # Each node with the number of the one around it; trees may be deep.
+    pending: list[tuple[Any, int]] = [(x, -1) for x in root]
+    found: list[tuple[str, float, int]] = []
     while pending:
-        x = pending.pop()
-        children = one_level(x)
-        if children is None:
-            continue
-        pending.extend(children)
-        name = type(x).__name__
-        if name == "Marker":  # tells statics apart; C++ alone sees it
-            continue
+        x, around = pending.pop()
+        children = jtu.tree_leaves(x, is_leaf=lambda y, x=x: y is not x)
+        if len(children) == 1 and children[0] is x:
+            continue  # a leaf is its own only child
+        timer = Timer(lambda x=x: flatten((x,)))
+        whole = min(timer.seconds(5) for _ in range(3))
+        pending += [(child, len(found)) for child in children]
+        found.append((type(x).__name__, whole, around))
+    own = [whole for _, whole, _ in found]
+    for _, whole, around in found:
+        if around >= 0:
+            own[around] -= whole
+    for (name, _, _), rest in zip(found, own, strict=True):
         numbers[name] += 1
-        seconds[name] += min(
-            Timer(lambda x=x: one_level(x)).seconds(5) for _ in range(3)
-        )
+        seconds[name] += max(rest, 0.0)
     return tuple(
         NodeTime(name, numbers[name], total)
         for name, total in sorted(seconds.items(), key=lambda item: -item[1])
     )
+
+
+def _walker(it: Target) -> Callable[[Any], Any]:
+    """What takes the arguments of a call of ours apart."""
+    engine = native()
+    return it.jitted._function.walk if engine is None else engine.arrays_of
 
 
 def _eager(it: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
