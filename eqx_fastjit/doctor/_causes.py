@@ -192,15 +192,14 @@ def churn(causes: list[Cause], total: float) -> Iterator[Finding]:
     for group in groups.values():
         first = group[0]
         seconds = sum(c.seconds for c in group)
-        weight = severity(seconds, total)
-        if len(group) < _threshold(group) or _is_the_librarys(first, weight):
+        if len(group) < _threshold(group) or _is_the_librarys(first):
             continue
         leaf = collections.Counter(c.leaf for c in group).most_common(1)[0][0]
         made = first.kind == "fresh-function" and first.place is not None
         line = first.place if made else first.site or first.place
         yield Finding(
             kind=first.kind,
-            severity=weight,
+            severity=severity(seconds, total),
             function=first.function,
             file=line and line.file,
             line=line and line.line,
@@ -212,14 +211,14 @@ def churn(causes: list[Cause], total: float) -> Iterator[Finding]:
         )
 
 
-def _is_the_librarys(cause: Cause, weight: str) -> bool:
-    """Whether it is a library's own state that is weakly typed in the first step.
+def _is_the_librarys(cause: Cause) -> bool:
+    """Whether it is a library's own state that becomes weakly typed after a step.
 
     Where the program steps through a library's solver by hand, there is next to nothing
     that it could do about that.
     """
     by_library = cause.place is None or is_library(cause.place.file)
-    return cause.kind == "weak-type" and weight == "low" and by_library
+    return cause.kind == "weak-type" and cause.new in ("True", "weak") and by_library
 
 
 def _churn_fix(group: list[Cause], leaf: str) -> str:
