@@ -444,7 +444,7 @@ jtu.register_pytree_with_keys(
 
 # Functions remembered, for when they are wrapped again. One that is referred to by its
 # own compiled functions (by a static that refers back to it) would live as long.
-_MAX_FUNCTIONS = 4096
+_MAX_FUNCTIONS = 1024
 # From a function, or from the class of any other callable, to what is made of it. The
 # functions are only referred to weakly by what is in here, so entries die with them.
 _functions: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
