@@ -161,7 +161,7 @@ def _read_spec(fun: Callable[..., Any]) -> Spec:
         parameters = inspect.signature(fun).parameters.values()
     except ValueError:
         return GENERIC  # e.g. `max`
-    if not all([_can_name_parameter(p.name) for p in parameters]):
+    if not all(_can_name_parameter(p.name) for p in parameters):
         return GENERIC
     return Spec(
         tuple([p.name for p in parameters]),

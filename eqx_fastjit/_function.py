@@ -340,7 +340,11 @@ def _make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any], Any]:
         handle = engine.Handle()
         handle.set_plan(plan)
     specialization.plans[handle] = plan
-    return handle, arrays, jtu.tree_unflatten(treedef, [x if a else None for x, a in pairs])
+    return (
+        handle,
+        arrays,
+        jtu.tree_unflatten(treedef, [x if a else None for x, a in pairs]),
+    )
 
 
 def split_result(out: Any) -> tuple[list[Any], Any]:
@@ -533,7 +537,7 @@ class Function:
 
         As a part of another trace a call never does, and it is left open.
         """
-        if any([isinstance(_compat.concrete(x), Tracer) for x in arrays]):
+        if any(isinstance(_compat.concrete(x), Tracer) for x in arrays):
             return None
         try:
             traced = specialization.jitted.trace(*arrays)
@@ -698,9 +702,7 @@ class Function:
 
         Raises `ValueError` with the field's path.
         """
-        arrays = [
-            x.value for x in key if type(x) is StaticArray and not x.is_single()
-        ]
+        arrays = [x.value for x in key if type(x) is StaticArray and not x.is_single()]
         if not arrays:
             return
         reduced = tuple([x.kind if type(x) is StaticArray else x for x in key])
@@ -792,7 +794,7 @@ def reads_numpy(arrays: Sequence[Any]) -> bool:
     JAX does not always copy such an argument, so the caller must not get a chance to
     reuse the buffer before the device is done.
     """
-    return any([isinstance(x, np.ndarray | np.generic) for x in arrays])
+    return any(isinstance(x, np.ndarray | np.generic) for x in arrays)
 
 
 def block(arrays: Sequence[Any]) -> None:

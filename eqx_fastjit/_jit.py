@@ -45,6 +45,11 @@ from ._stages import Lowered, trace, Traced
 from ._static_keys import is_identity_type, static_key
 
 
+try:
+    from . import _native  # pyright: ignore[reportAttributeAccessIssue]
+except ImportError:  # not built
+    _native: Any = None
+
 hide_from_tracebacks(__file__)
 
 _P = ParamSpec("_P")
@@ -108,24 +113,21 @@ class _WrapperAux:
         return hash(self.key)
 
 
-try:
-    from . import _native
+class _PythonBase:
+    """A callable object: what `_native.Callable` is, without the extension."""
 
-    _Base: Any = _native.Callable
-except ImportError:
-    _native = None
+    __slots__ = ("_python_call",)
 
-    class _Base:
-        """A callable object: what `_native.Callable` is, without the extension."""
+    def _prepare(self, python_call: Any) -> None:
+        _set(self, "_python_call", python_call)
 
-        __slots__ = ("_python_call",)
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return self._python_call(*args, **kwargs)
 
-        def _prepare(self, python_call: Any, *_: Any) -> None:
-            object.__setattr__(self, "_python_call", python_call)
 
-        def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
-            return self._python_call(*args, **kwargs)
+_Base: Any = _PythonBase if _native is None else _native.Callable
+_set = object.__setattr__
 
 
 class _PythonCall:
@@ -312,9 +314,6 @@ def _global_of(fun: Any) -> Any:
 
 def _unpickle(fun: Any, donate: Any, extra: dict[str, Any]) -> Any:
     return filter_jit(fun, donate=donate, **extra)
-
-
-_set = object.__setattr__
 
 
 def _make_wrapped(

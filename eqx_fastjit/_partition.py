@@ -8,7 +8,6 @@ without Python, and must agree with this file; where it cannot be had, this is u
 import collections
 import dataclasses
 import functools
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from jax.core import Tracer
 
 from . import _compat
 from ._compat import hide_from_tracebacks, instance_dict
-from ._static_keys import append_static, policy_of, UnhashableStatic
+from ._static_keys import append_static, UnhashableStatic
 
 
 hide_from_tracebacks(__file__)
@@ -83,9 +82,7 @@ class Structure(NamedTuple):
         )
 
 
-def partition(
-    tree: Any, *, abstract: bool = False
-) -> tuple[list[Any], Structure]:
+def partition(tree: Any, *, abstract: bool = False) -> tuple[list[Any], Structure]:
     """Split a pytree into its arrays and the rest, by JAX's own means.
 
     **Arguments:**
@@ -200,9 +197,13 @@ def _node_of(x: Any) -> Node:
     if node is None:
         node = classify(x)
         _nodes[weakref.ref(cls, _forget)] = node
-    elif node.kind == NodeKind.STATIC and not _compat.node_registry():
-        if cls not in _NEVER_NODES and is_node(x):
-            node = _nodes[weakref.ref(cls, _forget)] = classify(x)
+    elif (
+        node.kind == NodeKind.STATIC
+        and cls not in _NEVER_NODES
+        and _compat.node_registry() is None
+        and is_node(x)
+    ):
+        node = _nodes[weakref.ref(cls, _forget)] = classify(x)
     return node
 
 
@@ -266,10 +267,7 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
         x = pending.pop()
         node = _node_of(x)
         kind = node.kind
-        if kind in _ARRAY_KINDS:
-            arrays.append(x)
-            trail.append(DYNAMIC)
-        elif kind == NodeKind.STRUCT and abstract:
+        if kind in _ARRAY_KINDS or (kind == NodeKind.STRUCT and abstract):
             arrays.append(x)
             trail.append(DYNAMIC)
         elif kind == NodeKind.STATIC or kind == NodeKind.STRUCT:
@@ -409,11 +407,10 @@ def _template(structure: Structure) -> Any:
     would show in all.
     """
     if not any(
-        data is not None
-        and data[0] not in _KEYED
-        and not issubclass(data[0], eqx.Module)  # the very objects in its fields
-        and is_mutable(data[1])
-        for data, _ in nodes(structure.treedef)
+        cls not in _KEYED
+        and not issubclass(cls, eqx.Module)  # the very objects in its fields
+        and append_static([], aux, leaf=False)
+        for cls, aux in _node_data(structure.treedef)
     ):
         return None
     try:
@@ -428,17 +425,13 @@ def _template(structure: Structure) -> Any:
 _KEYED = (dict, collections.OrderedDict, collections.defaultdict)
 
 
-def is_mutable(x: Any) -> bool:
-    """Whether a static value, or a part of it, can be changed in place."""
-    return append_static([], x, leaf=False)
-
-
-def nodes(treedef: Any) -> Iterator[tuple[tuple[type, Any] | None, Any]]:
-    """Each node of a tree: its type and static data (`None` for a leaf), its treedef."""
+def _node_data(treedef: Any) -> Iterator[tuple[type, Any]]:
+    """The type and the static data of each node of a tree."""
     pending = [treedef]
     while pending:
         node = pending.pop()
-        yield node.node_data(), node
+        if (data := node.node_data()) is not None:
+            yield data
         pending.extend(node.children())
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
-import jax.tree_util as jtu
 
 from . import _record
 from ._compat import hide_from_tracebacks

@@ -225,9 +225,7 @@ def _items(base: type, x: Any) -> list[Any]:
 
 
 def _dict_parts(x: Any) -> list[Any]:
-    base = (
-        collections.OrderedDict if isinstance(x, collections.OrderedDict) else dict
-    )
+    base = collections.OrderedDict if isinstance(x, collections.OrderedDict) else dict
     out = _items(base, x)
     if isinstance(x, collections.defaultdict):
         # Which `==` does not look at.
@@ -456,7 +454,8 @@ def _numpy_policy(cls: type) -> Policy | None:
     if issubclass(cls, np.generic):
         # A record's fields can be written to.
         return _KEY(
-            lambda x: (static_key(x.dtype), contents(x)), mutable=issubclass(cls, np.void)
+            lambda x: (static_key(x.dtype), contents(x)),
+            mutable=issubclass(cls, np.void),
         )
     if issubclass(cls, np.ndarray):
         return _KEY(StaticArray, Hashable.NO, mutable=True)
@@ -513,7 +512,7 @@ def opaque_key(x: Any) -> Any:
 
 
 def _unhashable_dataclass_key(x: Any) -> Any:
-    """By a copy that `==` compares, if `==` tells a copy from anything; else by parts."""
+    """By a copy, if `==` finds it equal; else by parts."""
     snapshot = _snapshot_key(x)
     if snapshot.snapshot is not x:
         return snapshot

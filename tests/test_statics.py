@@ -52,7 +52,7 @@ def _of_static(x, static):
     return X
 
 
-# --- what is compared ------------------------------------------------------------------
+# --- what is compared ---
 
 
 def test_a_static_module_is_its_arrays_too():
@@ -64,9 +64,9 @@ def test_a_static_module_is_its_arrays_too():
     with pytest.raises(TypeError, match="cannot be called with other arguments"):
         compiled(Holder(X, nets[1]))
     same = jtu.tree_map(lambda x: x + 0, nets[0])
-    assert _traces_of(lambda m: m.x, *[(Holder(X, n),) for n in (nets[0], same)])[
-        -1
-    ] == 1
+    assert (
+        _traces_of(lambda m: m.x, *[(Holder(X, n),) for n in (nets[0], same)])[-1] == 1
+    )
 
 
 def test_a_static_partial_is_its_arrays_too():
@@ -165,7 +165,7 @@ def test_equal_and_not_identical_is_a_hit():
         assert _traces_of(_of_static, (X, a), (X, b)) == [1, 1]
 
 
-# --- containers that lie ------------------------------------------------------------------
+# --- containers that lie ---
 
 
 class _Tuple(tuple):
@@ -239,7 +239,7 @@ def test_dictionaries_with_attributes(cls):
         assert list(d) == ["n"]
 
 
-# --- changes --------------------------------------------------------------------------
+# --- changes ---
 
 
 @dataclasses.dataclass
@@ -308,7 +308,9 @@ def test_arrays_in_static_fields():
 def test_static_jax_arrays_of_one_element():
     strong, weak = jnp.ones(()), jax.jit(lambda: 1.0)()
     assert weak.weak_type and not strong.weak_type
-    traces = _traces_of(lambda m: m.x, *[(Holder(X, a),) for a in (strong, weak, strong)])
+    traces = _traces_of(
+        lambda m: m.x, *[(Holder(X, a),) for a in (strong, weak, strong)]
+    )
     assert traces == [1, 2, 2]
     f = filter_jit(lambda m: m.x)
     with jax.ensure_compile_time_eval():
@@ -367,7 +369,7 @@ def test_a_jitted_model_whose_static_changes():
     assert f(jitted)[0] == 5 and jitted()[0] == 5
 
 
-# --- defaults ---------------------------------------------------------------------------
+# --- defaults ---
 
 
 def test_defaults_that_are_changed():
@@ -426,7 +428,7 @@ def test_a_text_signature_is_not_believed():
     assert filter_jit(f)(X)[0] == 2
 
 
-# --- graphs ---------------------------------------------------------------------------
+# --- graphs ---
 
 
 @dataclasses.dataclass
@@ -477,7 +479,7 @@ def test_deep_statics(make):
     assert _traces_of(lambda m: m.x, *calls) == [1, 1, 2]
 
 
-# --- things that raise -------------------------------------------------------------------
+# --- things that raise ---
 
 
 class _RaisingHash:
@@ -498,9 +500,11 @@ class _RaisingIter(list):
 
 @pytest.mark.parametrize("make", [_RaisingHash, lambda n: _RaisingIter([n])])
 def test_static_fields_that_raise(make):
-    assert _traces_of(
-        lambda m: m.x, *[(Holder(X, make(n)),) for n in (1, 1, 2)]
-    ) == [1, 1, 2]
+    assert _traces_of(lambda m: m.x, *[(Holder(X, make(n)),) for n in (1, 1, 2)]) == [
+        1,
+        1,
+        2,
+    ]
 
 
 def test_static_leaves_that_raise():
@@ -508,7 +512,7 @@ def test_static_leaves_that_raise():
         filter_jit(lambda x, s: x)(X, _RaisingHash(1))
 
 
-# --- waiting ----------------------------------------------------------------------------
+# --- waiting ---
 
 
 def test_callbacks_that_appear_at_lowering():
@@ -566,7 +570,7 @@ def test_a_numpy_buffer_that_is_filled_again(transform):
     assert [float(r) for r in results] == [i * 400.0 * 400 for i in range(4)]
 
 
-# --- what is kept -------------------------------------------------------------------------
+# --- what is kept ---
 
 
 def test_classes_of_statics_die():
@@ -665,8 +669,7 @@ def test_wraps_in_many_threads():
     out = []
 
     def run():
-        for _ in range(20):
-            out.append(float(filter_jit(f)(X)[0]))
+        out.extend([float(filter_jit(f)(X)[0]) for _ in range(20)])
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for t in threads:
