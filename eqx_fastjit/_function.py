@@ -93,6 +93,7 @@ def _load_native() -> Any:
         policy_of=policy_of,
         opaque_key=opaque_key,
         sort_keys=sort_keys,
+        check_ends=jtu.tree_structure,
         call_class=Call,
         block=block,
         eager_handle=_EAGER,

@@ -33,7 +33,7 @@ Why C: the same walk in Cython was as quick, but a small call took 0.4 us more, 
 static PyObject *registry;       /* JAX's dict of registered node types */
 static Py_ssize_t n_registered;  /* its size when the type records were made */
 static PyObject *py_classify, *py_policy_of, *py_opaque_key, *py_sort_keys;
-static PyObject *py_call_class, *py_block, *eager_handle;
+static PyObject *py_check_ends, *py_call_class, *py_block, *eager_handle;
 static PyTypeObject *array_type; /* jaxlib's array, once one was met */
 
 static PyObject *s_block_until_ready, *s_miss, *s_call, *s_finished, *s_failed;
@@ -76,6 +76,7 @@ enum { VISIT_TREE, VISIT_STATIC, VISIT_HASHABLE };
 #define SMALL_ARRAYS 64
 #define SMALL_PENDING 128
 #define SMALL_FIELDS 48
+#define LONG_TRAIL 10000
 
 typedef struct {
     Entry *trail;
@@ -90,6 +91,8 @@ typedef struct {
     /* Of the static at hand; open addressing, by identity. */
     Seen *seen;
     size_t n_seen, max_seen;
+    /* The length of a trail at which Python has to say that the tree ends at all. */
+    size_t limit;
     /* What is being visited, off the stack. */
     PyObject *current_tree, *current_static;
     char owning, numpy, tracer, is_mutable;
@@ -106,6 +109,7 @@ static void walk_init(Walk *w) {
     w->max_arrays = SMALL_ARRAYS;
     w->pending = w->small_pending;
     w->max_pending = SMALL_PENDING;
+    w->limit = LONG_TRAIL;
 }
 
 #define POINTER(x) ((PyObject *)((x) & ~(uintptr_t)3))
@@ -883,6 +887,14 @@ static int walk_tree(Walk *w, PyObject *root) {
         PyObject *x = w->current_tree = POINTER(next);
         int visit = (int)(next & 3);
         int failed = visit == VISIT_TREE ? walk_node(w, x) : walk_static(w, x, visit);
+        if (w->n_trail > w->limit && failed == 0) {
+            /* It may contain itself. */
+            own_everything(w);
+            w->limit = SIZE_MAX;
+            PyObject *checked = PyObject_CallOneArg(py_check_ends, root);
+            failed = checked == NULL ? -1 : 0;
+            Py_XDECREF(checked);
+        }
         w->current_tree = NULL;
         if (w->owning) Py_DECREF(x);
         if (failed < 0) return -1;
@@ -965,6 +977,7 @@ typedef struct Table {
     Spec **buckets;
     size_t mask;
     Py_ssize_t count, capacity;
+    size_t longest; /* of the trails that it had */
     Spec *oldest, *newest;
 } Table;
 
@@ -1097,6 +1110,7 @@ static int table_add(Table *self, Spec *spec, Walk *w, uint64_t hash) {
     spec->n_witnesses = w->n_mutables;
     spec->hash = hash;
     spec->table = self;
+    if (w->n_trail > self->longest) self->longest = w->n_trail;
     spec->next = self->buckets[hash & self->mask];
     self->buckets[hash & self->mask] = (Spec *)Py_NewRef((PyObject *)spec);
     spec->older = self->newest;
@@ -1926,6 +1940,7 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     Spec *spec = NULL;
     int failed = drop_records_if_grown();
     walk_init(w);
+    w->limit += table->longest;
     for (Py_ssize_t i = 0; i < n && failed == 0; i++) failed = walk_tree(w, values[i]);
     if (failed < 0) {
         walk_free(w);
@@ -1950,8 +1965,8 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         Py_DECREF(out);
     }
     Py_XDECREF(frame.call);
-    if (result == NULL) translate(function);
 done:
+    if (result == NULL) translate(function);
     Py_XDECREF(spec);
     walk_free(w);
     return result;
@@ -2095,15 +2110,16 @@ static PyObject *inherit_vectorcall(PyObject *self, PyObject *cls) {
 static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"registry", "classify", "policy_of", "opaque_key", "sort_keys",
-                            "call_class", "block", "eager_handle", NULL};
-    PyObject *given[8];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOOO", names, &PyDict_Type,
+                            "check_ends", "call_class", "block", "eager_handle", NULL};
+    PyObject *given[9];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOOOO", names, &PyDict_Type,
                                      &given[0], &given[1], &given[2], &given[3], &given[4],
-                                     &given[5], &given[6], &given[7]))
+                                     &given[5], &given[6], &given[7], &given[8]))
         return NULL;
-    PyObject **places[] = {&registry,      &py_classify, &py_policy_of,  &py_opaque_key,
-                           &py_sort_keys, &py_call_class, &py_block,    &eager_handle};
-    for (int i = 0; i < 8; i++) Py_XSETREF(*places[i], Py_NewRef(given[i]));
+    PyObject **places[] = {&registry,     &py_classify,   &py_policy_of,
+                           &py_opaque_key, &py_sort_keys, &py_check_ends,
+                           &py_call_class, &py_block,     &eager_handle};
+    for (int i = 0; i < 9; i++) Py_XSETREF(*places[i], Py_NewRef(given[i]));
     n_registered = -1;
     Py_RETURN_NONE;
 }

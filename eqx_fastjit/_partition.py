@@ -8,6 +8,7 @@ without Python, and must agree with this file; where it cannot be had, this is u
 import collections
 import dataclasses
 import functools
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -225,6 +226,10 @@ def one_level(x: Any) -> tuple[list[Any], Any]:
     return children, None if data is None else data[1]
 
 
+# The length of a trail at which JAX is asked whether a tree ends at all.
+_LONG_TRAIL = 10_000
+
+
 class Walk(NamedTuple):
     """What a walk over a call has found."""
 
@@ -262,6 +267,7 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
     _drop_nodes_if_grown()
     found = Walk([], [], [])
     arrays, trail, _ = found
+    limit = _LONG_TRAIL
     pending = [tree]  # an explicit stack: trees may be deeper than Python's limit
     while pending:
         x = pending.pop()
@@ -277,6 +283,9 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
             children = _children(found, x, node)
             trail.append(len(children))
             pending.extend(reversed(children))
+            if len(trail) > limit:
+                jtu.tree_structure(tree)  # raises if it contains itself
+                limit = sys.maxsize
     return found
 
 
