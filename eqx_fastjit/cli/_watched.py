@@ -1,6 +1,7 @@
 """Running a program while it is watched, for `doctor` and `lock`."""
 
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ._common import CommandError
@@ -44,11 +45,16 @@ class _JaxHook:
             self.then()
 
 
-def run_watched(program: Program, watch: Watcher) -> int:
-    """Run a program as python does, watched; returns its exit code."""
-    hook = _JaxHook(watch.jax_imported)
+def when_jax_is_imported(then: Callable[[], None]) -> None:
+    """Call `then` once the program has imported JAX; at once if it has."""
+    hook = _JaxHook(then)
     sys.meta_path.insert(0, hook)  # pyright: ignore[reportArgumentType]
     hook.loaded()
+
+
+def run_watched(program: Program, watch: Watcher) -> int:
+    """Run a program as python does, watched; returns its exit code."""
+    when_jax_is_imported(watch.jax_imported)
     install_on_import(watch.equinox_imported)
     try:
         return run_script(*program)
