@@ -168,9 +168,11 @@ def test_warns_at_the_line_of_the_call(f):
             f(x, 3)
     assert [w.filename for w in seen] == [__file__] * 2
     assert seen[1].lineno == seen[0].lineno + 1
-    with pytest.warns(RetraceWarning, match="at most 0 us here"):
-        with guard(max_seconds=0, warn=True):
-            f(x, 4)
+    with (
+        pytest.warns(RetraceWarning, match="at most 0 us here"),
+        guard(max_seconds=0, warn=True),
+    ):
+        f(x, 4)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from ._script import _Loader, install_on_import, Program, run_script
 class Watcher(Protocol):
     """What watches a program."""
 
+    def begin(self) -> None:
+        """The program is about to begin."""
+
     def jax_imported(self) -> None:
         """JAX has been imported."""
 
@@ -54,6 +57,7 @@ def when_jax_is_imported(then: Callable[[], None]) -> None:
 
 def run_watched(program: Program, watch: Watcher) -> int:
     """Run a program as python does, watched; returns its exit code."""
+    watch.begin()
     when_jax_is_imported(watch.jax_imported)
     install_on_import(watch.equinox_imported)
     try:

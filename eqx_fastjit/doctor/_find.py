@@ -8,9 +8,11 @@ import collections
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ._hints import make_hints
 from ._plain import Compile
 from ._report import Bar, Finding, FunctionRow, Report
 from ._sites import is_library, Line
+from ._time import time_spent
 from ._waits import Waiting
 from ._watch import Deviation, Seen, Watch
 
@@ -104,27 +106,32 @@ def make_report(
     """
     seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
     ours = list(_explained(seen)) if seen else []
-    plain = watch.plain.compiles
+    plain = list(watch.plain.compiles)
     causes = [
         *[c for s, c in ours if c is not None and s.trace.inside is None],
         *[c for c in map(_plain_cause, plain) if c is not None],
     ]
+    total = watch.so_far()
     findings = [
-        *_churn(causes, watch.seconds),
-        *_slow_first_calls(ours, plain, slow, watch.seconds),
-        *_traced(seen, watch.seconds),
+        *_churn(causes, total),
+        *_slow_first_calls(ours, plain, slow, total),
+        *_traced(seen, total),
         *_stale(watch),
         *_numerics(seen),
-        *_blocking(watch.waits.by_line.values(), watch.seconds),
+        *_blocking(tuple(watch.waits.by_line.values()), total),
     ]
+    time = time_spent(watch)
+    unrolled = {(f.file, f.line) for f in findings if f.kind == "unrolled-loop"}
     return Report(
         program=program,
         exit_code=exit_code,
-        seconds=watch.seconds,
+        seconds=total,
         findings=tuple(sorted(findings, key=_importance)),
         functions=tuple(_rows(ours, plain)),
         bars=tuple(_bars(ours, plain, watch.started)),
         notes=tuple(_notes(watch)),
+        hints=make_hints(watch, time, unrolled),
+        time=time,
     )
 
 

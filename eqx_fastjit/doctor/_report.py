@@ -3,10 +3,20 @@
 import dataclasses
 from typing import Any
 
+from eqx_fastjit._units import plural, show_seconds
+
 from ._sites import Line
 
 
 SCHEMA = 1
+
+# What would help where nothing is wrong, and what it is.
+HINTS = {
+    "persistent-cache": "a second run need not compile again",
+    "scan-layers": "layers that are alike are compiled one by one",
+    "ragged-batch": "a smaller last batch is compiled for itself",
+    "outside-jit": "JAX is called outside of any jitted function",
+}
 
 # Every kind of finding, and what it is.
 KINDS = {
@@ -46,6 +56,52 @@ class Finding:
     count: int
     message: str
     fix: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Hint:
+    """What would help, where nothing is wrong."""
+
+    kind: str
+    function: str
+    file: str | None
+    line: int | None
+    # That could be saved, by estimate: for "persistent-cache" in the next run.
+    seconds: float
+    message: str
+    fix: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LineTime:
+    """Seconds spent at a line of the program, or in what it called."""
+
+    file: str
+    line: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TimePart:
+    """A part of the run."""
+
+    name: str
+    label: str
+    seconds: float
+    # Where most of it went, if that can be told.
+    lines: tuple[LineTime, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeSpent:
+    """Where the time of a run went: the largest part first, all of them its seconds."""
+
+    seconds: float
+    parts: tuple[TimePart, ...]
+
+    def of(self, *names: str) -> float:
+        """The seconds of some parts."""
+        return sum(part.seconds for part in self.parts if part.name in names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +163,8 @@ class Report:
     bars: tuple[Bar, ...]
     # What could not be seen.
     notes: tuple[str, ...]
+    hints: tuple[Hint, ...] = ()
+    time: TimeSpent = TimeSpent(0.0, ())
 
     def as_json(self) -> dict[str, Any]:
         """As it is written with `--json`."""
@@ -116,6 +174,8 @@ class Report:
             "exit_code": self.exit_code,
             "seconds": self.seconds,
             "findings": [dataclasses.asdict(x) for x in self.findings],
+            "hints": [dataclasses.asdict(x) for x in self.hints],
+            "time": dataclasses.asdict(self.time),
             "functions": [
                 {**dataclasses.asdict(x), "calls": dict(x.calls)}
                 for x in self.functions
@@ -124,9 +184,30 @@ class Report:
         }
 
 
+# Share of a run, and seconds, from which compiling is worth a word in the headline.
+_COMPILING = 0.25, 5.0
+
+
+def compiling(report: Report) -> float:
+    """Seconds spent on compiling, if they are much of the run; else 0."""
+    seconds = report.time.of("compile", "trace", "lower")
+    share, least = _COMPILING
+    return seconds if seconds >= max(share * report.seconds, least) else 0.0
+
+
 def headline(report: Report) -> str:
     """The report in a line."""
-    n = len(report.findings)
-    if n == 0:
-        return "nothing found"
-    return f"{n} finding{'s' * (n != 1)}"
+    words: list[str] = []
+    if report.findings:
+        words.append(plural(len(report.findings), "finding"))
+    if report.hints:
+        words.append(plural(len(report.hints), "hint"))
+    if not report.findings and (seconds := compiling(report)):
+        cost = f"{show_seconds(seconds)} of {show_seconds(report.seconds)}"
+        words.insert(0, f"nothing wrong, but {cost} went into compiling")
+    return ", ".join(words) or "nothing found"
+
+
+def is_good(report: Report) -> bool:
+    """Whether there is nothing to be done."""
+    return not (report.findings or report.hints or compiling(report))

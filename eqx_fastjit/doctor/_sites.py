@@ -9,6 +9,10 @@ from types import FrameType
 from typing import NamedTuple
 
 
+# What is taken for a library wherever it is.
+_OURS = ("jax", "equinox", __name__.partition(".")[0])
+
+
 class Line(NamedTuple):
     """A line of somebody's program. Sorts by file and line."""
 
@@ -39,7 +43,7 @@ def _library_folders() -> tuple[str, ...]:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {sysconfig.get_path(name) for name in names}
     # Of checkouts that are on the path too.
-    for name in ("jax", "equinox", __name__.partition(".")[0]):
+    for name in _OURS:
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is not None:
             folders.add(os.path.dirname(os.path.abspath(file)))
@@ -50,6 +54,22 @@ def _library_folders() -> tuple[str, ...]:
 def is_library(file: str) -> bool:
     """Whether a file belongs to Python or to an installed package."""
     return file.startswith(("<frozen", *_library_folders()))
+
+
+@ft.lru_cache(maxsize=4096)
+def package_of(file: str) -> str:
+    """Of a library's file: "jax", "equinox" or "eqx_fastjit"; else nothing."""
+    for name in _OURS:
+        home = getattr(sys.modules.get(name), "__file__", None)
+        if home and file.startswith(os.path.dirname(os.path.abspath(home)) + os.sep):
+            return name
+    return ""
+
+
+def look_again() -> None:
+    """A library has been imported since, perhaps from a checkout."""
+    for cached in (_library_folders, is_library, package_of):
+        cached.cache_clear()
 
 
 def _frames() -> Iterator[FrameType]:

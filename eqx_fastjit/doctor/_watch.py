@@ -3,13 +3,15 @@
 import collections
 import dataclasses
 import functools as ft
+import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, TYPE_CHECKING
 
 from ._plain import PlainJits
-from ._sites import Line, user_line
+from ._sampler import Sampler
+from ._sites import Line, look_again, user_line
 from ._waits import Waits
 
 
@@ -49,6 +51,8 @@ class Seen:
     # Texts and numbers alone.
     inspection: "Inspection | None" = None
     deviations: list[Deviation] | None = None
+    # Whether it calls back into Python when it is run.
+    calls_host: bool = False
 
 
 class Watch:
@@ -70,6 +74,12 @@ class Watch:
         self.seen: dict[int, Seen] = {}
         self.plain = PlainJits()
         self.waits = Waits(lambda: self.plain.seconds)
+        self.sampler = Sampler(self.compiling)
+        # Spent on looking into what was traced.
+        self.own_seconds = 0.0
+        # Where JAX keeps compiled programs, if it does; shorter compilations are not.
+        self.cache_directory: str | None = None
+        self.cache_seconds = 0.0
         # By number of the function: what it had read from around it, trace by trace.
         self.snapshots: dict[int, collections.deque[tuple[Trace, Any]]] = {}
         # Names that a trace itself writes to, such as a count of traces.
@@ -85,9 +95,29 @@ class Watch:
         self._inspected: collections.Counter[Any] = collections.Counter()
         self._paused = False
 
+    def begin(self) -> None:
+        """The program is about to begin."""
+        self.started = time.time()
+        self.sampler.start()
+
+    def so_far(self) -> float:
+        """Seconds since the program began, until it was over."""
+        return self.seconds or time.time() - self.started
+
+    def compiling(self) -> list[tuple[float, float]]:
+        """When the main thread traced, lowered or compiled, since the epoch."""
+        main = threading.main_thread().ident
+        done = [s.trace for s in tuple(self.seen.values())]
+        return [
+            (t.started, t.started + t.trace + t.lower + t.compile)
+            for t in (*done, *tuple(self.plain.compiles))
+            if t.thread == main
+        ]
+
     def jax_imported(self) -> None:
         """JAX is there: to be called once it has been imported."""
         self.watches_jax = True
+        look_again()
         for part in (self.plain, self.waits):
             try:
                 part.start()
@@ -100,6 +130,7 @@ class Watch:
         from eqx_fastjit import _record
 
         self.watches_ours = True
+        look_again()
         _record.before.append(self._before)
         _record.after.append(self._after)
         _record.called.append(self._called)
@@ -107,7 +138,9 @@ class Watch:
     def stop(self) -> None:
         """The program is over."""
         self.seconds = time.time() - self.started
+        self.sampler.stop()
         if self.watches_jax:
+            self._look_at_cache()
             self.waits.stop()
             self.plain.stop()
         if self.watches_ours:
@@ -118,6 +151,17 @@ class Watch:
             _record.called.remove(self._called)
         # What JAX has registered stays so.
         self._pause(True)
+
+    def _look_at_cache(self) -> None:
+        import jax
+
+        def read(name: str) -> Any:
+            return getattr(jax.config, name, None)
+
+        if read("jax_enable_compilation_cache") is not False:
+            self.cache_directory = read("jax_compilation_cache_dir") or None
+        least = read("jax_persistent_cache_min_compile_time_secs")
+        self.cache_seconds = 1.0 if least is None else float(least)
 
     # --- called back by `_record` ---
 
@@ -169,6 +213,7 @@ class Watch:
         """Have a look; the program must neither fail because of it nor be blamed."""
         was_paused = self._paused
         self._pause(True)
+        start = time.perf_counter()
         try:
             look()
         except Exception as e:
@@ -178,6 +223,7 @@ class Watch:
             )
         finally:
             self._pause(was_paused)
+            self.own_seconds += time.perf_counter() - start
 
     def _pause(self, paused: bool) -> None:
         self._paused = self.plain.paused = self.waits.paused = paused
@@ -186,7 +232,9 @@ class Watch:
         from eqx_fastjit.insight._jaxpr import inspect_closed
 
         # JAX keeps the trace of the call that has just been made.
-        seen.inspection = inspect_closed(jitted.trace(*arrays).jaxpr)
+        closed = jitted.trace(*arrays).jaxpr
+        seen.inspection = inspect_closed(closed)
+        seen.calls_host = calls_host(closed.jaxpr)
 
     def _compare(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
         import jax
@@ -200,6 +248,17 @@ class Watch:
             tree, node = function(*arrays)
             results.append(node.info.rebuild(jax.tree.leaves(tree)))
         seen.deviations = deviations(*results)
+
+
+def calls_host(jaxpr: Any) -> bool:
+    """Whether some equation, however deep, is a callback into Python."""
+    from eqx_fastjit.insight._places import opened, subjaxprs
+
+    return any(
+        "callback" in equation.primitive.name
+        or any(calls_host(opened(sub)) for sub in subjaxprs(equation))
+        for equation in jaxpr.eqns
+    )
 
 
 def deviations(jitted: Any, eager: Any) -> list[Deviation]:
