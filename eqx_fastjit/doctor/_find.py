@@ -5,8 +5,11 @@ compiles for a few shapes, modes or dtypes because it was meant to has no findin
 """
 
 import collections
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+from eqx_fastjit._units import show_seconds
 
 from ._hints import make_hints
 from ._plain import Compile
@@ -93,15 +96,15 @@ class Cause(NamedTuple):
 
 
 def make_report(
-    watch: Watch, program: str, exit_code: int, *, slow: float = SLOW
+    watch: Watch, program: str, exit_code: int | None, *, slow: float = SLOW
 ) -> Report:
     """Look through what was seen.
 
     **Arguments:**
 
-    - `watch`: stopped.
+    - `watch`: stopped, or going on.
     - `program`: the script or module, as the user gave it.
-    - `exit_code`: its own.
+    - `exit_code`: its own; `None` while it runs.
     - `slow`: a first call that compiles for longer, in seconds, is a finding.
     """
     seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
@@ -120,7 +123,7 @@ def make_report(
         *_numerics(seen),
         *_blocking(tuple(watch.waits.by_line.values()), total),
     ]
-    time = time_spent(watch)
+    spent = time_spent(watch)
     unrolled = {(f.file, f.line) for f in findings if f.kind == "unrolled-loop"}
     return Report(
         program=program,
@@ -130,8 +133,8 @@ def make_report(
         functions=tuple(_rows(ours, plain)),
         bars=tuple(_bars(ours, plain, watch.started)),
         notes=tuple(_notes(watch)),
-        hints=make_hints(watch, time, unrolled),
-        time=time,
+        hints=make_hints(watch, spent, unrolled),
+        time=spent,
     )
 
 
@@ -678,15 +681,17 @@ def _bars(
     bars = []
     for s, cause in ours:
         t = s.trace
-        if t.inside is None:
-            parts = t.trace, t.lower, t.compile, t.first_run
-            why, site = _our_cause(s, cause), s.site or _line(t.site)
-            name, start = _name(t), t.started - began
-            bars.append(Bar(name, "filter_jit", start, *parts, why, site))
+        parts = t.trace, t.lower, t.compile, t.first_run
+        why, site = _our_cause(s, cause), s.site or _line(t.site)
+        name, start = _name(t), t.started - began
+        what = name, "filter_jit", start, *parts, why, site
+        inside = t.inside is not None
+        bars.append(Bar(*what, thread=t.thread, inside=inside, number=t.number))
     for c in plain:
         jit, why = ("jax", "") if c.miss is None else ("jax.jit", c.miss.kind)
         parts = c.trace, c.lower, c.compile, 0.0
-        bars.append(Bar(c.name, jit, c.started - began, *parts, why, c.site))
+        what = c.name, jit, c.started - began, *parts, why, c.site
+        bars.append(Bar(*what, thread=c.thread))
     return sorted(bars, key=lambda bar: bar.start)
 
 
@@ -694,7 +699,13 @@ def _notes(watch: Watch) -> Iterator[str]:
     if not watch.watches_jax:
         yield "The program did not import JAX."
         return
-    yield from watch.notes
+    yield from tuple(watch.notes)
+    for trace in tuple(watch.begun.values()):
+        yield (
+            f"{_name(trace)} was still being traced or compiled, for "
+            f"{show_seconds(time.time() - trace.started)}, by the call at "
+            f"{_line(trace.site) or '?'}."
+        )
     for what in watch.waits.missing:
         yield f"Not seen with this version of JAX: {what}."
     if any(c.miss is not None for c in watch.plain.compiles):

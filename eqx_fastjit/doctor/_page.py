@@ -143,6 +143,8 @@ def _headline(report: Report) -> str:
 
 
 def _ended(report: Report) -> str:
+    if report.exit_code is None:
+        return "; it is still running"
     if report.exit_code == 0:
         return ""
     return f"; it ended with exit code {report.exit_code}"
@@ -196,7 +198,8 @@ def _source(f: Finding) -> str:
 
 
 def _timeline(report: Report) -> Iterator[str]:
-    if not report.bars:
+    bars = tuple(bar for bar in report.bars if not bar.inside)
+    if not bars:
         return
     yield '<section aria-labelledby="timeline"><h2 id="timeline">When it compiled</h2>'
     yield '<div class="timeline"><ul class="legend">'
@@ -207,9 +210,9 @@ def _timeline(report: Report) -> Iterator[str]:
             f"{swatch}</svg>{_e(label)}</li>"
         )
     yield "</ul>"
-    yield from _svg(report)
+    yield from _svg(bars, report.seconds)
     yield "</div>"
-    yield from _bar_table(report.bars)
+    yield from _bar_table(bars)
     yield "</section>"
 
 
@@ -227,11 +230,11 @@ def _lanes(bars: tuple[Bar, ...]) -> list[tuple[str, list[Bar]]]:
     return order
 
 
-def _svg(report: Report) -> Iterator[str]:
-    lanes = _lanes(report.bars)
-    total = max([report.seconds, *[b.start + b.seconds for b in report.bars], 1e-3])
+def _svg(shown: tuple[Bar, ...], seconds: float) -> Iterator[str]:
+    lanes = _lanes(shown)
+    total = max([seconds, *[b.start + b.seconds for b in shown], 1e-3])
     height = len(lanes) * _LANE + 24
-    label = f"Timeline of {len(report.bars)} compilations; the table below has them all"
+    label = f"Timeline of {len(shown)} compilations; the table below has them all"
     yield f'<svg width="100%" height="{height}" role="img" aria-label="{_e(label)}">'
     step = _step(total)
     for i in range(int(total / step) + 1):
@@ -244,8 +247,8 @@ def _svg(report: Report) -> Iterator[str]:
         )
     for i, (name, bars) in enumerate(lanes):
         top = i * _LANE
-        seconds = show_seconds(sum(b.seconds for b in bars))
-        text = f"{name} — {len(bars)} x, {seconds}"
+        cost = show_seconds(sum(b.seconds for b in bars))
+        text = f"{name} — {len(bars)} x, {cost}"
         yield f'<text x="2" y="{top + 13}">{_e(_cut(text))}</text>'
         for bar in sorted(bars, key=lambda bar: bar.start):
             yield from _rects(bar, top + _LABEL + 2, total)

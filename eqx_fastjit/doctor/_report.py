@@ -143,6 +143,12 @@ class Bar:
     first_run: float
     cause: str
     site: Line | None
+    # The thread that it ran in.
+    thread: int = 0
+    # Whether it is a part of another one.
+    inside: bool = False
+    # Of a function of ours, its trace's.
+    number: int = 0
 
     @property
     def seconds(self) -> float:
@@ -155,7 +161,8 @@ class Report:
     """Everything that the doctor has to say."""
 
     program: str
-    exit_code: int
+    # `None` of a program that is still running.
+    exit_code: int | None
     # That the program ran.
     seconds: float
     findings: tuple[Finding, ...]

@@ -116,6 +116,11 @@ class Sampler:
             self._sum(self._stretches, out)
         return out
 
+    def kept(self) -> list[Stretch]:
+        """The latest samples."""
+        with self._lock:
+            return list(self._stretches)
+
     def _sum(self, stretches: list[Stretch], out: dict[Where, float]) -> None:
         intervals = merged(self._compiling())
         ends = [end for _, end in intervals]

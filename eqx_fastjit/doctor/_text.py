@@ -55,7 +55,8 @@ def write_text(report: Report, stream: TextIO) -> None:
 
 
 def _title(report: Report) -> str:
-    return f"eqx-fastjit doctor: {report.program}: {headline(report)}"
+    interim = "so far, " if report.exit_code is None else ""
+    return f"eqx-fastjit doctor: {report.program}: {interim}{headline(report)}"
 
 
 # Parts of the run that are less than this share of it are summed up.

@@ -4,6 +4,7 @@ Compiling and waiting are measured; the rest is divided up by samples.
 """
 
 import collections
+import time
 
 from ._report import LineTime, TimePart, TimeSpent
 from ._sampler import Where
@@ -84,6 +85,9 @@ def _measured(watch: Watch) -> dict[str, float]:
         out["compile"] += c.compile
         out["lower"] += c.lower
         out["trace"] += c.trace
+    # Of what is going on nobody knows which part it has come to.
+    outermost = [t for t in tuple(watch.begun.values()) if t.inside is None]
+    out["compile"] += sum(time.time() - t.started for t in outermost[:1])
     out["wait"] = sum(w.waited for w in tuple(watch.waits.by_line.values()))
     out["own"] = watch.own_seconds
     return out

@@ -84,6 +84,8 @@ class Watch:
         self.snapshots: dict[int, collections.deque[tuple[Trace, Any]]] = {}
         # Names that a trace itself writes to, such as a count of traces.
         self.written: set[str] = set()
+        # Traces of calls that are going on.
+        self.begun: dict[int, Trace] = {}
         # What could not be watched, in words.
         self.notes: list[str] = []
         # Called with each trace of ours, once it is complete.
@@ -107,8 +109,12 @@ class Watch:
     def compiling(self) -> list[tuple[float, float]]:
         """When the main thread traced, lowered or compiled, since the epoch."""
         main = threading.main_thread().ident
+        now = time.time()
+        going_on = [
+            (t.started, now) for t in tuple(self.begun.values()) if t.thread == main
+        ]
         done = [s.trace for s in tuple(self.seen.values())]
-        return [
+        return going_on + [
             (t.started, t.started + t.trace + t.lower + t.compile)
             for t in (*done, *tuple(self.plain.compiles))
             if t.thread == main
@@ -166,7 +172,10 @@ class Watch:
     # --- called back by `_record` ---
 
     def _before(self, trace: "Trace", source: Any) -> None:
-        if source is not None and not self._paused:
+        if self._paused:
+            return
+        self.begun[trace.number] = trace
+        if source is not None:
             self._guarded(trace, ft.partial(self._look_before, trace, source))
 
     def _look_before(self, trace: "Trace", source: Any) -> None:
@@ -175,6 +184,7 @@ class Watch:
         self._begun[trace.number] = weakref.ref(source), snapshot(source)
 
     def _after(self, trace: "Trace") -> None:
+        self.begun.pop(trace.number, None)
         # Comes once for each stage, of what is compiled ahead of time.
         if self._paused or trace.number in self.seen:
             return
