@@ -45,6 +45,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         + ", ".join(KINDS),
     )
     parser.add_argument(
+        "--programs",
+        action="store_true",
+        help="keep the jaxpr, the HLO, and XLA's estimate of cost and memory, of each "
+        "compilation, for --html and --json; compiles everything twice",
+    )
+    parser.add_argument(
         "--numerics",
         action="store_true",
         help="compare the first call of each function with an eager run; runs the "
@@ -73,7 +79,7 @@ def main(options: argparse.Namespace) -> int:
         raise CommandError(f"--slow {options.slow}: expected 0 or more")
     check_program(options.program.name, options.program.is_module)
     outputs = _outputs(options)
-    watch = Watch(numerics=options.numerics)
+    watch = Watch(numerics=options.numerics, programs=options.programs)
     write = functools.partial(_report, watch, options, outputs)
     pid = os.getpid()
     interim = options.interim and os.path.abspath(options.interim)

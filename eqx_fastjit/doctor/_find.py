@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from eqx_fastjit._units import show_seconds
 
+from ._compilations import make_compilations
 from ._hints import make_hints
 from ._plain import Compile
-from ._report import Bar, Finding, FunctionRow, Report
+from ._report import Finding, FunctionRow, Report
 from ._sites import is_library, Line
 from ._time import time_spent
 from ._waits import Waiting
@@ -131,7 +132,7 @@ def make_report(
         seconds=total,
         findings=tuple(sorted(findings, key=_importance)),
         functions=tuple(_rows(ours, plain)),
-        bars=tuple(_bars(ours, plain, watch.started)),
+        compilations=make_compilations(ours, plain, watch.started),
         notes=tuple(_notes(watch)),
         hints=make_hints(watch, spent, unrolled),
         time=spent,
@@ -178,6 +179,7 @@ def _explained(seen: list[Seen]) -> Iterator[tuple[Seen, Cause | None]]:
         if not trace.failed:
             explanation = explain_trace(trace, list(earlier[key]))
             earlier[key].append(trace)
+        s.explanation = explanation
         yield s, None if explanation is None else _cause(s, explanation)
 
 
@@ -673,26 +675,6 @@ def _plain_row(
         causes=_count(causes),
         calls=_calls(c.site for c in group),
     )
-
-
-def _bars(
-    ours: list[tuple[Seen, Cause | None]], plain: list[Compile], began: float
-) -> list[Bar]:
-    bars = []
-    for s, cause in ours:
-        t = s.trace
-        parts = t.trace, t.lower, t.compile, t.first_run
-        why, site = _our_cause(s, cause), s.site or _line(t.site)
-        name, start = _name(t), t.started - began
-        what = name, "filter_jit", start, *parts, why, site
-        inside = t.inside is not None
-        bars.append(Bar(*what, thread=t.thread, inside=inside, number=t.number))
-    for c in plain:
-        jit, why = ("jax", "") if c.miss is None else ("jax.jit", c.miss.kind)
-        parts = c.trace, c.lower, c.compile, 0.0
-        what = c.name, jit, c.started - began, *parts, why, c.site
-        bars.append(Bar(*what, thread=c.thread))
-    return sorted(bars, key=lambda bar: bar.start)
 
 
 def _notes(watch: Watch) -> Iterator[str]:

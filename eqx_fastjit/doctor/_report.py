@@ -5,8 +5,6 @@ from typing import Any
 
 from eqx_fastjit._units import plural, show_seconds
 
-from ._sites import Line
-
 
 SCHEMA = 1
 
@@ -130,10 +128,41 @@ class FunctionRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class Bar:
-    """One compilation on the timeline. Times are in seconds."""
+class Program:
+    """What was compiled; `None` where JAX or XLA does not tell."""
 
+    # Texts, cut where they are very long.
+    jaxpr: str
+    stablehlo: str
+    hlo: str
+    # XLA's estimates for one run: floating-point operations and bytes of memory that
+    # are read and written; the bytes that arguments, results and the rest take.
+    flops: float | None
+    bytes_accessed: float | None
+    argument_bytes: int | None
+    result_bytes: int | None
+    temporary_bytes: int | None
+    code_bytes: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A leaf that was not as in the nearest earlier call."""
+
+    path: str
+    what: str
+    old: str
+    new: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """One compilation, with all that is known of it. Times are in seconds."""
+
+    # Its place in the order.
+    number: int
     function: str
+    # "filter_jit", "jax.jit", or "jax" for operations outside of any such function.
     jit: str
     # Since the program began.
     start: float
@@ -142,13 +171,24 @@ class Bar:
     compile: float
     first_run: float
     cause: str
-    site: Line | None
+    # The line of the program that led to it, and where the function was defined.
+    site: str = ""
+    file: str | None = None
+    line: int | None = None
     # The thread that it ran in.
     thread: int = 0
-    # Whether it is a part of another one.
+    # Whether JAX's persistent cache had it; whether it is a part of another one.
+    cached: bool = False
     inside: bool = False
-    # Of a function of ours, its trace's.
-    number: int = 0
+    # From the nearest earlier call, which was made at `earlier`.
+    changes: tuple[Change, ...] = ()
+    earlier: str = ""
+    # The arguments, in a line; bytes of the arrays among them.
+    signature: str = ""
+    argument_bytes: int | None = None
+    equations: int | None = None
+    # With `--programs`.
+    program: Program | None = None
 
     @property
     def seconds(self) -> float:
@@ -167,7 +207,7 @@ class Report:
     seconds: float
     findings: tuple[Finding, ...]
     functions: tuple[FunctionRow, ...]
-    bars: tuple[Bar, ...]
+    compilations: tuple[Compilation, ...]
     # What could not be seen.
     notes: tuple[str, ...]
     hints: tuple[Hint, ...] = ()
@@ -187,6 +227,7 @@ class Report:
                 {**dataclasses.asdict(x), "calls": dict(x.calls)}
                 for x in self.functions
             ],
+            "compilations": [dataclasses.asdict(x) for x in self.compilations],
             "notes": list(self.notes),
         }
 

@@ -6,6 +6,7 @@ calls take together, and what the rest of the program takes, is known from sampl
 
 import _thread
 import bisect
+import os
 import sys
 import threading
 import time
@@ -152,7 +153,8 @@ def where(frame: FrameType | None) -> Where:
             break
         code = frame.f_code
         file = code.co_filename
-        if not is_library(file):
+        # Equinox and dataclasses make functions of strings.
+        if file != "<string>" and not is_library(file):
             line = Line(file, frame.f_lineno, code.co_qualname)
             return Where(kind or "line", line)
         kind = _kind(kind, file, code.co_name)
@@ -162,19 +164,16 @@ def where(frame: FrameType | None) -> Where:
 
 def _kind(kind: str, file: str, function: str) -> str:
     """The kind, one library frame further out."""
-    if kind in ("import", "own", "wait"):
+    if kind in ("own", "wait"):
         return kind
-    if file.startswith("<frozen importlib"):
-        return "import"
     package = package_of(file)
     if package == "eqx_fastjit":
         if file.endswith("_waits.py") and function == "timed":
             return "wait"
-        if any(f"{sep}{name}{sep}" in file for sep in "/\\" for name in _OWN):
+        if os.path.basename(os.path.dirname(file)) in ("doctor", "insight"):
             return "own"
+    if kind == "import" or file.startswith("<frozen importlib"):
+        return "import"
     if package in ("jax", "equinox", "eqx_fastjit"):
         return "jax"
     return kind or "library"
-
-
-_OWN = ("doctor", "insight")

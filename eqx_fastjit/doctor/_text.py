@@ -3,7 +3,7 @@
 import linecache
 import textwrap
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from eqx_fastjit._units import plural, show_seconds
 
@@ -63,19 +63,31 @@ def _title(report: Report) -> str:
 _LEAST_SHARE = 0.01
 
 
-def time_rows(time: TimeSpent) -> list[tuple[str, str, str, str]]:
-    """Seconds, share, what it was, and the lines where most of it went."""
+class TimeRow(NamedTuple):
+    """A part of the run, in words."""
+
+    name: str
+    seconds: str
+    share: str
+    label: str
+    # Where most of it went.
+    lines: tuple[str, ...]
+
+
+def time_rows(time: TimeSpent) -> list[TimeRow]:
+    """The parts of a run that are worth a line."""
     least = _LEAST_SHARE * time.seconds
     shown = [part for part in time.parts if part.seconds >= least]
     rest = sum(part.seconds for part in time.parts if part.seconds < least)
     if rest > 0.0005:
         shown.append(TimePart("rest", "the rest", rest, ()))
     return [
-        (
+        TimeRow(
+            part.name,
             show_seconds(part.seconds),
             f"{100 * part.seconds / time.seconds:.0f}%",
             part.label,
-            ", ".join(
+            tuple(
                 f"{place(x.file, x.line)} {show_seconds(x.seconds)}" for x in part.lines
             ),
         )
@@ -126,10 +138,10 @@ def _plain_time(time: TimeSpent) -> Iterator[str]:
     rows = time_rows(time)
     if not rows:
         return
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for seconds, share, label, lines in rows:
-        padded = f"{seconds:>{widths[0]}}  {share:>{widths[1]}}  {label}"
-        yield f"  {padded}{f':  {lines}' * bool(lines)}"
+    widths = [max(len(row[i]) for row in rows) for i in (1, 2)]
+    for row in rows:
+        text = f"{row.seconds:>{widths[0]}}  {row.share:>{widths[1]}}  {row.label}"
+        yield f"  {text}{':  ' * bool(row.lines)}{', '.join(row.lines)}"
 
 
 _HEADER = ("time", "traces", "compiles", "function", "why")
@@ -173,8 +185,9 @@ def _write_rich(report: Report, console: Any) -> None:
         grid = Table.grid(padding=(0, 2))
         for justify in ("right", "right", "left", "left"):
             grid.add_column(justify=justify)
-        for seconds, share, label, lines in time_rows(report.time):
-            grid.add_row(seconds, share, Text(label), Text(lines, "dim"))
+        for row in time_rows(report.time):
+            lines = Text(", ".join(row.lines), "dim")
+            grid.add_row(row.seconds, row.share, Text(row.label), lines)
         console.print(Padding(grid, (0, 2)))
     for f in report.findings:
         console.print()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ._report import Bar, Report
+from ._report import Compilation, Report
 from ._sampler import Stretch
 from ._watch import Watch
 
@@ -45,9 +45,11 @@ def timeline(watch: Watch, report: Report) -> dict[str, Any]:
     # Rows by small numbers: Python's own take more bits than Perfetto reads.
     main = threading.main_thread().ident
     rows = {main: _MAIN}
-    for bar in report.bars:
+    for bar in report.compilations:
         rows.setdefault(bar.thread, _SAMPLES + len(rows))
-    events = [e for bar in report.bars for e in _compilation(bar, rows[bar.thread])]
+    events: list[dict[str, Any]] = []
+    for bar in report.compilations:
+        events += _compilation(bar, rows[bar.thread])
     events += _samples(watch)
     names = {_MAIN: "main thread", _SAMPLES: "where the main thread was (sampled)"}
     for tid in rows.values():
@@ -76,8 +78,8 @@ def _event(
     }
 
 
-def _compilation(bar: Bar, tid: int) -> Iterator[dict[str, Any]]:
-    args = {"cause": bar.cause, "called at": str(bar.site or "?"), "jit": bar.jit}
+def _compilation(bar: Compilation, tid: int) -> Iterator[dict[str, Any]]:
+    args = {"cause": bar.cause, "called at": bar.site or "?", "jit": bar.jit}
     yield _event(bar.function, "compile", tid, bar.start, bar.seconds, **args)
     start = bar.start
     for name, label in _PARTS:

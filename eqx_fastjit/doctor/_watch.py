@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TYPE_CHECKING
 
 from ._plain import PlainJits
+from ._report import Program
 from ._sampler import Sampler
 from ._sites import Line, look_again, user_line
 from ._waits import Waits
@@ -17,10 +18,13 @@ from ._waits import Waits
 
 if TYPE_CHECKING:
     from eqx_fastjit._record import Trace
+    from eqx_fastjit.insight._explain import Explanation
     from eqx_fastjit.insight._jaxpr import Inspection
 
 # Traces that are looked into, for each function: it takes about as long as a trace.
 _INSPECTED = 2
+# Programs that are kept, with `programs`.
+_PROGRAMS = 50
 # Snapshots that are kept for each function.
 _SNAPSHOTS = 8
 
@@ -53,6 +57,10 @@ class Seen:
     deviations: list[Deviation] | None = None
     # Whether it calls back into Python when it is run.
     calls_host: bool = False
+    # Why it was traced again, once that is known.
+    explanation: "Explanation | None" = None
+    # With `programs`.
+    program: Program | None = None
 
 
 class Watch:
@@ -64,10 +72,13 @@ class Watch:
     **Arguments:**
 
     - `numerics`: whether to compare each function with its eager run, once.
+    - `programs`: whether to keep the text and the cost of what is compiled, for which
+        each is lowered and compiled a second time.
     """
 
-    def __init__(self, *, numerics: bool = False):
+    def __init__(self, *, numerics: bool = False, programs: bool = False):
         self.numerics = numerics
+        self.programs = programs
         self.started = time.time()
         self.seconds = 0.0
         # By number of the trace, in the order in which they ended.
@@ -212,6 +223,8 @@ class Watch:
         seen = self.seen.get(trace.number)
         if seen is None or trace.inside is not None or not trace.retraced:
             return
+        if self.programs:
+            self._guarded(trace, ft.partial(self._keep_program, seen, jitted, arrays))
         key = trace.function.key()
         self._inspected[key] += 1
         if self._inspected[key] <= _INSPECTED:
@@ -245,6 +258,16 @@ class Watch:
         closed = jitted.trace(*arrays).jaxpr
         seen.inspection = inspect_closed(closed)
         seen.calls_host = calls_host(closed.jaxpr)
+
+    def _keep_program(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
+        from ._program import program_of
+
+        kept = sum(s.program is not None for s in self.seen.values())
+        if kept < _PROGRAMS:
+            seen.program = program_of(jitted.trace(*arrays))
+        elif kept == _PROGRAMS:
+            text = f"Programs are kept of the first {_PROGRAMS} compilations only."
+            self.notes[:] = [*[x for x in self.notes if x != text], text]
 
     def _compare(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
         import jax

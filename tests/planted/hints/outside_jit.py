@@ -10,7 +10,7 @@ def step(x):
 
 
 x = jnp.ones(4)
-for _ in range(1500):
+for _ in range(6000):
     x = step(x)
     x = jnp.where(x > 1e-3, jnp.sqrt(jnp.abs(x)) + jnp.sin(x), jnp.cos(x) - 0.5)
 x.block_until_ready()

@@ -11,6 +11,6 @@ def step(x):
 
 
 x = jnp.ones(4)
-for _ in range(1500):
+for _ in range(6000):
     x = step(x)
 x.block_until_ready()
