@@ -16,9 +16,9 @@ from eqx_fastjit.doctor._watch import Watch
 
 
 @pytest.fixture(autouse=True)
-def once(route):
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
 
 
 PLANTED = Path(__file__).parent / "planted" / "hints"

@@ -190,7 +190,7 @@ def test_warns_at_the_line_of_the_call(f):
         ("2,raise", 1, "expected a number of traces, such as 8, or 8,warn"),
     ],
 )
-def test_a_limit_for_the_process(value, code, message, tmp_path, cpp_only):
+def test_a_limit_for_the_process(value, code, message, tmp_path, native_only):
     program = """
         import threading
         import eqx_fastjit, jax.numpy as jnp

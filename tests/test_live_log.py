@@ -73,8 +73,8 @@ EXPECTED = [
 
 
 @pytest.fixture
-def once(route):
-    if route != "cpp":
+def once(engine):
+    if engine != "native":
         pytest.skip("in processes of its own")
 
 

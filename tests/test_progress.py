@@ -62,10 +62,10 @@ def test_no_terminal(clock):
     assert stream.getvalue() == ""
 
 
-def test_profile_on_a_terminal(tmp_path, route):
+def test_profile_on_a_terminal(tmp_path, engine):
     """And nothing of it on stdout."""
-    if route != "cpp":
-        pytest.skip("the same on both routes")
+    if engine != "native":
+        pytest.skip("the same on both engines")
     program = """
 import time, jax.numpy as jnp
 from eqx_fastjit import _progress
