@@ -51,7 +51,9 @@ class Reporter:
         self._pid = os.getpid()
 
     def start(self) -> None:
-        """Begin; in the main thread."""
+        """Begin. Without the main thread there are no signals, and nothing is done."""
+        if threading.current_thread() is not threading.main_thread():
+            return
         self._theirs.setblocking(False)
         self._ours.settimeout(_INTERVAL if self._file is not None else None)
         signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
@@ -71,7 +73,9 @@ class Reporter:
             return
         self._forget()
         self._ask(0)
-        self._alive.acquire(timeout=10.0)
+        if self._alive.acquire(timeout=10.0):
+            self._ours.close()
+            self._theirs.close()
 
     def _forget(self) -> None:
         """Leave the signals as they were."""
