@@ -221,7 +221,7 @@ def _eager(time: TimeSpent) -> Iterator[Hint]:
         where = "" if line is None else f", {show_seconds(line.seconds)} of that here"
         cost = show_seconds(part.seconds)
         yield Hint(
-            kind="outside-jit",
+            kind="eager-operations",
             function="",
             file=line and line.file,
             line=line and line.line,

@@ -13,7 +13,7 @@ HINTS = {
     "persistent-cache": "a second run need not compile again",
     "scan-layers": "layers that are alike are compiled one by one",
     "ragged-batch": "a smaller last batch is compiled for itself",
-    "outside-jit": "JAX is called outside of any jitted function",
+    "eager-operations": "JAX is called outside of any jitted function",
 }
 
 # Every kind of finding, and what it is.
