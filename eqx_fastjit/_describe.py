@@ -34,8 +34,8 @@ class Entry(NamedTuple):
     # "array", "static" or "node".
     kind: str
     # What can differ from call to call, as `(name, text)`: for an array shape, dtype,
-    # weak_type, sharding and committed; for a static type, value and identity; for a
-    # node type and size.
+    # weak_type, and sharding and committed if it is on a device; for a static type,
+    # value and identity; for a node type and size.
     facets: tuple[tuple[str, str], ...]
 
 
@@ -83,6 +83,8 @@ def _any_text(x: Any, depth: int) -> str:
         return f"{cls.__qualname__}.{x.name}"
     if isinstance(x, np.dtype):
         return str(x)
+    if isinstance(x, np.bool_ | np.number):
+        return f"{x.item()!r} ({x.dtype})"
     if isinstance(x, ARRAY_TYPES):
         return f"{x.dtype}[{','.join(map(str, x.shape))}]"
     if isinstance(x, functools.partial):

@@ -345,6 +345,17 @@ def split_result(out: Any) -> tuple[list[Any], Any]:
     return jtu.tree_leaves(tree), handle
 
 
+def result_of(jitted: Any, arrays: Sequence[Any], *, eager: bool = False) -> Any:
+    """The result of a specialization once more, for one of `_record.called`.
+
+    `eager` runs the user's function without jit.
+    """
+    call = _call_of(jitted.__wrapped__)
+    out = (jitted.__wrapped__ if eager else jitted)(*arrays)
+    out_arrays, handle = split_result(out)
+    return call.specialization.plans[handle].build(out_arrays)
+
+
 # Comes back in place of a result under `jax.disable_jit()`.
 _EAGER = ResultHandle()
 
@@ -465,7 +476,9 @@ class Function:
             return
         call.close_run()
         trace = run[0].trace
-        if trace is not None:
+        if trace is None or not _record.called:
+            return
+        with calling(call):  # for `result_of`
             for callback in tuple(_record.called):
                 callback(trace, call.specialization.jitted, list(arrays))
 

@@ -131,6 +131,19 @@ class Trace:
         """The time it took altogether, functions inside of it included."""
         return self.trace + self.lower + self.compile + self.first_run
 
+    @property
+    def transformed(self) -> bool:
+        """Whether the call was made under `jax.grad`, `jax.jit` or the like."""
+        traced = ("sharding", "traced")
+        return any(traced in e.facets for e in self.entries if e.kind == "array")
+
+    @property
+    def inlined(self) -> bool:
+        """Whether it is a part of another function, which is compiled as a whole."""
+        if self.inside is not None:
+            return True
+        return self.retraced and self.compile == 0 and self.transformed
+
     def key(self) -> Any:
         """The same for traces of which one may be blamed for differing from another.
 
@@ -166,7 +179,8 @@ class History:
         self.info = info
         self.traces = 0
         self.compiles = 0
-        # Of all traces, those dropped since included; functions inside left out.
+        # Of all traces, those dropped since included; of those inside of another
+        # function it is that one's.
         self.seconds = 0.0
         self.traces_kept: collections.deque[Trace] = collections.deque(
             maxlen=_KEPT_PER_FUNCTION
@@ -239,7 +253,7 @@ class Run:
         self.ahead = ahead
         # May be there already, from an earlier stage, of which the history knows.
         self.trace = trace
-        self.known_seconds = 0.0 if trace is None else trace.seconds - trace.nested
+        self.known_seconds = 0.0 if trace is None else trace.seconds
         self.known_compile = 0.0 if trace is None else trace.compile
         self.outer: Run | None = None
         self.start = 0.0
@@ -297,7 +311,8 @@ def _finish(run: Run, seconds: float, was_tracing: bool) -> None:
         outer.nested += trace.seconds
     history = run.history
     with _lock:
-        history.seconds += trace.seconds - trace.nested - run.known_seconds
+        if not trace.inlined:
+            history.seconds += trace.seconds - run.known_seconds
         if run.known_seconds == 0:
             history.traces += trace.retraced and not trace.failed
             history.traces_kept.append(trace)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from eqx_fastjit import cli
-from eqx_fastjit.doctor import _find, _page, _plain, _report, _text
+from eqx_fastjit.doctor import _causes, _page, _plain, _report, _text
 
 
 @pytest.fixture(autouse=True)
@@ -61,14 +61,18 @@ def planted():
 # Kind, the leaf, a part of the line at fault, how often.
 FAULTS = {
     "blocking": [("blocking", "", "losses.append(float(loss))", 25)],
+    "blocking_numpy": [("blocking", "x", "make_step(w, x, y)", 25)],
+    "closures": [("stale-global", "SCALE", "m * SCALE - y", 1)],
     "config_churn": [
         ("config-churn", "jax_default_matmul_precision", "product(jnp.ones((4, 4)))", 4)
     ],
     "dtype_churn": [("dtype-churn", "state", "state = step(", 1)],
     "fresh_function": [("fresh-function", "<lambda>", "lambda y: y * 0.5", 5)],
     "inlined_function": [("inlined-function", "", "y = jnp.sin(x + shift)", 24)],
+    "kinds_of_keys": [("dtype-churn", "key", "noise(key)", 1)],
     "large_constant": [("large-constant", "float32[1500,1000]", "DATA @ w", 1)],
     "numerics": [("numerics", "result['product']", "@eqx.filter_jit", 1)],
+    "outside_jit": [("outside-jit", "scan", "xs = jax.vmap(lambda x", 5)],
     "plain_jit": [
         ("fresh-function", "", "jax.jit(lambda x: x + 1)", 5),
         ("shape-churn", "tokens", "total({", 4),
@@ -102,7 +106,8 @@ def test_fault(name, planted):
         assert finding["file"] == str(path)
         assert text in lines[finding["line"] - 1]
         assert (finding["kind"], finding["leaf"]) == (kind, leaf)
-        assert finding["count"] == count
+        # The first call may be done before its result is asked for.
+        assert finding["count"] in (count, count - (name == "blocking_numpy"))
         timeless = ("stale-global", "numerics", "large-constant")
         assert (finding["seconds"] is None) == (kind in timeless)
         assert finding["seconds"] is None or finding["seconds"] > 0
@@ -115,6 +120,91 @@ def test_clean_twin(name, planted):
     assert report["findings"] == [] and report["exit_code"] == 0
     # It did what it is to be clean of.
     assert any(row["jit"] != "jax" for row in report["functions"])
+
+
+# Parts of the message and of the fix.
+SAID = {
+    "blocking": ["float() needs the value of an array", "every so many steps"],
+    "blocking_numpy": [
+        "Each call of `make_step` here blocks until its result is there, because `x`, "
+        "`y` are arrays of NumPy",
+        "Write `make_step(w, jnp.array(x), jnp.array(y))`",
+    ],
+    "closures": ["was 0.5 (float32) when", "is 0.0625 (float32) at", "Pass `SCALE`"],
+    "config_churn": ["Set `jax_default_matmul_precision` once"],
+    "dtype_churn": ["int32 -> float32", "dtype=jnp.float32"],
+    "kinds_of_keys": ["uint32 -> key<fry>", "`jax.random.key(seed)` makes typed keys"],
+    "outside_jit": ["`eqx.filter_jit(jax.vmap(lambda x: simulate(x, 3)))(xs)`"],
+    "plain_jit": ["Write `power(jnp.ones(2), jnp.asarray(n))`"],
+    "shape_churn": [
+        "(3,), (4,), (5,), (6,), (7,)",
+        "Pad axis 0 of `tokens` to 4, 7: 2 programs in",
+    ],
+    "sharding_churn": ["jax.device_put"],
+    "stale_global": ["`step.clear_cache()`"],
+    "static_churn": ["Write `decay(x, jnp.asarray(step))`"],
+    "unrolled_loop": ["Write `for _ in range(200):` as", "fori_loop(0, 200, ...)"],
+    "weak_type": ["dtype=jnp.float32", "where `carry` is made"],
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_said(name, planted):
+    text = " ".join(f"{f['message']} {f['fix']}" for f in planted[name]["findings"])
+    for part in SAID[name]:
+        assert part in text, text
+
+
+def test_why_a_call_blocks():
+    """On the CPU a program with a host callback is run at once: nothing to wait for."""
+    import equinox as eqx
+    import jax.numpy as jnp
+
+    import eqx_fastjit
+    from eqx_fastjit.doctor._blocked import blocking
+    from eqx_fastjit.doctor._sites import Line
+    from eqx_fastjit.doctor._waits import CALL, Waiting
+    from eqx_fastjit.doctor._watch import Watch
+
+    @eqx_fastjit.filter_jit
+    def update(x):
+        return eqx.error_if(x, jnp.any(jnp.isnan(x)), "a NaN")
+
+    watch = Watch()
+    watch.jax_imported()
+    watch.equinox_imported()
+    try:
+        update(jnp.ones(2))
+    finally:
+        watch.stop()
+
+    def found(expression, what=CALL):
+        waiting = Waiting(Line("a.py", 1), what, expression, 20, 2.0, 1.0, 0.0, 3.0)
+        (finding,) = blocking([waiting], list(watch.seen.values()), 4.0)
+        return finding.message, finding.fix
+
+    message, fix = found("update(x)")
+    assert "Each call of `update` here blocks" in message
+    assert "a host callback in it may raise (`return eqx.error_if(" in message
+    assert "test_doctor.py:" in message and "EQX_ON_ERROR=off" in fix
+    message, fix = found("other(x)")
+    assert "it has a host callback, or arguments that are arrays of NumPy" in message
+    message, fix = found("loss.block_until_ready()", ".block_until_ready()")
+    assert message.startswith(".block_until_ready() needs the value")
+
+
+def test_a_function_that_was_inlined_first(planted):
+    """Causes and seconds are those of the traces and the compilations."""
+    rows = {r["function"]: r for r in planted["closures_clean"]["functions"]}
+    row = rows["forward"]
+    assert (row["traces"], row["compiles"]) == (1, 1)
+    assert row["causes"] == {"inlined": 1, "first-call": 1}
+    for row in rows.values():
+        parts = row["trace"] + row["lower"] + row["compile"] + row["first_run"]
+        assert row["seconds"] == pytest.approx(parts)
+        assert row["jit"] != "filter_jit" or sum(row["causes"].values()) >= max(
+            row["traces"], row["compiles"]
+        )
 
 
 def test_what_the_tables_say(planted):
@@ -281,7 +371,7 @@ def test_a_program_without_equinox(tmp_path):
     )
     out = run(["script.py", "--fail-on", "shape-churn"], tmp_path)
     assert (out.returncode, out.stdout) == (1, "False False\n"), out.stderr
-    assert "`x` changed, shape [1] -> [2] -> [3]" in " ".join(out.stderr.split())
+    assert "`x` had the shapes [1], [2], [3], [4], [5]" in " ".join(out.stderr.split())
     # JAX's own log, from which that is known, is not printed.
     assert "TRACING CACHE MISS" not in out.stderr
 
@@ -504,6 +594,6 @@ def test_colour_on_a_terminal(monkeypatch):
 
 
 def test_severity_goes_by_share_and_seconds():
-    severity = _find._severity
+    severity = _causes.severity
     assert [severity(s, 10.0) for s in (0.9, 1.1, 2.6)] == ["low", "medium", "high"]
     assert [severity(s, 1e6) for s in (2, 4, 40)] == ["low", "medium", "high"]

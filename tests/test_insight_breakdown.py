@@ -3,10 +3,11 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit.insight import Breakdown, breakdown, Part
+from eqx_fastjit.insight import _breakdown, Breakdown, breakdown, Part
 
 
 OURS = ["bind", "flatten", "lookup", "execute", "unflatten", "wait"]
@@ -27,8 +28,7 @@ def check(out, kind):
     assert out.kind == kind
     assert [part.name for part in out.steady] == PARTS[kind]
     assert [p.name for p in out.steady if not p.measured] == ["lookup", "wait"]
-    total = sum(part.seconds for part in out.steady)
-    assert total == pytest.approx(out.blocked, rel=1e-6)
+    check_sums(out)
     assert [part.name for part in out.cold] == [
         "trace",
         "lower",
@@ -42,6 +42,13 @@ def check(out, kind):
         assert part.name in text
     assert "difference" in text and "measured" in text
     assert "<table>" in out._repr_html_()
+
+
+def check_sums(out):
+    assert all(part.seconds >= 0 for part in out.steady)
+    total = sum(part.seconds for part in out.steady)
+    assert total == pytest.approx(out.blocked, rel=1e-6)
+    assert out.dispatch <= out.blocked * (1 + 1e-9)
 
 
 def test_ours(mlp, engine):
@@ -95,6 +102,77 @@ def test_keys_and_functions_that_need_jit():
     out = breakdown(f, jax.random.key(0), jnp.ones(2), rounds=1)
     assert out.eager is None and out.break_even is None
     assert "no break-even" in str(out)
+
+
+def busy(x):
+    return jax.lax.fori_loop(0, 30, lambda _, y: jnp.tanh(y @ x), x)
+
+
+def checked(x):
+    return busy(eqx.error_if(x, jnp.any(jnp.isnan(x)), "a NaN"))
+
+
+@pytest.mark.parametrize(
+    "jit", [eqx_fastjit.filter_jit, eqx.filter_jit, jax.jit], ids=["ours", "eqx", "jax"]
+)
+@pytest.mark.parametrize("x", [np.eye(300, dtype="f"), jnp.eye(300)], ids=type)
+def test_the_device_is_no_part_of_the_lookup(jit, x):
+    out = breakdown(jit(busy), x, rounds=3)
+    check_sums(out)
+    parts = {part.name: part.seconds for part in out.steady}
+    # Some milliseconds, against some microseconds.
+    assert parts["wait"] > 3 * parts["lookup"]
+    assert ("transfer" in parts) == isinstance(x, np.ndarray)
+    blocks = jit is eqx.filter_jit or (
+        isinstance(x, np.ndarray) and jit is eqx_fastjit.filter_jit
+    )
+    assert ("blocks by itself" in str(out)) == blocks
+
+
+def test_a_host_callback():
+    check_sums(breakdown(eqx_fastjit.filter_jit(checked), jnp.eye(300), rounds=2))
+
+
+def test_noise_is_no_negative_time():
+    times = {"flatten": 3.0, "execute": 3.0, "unflatten": 2.0}
+    times |= {"dispatch": 4.0, "inside": 1.0, "blocked": 4.5}
+    notes = []
+    dispatch, blocked, parts = _breakdown._steady(times, notes)
+    assert (dispatch, blocked) == (5.0, 5.0)
+    assert [(p.name, p.seconds) for p in parts] == [
+        ("flatten", 1.5),
+        ("lookup", 0.0),
+        ("execute", 1.5),
+        ("unflatten", 1.0),
+        ("wait", 1.0),
+    ]
+    assert any("100% longer" in note for note in notes)
+
+
+def test_a_cold_call_is_cold():
+    """Functions inside are traced again, and none of the process's caches is lost."""
+    traces = []
+
+    @jax.jit
+    def inside(x):
+        traces.append("inside")
+        return x + 1
+
+    @eqx_fastjit.filter_jit
+    def outside(x):
+        traces.append("outside")
+        return inside(x)
+
+    x = jnp.ones(2)
+    outside(x)
+    inside(x)
+    traces.clear()
+    breakdown(outside, x, rounds=1)
+    assert ("inside" in traces) == hasattr(jax, "make_user_context")
+    traces.clear()
+    outside(x)
+    inside(x)
+    assert traces == []
 
 
 def test_break_even():

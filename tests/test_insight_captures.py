@@ -209,6 +209,90 @@ def test_an_attribute_is_not_a_global_of_that_name(set_global):
     assert changed(taken) == []
 
 
+def test_a_variable_of_a_function_is_no_global_of_that_name(set_global):
+    """The training step as everybody writes it, with a loop that has the same names."""
+    for name in ("RATE", "UNUSED", "TABLE"):
+        set_global(name, 1.0)
+
+    @eqx_fastjit.filter_jit
+    def make_step(RATE, UNUSED):
+        def loss(w):
+            TABLE = w * UNUSED
+
+            class Scaled:
+                UNUSED = 2 * RATE
+                twice = UNUSED
+
+            return sum([TABLE * RATE for _ in range(2)]) * Scaled.twice
+
+        return jax.value_and_grad(loss)(RATE)
+
+    make_step(jnp.asarray(1.0), jnp.asarray(2.0))
+    for name in ("RATE", "UNUSED", "TABLE"):
+        set_global(name, 2.0)
+    assert names(make_step) == []
+
+
+def test_a_name_read_as_both(set_global):
+    def f(UNUSED):
+        def inside():
+            return UNUSED + globals_too()
+
+        def globals_too():
+            global RATE
+            return RATE
+
+        return inside()
+
+    taken = take(f)
+    set_global("UNUSED", 7)
+    assert changed(taken) == []
+    set_global("RATE", 7)
+    assert [c.name for c in changed(taken)] == ["RATE"]
+
+
+def test_cells_of_the_functions_around(set_global):
+    scale = 2
+    set_global("scale", "a global of that name")
+
+    def f(x):
+        class Inside:
+            twice = scale * 2
+
+            def value(self):
+                return x * scale
+
+        return Inside().value()
+
+    taken = take(f)
+    set_global("scale", "another")
+    assert changed(taken) == []
+    scale = 3
+    (change,) = changed(taken)
+    assert (change.name, change.kind) == ("scale", "closure")
+
+
+def test_numpy_scalars_are_shown_with_their_values(set_global):
+    set_global("RATE", np.float32(0.5))
+    taken = take(lambda: RATE)
+    assert changed(taken) == []
+    set_global("RATE", np.float32(0.25))
+    (change,) = changed(taken)
+    assert (change.old, change.new) == ("0.5 (float32)", "0.25 (float32)")
+    set_global("RATE", np.bool_(True))
+    assert [c.new for c in changed(taken)] == ["True (bool)"]
+
+
+def test_settings_of_libraries_are_not_the_programs(monkeypatch):
+    def f(x):
+        return x if pytest.depth else -x
+
+    monkeypatch.setattr(pytest, "depth", 1, raising=False)
+    taken = take(f)
+    monkeypatch.setattr(pytest, "depth", 2)
+    assert changed(taken) == []
+
+
 def test_modules_methods_and_partials(set_global):
     class Model(eqx.Module):
         w: jax.Array

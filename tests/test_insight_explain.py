@@ -9,6 +9,7 @@ import weakref
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from eqx_fastjit import _record, filter_jit
@@ -164,7 +165,7 @@ def test_cleared_caches():
     assert explanation.kind == "cache-cleared"
     assert found == []
     assert cache_info(f).traces == 2
-    assert cache_info(f).entries == 1
+    assert cache_info(f).specializations == 1
 
 
 def test_function_made_anew():
@@ -187,7 +188,7 @@ def test_cache_info():
     f(x, 1)
     f(x, 2)
     info = cache_info(f)
-    assert (info.traces, info.compiles, info.entries) == (2, 2, 2)
+    assert (info.traces, info.compiles, info.specializations) == (2, 2, 2)
     first, second = info.signatures
     assert first.summary == "x: float32(3,), n: 1"
     assert second.summary == "`n`: static 1 (int) -> 2 (int)"
@@ -196,7 +197,7 @@ def test_cache_info():
         parts = signature.trace, signature.lower, signature.compile
         assert min(parts) > 0
         assert signature.first_run >= 0
-    assert "2 traces, 2 compiles, 2 entries" in str(info)
+    assert "2 traces, 2 compiles, 2 specializations" in str(info)
     assert "<table>" in info._repr_html_()
     assert "&#x27;" not in str(info)
     f.lower(jnp.ones(7), 2).compile()
@@ -245,6 +246,49 @@ def test_a_function_inside_a_function():
     # Each second is counted once.
     total = cache_info(outer).seconds + cache_info(inner).seconds
     assert total == pytest.approx(outer_trace.seconds)
+
+
+def test_a_function_that_is_inlined_and_then_called():
+    """By itself it is compiled for the first time, whatever it was inlined into."""
+
+    @filter_jit
+    def inner(x):
+        return jnp.sin(x)
+
+    @filter_jit
+    def outer(x):
+        return inner(x) + 1
+
+    x = jnp.ones(7)
+    outer(x)
+    jax.jit(lambda x: inner(x) * 2)(x)
+    jax.grad(lambda x: inner(x).sum())(x)
+    inner(x)
+    inner(jax.device_put(x, jax.devices()[1]))
+    (explanation,) = explain(inner)
+    assert explanation.kind == "sharding-churn"
+    assert [d.what for d in explanation.differences] == ["sharding", "committed"]
+    info = cache_info(inner)
+    assert sum(s.inlined for s in info.signatures) >= 1 and "inlined" in str(info)
+    assert info.seconds == pytest.approx(
+        sum(s.trace + s.lower + s.compile + s.first_run for s in info.signatures)
+    )
+    row = next(r for r in ledger().rows if "inner" in r.function)
+    causes = dict(row.causes)
+    assert causes["sharding-churn"] == 1 and causes["inlined"] >= 1
+    assert causes.keys() <= {"sharding-churn", "inlined", "first-call"}
+    assert row.seconds == pytest.approx(info.seconds)
+
+
+def test_the_placement_of_numpy_arrays_is_no_difference():
+    @filter_jit
+    def f(x, n):
+        return x * n
+
+    f(np.ones(3, np.float32), 1)
+    f(x, 2)
+    _, found = only(f)
+    assert found == [("n", "static")]
 
 
 def test_a_failed_trace_is_no_trace():

@@ -111,6 +111,33 @@ def test_loops_in_a_backward_pass():
     assert loop.turns in (5, 4, 6)
 
 
+def test_a_loop_that_turns_once_is_none():
+    """What one line becomes under `grad` looks like the turns of a loop around it."""
+
+    def loss(w, x):
+        for _ in range(1):
+            x = x * x * x * x * x * w
+            x = jnp.stack([x, x, x, x, x]).sum(0) + jnp.var(x)
+        for _ in range(2):
+            x = jnp.tanh(x * x * w) * x
+        return jnp.sum(x)
+
+    arguments = jnp.ones((4, 4)), jnp.ones((4, 4))
+    for f in (loss, jax.grad(loss), jax.hessian(loss), jax.vmap(jax.grad(loss))):
+        assert inspect_jaxpr(f, *arguments, compile=False).loops == ()
+
+
+def test_loops_around_what_makes_many_equations():
+    def loss(x):
+        for i in range(6):
+            x = jnp.stack([x, x, x, x, x]).sum(0) * (0.5 if i else 1)
+        return jnp.sum(x)
+
+    for f in (loss, jax.grad(loss)):
+        (loop,) = inspect_jaxpr(f, jnp.ones(3), compile=False).loops
+        assert loop.line == line_of(loss, "for i") and loop.turns in (5, 6)
+
+
 def test_turns_that_differ_in_shape():
     def f(x):
         for _ in range(5):

@@ -55,7 +55,7 @@ def _ours(s: Seen, began: float) -> dict[str, Any]:
         "first_run": trace.first_run,
         "cause": "failed" if trace.failed else cause,
         "cached": trace.cached,
-        "inside": trace.inside is not None,
+        "inside": trace.inlined,
         "thread": trace.thread,
         "changes": tuple(
             Change(d.path, d.what, d.old, d.new) for d in found[:_MAX_CHANGES]

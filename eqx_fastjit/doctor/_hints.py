@@ -128,7 +128,7 @@ def _ragged(seen: list[Seen], total: float) -> Iterator[Hint]:
     """Of one call a batch and a smaller one, whatever else differs between the two."""
     groups: dict[Any, list[Seen]] = collections.defaultdict(list)
     for s in seen:
-        if s.trace.inside is None and not s.trace.failed:
+        if not s.trace.inlined and not s.trace.failed:
             groups[s.trace.key(), s.site].append(s)
     for group in groups.values():
         found = list(_smaller_batches(group))

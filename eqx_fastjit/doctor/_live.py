@@ -96,10 +96,10 @@ def _log_trace(trace: Trace) -> None:
             f"({_parts(trace)})"
         )
     text += f", called at {site or '?'}"
-    if trace.inside is not None:
+    if trace.inlined:
         text += ", inside of another jitted function"
     # What is inlined into another function is a part of that one's compilation.
-    is_part = trace.inside is not None or not (trace.compile or trace.failed)
+    is_part = trace.inlined or not (trace.compile or trace.failed)
     _emit(
         f"{text}{why}",
         level=logging.DEBUG if is_part else logging.INFO,

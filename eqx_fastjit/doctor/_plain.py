@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ._sites import Line, user_line
+from ._sites import expression_at, Line, line_at, outermost_frame, user_frame
 
 
 # Explanations that wait for the compilation they explain, functions inside included.
@@ -35,6 +35,8 @@ class Miss:
     leaf: str = ""
     old: str = ""
     new: str = ""
+    # Of an array, in the new call.
+    dtype: str = ""
 
 
 @dataclasses.dataclass
@@ -48,6 +50,8 @@ class Compile:
     site: Line | None
     # Since the epoch.
     started: float
+    # The expression in that line, as it stands there; empty if it is not known.
+    expression: str = ""
     trace: float = 0.0
     lower: float = 0.0
     compile: float = 0.0
@@ -156,11 +160,13 @@ class PlainJits:
                 del pending.misses[i:]
                 break
         trace = pending.traces.get(name, 0.0)
+        frame = user_frame() if miss is not None else outermost_frame()
         compiled = Compile(
             name,
             miss,
-            user_line(),
+            None if frame is None else line_at(frame),
             time.time() - trace - pending.lower - seconds,
+            "" if frame is None else expression_at(frame.f_code, frame.f_lasti),
             trace,
             pending.lower,
             seconds,
@@ -247,7 +253,8 @@ def parse(text: str) -> Miss | None:
         return Miss(name, place, kind, _argument(path), _static(old), _static(new))
     if (found := _TYPES.search(text)) is not None:
         path, new, old = found.groups()
-        return Miss(name, place, *_kind(path, _type(old), _type(new)))
+        was, now = _type(old), _type(new)
+        return Miss(name, place, *_kind(path, was, now), dtype=now[0])
     if "context doesn't match" in text:
         return Miss(name, place, "config-churn")
     return Miss(name, place, "other")

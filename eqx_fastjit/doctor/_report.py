@@ -32,6 +32,7 @@ KINDS = {
     "stale-global": "a value that was read when tracing has changed since",
     "numerics": "the jitted result differs from the eager one (with --numerics)",
     "blocking": "Python waited for the device in a loop",
+    "outside-jit": "an operation outside of jit is compiled again and again",
     "slow-first-call": "the first call took long to trace, lower or compile",
 }
 

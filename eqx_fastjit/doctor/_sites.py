@@ -1,11 +1,14 @@
 """Whose line of source it was."""
 
 import functools as ft
+import itertools
+import linecache
 import os
+import site
 import sys
 import sysconfig
 from collections.abc import Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import NamedTuple
 
 
@@ -34,7 +37,7 @@ def shorten(file: str) -> str:
         short = os.path.relpath(file)
     except ValueError:  # another drive
         return file
-    return file if short.startswith(os.pardir) else short
+    return os.path.normpath(file) if short.startswith(os.pardir) else short
 
 
 @ft.cache
@@ -42,18 +45,29 @@ def _library_folders() -> tuple[str, ...]:
     """Where libraries live: the program is what is elsewhere."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {sysconfig.get_path(name) for name in names}
+    # Of the environment that this one is on top of, and the user's own.
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
     # Of checkouts that are on the path too.
-    for name in _OURS:
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is not None:
-            folders.add(os.path.dirname(os.path.abspath(file)))
+    folders |= _folders(*_OURS)
     return tuple(f + os.sep for f in folders if f)
+
+
+def _folders(*names: str) -> set[str]:
+    """Where those of these packages are that have been imported."""
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in names]
+    return {os.path.dirname(os.path.abspath(file)) for file in files if file}
+
+
+@ft.cache
+def _jax_folders() -> tuple[str, ...]:
+    return tuple(f + os.sep for f in _folders("jax", "equinox"))
 
 
 @ft.lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
     """Whether a file belongs to Python or to an installed package."""
-    return file.startswith(("<frozen", *_library_folders()))
+    installed = f"{os.sep}site-packages{os.sep}" in file
+    return installed or file.startswith(("<frozen", *_library_folders()))
 
 
 @ft.lru_cache(maxsize=4096)
@@ -68,7 +82,7 @@ def package_of(file: str) -> str:
 
 def look_again() -> None:
     """A library has been imported since, perhaps from a checkout."""
-    for cached in (_library_folders, is_library, package_of):
+    for cached in (_library_folders, _jax_folders, is_library, package_of):
         cached.cache_clear()
 
 
@@ -79,14 +93,65 @@ def _frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def user_line() -> Line | None:
-    """The innermost line of the program itself that led here, not of a library.
+def user_frame() -> FrameType | None:
+    """The innermost frame of the program itself that led here, not of a library.
 
     `explain` names the nearest caller, which may be a library's. Here it is the user's
     own line that counts: that is where something can be done about it.
     """
     for frame in _frames():
-        code = frame.f_code
-        if not is_library(code.co_filename):
-            return Line(code.co_filename, frame.f_lineno, code.co_qualname)
+        if not is_library(frame.f_code.co_filename):
+            return frame
     return None
+
+
+def outermost_frame() -> FrameType | None:
+    """The outermost frame of the program itself that called into JAX or Equinox.
+
+    `jax.vmap(f)(x)`, rather than a line of `f`, which it runs.
+    """
+    found: FrameType | None = None
+    through_jax = False
+    for frame in _frames():
+        file = frame.f_code.co_filename
+        if not is_library(file):
+            if through_jax or found is None:
+                found = frame
+            through_jax = False
+        elif file.startswith(_jax_folders()):
+            through_jax = True
+    return found
+
+
+def line_at(frame: FrameType) -> Line:
+    """The line that a frame is at."""
+    code = frame.f_code
+    return Line(code.co_filename, frame.f_lineno, code.co_qualname)
+
+
+def user_line() -> Line | None:
+    """The line that the innermost frame of the program itself is at."""
+    frame = user_frame()
+    return None if frame is None else line_at(frame)
+
+
+@ft.lru_cache(maxsize=1024)
+def expression_at(code: CodeType, instruction: int) -> str:
+    """The source of the expression that an instruction is of; empty if not known.
+
+    **Arguments:**
+
+    - `code`, `instruction`: `frame.f_code` and `frame.f_lasti`.
+    """
+    position = next(
+        itertools.islice(code.co_positions(), instruction // 2, None), (None,) * 4
+    )
+    first, last, start, end = position
+    if first is None or last is None or start is None or end is None:
+        return ""
+    lines = [
+        linecache.getline(code.co_filename, n).encode() for n in range(first, last + 1)
+    ]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    return b"".join(lines).decode(errors="replace")

@@ -52,7 +52,7 @@ def time_spent(watch: Watch) -> TimeSpent:
         sampled[part] += seconds
         if found.line is not None:
             lines[part][found.line] += seconds
-    for waiting in tuple(watch.waits.by_line.values()):
+    for waiting in tuple(watch.waits.by_call.values()):
         lines["wait"][waiting.line] += waiting.waited
     all_sampled = sum(sampled.values())
     factor = rest / all_sampled if all_sampled else 0.0
@@ -77,7 +77,7 @@ def _measured(watch: Watch) -> dict[str, float]:
     for s in tuple(watch.seen.values()):
         t = s.trace
         # What is inside of another trace is a part of that one's time.
-        if t.inside is None:
+        if not t.inlined:
             out["compile"] += t.compile
             out["lower"] += t.lower
             out["trace"] += t.trace
@@ -88,7 +88,7 @@ def _measured(watch: Watch) -> dict[str, float]:
     # Of what is going on nobody knows which part it has come to.
     outermost = [t for t in tuple(watch.begun.values()) if t.inside is None]
     out["compile"] += sum(time.time() - t.started for t in outermost[:1])
-    out["wait"] = sum(w.waited for w in tuple(watch.waits.by_line.values()))
+    out["wait"] = sum(w.waited for w in tuple(watch.waits.by_call.values()))
     out["own"] = watch.own_seconds
     return out
 

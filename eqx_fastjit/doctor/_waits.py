@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ._sites import Line, user_line
+from ._sites import expression_at, Line, line_at, user_frame
 
 
+CALL = "a jitted call"
+_BLOCK = ".block_until_ready()"
 # What reads the value of an array, or waits for it.
 _METHODS = {
     "__array__": "np.asarray()",
@@ -27,7 +29,7 @@ _METHODS = {
     "__int__": "int()",
     "__repr__": "repr()",
     "__str__": "str()",
-    "block_until_ready": ".block_until_ready()",
+    "block_until_ready": _BLOCK,
     "item": ".item()",
     "tolist": ".tolist()",
 }
@@ -40,8 +42,11 @@ class Waiting:
     """All waits of one line of source. Times are in seconds."""
 
     line: Line
-    # What waited: `float` or the like, `block_until_ready`, ...
+    # What waited: `float()` or the like; `CALL`, for a jitted call that blocks by
+    # itself.
     what: str
+    # The source of that expression; empty if it is not known.
+    expression: str = ""
     count: int = 0
     waited: float = 0.0
     # What could have been saved at most: see `Waits`.
@@ -67,7 +72,7 @@ class Waits:
     """
 
     def __init__(self, compiled: Callable[[], float]):
-        self.by_line: dict[tuple[Line, str], Waiting] = {}
+        self.by_call: dict[tuple[Line, str, str], Waiting] = {}
         # What cannot be watched in this JAX.
         self.missing: list[str] = []
         # While we ourselves wait for something.
@@ -139,7 +144,7 @@ class Waits:
         return timed
 
     def _note(self, start: float, end: float, what: str) -> None:
-        line = user_line()
+        frame = user_frame()
         here = self._here
         compiled = self._compiled()
         waited, lost = end - start, 0.0
@@ -147,12 +152,18 @@ class Waits:
             between = start - here.last_end - (compiled - here.compiled)
             lost = max(0.0, min(waited, between))
         here.last_end, here.compiled = end, compiled
-        if line is None:
+        if frame is None:
             return
+        line = line_at(frame)
+        expression = expression_at(frame.f_code, frame.f_lasti)
+        # With NumPy arrays or host callbacks a call waits as if the user had asked.
+        if what == _BLOCK and expression and "block_until_ready" not in expression:
+            what = CALL
         with self._lock:
-            waiting = self.by_line.get((line, what))
+            key = (line, what, expression)
+            waiting = self.by_call.get(key)
             if waiting is None:
-                waiting = self.by_line[line, what] = Waiting(line, what, first=start)
+                waiting = self.by_call[key] = Waiting(*key, first=start)
             waiting.count += 1
             waiting.waited += waited
             waiting.lost += lost

@@ -272,15 +272,15 @@ class Watch:
     def _compare(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
         import jax
 
+        from eqx_fastjit._function import result_of
+
         if any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays):
             name = seen.trace.function.qualname
             self.notes.append(f"{name} was not compared: its arguments are donated.")
             return
-        results = []
-        for function in (jitted, jitted.__wrapped__):
-            tree, node = function(*arrays)
-            results.append(node.info.rebuild(jax.tree.leaves(tree)))
-        seen.deviations = deviations(*results)
+        seen.deviations = deviations(
+            result_of(jitted, arrays), result_of(jitted, arrays, eager=True)
+        )
 
 
 def calls_host(jaxpr: Any) -> bool:

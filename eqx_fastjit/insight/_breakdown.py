@@ -5,36 +5,35 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import collections
+import contextlib
 import dataclasses
-import gc
+import functools as ft
 import itertools
 import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.tree_util as jtu
+import numpy as np
 
 from eqx_fastjit._compat import equinox_partition, jit_options, raw_execute
+from eqx_fastjit._function import native
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
-from eqx_fastjit._function import native
 from eqx_fastjit._units import show_seconds
 
 from ._table import Report, Table
 from ._target import Target, target
+from ._timing import Blocking, measure, nothing, Timer
 
 
 Thunk = Callable[[], Any]
 
 # More than our own code generation waits for.
 _WARM_CALLS = 40
-# A round of one part is made so long, for the clock not to matter.
-_ROUND_SECONDS = 1e-3
-# Of one that waits for the device, which on a busy machine takes its time.
-_LONGEST_ROUND = 1e-2
 # The eager call is timed for so long, or three times.
 _EAGER_SECONDS = 0.3
 _BAR = 24
@@ -53,7 +52,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class NodeTime:
-    """Flattening all nodes of one type in the arguments, each by itself."""
+    """Flattening all nodes of one type in the arguments, those inside left out."""
 
     type: str
     number: int
@@ -99,7 +98,9 @@ class Breakdown(Report):
         tables = [self._waterfall("A warm call", self.steady, self.notes)]
         if self.nodes:
             rows = [(x.type, x.number, show_seconds(x.seconds)) for x in self.nodes]
-            note = "Each node timed by itself, so that the sum is above the whole."
+            note = (
+                "Each node by itself, those inside left out: a difference of two times."
+            )
             header = ("type", "nodes", "time")
             tables.append(Table("Flatten by node type", header, rows, (note,)))
         if self.eager is None:
@@ -139,7 +140,7 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     """Measure where the time of a call goes.
 
     The function is called some hundred times with these arguments. A cold call is
-    timed on a fresh copy, which no cache has seen.
+    timed on a fresh copy, and functions inside of it are traced anew too.
 
     **Arguments:**
 
@@ -162,12 +163,10 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     if it.donates:
         it, call = _without_donation(it)
         notes.append("Timed without donation, which would delete the arguments.")
-    traced = it.trace(args, kwargs, donate=False)
-    cold, compiled = _cold(traced)
-    arrays = [jax.device_put(x) for x in traced.arrays]
-    execute = _Timer(lambda: compiled(*arrays), jax.block_until_ready)
+    cold, compiled, arrays = _cold(it, args, kwargs, notes)
+    execute = Timer(lambda: compiled(*arrays), jax.block_until_ready)
     if (raw := raw_execute(compiled, arrays)) is not None:
-        execute = _Timer(*raw)
+        execute = Timer(*raw)
     else:
         notes.append("execute: jaxlib's own call is not reachable; with JAX's around.")
     for _ in range(_WARM_CALLS):
@@ -175,30 +174,20 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     out = jax.block_until_ready(call(*args, **kwargs))
 
     timers = {
-        name: _Timer(thunk) for name, thunk in _parts(it, args, kwargs, out).items()
+        name: Timer(thunk) for name, thunk in _parts(it, args, kwargs, out).items()
     }
     timers["execute"] = execute
-    timers["dispatch"] = _Timer(lambda: call(*args, **kwargs), jax.block_until_ready)
-    timers["blocked"] = _Timer(
-        lambda: jax.block_until_ready(call(*args, **kwargs)), _nothing
-    )
-    times = _measure(timers, rounds)
-    dispatch, blocked = times["dispatch"], times["blocked"]
-    order = ("bind", "partition", "flatten", "execute", "unflatten")
-    steady = [
-        Part(name, times[name], True, _WHAT[name]) for name in order if name in times
-    ]
-    rest = dispatch - sum(part.seconds for part in steady)
-    steady.insert(len(steady) - 2, Part("lookup", rest, False, _WHAT["lookup"]))
-    steady.append(Part("wait", blocked - dispatch, False, _WHAT["wait"]))
-    if any(part.seconds < 0 for part in steady):
-        notes.append("A difference below zero is smaller than the noise.")
+    with Blocking() as blocking, Blocking() as in_place:
+        timers |= _whole_calls(call, args, kwargs, blocking, in_place)
+        times = measure(timers, rounds)
+    times["inside"] = statistics.median(blocking.calls)
+    dispatch, blocked, steady = _steady(times, notes)
     return Breakdown(
         it.name,
         it.kind,
         dispatch,
         blocked,
-        tuple(steady),
+        steady,
         _node_times(it, args, kwargs),
         cold,
         _eager(it, args, kwargs),
@@ -210,11 +199,74 @@ _WHAT = {
     "bind": "the front: one value for each parameter",
     "partition": "Equinox's split into arrays and statics, its flatten included",
     "flatten": "taking the arguments apart",
+    "transfer": "putting NumPy arrays on the device",
     "lookup": "signature, finding the program, all else",
     "execute": "handing the program to the device",
     "unflatten": "putting the result together",
     "wait": "until the device is done",
 }
+_ORDER = ("bind", "partition", "flatten", "transfer", "lookup", "execute", "unflatten")
+
+
+def _whole_calls(
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    blocking: Blocking,
+    in_place: Blocking,
+) -> dict[str, Timer]:
+    """The call less what it blocks by itself, with its arrays in place, and whole."""
+    block = jax.block_until_ready
+
+    def run() -> Any:
+        return call(*args, **kwargs)
+
+    timers = {
+        "dispatch": Timer(run, block, blocking),
+        "blocked": Timer(lambda: block(run()), nothing),
+    }
+    if any(isinstance(x, _NUMPY) for x in jtu.tree_leaves((args, kwargs))):
+        put = jax.device_put
+        there, named = jtu.tree_map(
+            lambda x: put(x) if isinstance(x, _NUMPY) else x, (args, kwargs)
+        )
+        timers["in place"] = Timer(lambda: call(*there, **named), block, in_place)
+    return timers
+
+
+_NUMPY = (np.ndarray, np.generic)
+
+
+def _steady(
+    times: dict[str, float], notes: list[str]
+) -> tuple[float, float, tuple[Part, ...]]:
+    """Until a call returns, until its result is there, and the parts of that."""
+    # What Python does, and the time of the device. Where the two were timed in calls
+    # of their own, the noise may be larger than the difference.
+    own = times["dispatch"]
+    returns = own + times["inside"]
+    whole = max(times["blocked"], returns)
+    if times["inside"] > 0:
+        notes.append("The call blocks by itself until its result is there.")
+    if "in place" in times:
+        times["transfer"] = max(own - times["in place"], 0.0)
+    measured = [n for n in _ORDER if n in times and n != "transfer"]
+    apart = sum(times[name] for name in _ORDER if name in times)
+    scale = 1.0
+    if apart > own:
+        scale = own / apart
+        notes.append(
+            f"The parts, timed one by one, take {apart / own - 1:.0%} longer than the "
+            "call itself: they are scaled down to it."
+        )
+    times["lookup"] = max(own - apart * scale, 0.0) / scale
+    parts = [
+        Part(name, times[name] * scale, name in measured, _WHAT[name])
+        for name in _ORDER
+        if name in times
+    ]
+    parts.append(Part("wait", whole - own, False, _WHAT["wait"]))
+    return returns, whole, tuple(parts)
 
 
 def _without_donation(it: Target) -> tuple[Target, Any]:
@@ -237,16 +289,20 @@ def _without_donation(it: Target) -> tuple[Target, Any]:
     return new, complete
 
 
-def _cold(traced: Any) -> tuple[tuple[Part, ...], Any]:
-    """The stages of a cold call, and the compiled program."""
+def _cold(
+    it: Target, args: tuple[Any, ...], kwargs: dict[str, Any], notes: list[str]
+) -> tuple[tuple[Part, ...], Any, list[Any]]:
+    """The stages of a cold call, the compiled program, and its arrays on the device."""
     clock = time.perf_counter
-    times = [clock()]
-    lowered = traced.stage.lower()
-    times.append(clock())
-    compiled = lowered.compile()
-    times.append(clock())
-    jax.block_until_ready(compiled(*traced.arrays))
-    times.append(clock())
+    with _cold_caches(notes):
+        traced = it.trace(args, kwargs, donate=False)
+        times = [clock()]
+        lowered = traced.stage.lower()
+        times.append(clock())
+        compiled = lowered.compile()
+        times.append(clock())
+        jax.block_until_ready(compiled(*traced.arrays))
+        times.append(clock())
     lower, compile_, first = [b - a for a, b in itertools.pairwise(times)]
     cold = (
         Part("trace", traced.seconds, True, "running the Python function"),
@@ -254,7 +310,30 @@ def _cold(traced: Any) -> tuple[tuple[Part, ...], Any]:
         Part("compile", compile_, True, "by XLA"),
         Part("first run", first, True, "of the compiled program, until it is done"),
     )
-    return cold, compiled
+    return cold, compiled, [jax.device_put(x) for x in traced.arrays]
+
+
+@ft.cache
+def _context() -> Any:
+    """A setting of the user's, which is part of the key of each of JAX's caches."""
+    make = getattr(jax, "make_user_context", None)
+    return None if make is None else make()
+
+
+def _cold_caches(notes: list[str]) -> contextlib.AbstractContextManager[Any]:
+    """A context in which nothing has been traced, lowered or compiled before.
+
+    Functions inside of a function have caches of their own; once warm, they would make
+    it look cheaper than it was. (`jax.clear_caches()` would do, but have everything
+    else compiled again.)
+    """
+    if (context := _context()) is None:
+        notes.append(
+            "A cold call: jitted functions inside that were traced before are not "
+            "traced again, as this JAX has no `jax.make_user_context`."
+        )
+        return contextlib.nullcontext()
+    return context(object())
 
 
 def _parts(
@@ -280,116 +359,57 @@ def _parts(
     function = it.jitted._function
     values = it.jitted._bind(*args, **kwargs)
     plan, out_arrays = function.plan_of(values)
-    engine = native()
-    if engine is None:
-        flatten: Thunk = lambda: function.walk(values)  # noqa: E731
-        unflatten: Thunk = lambda: plan.build(out_arrays)  # noqa: E731
-    else:
-        flatten = lambda: engine.arrays_of(values)  # noqa: E731
-        unflatten = lambda: plan.native.build(out_arrays)  # noqa: E731
+    flatten = _walker(it)
+    build = plan.build if native() is None else plan.native.build
     return {
         "bind": lambda: it.jitted._bind(*args, **kwargs),
-        "flatten": flatten,
-        "unflatten": unflatten,
-    }
-
-
-def _nothing(*values: Any) -> None:
-    pass
-
-
-class _Timer(NamedTuple):
-    """Something to time."""
-
-    run: Thunk
-    # What waits for its result, outside of the time: or else the calls after it would
-    # queue up, and be timed at the pace of the device.
-    wait: Callable[[Any], Any] | None = None
-
-    def seconds(self, n: int) -> float:
-        """Seconds a call, over `n` calls."""
-        clock, run, wait = time.perf_counter, self.run, self.wait
-        if wait is None:
-            start = clock()
-            for _ in range(n):
-                run()
-            return (clock() - start) / n
-        total, done = 0.0, 0
-        end = clock() + _LONGEST_ROUND
-        while done < n and (not done or clock() < end):
-            start = clock()
-            out = run()
-            total += clock() - start
-            wait(out)
-            done += 1
-        return total / done
-
-
-def _measure(timers: dict[str, _Timer], rounds: int) -> dict[str, float]:
-    """Median seconds of each, less what an empty one of its kind takes."""
-    empty = {False: _Timer(_nothing), True: _Timer(_nothing, _nothing)}
-    timed: dict[Any, _Timer] = {**timers, **empty}
-    counts = {}
-    for name, timer in timed.items():
-        seconds = min(timer.seconds(3) for _ in range(3))
-        counts[name] = max(1, min(1000, int(_ROUND_SECONDS / seconds)))
-    found: dict[Any, list[float]] = {name: [] for name in timed}
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        for _ in range(rounds):
-            for name, timer in timed.items():
-                found[name].append(timer.seconds(counts[name]))
-    finally:
-        if was_enabled:
-            gc.enable()
-    medians = {name: statistics.median(times) for name, times in found.items()}
-    return {
-        name: max(medians[name] - medians[timer.wait is not None], 0.0)
-        for name, timer in timers.items()
+        "flatten": lambda: flatten(values),
+        "unflatten": lambda: build(out_arrays),
     }
 
 
 def _node_times(
     it: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[NodeTime, ...]:
-    """Each node of the arguments, flattened by itself as the dispatcher does it."""
+    """What flattening each node of the arguments takes, those below it left out."""
     args, kwargs = it.complete(args, kwargs)
-    if it.kind == "jax":
-        root, nodes = (args, kwargs), None
-    elif it.kind == "equinox":
-        root, nodes = (it.fun, args, kwargs), None
-    else:
-        root, nodes = it.jitted._bind(*args, **kwargs), it.jitted._function.nodes
-
-    def one_level(x: Any) -> Any:
-        if nodes is None:
-            children = jtu.tree_leaves(x, is_leaf=lambda y: y is not x)
-            # A leaf is its own only child.
-            return None if len(children) == 1 and children[0] is x else children
-        found = nodes.arguments.flatten_one_level(x)
-        return None if found is None else found[0]
-
+    flatten: Callable[[Any], Any] = jtu.tree_leaves
+    root = (args, kwargs) if it.kind == "jax" else (it.fun, args, kwargs)
+    if it.kind not in ("jax", "equinox"):
+        root = it.jitted._bind(*args, **kwargs)
+        flatten = _walker(it)
     seconds: collections.defaultdict[str, float] = collections.defaultdict(float)
     numbers: collections.Counter[str] = collections.Counter()
-    pending = list(root)  # the outermost tuple is the call itself
+
+    # Each node with the number of the one around it; trees may be deep.
+    pending: list[tuple[Any, int]] = [(x, -1) for x in root]
+    found: list[tuple[str, float, int]] = []
     while pending:
-        x = pending.pop()
-        children = one_level(x)
-        if children is None:
-            continue
-        pending.extend(children)
-        name = type(x).__name__
-        if name == "Marker":  # tells statics apart; C++ alone sees it
-            continue
+        x, around = pending.pop()
+        children = jtu.tree_leaves(x, is_leaf=lambda y, x=x: y is not x)
+        if len(children) == 1 and children[0] is x:
+            continue  # a leaf is its own only child
+        timer = Timer(lambda x=x: flatten((x,)))
+        whole = min(timer.seconds(5) for _ in range(3))
+        pending += [(child, len(found)) for child in children]
+        found.append((type(x).__name__, whole, around))
+    own = [whole for _, whole, _ in found]
+    for _, whole, around in found:
+        if around >= 0:
+            own[around] -= whole
+    for (name, _, _), rest in zip(found, own, strict=True):
         numbers[name] += 1
-        seconds[name] += min(
-            _Timer(lambda x=x: one_level(x)).seconds(5) for _ in range(3)
-        )
+        seconds[name] += max(rest, 0.0)
     return tuple(
         NodeTime(name, numbers[name], total)
         for name, total in sorted(seconds.items(), key=lambda item: -item[1])
     )
+
+
+def _walker(it: Target) -> Callable[[Any], Any]:
+    """What takes the arguments of a call of ours apart."""
+    engine = native()
+    return it.jitted._function.walk if engine is None else engine.arrays_of
 
 
 def _eager(it: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:

@@ -33,6 +33,7 @@ from eqx_fastjit._describe import describe_static
 from eqx_fastjit._record import Trace
 from eqx_fastjit._static_keys import static_key
 
+from ._places import is_library
 from ._table import Report, Table
 from ._target import unwrapped
 
@@ -280,13 +281,20 @@ _library_names = frozenset({"jax", "jaxlib", "equinox", "numpy", "scipy", "optax
 
 def _is_library(module: types.ModuleType) -> bool:
     top = module.__name__.partition(".")[0]
-    return top in _library_names or top in sys.stdlib_module_names
+    if top in _library_names or top in sys.stdlib_module_names:
+        return True
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and is_library(file)
 
 
 @ft.lru_cache(maxsize=1024)
 def _names(code: types.CodeType) -> frozenset[str]:
-    """Names in a code object and in those inside: globals and attributes alike."""
-    names = set(code.co_names) | set(code.co_freevars)
+    """Names that code, or code inside of it, may look up in a module or an object.
+
+    No variable of any function is among them: what code inside reads of the code around
+    it may have the name of a global, and is none.
+    """
+    names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             names |= _names(constant)
@@ -358,7 +366,7 @@ def _compare(place: _Place, then: _Value) -> Iterator[Change]:
         return
     current = _current(function, place.kind, place.name)
     lines = _reads(function.__code__)
-    line = lines.get((place.name,), 0)
+    line = lines.get((place.kind, place.name), 0)
     if place.kind == "default":
         line = function.__code__.co_firstlineno
     elif not line:
@@ -376,7 +384,7 @@ def _compare(place: _Place, then: _Value) -> Iterator[Change]:
         yield Change(place.name, place.kind, file, line, name, old, new)
         return
     for attribute, old in then.attributes.items():
-        path = (place.name, attribute)
+        path = (place.kind, place.name, attribute)
         if path not in lines:
             continue
         new = now.attributes.get(attribute)
@@ -384,47 +392,62 @@ def _compare(place: _Place, then: _Value) -> Iterator[Change]:
             shown = "<deleted>" if new is None else new.shown
             if shown == old.shown:
                 shown += ", changed"
-            yield Change(
-                ".".join(path), "attribute", file, lines[path], name, old.shown, shown
-            )
+            full = f"{place.name}.{attribute}"
+            yield Change(full, "attribute", file, lines[path], name, old.shown, shown)
 
 
 def _is_identity(value: _Value) -> bool:
     return type(value.stand_in) is tuple and type(value.stand_in[-1]) is _Same
 
 
-_LOADS = frozenset(
-    {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"}
-    | {"LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF"}
-)
+# How code reads a name. In the body of a class, `LOAD_NAME` may also be a name of the
+# class itself; what is stored there is left out.
+_KINDS = {
+    "LOAD_GLOBAL": "global",
+    "LOAD_NAME": "global",
+    "LOAD_FROM_DICT_OR_GLOBALS": "global",
+    "LOAD_DEREF": "closure",
+    "LOAD_CLASSDEREF": "closure",
+    "LOAD_FROM_DICT_OR_DEREF": "closure",
+}
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
 @ft.lru_cache(maxsize=256)
 def _reads(code: types.CodeType) -> dict[tuple[str, ...], int]:
-    """The line that reads a name, or an attribute of it, for the first time."""
+    """The line that first reads a name from outside of the code, or an attribute of it.
+
+    By kind ("global" or "closure") and name, or kind, name and attribute.
+    """
     out: dict[tuple[str, ...], int] = {}
     line = code.co_firstlineno
-    previous: dis.Instruction | None = None
-    for instruction in dis.get_instructions(code):
+    previous: tuple[str, ...] | None = None
+    instructions = list(dis.get_instructions(code))
+    stored = {str(i.argval) for i in instructions if i.opname == "STORE_NAME"}
+    for instruction in instructions:
         positions = instruction.positions
         if positions is not None and positions.lineno is not None:
             line = positions.lineno
-        if instruction.opname in _LOADS:
-            out.setdefault((str(instruction.argval),), line)
-        elif (
-            instruction.opname in _ATTRIBUTES
-            and previous is not None
-            and previous.opname in _LOADS
-        ):
-            path = (str(previous.argval), str(instruction.argval))
-            out.setdefault(path, line)
-        previous = instruction
+        name = str(instruction.argval)
+        if (kind := _KINDS.get(instruction.opname)) is not None:
+            previous = (kind, name)
+            if instruction.opname != "LOAD_NAME" or name not in stored:
+                out.setdefault(previous, line)
+            continue
+        if instruction.opname in _ATTRIBUTES and previous is not None:
+            out.setdefault((*previous, name), line)
+        previous = None
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             for path, inner in _reads(constant).items():
                 out.setdefault(path, inner)
-    return out
+    # A variable of this very code that code inside reads does not come from outside.
+    own = set(code.co_cellvars)
+    return {
+        path: line
+        for path, line in out.items()
+        if path[0] == "global" or path[1] not in own
+    }
 
 
 # --- by function ---------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What differs between two traces of a function, and what to do about it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from eqx_fastjit._describe import Entry, FUNCTIONS, is_below
@@ -18,6 +18,8 @@ class Difference(NamedTuple):
     what: str
     old: str
     new: str
+    # Of an array, in the new call.
+    dtype: str = ""
 
     def __str__(self) -> str:
         if self.what in ("function", "object"):
@@ -55,7 +57,7 @@ ADVICE = {
         "anew. Make and wrap it once, outside of the loop, and pass what changes as an "
         "argument."
     ),
-    "dtype-churn": "Cast the argument to one dtype before the call.",
+    "dtype-churn": "Give the argument the same dtype in each call.",
     "shape-churn": (
         "Each new shape compiles anew. Pad to a few fixed sizes, drop the ragged last "
         "batch, or `vmap` over a fixed batch."
@@ -77,6 +79,19 @@ ADVICE = {
     ),
     "first-call": "The first call of a function is traced and compiled.",
 }
+
+
+def origin(trace: Trace) -> str:
+    """What a trace was made for: only those of one kind can be compared.
+
+    "call"; "inlined" into another function, which is compiled as a whole; "transformed"
+    by `jax.grad` or the like outside of any jitted function; "ahead" of time.
+    """
+    if trace.inlined:
+        return "inlined"
+    if trace.ahead:
+        return "ahead"
+    return "transformed" if trace.transformed else "call"
 
 
 def differences(old: Trace, new: Trace) -> list[Difference]:
@@ -138,13 +153,24 @@ def _between(path: str, old: Entry | None, new: Entry | None) -> Iterable[Differ
             what = "function" if after["type"] in FUNCTIONS else "object"
             yield Difference(path, what, _summary(old), _summary(new))
     else:
-        for name in dict.fromkeys([*before, *after]):
-            pair = before.get(name, "traced"), after.get(name, "traced")
-            if pair[0] != pair[1]:
-                yield Difference(path, name, *pair)
+        yield from _array_differences(path, before, after)
 
 
-# Types of what `lambda`, `def`, `functools.partial` and a method make anew each time.
+def _array_differences(
+    path: str, before: dict[str, str], after: dict[str, str]
+) -> Iterable[Difference]:
+    for name in ("shape", "dtype", "weak_type"):
+        if before[name] != after[name]:
+            yield Difference(path, name, before[name], after[name], after["dtype"])
+    # What is not on a device is put where it is needed.
+    was, now = before.get("sharding"), after.get("sharding")
+    if "traced" in (was, now):
+        return
+    if was is not None and now is not None and was != now:
+        yield Difference(path, "sharding", was, now)
+    was, now = before.get("committed", "False"), after.get("committed", "False")
+    if was != now:
+        yield Difference(path, "committed", was, now)
 
 
 def _summary(entry: Entry | None) -> str:
@@ -162,11 +188,14 @@ def _summary(entry: Entry | None) -> str:
 
 def kind_of(found: list[Difference]) -> str:
     """The kind of cause: that of the difference that weighs most."""
-    whats = {d.what for d in found}
-    for what, kind in KINDS.items():
-        if what in whats:
-            return kind
-    return "cache-cleared"
+    first = main_difference(found)
+    return "cache-cleared" if first is None else KINDS[first.what]
+
+
+def main_difference(found: Sequence[Difference]) -> Difference | None:
+    """The difference that weighs most, the first of several such."""
+    order = list(KINDS)
+    return min(found, key=lambda d: order.index(d.what), default=None)
 
 
 def nearest(

@@ -11,7 +11,8 @@ from eqx_fastjit._place import Place
 from eqx_fastjit._record import Trace
 from eqx_fastjit._units import plural, show_seconds
 
-from ._differences import ADVICE, Difference, kind_of, nearest
+from ._advice import advice
+from ._differences import Difference, kind_of, main_difference, nearest, origin
 from ._table import html_text, Report, Table
 
 
@@ -30,6 +31,8 @@ class Signature:
     # The first call with it.
     site: Place | None
     traces: int
+    # Of these, those that are a part of another function, whose seconds they count as.
+    inlined: int
     compiles: int
     trace: float
     lower: float
@@ -46,10 +49,10 @@ class CacheInfo(Report):
     # Since it was first wrapped.
     traces: int
     compiles: int
-    # Programs kept now, each for one structure and one set of statics. A program may
-    # hold executables for several shapes.
-    entries: int
-    # Seconds altogether, jitted functions inside left out.
+    # Kept now, each for one structure and one set of statics. One may hold compiled
+    # programs for several shapes.
+    specializations: int
+    # Seconds altogether. What was inlined into other functions counts as theirs.
     seconds: float
     # The latest, 256 traces at most.
     signatures: tuple[Signature, ...]
@@ -58,8 +61,8 @@ class CacheInfo(Report):
         """The totals."""
         return (
             f"{self.function}: {plural(self.traces, 'trace')}, "
-            f"{plural(self.compiles, 'compile')}, {self.entries} "
-            f"{'entry' if self.entries == 1 else 'entries'}, "
+            f"{plural(self.compiles, 'compile')}, "
+            f"{plural(self.specializations, 'specialization')}, "
             f"{show_seconds(self.seconds)}"
         )
 
@@ -69,14 +72,22 @@ class CacheInfo(Report):
             (
                 s.site or "?",
                 s.traces,
+                s.inlined,
                 s.compiles,
                 *map(show_seconds, (s.trace, s.lower, s.compile, s.first_run)),
                 s.summary,
             )
             for s in self.signatures
         ]
-        header = ("first call", "traces", "compiles", "trace", "lower", "compile")
-        return [Table("Signatures", (*header, "first run", "signature"), rows)]
+        header = ("first call", "traces", "inlined", "compiles", "trace", "lower")
+        header += ("compile", "first run", "signature")
+        notes = [
+            "A specialization is what is kept for one structure and one set of "
+            "statics: a compiled program for each shape."
+        ]
+        if any(s.inlined for s in self.signatures):
+            notes.append("What was inlined into other functions takes their time.")
+        return [Table("Signatures", header, rows, tuple(notes))]
 
 
 def cache_info(f: Any) -> CacheInfo:
@@ -89,9 +100,9 @@ def cache_info(f: Any) -> CacheInfo:
 
     **Returns:**
 
-    A `CacheInfo`: numbers of traces, compilations and entries, and for each signature
-    the seconds spent in tracing, lowering, XLA's compilation and the first run. Raises
-    `TypeError` if `f` was not wrapped by us.
+    A `CacheInfo`: numbers of traces, compilations and specializations, and for each
+    signature the seconds spent in tracing, lowering, XLA's compilation and the first
+    run. Raises `TypeError` if `f` was not wrapped by us.
     """
     function = jitted_function(f)
     history = function.history
@@ -102,16 +113,18 @@ def cache_info(f: Any) -> CacheInfo:
     signatures: list[Signature] = []
     first: Trace | None = None
     for group in groups.values():
+        apart = [t for t in group if not t.inlined]
         signatures.append(
             Signature(
                 summary=_signature_text(group[0], first),
                 site=group[0].site,
                 traces=sum(t.retraced for t in group),
+                inlined=sum(t.inlined for t in group),
                 compiles=sum(t.compile > 0 for t in group),
-                trace=sum(t.trace for t in group),
-                lower=sum(t.lower for t in group),
-                compile=sum(t.compile for t in group),
-                first_run=sum(t.first_run for t in group),
+                trace=sum(t.trace for t in apart),
+                lower=sum(t.lower for t in apart),
+                compile=sum(t.compile for t in apart),
+                first_run=sum(t.first_run for t in apart),
             )
         )
         first = first or group[0]
@@ -119,7 +132,7 @@ def cache_info(f: Any) -> CacheInfo:
         function=history.info.title(),
         traces=history.traces,
         compiles=history.compiles,
-        entries=function.n_specializations(),
+        specializations=function.n_specializations(),
         seconds=history.seconds,
         signatures=tuple(signatures),
     )
@@ -181,6 +194,8 @@ class Explanation:
     earlier_site: Place | None
     # Whether it was traced, not just compiled again.
     retraced: bool
+    # Whether it was traced as a part of another function, and not compiled by itself.
+    inlined: bool
     # What it cost altogether, and its parts.
     seconds: float
     trace: float
@@ -191,6 +206,7 @@ class Explanation:
 
     def __str__(self) -> str:
         what = "traced" if self.retraced else "compiled (not traced)"
+        what += " (inlined)" * self.inlined
         trace, lower, compile, first_run = map(
             show_seconds, (self.trace, self.lower, self.compile, self.first_run)
         )
@@ -234,22 +250,27 @@ def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
     """Why a trace happened, given all earlier ones; `None` for a first one.
 
     Traces of the same function count, and if there is none, those of other functions
-    made by the same line.
+    made by the same line. Of those inlined into other functions only those that were
+    inlined too: that one was is no reason to compile another for a call.
     """
+    kind_of_trace = origin(trace)
     own = [t for t in earlier if t.function.number == trace.function.number]
-    found = nearest(trace, own)
-    if found is not None:
+    alike = [t for t in own if origin(t) == kind_of_trace]
+    if (found := nearest(trace, alike)) is not None:
         kind = kind_of(found[1])
+        if not found[1] and kind_of_trace != "call":
+            return None  # JAX's caches are another matter there
     else:
         place = trace.function.place
         twins = [t for t in earlier if t.key() == trace.key()]
-        found = nearest(trace, twins) if place is not None else None
+        found = nearest(trace, twins) if place is not None and not own else None
         if found is None:
             return None
         made = Difference(place.function, "function", "", f"made again at {place}")  # pyright: ignore
         found = found[0], [made, *found[1]]
         kind = "fresh-function"
     old, differing = found
+    place = trace.function.place
     return Explanation(
         function=trace.title(),
         site=trace.site,
@@ -257,13 +278,29 @@ def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
         differences=tuple(differing),
         earlier_site=old.site,
         retraced=trace.retraced,
+        inlined=trace.inlined,
         seconds=trace.seconds,
         trace=trace.trace,
         lower=trace.lower,
         compile=trace.compile,
         first_run=trace.first_run,
-        advice=ADVICE[kind],
+        advice=advice(
+            kind,
+            None if kind == "fresh-function" else main_difference(differing),
+            site=trace.site and trace.site[:2],
+            function=trace.function.name,
+            defined=place and place[:2],
+        ),
     )
+
+
+def cause_of(trace: Trace, explanation: Explanation | None) -> str:
+    """In a word, why a trace happened."""
+    if trace.failed:
+        return "failed"
+    if trace.inlined:
+        return "inlined"
+    return "first-call" if explanation is None else explanation.kind
 
 
 def explain_all(traces: list[Trace]) -> list[tuple[Trace, Explanation | None]]:
@@ -322,11 +359,12 @@ class LedgerRow:
     functions: int
     traces: int
     compiles: int
-    # Altogether, jitted functions inside left out.
+    # Altogether. What was inlined into other functions counts as theirs.
     seconds: float
     # Calls that it was traced or compiled in, most often first.
     sites: tuple[tuple[str, int], ...]
-    # Why, most often first; "first-call" for what had to be.
+    # Why, most often first; "first-call" for what had to be, "inlined" for traces that
+    # are a part of another function.
     causes: tuple[tuple[str, int], ...]
 
 
@@ -380,17 +418,14 @@ def ledger() -> Ledger:
 
 def _ledger_row(group: list[tuple[Trace, Explanation | None]]) -> LedgerRow:
     traces = [trace for trace, _ in group]
-    causes = collections.Counter(
-        "failed" if t.failed else "first-call" if e is None else e.kind
-        for t, e in group
-    )
+    causes = collections.Counter(cause_of(t, e) for t, e in group)
     sites = collections.Counter(str(t.site or "?") for t in traces)
     return LedgerRow(
         function=traces[0].title(),
         functions=len({t.function.number for t in traces}),
         traces=sum(t.retraced and not t.failed for t in traces),
         compiles=sum(t.compile > 0 for t in traces),
-        seconds=sum(t.seconds - t.nested for t in traces),
+        seconds=sum(t.seconds for t in traces if not t.inlined),
         sites=tuple(sites.most_common()),
         causes=tuple(causes.most_common()),
     )

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import linecache
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,16 @@ from eqx_fastjit._compat import name_stack
 from eqx_fastjit._place import Place
 from eqx_fastjit._units import show_bytes, show_seconds
 
-from ._loops import find_runs, is_uniform, measure_run, NotScannable, Run, Seconds
+from ._loops import (
+    Executions,
+    find_runs,
+    is_uniform,
+    measure_run,
+    MIN_TURNS,
+    NotScannable,
+    Run,
+    Seconds,
+)
 from ._places import (
     defined_at,
     is_call,
@@ -341,6 +351,16 @@ def _more(rows: tuple[Any, ...]) -> tuple[str, ...]:
     return (f"and {rest} more",) if rest > 0 else ()
 
 
+class Callback(NamedTuple):
+    """A call from the device back into Python."""
+
+    file: str
+    line: int
+    function: str
+    # The line's text, if it can be read.
+    source: str
+
+
 class Inspection(NamedTuple):
     """What can be said of a jaxpr alone. No array is kept."""
 
@@ -348,6 +368,7 @@ class Inspection(NamedTuple):
     loops: tuple[UnrolledLoop, ...]
     inlined: tuple[Inlined, ...]
     constants: tuple[Constant, ...]
+    callbacks: tuple[Callback, ...]
 
 
 def inspect_closed(closed: Any) -> Inspection:
@@ -358,6 +379,10 @@ def inspect_closed(closed: Any) -> Inspection:
         _loops(walk, False),
         _inlined(walk),
         _constants(closed),
+        tuple(
+            Callback(*frame, linecache.getline(frame.file, frame.line).strip())
+            for frame in walk.callbacks
+        ),
     )
 
 
@@ -431,6 +456,11 @@ class _Walk:
         # Kind, name and place: calls, places that call, equations.
         self.calls: dict[Any, tuple[list[int], set[Any]]] = {}
         self.intermediates: list[Buffer] = []
+        # Lines that call back into Python.
+        self.callbacks: dict[Place, None] = {}
+        self.executions = Executions()
+        # Of the calls that lead to the equations that are being visited.
+        self._frames: list[Place] = []
         self._seen: set[int] = set()
         self._visit(closed.jaxpr, ())
 
@@ -445,6 +475,8 @@ class _Walk:
         self._seen.add(id(jaxpr))
         if first_time and not prefix:
             self.runs += find_runs(jaxpr, paths)
+            for e in jaxpr.eqns:
+                self.executions.note(e)
         total = 0
         for equation, path in zip(jaxpr.eqns, paths, strict=True):
             total += self._visit_equation(equation, path, first_time)
@@ -455,6 +487,10 @@ class _Walk:
         frame = user_frame(path) or _UNKNOWN
         call = is_call(equation)
         total = 0
+        self._frames.append(frame)
+        if name.endswith("callback") or name == "debug_print":
+            users = [f for f in reversed(self._frames) if not is_library(f.file)]
+            self.callbacks.setdefault(users[0] if users else frame)
         if not call:
             total = 1
             self.lines[frame, name] += 1
@@ -473,6 +509,7 @@ class _Walk:
                 numbers[0] += 1
                 numbers[1] += inner
                 sites.add(frame)
+        self._frames.pop()
         return total
 
     def _note_buffers(self, equation: Any, frame: Place) -> None:
@@ -501,6 +538,8 @@ def _line_counts(walk: _Walk) -> tuple[LineCount, ...]:
 def _loops(walk: _Walk, measure: bool) -> tuple[UnrolledLoop, ...]:
     by_place: dict[Place, list[Run]] = {}
     for run in walk.runs:
+        if walk.executions.most_turns(run) < MIN_TURNS:
+            continue
         by_place.setdefault(run.place, []).append(run)
     loops = [_loop(place, runs, measure) for place, runs in by_place.items()]
     return tuple(sorted(loops, key=lambda x: -x.equations))

@@ -4,6 +4,8 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
+import collections
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,13 +15,14 @@ import jax.core
 import jax.extend.core
 import numpy as np
 
+from eqx_fastjit._compat import name_stack
 from eqx_fastjit._place import Place
 
-from ._places import find_loop, Path
+from ._places import find_loop, Instruction, instruction_of, Path
 
 
 # A loop that goes round less often is not worth a word.
-_MIN_TURNS = 3
+MIN_TURNS = 3
 # The longest turn that is looked for, in equations (an inner loop counts as one).
 _MAX_PERIOD = 4096
 
@@ -67,7 +70,7 @@ def find_runs(jaxpr: Any, paths: Sequence[Path]) -> list[Run]:
     ]
     runs: list[Run] = []
     period = 1
-    while period <= min(len(items) // _MIN_TURNS, _MAX_PERIOD):
+    while period <= min(len(items) // MIN_TURNS, _MAX_PERIOD):
         new: list[_Item] = []
         position = 0
         for start, turns in _repeats([item.symbol for item in items], period):
@@ -102,7 +105,7 @@ def _repeats(symbols: list[int], period: int) -> list[tuple[int, int]]:
     out: list[tuple[int, int]] = []
     for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         turns = (end - start + period) // period
-        if turns >= _MIN_TURNS:
+        if turns >= MIN_TURNS:
             out.append((start, turns))
     # Two runs may share items where one ends and the next begins.
     kept: list[tuple[int, int]] = []
@@ -110,6 +113,42 @@ def _repeats(symbols: list[int], period: int) -> list[tuple[int, int]]:
         if not kept or start >= kept[-1][0] + kept[-1][1] * period:
             kept.append((start, turns))
     return kept
+
+
+class Executions:
+    """How often each instruction of the user's was executed in a trace.
+
+    One call of JAX's may make many equations (`jnp.stack`), and so may the derivative
+    of one: they follow one another as the turns of a loop do. The last equation of the
+    forward pass that a call makes is there once for each time that it was executed.
+    """
+
+    def __init__(self) -> None:
+        self._counts: collections.Counter[Any] = collections.Counter()
+        # By instruction of the user's.
+        self._last: dict[Any, Any] = {}
+        self._instructions: dict[int, Instruction] = {}
+
+    def note(self, equation: Any) -> None:
+        """Take in an equation, in the order of the jaxpr."""
+        found = instruction_of(equation)
+        if found is None:
+            return
+        self._instructions[id(equation)] = found
+        if "transpose(" in name_stack(equation):
+            return  # of the backward pass
+        key = (equation.primitive.name, found.stack)
+        self._counts[key] += 1
+        self._last[found.users] = key
+
+    def most_turns(self, run: Run) -> int:
+        """The most turns that a loop with these equations can have made."""
+        counts = []
+        for equation in _block(run, 0):
+            found = self._instructions.get(id(equation))
+            if found is not None and found.users in self._last:
+                counts.append(self._counts[self._last[found.users]])
+        return int(statistics.median_low(counts)) if counts else run.turns
 
 
 # --- what `scan` would do ------------------------------------------------------------

@@ -84,6 +84,29 @@ def user_frame(path: Path) -> Place | None:
     return frames[0] if frames else None
 
 
+class Instruction(NamedTuple):
+    """What Python was executing when an equation was made, to the instruction."""
+
+    # With JAX's own functions, and without. Each frame's code and position.
+    stack: Any
+    users: Any
+
+
+def instruction_of(equation: Any) -> Instruction | None:
+    """Where in the bytecode an equation comes from; `None` if JAX does not tell."""
+    source_info = getattr(equation, "source_info", None)
+    traceback: Any = getattr(source_info, "traceback", None)
+    try:
+        codes, positions = traceback.raw_frames()
+    except (AttributeError, TypeError, ValueError):
+        return None
+    stack = tuple(zip(codes, positions, strict=True))
+    inner = 0
+    while inner < len(codes) and is_jax(codes[inner].co_filename):
+        inner += 1
+    return Instruction(stack, stack[inner:])
+
+
 class Loop(NamedTuple):
     """A `for`, a `while` or a comprehension in a source file."""
 

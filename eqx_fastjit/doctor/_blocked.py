@@ -1,0 +1,161 @@
+"""Where Python waited for the device in a loop, because of what, and what to do."""
+
+import ast
+import collections
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ._causes import severity
+from ._report import Finding
+from ._sites import Line, shorten
+from ._waits import CALL, Waiting
+from ._watch import Seen
+
+
+# Waiting once for the result, or at the end of each epoch, is no loop.
+_WAITS = 10
+# Seconds, share of the time from the first such wait to the last, and share of the
+# whole run: less is noise, or not worth a change. A loop that logs the loss of each
+# step, but has nothing else to do meanwhile, stays below.
+_WAIT_SECONDS = 0.3
+_WAIT_SHARE = 0.1
+_WAIT_RUN_SHARE = 0.02
+
+
+class _Reason(NamedTuple):
+    """Why a jitted call blocks by itself."""
+
+    text: str
+    fix: str
+    leaf: str = ""
+
+
+def blocking(
+    waits: Iterable[Waiting], seen: list[Seen], total: float
+) -> Iterator[Finding]:
+    """The lines that waited often and long, with the cause."""
+    by_line: dict[Line, list[Waiting]] = collections.defaultdict(list)
+    for waiting in waits:
+        by_line[waiting.line].append(waiting)
+    for line, group in by_line.items():
+        count = max(w.count for w in group)
+        lost = sum(w.lost for w in group)
+        span = max(w.last for w in group) - min(w.first for w in group)
+        least = max(_WAIT_SECONDS, _WAIT_SHARE * span, _WAIT_RUN_SHARE * total)
+        if count < _WAITS or lost < least:
+            continue
+        reason = _reason(max(group, key=lambda w: w.lost), group, seen)
+        waited = sum(w.waited for w in group)
+        yield Finding(
+            kind="blocking",
+            severity=severity(lost, total),
+            function=line.function,
+            file=line.file,
+            line=line.line,
+            leaf=reason.leaf,
+            seconds=lost,
+            count=count,
+            message=f"{reason.text}. Python waited for the device here {count} times, "
+            f"{waited:.2f} s altogether; for {lost:.2f} s of that, at most, it could "
+            "have worked on",
+            fix=reason.fix,
+        )
+
+
+def _reason(worst: Waiting, group: list[Waiting], seen: list[Seen]) -> _Reason:
+    if worst.what == CALL:
+        return _reason_of_call(worst, seen)
+    what = ", ".join(sorted({w.what for w in group if w.what != CALL}))
+    return _Reason(
+        f"{what} needs the value of an array",
+        "Do not read results in each step: keep them as arrays, and read them every so "
+        "many steps, or one step late.",
+    )
+
+
+def _reason_of_call(waiting: Waiting, seen: list[Seen]) -> _Reason:
+    name = _called(waiting.expression)
+    named = [s for s in seen if s.trace.function.name == name]
+    # One that was first called at another line, or that has another name here.
+    of = named or [s for s in seen if s.site == waiting.line]
+    shown = f"`{name}`" if name else "a jitted function"
+    for s in of:
+        if s.inspection is not None and s.inspection.callbacks:
+            return _calls_back(shown, s.inspection.callbacks[0])
+    for s in of:
+        if leaves := _numpy_leaves(s):
+            return _reads_numpy(shown, leaves, waiting, s)
+    return _Reason(
+        f"Each call of {shown} here blocks until its result is there, because it has a "
+        "host callback, or arguments that are arrays of NumPy",
+        "Pass arrays of JAX (`jnp.array(x)`).",
+    )
+
+
+def _called(expression: str) -> str:
+    """The last name of the function that is called."""
+    try:
+        node = ast.parse(expression, mode="eval").body
+    except SyntaxError:
+        return ""
+    function = node.func if isinstance(node, ast.Call) else None
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _numpy_leaves(s: Seen) -> list[str]:
+    """Paths of the arguments that were not on any device."""
+    if s.trace.ahead:
+        return []
+    return [
+        entry.path
+        for entry in s.trace.entries
+        if entry.kind == "array" and "sharding" not in dict(entry.facets)
+    ]
+
+
+def _reads_numpy(shown: str, leaves: list[str], waiting: Waiting, s: Seen) -> _Reason:
+    from eqx_fastjit.insight._advice import find_call, root_of
+
+    some = ", ".join(f"`{leaf}`" for leaf in leaves[:3])
+    some += f" and {len(leaves) - 3} more" * (len(leaves) > 3)
+    is_or_are = "is an array" if len(leaves) == 1 else "are arrays"
+    wraps: dict[str, Any] = {}
+    for leaf in leaves:
+        root = root_of(leaf)
+        whole = root == leaf
+        wraps[root] = (
+            (lambda x: f"jnp.array({x})")
+            if whole
+            else (lambda x: f"jax.tree.map(jnp.array, {x})")
+        )
+    place = s.trace.function.place
+    call = find_call(
+        waiting.line[:2], s.trace.function.name, place and (place.file, place.line)
+    )
+    if call is not None:
+        wraps = {k: v for k, v in wraps.items() if call.argument(k) is not None}
+    if call is None or not wraps:
+        edit = f"Pass arrays of JAX (`jnp.array({leaves[0]})`)"
+    else:
+        edit = f"Write `{call.edited(wraps)}`"
+    return _Reason(
+        f"Each call of {shown} here blocks until its result is there, because {some} "
+        f"{is_or_are} of NumPy, which JAX may read until then",
+        f"{edit}: what is copied to the device can be changed at once, and the call "
+        "returns immediately.",
+        leaves[0],
+    )
+
+
+def _calls_back(shown: str, callback: Any) -> _Reason:
+    where = f"{shorten(callback.file)}:{callback.line}"
+    return _Reason(
+        f"Each call of {shown} here blocks until its result is there, because a host "
+        f"callback in it may raise (`{callback.source or callback.function}` at "
+        f"{where})",
+        "Leave the callback out of what is called in each step, or check every so many "
+        "steps; with `EQX_ON_ERROR=off` in the environment `eqx.error_if` checks "
+        "nothing.",
+    )

@@ -1,0 +1,100 @@
+"""For arguments whose shapes vary: to which lengths to pad them."""
+
+import collections
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from eqx_fastjit._units import plural
+
+
+# On average so much larger, at most, than what was passed.
+_PADDING = 0.25
+# Leaves and axes that a sentence is spent on.
+_MAX_SENTENCES = 3
+_MAX_SHOWN = 8
+
+
+def cheapest_buckets(lengths: dict[int, int]) -> list[int]:
+    """The fewest lengths that pad by at most a quarter on average.
+
+    **Arguments:**
+
+    - `lengths`: each with how often it was met.
+
+    **Returns:** the lengths to pad to, in order. Of all sets of that many, the one that
+    pads least; the largest length is always in it.
+    """
+    sizes = sorted(lengths)
+    total = sum(n * count for n, count in lengths.items())
+    # For each last bucket: the padded sum of all up to it, and the buckets. One more
+    # bucket in each round.
+    counts = list(itertools.accumulate((lengths[n] for n in sizes), initial=0))
+    best: list[tuple[int, list[int]]] = [
+        (n * counts[i + 1], [n]) for i, n in enumerate(sizes)
+    ]
+    while best[-1][0] > (1 + _PADDING) * total:
+        best = [
+            min(
+                (
+                    (best[j][0] + n * (counts[i + 1] - counts[j + 1]), [*best[j][1], n])
+                    for j in range(i)
+                ),
+                default=best[i],
+            )
+            for i, n in enumerate(sizes)
+        ]
+    return best[-1][1]
+
+
+def parse_shape(text: str) -> tuple[int, ...] | None:
+    """The numbers of `(3, 4)` or `[3,4]`; `None` if it is no shape of numbers."""
+    inside = text.strip()[1:-1]
+    parts = [part.strip() for part in inside.split(",") if part.strip()]
+    if not all(re.fullmatch(r"\d+", part) for part in parts):
+        return None
+    return tuple(map(int, parts))
+
+
+def show_shapes(shapes: Sequence[str]) -> str:
+    """The shapes in the order in which they were met, with counts above one."""
+    counts = collections.Counter(shapes)
+    shown = [
+        f"{shape} ({n} times)" if n > 1 else shape
+        for shape, n in itertools.islice(counts.items(), _MAX_SHOWN)
+    ]
+    rest = len(counts) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+
+
+def padding_advice(leaves: Mapping[str, Iterable[str]]) -> str:
+    """Which axis of which leaf to pad to what.
+
+    **Arguments:**
+
+    - `leaves`: for each path the shapes that were met, one for each compilation.
+    """
+    # Leaves that vary alike are told together.
+    alike: dict[tuple[int, tuple[int, ...]], list[str]] = {}
+    for path, texts in leaves.items():
+        shapes = [shape for text in texts if (shape := parse_shape(text)) is not None]
+        if len({len(shape) for shape in shapes}) != 1:
+            continue
+        for axis, lengths in enumerate(zip(*shapes, strict=True)):
+            if len(set(lengths)) > 1:
+                alike.setdefault((axis, lengths), []).append(path)
+    sentences: list[str] = []
+    for (axis, lengths), paths in itertools.islice(alike.items(), _MAX_SENTENCES):
+        counts = collections.Counter(lengths)
+        chosen = cheapest_buckets(counts)
+        before = sum(lengths)
+        after = sum(min(b for b in chosen if b >= n) for n in lengths)
+        names = ", ".join(f"`{path}`" for path in paths[:3])
+        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+        numbers = ", ".join(map(str, chosen))
+        sentences.append(
+            f"Pad axis {axis} of {names}{more} to {numbers}: "
+            f"{plural(len(chosen), 'program')} in place of {len(counts)}, for "
+            f"{after / before - 1:.0%} more elements."
+        )
+    return " ".join(sentences)

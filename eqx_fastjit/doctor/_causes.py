@@ -1,0 +1,274 @@
+"""Why functions were compiled again, and which of that is a finding.
+
+Each threshold says why it is what it is. The rule behind all of them: a program that
+compiles for a few shapes, modes or dtypes because it was meant to has no finding.
+"""
+
+import collections
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TYPE_CHECKING
+
+from ._buckets import padding_advice, show_shapes
+from ._plain import Compile
+from ._report import Finding
+from ._sites import is_library, Line
+from ._watch import Seen
+
+
+if TYPE_CHECKING:
+    from eqx_fastjit._record import Trace
+    from eqx_fastjit.insight._explain import Explanation
+
+# How often the call at one line must have had its function compiled again, for the same
+# kind of reason, until that is a finding.
+_AT_LEAST = {
+    # A training and an evaluation batch, each with a ragged last one, may all go
+    # through one helper: four shapes, three of them traced after the first.
+    "shape-churn": 4,
+    # As for numbers, in `_NUMBERS`; other statics (names, modes, functions) have more
+    # values by design.
+    "static-churn": 5,
+    # With and without an optional argument, for training and for evaluation: three.
+    "structure-churn": 4,
+    # A step built for each of a few configurations that are compared is meant so.
+    "fresh-function": 4,
+    # float16, bfloat16 and float32 are compared on purpose. But see `_changes_kind`.
+    "dtype-churn": 3,
+    # Nobody wants two programs for this, which differ in nothing else.
+    "weak-type": 1,
+    # On the host, then on one device, then on all.
+    "sharding-churn": 3,
+    # Once for each of two precisions, and back.
+    "config-churn": 3,
+}
+# A number that is static has two or three values by design, such as a depth.
+_NUMBERS = 3
+_NUMBER_TYPES = ("(int)", "(float)", "(complex)")
+
+
+# Of the seconds that the program ran: a quarter is high, a twentieth medium. Or that
+# many seconds, in a program that runs for long. In a short one, up to a second is low.
+_HIGH = 0.25, 30.0
+_MEDIUM = 0.05, 3.0
+_LOW = 1.0
+
+
+class Cause(NamedTuple):
+    """One time that a function was traced or compiled once more."""
+
+    function: str
+    # The same for each function that the line made.
+    key: Any
+    place: Line | None
+    site: Line | None
+    kind: str
+    leaf: str
+    old: str
+    new: str
+    seconds: float
+    advice: str
+    # Path, old and new shape of each array whose shape changed.
+    shapes: tuple[tuple[str, str, str], ...] = ()
+
+
+def severity(seconds: float, total: float) -> str:
+    """How much a finding weighs that cost so many of the seconds of the run."""
+    if seconds <= _LOW:
+        return "low"
+    for name, (share, limit) in (("high", _HIGH), ("medium", _MEDIUM)):
+        if seconds >= limit or (total > 0 and seconds / total >= share):
+            return name
+    return "low"
+
+
+# --- from traces to causes -----------------------------------------------------------
+
+
+def explained(
+    seen: list[Seen],
+) -> Iterator[tuple[Seen, "Explanation | None", Cause | None]]:
+    """Each trace of ours with its cause; `None` for one that had to be."""
+    from eqx_fastjit.insight._explain import explain_trace
+
+    # To compare with the last ones is enough, and with all may be very many.
+    earlier: dict[Any, collections.deque[Any]] = collections.defaultdict(
+        lambda: collections.deque(maxlen=32)
+    )
+    for s in seen:
+        trace = s.trace
+        key = trace.key()
+        explanation = None
+        if not trace.failed:
+            explanation = explain_trace(trace, list(earlier[key]))
+            earlier[key].append(trace)
+        s.explanation = explanation
+        yield s, explanation, None if explanation is None else _cause(s, explanation)
+
+
+def function_place(trace: "Trace") -> Line | None:
+    """Where the function was defined; of a `Partial` that is not known."""
+    return None if trace.wrapped() else line_of(trace.function.place)
+
+
+def function_name(trace: "Trace") -> str:
+    """The name of the function, or of what a `Partial` is of."""
+    inside = trace.wrapped()
+    name = trace.function.qualname
+    return f"{name} of {inside[0].partition(' (')[0]}" if inside else name
+
+
+def line_of(place: Any) -> Line | None:
+    """A place of the record's as a line."""
+    return None if place is None else Line(*place)
+
+
+def _cause(s: Seen, explanation: "Explanation") -> Cause:
+    from eqx_fastjit.insight._advice import advice
+    from eqx_fastjit.insight._differences import main_difference
+
+    kind = explanation.kind
+    found = None
+    if kind != "fresh-function":
+        found = main_difference(explanation.differences)
+    elif explanation.differences:
+        found = explanation.differences[0]
+    place, site = function_place(s.trace), s.site or line_of(s.trace.site)
+    return Cause(
+        function_name(s.trace),
+        s.trace.key(),
+        place,
+        site,
+        kind,
+        found.path if found else "",
+        found.old if found else "",
+        found.new if found else "",
+        s.trace.seconds,
+        advice(
+            kind,
+            found,
+            site=site and site[:2],
+            function=s.trace.function.name,
+            defined=place and place[:2],
+        ),
+        tuple(
+            (d.path, d.old, d.new) for d in explanation.differences if d.what == "shape"
+        ),
+    )
+
+
+def plain_cause(c: Compile) -> Cause | None:
+    """Why a function under plain `jax.jit` was compiled; `None` for a first call."""
+    miss = c.miss
+    if miss is None or miss.kind in ("first-call", "other"):
+        return None
+    from eqx_fastjit.insight._advice import plain_advice
+
+    place = miss.place and miss.place[:2]
+    fix = plain_advice(miss, site=c.site and c.site[:2], defined=place)
+    shapes = ((miss.leaf, miss.old, miss.new),) if miss.kind == "shape-churn" else ()
+    return Cause(
+        miss.name,
+        (miss.name, miss.place),
+        miss.place,
+        c.site,
+        miss.kind,
+        miss.leaf,
+        miss.old,
+        miss.new,
+        c.seconds,
+        fix,
+        shapes,
+    )
+
+
+# --- from causes to findings ---------------------------------------------------------
+
+
+def churn(causes: list[Cause], total: float) -> Iterator[Finding]:
+    """What was compiled again too often, by line and cause."""
+    groups: dict[Any, list[Cause]] = collections.defaultdict(list)
+    for cause in causes:
+        # By line: calls at several lines with several signatures are meant so.
+        groups[cause.key, cause.site, cause.kind].append(cause)
+    for group in groups.values():
+        first = group[0]
+        seconds = sum(c.seconds for c in group)
+        weight = severity(seconds, total)
+        if len(group) < _threshold(group) or _is_the_librarys(first, weight):
+            continue
+        leaf = collections.Counter(c.leaf for c in group).most_common(1)[0][0]
+        made = first.kind == "fresh-function" and first.place is not None
+        line = first.place if made else first.site or first.place
+        yield Finding(
+            kind=first.kind,
+            severity=weight,
+            function=first.function,
+            file=line and line.file,
+            line=line and line.line,
+            leaf=leaf,
+            seconds=seconds,
+            count=len(group),
+            message=_churn_message(group, leaf),
+            fix=_churn_fix(group, leaf),
+        )
+
+
+def _is_the_librarys(cause: Cause, weight: str) -> bool:
+    """Whether it is a library's own state that is weakly typed in the first step.
+
+    Where the program steps through a library's solver by hand, there is next to nothing
+    that it could do about that.
+    """
+    by_library = cause.place is None or is_library(cause.place.file)
+    return cause.kind == "weak-type" and weight == "low" and by_library
+
+
+def _churn_fix(group: list[Cause], leaf: str) -> str:
+    shapes: dict[str, list[str]] = {}
+    for cause in group:
+        for path, old, new in cause.shapes:
+            shapes.setdefault(path, [old]).append(new)
+    if group[0].kind == "shape-churn" and (text := padding_advice(shapes)):
+        return f"{text} Or drop the ragged last batch, or `vmap` over a fixed one."
+    return next(c.advice for c in group if c.leaf == leaf)
+
+
+def _threshold(group: list[Cause]) -> int | float:
+    kind = group[0].kind
+    if kind == "static-churn" and all(c.new.endswith(_NUMBER_TYPES) for c in group):
+        return _NUMBERS
+    if kind == "dtype-churn" and any(map(_changes_kind, group)):
+        return 1
+    return _AT_LEAST.get(kind, float("inf"))
+
+
+def _changes_kind(cause: Cause) -> bool:
+    """Whether integers became floats, at one call.
+
+    That is a carry with the wrong initial value, not a precision to be compared.
+    """
+
+    def is_whole(dtype: str) -> bool:
+        return dtype.startswith(("int", "uint", "bool", "s", "u", "i", "pred"))
+
+    return is_whole(cause.old) and not is_whole(cause.new)
+
+
+def _churn_message(group: list[Cause], leaf: str) -> str:
+    first = group[0]
+    times = "once more" if len(group) == 1 else f"{len(group)} more times"
+    text = f"{first.function} was compiled {times} by the call at {first.site or '?'}"
+    if first.kind == "fresh-function":
+        return f"{text}, for a new function each time"
+    steps = [c for c in group if c.leaf == leaf and (c.old or c.new)]
+    if not steps:
+        return text
+    values = [steps[0].old, *[c.new for c in steps]]
+    if first.kind == "weak-type":
+        values = [{"True": "weak", "False": "strong"}.get(v, v) for v in values]
+    if first.kind == "shape-churn":
+        return f"{text}: `{leaf}` had the shapes {show_shapes(values)}"
+    values = list(dict.fromkeys(values))
+    shown = " -> ".join(values[:5]) + " and so on" * (len(values) > 5)
+    what = "dtype " * (first.kind == "dtype-churn")
+    return f"{text}: `{leaf}` changed, {what}{shown}"

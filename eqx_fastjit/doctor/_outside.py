@@ -1,0 +1,72 @@
+"""What was compiled again and again outside of any jitted function."""
+
+import ast
+import collections
+from collections.abc import Iterator
+
+from eqx_fastjit._units import show_seconds
+
+from ._causes import severity
+from ._plain import Compile
+from ._report import Finding
+from ._sites import Line
+
+
+# Loops and branches, which take functions. Where such a function is made anew for each
+# call, as any function inside of a function is, each call compiles it anew.
+_OF_FUNCTIONS = frozenset(
+    {"scan", "while", "cond", "custom_linear_solve", "checkpoint"}
+)
+# The same one, by the same line, for as often as that.
+_COMPILES = 3
+# Any other operation compiles for each shape. To make a model takes a few.
+_OTHER_COMPILES = 12
+# Seconds and share of the run, altogether.
+_SECONDS = 0.5
+_SHARE = 0.05
+
+
+def outside_of_jit(plain: list[Compile], total: float) -> Iterator[Finding]:
+    """Lines that have an operation compiled again and again."""
+    groups: dict[tuple[Line, str], list[Compile]] = collections.defaultdict(list)
+    for c in plain:
+        if c.miss is None and c.site is not None:
+            groups[c.site, c.name].append(c)
+    for (line, name), group in groups.items():
+        seconds = sum(c.seconds for c in group)
+        of_functions = name in _OF_FUNCTIONS
+        enough = _COMPILES if of_functions else _OTHER_COMPILES
+        if len(group) < enough or seconds < max(_SECONDS, _SHARE * total):
+            continue
+        why = "for a function made anew each time" if of_functions else "for each shape"
+        yield Finding(
+            kind="outside-jit",
+            severity=severity(seconds, total),
+            function=line.function,
+            file=line.file,
+            line=line.line,
+            leaf=name,
+            seconds=seconds,
+            count=len(group),
+            message=f"`{name}` was compiled {len(group)} times outside of any jitted "
+            f"function, {why}; {show_seconds(seconds)} altogether",
+            fix=_fix(group[0].expression, line.function),
+        )
+
+
+def _fix(expression: str, inside: str) -> str:
+    why = "Make that once, and call it as often as needed: it is compiled once then."
+    try:
+        node = ast.parse(expression, mode="eval").body
+    except SyntaxError:
+        node = None
+    function = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    # Of JAX's own functions the arguments are functions, which are made anew each time.
+    if not isinstance(node, ast.Call) or function.startswith(("jax.lax.", "lax.")):
+        name = "a function" if inside.startswith("<") else f"`{inside}`"
+        return f"Call it in {name} under `eqx.filter_jit`. {why}"
+    node.func = ast.parse(f"eqx.filter_jit({function})", mode="eval").body
+    whole = ast.unparse(node)
+    if len(whole) > 88:
+        whole = f"eqx.filter_jit({function})(...)"
+    return f"Write `{whole}`. {why}"

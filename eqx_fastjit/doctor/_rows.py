@@ -1,0 +1,118 @@
+"""The tables of a report: each function, and each compilation on the timeline."""
+
+import collections
+from collections.abc import Iterator
+from typing import Any, TYPE_CHECKING
+
+from ._causes import function_name, function_place, line_of
+from ._plain import Compile
+from ._report import FunctionRow
+from ._sites import Line
+from ._watch import Seen
+
+
+if TYPE_CHECKING:
+    from eqx_fastjit.insight._explain import Explanation
+
+# Seconds from which an operation outside of jit has a row of its own in the table.
+_LONG = 1.0
+# Each trace of ours, with why it happened.
+Explained = list[tuple[Seen, "Explanation | None"]]
+
+
+def rows(ours: Explained, plain: list[Compile]) -> list[FunctionRow]:
+    """A row for each line that made jitted functions, the most expensive first."""
+    out = [
+        *_our_rows(ours),
+        *_plain_rows([c for c in plain if c.miss is not None]),
+        *_eager_rows([c for c in plain if c.miss is None]),
+    ]
+    return sorted(out, key=lambda row: -row.seconds)
+
+
+def _our_rows(ours: Explained) -> Iterator[FunctionRow]:
+    groups: dict[Any, Explained] = collections.defaultdict(list)
+    for s, why in ours:
+        groups[s.trace.key()].append((s, why))
+    for group in groups.values():
+        traces = [s.trace for s, _ in group]
+        # Those inlined into other functions are a part of their time.
+        apart = [t for t in traces if not t.inlined]
+        place = function_place(traces[0])
+        yield FunctionRow(
+            function=function_name(traces[0]),
+            file=place and place.file,
+            line=place and place.line,
+            jit="filter_jit",
+            objects=len({t.function.number for t in traces}),
+            traces=sum(t.retraced and not t.failed for t in traces),
+            compiles=sum(t.compile > 0 for t in traces),
+            seconds=sum(t.seconds for t in apart),
+            trace=sum(t.trace for t in apart),
+            lower=sum(t.lower for t in apart),
+            compile=sum(t.compile for t in apart),
+            first_run=sum(t.first_run for t in apart),
+            causes=_count(_cause(s, why) for s, why in group),
+            calls=_calls(s.site or line_of(s.trace.site) for s, _ in group),
+        )
+
+
+def _cause(s: Seen, why: "Explanation | None") -> str:
+    # Not above: it would import JAX into a program that has none.
+    from eqx_fastjit.insight._explain import cause_of
+
+    return cause_of(s.trace, why)
+
+
+def _count(causes: Any) -> dict[str, int]:
+    return dict(collections.Counter(causes).most_common())
+
+
+def _calls(lines: Any) -> tuple[tuple[str, int], ...]:
+    return tuple(collections.Counter(str(x or "?") for x in lines).most_common())
+
+
+def _plain_rows(compiles: list[Compile]) -> Iterator[FunctionRow]:
+    groups: dict[Any, list[Compile]] = collections.defaultdict(list)
+    for c in compiles:
+        groups[c.name, c.miss and c.miss.place].append(c)
+    for (name, place), group in groups.items():
+        causes = [c.miss.kind for c in group if c.miss is not None]
+        yield _plain_row(name, place, "jax.jit", group, causes)
+
+
+def _eager_rows(compiles: list[Compile]) -> Iterator[FunctionRow]:
+    groups: dict[Any, list[Compile]] = collections.defaultdict(list)
+    for c in compiles:
+        groups[c.name, c.site].append(c)
+    small: list[Compile] = []
+    for (name, site), group in groups.items():
+        if sum(c.seconds for c in group) >= _LONG:
+            yield _plain_row(name, site, "jax", group, [])
+        else:
+            small += group
+    if small:
+        n = len({c.name for c in small})
+        name = f"{n} operation{'s' * (n != 1)} outside of jit"
+        yield _plain_row(name, None, "jax", small, [])
+
+
+def _plain_row(
+    name: str, place: Line | None, jit: str, group: list[Compile], causes: list[str]
+) -> FunctionRow:
+    return FunctionRow(
+        function=name,
+        file=place and place.file,
+        line=place and place.line,
+        jit=jit,
+        objects=1 + causes.count("fresh-function"),
+        traces=len(group),
+        compiles=len(group),
+        seconds=sum(c.seconds for c in group),
+        trace=sum(c.trace for c in group),
+        lower=sum(c.lower for c in group),
+        compile=sum(c.compile for c in group),
+        first_run=0.0,
+        causes=_count(causes),
+        calls=_calls(c.site for c in group),
+    )

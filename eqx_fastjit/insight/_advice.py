@@ -1,0 +1,341 @@
+"""What to do about a cause: the edit on the user's own line, where that is known."""
+
+import ast
+import copy
+import functools as ft
+import linecache
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ._differences import ADVICE, Difference
+
+
+# A call that is longer than this is not written out again.
+_MAX_CALL = 88
+
+Wrap = Callable[[str], str]
+
+
+class Call(NamedTuple):
+    """A call of a function, as the source has it."""
+
+    node: ast.Call
+    # For each parameter the number, or the keyword, of the argument for it.
+    arguments: dict[str, int | str]
+
+    def argument(self, parameter: str) -> str | None:
+        """The expression that is passed, if there is one."""
+        at = self.arguments.get(parameter)
+        if isinstance(at, int):
+            return ast.unparse(self.node.args[at])
+        if at is not None:
+            values = [k.value for k in self.node.keywords if k.arg == at]
+            return ast.unparse(values[0]) if values else None
+        return None
+
+    def edited(self, wraps: dict[str, Wrap]) -> str:
+        """The call with some arguments replaced; those alone if it is long."""
+        node = copy.deepcopy(self.node)
+        parts: list[str] = []
+        for parameter, wrap in wraps.items():
+            at = self.arguments[parameter]
+            old = self.argument(parameter)
+            assert old is not None
+            parts.append(text := wrap(old))
+            new = ast.parse(text, mode="eval").body
+            if isinstance(at, int):
+                node.args[at] = new
+            else:
+                for keyword in node.keywords:
+                    if keyword.arg == at:
+                        keyword.value = new
+        whole = ast.unparse(node)
+        return whole if len(whole) <= _MAX_CALL else ", ".join(parts)
+
+
+@ft.lru_cache(maxsize=64)
+def _tree(file: str, text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _nodes(file: str, kind: type[Any] | tuple[type[Any], ...]) -> Iterator[Any]:
+    tree = _tree(file, "".join(linecache.getlines(file)))
+    for node in () if tree is None else ast.walk(tree):
+        if isinstance(node, kind):
+            yield node
+
+
+def find_call(
+    site: tuple[str, int] | None, name: str, defined: tuple[str, int] | None
+) -> Call | None:
+    """The call of a function at a line; `None` if there is none, or several.
+
+    **Arguments:**
+
+    - `site`: file and line.
+    - `name`: the function's own name, without those of what it is in.
+    - `defined`: file and first line of its definition, decorators included.
+    """
+    if site is None:
+        return None
+    found = [
+        node
+        for node in _nodes(site[0], ast.Call)
+        if node.lineno <= site[1] <= (node.end_lineno or node.lineno)
+        if _callee(node.func) == name
+    ]
+    if len(found) != 1:
+        return None
+    (node,) = found
+    names = _parameters(defined, name)
+    if names[:1] == ["self"] and isinstance(node.func, ast.Attribute):
+        names = names[1:]
+    arguments: dict[str, int | str] = {}
+    for i, (parameter, value) in enumerate(zip(names, node.args, strict=False)):
+        if isinstance(value, ast.Starred):
+            break
+        arguments[parameter] = i
+    arguments |= {k.arg: k.arg for k in node.keywords if k.arg is not None}
+    return Call(node, arguments)
+
+
+def _callee(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _parameters(defined: tuple[str, int] | None, name: str) -> list[str]:
+    """The names of a function's positional parameters."""
+    if defined is None:
+        return []
+    for node in _nodes(defined[0], (ast.FunctionDef, ast.Lambda)):
+        if isinstance(node, ast.FunctionDef):
+            lines = [node.lineno, *[d.lineno for d in node.decorator_list]]
+            if node.name != name or not min(lines) <= defined[1] <= node.lineno:
+                continue
+        elif node.lineno != defined[1]:
+            continue
+        return [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+    return []
+
+
+def find_assignment(site: tuple[str, int] | None, name: str) -> ast.Assign | None:
+    """The last assignment to a variable above a line of the same function."""
+    if site is None:
+        return None
+    file, line = site
+    scopes = [
+        n
+        for n in _nodes(file, (ast.Module, ast.FunctionDef))
+        if isinstance(n, ast.Module) or n.lineno <= line <= (n.end_lineno or n.lineno)
+    ]
+    for scope in reversed(scopes):  # the innermost comes last
+        found = [
+            n
+            for n in ast.walk(scope)
+            if isinstance(n, ast.Assign) and (n.end_lineno or n.lineno) < line
+            if [t.id for t in n.targets if isinstance(t, ast.Name)] == [name]
+        ]
+        if found:
+            return max(found, key=lambda n: n.lineno)
+    return None
+
+
+def find_attribute(site: tuple[str, int] | None, leaf: str) -> ast.Assign | None:
+    """Where the attribute that a path ends with is set; `None` if not at one place."""
+    name = leaf.rpartition(".")[2]
+    if site is None or name == leaf or not name.isidentifier():
+        return None
+    found = [
+        n
+        for n in _nodes(site[0], ast.Assign)
+        if [t.attr for t in n.targets if isinstance(t, ast.Attribute)] == [name]
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+# --- by kind -------------------------------------------------------------------------
+
+
+def advice(
+    kind: str,
+    difference: Difference | None,
+    *,
+    site: tuple[str, int] | None = None,
+    function: str = "",
+    defined: tuple[str, int] | None = None,
+) -> str:
+    """What to do about a cause.
+
+    **Arguments:**
+
+    - `kind`: one of `ADVICE`.
+    - `difference`: what differs, if anything does.
+    - `site`, `function`, `defined`: as for `find_call`.
+
+    **Returns:** a sentence or two, with the edited call where it can be written.
+    """
+    if difference is None:
+        return ADVICE[kind]
+    if kind == "dtype-churn" and (text := key_advice(difference.old, difference.new)):
+        return text
+    if kind == "config-churn":
+        return f"Set `{difference.path}` once, before the first call."
+    if kind not in _EDITS:
+        return ADVICE[kind]
+    edit = _EDITS[kind](difference)
+    if edit is None:
+        return ADVICE[kind]
+    wrap, why = edit
+    call = find_call(site, function, defined)
+    # What is carried from call to call is to be right from the beginning.
+    first = kind == "dtype-churn" or difference.old in ("True", "weak")
+    first = first and kind in ("dtype-churn", "weak-type")
+    where = _where(difference.path, wrap, call, site, from_the_first=first)
+    return f"{where} {why}"
+
+
+def _where(
+    leaf: str,
+    wrap: Wrap,
+    call: Call | None,
+    site: tuple[str, int] | None,
+    *,
+    from_the_first: bool,
+) -> str:
+    argument = None if call is None else call.argument(leaf)
+    made = None
+    if from_the_first:
+        made = find_attribute(site, leaf)
+        if argument is not None and argument.isidentifier():
+            made = find_assignment(site, argument)
+    try:
+        if made is not None:
+            text = f"{ast.unparse(made.targets[0])} = {wrap(_without_cast(made.value))}"
+            ast.parse(text)
+            return f"Write `{text}` in line {made.lineno}."
+        if call is not None and argument is not None:
+            return f"Write `{call.edited({leaf: wrap})}`."
+    except SyntaxError:  # what is wrapped is no expression
+        pass
+    root = root_of(leaf)
+    there = "" if root == leaf else f", where `{root}` is made"
+    return f"Put `{wrap(leaf)}` in place of `{leaf}`{there}."
+
+
+def root_of(leaf: str) -> str:
+    """The argument that a leaf is in."""
+    return re.split(r"[.\[<]", leaf, maxsplit=1)[0]
+
+
+def _without_cast(node: ast.expr) -> str:
+    """`1.0` of `jnp.asarray(1.0)`."""
+    if (
+        isinstance(node, ast.Call)
+        and _callee(node.func) in ("array", "asarray")
+        and len(node.args) == 1
+        and not node.keywords
+    ):
+        node = node.args[0]
+    return ast.unparse(node)
+
+
+_NUMBER = re.compile(r".* \((?:numpy\.)?(int|float|complex|bool)\d*\)")
+_ARRAY = re.compile(r"\w+\(.*\)")
+
+
+def _static_edit(d: Difference) -> tuple[Wrap, str] | None:
+    old, new = (_NUMBER.fullmatch(text) for text in (d.old, d.new))
+    if old is not None and new is not None and old[1] != new[1]:
+        types = {"bool": 0, "int": 1, "float": 2, "complex": 3}
+        name = max(old[1], new[1], key=types.__getitem__)
+        return lambda x: f"{name}({x})", f"Its type changed, {old[1]} to {new[1]}."
+    if (old or _ARRAY.fullmatch(d.old)) and (new or _ARRAY.fullmatch(d.new)):
+        return lambda x: f"jnp.asarray({x})", (
+            "A number that is not an array is static, and each new value compiles "
+            "anew. (If shapes or an `if` depend on it, it has to stay static.)"
+        )
+    return None
+
+
+def _weak_edit(d: Difference) -> tuple[Wrap, str]:
+    dtype = d.dtype or "float32"
+    why = "In the first call it comes from a Python number, and is weakly typed."
+    if d.old not in ("True", "weak"):
+        why = "In a later call it comes from a Python number, and is weakly typed."
+    return lambda x: f"jnp.asarray({x}, dtype=jnp.{dtype})", why
+
+
+def _dtype_edit(d: Difference) -> tuple[Wrap, str]:
+    if _is_whole(d.old) and not _is_whole(d.new):
+        why = "It begins as whole numbers, and comes back as others."
+        return lambda x: f"jnp.asarray({x}, dtype=jnp.{d.new})", why
+    why = f"It was {d.old} before, and then {d.new}."
+    return lambda x: f"jnp.asarray({x}, dtype=jnp.{d.old})", why
+
+
+def _is_whole(dtype: str) -> bool:
+    return dtype.startswith(("int", "uint", "bool"))
+
+
+def _sharding_edit(d: Difference) -> tuple[Wrap, str]:
+    return lambda x: f"jax.device_put({x}, sharding)", (
+        "With one sharding for all calls; or fix `in_shardings` and `out_shardings`."
+    )
+
+
+_EDITS: dict[str, Callable[[Difference], tuple[Wrap, str] | None]] = {
+    "static-churn": _static_edit,
+    "weak-type": _weak_edit,
+    "dtype-churn": _dtype_edit,
+    "sharding-churn": _sharding_edit,
+}
+
+
+def key_advice(old: str, new: str) -> str | None:
+    """For keys of two kinds, which no cast makes one."""
+    if not (old.startswith("key<") or new.startswith("key<")):
+        return None
+    if old.startswith("key<") and new.startswith("key<"):
+        return (
+            f"Make all keys with one implementation (`{old}` and `{new}` were passed): "
+            "`jax.random.key(seed, impl=...)`."
+        )
+    return (
+        "Make all keys in one way: `jax.random.key(seed)` makes typed keys, "
+        "`jax.random.PRNGKey(seed)` arrays of uint32. `jax.random.wrap_key_data` makes "
+        "a typed key of such an array."
+    )
+
+
+# --- of plain `jax.jit` --------------------------------------------------------------
+
+_SHORT = re.compile(r"(bf|f|s|i|u|c)(\d+)")
+_LONG = {"bf": "bfloat", "f": "float", "s": "int", "i": "int", "u": "uint"}
+
+
+def _dtype(short: str) -> str:
+    """`float32` for `f32`."""
+    found = _SHORT.fullmatch(short)
+    if found is None:
+        return "bool_" if short == "pred" else short
+    return _LONG.get(found[1], "complex") + found[2]
+
+
+def plain_advice(
+    miss: Any, *, site: tuple[str, int] | None, defined: tuple[str, int] | None
+) -> str:
+    """What to do about a cause that JAX's log told (`doctor._plain.Miss`)."""
+    leaf, old, new = miss.leaf, miss.old, miss.new
+    if miss.kind == "dtype-churn":
+        old, new = _dtype(old), _dtype(new)
+    if (found := re.fullmatch(r"argument (\d+)", leaf)) is not None:
+        names = _parameters(defined, miss.name)
+        leaf = names[int(found[1])] if int(found[1]) < len(names) else leaf
+    difference = Difference(leaf, "", old, new, _dtype(miss.dtype)) if leaf else None
+    return advice(miss.kind, difference, site=site, function=miss.name, defined=defined)

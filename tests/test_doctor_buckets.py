@@ -1,0 +1,60 @@
+"""To which lengths to pad what comes in many shapes."""
+
+import itertools
+import random
+
+import pytest
+
+from eqx_fastjit.doctor._buckets import cheapest_buckets, padding_advice, show_shapes
+
+
+@pytest.fixture(autouse=True)
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
+
+
+def padding(lengths, buckets):
+    padded = sum(min(b for b in buckets if b >= n) * c for n, c in lengths.items())
+    return padded / sum(n * c for n, c in lengths.items()) - 1
+
+
+def test_no_set_of_buckets_is_cheaper():
+    """Against all sets there are."""
+    numbers = random.Random(0)
+    for _ in range(60):
+        n = numbers.randint(1, 7)
+        lengths = {numbers.randint(1, 40): numbers.randint(1, 4) for _ in range(n)}
+        found = cheapest_buckets(lengths)
+        assert padding(lengths, found) <= 0.25 and found == sorted(found)
+        for k in range(1, len(found) + 1):
+            for others in itertools.combinations(sorted(lengths), k):
+                if max(others) < max(lengths):
+                    continue
+                loss = padding(lengths, others)
+                if k < len(found):
+                    assert loss > 0.25
+                else:
+                    assert loss >= padding(lengths, found) - 1e-9
+
+
+def test_a_length_of_nothing():
+    assert cheapest_buckets({0: 3}) == [0]
+    assert cheapest_buckets({0: 1, 5: 1}) == [0, 5]
+
+
+def test_axes_and_leaves():
+    text = padding_advice(
+        {"x": ["(8, 3)", "(9, 3)"], "y": ["(8,)", "(9,)"], "z": ["(8, 1)", "(8, 99)"]}
+    )
+    assert "Pad axis 0 of `x`, `y` to 9: 1 program in place of 2, for 6% more" in text
+    assert "Pad axis 1 of `z` to 1, 99: 2 programs in place of 2" in text
+    # The ranks differ, or a length is a symbol.
+    assert padding_advice({"x": ["(8, 3)", "(9,)"], "y": ["(n,)", "(9,)"]}) == ""
+    assert padding_advice({"x": ["[8,3]", "[9,3]"]}).startswith("Pad axis 0 of `x`")
+
+
+def test_counts():
+    shapes = ["(1,)", "(2,)", "(1,)", *[f"({n},)" for n in range(3, 12)]]
+    text = show_shapes(shapes)
+    assert text.startswith("(1,) (2 times), (2,), (3,)") and text.endswith("and 3 more")

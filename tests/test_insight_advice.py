@@ -1,0 +1,135 @@
+"""The edit on the user's own line."""
+
+import linecache
+import textwrap
+
+import pytest
+
+from eqx_fastjit.insight._advice import advice, find_call
+from eqx_fastjit.insight._differences import Difference
+
+
+@pytest.fixture(autouse=True)
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
+
+
+PROGRAM = """
+    import equinox as eqx
+
+    class Model(eqx.Module):
+        def __init__(self):
+            self.scale = jnp.array(1.0)
+            self.twice = 1
+            self.twice = 2
+
+        @eqx.filter_jit
+        def act(self, obs, epsilon, *, mode="a"):
+            return obs
+
+    @eqx.filter_jit
+    @other
+    def step(params, state, lr=0.1):
+        return params
+
+    def train(model, params, config):
+        state = jnp.asarray(0.0)
+        for i in range(3):
+            state = step(params, state, lr=config.lr * i)
+            model.act(obs, get(i)[0], mode="b")
+            step(*params); step(params, *rest)
+            step(1, 2) + step(3, 4)
+            step(
+                params,
+                state,
+                a_long_name_for_the_learning_rate_of_this_step(config, i, step=i, n=10),
+            )
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(PROGRAM))
+    linecache.checkcache(str(path))
+    return str(path)
+
+
+def line_of(file, text):
+    return next(i for i, x in enumerate(linecache.getlines(file), 1) if text in x)
+
+
+def say(file, kind, leaf, old, new, at, function="step", defined="@eqx.filter_jit\n@o"):
+    text = "".join(linecache.getlines(file))
+    first = text[: text.index(defined)].count("\n") + 1
+    return advice(
+        kind,
+        Difference(leaf, "", old, new, "float32"),
+        site=(file, line_of(file, at)),
+        function=function,
+        defined=(file, first),
+    )
+
+
+def test_numbers_that_change(file):
+    text = say(file, "static-churn", "lr", "0.1 (float)", "0.2 (float)", "lr=config")
+    assert "Write `step(params, state, lr=jnp.asarray(config.lr * i))`." in text
+    text = say(file, "static-churn", "lr", "1 (int)", "0.2 (float)", "lr=config")
+    assert "Write `step(params, state, lr=float(config.lr * i))`." in text
+    method = {"function": "act", "defined": "    @eqx.filter_jit"}
+    text = say(
+        file, "static-churn", "epsilon", "1 (int)", "2 (int)", "model.act", **method
+    )
+    assert "Write `model.act(obs, jnp.asarray(get(i)[0]), mode='b')`." in text
+    # Nothing to be edited there.
+    text = say(file, "static-churn", "mode", "'a' (str)", "'b' (str)", "model.act")
+    assert text.startswith("Everything that is not an array is static")
+
+
+def test_a_long_call_is_not_written_out(file):
+    text = say(file, "static-churn", "lr", "1 (int)", "2 (int)", "a_long_name")
+    assert text.startswith("Write `jnp.asarray(a_long_name_for_the_learning_rate")
+    assert "`. A number" in text and "params" not in text
+
+
+def test_where_it_is_first_made(file):
+    text = say(file, "weak-type", "state", "True", "False", "lr=config")
+    line = line_of(file, "state = jnp.asarray(0.0)")
+    edit = f"Write `state = jnp.asarray(0.0, dtype=jnp.float32)` in line {line}."
+    assert text.startswith(edit)
+    line = line_of(file, "self.scale = ")
+    text = say(file, "weak-type", "params.scale", "True", "False", "lr=config")
+    assert f"`self.scale = jnp.asarray(1.0, dtype=jnp.float32)` in line {line}." in text
+    text = say(file, "dtype-churn", "params.twice", "int32", "float32", "lr=config")
+    assert "Put `jnp.asarray(params.twice, dtype=jnp.float32)` in place of" in text
+    assert "where `params` is made" in text
+
+
+def test_what_becomes_weak_later(file):
+    text = say(file, "weak-type", "state", "False", "True", "lr=config")
+    edit = "step(params, jnp.asarray(state, dtype=jnp.float32), lr=config.lr * i)"
+    assert f"Write `{edit}`. In a later call" in text
+
+
+def test_keys_and_settings(file):
+    text = say(file, "dtype-churn", "lr", "uint32", "key<fry>", "lr=config")
+    assert "in one way" in text and "astype" not in text and "dtype=" not in text
+    text = say(file, "dtype-churn", "lr", "key<fry>", "key<rbg>", "lr=config")
+    assert "one implementation" in text
+    text = say(file, "config-churn", "jax_enable_x64", "False", "True", "lr=config")
+    assert text == "Set `jax_enable_x64` once, before the first call."
+
+
+@pytest.mark.parametrize("at", ["step(*params)", "step(1, 2)"])
+def test_several_calls_on_a_line(file, at):
+    assert find_call((file, line_of(file, at)), "step", None) is None
+    text = say(file, "static-churn", "lr", "1 (int)", "2 (int)", at)
+    assert "Put `jnp.asarray(lr)` in place of `lr`." in text
+
+
+def test_no_source():
+    assert find_call(("/no/such/file.py", 3), "f", None) is None
+    assert find_call(None, "f", None) is None
+    text = advice("static-churn", Difference("n", "", "1 (int)", "2 (int)"))
+    assert text.startswith("Put `jnp.asarray(n)` in place of `n`.")
