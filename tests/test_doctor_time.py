@@ -67,7 +67,10 @@ HINTS = {
         "params = step(params",
         "batches of 8, and one of 6 (`batch['x']`",
     ),
-    "eager_operations": ("x = jnp.where(x > 1e-3", "operations of JAX outside of jit took"),
+    "eager_operations": (
+        "x = jnp.where(x > 1e-3",
+        "operations of JAX outside of jit took",
+    ),
 }
 
 
