@@ -7,8 +7,8 @@ seconds only. So the signal wakes up a thread of ours, which writes the report a
 
 import _thread
 import os
+import select
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -43,27 +43,34 @@ class Reporter:
         self._write = write
         self._file = file
         self._handlers: dict[int, Any] = {}
-        self._ours, self._theirs = socket.socketpair()
+        # Signals are written to the one end, and read from the other.
+        self._read, self._wake = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._wake, False)
         self._stopped = False
         self._written = threading.Event()
+        self._fork = threading.local()
         self._writing = threading.Lock()
         self._alive = _thread.allocate_lock()
         self._pid = os.getpid()
 
     def start(self) -> None:
-        """Begin. Without the main thread there are no signals, and nothing is done."""
-        if threading.current_thread() is not threading.main_thread():
+        """Begin; on POSIX, and in the main thread, as elsewhere nothing can be done."""
+        main = threading.current_thread() is threading.main_thread()
+        if os.name != "posix" or not main:
             return
-        self._theirs.setblocking(False)
-        self._ours.settimeout(_INTERVAL if self._file is not None else None)
-        signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for numbers, handler in ((_INTERIM, self._interim), (_FATAL, self._end)):
             for number in numbers:
                 if signal.getsignal(number) == signal.SIG_DFL:
                     signal.signal(number, handler)
                     self._handlers[number] = handler
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
+            os.register_at_fork(
+                before=self._before_fork,
+                after_in_parent=self._after_fork,
+                after_in_child=self._in_child,
+            )
         self._alive.acquire()
         _thread.start_new_thread(self._run, ())
 
@@ -74,8 +81,8 @@ class Reporter:
         self._forget()
         self._ask(0)
         if self._alive.acquire(timeout=10.0):
-            self._ours.close()
-            self._theirs.close()
+            os.close(self._read)
+            os.close(self._wake)
 
     def _forget(self) -> None:
         """Leave the signals as they were."""
@@ -85,11 +92,28 @@ class Reporter:
         if threading.current_thread() is not threading.main_thread():
             return  # a fork from another thread, in which there are no handlers to set
         known = signal.set_wakeup_fd(-1)
-        if known != self._theirs.fileno():  # the program's own
+        if known != self._wake:  # the program's own
             signal.set_wakeup_fd(known)
         for number in self._handlers:
             if self._is_ours(number):
                 signal.signal(number, signal.SIG_DFL)
+
+    # A signal that reaches a new process before it has forgotten this one's handlers
+    # would be taken for one that the parent was sent: both have one pipe.
+
+    def _before_fork(self) -> None:
+        if not self._stopped:
+            self._fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._handlers)
+
+    def _after_fork(self) -> None:
+        mask = getattr(self._fork, "mask", None)
+        if mask is not None:
+            self._fork.mask = None
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _in_child(self) -> None:
+        self._forget()
+        self._after_fork()
 
     def write(self, code: int | None) -> Any:
         """Write a report, one at a time; returns what `write` does."""
@@ -116,7 +140,7 @@ class Reporter:
 
     def _ask(self, number: int) -> None:
         try:
-            self._theirs.send(bytes([number]))
+            os.write(self._wake, bytes([number]))
         except OSError:  # asked for often enough
             pass
 
@@ -130,10 +154,9 @@ class Reporter:
             self._alive.release()
 
     def _wait(self) -> None:
-        try:
-            asked = set(self._ours.recv(4096))
-        except TimeoutError:
-            asked = set[int]()
+        timeout = None if self._file is None else _INTERVAL
+        select.select([self._read], [], [], timeout)
+        asked = self._asked()
         if self._stopped:
             return
         # Others come through here too: Ctrl-C, and what the program handles itself.
@@ -163,14 +186,14 @@ class Reporter:
 
     def _drain(self) -> None:
         """Forget what was asked for meanwhile; a fatal signal is asked for again."""
-        self._ours.setblocking(False)
-        try:
-            left = set(self._ours.recv(4096))
-        except BlockingIOError:
-            left = set[int]()
-        self._ours.settimeout(_INTERVAL if self._file is not None else None)
-        for number in left & set(_FATAL):
+        for number in self._asked().intersection(_FATAL):
             self._ask(number)
+
+    def _asked(self) -> set[int]:
+        try:
+            return set(os.read(self._read, 4096))
+        except BlockingIOError:
+            return set()
 
     def _file_is_there(self) -> bool:
         if self._file is None or not os.path.exists(self._file):
