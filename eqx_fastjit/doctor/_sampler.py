@@ -153,8 +153,8 @@ def where(frame: FrameType | None) -> Where:
             break
         code = frame.f_code
         file = code.co_filename
-        # Equinox and dataclasses make functions of strings.
-        if file != "<string>" and not is_library(file):
+        # Equinox and dataclasses make functions of strings: "<string>" and the like.
+        if not file.startswith("<") and not is_library(file):
             line = Line(file, frame.f_lineno, code.co_qualname)
             return Where(kind or "line", line)
         kind = _kind(kind, file, code.co_name)
