@@ -5,8 +5,11 @@ compiles for a few shapes, modes or dtypes because it was meant to has no findin
 """
 
 import linecache
+import time
 from collections.abc import Iterator
 from typing import Any
+
+from eqx_fastjit._units import show_seconds
 
 from ._blocked import blocking
 from ._causes import (
@@ -18,11 +21,14 @@ from ._causes import (
     plain_cause,
     severity,
 )
+from ._compilations import make_compilations
+from ._hints import make_hints
 from ._outside import outside_of_jit
 from ._plain import Compile
 from ._report import Finding, Report
-from ._rows import bars, Explained, rows
+from ._rows import Explained, rows
 from ._sites import is_library, Line
+from ._time import time_spent
 from ._watch import Deviation, Seen, Watch
 
 
@@ -42,42 +48,47 @@ _LARGE_CONSTANT = 4 << 20
 
 
 def make_report(
-    watch: Watch, program: str, exit_code: int, *, slow: float = SLOW
+    watch: Watch, program: str, exit_code: int | None, *, slow: float = SLOW
 ) -> Report:
     """Look through what was seen.
 
     **Arguments:**
 
-    - `watch`: stopped.
+    - `watch`: stopped, or going on.
     - `program`: the script or module, as the user gave it.
-    - `exit_code`: its own.
+    - `exit_code`: its own; `None` while it runs.
     - `slow`: a first call that compiles for longer, in seconds, is a finding.
     """
     seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
     found = list(explained(seen)) if seen else []
     ours = [(s, why) for s, why, _ in found]
-    plain = watch.plain.compiles
+    plain = list(watch.plain.compiles)
     causes = [
         *[c for s, _, c in found if c is not None and not s.trace.inlined],
         *[c for c in map(plain_cause, plain) if c is not None],
     ]
+    total = watch.so_far()
     findings = [
-        *churn(causes, watch.seconds),
-        *_slow_first_calls(ours, plain, slow, watch.seconds),
-        *outside_of_jit(plain, watch.seconds),
-        *_traced(seen, watch.seconds),
+        *churn(causes, total),
+        *_slow_first_calls(ours, plain, slow, total),
+        *outside_of_jit(plain, total),
+        *_traced(seen, total),
         *_stale(watch),
         *_numerics(seen),
-        *blocking(watch.waits.by_call.values(), seen, watch.seconds),
+        *blocking(tuple(watch.waits.by_call.values()), seen, total),
     ]
+    spent = time_spent(watch)
+    unrolled = {(f.file, f.line) for f in findings if f.kind == "unrolled-loop"}
     return Report(
         program=program,
         exit_code=exit_code,
-        seconds=watch.seconds,
+        seconds=total,
         findings=tuple(sorted(findings, key=_importance)),
         functions=tuple(rows(ours, plain)),
-        bars=tuple(bars(ours, plain, watch.started)),
+        compilations=make_compilations(ours, plain, watch.started),
         notes=tuple(_notes(watch)),
+        hints=make_hints(watch, spent, unrolled),
+        time=spent,
     )
 
 
@@ -343,7 +354,13 @@ def _notes(watch: Watch) -> Iterator[str]:
     if not watch.watches_jax:
         yield "The program did not import JAX."
         return
-    yield from watch.notes
+    yield from tuple(watch.notes)
+    for trace in tuple(watch.begun.values()):
+        yield (
+            f"{function_name(trace)} was still being traced or compiled, for "
+            f"{show_seconds(time.time() - trace.started)}, by the call at "
+            f"{line_of(trace.site) or '?'}."
+        )
     for what in watch.waits.missing:
         yield f"Not seen with this version of JAX: {what}."
     if any(c.miss is not None for c in watch.plain.compiles):
