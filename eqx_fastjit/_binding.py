@@ -126,7 +126,8 @@ def _is_static_default(default: Any) -> bool:
 
 def _can_name_parameter(name: str) -> bool:
     """Whether a generated function can have a parameter of this name."""
-    return name.isidentifier() and not keyword.iskeyword(name) and name != "__debug__"
+    taken = name in ("__debug__", "__tracebackhide__")
+    return name.isidentifier() and not keyword.iskeyword(name) and not taken
 
 
 def _source(fun: Any) -> types.FunctionType | None:

@@ -60,9 +60,9 @@ def concrete(x: Any) -> Any:
     for _ in range(100):
         if not isinstance(x, Tracer):
             return x
-        inner = getattr(x, "primal", getattr(x, "val", x))
-        if inner is x:
-            return x
+        inner = getattr(x, "primal", getattr(x, "val", None))
+        if not isinstance(inner, Tracer | jax.Array):
+            return x  # of a trace that only records
         x = inner
     return x
 

@@ -544,8 +544,11 @@ class Function:
             traced = specialization.jitted.trace(*arrays)
         except AttributeError:
             plan.blocks = True  # `jax.jit` has been replaced: be on the safe side
-        else:
+            return True
+        try:
             plan.blocks = has_host_callbacks(traced)
+        except Exception:
+            return None  # what another trace alone can lower (`checkify.check`)
         return plan.blocks
 
     def translate(self, error: BaseException) -> BaseException | None:
@@ -598,7 +601,11 @@ class Function:
             kwargs["in_shardings"] = self.flatten_in_shardings(values)
         if options.out_shardings is not None:
             kwargs["out_shardings"] = (options.out_shardings, None)
-        flat = _Flat(self, self.array_paths(values))
+        try:
+            paths = self.array_paths(values)
+        except Exception:  # a user's class whose flatten function with keys is wrong
+            paths = [f"array{i}" for i in range(len(partition(values)[0]))]
+        flat = _Flat(self, paths)
         with warnings.catch_warnings():
             # `device` and `backend` are deprecated; said once, when wrapping.
             if "device" in kwargs or "backend" in kwargs:

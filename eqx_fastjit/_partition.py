@@ -175,12 +175,11 @@ def classify(x: Any) -> Node:
         if registry is not None and entry is None and isinstance(x, tuple):
             return Node(NodeKind.NAMEDTUPLE)
         return Node(NodeKind.CUSTOM, flatten=flatten)
-    if isinstance(x, Tracer):
-        return Node(NodeKind.TRACER)
     if isinstance(x, np.ndarray | np.generic):
         return Node(NodeKind.NUMPY)
     if isinstance(x, jax.Array):
-        return Node(NodeKind.ARRAY)
+        is_tracer = issubclass(cls, Tracer)
+        return Node(NodeKind.TRACER if is_tracer else NodeKind.ARRAY)
     if cls is jax.ShapeDtypeStruct:
         return Node(NodeKind.STRUCT)
     return Node(NodeKind.STATIC)
