@@ -9,7 +9,9 @@ here every call that is not plainly right.
 import functools as ft
 import inspect
 import keyword
+import sys
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -180,16 +182,18 @@ class Binding:
 
     def __init__(self, fun: Callable[..., Any]):
         self.spec = _read_spec(fun)
-        self.source = _source(fun)
+        source = _source(fun)
+        # Weak: bindings are remembered for as long as their function lives.
+        self._source = None if source is None else weakref.ref(source)
         # As they were: `__defaults__`, and what `__kwdefaults__` holds.
         self.positional: tuple[Any, ...] | None = None
         self.keyword: dict[str, Any] | None = None
         own: dict[str, Any] = {}
-        if self.source is not None:
-            self.positional = self.source.__defaults__
-            keyword_only = self.source.__kwdefaults__
+        if source is not None:
+            self.positional = source.__defaults__
+            keyword_only = source.__kwdefaults__
             self.keyword = None if keyword_only is None else dict(keyword_only)
-            own = _defaults(self.source)
+            own = _defaults(source)
         # What to pass for each parameter that is left out; of those without a default,
         # `None`.
         self.defaults = tuple(
@@ -201,23 +205,34 @@ class Binding:
             ]
         )
 
+    @property
+    def source(self) -> types.FunctionType | None:
+        """The Python function whose defaults these are."""
+        return None if self._source is None else self._source()
+
     def _passed(self, name: str, own: dict[str, Any]) -> Any:
         default = own.get(name, _UNKNOWN)
         if default is not _UNKNOWN and _is_static_default(default):
             return default
         return omitted(default)
 
-    def native_defaults(self) -> tuple[tuple[Any, Any] | None, ...]:
-        """For the native engine: what to pass, and the default that this stands for."""
-        known = self.keyword or {}
-        return tuple(
-            [
-                (passed, known.get(name)) if defaulted else None
-                for name, passed, defaulted in zip(
-                    self.spec.names, self.defaults, self.spec.defaulted, strict=True
-                )
-            ]
-        )
+    @ft.cached_property
+    def for_native(self) -> dict[str, Any]:
+        """What the native engine needs to bind arguments by itself."""
+        spec, known = self.spec, self.keyword or {}
+        # For each parameter what to pass, and the default that this stands for.
+        defaults = [
+            (passed, known.get(name)) if defaulted else None
+            for name, passed, defaulted in zip(
+                spec.names, self.defaults, spec.defaulted, strict=True
+            )
+        ]
+        return {
+            "names": tuple(map(sys.intern, spec.names)),
+            "kinds": bytes(spec.kinds),
+            "defaults": tuple(defaults),
+            "positional": self.positional,
+        }
 
     def is_current(self) -> bool:
         """Whether the defaults are still those of the function."""

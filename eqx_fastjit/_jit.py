@@ -261,12 +261,9 @@ class JitWrapped(_Base, Generic[_P, _T]):
             table=function.table,
             fun=self._fun,
             fun_index=spec.fun_index() if function.with_fun else -1,
-            names=tuple(map(sys.intern, spec.names)),
-            kinds=bytes(spec.kinds),
-            defaults=binding.native_defaults(),
             binder=make_binder(binding, function.name),
             source=binding.source,
-            positional=binding.positional,
+            **binding.for_native,
         )
 
     # --- as a value ---
@@ -461,6 +458,8 @@ class _Description(NamedTuple):
     binding: Binding
     # What the wrapped function shows of it.
     shown: dict[str, Any]
+    # Of a function its code; of a Module, weakly, the function behind `__call__`.
+    code: Any
 
 
 def _is_plain(fun: Any) -> bool:
@@ -490,41 +489,61 @@ def _names(fun: Any) -> tuple[str, str]:
     return named.__name__, getattr(named, "__qualname__", named.__name__)
 
 
-# Descriptions of Modules, by class, with the function behind `__call__`. Describing one
-# costs 60 us, most of it in `inspect.signature`, which a loop that calls
-# `filter_jit(model)(x)` should not pay each time.
-_by_class: weakref.WeakKeyDictionary[type, tuple[Any, _Description]] = (
-    weakref.WeakKeyDictionary()
-)
+# Descriptions of functions, and of Modules by class. Describing one costs 60 us, most
+# of it in `inspect.signature`, which a loop that calls `filter_jit(model)(x)` should
+# not pay each time.
+_described: weakref.WeakKeyDictionary[Any, _Description] = weakref.WeakKeyDictionary()
 
 
 def _describe(fun: Any) -> _Description:
     cls = type(fun)
-    call = getattr(cls, _CALL, None)
-    if isinstance(call, types.FunctionType) and is_module_class(cls):
-        known = _by_class.get(cls)
-        if (
-            known is not None
-            and known[0] is call
-            and known[1].binding.is_current()
-            and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
-        ):
-            return known[1]
+    if cls is types.FunctionType:
+        # Without attributes, which may say that it is like another.
+        owner = fun if not fun.__dict__ else None
+    else:
+        call = getattr(cls, _CALL, None)
+        by_class = isinstance(call, types.FunctionType) and is_module_class(cls)
+        by_class = by_class and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
+        owner = cls if by_class else None
+    known = None if owner is None else _described.get(owner)
+    if known is not None and _is_as_described(fun, known):
+        return known
+    out = _Description(
+        _is_plain(fun), _names(fun), Binding(fun), _shown(fun), _code(fun)
+    )
+    if owner is cls and any(vars(c).keys() & _OF_INSTANCES for c in cls.__mro__):
+        owner = None
+    if owner is not None:
+        _described[owner] = out
+    return out
+
+
+def _code(fun: Any) -> Any:
+    if type(fun) is types.FunctionType:
+        return fun.__code__
+    call = getattr(type(fun), _CALL, None)
+    return weakref.ref(call) if isinstance(call, types.FunctionType) else None
+
+
+def _shown(fun: Any) -> dict[str, Any]:
     shown = {}
     for name in _WRAPPER_NAMES:
         try:
             shown[name] = getattr(fun, name)
         except AttributeError:
             pass
-    out = _Description(_is_plain(fun), _names(fun), Binding(fun), shown)
-    if (
-        isinstance(call, types.FunctionType)
-        and is_module_class(cls)
-        and not any(vars(c).keys() & _OF_INSTANCES for c in cls.__mro__)
-        and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
-    ):
-        _by_class[cls] = call, out
-    return out
+    return shown
+
+
+def _is_as_described(fun: Any, known: _Description) -> bool:
+    if type(fun) is not types.FunctionType:
+        return known.code == _code(fun) and known.binding.is_current()
+    return (
+        known.code is fun.__code__
+        and (fun.__name__, fun.__qualname__) == known.names
+        and known.binding.is_current()
+        and known.shown == _shown(fun)
+    )
 
 
 # With one of these on a class, its instances need not all be described alike.
@@ -533,7 +552,8 @@ _OF_INSTANCES = {"__wrapped__", "__signature__", "__getattr__"}
 
 def _function_for(fun: Any, described: _Description, options: Options) -> Function:
     spec = described.binding.spec
-    key = (spec, described.names, static_key(options))
+    more = options.jit_kwargs or options.in_shardings or options.out_shardings
+    key = (spec, described.names, options[:3], static_key(options) if more else None)
     owner = fun if described.plain else type(fun)
     function = _functions.get(owner, {}).get(key)
     if function is not None:
@@ -661,7 +681,8 @@ def filter_jit(
     if not described.plain:
         # As it is now, and as Equinox has it: a Module that keeps a jitted method of
         # its own would contain itself else.
-        fun = jtu.tree_map(lambda x: x, fun)
+        leaves, treedef = jtu.tree_flatten(fun)
+        fun = jtu.tree_unflatten(treedef, leaves)
     function = _function_for(fun, described, options)
     return _make_wrapped(function, donate, described.binding, fun, described.shown)
 
