@@ -21,7 +21,7 @@ from jax.core import Tracer
 
 from . import _compat
 from ._compat import hide_from_tracebacks, instance_dict
-from ._static_keys import append_static, UnhashableStatic
+from ._static_keys import append_static, ATOMS, UnhashableStatic
 
 
 hide_from_tracebacks(__file__)
@@ -267,21 +267,27 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
     found = Walk([], [], [])
     arrays, trail, _ = found
     limit = _LONG_TRAIL
+    known: dict[type, Node] = {}  # quicker than the table for all calls
     pending = [tree]  # an explicit stack: trees may be deeper than Python's limit
     while pending:
         x = pending.pop()
-        node = _node_of(x)
+        cls = type(x)
+        node = known.get(cls)
+        if node is None:
+            node = known[cls] = _node_of(x)
         kind = node.kind
         if kind in _ARRAY_KINDS or (kind == NodeKind.STRUCT and abstract):
             arrays.append(x)
             trail.append(DYNAMIC)
+        elif cls in ATOMS and cls is not type(None):
+            trail += (cls, x)
         elif kind == NodeKind.STATIC or kind == NodeKind.STRUCT:
             _static(found, x, leaf=True)
         else:
-            trail.append(type(x))
+            trail.append(cls)
             children = _children(found, x, node)
             trail.append(len(children))
-            pending.extend(reversed(children))
+            pending += reversed(children)
             if len(trail) > limit:
                 jtu.tree_structure(tree)  # raises if it contains itself
                 limit = sys.maxsize
@@ -306,7 +312,10 @@ def _children(found: Walk, x: Any, node: Node) -> Sequence[Any]:
     if kind == NodeKind.DICT:
         keys = sort_keys(x)
         for key in keys:
-            _static(found, key, leaf=False)
+            if type(key) is str:
+                found.trail.extend((str, key))
+            else:
+                _static(found, key, leaf=False)
         return [x[key] for key in keys]
     if kind == NodeKind.MODULE:
         values = instance_dict(x)
@@ -317,8 +326,12 @@ def _children(found: Walk, x: Any, node: Node) -> Sequence[Any]:
             except KeyError:
                 pass  # a field is missing and something else is there: as below
             else:
+                trail = found.trail
                 for value in static:
-                    _static(found, value, leaf=False)
+                    if (cls := type(value)) in ATOMS:
+                        trail += (cls, value)
+                    else:
+                        _static(found, value, leaf=False)
                 return children
     elif kind == NodeKind.NAMEDTUPLE:
         return tuple.__getitem__(x, slice(None))

@@ -27,8 +27,6 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ._compat import instance_dict
-
 
 class Kind(enum.IntEnum):
     """How values of a type are compared. `_native.c` has the same numbers."""
@@ -549,6 +547,10 @@ def policy_of(cls: type) -> Policy:
 _forget = functools.partial(lambda known, ref: known.pop(ref, None), _known)
 
 
+# Types that are as they are on a trail, behind their type: equal only if the same.
+ATOMS = frozenset({int, str, bytes, bool, type(None), types.FunctionType})
+
+
 # --- the trail of a static ---------------------------------------------------------
 
 
@@ -564,24 +566,20 @@ def _float_bits(x: float) -> Any:
     return x if x == x and x != 0 else (_BITS, struct.pack("<d", x))
 
 
-def _compound_parts(x: Any, policy: Policy) -> Sequence[Any] | None:
-    """The parts of a static that is compared part by part; `None` for any other."""
-    kind = policy.kind
+def _compound_parts(x: Any, kind: Kind, data: Any) -> Sequence[Any]:
+    """The parts of a static that is compared part by part."""
     if kind is Kind.TUPLE:
-        return list(tuple.__iter__(x))
+        return x if type(x) is tuple else list(tuple.__iter__(x))
     if kind is Kind.LIST:
         return x
     if kind is Kind.DICT:
         return _items(dict, x)
     if kind is Kind.FIELDS:
-        found = instance_dict(x) if isinstance(x, eqx.Module) else x.__dict__
+        found = x.__dict__
         return [
-            found[name] if name in found else getattr(x, name, None)
-            for name in policy.data
+            found[name] if name in found else getattr(x, name, None) for name in data
         ]
-    if kind is Kind.PARTS:
-        return list(policy.data(x))
-    return None
+    return list(data(x))
 
 
 def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
@@ -601,7 +599,11 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
     Iterative, since statics may be nested deeper than Python's limit, and linear: a
     part that is met again is written as the place where it was first met.
     """
-    if leaf and policy_of(type(x)).hashable is not Hashable.YES:
+    cls = type(x)
+    if cls in ATOMS:
+        trail += (cls, x)
+        return False
+    if leaf and policy_of(cls).hashable is not Hashable.YES:
         _check_hashable(x)
     mutable = False
     pending = [x]
@@ -611,38 +613,43 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
     while pending:
         x = pending.pop()
         cls = type(x)
-        policy = policy_of(cls)
-        kind = policy.kind
         trail.append(cls)
-        mutable = mutable or policy.mutable
-        if kind in _AS_THEY_ARE:
+        if cls in ATOMS:
             trail.append(x)
             continue
-        if kind is Kind.FLOAT:
-            trail.append(_float_bits(x))
+        if cls is float:
+            trail.append(x if x == x and x != 0 else _float_bits(x))
+            continue
+        kind, data, _, is_mutable = policy_of(cls)
+        mutable = mutable or is_mutable
+        if kind is _IDENTITY:
+            trail.append(x if is_identity_type(cls) else Identity(x))
+        elif kind is Kind.PURE:
+            trail.append(x)
         elif kind is Kind.COMPLEX:
             trail += (_float_bits(x.real), _float_bits(x.imag))
-        elif kind is Kind.IDENTITY:
-            trail.append(x if is_identity_type(cls) else Identity(x))
         elif kind is Kind.OPAQUE:
             trail.append(opaque_key(x))
         elif kind is Kind.KEY:
-            trail.append(policy.data(x))
+            trail.append(data(x))
         elif (first := seen.get(id(x))) is not None:
             trail.append(("again", first))
         else:
-            parts = _compound_parts(x, policy)
-            assert parts is not None
-            if any(policy_of(type(part)).kind in _COMPOUND for part in parts):
-                seen[id(x)] = len(trail) - start
-                alive.append(x)
+            parts = _compound_parts(x, kind, data)
             trail.append(len(parts))
+            if _WITHOUT_PARTS.issuperset(map(type, parts)):
+                for part in parts:
+                    is_float = type(part) is float
+                    trail += (type(part), _float_bits(part) if is_float else part)
+                continue
+            seen[id(x)] = len(trail) - start
+            alive.append(x)
             pending.extend(reversed(parts))
     return mutable
 
 
-_AS_THEY_ARE = frozenset({Kind.INT, Kind.STR, Kind.BYTES, Kind.PURE})
-_COMPOUND = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT, Kind.FIELDS, Kind.PARTS})
+_IDENTITY = Kind.IDENTITY
+_WITHOUT_PARTS = ATOMS | {float}
 
 
 def _check_hashable(x: Any) -> None:
