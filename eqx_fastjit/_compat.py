@@ -155,6 +155,36 @@ def silence_equinox_callback_log() -> None:
         logger.addFilter(_QuietEquinoxErrors())
 
 
+# What `jax_explain_cache_misses` guesses about a function that it has not seen.
+_GUESS = (
+    "  but seen another function defined on the same line; maybe the function is\n"
+    "  being re-defined repeatedly, preventing caching?"
+)
+_INSTEAD = (
+    "  A static argument, or the structure of an argument, is not as in earlier calls.\n"
+    "  `eqx_fastjit.insight.explain` tells which."
+)
+
+
+class _KnowsSpecializations(logging.Filter):
+    """Corrects JAX's guess: each signature of a jitted function is a function to it."""
+
+    def __init__(self, is_ours: Callable[[], bool]):
+        super().__init__()
+        self.is_ours = is_ours
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.msg, str) and _GUESS in record.msg and self.is_ours():
+            record.msg = record.msg.replace(_GUESS, _INSTEAD)
+        return True
+
+
+def correct_cache_miss_log(is_ours: Callable[[], bool]) -> None:
+    """Add the filter. `is_ours` tells whether a function of ours is being called."""
+    for name in ("jax._src.interpreters.partial_eval", "jax._src.pjit"):
+        logging.getLogger(name).addFilter(_KnowsSpecializations(is_ours))
+
+
 # --- insight -------------------------------------------------------------------------
 
 

@@ -140,6 +140,7 @@ def native() -> Any:
 @functools.cache
 def _prepare() -> None:
     _compat.silence_equinox_callback_log()
+    _compat.correct_cache_miss_log(lambda: _innermost() is not None)
     _compat.on_clear_caches(clear_all)
     _record.listen(_open_innermost)
 
@@ -252,13 +253,16 @@ def _call_of(specialization_of: "_Flat") -> Call:
     return call
 
 
-def _open_innermost() -> None:
-    """JAX lowers or compiles: begin the record of the call that this is for."""
+def _innermost() -> Call | None:
     engine = native()
     if engine is not None:
-        call = engine.innermost_call()
-    else:
-        call = _calls.pending[-1] if _calls.pending else None
+        return engine.innermost_call()
+    return _calls.pending[-1] if _calls.pending else None
+
+
+def _open_innermost() -> None:
+    """JAX lowers or compiles: begin the record of the call that this is for."""
+    call = _innermost()
     if call is not None:
         call.open_run()
 
