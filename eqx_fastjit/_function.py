@@ -98,10 +98,15 @@ def _load_native() -> Any:
         block=block,
         eager_handle=_EAGER,
     )
-    jtu.register_pytree_node(
-        _native.Handle, _native.flatten_handle, _native.unflatten_handle
-    )
+    _register_handle(_native)
     return _native
+
+
+@functools.cache
+def _register_handle(native: Any) -> None:
+    jtu.register_pytree_node(
+        native.Handle, native.flatten_handle, native.unflatten_handle
+    )
 
 
 _state: dict[str, Any] = {}

@@ -126,7 +126,13 @@ class _PythonBase:
         return self._python_call(*args, **kwargs)
 
 
-_Base: Any = _PythonBase if _native is None else _native.Callable
+if TYPE_CHECKING:
+
+    class _Base:
+        def _prepare(self, python_call: Any, **kwargs: Any) -> None: ...
+
+else:
+    _Base = _PythonBase if _native is None else _native.Callable
 _set = object.__setattr__
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from eqx_fastjit import _compat
 
 
 _ROOT = Path(__file__).parent.parent
@@ -78,16 +77,6 @@ def test_the_matrix_begins_with_the_oldest_versions():
     assert [c for c in classified if re.search(r":: 3\.\d+$", c)] == classifiers
     first, last = nox["PYTHONS"][0], nox["PYTHONS"][-1]
     assert f"Python {first} to {last}" in _read("docs/reliability.md")
-
-
-def test_the_fast_route_knows_the_versions_that_the_matrix_has_run():
-    results = _ROOT / "benchmarks" / "results" / "matrix.json"
-    ran = {entry["jax"] for entry in json.loads(results.read_text(encoding="utf-8"))}
-    known = [f"{a}.{b}.{patch}" for (a, b), patch in _compat._TESTED_JAX.items()]
-    assert set(known) <= ran
-    assert known[0] == _least()["jax"]
-    for version in known:
-        assert version in _read("README.md")
 
 
 def test_tools_check_for_the_oldest_python():
