@@ -722,14 +722,21 @@ static int walk_static(Walk *w, PyObject *root, int visit) {
 
 /* --- trees ------------------------------------------------------------------------ */
 
-/* Visits the arrays that come first at once, and leaves the others for later. */
+/* Leaves children to be visited, before all that is left already. */
+static inline int push_children(Walk *w, PyObject *const *children, Py_ssize_t n) {
+    for (Py_ssize_t i = n - 1; i >= 0; i--)
+        if (push(w, children[i], VISIT_TREE) < 0) return -1;
+    return 0;
+}
+
+/* Visits the arrays that come first at once, and leaves the others for later. Only where
+nothing is to come between on the trail: an array would else stand elsewhere on it than a
+tracer in its place does, and be another specialization. */
 static inline int visit_children(Walk *w, PyObject *const *children, Py_ssize_t n) {
     Py_ssize_t first = 0;
     while (first < n && Py_TYPE(children[first]) == array_type)
         if (add_array(w, children[first++]) < 0) return -1;
-    for (Py_ssize_t i = n - 1; i >= first; i--)
-        if (push(w, children[i], VISIT_TREE) < 0) return -1;
-    return 0;
+    return push_children(w, children + first, n - first);
 }
 
 typedef struct { PyObject *key, *value; } Item;
@@ -799,7 +806,7 @@ static int walk_custom(Walk *w, Record *record, PyObject *x) {
     if (children == NULL) goto done;
     Py_ssize_t n = PySequence_Fast_GET_SIZE(children);
     if (add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x)) < 0) goto done;
-    if (visit_children(w, PySequence_Fast_ITEMS(children), n) < 0) goto done;
+    if (push_children(w, PySequence_Fast_ITEMS(children), n) < 0) goto done;
     failed = walk_static(w, PyTuple_GET_ITEM(flat, 1), VISIT_STATIC);
 done:
     Py_DECREF(flat);
@@ -835,7 +842,9 @@ static int walk_module(Walk *w, Record *record, PyObject *x) {
             fields[n_dynamic + n_later++] = fields[i];
             failed = add_bits(w, T_LATER, 0);
         }
-        if (failed == 0) failed = visit_children(w, fields, n_dynamic);
+        if (failed == 0)
+            failed = n_later ? push_children(w, fields, n_dynamic)
+                             : visit_children(w, fields, n_dynamic);
         for (Py_ssize_t i = n_later - 1; i >= 0 && failed == 0; i--)
             failed = push(w, fields[n_dynamic + i], VISIT_STATIC);
     }
