@@ -95,7 +95,7 @@ typedef struct {
     size_t limit;
     /* What is being visited, off the stack. */
     PyObject *current_tree, *current_static;
-    char owning, numpy, tracer, is_mutable;
+    char owning, numpy, is_mutable;
     Entry small_trail[SMALL_TRAIL];
     PyObject *small_arrays[SMALL_ARRAYS + 1];
     uintptr_t small_pending[SMALL_PENDING];
@@ -869,8 +869,6 @@ static int walk_node(Walk *w, PyObject *x) {
     if (record == NULL) return -1;
     switch (record->node) {
     case NODE_TRACER:
-        w->tracer = 1;
-        return add_array(w, x);
     case NODE_ARRAY:
         return add_array(w, x);
     case NODE_NUMPY:
@@ -939,9 +937,9 @@ static uint64_t hash_trail(const Walk *w) {
     return hash;
 }
 
-/* Whether two entries are the same: 1 or 0, -1 for an error. May run the user's `==`,
-if `*ran` says so. */
-static int same_entry(Walk *w, const Entry *a, const Entry *b, int *ran) {
+/* Whether two entries are the same: 1 or 0, -1 for an error. May run the user's `==`; a
+walk that has met something like that owns what it holds. */
+static int same_entry(const Entry *a, const Entry *b) {
     if (a->tag != b->tag) return 0;
     if (a->as.bits == b->as.bits) return 1;
     PyObject *x = a->as.object, *y = b->as.object;
@@ -952,16 +950,18 @@ static int same_entry(Walk *w, const Entry *a, const Entry *b, int *ran) {
     case T_BIGINT:
         return PyObject_RichCompareBool(x, y, Py_EQ);
     case T_PURE:
-        return Py_TYPE(x) == Py_TYPE(y) ? PyObject_RichCompareBool(x, y, Py_EQ) : 0;
     case T_OPAQUE:
     case T_KEY:
-        if (Py_TYPE(x) != Py_TYPE(y)) return 0;
-        own_everything(w);
-        *ran = 1;
-        return PyObject_RichCompareBool(x, y, Py_EQ);
+        return Py_TYPE(x) == Py_TYPE(y) ? PyObject_RichCompareBool(x, y, Py_EQ) : 0;
     default:
         return 0;
     }
+}
+
+static int same_trail(const Entry *a, size_t n_a, const Entry *b, size_t n_b) {
+    int same = n_a == n_b;
+    for (size_t i = 0; i < n_a && same > 0; i++) same = same_entry(&a[i], &b[i]);
+    return same;
 }
 
 /* --- specializations, and a table of them ------------------------------------------- */
@@ -1130,32 +1130,21 @@ static int table_add(Table *self, Spec *spec, Walk *w, uint64_t hash) {
     return 0;
 }
 
-/* Whether a trail is that of a specialization: 1, 0 or -1. */
-static int same_trail(Walk *w, Spec *spec, int *ran) {
-    if (w->n_trail != spec->n_trail) return 0;
-    for (size_t i = 0; i < w->n_trail; i++) {
-        int same = same_entry(w, &w->trail[i], &spec->trail[i], ran);
-        if (same <= 0) return same;
-    }
-    return 1;
-}
-
 /* The specialization for a walk, a new reference; NULL if there is none, or an error. */
 static Spec *table_find(Table *self, Walk *w, uint64_t hash) {
     if (self->buckets == NULL) return NULL;
     Spec *spec = self->buckets[hash & self->mask];
     while (spec != NULL) {
-        int ran = 0;
         if (spec->hash == hash) {
             Py_INCREF(spec);
-            int same = same_trail(w, spec, &ran);
+            int same = same_trail(w->trail, w->n_trail, spec->trail, spec->n_trail);
             if (same > 0) return spec;
             /* After somebody's `==` the table may be another. */
-            Spec *next = spec->table == self ? spec->next : NULL;
-            if (spec->table != self && same == 0) next = self->buckets[hash & self->mask];
-            Py_DECREF(spec);
+            Spec *next = spec->next;
+            int gone = spec->table != self;
+            Py_DECREF(spec); /* which, if it is gone, may run anything */
             if (same < 0) return NULL;
-            spec = next;
+            spec = gone ? self->buckets[hash & self->mask] : next;
         } else {
             spec = spec->next;
         }
@@ -1173,15 +1162,14 @@ static int is_stale(Spec *spec, Walk *w) {
         size_t start = w->mutables[number].start, stop = w->mutables[number].stop;
         Walk now;
         walk_init(&now);
-        int ran = 0, same = 0;
+        int same = 0;
         Py_INCREF(x);
-        if (walk_static(&now, x, VISIT_STATIC) < 0) {
+        if (walk_static(&now, x, VISIT_STATIC) == 0)
+            same = same_trail(now.trail, now.n_trail, spec->trail + start, stop - start);
+        else if (!PyErr_ExceptionMatches(PyExc_Exception))
+            same = -1;
+        else
             PyErr_Clear();
-        } else if (now.n_trail == stop - start) {
-            same = 1;
-            for (size_t j = 0; j < now.n_trail && same > 0; j++)
-                same = same_entry(&now, &now.trail[j], &spec->trail[start + j], &ran);
-        }
         Py_DECREF(x);
         walk_free(&now);
         if (same <= 0) return same < 0 ? -1 : 1;
