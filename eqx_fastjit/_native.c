@@ -1949,7 +1949,11 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     }
     spec = look_up(function, table, w, values, n);
     if (spec == NULL) goto done;
-    if (!w->n_mutables) walk_release(w);
+    /* A trace may drop a mutable static, which is then to be remembered (`finish`). */
+    if (w->n_mutables)
+        own_everything(w);
+    else
+        walk_release(w);
     Frame frame = {innermost, function, spec, values, n, NULL};
     innermost = &frame;
     PyObject *out = PyObject_Vectorcall(spec->jitted, w->arrays + 1,
