@@ -329,17 +329,17 @@ static int as_int(PyObject *x, Py_ssize_t i) {
 
 /* Asks Python about the type of `x`. The walk must own what it holds. */
 static Record *ask_about(PyObject *x) {
-    PyTypeObject *type = Py_TYPE(x);
-    PyObject *node = PyObject_CallOneArg(py_classify, x);
-    PyObject *policy = NULL;
-    Record *record = NULL;
-    if (node == NULL) return NULL;
+    /* Owned: somebody may give `x` another class meanwhile. */
+    PyTypeObject *type = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(x));
+    PyObject *node = PyObject_CallOneArg(py_classify, x), *policy = NULL;
+    Record *record = NULL, *made = NULL;
+    if (node == NULL) goto done;
     policy = PyObject_CallOneArg(py_policy_of, (PyObject *)type);
-    if (policy == NULL) goto error;
+    if (policy == NULL) goto done;
     record = PyMem_Calloc(1, sizeof(Record));
     if (record == NULL) {
         PyErr_NoMemory();
-        goto error;
+        goto done;
     }
     record->type = type;
     /* Node(kind, dynamic, static, flatten); Policy(kind, data, hashable, mutable) */
@@ -347,14 +347,14 @@ static Record *ask_about(PyObject *x) {
     record->kind = as_int(policy, 0);
     record->hashable = as_int(policy, 2);
     record->is_mutable = as_int(policy, 3);
-    if (PyErr_Occurred()) goto error;
+    if (PyErr_Occurred()) goto done;
     record->flatten = Py_NewRef(PyTuple_GET_ITEM(node, 3));
     PyObject *data = PyTuple_GET_ITEM(policy, 1);
     if (record->node == NODE_MODULE) {
         record->n_dynamic = PyTuple_GET_SIZE(PyTuple_GET_ITEM(node, 1));
         record->names =
             PySequence_Concat(PyTuple_GET_ITEM(node, 1), PyTuple_GET_ITEM(node, 2));
-        if (record->names == NULL) goto error;
+        if (record->names == NULL) goto done;
     } else if (record->kind == KIND_FIELDS) {
         record->names = Py_NewRef(data);
         record->n_dynamic = PyTuple_GET_SIZE(data);
@@ -365,23 +365,27 @@ static Record *ask_about(PyObject *x) {
         !(type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE))
         record->version = type->tp_version_tag ? type->tp_version_tag : (unsigned)-1;
     record->reference = PyWeakref_NewRef((PyObject *)type, type_died_function);
-    if (record->reference == NULL) goto error;
+    if (record->reference == NULL) goto done;
     forget_record(type); /* Python may have made one in between */
     if (records == NULL || 2 * (n_records + 1) > records_mask + 1) {
         size_t size = records ? 2 * (records_mask + 1) : 256;
-        if (rebuild_records(size, NULL, 1) < 0) goto error;
+        if (rebuild_records(size, NULL, 1) < 0) goto done;
     }
     place_record(record);
     if (record->node == NODE_ARRAY && array_type == NULL)
-        array_type = (PyTypeObject *)Py_NewRef(type);
-    Py_DECREF(node);
-    Py_DECREF(policy);
-    return record;
-error:
-    if (record != NULL) record_free(record);
-    Py_DECREF(node);
+        array_type = (PyTypeObject *)Py_NewRef((PyObject *)type);
+    made = record;
+    if (Py_TYPE(x) != type) {
+        PyErr_SetString(PyExc_RuntimeError, "an object has changed its class");
+        record = NULL; /* stays in the table, for as long as the type lives */
+        made = NULL;
+    }
+done:
+    if (made == NULL && record != NULL) record_free(record);
+    Py_XDECREF(node);
     Py_XDECREF(policy);
-    return NULL;
+    Py_DECREF(type);
+    return made;
 }
 
 static inline int is_current(const Record *record, const PyTypeObject *type) {
@@ -465,12 +469,12 @@ static uint64_t double_bits(double x) {
     return bits;
 }
 
-/* Adds a key that Python has made, with its type; takes the reference. */
-static int add_key(Walk *w, PyTypeObject *type, PyObject *key) {
+/* Adds a key that Python has made, with the type of `x`; takes the reference. */
+static int add_key(Walk *w, PyObject *x, PyObject *key) {
     if (key == NULL) return -1;
     Py_hash_t hash = PyObject_Hash(key);
     int failed = (hash == -1 && PyErr_Occurred()) ||
-                 add_object(w, T_STATIC, (PyObject *)type) < 0 ||
+                 add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
                  add_object(w, TAG(T_KEY, hash), key) < 0;
     Py_DECREF(key);
     return failed ? -1 : 0;
@@ -611,7 +615,6 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
         if ((record = record_of(w, x)) == NULL) return -1;
         kind = record->kind;
     }
-    PyTypeObject *type = Py_TYPE(x);
     PyObject *function;
     Py_hash_t hash;
     switch (kind) {
@@ -631,7 +634,7 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
         if (hash != -1 || !PyErr_Occurred()) return add_object(w, TAG(T_OPAQUE, hash), x);
         if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
         PyErr_Clear();
-        return add_key(w, type, PyObject_CallOneArg(py_opaque_key, x));
+        return add_key(w, x, PyObject_CallOneArg(py_opaque_key, x));
     case KIND_PARTS:
         own_everything(w);
         function = Py_NewRef(record->data);
@@ -643,7 +646,7 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
         function = Py_NewRef(record->data);
         PyObject *key = PyObject_CallOneArg(function, x);
         Py_DECREF(function);
-        return add_key(w, type, key);
+        return add_key(w, x, key);
     default:
         PyErr_SetString(PyExc_SystemError, "eqx_fastjit: unknown kind of static");
         return -1;
