@@ -1637,46 +1637,35 @@ static PyTypeObject CallingType = {
 
 enum { POSITIONAL_ONLY, POSITIONAL, VAR_POSITIONAL, KEYWORD_ONLY, VAR_KEYWORD };
 
+/* What a call needs, in one tuple: a call holds on to it, and another may take its place
+meanwhile (`_prepare`), as the defaults of a function can be changed. */
+enum { P_FUNCTION,  /* `Function` */
+       P_TABLE,     /* its `Table` */
+       P_FUN,       /* the user's callable, if it is passed along */
+       P_NAMES,     /* of the parameters: a tuple */
+       P_KINDS,     /* of the parameters: bytes */
+       P_DEFAULTS,  /* a tuple of pairs: what to pass, and the default; or None */
+       P_BINDER,    /* binds whatever is not plainly right */
+       P_SOURCE,    /* the Python function whose defaults these are, or None */
+       P_POSITIONAL /* its `__defaults__` */ };
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *python_call; /* set: the Python engine is in use, and nothing below is */
-    PyObject *function;    /* `Function` */
-    Table *table;
-    PyObject *fun; /* the user's callable, if it is passed along */
-    Py_ssize_t fun_index;
-    PyObject *names, *kinds; /* of the parameters: a tuple; bytes */
-    PyObject *defaults;      /* a tuple of pairs: what to pass, and the default; or None */
-    PyObject *binder;        /* binds whatever is not plainly right */
-    PyObject *source;        /* the Python function whose defaults these are, or None */
-    PyObject *positional;    /* its `__defaults__` */
+    PyObject *prepared;
+    Py_ssize_t fun_index; /* of `P_FUN` among the values; -1: not passed along */
 } Callable;
 
 static int callable_traverse(Callable *self, visitproc visit, void *arg) {
     Py_VISIT(self->python_call);
-    Py_VISIT(self->function);
-    Py_VISIT(self->table);
-    Py_VISIT(self->fun);
-    Py_VISIT(self->names);
-    Py_VISIT(self->kinds);
-    Py_VISIT(self->defaults);
-    Py_VISIT(self->binder);
-    Py_VISIT(self->source);
-    Py_VISIT(self->positional);
+    Py_VISIT(self->prepared);
     return 0;
 }
 
 static int callable_clear(Callable *self) {
     Py_CLEAR(self->python_call);
-    Py_CLEAR(self->function);
-    Py_CLEAR(self->table);
-    Py_CLEAR(self->fun);
-    Py_CLEAR(self->names);
-    Py_CLEAR(self->kinds);
-    Py_CLEAR(self->defaults);
-    Py_CLEAR(self->binder);
-    Py_CLEAR(self->source);
-    Py_CLEAR(self->positional);
+    Py_CLEAR(self->prepared);
     return 0;
 }
 
@@ -1687,16 +1676,16 @@ static void callable_dealloc(Callable *self) {
 }
 
 /* Whether the default of a parameter is the one that is known. */
-static int default_is_current(Callable *self, Py_ssize_t i, PyObject *pair) {
-    if (self->source == Py_None) return 1;
-    if (((const char *)PyBytes_AS_STRING(self->kinds))[i] != KEYWORD_ONLY) {
-        PyObject *now = PyFunction_GET_DEFAULTS(self->source);
-        return (now == NULL ? Py_None : now) == self->positional;
+static int default_is_current(PyObject *const *with, Py_ssize_t i, PyObject *pair) {
+    if (with[P_SOURCE] == Py_None) return 1;
+    if (PyBytes_AS_STRING(with[P_KINDS])[i] != KEYWORD_ONLY) {
+        PyObject *now = PyFunction_GET_DEFAULTS(with[P_SOURCE]);
+        return (now == NULL ? Py_None : now) == with[P_POSITIONAL];
     }
-    PyObject *now = PyFunction_GET_KW_DEFAULTS(self->source);
+    PyObject *now = PyFunction_GET_KW_DEFAULTS(with[P_SOURCE]);
     if (now == NULL) return 0;
     /* The keys of `__kwdefaults__` are `str`, as a rule. */
-    now = PyDict_GetItemWithError(now, PyTuple_GET_ITEM(self->names, i));
+    now = PyDict_GetItemWithError(now, PyTuple_GET_ITEM(with[P_NAMES], i));
     if (now == NULL) PyErr_Clear();
     return now == PyTuple_GET_ITEM(pair, 1);
 }
@@ -1705,13 +1694,13 @@ enum { BOUND, NOT_PLAIN, FAILED };
 
 /* Binds a call: one value per parameter, each a new reference. What is not plainly right
 is left to Python (`NOT_PLAIN`), which also has the error for it. */
-static int bind(Callable *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames,
-                PyObject **values) {
-    Py_ssize_t n = PyTuple_GET_SIZE(self->names), n_positional = 0, i;
+static int bind(PyObject *const *with, PyObject *const *args, Py_ssize_t n_args,
+                PyObject *kwnames, PyObject **values) {
+    Py_ssize_t n = PyTuple_GET_SIZE(with[P_NAMES]), n_positional = 0, i;
     Py_ssize_t n_keywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames), n_used = 0;
-    const char *kinds = PyBytes_AS_STRING(self->kinds);
+    const char *kinds = PyBytes_AS_STRING(with[P_KINDS]);
     for (i = 0; i < n; i++) {
-        PyObject *name = PyTuple_GET_ITEM(self->names, i), *value = NULL, *pair;
+        PyObject *name = PyTuple_GET_ITEM(with[P_NAMES], i), *value = NULL, *pair;
         switch (kinds[i]) {
         case VAR_POSITIONAL:
             value = PyTuple_New(n_args > n_positional ? n_args - n_positional : 0);
@@ -1728,7 +1717,7 @@ static int bind(Callable *self, PyObject *const *args, Py_ssize_t n_args, PyObje
                 int known = 0;
                 for (Py_ssize_t k = 0; k < n && !known; k++) {
                     if (kinds[k] == POSITIONAL || kinds[k] == KEYWORD_ONLY)
-                        known = PyUnicode_Compare(PyTuple_GET_ITEM(self->names, k), key) == 0;
+                        known = PyUnicode_Compare(PyTuple_GET_ITEM(with[P_NAMES], k), key) == 0;
                 }
                 if (known) continue;
                 if (PyDict_SetItem(value, key, args[n_args + j]) < 0) return FAILED;
@@ -1755,8 +1744,8 @@ static int bind(Callable *self, PyObject *const *args, Py_ssize_t n_args, PyObje
             }
         }
         if (value == NULL) {
-            pair = PyTuple_GET_ITEM(self->defaults, i);
-            if (pair == Py_None || !default_is_current(self, i, pair)) return NOT_PLAIN;
+            pair = PyTuple_GET_ITEM(with[P_DEFAULTS], i);
+            if (pair == Py_None || !default_is_current(with, i, pair)) return NOT_PLAIN;
             value = PyTuple_GET_ITEM(pair, 0);
         }
         values[i] = Py_NewRef(value);
@@ -1766,17 +1755,22 @@ static int bind(Callable *self, PyObject *const *args, Py_ssize_t n_args, PyObje
 
 /* As `bind`, by Python. */
 static int bind_in_python(Callable *self, PyObject *const *args, size_t nargsf,
-                          PyObject *kwnames, PyObject **values) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->names); i++) Py_CLEAR(values[i]);
+                          PyObject *kwnames, PyObject **values, Py_ssize_t n) {
+    for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(values[i]);
     PyObject *renewed = PyObject_CallMethodNoArgs((PyObject *)self, s_renew_binding);
     if (renewed == NULL) return FAILED;
     Py_DECREF(renewed);
-    PyObject *bound = PyObject_Vectorcall(self->binder, args, nargsf, kwnames);
+    PyObject *binder = Py_NewRef(PyTuple_GET_ITEM(self->prepared, P_BINDER));
+    PyObject *bound = PyObject_Vectorcall(binder, args, nargsf, kwnames);
+    Py_DECREF(binder);
     if (bound == NULL) return FAILED;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bound); i++)
+    int fits = PyTuple_GET_SIZE(bound) == n;
+    if (!fits) /* another `__code__` */
+        PyErr_SetString(PyExc_TypeError, "a jitted function has got other parameters");
+    for (Py_ssize_t i = 0; fits && i < n; i++)
         values[i] = Py_NewRef(PyTuple_GET_ITEM(bound, i));
     Py_DECREF(bound);
-    return BOUND;
+    return fits ? BOUND : FAILED;
 }
 
 /* Has Python explain the exception that is set. */
@@ -1996,38 +1990,40 @@ static PyObject *table_get(Table *self, PyObject *args) {
 
 static PyObject *callable_call(Callable *self, PyObject *const *args, size_t nargsf,
                                PyObject *kwnames) {
-    if (self->python_call != NULL)
-        return PyObject_Vectorcall(self->python_call, args, nargsf, kwnames);
-    if (self->table == NULL) {
+    PyObject *small[SMALL_VALUES + 1] = {NULL}, **values = small, *result = NULL;
+    if (self->python_call != NULL) {
+        PyObject *call = Py_NewRef(self->python_call);
+        result = PyObject_Vectorcall(call, args, nargsf, kwnames);
+        Py_DECREF(call);
+        return result;
+    }
+    if (self->prepared == NULL) {
         PyErr_SetString(PyExc_TypeError, "not a jitted function yet");
         return NULL;
     }
-    /* `_prepare` may be called meanwhile, for other defaults. */
-    PyObject *function = Py_NewRef(self->function);
-    Table *table = (Table *)Py_NewRef((PyObject *)self->table);
-    PyObject *small[SMALL_VALUES + 1] = {NULL}, **values = small, *result = NULL;
-    Py_ssize_t n = PyTuple_GET_SIZE(self->names);
+    PyObject *prepared = Py_NewRef(self->prepared);
+    PyObject *const *with = ((PyTupleObject *)prepared)->ob_item;
+    Py_ssize_t n = PyTuple_GET_SIZE(with[P_NAMES]), fun_index = self->fun_index;
     if (n > SMALL_VALUES &&
         (values = PyMem_Calloc(n + 1, sizeof(PyObject *))) == NULL) {
         PyErr_NoMemory();
         goto done;
     }
-    int bound = bind(self, args, PyVectorcall_NARGS(nargsf), kwnames, values);
-    if (bound == NOT_PLAIN) bound = bind_in_python(self, args, nargsf, kwnames, values);
+    int bound = bind(with, args, PyVectorcall_NARGS(nargsf), kwnames, values);
+    if (bound == NOT_PLAIN) bound = bind_in_python(self, args, nargsf, kwnames, values, n);
     if (bound == BOUND) {
-        if (self->fun != NULL) {
-            memmove(values + self->fun_index + 1, values + self->fun_index,
-                    (n - self->fun_index) * sizeof(PyObject *));
-            values[self->fun_index] = Py_NewRef(self->fun);
+        if (fun_index >= 0) {
+            memmove(values + fun_index + 1, values + fun_index,
+                    (n - fun_index) * sizeof(PyObject *));
+            values[fun_index] = Py_NewRef(with[P_FUN]);
             n++;
         }
-        result = call_bound(function, table, values, n);
+        result = call_bound(with[P_FUNCTION], (Table *)with[P_TABLE], values, n);
     }
     for (Py_ssize_t i = 0; i < n; i++) Py_XDECREF(values[i]);
     if (values != small) PyMem_Free(values);
 done:
-    Py_DECREF(function);
-    Py_DECREF(table);
+    Py_DECREF(prepared);
     return result;
 }
 
@@ -2052,26 +2048,25 @@ static PyObject *callable_prepare(Callable *self, PyObject *args, PyObject *kwar
                                      &PyTuple_Type, &names, &kinds, &PyTuple_Type, &defaults,
                                      &binder, &source, &positional))
         return NULL;
-    if (python_call != Py_None) {
-        Py_XSETREF(self->python_call, Py_NewRef(python_call));
-        Py_RETURN_NONE;
+    PyObject *prepared = NULL;
+    if (python_call == Py_None) {
+        python_call = NULL;
+        if (positional == NULL || PyBytes_GET_SIZE(kinds) != PyTuple_GET_SIZE(names) ||
+            PyTuple_GET_SIZE(defaults) != PyTuple_GET_SIZE(names) ||
+            fun_index > PyTuple_GET_SIZE(names)) {
+            PyErr_SetString(PyExc_TypeError, "_prepare: arguments are missing");
+            return NULL;
+        }
+        prepared = PyTuple_Pack(9, function, table, fun, names, kinds, defaults, binder,
+                                source, positional);
+        if (prepared == NULL) return NULL;
     }
-    if (positional == NULL || PyBytes_GET_SIZE(kinds) != PyTuple_GET_SIZE(names) ||
-        PyTuple_GET_SIZE(defaults) != PyTuple_GET_SIZE(names)) {
-        PyErr_SetString(PyExc_TypeError, "_prepare: arguments are missing");
-        return NULL;
-    }
-    Py_CLEAR(self->python_call);
-    Py_XSETREF(self->function, Py_NewRef(function));
-    Py_XSETREF(self->table, (Table *)Py_NewRef(table));
-    Py_XSETREF(self->fun, fun_index < 0 ? NULL : Py_NewRef(fun));
+    PyObject *old_call = self->python_call, *old = self->prepared;
+    self->python_call = Py_XNewRef(python_call);
+    self->prepared = prepared;
     self->fun_index = fun_index;
-    Py_XSETREF(self->names, Py_NewRef(names));
-    Py_XSETREF(self->kinds, Py_NewRef(kinds));
-    Py_XSETREF(self->defaults, Py_NewRef(defaults));
-    Py_XSETREF(self->binder, Py_NewRef(binder));
-    Py_XSETREF(self->source, Py_NewRef(source));
-    Py_XSETREF(self->positional, Py_NewRef(positional));
+    Py_XDECREF(old_call);
+    Py_XDECREF(old);
     Py_RETURN_NONE;
 }
 
