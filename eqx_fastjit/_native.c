@@ -409,6 +409,19 @@ static int drop_records_if_grown(void) {
 
 /* --- fields ----------------------------------------------------------------------- */
 
+/* The `__dict__` of an instance, without running Python: before 3.12, an allocation may
+start the garbage collector, and that finalizers and weak references' callbacks. */
+static inline PyObject *dict_of(PyObject *x) {
+#if PY_VERSION_HEX < 0x030C0000
+    int enabled = PyGC_Disable();
+    PyObject *dict = PyObject_GenericGetDict(x, NULL);
+    if (enabled) PyGC_Enable();
+    return dict;
+#else
+    return PyObject_GenericGetDict(x, NULL);
+#endif
+}
+
 /* Reads the fields of an instance, borrowed, in the order of `record->names`.
 
 Returns 1 if they are there and nothing else is, 0 if not, -1 for an error. A dictionary
@@ -568,7 +581,7 @@ static int add_parts_of_sequence(Walk *w, PyObject *x, PyObject *parts, int visi
 static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
     PyObject *small[SMALL_FIELDS];
     Py_ssize_t n = PyTuple_GET_SIZE(record->names);
-    PyObject *dict = PyObject_GenericGetDict(x, NULL);
+    PyObject *dict = dict_of(x);
     if (dict == NULL) return -1;
     if (n <= SMALL_FIELDS && read_fields(record, dict, small) == 1) {
         /* The instance keeps its dictionary alive. */
@@ -821,7 +834,7 @@ done:
 static int walk_module(Walk *w, Record *record, PyObject *x) {
     PyObject *small[SMALL_FIELDS], **fields = small;
     Py_ssize_t n = PyTuple_GET_SIZE(record->names), n_dynamic = record->n_dynamic;
-    PyObject *dict = PyObject_GenericGetDict(x, NULL);
+    PyObject *dict = dict_of(x);
     if (dict == NULL) return -1;
     if (n > SMALL_FIELDS && (fields = PyMem_Malloc(n * sizeof(PyObject *))) == NULL) {
         Py_DECREF(dict);
