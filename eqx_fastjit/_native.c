@@ -1309,7 +1309,6 @@ typedef struct {
     Step *steps;           /* NULL: Python builds the result */
     Py_ssize_t n_steps, n_arrays, depth;
     int blocks; /* -1: not known yet */
-    PyObject *python; /* borrowed: the `Plan` that holds this */
 } Plan;
 
 typedef struct Handle {
@@ -1404,7 +1403,6 @@ static PyObject *handle_set_plan(Handle *self, PyObject *python) {
     }
     memset((char *)plan + sizeof(PyObject), 0, sizeof(Plan) - sizeof(PyObject));
     plan->blocks = -1;
-    plan->python = python;
     int failed = steps == Py_None ? 0 : plan_read(plan, steps);
     PyObject_GC_Track(plan);
     Py_DECREF(steps);
@@ -1561,10 +1559,14 @@ static PyObject *call_of_frame(Frame *frame) {
     if (frame->call == NULL) {
         PyObject *values = tuple_of(frame->values, frame->n_values);
         if (values == NULL) return NULL;
-        frame->call = PyObject_CallFunctionObjArgs(py_call_class, frame->function,
-                                                   (PyObject *)frame->spec, values, NULL);
+        PyObject *call = PyObject_CallFunctionObjArgs(py_call_class, frame->function,
+                                                      (PyObject *)frame->spec, values, NULL);
         Py_DECREF(values);
-        if (frame->call == NULL) return NULL;
+        if (call == NULL) return NULL;
+        if (frame->call == NULL) /* a signal handler may have asked for it as well */
+            frame->call = call;
+        else
+            Py_DECREF(call);
     }
     return Py_NewRef(frame->call);
 }
@@ -1871,12 +1873,12 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
     Py_INCREF(plan);
     PyObject *const *arrays = ((PyListObject *)out)->ob_item;
     if (plan->blocks < 0) {
+        PyObject *python = PyObject_GetItem(frame->spec->plans, last), *blocks = NULL;
         PyObject *inputs = list_of(w->arrays + 1, w->n_arrays);
-        PyObject *blocks =
-            inputs == NULL ? NULL
-                           : PyObject_CallMethodObjArgs(function, s_decide_blocks,
-                                                        (PyObject *)frame->spec, plan->python,
-                                                        inputs, NULL);
+        if (python != NULL && inputs != NULL)
+            blocks = PyObject_CallMethodObjArgs(function, s_decide_blocks,
+                                                (PyObject *)frame->spec, python, inputs, NULL);
+        Py_XDECREF(python);
         Py_XDECREF(inputs);
         if (blocks == NULL) goto done;
         plan->blocks = blocks == Py_None ? -1 : blocks == Py_True;
