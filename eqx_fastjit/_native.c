@@ -158,62 +158,52 @@ static void own_everything(Walk *w) {
     Py_XINCREF(w->current_static);
 }
 
-/* Makes an array twice as large, moving it off the stack; returns -1 for want of memory. */
-static int grow(void **data, size_t *max, size_t extra, size_t size, void *small) {
+/* An array twice as large, with the same contents and off the stack; NULL for want of
+memory, and then the old one is as it was. */
+static void *grown(void *data, size_t *max, size_t extra, size_t size, void *small) {
     size_t n = *max ? *max * 2 : 16;
-    void *bigger = *data == small ? PyMem_Malloc((n + extra) * size)
-                                  : PyMem_Realloc(*data, (n + extra) * size);
-    if (bigger == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    if (*data == small && small != NULL) memcpy(bigger, small, (*max + extra) * size);
-    *data = bigger;
+    void *bigger = data == small ? PyMem_Malloc((n + extra) * size)
+                                 : PyMem_Realloc(data, (n + extra) * size);
+    if (bigger == NULL) return PyErr_NoMemory();
+    if (data == small && small != NULL) memcpy(bigger, small, (*max + extra) * size);
     *max = n;
-    return 0;
+    return bigger;
 }
 
-#define GROW(data, max, extra, small) \
-    grow((void **)&(data), &(max), extra, sizeof(*(data)), small)
+/* Not by a `void **`: pointers of another type may not be written through one. */
+#define GROW(data, max, extra, small)                                        \
+    do {                                                                     \
+        void *bigger = grown(data, &(max), extra, sizeof(*(data)), small);   \
+        if (bigger == NULL) return -1;                                       \
+        (data) = bigger;                                                     \
+    } while (0)
 
 static inline int push(Walk *w, PyObject *x, int visit) {
-    if (w->n_pending == w->max_pending &&
-        GROW(w->pending, w->max_pending, 0, w->small_pending) < 0)
-        return -1;
+    if (w->n_pending == w->max_pending)
+        GROW(w->pending, w->max_pending, 0, w->small_pending);
     if (w->owning) Py_INCREF(x);
     w->pending[w->n_pending++] = (uintptr_t)x | (uintptr_t)visit;
     return 0;
 }
 
-static inline Entry *new_entry(Walk *w, uint64_t tag) {
-    if (w->n_trail == w->max_trail &&
-        GROW(w->trail, w->max_trail, 0, w->small_trail) < 0)
-        return NULL;
+static inline int add_bits(Walk *w, uint64_t tag, uint64_t bits) {
+    if (w->n_trail == w->max_trail) GROW(w->trail, w->max_trail, 0, w->small_trail);
     Entry *entry = &w->trail[w->n_trail++];
     entry->tag = tag;
-    entry->as.bits = 0;
-    return entry;
-}
-
-static inline int add_object(Walk *w, uint64_t tag, PyObject *x) {
-    Entry *entry = new_entry(w, tag);
-    if (entry == NULL) return -1;
-    if (w->owning) Py_INCREF(x);
-    entry->as.object = x;
-    return 0;
-}
-
-static inline int add_bits(Walk *w, uint64_t tag, uint64_t bits) {
-    Entry *entry = new_entry(w, tag);
-    if (entry == NULL) return -1;
     entry->as.bits = bits;
     return 0;
 }
 
+static inline int add_object(Walk *w, uint64_t tag, PyObject *x) {
+    if (add_bits(w, tag, 0) < 0) return -1;
+    w->trail[w->n_trail - 1].as.object = x;
+    if (w->owning) Py_INCREF(x);
+    return 0;
+}
+
 static inline int add_array(Walk *w, PyObject *x) {
-    if (w->n_arrays == w->max_arrays &&
-        GROW(w->arrays, w->max_arrays, 1, w->small_arrays) < 0)
-        return -1;
+    if (w->n_arrays == w->max_arrays)
+        GROW(w->arrays, w->max_arrays, 1, w->small_arrays);
     Entry *last = w->n_trail ? &w->trail[w->n_trail - 1] : NULL;
     if (last != NULL && KIND_OF(last->tag) == T_ARRAYS)
         last->as.bits++;
@@ -729,8 +719,7 @@ static int walk_static(Walk *w, PyObject *root, int visit) {
     }
     if (w->n_seen) clear_seen(w);
     if (!w->is_mutable) return 0;
-    if (w->n_mutables == w->max_mutables && GROW(w->mutables, w->max_mutables, 0, NULL) < 0)
-        return -1;
+    if (w->n_mutables == w->max_mutables) GROW(w->mutables, w->max_mutables, 0, NULL);
     if (w->owning) Py_INCREF(root);
     w->mutables[w->n_mutables++] = (Mutable){root, start, w->n_trail};
     return 0;
@@ -2125,15 +2114,21 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"registry", "classify", "policy_of", "opaque_key", "sort_keys",
                             "check_ends", "call_class", "block", "eager_handle", NULL};
-    PyObject *given[9];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOOOO", names, &PyDict_Type,
+    PyObject *given[9] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!OOOOOOOO", names, &PyDict_Type,
                                      &given[0], &given[1], &given[2], &given[3], &given[4],
                                      &given[5], &given[6], &given[7], &given[8]))
         return NULL;
     PyObject **places[] = {&registry,     &py_classify,   &py_policy_of,
                            &py_opaque_key, &py_sort_keys, &py_check_ends,
                            &py_call_class, &py_block,     &eager_handle};
-    for (int i = 0; i < 9; i++) Py_XSETREF(*places[i], Py_NewRef(given[i]));
+    for (int i = 0; i < 9; i++) {
+        if (given[i] == NULL) {
+            PyErr_Format(PyExc_TypeError, "setup() needs %s", names[i]);
+            return NULL;
+        }
+        Py_XSETREF(*places[i], Py_NewRef(given[i]));
+    }
     n_registered = -1;
     Py_RETURN_NONE;
 }
