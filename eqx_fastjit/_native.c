@@ -515,7 +515,8 @@ static int add_compound(Walk *w, PyObject *x, PyObject *const *parts, Py_ssize_t
         PyObject *part = parts[i];
         PyTypeObject *type = Py_TYPE(part);
         if (type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type ||
-            type == &PyBool_Type || type == Py_TYPE(Py_None))
+            type == &PyBool_Type || type == Py_TYPE(Py_None) || type == &PyFunction_Type ||
+            type == &PyBytes_Type || type == &PyComplex_Type)
             continue;
         if (type == &PyTuple_Type || type == &PyList_Type || type == &PyDict_Type) {
             nested = 1;
