@@ -114,6 +114,52 @@ def _random_tree(rng, depth):
 X = jnp.ones(2)
 
 
+class _Pair:
+    def __init__(self, *children):
+        self.children = children
+
+
+jax.tree_util.register_pytree_node(
+    _Pair, lambda x: (x.children, ("pair", (1,))), lambda _, children: _Pair(*children)
+)
+
+
+@pytest.mark.parametrize("cls", [_Pair, lambda x, y: _Layer(x, (2,), y)])
+def test_what_stands_for_an_array_makes_no_difference(cls):
+    """Tracers, NumPy's arrays and JAX's take the same specialization."""
+    traces = []
+
+    @filter_jit
+    def f(m):
+        traces.append(1)
+        return sum(jax.tree_util.tree_leaves(m)).sum()
+
+    f(cls(X, X))
+    f(cls(np.ones(2, np.float32), X))
+    jax.vmap(lambda x, y: f(cls(x, y)), in_axes=(0, None))(jnp.ones((1, 2)), X)
+    assert f._function.n_specializations() == 1
+    assert len(traces) == 1
+
+
+_FIRST_CALL = """
+import equinox as eqx, jax.numpy as jnp, eqx_fastjit
+class Layer(eqx.Module):
+    weight: object
+    size: tuple = eqx.field(static=True)
+traces = []
+f = eqx_fastjit.filter_jit(lambda m: traces.append(1))
+for _ in range(2):
+    f(Layer(jnp.ones(2), (2,)))
+print(len(traces), eqx_fastjit.engine())
+"""
+
+
+def test_the_first_call_of_a_process_is_like_the_others(engine):
+    """Also if it is the first to meet JAX's array."""
+    out = _python(_FIRST_CALL)
+    assert out.stdout == f"1 {engine}\n", out.stderr
+
+
 @pytest.fixture
 def fresh(monkeypatch):
     """Nothing has been wrapped yet, and no engine is asked for."""
