@@ -45,7 +45,7 @@ static PyObject *s_specialization, *s_eager_result, *s_build, *s_steps, *s_nativ
 The numbers of `NodeKind` and `Kind` are those of the Python files. */
 
 enum { NODE_STATIC, NODE_ARRAY, NODE_NUMPY, NODE_NONE, NODE_TUPLE, NODE_LIST, NODE_DICT,
-       NODE_NAMEDTUPLE, NODE_MODULE, NODE_CUSTOM, NODE_STRUCT, NODE_TRACER };
+       NODE_NAMEDTUPLE, NODE_MODULE, NODE_CUSTOM, NODE_STRUCT, NODE_OTHER_ARRAY };
 enum { KIND_IDENTITY, KIND_INT, KIND_FLOAT, KIND_COMPLEX, KIND_STR, KIND_BYTES, KIND_PURE,
        KIND_OPAQUE, KIND_TUPLE, KIND_LIST, KIND_DICT, KIND_FIELDS, KIND_PARTS, KIND_KEY };
 enum { HASHABLE_YES, HASHABLE_NO, HASHABLE_AS_PARTS, HASHABLE_ASK };
@@ -878,7 +878,7 @@ static int walk_node(Walk *w, PyObject *x) {
     Record *record = record_of(w, x);
     if (record == NULL) return -1;
     switch (record->node) {
-    case NODE_TRACER:
+    case NODE_OTHER_ARRAY:
     case NODE_ARRAY:
         return add_array(w, x);
     case NODE_NUMPY:

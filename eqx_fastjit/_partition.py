@@ -121,7 +121,8 @@ class NodeKind:
     CUSTOM = 9
     # An array if the call is abstract, else a static.
     STRUCT = 10
-    TRACER = 11
+    # A tracer, an array of keys.
+    OTHER_ARRAY = 11
 
 
 class Node(NamedTuple):
@@ -157,6 +158,10 @@ def is_node(x: Any) -> bool:
     return treedef.node_data() is not None
 
 
+def _has_keys(x: jax.Array) -> bool:
+    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
+
+
 def classify(x: Any) -> Node:
     """What the type of a value is to a pytree."""
     cls = type(x)
@@ -178,8 +183,9 @@ def classify(x: Any) -> Node:
     if isinstance(x, np.ndarray | np.generic):
         return Node(NodeKind.NUMPY)
     if isinstance(x, jax.Array):
-        is_tracer = issubclass(cls, Tracer)
-        return Node(NodeKind.TRACER if is_tracer else NodeKind.ARRAY)
+        # The native walk takes the first type that is an `ARRAY` for jaxlib's own.
+        plain = not issubclass(cls, Tracer) and not _has_keys(x)
+        return Node(NodeKind.ARRAY if plain else NodeKind.OTHER_ARRAY)
     if cls is jax.ShapeDtypeStruct:
         return Node(NodeKind.STRUCT)
     return Node(NodeKind.STATIC)
@@ -239,7 +245,7 @@ class Walk(NamedTuple):
     mutable: list[tuple[Any, int, int]]
 
 
-_ARRAY_KINDS = (NodeKind.ARRAY, NodeKind.NUMPY, NodeKind.TRACER)
+_ARRAY_KINDS = (NodeKind.ARRAY, NodeKind.NUMPY, NodeKind.OTHER_ARRAY)
 
 
 class StaticLeafError(TypeError):

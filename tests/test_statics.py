@@ -55,6 +55,16 @@ def _of_static(x, static):
 # --- what is compared ---
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Nothing:
+    """Neither fields nor a `__dict__`."""
+
+
+def test_a_dataclass_without_fields():
+    calls = [(X, _Nothing()), (Holder(X, _Nothing()), 1)]
+    assert _traces_of(lambda x, _: x, *calls, *calls) == [1, 2, 2, 2]
+
+
 def test_a_static_module_is_its_arrays_too():
     nets = [eqx.nn.Linear(3, 3, key=jax.random.key(i)) for i in range(2)]
     f = filter_jit(lambda m: m.static(m.x))
