@@ -126,8 +126,8 @@ def test_clean_twin(name, planted):
 SAID = {
     "blocking": ["float() needs the value of an array", "every so many steps"],
     "blocking_numpy": [
-        "Each call of `make_step` here blocks until its result is there, because `x`, "
-        "`y` are arrays of NumPy",
+        "Each call of `make_step` here blocks until its result is ready, because `x`, "
+        "`y` are NumPy arrays",
         "Write `make_step(w, jnp.array(x), jnp.array(y))`",
     ],
     "closures": ["was 0.5 (float32) when", "is 0.0625 (float32) at", "Pass `SCALE`"],
@@ -144,7 +144,7 @@ SAID = {
     "stale_global": ["`step.clear_cache()`"],
     "static_churn": ["Write `decay(x, jnp.asarray(step))`"],
     "unrolled_loop": ["Write `for _ in range(200):` as", "fori_loop(0, 200, ...)"],
-    "weak_type": ["dtype=jnp.float32", "where `carry` is made"],
+    "weak_type": ["dtype=jnp.float32", "where `carry` is created"],
 }
 
 
@@ -188,7 +188,7 @@ def test_why_a_call_blocks():
     assert "a host callback in it may raise (`return eqx.error_if(" in message
     assert "test_doctor.py:" in message and "EQX_ON_ERROR=off" in fix
     message, fix = found("other(x)")
-    assert "it has a host callback, or arguments that are arrays of NumPy" in message
+    assert "it has a host callback, or NumPy arrays as arguments" in message
     message, fix = found("loss.block_until_ready()", ".block_until_ready()")
     assert message.startswith(".block_until_ready() needs the value")
 

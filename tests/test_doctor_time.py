@@ -69,7 +69,7 @@ HINTS = {
     ),
     "eager_operations": (
         "x = jnp.where(x > 1e-3",
-        "operations of JAX outside of jit took",
+        "JAX operations outside of jit took",
     ),
 }
 

@@ -8,12 +8,12 @@ from ._results import Entry, indistinct, ratio, Results, spread
 
 _CALLS = {
     "dispatch": "Dispatch only: until the call returns",
-    "blocked": "Blocked: until the result is there",
+    "blocked": "Blocked: until the result is ready",
 }
 EXPLANATION = (
-    "Medians over rounds, ± half the distance between the quartiles. Ratios are "
-    "medians too, each round against itself; below 1 is in our favour, ~ is not to be "
-    "told from 1."
+    "Times are medians over rounds, ± half the interquartile range. Ratios are medians "
+    "of the ratio within each round, and so need not equal the ratio of the medians. "
+    "Below 1, ours is faster; ~ marks ratios whose interquartile range includes 1."
 )
 
 
@@ -151,7 +151,7 @@ def noise(results: Results) -> list[str]:
                     by_case = found.setdefault(f"{entry['device']}, {mode}", {})
                     by_case.setdefault(entry["name"], []).append(rival)
     return [
-        f"Too noisy a machine, or too much alike, to tell apart ({mode}): "
+        f"Within the noise of this machine ({mode}): "
         + "; ".join(f"{name}: ours and {', '.join(r)}" for name, r in by_case.items())
         for mode, by_case in found.items()
     ]

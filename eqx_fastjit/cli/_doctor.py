@@ -17,12 +17,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "doctor",
-        help="run a program, unchanged, and report why it compiled, recompiled, waited",
-        description="Run a program as python does, with our filter_jit in the place of "
-        "Equinox's, and report what it lost to compiling and waiting, and how to mend "
-        "it. The report goes to stderr, after the program's own output, or before "
-        "SIGTERM ends the program. The exit code is the program's; 1 if --fail-on "
-        "finds something.",
+        help="run a program unchanged, and report why it recompiled and blocked",
+        description="Run a program as python would, with eqx_fastjit.filter_jit in "
+        "place of equinox.filter_jit, and report what it lost to compiling and "
+        "blocking, and how to fix it. The report is written to stderr, after the "
+        "program's own output, or before SIGTERM ends the program. The exit code is "
+        "that of the program, or 1 if --fail-on finds something.",
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
     parser.add_argument("--html", metavar="FILE", help="write the report as a page")
@@ -41,27 +41,27 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--fail-on",
         metavar="KIND,...",
         default="",
-        help="exit with 1 if there is a finding of such a kind; 'any' for all of: "
+        help="exit with 1 if there are findings of these kinds; 'any' is all of: "
         + ", ".join(KINDS),
     )
     parser.add_argument(
         "--programs",
         action="store_true",
-        help="keep the jaxpr, the HLO, and XLA's estimate of cost and memory, of each "
-        "compilation, for --html and --json; compiles everything twice",
+        help="add the jaxpr, the HLO, and XLA's estimates of cost and memory of each "
+        "compilation to --html and --json; compiles everything twice",
     )
     parser.add_argument(
         "--numerics",
         action="store_true",
-        help="compare the first call of each function with an eager run; runs the "
-        "function's Python code twice more, side effects included",
+        help="compare the first call of each function with an eager run; this runs "
+        "the function's Python code twice more, side effects included",
     )
     parser.add_argument(
         "--slow",
         metavar="SECONDS",
         type=float,
         default=60.0,
-        help="a first call that compiles for longer is a finding (default: 60)",
+        help="report first calls that compile for longer (default: 60)",
     )
     parser.add_program(trailing=True)
     return parser

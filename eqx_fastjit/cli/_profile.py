@@ -24,9 +24,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "profile",
         help="run a program, then profile the jitted functions that it called most",
-        description="Run a program with our filter_jit in Equinox's place. Then call "
-        "the jitted functions that it called most again, with the arguments of their "
-        "last call, under pyinstrument: ours beside equinox.filter_jit beside jax.jit.",
+        description="Run a program with eqx_fastjit.filter_jit in place of "
+        "equinox.filter_jit. Then profile the jitted functions that it called most, "
+        "with the arguments of their last call: under eqx_fastjit.filter_jit, "
+        "equinox.filter_jit and jax.jit.",
     )
     parser.add_argument("--html", metavar="FILE", help="write a self-contained page")
     parser.add_argument(
@@ -34,7 +35,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         type=int,
         default=2000,
         metavar="N",
-        help="calls of each function (default: 2000)",
+        help="how often to call each function (default: 2000)",
     )
     parser.add_argument(
         "--functions",

@@ -12,11 +12,11 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "run",
-        help="run a program, unchanged, with our filter_jit in Equinox's place",
-        description="Run a program as python does, with our filter_jit in the place of "
-        "Equinox's. Its output, arguments, exit code and tracebacks are its own. With "
-        "EQX_FASTJIT_LOG=compiles in the environment each compilation is told on "
-        "stderr as it happens.",
+        help="run a program unchanged, with our filter_jit in Equinox's place",
+        description="Run a program as python would, with eqx_fastjit.filter_jit in "
+        "place of equinox.filter_jit. Its output, arguments, exit code and tracebacks "
+        "are its own. With EQX_FASTJIT_LOG=compiles in the environment, each "
+        "compilation is logged to stderr as it happens.",
     )
     parser.add_program()
     return parser

@@ -140,16 +140,16 @@ def _slow(
         return
     trace, lower, compile = parts
     fix = (
-        "Fewer equations take less time: `jax.lax.scan` for repeated layers and steps, "
-        "one call under `jax.vmap` for many."
+        "Fewer equations take less time: use `jax.lax.scan` for repeated layers and "
+        "steps, and one call under `jax.vmap` in place of many."
     )
     if trace >= seconds / 2:
-        fix += " Most of it was Python: look for other work in the function too."
+        fix += " Most of it was Python: look for other work in the function, too."
     elif compile >= seconds / 2:
         fix += (
-            " Most of it was XLA's compiler, which need not run at each start: keep "
-            "compiled programs (`jax_compilation_cache_dir`; `eqx-fastjit lock "
-            "--precompile` fills it)."
+            " Most of it was XLA's compiler: to keep compiled programs between runs, "
+            "set `jax_compilation_cache_dir` (`eqx-fastjit lock --precompile` fills "
+            "it)."
         )
     yield Finding(
         kind="slow-first-call",
@@ -199,9 +199,10 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
             leaf="",
             seconds=seconds,
             count=loop.turns,
-            message=f"a Python loop of {loop.turns} turns is {loop.equations} of the "
-            f"{inspection.equations} equations of {name}; a scan would leave about "
-            f"{loop.scan_equations}. Its share of the compilation is estimated",
+            message=f"a Python loop of {loop.turns} iterations makes {loop.equations} "
+            f"of the {inspection.equations} equations of {name}; a scan would leave "
+            f"about {loop.scan_equations}. Its share of the compile time is an "
+            "estimate",
             fix=_loop_fix(loop),
         )
     for x in inspection.inlined:
@@ -219,10 +220,10 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
                 count=x.calls,
                 message=f"{x.name} is called from {x.call_sites} places in {name}, and "
                 f"inlined at each: {x.equations} of {inspection.equations} equations. "
-                "Its share of the compilation is estimated",
-                fix="Stack what it is called with, and call it once: under `jax.vmap` "
-                "if the calls are independent, in `jax.lax.scan` if one needs the "
-                "other.",
+                "Its share of the compile time is an estimate",
+                fix="Stack its arguments and call it once: under `jax.vmap` if the "
+                "calls are independent, in `jax.lax.scan` if each needs the result of "
+                "the one before.",
             )
     for x in inspection.constants:
         if x.bytes >= _LARGE_CONSTANT:
@@ -237,10 +238,9 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
                 seconds=None,
                 count=1,
                 message=f"{name} captured an array of {x.bytes / 2**20:.1f} MiB "
-                f"({x.dtype}[{shape}]), used first here: it is a part of the program, "
-                "copied into each one that is compiled",
-                fix="Pass it as an argument, or keep it in a field of a Module that is "
-                "one.",
+                f"({x.dtype}[{shape}]), first used here: it is a constant, copied "
+                "into each compiled program",
+                fix="Pass it as an argument, or in a field of a Module that is one.",
             )
 
 
@@ -249,12 +249,12 @@ def _loop_fix(loop: Any) -> str:
     if source.startswith(("for ", "while ")):
         return (
             f"Write `{source}` as `jax.lax.scan`, or as `jax.lax.fori_loop(0, "
-            f"{loop.turns}, ...)`, with the layers or steps stacked: it is compiled "
-            "once then."
+            f"{loop.turns}, ...)`, with the layers or steps stacked, so that it is "
+            "compiled once."
         )
     return (
-        "Write the comprehension as a call under `jax.vmap`, or as `jax.lax.map`, of "
-        "its items stacked: it is compiled once then."
+        "Write the comprehension as one call under `jax.vmap`, or as `jax.lax.map`, "
+        "with its items stacked, so that it is compiled once."
     )
 
 
@@ -306,7 +306,7 @@ def _stale(watch: Watch) -> Iterator[Finding]:
             count=len(traces),
             message=f"{change.kind} `{change.name}` was {change.old} when "
             f"{trace.function.qualname} was traced and is {change.new} at the end of "
-            "the program; calls of the same signature keep to the old value",
+            "the program; calls with the same signature still use the old value",
             fix=f"Pass `{change.name}` as an argument, or call "
             f"`{trace.function.name}.clear_cache()` after a change.",
         )
@@ -325,7 +325,9 @@ def _numerics(seen: list[Seen]) -> Iterator[Finding]:
         line = line_of(function.place) or s.site
         text = f"up to {worst.absolute:.3g} where values go up to {worst.scale:.3g}"
         if worst.not_finite:
-            text = f"{worst.not_finite} elements are NaN or infinite in one alone"
+            text = (
+                f"{worst.not_finite} elements are NaN or infinite in one of them only"
+            )
         yield Finding(
             kind="numerics",
             severity="medium",
@@ -338,7 +340,7 @@ def _numerics(seen: list[Seen]) -> Iterator[Finding]:
             message=f"jitted and eager results of {function.qualname} differ: {text} "
             f"({worst.ulps} units in the last place)",
             fix="The compiler may reorder and simplify arithmetic (`x + y - x`). "
-            "Rewrite what cancels, or compute it in a wider dtype.",
+            "Rewrite expressions that cancel, or compute them in a wider dtype.",
         )
 
 
@@ -362,13 +364,13 @@ def _notes(watch: Watch) -> Iterator[str]:
             f"{line_of(trace.site) or '?'}."
         )
     for what in watch.waits.missing:
-        yield f"Not seen with this version of JAX: {what}."
+        yield f"Not available with this version of JAX: {what}."
     if any(c.miss is not None for c in watch.plain.compiles):
         yield (
-            "Of functions under plain `jax.jit` JAX tells the argument that changed, "
-            "not the leaf inside of it; and they are not looked into for unrolled "
+            "For functions under plain `jax.jit`, JAX reports the argument that "
+            "changed, but not the leaf in it. They are not searched for unrolled "
             "loops, inlined functions, large constants, stale globals and numerics. "
-            "Of `jax.jit(jax.grad(f))` and the like it does not tell why they compile."
+            "For `jax.jit(jax.grad(f))` and the like, JAX does not report the cause."
         )
     if not watch.plain.explained:
-        yield "This version of JAX does not say why functions under `jax.jit` compile."
+        yield "This version of JAX does not report why `jax.jit` functions compile."

@@ -64,12 +64,12 @@ def _cache(watch: Watch, total: float) -> Iterator[Hint]:
     saved = (1 - _READING) * sum(compiled)
     if not _is_worth(saved, total, _CACHE):
         return
-    fix = "Set `JAX_COMPILATION_CACHE_DIR` to a directory that stays"
+    fix = "Set `JAX_COMPILATION_CACHE_DIR` to a persistent directory"
     if kept < 0.8 * saved:
         fix += (
-            ", and `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0`, as most of it were "
-            f"compilations of less than {watch.cache_seconds:g} s, which are not kept "
-            "otherwise"
+            ", and `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0`, because most "
+            f"compilations took less than {watch.cache_seconds:g} s, and are not kept "
+            "by default"
         )
     yield Hint(
         kind="persistent-cache",
@@ -78,8 +78,8 @@ def _cache(watch: Watch, total: float) -> Iterator[Hint]:
         line=None,
         seconds=saved,
         message=f"XLA's compiler ran for {show_seconds(sum(compiled))} of "
-        f"{show_seconds(total)}. With JAX's persistent cache a second run reads the "
-        f"compiled programs, and takes about {show_seconds(total - saved)}",
+        f"{show_seconds(total)}. With JAX's persistent cache, a second run would "
+        f"take about {show_seconds(total - saved)}",
         fix=f"{fix}.",
     )
 
@@ -111,13 +111,13 @@ def _layers(seen: list[Seen], total: float, unrolled: set[Any]) -> Iterator[Hint
             file=loop.file,
             line=loop.line,
             seconds=seconds,
-            message=f"{loop.turns} iterations of this loop are alike, and are "
+            message=f"the {loop.turns} iterations of this loop are alike, and make "
             f"{loop.equations} of the {s.inspection and s.inspection.equations} "
-            f"equations of {name}. As one `jax.lax.scan` they are compiled once: about "
-            f"{show_seconds(seconds)} less, as far as that can be told from the number "
-            "of equations",
-            fix="Make the layers with `eqx.filter_vmap` over their keys, so that their "
-            "arrays are stacked, and go through them with `jax.lax.scan`.",
+            f"equations of {name}. As one `jax.lax.scan`, they would be compiled once, "
+            f"which saves about {show_seconds(seconds)}, estimated from the number of "
+            "equations",
+            fix="Create the layers with `eqx.filter_vmap` over their keys, which "
+            "stacks their arrays, and iterate over them with `jax.lax.scan`.",
         )
 
 
@@ -140,7 +140,7 @@ def _ragged(seen: list[Seen], total: float) -> Iterator[Hint]:
             continue
         s, (large, small), leaf, others = found[0]
         site = s.site
-        hidden = f" (beside another cause: {others}, which hides it)" if others else ""
+        hidden = f" (hidden by another cause: {others})" if others else ""
         name = s.trace.function.qualname
         yield Hint(
             kind="ragged-batch",
@@ -149,7 +149,7 @@ def _ragged(seen: list[Seen], total: float) -> Iterator[Hint]:
             line=site and site.line,
             seconds=seconds,
             message=f"the call has batches of {large}, and one of {small} (`{leaf}`), "
-            f"for which {name} was compiled once more{hidden}",
+            f"for which {name} was compiled again{hidden}",
             fix=f"Drop the last batch (`drop_last`), or pad it to {large} and mask "
             "what was added.",
         )
@@ -226,8 +226,8 @@ def _eager(time: TimeSpent) -> Iterator[Hint]:
             file=line and line.file,
             line=line and line.line,
             seconds=part.seconds,
-            message=f"operations of JAX outside of jit took {cost}{where}: each is a "
-            "program of its own, with the fixed cost of a call",
-            fix="Move them into a jitted function: the one that uses their results, "
-            "say, or one of their own.",
+            message=f"JAX operations outside of jit took {cost}{where}: each is a "
+            "separate program, with the overhead of a call",
+            fix="Move them into a jitted function, such as the one that uses their "
+            "results.",
         )

@@ -10,28 +10,28 @@ SCHEMA = 1
 
 # What would help where nothing is wrong, and what it is.
 HINTS = {
-    "persistent-cache": "a second run need not compile again",
+    "persistent-cache": "a second run would not have to compile",
     "scan-layers": "layers that are alike are compiled one by one",
-    "ragged-batch": "a smaller last batch is compiled for itself",
+    "ragged-batch": "a smaller last batch is compiled separately",
     "eager-operations": "JAX is called outside of any jitted function",
 }
 
 # Every kind of finding, and what it is.
 KINDS = {
-    "static-churn": "an argument that is static takes a new value again and again",
-    "shape-churn": "an array argument takes a new shape again and again",
+    "static-churn": "a static argument has a new value again and again",
+    "shape-churn": "an array argument has a new shape again and again",
     "weak-type": "an array is weakly typed in one call and not in another",
     "dtype-churn": "an array argument changes its dtype",
     "structure-churn": "an argument changes its pytree structure again and again",
-    "sharding-churn": "an array argument is placed elsewhere again and again",
+    "sharding-churn": "an array argument has a new device or sharding again and again",
     "config-churn": "JAX's configuration changes between calls",
-    "fresh-function": "one line makes a new function each time, and each is traced",
+    "fresh-function": "one line creates a new function each time, and each is traced",
     "unrolled-loop": "a Python loop was unrolled into many equations",
     "inlined-function": "a function was inlined at many places",
-    "large-constant": "a large array became a part of the compiled program",
-    "stale-global": "a value that was read when tracing has changed since",
+    "large-constant": "a large array became a constant of the compiled program",
+    "stale-global": "a value that was read while tracing has changed since",
     "numerics": "the jitted result differs from the eager one (with --numerics)",
-    "blocking": "Python waited for the device in a loop",
+    "blocking": "Python was blocked by the device in a loop",
     "outside-jit": "an operation outside of jit is compiled again and again",
     "slow-first-call": "the first call took long to trace, lower or compile",
 }

@@ -35,7 +35,7 @@ def summary(report: Report) -> str:
     compiles = sum(row.compiles for row in report.functions)
     seconds = sum(row.trace + row.lower + row.compile for row in report.functions)
     return (
-        f"ran for {show_seconds(report.seconds)}, of that {show_seconds(seconds)} to "
+        f"ran for {show_seconds(report.seconds)}, of which {show_seconds(seconds)} to "
         f"trace, lower and compile {plural(compiles, 'program')}"
     )
 

@@ -25,9 +25,9 @@ _LABELS = {
     "wait": "waiting for the device",
     # Their work included, where it is done, or waited for, before they return.
     "calls": "calls of jitted functions",
-    "eager": "operations of JAX outside of jit",
+    "eager": "JAX operations outside of jit",
     "python": "everything else",
-    "own": "the doctor's own look at each trace",
+    "own": "the doctor's own inspection of traces",
 }
 
 
