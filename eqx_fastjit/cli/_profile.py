@@ -30,10 +30,18 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--html", metavar="FILE", help="write a self-contained page")
     parser.add_argument(
-        "--calls", type=int, default=2000, metavar="N", help="calls of each function"
+        "--calls",
+        type=int,
+        default=2000,
+        metavar="N",
+        help="calls of each function (default: 2000)",
     )
     parser.add_argument(
-        "--functions", type=int, default=1, metavar="N", help="how many functions"
+        "--functions",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many functions (default: 1)",
     )
     parser.add_program(trailing=True)
     return parser

@@ -7,6 +7,7 @@
 import dataclasses
 import importlib
 import os
+import time
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -21,6 +22,7 @@ from eqx_fastjit._files import check_writable
 # Under `install()`, `eqx.filter_jit` is ours.
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
+from eqx_fastjit._progress import Progress
 from eqx_fastjit._units import show_seconds
 
 from ._breakdown import Breakdown, breakdown
@@ -189,10 +191,11 @@ def profile(
     if html is not None:
         check_writable(html)
     it = target(f)
-    found = tuple(
-        _contender(name, jitted, call_args, call_kwargs, n)
-        for name, jitted, call_args, call_kwargs in _contenders(it, args, kwargs)
-    )
+    with Progress(f"profile of {it.name}") as progress:
+        found = tuple(
+            _contender(name, jitted, call_args, call_kwargs, n, progress)
+            for name, jitted, call_args, call_kwargs in _contenders(it, args, kwargs)
+        )
     out = Profile(it.name, n, found)
     if html is not None:
         Path(html).write_text(html_page([out]), encoding="utf-8")
@@ -218,13 +221,22 @@ def _contenders(
 
 
 def _contender(
-    name: str, jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], n: int
+    name: str,
+    jitted: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    n: int,
+    progress: Progress,
 ) -> Contender:
     from pyinstrument import Profiler
     from pyinstrument.renderers import ConsoleRenderer, HTMLRenderer
 
+    progress.stage(f"{name}: compiling")
     for _ in range(_WARM_CALLS):
         jax.block_until_ready(jitted(*args, **kwargs))
+    start = time.perf_counter()
+    jax.block_until_ready(jitted(*args, **kwargs))
+    progress.stage(f"{name}: {n} calls", n * (time.perf_counter() - start))
     profiler = Profiler(interval=_INTERVAL, async_mode="disabled")
     profiler.start()
     try:
@@ -232,6 +244,7 @@ def _contender(
     finally:
         session = profiler.stop()
     jax.block_until_ready(out)
+    progress.stage(f"{name}: its parts")
     root = session.root_frame(trim_stem=False)
     shares = dict.fromkeys(STAGES, 0.0) if root is None else stage_shares(root)
     return Contender(
