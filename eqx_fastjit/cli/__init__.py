@@ -13,7 +13,7 @@ from ._common import CommandError
 from ._script import ProgramParser
 
 
-_COMMANDS = ("bench", "doctor", "lock", "profile", "run")
+_COMMANDS = ("bench", "doctor", "gain", "lock", "profile", "run")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         type=int,
         default=2000,
         metavar="N",
-        help="how often to call each function (default: 2000)",
+        help="calls of each function (default: 2000)",
     )
     parser.add_argument(
         "--functions",
