@@ -9,6 +9,8 @@ from typing import Any, TYPE_CHECKING
 
 
 if TYPE_CHECKING:
+    from ._export._exported import Exported as Exported
+    from ._export._loaded import load as load
     from ._function import engine as engine
     from ._install import (
         install as install,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BoundJit": "_jit",
     "Compiled": "_stages",
+    "Exported": "_export._exported",
     "JitWrapped": "_jit",
     "Lowered": "_stages",
     "Traced": "_stages",
@@ -40,6 +43,7 @@ _HOMES = {
     "install": "_install",
     "installed": "_install",
     "engine": "_function",
+    "load": "_export._loaded",
     "uninstall": "_install",
 }
 

@@ -295,3 +295,228 @@ def raw_execute(
     except Exception:
         return None
     return run, wait
+
+
+# --- exporting -----------------------------------------------------------------------
+
+
+def _equinox_callback(flat_callback: Any) -> tuple[str, list[str]] | None:
+    """Which of Equinox's a host callback is, and its messages; `None` if not its own.
+
+    `"raises"` raises; `"tpu_msg"` follows it where a callback cannot raise.
+    """
+    function = getattr(flat_callback, "callback_func", None)
+    code = getattr(function, "__code__", None)
+    if getattr(function, "__module__", None) != "equinox._errors" or code is None:
+        return None
+    name = function.__qualname__.rpartition(".")[2]
+    cells = function.__closure__ or ()
+    variables = dict(zip(code.co_freevars, cells, strict=True))
+    if name not in ("raises", "tpu_msg") or "msgs" not in variables:
+        return None
+    return name, [str(x) for x in variables["msgs"].cell_contents]
+
+
+def functionalize_errors(
+    fun: Callable[..., Any], messages: list[list[str]]
+) -> Callable[..., Any]:
+    """`fun` with the errors of `eqx.error_if` as a result instead of a host callback.
+
+    JAX's `checkify` carries errors through control flow and nested jitted functions;
+    it is given a rule for Equinox's callback.
+
+    **Arguments:**
+
+    - `fun`: a function of arrays.
+    - `messages`: is added to, when the function is traced: the messages of each check.
+
+    **Returns:**
+
+    A function that returns the results and an array of two integers: the number of the
+    check that failed in `messages`, or -1; and which of its messages. Raises
+    `MissingPrivateName`.
+    """
+    rules: dict[Any, Any] = resolve("jax._src.checkify:error_checks")
+    inline = resolve("jax._src.checkify:checkify_jaxpr")
+    custom_jvp = resolve("jax._src.custom_derivatives:custom_jvp_call_p")
+    update = resolve("jax._src.checkify:update_error")
+    failure = resolve("jax._src.checkify:FailedCheckError")
+    primitive = resolve("jax._src.callback:pure_callback_p")
+    numbers: dict[Any, int] = {}
+
+    def rule(error: Any, _: Any, *values: Any, **params: Any) -> Any:
+        found = _equinox_callback(params["callback"])
+        if found is None:
+            return error, primitive.bind(*values, **params)
+        kind, texts = found
+        avals = params["result_avals"]
+        if kind == "tpu_msg":
+            return error, list(values[: len(avals)])
+        number = numbers.setdefault(params["callback"].callback_func, len(messages))
+        if number == len(messages):
+            messages.append(texts)
+        index = jax.numpy.asarray(values[-1]).astype("int32").max()
+        payload, metadata = jax.tree_util.tree_flatten(failure(None, "", index))
+        effect = failure(None, "", index).get_effect_type()
+        error = update(error, True, number, {number: metadata}, payload, effect)
+        return error, [jax.numpy.zeros(a.shape, a.dtype) for a in avals]
+
+    def custom_jvp_rule(error: Any, enabled: Any, *values: Any, **params: Any) -> Any:
+        # Equinox's own, which keeps a callback from being differentiated. There is none
+        # now; and JAX's rule gives a function that cannot be differentiated.
+        if _has_equinox_callback(params["call_jaxpr"]):
+            return inline(params["call_jaxpr"], enabled, error, *values)
+        return rules_before[custom_jvp](error, enabled, *values, **params)
+
+    rules_before = dict(rules)
+
+    def functionalized(*arrays: Any) -> Any:
+        from jax.experimental import checkify
+
+        rules.update({primitive: rule, custom_jvp: custom_jvp_rule})
+        try:
+            error, out = checkify.checkify(fun)(*arrays)
+        finally:
+            rules.clear()
+            rules.update(rules_before)
+        return out, _error_signal(error)
+
+    return functionalized
+
+
+def _has_equinox_callback(jaxpr: Any) -> bool:
+    """Whether there is a callback of `eqx.error_if` in a jaxpr, at whatever depth."""
+    pending = [jaxpr]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, tuple | list):
+            pending.extend(value)
+            continue
+        value = getattr(value, "jaxpr", value)
+        for equation in getattr(value, "eqns", ()):
+            if _equinox_callback(equation.params.get("callback")) is not None:
+                return True
+            pending.extend(equation.params.values())
+    return False
+
+
+def _error_signal(error: Any) -> Any:
+    """The number of the check that failed and of its message; -1 if none did."""
+    jnp = jax.numpy
+    out = jnp.array([-1, 0], jnp.int32)
+    for effect, failed in error._pred.items():
+        failed = jnp.ravel(jnp.asarray(failed))
+        code = jnp.ravel(jnp.asarray(error._code[effect], jnp.int32))
+        (payload,) = error._payload[effect]
+        index = jnp.ravel(jnp.asarray(payload, jnp.int32))
+        # One for each shard, under `shard_map`: of those that failed, the first.
+        first = jnp.argmax(failed)
+        found = jnp.stack([code[first], index[first]])
+        out = jnp.where(failed.any() & (out[0] < 0), found, out)
+    return out
+
+
+def stable_custom_calls() -> frozenset[str]:
+    """The custom calls that JAX promises to keep, and so allows in what is exported."""
+    try:
+        return frozenset(
+            resolve("jax._src.export._export:_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE")
+        )
+    except (MissingPrivateName, TypeError):
+        return frozenset()
+
+
+def serialize_executable(compiled: Any) -> tuple[bytes, dict[str, Any]]:
+    """A compiled function as native code, and what JAX keeps beside it.
+
+    **Returns:**
+
+    The code; and a dictionary by the names of JAX's own record of an executable: avals,
+    shardings and numbers of the arguments that are used. Raises `MissingPrivateName`,
+    or `ValueError` if this executable cannot be serialized.
+    """
+    executable = getattr(compiled, "_executable", None)
+    record = getattr(executable, "_unloaded_executable", None)
+    fields = getattr(record, "__dataclass_fields__", None)
+    if fields is None or not set(fields) <= _EXECUTABLE_FIELDS:
+        raise MissingPrivateName("jax.stages.Compiled._executable")
+    found = {name: getattr(record, name) for name in fields}
+    plain = ("ordered_effects", "unordered_effects", "host_callbacks", "keepalive")
+    if any(found.get(name) for name in (*plain, "mut", "auto_spmd_lowering")):
+        raise ValueError("it has effects, host callbacks or references")
+    if any(x is not None for x in found.get("dispatch_in_layouts") or ()):
+        raise ValueError("its arguments have layouts of their own")
+    if getattr(getattr(compiled, "_params", None), "const_args", None):
+        raise ValueError("it has constants as arguments")
+    code = bytes(compiled.runtime_executable().serialize())
+    return code, {
+        "input_avals": list(found["input_avals"]),
+        "input_shardings": list(found["input_shardings"]),
+        "output_avals": list(found["output_avals"]),
+        "output_shardings": list(found["output_shardings"]),
+        "committed": bool(found["committed"]),
+        "name": str(found["name"]),
+        "kept_var_idx": sorted(found["kept_var_idx"]),
+        "devices": [d.id for d in found["device_list"]],
+    }
+
+
+_EXECUTABLE_FIELDS = {
+    *("xla_executable", "device_list", "backend", "input_avals", "input_shardings"),
+    *("output_avals", "output_shardings", "committed", "name", "unordered_effects"),
+    *("ordered_effects", "keepalive", "host_callbacks", "kept_var_idx", "mut"),
+    *("auto_spmd_lowering", "xla_in_layouts", "dispatch_in_layouts"),
+    *("xla_out_layouts", "all_args_info", "pgle_profiler"),
+}
+
+
+def load_executable(
+    code: bytes,
+    record: dict[str, Any],
+    devices: list[Any],
+    args_info: Any,
+    out_tree: Any,
+) -> Callable[..., Any]:
+    """Native code as a `jax.stages.Compiled`. It is executed: it must be trusted.
+
+    **Arguments:**
+
+    - `code`, `record`: from `serialize_executable`, avals and shardings restored.
+    - `devices`: those that it runs on.
+    - `args_info`: the arguments, as `jax.stages.Compiled` has them.
+    - `out_tree`: the treedef of the result.
+
+    Raises `MissingPrivateName`, or whatever jaxlib says of code that it cannot load.
+    """
+    cls = resolve("jax._src.interpreters.pxla:UnloadedMeshExecutable")
+    device_list = resolve("jaxlib._jax:DeviceList")(tuple(devices))
+    if not set(cls.__dataclass_fields__) <= _EXECUTABLE_FIELDS:
+        raise MissingPrivateName("jax._src.interpreters.pxla:UnloadedMeshExecutable")
+    backend = devices[0].client
+    executable = backend.deserialize_executable(code, executable_devices=device_list)
+    n_in, n_out = len(record["input_avals"]), len(record["output_avals"])
+    values = {
+        **record,
+        "xla_executable": executable,
+        "device_list": device_list,
+        "backend": backend,
+        "unordered_effects": [],
+        "ordered_effects": [],
+        "keepalive": [],
+        "host_callbacks": [],
+        "kept_var_idx": set(record["kept_var_idx"]),
+        "mut": None,
+        "auto_spmd_lowering": False,
+        "xla_in_layouts": [None] * n_in,
+        "dispatch_in_layouts": [None] * n_in,
+        "xla_out_layouts": [None] * n_out,
+        "all_args_info": None,
+        "pgle_profiler": None,
+    }
+    loaded = cls(**{name: values[name] for name in cls.__dataclass_fields__}).load()
+    return jax.stages.Compiled(loaded, [], args_info, out_tree, no_kwargs=True)
+
+
+def shaped_array(shape: tuple[Any, ...], dtype: Any, weak_type: bool) -> Any:
+    """An aval."""
+    return resolve("jax._src.core:ShapedArray")(shape, dtype, weak_type=weak_type)

@@ -50,6 +50,9 @@ try:
 except ImportError:  # not built
     _native: Any = None
 
+if TYPE_CHECKING:
+    from ._export._exported import Exported
+
 hide_from_tracebacks(__file__)
 
 _P = ParamSpec("_P")
@@ -233,6 +236,18 @@ class JitWrapped(_Base, Generic[_P, _T]):
         """
         return self.trace(*args, **kwargs).out_info
 
+    def export(self, *args: Any, **kwargs: Any) -> "Exported":
+        """Trace the function for such arguments, to save it to a file.
+
+        **Arguments:** as for `lower`; sizes may be symbolic (`jax.export`).
+
+        **Returns:** an `Exported`, whose `save(path)` writes what `eqx_fastjit.load`
+        reads. Raises `ValueError` with the path of a static that cannot be written.
+        """
+        from ._export._exported import export
+
+        return export(self, (), args, kwargs)
+
     def clear_cache(self) -> None:
         """Forget every trace and compiled program of this function."""
         self._function.clear()
@@ -403,6 +418,12 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As `JitWrapped.eval_shape`, for the method of this instance."""
         return self.trace(*args, **kwargs).out_info
+
+    def export(self, *args: Any, **kwargs: Any) -> "Exported":
+        """As `JitWrapped.export`. The arrays of the instance are kept in the file."""
+        from ._export._exported import export
+
+        return export(self.func, self.args, args, {**self.keywords, **kwargs})
 
     def clear_cache(self) -> None:
         """Forget every trace and compiled program of this method, of all instances."""

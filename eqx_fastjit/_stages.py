@@ -37,6 +37,74 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
+class Expected:
+    """What a compiled call was made for, to compare other calls with.
+
+    **Arguments:**
+
+    - `function`: the function.
+    - `structure`: of the call, one value for each parameter.
+    - `names`: the path of each leaf.
+    - `trail`: the signature.
+    - `what`: begins the message of an error.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        structure: Structure,
+        names: list[str],
+        trail: list[Any],
+        what: str,
+    ):
+        self.function = function
+        self.structure = structure
+        self.names = names
+        self.trail = trail
+        self.keys = _keys(structure)
+        self.what = what
+
+    def arrays_of(self, values: tuple[Any, ...]) -> list[Any]:
+        """The arrays of a call, whose structure and statics must be the same."""
+        found = self.function.walk(values)
+        if found.trail != self.trail:
+            raise TypeError(self._difference(values))
+        return found.arrays
+
+    def _difference(self, values: tuple[Any, ...]) -> str:
+        """What is other than it was in a call with another signature."""
+        _, structure = partition(values)
+        names = [path for path, _ in self.function.leaves(values)]
+        if names == self.names:
+            keys = zip(names, self.keys, _keys(structure), strict=True)
+            for i, (name, ours, theirs) in enumerate(keys):
+                then, now = self.structure.leaves[i], structure.leaves[i]
+                if ours == theirs:
+                    continue
+                if then is DYNAMIC:
+                    return f"{self.what} `{name}` was an array and is now static."
+                if now is DYNAMIC:
+                    was = f"the static {then!r}"
+                    return f"{self.what} `{name}` was {was} and is now an array."
+                return (
+                    f"{self.what} the static `{name}` was {then!r} and is now {now!r}."
+                )
+        return self._structure_message(names, structure.treedef)
+
+    def _structure_message(self, names: list[str], treedef: Any) -> str:
+        for then, now in zip(self.names, names, strict=False):
+            if then != now:
+                return f"{self.what} expected `{then}`, got `{now}`."
+        if len(names) > len(self.names):
+            return f"{self.what} `{names[len(self.names)]}` was not there."
+        if len(names) < len(self.names):
+            return f"{self.what} `{self.names[len(names)]}` is missing."
+        return (
+            f"{self.what} the pytree structure was\n"
+            f"{self.structure.treedef}\nand is now\n{treedef}."
+        )
+
+
 class _Call:
     """A call that is being compiled ahead of time.
 
@@ -54,11 +122,16 @@ class _Call:
         self.bind = bind
         values = bind(*args, **kwargs)
         self.specialization = function.specialization_for(values)
-        arrays, self.structure = partition(values, abstract=True)
-        self.trail = function.walk(values, abstract=True).trail
-        self.keys = _keys(self.structure)
+        arrays, structure = partition(values, abstract=True)
         self.types = [_array_type(x) for x in arrays]
-        self.names = [path for path, _ in function.leaves(values)]
+        self.expected = Expected(
+            function,
+            structure,
+            [path for path, _ in function.leaves(values)],
+            function.walk(values, abstract=True).trail,
+            f"This compiled {function.name} cannot be called with other arguments than "
+            "it was lowered for:",
+        )
         call = Call(function, self.specialization, values, abstract=True)
         with self.quiet(), self.recorded(values) as run, calling(call):
             call.run = self.record = run.the_trace()
@@ -81,59 +154,16 @@ class _Call:
     def arrays_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The arrays of a call, which must be like the one compiled for."""
         values = self.bind(*args, **kwargs)
-        found = self.function.walk(values)
-        if found.trail != self.trail:
-            raise TypeError(self._difference(values))
-        array_types = zip(self.types, found.arrays, strict=True)
+        arrays = self.expected.arrays_of(values)
+        array_types = zip(self.types, arrays, strict=True)
         for i, (then, array) in enumerate(array_types):
             if then != (now := _array_type(array)):
                 name = self.function.array_paths(values)[i]
                 raise TypeError(
-                    f"{self._begin()} `{name}` was {_show(then)} and is now "
+                    f"{self.expected.what} `{name}` was {_show(then)} and is now "
                     f"{_show(now)}."
                 )
-        return found.arrays
-
-    def _difference(self, values: tuple[Any, ...]) -> str:
-        """What is other than it was in a call with another signature."""
-        _, structure = partition(values)
-        names = [path for path, _ in self.function.leaves(values)]
-        if names == self.names:
-            keys = zip(names, self.keys, _keys(structure), strict=True)
-            for i, (name, ours, theirs) in enumerate(keys):
-                then, now = self.structure.leaves[i], structure.leaves[i]
-                if ours == theirs:
-                    continue
-                if then is DYNAMIC:
-                    return f"{self._begin()} `{name}` was an array and is now static."
-                if now is DYNAMIC:
-                    was = f"the static {then!r}"
-                    return f"{self._begin()} `{name}` was {was} and is now an array."
-                return (
-                    f"{self._begin()} the static `{name}` was {then!r} and is now "
-                    f"{now!r}."
-                )
-        return self._structure_message(values, structure.treedef)
-
-    def _begin(self) -> str:
-        return (
-            f"This compiled {self.function.name} cannot be called with other arguments "
-            "than it was lowered for:"
-        )
-
-    def _structure_message(self, values: tuple[Any, ...], treedef: Any) -> str:
-        names = [path for path, _ in self.function.leaves(values)]
-        for then, now in zip(self.names, names, strict=False):
-            if then != now:
-                return f"{self._begin()} expected `{then}`, got `{now}`."
-        if len(names) > len(self.names):
-            return f"{self._begin()} `{names[len(self.names)]}` was not there."
-        if len(names) < len(self.names):
-            return f"{self._begin()} `{self.names[len(names)]}` is missing."
-        return (
-            f"{self._begin()} the pytree structure was\n"
-            f"{self.structure.treedef}\nand is now\n{treedef}."
-        )
+        return arrays
 
 
 def _keys(structure: Structure) -> list[Any]:

@@ -1,0 +1,127 @@
+"""Shapes, dtypes and shardings as data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ._format import ExportFileError
+
+
+def describe_array(x: Any) -> dict[str, Any]:
+    """What a program needs to know of an array: sizes may be symbolic."""
+    return {
+        "shape": [d if type(d) is int else _size(d) for d in x.shape],
+        "dtype": str(x.dtype),
+        "weak_type": bool(getattr(x, "weak_type", False)),
+    }
+
+
+def _size(d: Any) -> int | str:
+    try:
+        return int(d)
+    except Exception:  # a symbolic size; JAX has an exception of its own for it
+        return str(d)
+
+
+def is_key(dtype: str) -> bool:
+    """Whether a dtype is that of typed keys, such as `key<fry>`."""
+    return dtype.startswith("key<")
+
+
+def show_array(x: Mapping[str, Any]) -> str:
+    """`float32[8,4]`."""
+    return f"{x['dtype']}[{','.join(map(str, x['shape']))}]"
+
+
+def same_dtype(then: str, now: Any) -> bool:
+    return then == str(now)
+
+
+def matches(then: Mapping[str, Any], now: Any) -> bool:
+    """Whether an array is like the one described. Symbolic sizes are left to JAX."""
+    return (
+        then["dtype"] == str(now.dtype)
+        and len(then["shape"]) == len(now.shape)
+        and all(
+            type(a) is str or a == b
+            for a, b in zip(then["shape"], now.shape, strict=True)
+        )
+    )
+
+
+def aval(x: Mapping[str, Any]) -> Any:
+    """The `jax.ShapeDtypeStruct` for a description without symbolic sizes."""
+    return jax.ShapeDtypeStruct(tuple(x["shape"]), dtype_of(x["dtype"]))
+
+
+def dtype_of(name: str) -> Any:
+    """A dtype by its name, those of typed keys included."""
+    if is_key(name):
+        try:
+            return jax.random.key(0, impl=_IMPLS[name]).dtype
+        except (KeyError, ValueError):
+            raise ExportFileError(f"keys of type {name} are not known here") from None
+    try:
+        return jax.numpy.dtype(name)
+    except TypeError:
+        raise ExportFileError(f"{name!r} is no dtype") from None
+
+
+# By their names in a dtype.
+_IMPLS = {
+    "key<fry>": "threefry2x32",
+    "key<rbg>": "rbg",
+    "key<urbg>": "unsafe_rbg",
+}
+
+
+# --- shardings ------------------------------------------------------------------------
+
+
+def describe_sharding(x: Any) -> dict[str, Any] | None:
+    """A sharding as data; `None` for one that cannot be written down."""
+    if isinstance(x, jax.sharding.SingleDeviceSharding):
+        (device,) = x.device_set
+        return {"device": device.id, "memory": x.memory_kind}
+    if isinstance(x, jax.sharding.NamedSharding) and isinstance(
+        x.mesh, jax.sharding.Mesh
+    ):
+        mesh = x.mesh
+        return {
+            "axes": list(mesh.axis_names),
+            "sizes": list(mesh.devices.shape),
+            "devices": [d.id for d in mesh.devices.flat],
+            "types": [t.name for t in mesh.axis_types],
+            "spec": [_entry(e) for e in x.spec],
+            "memory": x.memory_kind,
+        }
+    return None
+
+
+def _entry(e: Any) -> Any:
+    return list(e) if isinstance(e, tuple) else e
+
+
+def sharding_of(x: Mapping[str, Any], devices: Mapping[int, Any]) -> Any:
+    """The sharding again. Raises `ExportFileError` if a device is missing."""
+    try:
+        if "device" in x:
+            return jax.sharding.SingleDeviceSharding(
+                devices[x["device"]], memory_kind=x["memory"]
+            )
+        grid = np.array([devices[i] for i in x["devices"]], dtype=object)
+    except KeyError as e:
+        raise ExportFileError(
+            f"it was exported for device {e}, and there are {len(devices)} devices"
+        ) from None
+    mesh = jax.sharding.Mesh(
+        grid.reshape(x["sizes"]),
+        tuple(x["axes"]),
+        axis_types=tuple(jax.sharding.AxisType[t] for t in x["types"]),
+    )
+    spec = [tuple(e) if isinstance(e, list) else e for e in x["spec"]]
+    return jax.sharding.NamedSharding(
+        mesh, jax.sharding.PartitionSpec(*spec), memory_kind=x["memory"]
+    )

@@ -1,0 +1,291 @@
+"""`f.export(...)`: a traced call, ready to be written to a file."""
+
+# JAX does not mark all that it shows as such; what is traced is ours.
+# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+
+import inspect
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.export
+import jax.tree_util as jtu
+
+from .. import _compat
+from .._files import check_writable
+from .._function import quiet_donation, split_result
+from .._partition import ANY_ARRAY
+from .._stages import trace
+from . import _format
+from ._arrays import describe_array, describe_sharding
+from ._environment import environment, versions
+from ._names import Names
+from ._parts import Parts, raw_bytes, SOME_DEFAULT, with_any_arrays
+from ._program import check_callbacks, Program
+from ._tree import ArrayRef, ExportError, same_tree, TreeReader, Writer
+
+
+class Exported:
+    """A function, traced for certain arguments, to be saved.
+
+    `f.export(...)` makes it. What cannot be exported has been refused; `save` lowers
+    and compiles.
+    """
+
+    def __init__(
+        self, wrapped: Any, bound: tuple[Any, ...], args: Any, kwargs: dict[str, Any]
+    ):
+        self._function = wrapped._function
+        values = wrapped._bind(*bound, *args, **kwargs)
+        self._parts = Parts(wrapped, values, len(bound))
+        call: Any = trace(self._function, lambda: values, (), {})._call
+        self._trace_seconds: float = call.record.trace
+        self._outputs, handle = split_result(call.traced.out_info)
+        self._result = call.specialization.plans[handle].structure.rebuild(
+            [ArrayRef(i) for i in range(len(self._outputs))]
+        )
+        self._program = Program(call.traced, self._parts.order, self.name)
+        self._kept = [*self._program.lifted, *self._parts.bound]
+        self._header = self._describe()
+        self._jitted = jax.jit(self._program, **self._jit_kwargs())
+        self._arguments = [*self._kept, *self._parts.arrays]
+        with quiet_donation():
+            self._traced = self._jitted.trace(*self._arguments)
+        check_callbacks(self._traced, self.name)
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self._function.name
+
+    def __repr__(self) -> str:
+        return f"<Exported of {self._function.qualname}>"
+
+    def save(
+        self,
+        path: Any,
+        *,
+        portable: bool = True,
+        compiled: bool = False,
+        platforms: Sequence[str] | None = None,
+        vjp_order: int = 0,
+    ) -> None:
+        """Write a file that `eqx_fastjit.load` reads.
+
+        **Arguments:**
+
+        - `path`: of the file, which is replaced if it is there.
+        - `portable`: whether to write StableHLO (`jax.export`), which other machines and
+            later versions of JAX can load. Needs the package `flatbuffers`.
+        - `compiled`: whether to write native code for this jaxlib and this kind of
+            device, which needs no compiling. It is run only where the caller of `load`
+            says that the file is trusted.
+        - `platforms`: what the portable form is lowered for: `"cpu"`, `"cuda"`,
+            `"rocm"`, `"tpu"`. By default the platform in use.
+        - `vjp_order`: how often the portable form can be differentiated in reverse mode.
+
+        **Returns:** nothing. Raises `ValueError` with the reason if the function cannot
+        be saved in this way, and `OSError` if the file cannot be written.
+        """
+        if not portable and not compiled:
+            raise ValueError("`save`: `portable` and `compiled` are both false.")
+        if not portable and (platforms is not None or vjp_order):
+            raise ValueError("`save`: `platforms` and `vjp_order` need `portable`.")
+        check_writable(path)
+        header = dict(self._header)
+        header["checks"] = list(self._program.messages)
+        header["seconds"] = {"trace": self._trace_seconds}
+        sections: dict[str, bytes] = {}
+        if portable:
+            with _timed(header, "lower"):
+                sections["portable"] = self._lower(header, platforms, vjp_order)
+        if compiled:
+            with _timed(header, "compile"):
+                sections["compiled"] = self._compile(header)
+        sections["arrays"] = b"".join([raw_bytes(x) for x in self._kept])
+        _format.write(path, header, sections)
+
+    # --- the header ---
+
+    def _describe(self) -> dict[str, Any]:
+        function, parts = self._function, self._parts
+        writer = Writer()
+        arguments = writer.write(parts.written())
+        result = writer.write([("<result>", self._result)], root="")
+        defaults = writer.write(parts.defaults())
+        self._read_back(writer, arguments, result)
+        source = function.source()
+        return {
+            "made_by": versions(),
+            "name": function.name,
+            "qualname": function.qualname,
+            "doc": None if source is None else inspect.getdoc(source),
+            "parameters": parts.parameters(),
+            "names": writer.names,
+            "arguments": arguments,
+            "result": result,
+            "defaults": defaults,
+            "arrays": [
+                {"path": path, **describe_array(x)}
+                for path, x in zip(parts.paths, parts.arrays, strict=True)
+            ],
+            "outputs": [describe_array(x) for x in self._outputs],
+            "kept": [
+                {**describe_array(x), "sharding": _committed(x)} for x in self._kept
+            ],
+            "donated": parts.donated,
+            "quiet_donation": function.options.filter_warning,
+            "in_shardings": parts.in_shardings(),
+        }
+
+    def _read_back(self, writer: Writer, arguments: Any, result: Any) -> None:
+        """Read what was written, and compare: a class may keep more than it shows."""
+        names = Names(writer.objects, ())
+        reader = TreeReader(writer.names, names, lambda _: SOME_DEFAULT)
+        n = len(self._parts.arrays), len(self._outputs)
+        for what, steps, number, then in (
+            ("arguments", arguments, n[0], self._parts.example()),
+            ("result", result, n[1], with_any_arrays(self._result)),
+        ):
+            try:
+                same = same_tree(reader.read(steps, [ANY_ARRAY] * number), then)
+            except Exception as e:
+                raise ExportError(f"the {what} of {self.name}: {e}") from e
+            if not same:
+                raise ExportError(
+                    f"the {what} of {self.name} cannot be exported: a class in it "
+                    "cannot be built from its attributes, or from its static data."
+                )
+
+    def _jit_kwargs(self) -> dict[str, Any]:
+        parts, options = self._parts, self._function.options
+        n = len(self._kept)
+        names = ("keep_unused", "compiler_options")
+        kwargs = {k: v for k, v in options.jit_kwargs if k in names}
+        kwargs["donate_argnums"] = tuple([n + i for i in parts.donated])
+        if any(x is not None for x in parts.shardings):
+            kwargs["in_shardings"] = (*[None] * n, *parts.shardings)
+        if options.out_shardings is not None:
+            out = _spread(options.out_shardings, self._result)
+            kwargs["out_shardings"] = [*out, *[None] * self._program.checked]
+        return kwargs
+
+    # --- the payloads ---
+
+    def _lower(
+        self, header: dict[str, Any], platforms: Sequence[str] | None, vjp_order: int
+    ) -> bytes:
+        try:
+            with quiet_donation():
+                exported = jax.export.export(self._jitted, platforms=platforms)(
+                    *self._arguments
+                )
+            out = bytes(exported.serialize(vjp_order=vjp_order))
+        except ImportError as e:
+            raise ExportError(
+                "the portable form needs flatbuffers: pip install "
+                "'eqx_fastjit[export]'."
+            ) from e
+        except (ValueError, NotImplementedError) as e:
+            raise ExportError(f"`jax.export` cannot export {self.name}: {e}") from e
+        header["platforms"] = list(exported.platforms)
+        header["n_devices"] = exported.nr_devices
+        header["vjp_order"] = vjp_order
+        return out
+
+    def _compile(self, header: dict[str, Any]) -> bytes:
+        if any(type(d) is str for x in header["arrays"] for d in x["shape"]):
+            raise ExportError(
+                "`compiled=True`: with symbolic sizes there is nothing to compile. "
+                "Export with the sizes of the calls to come."
+            )
+        with quiet_donation():
+            compiled = self._traced.lower().compile()
+        try:
+            code, record = _compat.serialize_executable(compiled)
+        except (_compat.MissingPrivateName, ValueError, RuntimeError) as e:
+            raise ExportError(
+                f"`compiled=True`: {self.name} cannot be saved as native code with JAX "
+                f"{jax.__version__}: {e}."
+            ) from e
+        for key in ("input_avals", "output_avals"):
+            record[key] = [describe_array(x) for x in record[key]]
+        for key in ("input_shardings", "output_shardings"):
+            record[key] = [_sharding(x) for x in record[key]]
+        devices = {d.id: d for d in jax.devices()}
+        here = [devices[i] for i in record["devices"]]
+        header["compiled"] = {"record": record, "fits": environment(here)}
+        header["cost"] = _cost(compiled)
+        return code
+
+
+class _timed:  # noqa: N801
+    """Notes how long a payload took to make: what loading it will save."""
+
+    def __init__(self, header: dict[str, Any], name: str):
+        self.seconds, self.name = header["seconds"], name
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __exit__(self, *_: Any) -> None:
+        self.seconds[self.name] = time.perf_counter() - self.start
+
+
+def _sharding(x: Any) -> dict[str, Any]:
+    out = describe_sharding(x)
+    if out is None:
+        raise ExportError(
+            f"`compiled=True`: a {type(x).__name__} cannot be written down. Give the "
+            "arrays `jax.sharding.NamedSharding`s."
+        )
+    return out
+
+
+def _committed(x: Any) -> dict[str, Any] | None:
+    """The sharding that a kept array was given; `None` if it may be anywhere."""
+    if not getattr(x, "committed", False) or len(x.sharding.device_set) == 1:
+        return None
+    return describe_sharding(x.sharding)
+
+
+def _cost(compiled: jax.stages.Compiled) -> dict[str, float]:
+    """The compiler's estimate; empty where a backend has none."""
+    try:
+        found: Any = compiled.cost_analysis() or {}
+    except Exception:  # whatever the backend says
+        return {}
+    found = found[0] if isinstance(found, list) else found
+    names = ("flops", "bytes accessed")
+    return {name: float(found[name]) for name in names if found.get(name, -1) >= 0}
+
+
+def _spread(prefix: Any, result: Any) -> list[Any]:
+    """`out_shardings`, a prefix of the result, as one for each of its arrays."""
+
+    def is_leaf(x: Any) -> bool:
+        return x is None or isinstance(x, jax.sharding.Sharding)
+
+    out: list[Any] = []
+
+    def spread(sharding: Any, subtree: Any) -> None:
+        n = sum(type(x) is ArrayRef for x in jtu.tree_leaves(subtree))
+        out.extend([sharding] * n)
+
+    jtu.tree_map(spread, prefix, result, is_leaf=is_leaf)
+    return out
+
+
+def export(
+    wrapped: Any, bound: tuple[Any, ...], args: Any, kwargs: dict[str, Any]
+) -> Exported:
+    """What `JitWrapped.export` and `BoundJit.export` do.
+
+    **Arguments:**
+
+    - `wrapped`: the `JitWrapped`.
+    - `bound`: the instance of a method.
+    - `args`, `kwargs`: of the call.
+    """
+    return Exported(wrapped, bound, args, kwargs)

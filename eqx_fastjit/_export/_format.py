@@ -1,0 +1,140 @@
+"""The container: a header in JSON, and sections of bytes, each with its checksum.
+
+    8 bytes    b"\x93EQXJIT\n"
+    4 bytes    version of the format, little-endian, as all numbers
+    4 bytes    size of the header
+    32 bytes   SHA-256 of the header
+    ...        the header: JSON in UTF-8; its `"sections"` is a list of
+               {"name": ..., "size": ..., "sha256": ...}
+    ...        the sections, one after the other, in that order, and nothing after them
+
+Nothing here is executed: reading a file calls nothing that the file names.
+"""
+
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+
+MAGIC = b"\x93EQXJIT\n"
+VERSION = 1
+_PREFIX = struct.Struct("<8sII32s")
+# Many times what a model with 100,000 leaves needs.
+MAX_HEADER = 256 * 2**20
+
+
+class ExportFileError(ValueError):
+    """A file is not one of ours, is damaged, or needs something that is not there."""
+
+
+def write(path: Any, header: Mapping[str, Any], sections: Mapping[str, bytes]) -> None:
+    """Write a file. It is there as a whole or not at all.
+
+    **Arguments:**
+
+    - `path`: of the file.
+    - `header`: what JSON can hold, without `"sections"`.
+    - `sections`: bytes by name.
+    """
+    table = [
+        {"name": name, "size": len(x), "sha256": hashlib.sha256(x).hexdigest()}
+        for name, x in sections.items()
+    ]
+    text = json.dumps(
+        {**header, "sections": table}, ensure_ascii=True, allow_nan=False
+    ).encode()
+    if len(text) > MAX_HEADER:
+        raise ValueError(
+            f"the structure of the arguments takes {len(text)} bytes to write down; "
+            f"{MAX_HEADER} are allowed."
+        )
+    path = os.fspath(path)
+    prefix = _PREFIX.pack(MAGIC, VERSION, len(text), hashlib.sha256(text).digest())
+    folder = os.path.dirname(os.path.abspath(path))
+    handle, temporary = tempfile.mkstemp(prefix=".eqx-fastjit-", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(prefix)
+            file.write(text)
+            for x in sections.values():
+                file.write(x)
+        _like_a_new_file(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _like_a_new_file(path: str) -> None:
+    """Give a temporary file the permissions that `open` would have given it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(path, 0o666 & ~mask)
+
+
+class Reader:
+    """A file: its header, checked; and its sections, read and checked when asked for.
+
+    Raises `ExportFileError` for everything that is wrong with it, `OSError` if it
+    cannot be read.
+    """
+
+    def __init__(self, path: Any):
+        self.path = os.fspath(path)
+        self.size = os.path.getsize(self.path)
+        with open(self.path, "rb") as file:
+            prefix = file.read(_PREFIX.size)
+            if len(prefix) < _PREFIX.size or not prefix.startswith(MAGIC):
+                raise self.error("it was not written by `Exported.save`")
+            _, version, size, checksum = _PREFIX.unpack(prefix)
+            if version != VERSION:
+                raise self.error(
+                    f"its format has version {version}; this eqx_fastjit reads version "
+                    f"{VERSION}. Export it again, or install the eqx_fastjit that "
+                    "wrote it"
+                )
+            if size > min(MAX_HEADER, self.size - _PREFIX.size):
+                raise self.error("it is truncated or damaged (header)")
+            text = file.read(size)
+        if hashlib.sha256(text).digest() != checksum:
+            raise self.error("it is truncated or damaged (header)")
+        try:
+            header = json.loads(text)
+            sections: dict[str, tuple[int, int, str]] = {}
+            offset = _PREFIX.size + size
+            for x in header.pop("sections"):
+                sections[str(x["name"])] = offset, int(x["size"]), str(x["sha256"])
+                offset += _natural(x["size"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+            raise self.error(f"its header makes no sense ({e!r})") from None
+        if offset != self.size:
+            raise self.error(
+                f"it is truncated or damaged: {offset} bytes expected, {self.size} "
+                "found"
+            )
+        self.header: dict[str, Any] = header
+        self.sections = sections
+
+    def error(self, reason: str) -> ExportFileError:
+        """The one error for a file that cannot be loaded."""
+        return ExportFileError(f"{self.path!r} cannot be loaded: {reason}.")
+
+    def section(self, name: str) -> bytes:
+        """The bytes of a section, compared with their checksum."""
+        offset, size, checksum = self.sections[name]
+        with open(self.path, "rb") as file:
+            file.seek(offset)
+            out = file.read(size)
+        if hashlib.sha256(out).hexdigest() != checksum:
+            raise self.error(f"it is damaged (section {name!r})")
+        return out
+
+
+def _natural(x: Any) -> int:
+    if type(x) is not int or x < 0:
+        raise ValueError(f"{x!r} is no size")
+    return x

@@ -1,0 +1,230 @@
+"""`load(path)`: a file as a callable, with nothing traced."""
+
+# JAX does not mark all that it shows as such; functions beside a class are part of it.
+# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+
+import inspect
+import types
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .._binding import Binding, make_binder, Spec
+from .._function import _make_plan, block, Function, Options, reads_numpy
+from .._jit import _make_wrapped, JitWrapped
+from .._partition import ANY_ARRAY, omitted, partition, Plan
+from .._stages import Expected
+from ._format import ExportFileError, Reader
+from ._names import Names
+from ._runners import Payloads
+from ._tree import ArrayRef, TreeReader, Writer
+
+
+def load(
+    path: Any,
+    *,
+    example: Sequence[Any] | None = None,
+    allow: Iterable[str] = (),
+    trusted: bool = False,
+) -> JitWrapped[..., Any]:
+    """A function from a file that `Exported.save` wrote. Nothing is traced.
+
+    **Arguments:**
+
+    - `path`: of the file.
+    - `example`: the positional arguments of a call, as a tuple. Their classes are
+        thereby known, and need not be imported.
+    - `allow`: modules and packages whose classes and functions may be imported, where
+        the arguments or the result need them. Those of JAX, Equinox and NumPy need not
+        be named.
+    - `trusted`: whether to run native code from the file, if it has some that fits this
+        machine. Native code can do anything: say so only of a file that you, or
+        somebody whom you trust, made. Without it, the portable form is compiled.
+
+    **Returns:**
+
+    A callable with the signature of the function. It takes what the function was
+    exported for, and returns what it would return; a call with other shapes, dtypes,
+    statics or structure raises `TypeError` and names the leaf.
+
+    Raises `ValueError` if the file is none of ours, is damaged, or needs what is not
+    there. Warns if native code was asked for and does not fit.
+
+    !!! example
+
+        ```python
+        eqx_fastjit.filter_jit(model).export(x).save("model.fastjit")
+        # In another process, without the source of the model:
+        predict = eqx_fastjit.load("model.fastjit")
+        predict(x)
+        ```
+    """
+    reader = Reader(path)
+    known: dict[str, Any] = {}
+    if example is not None:
+        known = _objects_in(tuple(example))
+    try:
+        loaded = _Loaded(reader, Names(known, allow), trusted)
+    except ExportFileError as e:
+        if str(e).startswith(repr(reader.path)):
+            raise
+        raise reader.error(str(e)) from e.__cause__
+    except (KeyError, TypeError, ValueError, AttributeError, LookupError) as e:
+        raise reader.error(f"its header makes no sense ({e!r})") from e
+    if loaded.payloads.reason is not None and trusted:
+        warnings.warn(
+            f"the native code in {reader.path!r} is not used: "
+            f"{loaded.payloads.reason}. The portable form is compiled instead.",
+            stacklevel=2,
+        )
+    return loaded.wrapped
+
+
+def _objects_in(example: tuple[Any, ...]) -> dict[str, Any]:
+    """The classes and functions that arguments refer to, by name."""
+    arrays, structure = partition(example, abstract=True)
+    refs = structure.rebuild([ArrayRef(i) for i in range(len(arrays))])
+    writer = Writer()
+    writer.write([(f"example[{i}]", x) for i, x in enumerate(refs)])
+    return writer.objects
+
+
+class _Unknown:
+    """Stands for a default that is not in the file: it could not be written down."""
+
+    __hash__ = None  # type: ignore[assignment]  # no static: it cannot be passed
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+class LoadedFunction(Function):
+    """A function of which there is one specialization, from a file."""
+
+    def __init__(self, fun: Any, spec: Spec, header: dict[str, Any]):
+        names = str(header["name"]), str(header["qualname"])
+        options = Options(filter_warning=bool(header["quiet_donation"]))
+        super().__init__(fun, spec, options, names, with_fun=False)
+        self.expected: Expected | None = None
+        self.plan: Plan | None = None
+        self.handle: Any = None
+        self.payloads: Payloads | None = None
+
+    def expect(self, values: tuple[Any, ...], result: Any, payloads: Payloads) -> None:
+        """Say what calls look like, and what they return. Both have any arrays."""
+        _, structure = partition(values)
+        self.expected = Expected(
+            self,
+            structure,
+            [path for path, _ in self.leaves(values)],
+            self.walk(values).trail,
+            f"The exported {self.name} cannot be called with other arguments than it "
+            "was exported for:",
+        )
+        holder = types.SimpleNamespace(plans={})
+        self.handle, _, _ = _make_plan(holder, result)
+        (self.plan,) = holder.plans.values()
+        self.plan.blocks = payloads.blocks
+        self.payloads = payloads
+        payloads.prepare(self.handle)
+
+    def specialize(self, values: tuple[Any, ...], cls: Callable[..., Any]) -> Any:
+        """The one specialization. Raises `TypeError` for a call that is not its."""
+        assert self.expected is not None and self.payloads is not None
+        self.expected.arrays_of(values)
+        made = cls(self.payloads.run, _FLAT)
+        made.plans[self.handle] = self.plan
+        return made
+
+    def check_static_arrays(self, values: tuple[Any, ...], key: Any) -> None:
+        """None can be exported."""
+
+    def decide_blocks(
+        self, specialization: Any, plan: Plan, arrays: Sequence[Any]
+    ) -> bool | None:
+        """As the file says."""
+        return plan.blocks
+
+    def call_without_jit(self, values: tuple[Any, ...]) -> Any:
+        """There is nothing but the program: it is run as it is."""
+        assert self.expected is not None and self.payloads is not None
+        assert self.plan is not None
+        arrays = self.expected.arrays_of(values)
+        out = self.payloads.run(*arrays)[:-1]
+        if self.plan.blocks or reads_numpy(arrays):
+            block(out)
+        return self.plan.build(out)
+
+    def forget(self, specialization: Any) -> None:
+        """It cannot be made again."""
+
+    def evict(self) -> None:
+        """There is one."""
+
+    def clear(self) -> None:
+        """It cannot be traced again."""
+
+
+# In place of a function that JAX traces.
+_FLAT = types.SimpleNamespace(traced=True)
+
+
+class _Loaded:
+    """A file, read."""
+
+    def __init__(self, reader: Reader, names: Names, trusted: bool):
+        header = reader.header
+        unknown = {x["name"]: _Unknown() for x in header["parameters"]}
+        trees = TreeReader(
+            header["names"], names, lambda name: omitted(unknown[name])
+        )
+        n_in, n_out = len(header["arrays"]), len(header["outputs"])
+        values = trees.read(header["arguments"], [ANY_ARRAY] * n_in)
+        result = trees.read(header["result"], [ANY_ARRAY] * n_out)
+        defaults = trees.read(header["defaults"], [])
+        spec = Spec(
+            tuple([_identifier(x["name"]) for x in header["parameters"]]),
+            tuple([getattr(inspect.Parameter, x["kind"]) for x in header["parameters"]]),
+            tuple([bool(x["default"]) for x in header["parameters"]]),
+        )
+        if not len(values) == len(defaults) == len(spec.names):
+            raise ExportFileError("its header makes no sense (parameters)")
+        self.payloads = Payloads(reader, trusted)
+        fun = _stand_in(spec, defaults, unknown, header)
+        binding = Binding(fun)
+        function = LoadedFunction(fun, binding.spec, header)
+        function.expect(values, result, self.payloads)
+        shown = {
+            name: getattr(fun, name)
+            for name in ("__module__", "__name__", "__qualname__", "__doc__")
+        }
+        shown["__exported__"] = header
+        self.wrapped = _make_wrapped(function, "none", binding, fun, shown)
+
+
+def _identifier(name: Any) -> str:
+    if type(name) is not str or not name.isidentifier():
+        raise ExportFileError(f"{name!r} is no name of a parameter")
+    return name
+
+
+def _stand_in(
+    spec: Spec, defaults: Sequence[Any], unknown: dict[str, Any], header: dict[str, Any]
+) -> Any:
+    """A Python function with the signature of the one that was exported."""
+    shown = [
+        unknown[name] if default is omitted(unknown[name]) else default
+        for name, default in zip(spec.names, defaults, strict=True)
+    ]
+    pseudo: Any = types.SimpleNamespace(spec=spec, defaults=shown)
+    made = make_binder(pseudo, str(header["name"]))
+    fun = types.FunctionType(
+        made.__code__, {}, str(header["name"]), made.__defaults__, made.__closure__
+    )
+    fun.__kwdefaults__ = made.__kwdefaults__
+    fun.__qualname__ = str(header["qualname"])
+    fun.__module__ = "eqx_fastjit.exported"
+    fun.__doc__ = header["doc"] if isinstance(header["doc"], str) else None
+    return fun
+
+

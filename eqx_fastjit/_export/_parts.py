@@ -1,0 +1,182 @@
+"""The arguments of a call that is exported: what is bound, and what a caller passes."""
+
+# The functions beside a class are part of it.
+# pyright: reportPrivateUsage=false
+
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+
+from .._binding import Spec
+from .._partition import ANY_ARRAY, ARRAY_TYPES, Omitted, omitted, partition
+from ._arrays import describe_sharding
+from ._tree import ArrayRef, DefaultRef, ExportError, Writer
+
+
+# Any default that was not passed, for a comparison.
+SOME_DEFAULT = omitted(object())
+
+
+class Parts:
+    """A call, divided.
+
+    The callable itself and the first `n_bound` parameters (the instance of a method) are
+    bound: their arrays are kept in the file, and nothing else of them is. The rest are
+    the parameters of the function that is loaded.
+
+    **Arguments:**
+
+    - `wrapped`: the jitted function.
+    - `values`: of the call, one for each parameter, and the callable if it is one of
+        them.
+    - `n_bound`: how many parameters are bound.
+    """
+
+    def __init__(self, wrapped: Any, values: tuple[Any, ...], n_bound: int):
+        function = wrapped._function
+        self.function = function
+        # Which of the values a caller passes.
+        at = function.spec.fun_index() if function.with_fun else None
+        free_values = [i for i in range(len(values)) if i != at][n_bound:]
+        spec = function.spec
+        self.spec = Spec(
+            spec.names[n_bound:], spec.kinds[n_bound:], spec.defaulted[n_bound:]
+        )
+        self.values = function.split(values)[1][n_bound:]
+        if len(self.values) != len(free_values):
+            raise ExportError(
+                f"the instance of {function.name} is one of `*args`, so the rest of the "
+                "arguments cannot be told from it. Give the instance a parameter."
+            )
+        # The numbers of the arrays, in the order in which they were traced.
+        owners = [i for i, x in enumerate(values) for _ in _arrays(x)]
+        bound = [k for k, i in enumerate(owners) if i not in free_values]
+        free = [k for k, i in enumerate(owners) if i in free_values]
+        position = {k: i for i, k in enumerate([*bound, *free])}
+        # For each of them, where it is among those of the program.
+        self.order = [position[k] for k in range(len(owners))]
+        arrays = _arrays(values)
+        self.bound = [arrays[k] for k in bound]
+        self.arrays = [arrays[k] for k in free]
+        paths = function.array_paths(values)
+        self.paths = [paths[k] for k in free]
+        for k in bound:
+            if not isinstance(arrays[k], ARRAY_TYPES):
+                raise ExportError(
+                    f"`{paths[k]}` is a {type(arrays[k]).__name__}. What a function has "
+                    "of its own is kept in the file, and must be arrays."
+                )
+        donated = function.donated(values) if _donates(function) else ()
+        self.donated = [i for i, k in enumerate(free) if k in donated]
+        self.shardings = self._find_shardings(values, free)
+        self._defaults = self._find_defaults(wrapped._binding.defaults[n_bound:])
+
+    def _find_shardings(self, values: tuple[Any, ...], free: list[int]) -> list[Any]:
+        """One for each array that a caller passes; `None` where any will do."""
+        if self.function.options.in_shardings is not None:
+            given = self.function.flatten_in_shardings(values)
+            return [given[k] for k in free]
+        out: list[Any] = []
+        for x in self.arrays:
+            sharding = getattr(x, "sharding", None)
+            given = isinstance(x, jax.ShapeDtypeStruct) or getattr(x, "committed", False)
+            is_one = given and sharding is not None and len(sharding.device_set) > 1
+            out.append(sharding if is_one else None)
+        return out
+
+    def _find_defaults(self, defaults: tuple[Any, ...]) -> list[tuple[str, Any]]:
+        """What stands for each default: itself, if it is plain data.
+
+        Nobody should have to import a function for being a default.
+        """
+        out: list[tuple[str, Any]] = []
+        # Defaults that stay unseen, by the parameter.
+        self._unwritten: dict[str, Any] = {}
+        for name, defaulted, default in zip(
+            self.spec.names, self.spec.defaulted, defaults, strict=True
+        ):
+            if not defaulted or _is_plain(name, default):
+                out.append((name, default))
+            else:
+                out.append((name, DefaultRef(name)))
+                self._unwritten[name] = default
+        return out
+
+    def in_shardings(self) -> list[dict[str, Any] | None] | None:
+        """The shardings as data; `None` if there are none."""
+        if not any(x is not None for x in self.shardings):
+            return None
+        out: list[dict[str, Any] | None] = []
+        for path, x in zip(self.paths, self.shardings, strict=True):
+            described = None if x is None else describe_sharding(x)
+            if x is not None and described is None:
+                raise ExportError(
+                    f"`{path}` has a {type(x).__name__}, which cannot be written down. "
+                    "Give it a `jax.sharding.NamedSharding`."
+                )
+            out.append(described)
+        return out
+
+    def _with(self, arrays: list[Any]) -> list[tuple[str, Any]]:
+        """Each parameter's name and value, with these for arrays."""
+        _, structure = partition(self.values, abstract=True)
+        values = structure.rebuild(arrays)
+        unwritten = self._unwritten
+        return [
+            (name, DefaultRef(name) if unwritten.get(name, ...) is value else value)
+            for name, value in zip(self.spec.names, values, strict=True)
+        ]
+
+    def written(self) -> list[tuple[str, Any]]:
+        """The arguments, with numbers for their arrays."""
+        return self._with([ArrayRef(i) for i in range(len(self.arrays))])
+
+    def example(self) -> tuple[Any, ...]:
+        """The arguments, with any arrays and any defaults."""
+        values = self._with([ANY_ARRAY] * len(self.arrays))
+        return tuple([SOME_DEFAULT if type(x) is DefaultRef else x for _, x in values])
+
+    def defaults(self) -> list[tuple[str, Any]]:
+        """The default of each parameter; `None` for one that has none."""
+        return self._defaults
+
+    def parameters(self) -> list[dict[str, Any]]:
+        """Names, kinds, and whether there is a default."""
+        return [
+            {"name": name, "kind": kind.name, "default": defaulted}
+            for name, kind, defaulted in zip(*self.spec, strict=True)
+        ]
+
+
+def _is_plain(name: str, default: Any) -> bool:
+    """Whether a default can be written down without the name of anything."""
+    if type(default) is Omitted:
+        return False
+    writer = Writer()
+    try:
+        writer.write([(name, default)])
+    except ExportError:
+        return False
+    return not writer.names
+
+
+def _arrays(tree: Any) -> list[Any]:
+    return partition(tree, abstract=True)[0]
+
+
+def _donates(function: Any) -> bool:
+    return function.options.donate_first or function.options.donate_rest
+
+
+def with_any_arrays(tree: Any) -> Any:
+    """A tree with any arrays where there are numbers."""
+    return jtu.tree_map(lambda x: ANY_ARRAY if type(x) is ArrayRef else x, tree)
+
+
+def raw_bytes(x: Any) -> bytes:
+    """What is in an array."""
+    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    return np.ascontiguousarray(np.asarray(x)).tobytes()

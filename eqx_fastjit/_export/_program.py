@@ -1,0 +1,85 @@
+"""The program that is exported: arrays in, arrays out, nothing else.
+
+It is made of what was traced for a call, so the user's function does not run again.
+Large arrays that the function closes over become arguments, which are kept in the file:
+as constants they would be compiled into the program, each time anew.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend.core
+
+from .. import _compat
+from .._function import has_host_callbacks
+from ._tree import ExportError
+
+
+# A smaller constant stays one, for the compiler to work with: a table of indices, say.
+_LIFT_BYTES = 1024
+
+
+class Program:
+    """A function of arrays alone.
+
+    It takes `lifted`, then the arrays of the call in the given order, and returns a
+    list: the arrays of the result, and the signal of a failed check where `checked`.
+
+    **Arguments:**
+
+    - `traced`: what was traced for a call.
+    - `order`: for each argument of `traced`, its number among those of the program.
+    - `name`: of the function, for logs and profiles.
+    """
+
+    def __init__(self, traced: jax.stages.Traced, order: Sequence[int], name: str):
+        self._closed: Any = traced.jaxpr
+        self._order = tuple(order)
+        consts = self._closed.consts
+        self._lifted = [i for i, x in enumerate(consts) if _n_bytes(x) >= _LIFT_BYTES]
+        self.lifted = [consts[i] for i in self._lifted]
+        # Whether there are host callbacks, which must then all be `eqx.error_if`'s.
+        self.checked = has_host_callbacks(traced)
+        # Of each check, once the program has been traced.
+        self.messages: list[list[str]] = []
+        self.__name__ = self.__qualname__ = name
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        n = len(self._lifted)
+        consts = list(self._closed.consts)
+        for i, x in zip(self._lifted, arrays[:n], strict=True):
+            consts[i] = x
+        closed = jax.extend.core.ClosedJaxpr(self._closed.jaxpr, consts)
+        run: Any = jax.extend.core.jaxpr_as_fun(closed)
+        ordered = [arrays[n + i] for i in self._order]
+        if not self.checked:
+            return list(run(*ordered))
+        try:
+            run = _compat.functionalize_errors(run, self.messages)
+        except _compat.MissingPrivateName as e:
+            raise ExportError(
+                f"{self.__name__} has checks (`eqx.error_if`), which cannot be exported "
+                f"with JAX {jax.__version__}: {e} is not there."
+            ) from e
+        out, signal = run(*ordered)
+        return [*out, signal]
+
+
+def _n_bytes(x: Any) -> int:
+    try:
+        return int(x.size) * int(x.dtype.itemsize)
+    except (AttributeError, TypeError):
+        return 0
+
+
+def check_callbacks(traced: jax.stages.Traced, name: str) -> None:
+    """Raise `ExportError` if a program calls back into Python."""
+    if has_host_callbacks(traced):
+        raise ExportError(
+            f"{name} calls back into Python (`jax.debug.print`, `jax.pure_callback`, "
+            "`jax.io_callback`), which no file can hold. Of all host callbacks only "
+            "those of `eqx.error_if` can be exported, and those not inside of a "
+            "primitive that hides them (`lineax.linear_solve`): set "
+            "`EQX_ON_ERROR=nan` or `off` for such a function, or take the callback out."
+        )

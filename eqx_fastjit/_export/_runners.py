@@ -1,0 +1,312 @@
+"""What a loaded function runs: native code where it fits, or the portable program."""
+
+# JAX does not mark all that it shows as such.
+# pyright: reportPrivateImportUsage=false
+
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.export
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+
+from .. import _compat
+from ._arrays import dtype_of, is_key, matches, sharding_of, show_array
+from ._environment import difference, environment
+from ._format import ExportFileError, Reader
+
+
+# Kernels of a user's own: stable, but code nevertheless.
+_KERNELS = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "tf.call_tf_function"}
+_CUSTOM_CALL = re.compile(r'custom_call\s*@"?([^\s"(]+)|call_target_name\s*=\s*"([^"]*)"')
+
+
+class Payloads:
+    """The payloads of a file.
+
+    **Arguments:**
+
+    - `reader`: the file.
+    - `trusted`: whether native code may be run.
+    """
+
+    def __init__(self, reader: Reader, trusted: bool):
+        self.reader = reader
+        self.header = header = reader.header
+        self.trusted = trusted
+        self.devices = {d.id: d for d in jax.devices()}
+        self.kept = self._read_kept()
+        self.messages = [[str(x) for x in texts] for texts in header["checks"]]
+        # Why there is native code that is not run.
+        self.reason: str | None = None
+        self.handle: Any = None
+        self.native: Callable[..., Any] | None = None
+        # Takes the arrays of a call; returns those of the result, and the handle.
+        self.run: Callable[..., Any] = _not_prepared
+        # Whether a call must block: only native code tells of failed checks itself.
+        self.blocks = False
+        if "compiled" in reader.sections and trusted:
+            self.native = self._try_native
+        self.has_portable = "portable" in reader.sections
+        if not self.has_portable and "compiled" not in reader.sections:
+            raise ExportFileError("it has no payload")
+        if not self.has_portable and not trusted:
+            raise ExportFileError(
+                "it has native code alone, which can do anything to your machine. If "
+                "you trust whoever made it, pass `trusted=True`"
+            )
+
+    def _read_kept(self) -> list[Any]:
+        """The arrays that the program keeps."""
+        data = memoryview(self.reader.section("arrays"))
+        out: list[Any] = []
+        offset = 0
+        for x in self.header["kept"]:
+            dtype, shape = dtype_of(x["dtype"]), tuple(map(int, x["shape"]))
+            raw_dtype, raw_shape = dtype, shape
+            if is_key(x["dtype"]):
+                sample = jax.eval_shape(jax.random.key_data, _struct((), dtype))
+                raw_dtype, raw_shape = sample.dtype, (*shape, *sample.shape)
+            size = math.prod(raw_shape) * np.dtype(raw_dtype).itemsize
+            if offset + size > len(data):
+                raise ExportFileError("its header makes no sense (kept arrays)")
+            host = np.frombuffer(data[offset : offset + size], raw_dtype)
+            offset += size
+            sharding = x["sharding"]
+            target = None if sharding is None else sharding_of(sharding, self.devices)
+            array: Any = jnp.array(host.reshape(raw_shape))
+            if is_key(x["dtype"]):
+                array = jax.random.wrap_key_data(array, impl=_impl(dtype))
+            out.append(array if target is None else jax.device_put(array, target))
+        return out
+
+    def prepare(self, handle: Any) -> None:
+        """Choose what to run. `handle` is to come with each result."""
+        self.handle = handle
+        if self.native is not None:
+            run = self._try_native()
+            if run is not None:
+                self.run = run
+                return
+        self.run = self._with_kept(self.portable)
+        self.blocks = bool(self.messages)
+
+    def _with_kept(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.partial(run, *self.kept) if self.kept else run
+
+    # --- the portable program ---
+
+    @functools.cached_property
+    def portable(self) -> Callable[..., Any]:
+        """The portable program under `jax.jit`. It takes the kept arrays as well."""
+        if not self.has_portable:
+            raise ExportFileError("it has no portable form")
+        blob = bytearray(self.reader.section("portable"))
+        try:
+            exported = jax.export.deserialize(blob)
+        except ImportError as e:
+            raise ExportFileError(
+                "the portable form needs flatbuffers: pip install "
+                "'eqx_fastjit[export]'"
+            ) from e
+        except Exception as e:  # of flatbuffers and of JAX, of many kinds
+            raise ExportFileError(
+                f"JAX {jax.__version__} cannot read its portable form ({e})"
+            ) from e
+        if not self.trusted:
+            _check_custom_calls(exported, int(self.header["vjp_order"]))
+        outputs = self.header["outputs"]
+        avals = list(exported.out_avals)
+        if len(avals) != len(outputs) + bool(self.messages):
+            raise ExportFileError("its header makes no sense (results)")
+        # Which JAX does not write down.
+        for i, x in enumerate(outputs):
+            if x["weak_type"]:
+                avals[i] = avals[i].update(weak_type=True)
+        exported = dataclasses.replace(exported, out_avals=tuple(avals))
+        n = len(self.kept)
+        kwargs: dict[str, Any] = {}
+        donated = tuple([n + int(i) for i in self.header["donated"]])
+        if donated:
+            kwargs["donate_argnums"] = donated
+        if self.header["in_shardings"] is not None:
+            given = [
+                None if x is None else sharding_of(x, self.devices)
+                for x in self.header["in_shardings"]
+            ]
+            kwargs["in_shardings"] = (*[None] * n, *given)
+        return jax.jit(_Portable(self, exported), **kwargs)
+
+    def check_arrays(self, arrays: Sequence[Any]) -> None:
+        """Raise `TypeError` and name the leaf if an array is not like that exported."""
+        for then, now in zip(self.header["arrays"], arrays, strict=True):
+            if not matches(then, now):
+                shown = {"shape": list(now.shape), "dtype": str(now.dtype)}
+                raise TypeError(
+                    f"The exported {self.header['name']} cannot be called with other "
+                    f"arguments than it was exported for: `{then['path']}` was "
+                    f"{show_array(then)} and is now {show_array(shown)}."
+                )
+
+    # --- native code ---
+
+    def _try_native(self) -> Callable[..., Any] | None:
+        """What runs the native code; `None`, and a reason, if it does not fit."""
+        try:
+            return self._native()
+        except _compat.MissingPrivateName as e:
+            self.reason = f"JAX {jax.__version__} has no {e}"
+        except ExportFileError as e:
+            self.reason = str(e)
+        except (RuntimeError, ValueError, TypeError) as e:
+            self.reason = f"jaxlib cannot load it ({str(e).splitlines()[0]})"
+        if not self.has_portable:
+            raise ExportFileError(
+                f"its native code cannot be used: {self.reason}; and it has no portable "
+                "form"
+            )
+        return None
+
+    def _native(self) -> Callable[..., Any]:
+        compiled = self.header["compiled"]
+        record = dict(compiled["record"])
+        try:
+            devices = [self.devices[i] for i in record["devices"]]
+        except KeyError as e:
+            raise ExportFileError(f"it is for device {e}, which is not here") from None
+        if why := difference(compiled["fits"], environment(devices)):
+            raise ExportFileError(why)
+        for key in ("input_avals", "output_avals"):
+            record[key] = [
+                _compat.shaped_array(
+                    tuple(x["shape"]), dtype_of(x["dtype"]), bool(x["weak_type"])
+                )
+                for x in record[key]
+            ]
+        for key in ("input_shardings", "output_shardings"):
+            record[key] = [sharding_of(x, self.devices) for x in record[key]]
+        structs = [
+            _struct(tuple(x["shape"]), dtype_of(x["dtype"]))
+            for x in (*self.header["kept"], *self.header["arrays"])
+        ]
+        n_out = len(self.header["outputs"]) + bool(self.messages)
+        out_tree = jtu.tree_structure([*[0] * n_out, self.handle])
+        code = self.reader.section("compiled")
+        args_info = (tuple(structs), {})
+        run = _compat.load_executable(code, record, devices, args_info, out_tree)
+        return self._guarded(self._with_kept(run))
+
+    def _guarded(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Native code, and what else a call may need: a transformation, or an error."""
+
+        def instead(arrays: tuple[Any, ...], error: Exception) -> Any:
+            self.check_arrays(arrays)
+            concrete = not any([isinstance(x, Tracer) for x in arrays])
+            if concrete or not self.has_portable:
+                raise error
+            return self._with_kept(self.portable)(*arrays)
+
+        def call(*arrays: Any) -> Any:
+            try:
+                return run(*arrays)
+            except (TypeError, ValueError) as e:
+                return instead(arrays, e)
+
+        if not self.messages:
+            return call
+
+        def checked_call(*arrays: Any) -> Any:
+            out = call(*arrays)
+            if not isinstance(out[-2], Tracer) and len(out) == n_out:
+                *out, signal, handle = out
+                number, index = np.asarray(signal).tolist()
+                if number >= 0:
+                    message = self.messages[number][index]
+                    text = _compat.runtime_error_text(message, "")
+                    raise eqx.EquinoxRuntimeError(text)
+                out.append(handle)
+            return out
+
+        n_out = len(self.header["outputs"]) + 2
+        return checked_call
+
+
+def _not_prepared(*_: Any) -> Any:
+    raise AssertionError("not prepared")
+
+
+def _struct(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def _impl(dtype: Any) -> str:
+    return str(jax.random.key_impl(jnp.zeros((), dtype)))
+
+
+class _Portable:
+    """The function that JAX traces: the program, from its file."""
+
+    def __init__(self, payloads: Payloads, exported: jax.export.Exported):
+        self.payloads = payloads
+        self.exported = exported
+        self.__name__ = self.__qualname__ = str(payloads.header["name"])
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        payloads = self.payloads
+        payloads.check_arrays(arrays[len(payloads.kept) :])
+        try:
+            out = list(self.exported.call(*arrays))
+        except ValueError as e:
+            raise TypeError(
+                f"The exported {self.__name__} cannot be called so: {self._named(e)}"
+            ) from None
+        if payloads.messages:
+            signal = out.pop()
+            out = _raise_if(out, signal, payloads.messages)
+        return [*out, payloads.handle]
+
+    def _named(self, error: ValueError) -> str:
+        """JAX's message, with the paths of the arrays for their numbers."""
+        n = len(self.payloads.kept)
+        paths = [x["path"] for x in self.payloads.header["arrays"]]
+
+        def path(match: re.Match[str]) -> str:
+            i = int(match[1]) - n
+            return paths[i] if 0 <= i < len(paths) else match[0]
+
+        return re.sub(r"args\[(\d+)\]", path, str(error))
+
+
+def _raise_if(out: list[Any], signal: Any, messages: list[list[str]]) -> list[Any]:
+    """Raise the error of the check that failed, as `eqx.error_if` does."""
+    if not out:
+        return out
+    starts = list(itertools.accumulate([len(x) for x in messages], initial=0))
+    index = jnp.array(starts)[signal[0]] + signal[1]
+    texts = [text for x in messages for text in x]
+    return eqx.branched_error_if(out, signal[0] >= 0, index, texts)
+
+
+def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:
+    """Refuse a program that calls what is not a part of JAX."""
+    allowed = _compat.stable_custom_calls() - _KERNELS
+    for order in range(vjp_order + 1):
+        if order:
+            exported = exported.vjp()
+        found = _CUSTOM_CALL.findall(exported.mlir_module())
+        unknown = sorted({a or b for a, b in found} - allowed)
+        if unknown:
+            raise ExportFileError(
+                f"it calls {', '.join(unknown)}, which is native code that this JAX "
+                "does not know to be safe. If you trust whoever made the file, pass "
+                "`trusted=True`"
+            )

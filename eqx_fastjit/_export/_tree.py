@@ -1,0 +1,390 @@
+"""Pytrees and statics as data: a list of steps that build one on a stack.
+
+Each step is a list that JSON can hold: what it is, then its data. A step with parts takes
+them off the stack, so that nothing here recurses, however deep a tree. Arrays are
+numbers. Instances are made without running their `__init__`.
+"""
+
+import binascii
+import dataclasses
+import enum
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+
+from .._compat import instance_dict, node_registry
+from .._partition import ARRAY_TYPES, classify, NodeKind, one_level, walk
+from .._static_keys import Kind, policy_of
+from ._format import ExportFileError
+from ._names import name_of, Names
+
+
+# A static that contains itself would be written down for ever.
+_MAX_STEPS = 10_000_000
+
+
+class ExportError(ValueError):
+    """A function cannot be exported for these arguments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayRef:
+    """Stands for an array: a leaf of the tree that is written, by its number."""
+
+    number: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DefaultRef:
+    """Stands for the default of a parameter that was not passed."""
+
+    name: str
+
+
+
+_CONTAINERS: dict[type, str] = {
+    tuple: "tuple",
+    list: "list",
+    set: "set",
+    frozenset: "frozenset",
+}
+_SINGLETONS: dict[Any, str] = {
+    None: "none",
+    True: "true",
+    False: "false",
+    Ellipsis: "ellipsis",
+    NotImplemented: "notimplemented",
+}
+
+
+class Writer:
+    """Writes trees as steps. Names are numbers: those of `names`."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        # What they are here.
+        self.objects: dict[str, Any] = {}
+
+    def write(self, roots: Sequence[tuple[str, Any]], root: str = "tuple") -> list[Any]:
+        """Write a tuple, or a single tree.
+
+        **Arguments:**
+
+        - `roots`: the trees, each with its path, for errors.
+        - `root`: the kind of the whole; `""` for a single tree by itself.
+
+        **Returns:**
+
+        The steps. Raises `ExportError` with the path of what cannot be written.
+        """
+        steps: list[Any] = []
+        # What is to be visited: a value, its path, whether it is part of a static. Or a
+        # finished step.
+        pending: list[Any] = [(x, path, False) for path, x in reversed(roots)]
+        if root:
+            pending.insert(0, [root, len(roots)])
+        while pending:
+            item = pending.pop()
+            if type(item) is list:
+                steps.append(item)
+                if len(steps) > _MAX_STEPS:
+                    raise ExportError("the arguments or the result are too large.")
+                continue
+            step, parts = self._visit(*item)
+            pending.append(step)
+            pending.extend(reversed(parts))
+            if len(pending) > _MAX_STEPS:
+                raise ExportError(f"`{item[1]}` is too large, or contains itself.")
+        return steps
+
+    def _visit(
+        self, x: Any, path: str, static: bool
+    ) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
+        """The step for a value, and its parts."""
+        cls = type(x)
+        if cls is ArrayRef:
+            return ["array", x.number], []
+        if cls is DefaultRef:
+            return ["default", x.name], []
+        kind = NodeKind.STATIC if static else classify(x).kind
+        if cls in _CONTAINERS:
+            parts = list(x)
+            if cls in (set, frozenset):
+                parts.sort(key=repr)  # the same file each time
+            children = [(part, f"{path}[{i}]", static) for i, part in enumerate(parts)]
+            return [_CONTAINERS[cls], len(parts)], children
+        if cls is dict:
+            children = []
+            for key, value in x.items():
+                at = f"{path}[{key!r}]"
+                children += [(key, at, True), (value, at, static)]
+            return ["dict", len(x)], children
+        if kind == NodeKind.NAMEDTUPLE or (static and _is_namedtuple(cls)):
+            children = [
+                (value, f"{path}.{name}", static)
+                for name, value in zip(cls._fields, x, strict=True)
+            ]
+            return ["namedtuple", self._name(cls, path), len(children)], children
+        if kind == NodeKind.MODULE:
+            return self._instance(x, path, set(classify(x).static))
+        if kind == NodeKind.CUSTOM:
+            return self._node(x, path)
+        return self._static(x, path)
+
+    def _instance(
+        self, x: Any, path: str, static: set[str] | None
+    ) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
+        """An instance by its attributes; all are static if `static` is `None`."""
+        values = _attributes(x)
+        if values is None:
+            raise _unwritable(x, path, "its attributes cannot be read")
+        children = [
+            (value, f"{path}.{name}", static is None or name in static)
+            for name, value in values.items()
+        ]
+        return ["instance", self._name(type(x), path), list(values)], children
+
+    def _node(
+        self, x: Any, path: str
+    ) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
+        """A registered node: its class's own functions take it apart and build it."""
+        children, aux = one_level(x)
+        keys = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
+        parts = [
+            (child, f"{path}{jtu.keystr(key)}", False)
+            for child, (key, _) in zip(children, keys, strict=True)
+        ]
+        name = self._name(type(x), path)
+        return ["node", name, len(parts)], [(aux, path, True), *parts]
+
+    def _static(
+        self, x: Any, path: str
+    ) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
+        cls = type(x)
+        if cls in (bool, type(None), type(Ellipsis), type(NotImplemented)):
+            return [_SINGLETONS[x]], []
+        if cls is int:
+            return ["int", hex(x)], []
+        if cls is float:
+            return ["float", struct.pack("<d", x).hex()], []
+        if cls is complex:
+            return ["complex", struct.pack("<dd", x.real, x.imag).hex()], []
+        if cls is str:
+            if not x.isprintable():  # JSON has no lone surrogates
+                return ["text", x.encode("utf-8", "surrogatepass").hex()], []
+            return ["str", x], []
+        if cls is bytes:
+            return ["bytes", x.hex()], []
+        if cls in (slice, range):
+            parts = [x.start, x.stop, x.step]
+            return [cls.__name__], [(part, path, True) for part in parts]
+        if isinstance(x, np.dtype):
+            if x.names is None and np.dtype(x.name) == x:
+                return ["dtype", x.name], []
+            raise _unwritable(x, path, "only plain dtypes can be written down")
+        if isinstance(x, enum.Enum) and cls.__members__.get(x.name) is x:
+            return ["member", self._name(cls, path), x.name], []
+        if isinstance(x, ARRAY_TYPES):
+            raise _unwritable(
+                x,
+                path,
+                "arrays in static fields are compared by identity, and no other "
+                "process has this very one. Make the field a normal one",
+            )
+        if (name := name_of(x)) is not None and not _is_instance_like(x):
+            return ["name", self._number(name, x)], []
+        is_module = classify(x).kind == NodeKind.MODULE
+        if is_module or policy_of(cls).kind is Kind.FIELDS:
+            return self._instance(x, path, None)
+        if dataclasses.is_dataclass(cls) and policy_of(cls).kind is Kind.PARTS:
+            return self._instance(x, path, None)
+        raise _unwritable(x, path, _advice(x))
+
+    def _name(self, cls: type, path: str) -> int:
+        name = name_of(cls)
+        if name is None:
+            raise _unwritable(cls, path, _NOT_IMPORTABLE)
+        return self._number(name, cls)
+
+    def _number(self, name: str, x: Any) -> int:
+        if name not in self.objects:
+            self.objects[name] = x
+            self.names.append(name)
+        return self.names.index(name)
+
+
+_NOT_IMPORTABLE = (
+    "it cannot be imported by its name. Define it in a module, outside of any function"
+)
+
+
+def _is_instance_like(x: Any) -> bool:
+    """Whether a value is data, with a name of its own by chance."""
+    return dataclasses.is_dataclass(x) and not isinstance(x, type)
+
+
+def _advice(x: Any) -> str:
+    if callable(x) and hasattr(x, "__qualname__"):
+        return _NOT_IMPORTABLE
+    if policy_of(type(x)).kind is Kind.IDENTITY:
+        return (
+            "it is equal to itself alone, so no other process could pass it. Use a "
+            "function of a module, or a frozen dataclass"
+        )
+    return "there is no way to write down such a value. Use a frozen dataclass"
+
+
+def _unwritable(x: Any, path: str, why: str) -> ExportError:
+    shown = repr(x)
+    if len(shown) > 80:
+        shown = f"{shown[:77]}..."
+    what = "class" if isinstance(x, type) else type(x).__name__
+    return ExportError(f"`{path}` cannot be exported: {shown} ({what}): {why}.")
+
+
+def _is_namedtuple(cls: type) -> bool:
+    return issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+def _attributes(x: Any) -> dict[str, Any] | None:
+    """What an instance holds, in its dictionary or its slots."""
+    try:
+        if classify(x).kind == NodeKind.MODULE:
+            return dict(instance_dict(x))
+        if hasattr(type(x), "__slots__") and not hasattr(x, "__dict__"):
+            return {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
+        return dict(object.__getattribute__(x, "__dict__"))
+    except (AttributeError, TypeError):
+        return None
+
+
+# --- reading --------------------------------------------------------------------------
+
+
+class TreeReader:
+    """Builds what a `Writer` wrote.
+
+    **Arguments:**
+
+    - `table`: the names in the file.
+    - `names`: what may be had by name.
+    - `default`: what stands for the default of a parameter that was not passed.
+    """
+
+    def __init__(
+        self, table: Sequence[str], names: Names, default: Callable[[str], Any]
+    ):
+        self.table = table
+        self.names = names
+        self.default = default
+
+    def read(self, steps: Sequence[Any], arrays: Sequence[Any]) -> Any:
+        """The tree, with these arrays in it. Raises `ExportFileError`."""
+        stack: list[Any] = []
+        try:
+            for kind, *data in steps:
+                n, build = self._step(kind, data, arrays)
+                if n > len(stack):
+                    raise ExportFileError("its header makes no sense (a tree)")
+                parts = stack[len(stack) - n :]
+                del stack[len(stack) - n :]
+                stack.append(build(parts))
+            (out,) = stack
+        except ExportFileError:
+            raise
+        except (ValueError, TypeError, LookupError, binascii.Error, struct.error) as e:
+            raise ExportFileError(f"its header makes no sense (a tree: {e!r})") from e
+        return out
+
+    def _step(
+        self, kind: str, data: Sequence[Any], arrays: Sequence[Any]
+    ) -> tuple[int, Callable[[list[Any]], Any]]:
+        """How many parts a step takes, and what it makes of them."""
+        if kind in _MAKE:
+            (n,) = data
+            return _count(n) * (1 + (kind == "dict")), _MAKE[kind]
+        if kind in _VALUES:
+            value = _VALUES[kind](*data)
+            return 0, lambda _: value
+        if kind in ("slice", "range"):
+            return 3, lambda parts: (slice if kind == "slice" else range)(*parts)
+        if kind == "array":
+            return 0, lambda _: arrays[_count(data[0])]
+        if kind == "default":
+            return 0, lambda _: self.default(str(data[0]))
+        found = self.names.get(self.table[_count(data[0])])
+        if kind == "name":
+            return 0, lambda _: found
+        if not isinstance(found, type):
+            raise ExportFileError(f"{found!r} is no class")
+        if kind == "member":
+            if not issubclass(found, enum.Enum):
+                raise ExportFileError(f"{found!r} is no enumeration")
+            return 0, lambda _: found.__members__[data[1]]
+        if kind == "namedtuple":
+            if not _is_namedtuple(found):
+                raise ExportFileError(f"{found!r} is no named tuple")
+            return _count(data[1]), lambda parts: tuple.__new__(found, parts)
+        if kind == "instance":
+            return len(data[1]), lambda parts: _new_instance(found, data[1], parts)
+        if kind == "node":
+            return _count(data[1]) + 1, lambda parts: _new_node(found, parts)
+        raise ExportFileError(f"its header has an unknown step {kind!r}")
+
+
+def _count(n: Any) -> int:
+    if type(n) is not int or n < 0:
+        raise ExportFileError(f"{n!r} is no count")
+    return n
+
+
+def _pairs(parts: list[Any]) -> dict[Any, Any]:
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+_MAKE: dict[str, Callable[[list[Any]], Any]] = {
+    "tuple": tuple,
+    "list": list,
+    "set": set,
+    "frozenset": frozenset,
+    "dict": _pairs,
+}
+_VALUES: dict[str, Callable[..., Any]] = {
+    **{name: (lambda value=value: value) for value, name in _SINGLETONS.items()},
+    "int": lambda x: int(x, 16),
+    "float": lambda x: struct.unpack("<d", bytes.fromhex(x))[0],
+    "complex": lambda x: complex(*struct.unpack("<dd", bytes.fromhex(x))),
+    "str": str,
+    "text": lambda x: bytes.fromhex(x).decode("utf-8", "surrogatepass"),
+    "bytes": bytes.fromhex,
+    "dtype": lambda x: jax.numpy.dtype(str(x)),
+}
+
+
+def _new_instance(cls: type, names: Sequence[str], parts: list[Any]) -> Any:
+    """An instance with these attributes. Neither `__new__` nor `__init__` of it run."""
+    is_module_or_data = dataclasses.is_dataclass(cls) or policy_of(cls).kind is Kind.FIELDS
+    if not is_module_or_data or not all(type(x) is str for x in names):
+        raise ExportFileError(f"{cls!r} is no Module and no dataclass")
+    out = object.__new__(cls)
+    for name, value in zip(names, parts, strict=True):
+        object.__setattr__(out, name, value)
+    return out
+
+
+def _new_node(cls: type, parts: list[Any]) -> Any:
+    """A node by the function that its class registered for it with JAX."""
+    registry = node_registry()
+    entry = None if registry is None else registry.get(cls)
+    if entry is None:
+        raise ExportFileError(f"{cls!r} is not registered as a pytree node here")
+    return entry.from_iter(parts[0], parts[1:])
+
+
+def same_tree(x: Any, y: Any) -> bool:
+    """Whether two trees are the same but for their arrays."""
+    return walk(x).trail == walk(y).trail
