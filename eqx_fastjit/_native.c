@@ -650,9 +650,9 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     }
 }
 
-/* Writes a static without parts on the trail, if it is one that needs no Python: 1 if
-it is, 0 if not, -1 for an error. */
-static inline int add_atom(Walk *w, PyObject *x) {
+/* Writes a static of a built-in type without parts on the trail: 1 if it is one, 0 if
+not, -1 for an error. */
+static inline int add_builtin(Walk *w, PyObject *x) {
     PyTypeObject *type = Py_TYPE(x);
     if (x == Py_None || type == &PyBool_Type || type == &PyFunction_Type)
         return add_object(w, T_IDENTITY, x) < 0 ? -1 : 1;
@@ -666,7 +666,15 @@ static inline int add_atom(Walk *w, PyObject *x) {
     if (type == &PyFloat_Type)
         return add_bits(w, T_FLOAT, double_bits(PyFloat_AS_DOUBLE(x))) < 0 ? -1 : 1;
     if (type == &PyBytes_Type) return add_object(w, T_BYTES, x) < 0 ? -1 : 1;
-    if (type == &PyTuple_Type) return 0;
+    return 0;
+}
+
+/* The same for any static that needs no Python. Which those are depends on what is known
+of types by now. */
+static inline int add_atom(Walk *w, PyObject *x) {
+    PyTypeObject *type = Py_TYPE(x);
+    int added = add_builtin(w, x);
+    if (added || type == &PyTuple_Type) return added;
     Record *record = find_record(type);
     if (record == NULL || record->kind != KIND_IDENTITY || !is_current(record, type)) return 0;
     return add_object(w, T_IDENTITY, x) < 0 ? -1 : 1;
@@ -825,11 +833,12 @@ static int walk_module(Walk *w, Record *record, PyObject *x) {
         failed = walk_custom(w, record, x);
     } else {
         failed = add_object(w, TAG(T_NODE, n_dynamic), (PyObject *)Py_TYPE(x));
-        /* Statics that have parts, or need Python, come later: what runs may change the
-        dictionary. Their places are kept. */
+        /* Statics that may have parts, or need Python, come later: what runs may change
+        the dictionary. Their places are kept. Not `add_atom`: the first call would have
+        another trail than those that follow, and be traced twice. */
         Py_ssize_t n_later = 0;
         for (Py_ssize_t i = n_dynamic; i < n && failed == 0; i++) {
-            int added = add_atom(w, fields[i]);
+            int added = add_builtin(w, fields[i]);
             failed = added < 0 ? -1 : 0;
             if (added) continue;
             fields[n_dynamic + n_later++] = fields[i];
