@@ -842,8 +842,9 @@ static int walk_module(Walk *w, Record *record, PyObject *x) {
         failed = walk_custom(w, record, x);
     } else {
         failed = add_object(w, TAG(T_NODE, n_dynamic), (PyObject *)Py_TYPE(x));
-        /* Statics that have parts, or need Python, come later: what runs may change the
-        dictionary. Their places are kept. */
+        /* Statics that may have parts, or need Python, come later: what runs may change
+        the dictionary. Their places are kept. Not `add_atom`: the first call would have
+        another trail than those that follow, and be traced twice. */
         Py_ssize_t n_later = 0;
         for (Py_ssize_t i = n_dynamic; i < n && failed == 0; i++) {
             int added = add_atom(w, fields[i]);
