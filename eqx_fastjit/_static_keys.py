@@ -430,7 +430,9 @@ def _fields_policy(cls: type, names: list[str]) -> Policy:
     elif getattr(cls.__hash__, "__qualname__", "").startswith("__create_fn__"):
         hashable = Hashable.AS_PARTS
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
-    in_dict = "__dict__" not in names and all(
+    # Without a field there need not be a `__dict__` that is missed.
+    in_dict = _has_dict(cls) and "__dict__" not in names
+    in_dict = in_dict and all(
         not hasattr(type(value), "__set__")
         for name in names
         for base in cls.__mro__
