@@ -177,9 +177,14 @@ class Binding:
     and another is to be made.
     """
 
-    def __init__(self, fun: Callable[..., Any]):
+    def __init__(self, fun: Callable[..., Any], like: Spec | None = None):
         self.spec = _read_spec(fun)
         self.source = _source(fun)
+        if like is not None and self.spec[:2] != like[:2]:
+            # The function has been given other parameters since it was wrapped. It is
+            # called as it then was, as under Equinox.
+            self.spec = like
+            self.source = None
         # As they were: `__defaults__`, and what `__kwdefaults__` holds.
         self.positional: tuple[Any, ...] | None = None
         self.keyword: dict[str, Any] | None = None

@@ -243,7 +243,7 @@ class JitWrapped(_Base, Generic[_P, _T]):
     def _renew_binding(self) -> None:
         """Bind by the defaults that the function has now."""
         if not self._binding.is_current():
-            _set(self, "_binding", Binding(self._fun))
+            _set(self, "_binding", Binding(self._fun, self._function.spec))
             self._prepare_call()
 
     def _prepare_call(self) -> None:

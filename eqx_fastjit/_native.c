@@ -1760,13 +1760,19 @@ static int bind(Callable *self, PyObject *const *args, Py_ssize_t n_args, PyObje
 /* As `bind`, by Python. */
 static int bind_in_python(Callable *self, PyObject *const *args, size_t nargsf,
                           PyObject *kwnames, PyObject **values) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->names); i++) Py_CLEAR(values[i]);
+    Py_ssize_t n = PyTuple_GET_SIZE(self->names);
+    for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(values[i]);
     PyObject *renewed = PyObject_CallMethodNoArgs((PyObject *)self, s_renew_binding);
     if (renewed == NULL) return FAILED;
     Py_DECREF(renewed);
     PyObject *bound = PyObject_Vectorcall(self->binder, args, nargsf, kwnames);
     if (bound == NULL) return FAILED;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bound); i++)
+    if (!PyTuple_Check(bound) || PyTuple_GET_SIZE(bound) != n) {
+        PyErr_SetString(PyExc_SystemError, "eqx_fastjit: other parameters than before");
+        Py_DECREF(bound);
+        return FAILED;
+    }
+    for (Py_ssize_t i = 0; i < n; i++)
         values[i] = Py_NewRef(PyTuple_GET_ITEM(bound, i));
     Py_DECREF(bound);
     return BOUND;
