@@ -234,7 +234,8 @@ class JitWrapped(_Base, Generic[_P, _T]):
         __tracebackhide__ = True
         self._renew_binding()
         function = self._function
-        values = make_binder(self._binding, function.name)(*args, **kwargs)
+        names = function.name, function.qualname
+        values = make_binder(self._binding, names)(*args, **kwargs)
         if function.with_fun:
             i = function.spec.fun_index()
             values = (*values[:i], self._fun, *values[i:])
@@ -262,12 +263,10 @@ class JitWrapped(_Base, Generic[_P, _T]):
             names=tuple(map(sys.intern, spec.names)),
             kinds=bytes(spec.kinds),
             defaults=binding.native_defaults(),
-            binder=make_binder(binding, function.name),
+            binder=make_binder(binding, (function.name, function.qualname)),
             source=binding.source,
             positional=binding.positional,
         )
-
-    # --- as a value ---
 
     # --- as a value ---
 
