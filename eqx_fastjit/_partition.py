@@ -21,7 +21,7 @@ from jax.core import Tracer
 
 from . import _compat
 from ._compat import hide_from_tracebacks, instance_dict
-from ._static_keys import append_static, policy_of, UnhashableStatic
+from ._static_keys import append_static, ByType, policy_of, type_key, UnhashableStatic
 
 
 hide_from_tracebacks(__file__)
@@ -159,12 +159,18 @@ def is_node(x: Any) -> bool:
     return treedef.node_data() is not None
 
 
+def _may_be_node(x: Any) -> bool:
+    cls = type(x)
+    never = type(cls) is type and cls in _NEVER_NODES
+    return not never and is_node(x)
+
+
 def classify(x: Any) -> Node:
     """What the type of a value is to a pytree."""
     cls = type(x)
-    if (known := _BUILTIN_NODES.get(cls)) is not None:
+    if type(cls) is type and (known := _BUILTIN_NODES.get(cls)) is not None:
         return known
-    if cls not in _NEVER_NODES and is_node(x):
+    if _may_be_node(x):
         registry = _compat.node_registry()
         entry = None if registry is None else registry.get(cls)
         flatten = one_level if entry is None else entry.to_iter
@@ -190,23 +196,19 @@ def classify(x: Any) -> Node:
 
 # What is known of types, which it does not keep alive; dropped when JAX's registry has
 # grown, since a type may be registered as a node after it was met as a static.
-_nodes: dict[weakref.ref[type], Node] = {}
+_nodes = ByType()
 _registered = 0
 
 
 def _node_of(x: Any) -> Node:
     cls = type(x)
-    node = _nodes.get(weakref.ref(cls))
+    node = _nodes.get(cls)
     if node is None:
-        node = classify(x)
-        _nodes[weakref.ref(cls, _forget)] = node
+        node = _nodes.set(cls, classify(x))
     elif node.kind == NodeKind.STATIC and not _compat.node_registry():
-        if cls not in _NEVER_NODES and is_node(x):
-            node = _nodes[weakref.ref(cls, _forget)] = classify(x)
+        if _may_be_node(x):
+            node = _nodes.set(cls, classify(x))
     return node
-
-
-_forget = functools.partial(lambda nodes, ref: nodes.pop(ref, None), _nodes)
 
 
 def _drop_nodes_if_grown() -> None:
@@ -275,7 +277,7 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
         elif kind == NodeKind.STATIC or kind == NodeKind.STRUCT:
             _static(found, x, leaf=True)
         else:
-            trail.append(type(x))
+            trail.append(type_key(type(x)))
             children = _children(found, x, node)
             trail.append(len(children))
             pending.extend(reversed(children))

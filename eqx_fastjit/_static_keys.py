@@ -79,6 +79,37 @@ class Policy(NamedTuple):
     mutable: bool = False
 
 
+class ByType:
+    """Values by type, told apart by identity, and without keeping types alive.
+
+    The class of a class may define `__eq__`, and then has no hash.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[type], Any]] = {}
+
+    def get(self, cls: type) -> Any:
+        """The value for a type, or `None`."""
+        entry = self._entries.get(id(cls))
+        return entry[1] if entry is not None and entry[0]() is cls else None
+
+    def set(self, cls: type, value: Any) -> Any:
+        """Have a value for a type; gives the value."""
+        number, entries = id(cls), self._entries
+
+        def forget(reference: weakref.ref[type]) -> None:
+            entry = entries.get(number)
+            if entry is not None and entry[0] is reference:
+                entries.pop(number, None)
+
+        entries[number] = weakref.ref(cls, forget), value
+        return value
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._entries.clear()
+
+
 class Identity:
     """A key that is equal for one and the same object."""
 
@@ -344,6 +375,7 @@ def _snapshot_key(x: Any) -> Snapshot:
 
 _PARTS = functools.partial(Policy, Kind.PARTS)
 _KEY = functools.partial(Policy, Kind.KEY)
+# The class of each is `type` itself.
 _EXACT: dict[type, Policy] = {
     type(None): Policy(Kind.IDENTITY),
     bool: Policy(Kind.IDENTITY),
@@ -387,6 +419,11 @@ def is_identity_type(cls: type) -> bool:
         and cls.__ne__ is object.__ne__
         and cls.__hash__ is object.__hash__
     )
+
+
+def type_key(cls: type) -> Any:
+    """What stands for a type on a trail, where it is asked for its hash and `==`."""
+    return cls if type(cls) is type or is_identity_type(type(cls)) else Identity(cls)
 
 
 def _owner(cls: type, name: str) -> type:
@@ -467,9 +504,13 @@ def _numpy_policy(cls: type) -> Policy | None:
     return None
 
 
+def _exact_policy(cls: type) -> Policy | None:
+    return _EXACT.get(cls) if type(cls) is type else None
+
+
 def choose_policy(cls: type) -> Policy:
     """The policy for the values of a type."""
-    if (known := _EXACT.get(cls)) is not None:
+    if (known := _exact_policy(cls)) is not None:
         return known
     if issubclass(cls, type):
         # Of JAX's scalar types, such as `jnp.float32`, there is one each.
@@ -483,15 +524,16 @@ def choose_policy(cls: type) -> Policy:
     eq_owner = _owner(cls, "__eq__")
     if issubclass(cls, enum.Enum) and eq_owner.__module__ == "builtins":
         return Policy(Kind.IDENTITY)
-    if issubclass(cls, eqx.Module) and eq_owner is eqx.Module:
+    if eq_owner is eqx.Module:
         return _KEY(_module_key, Hashable.ASK, mutable=True)
-    if eq_owner in _SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS:
+    is_builtin = type(eq_owner) is type
+    if is_builtin and (eq_owner in _SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS):
         base = dict if eq_owner in _COMPARE_AS_DICTS else eq_owner
         parts, hashable = _SUBCLASS_PARTS[base]
         if base is tuple and not _has_dict(cls):
             return Policy(Kind.TUPLE, hashable=hashable)
         return _PARTS(parts, hashable, mutable=True)
-    if eq_owner in (set, frozenset):
+    if is_builtin and eq_owner in (set, frozenset):
         return _KEY(_set_key(eq_owner), Hashable.ASK, mutable=True)
     if (names := _generated_fields(cls)) is not None:
         return _fields_policy(cls, names)
@@ -534,22 +576,19 @@ class _Known(NamedTuple):
     hash: Any
 
 
-_known: dict[weakref.ref[type], _Known] = {}
+_known = ByType()
 
 
 def policy_of(cls: type) -> Policy:
     """The policy for the values of a type, chosen when it is first seen."""
-    if (exact := _EXACT.get(cls)) is not None:
+    if (exact := _exact_policy(cls)) is not None:
         return exact
-    found = _known.get(weakref.ref(cls))
+    found = _known.get(cls)
     if found is not None and found.eq is cls.__eq__ and found.hash is cls.__hash__:
         return found.policy
     policy = choose_policy(cls)
-    _known[weakref.ref(cls, _forget)] = _Known(policy, cls.__eq__, cls.__hash__)
+    _known.set(cls, _Known(policy, cls.__eq__, cls.__hash__))
     return policy
-
-
-_forget = functools.partial(lambda known, ref: known.pop(ref, None), _known)
 
 
 # --- the trail of a static ---------------------------------------------------------
@@ -616,7 +655,7 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
         cls = type(x)
         policy = policy_of(cls)
         kind = policy.kind
-        trail.append(cls)
+        trail.append(type_key(cls))
         mutable = mutable or policy.mutable
         if kind in _AS_THEY_ARE:
             trail.append(x)
