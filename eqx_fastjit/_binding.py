@@ -180,9 +180,14 @@ class Binding:
     and another is to be made.
     """
 
-    def __init__(self, fun: Callable[..., Any]):
+    def __init__(self, fun: Callable[..., Any], like: Spec | None = None):
         self.spec = _read_spec(fun)
         source = _source(fun)
+        if like is not None and self.spec[:2] != like[:2]:
+            # The function has been given other parameters since it was wrapped. It is
+            # called as it then was, as under Equinox.
+            self.spec = like
+            source = None
         # Weak: bindings are remembered for as long as their function lives.
         self._source = None if source is None else weakref.ref(source)
         # As they were: `__defaults__`, and what `__kwdefaults__` holds.
@@ -300,21 +305,26 @@ def _binder_maker(spec: Spec, name: str) -> tuple[Callable[..., Any], str]:
     return namespace["make"], source
 
 
-def make_binder(binding: Binding, name: str) -> Callable[..., tuple[Any, ...]]:
+def make_binder(
+    binding: Binding, names: tuple[str, str]
+) -> Callable[..., tuple[Any, ...]]:
     """A function that returns one value per parameter of a binding.
 
     It has the same parameters, so binding is done by the interpreter as part of an
     ordinary call, where `inspect.Signature.bind` costs 3 us; and so is the `TypeError`
-    for arguments that the function does not take, which names it `name`.
+    for arguments that the function does not take, which names it by the second of
+    `names`: its name and its qualified name.
 
     **Returns:**
 
     The function. Its source is on its `__source__`.
     """
+    name, qualname = names
     if not _can_name_parameter(name):
         name = "call"  # e.g. `<lambda>`
     make, source = _binder_maker(binding.spec, name)
     passed = zip(binding.defaults, binding.spec.defaulted, strict=True)
     binder = make(*[default for default, defaulted in passed if defaulted])
+    binder.__qualname__ = qualname
     binder.__source__ = source
     return binder

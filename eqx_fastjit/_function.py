@@ -550,14 +550,12 @@ class Function:
         if any(isinstance(_compat.concrete(x), Tracer) for x in arrays):
             return None
         try:
-            traced = specialization.jitted.trace(*arrays)
-        except AttributeError:
-            plan.blocks = True  # `jax.jit` has been replaced: be on the safe side
-            return True
-        try:
-            plan.blocks = has_host_callbacks(traced)
+            plan.blocks = has_host_callbacks(specialization.jitted.trace(*arrays))
         except Exception:
-            return None  # what another trace alone can lower (`checkify.check`)
+            # Be on the safe side. `jax.jit` has been replaced; or the trace has been
+            # dropped (`jax.clear_caches()` in the function itself); or it cannot be
+            # lowered by itself (`psum` in an eager `shard_map`, an unchecked `check`).
+            plan.blocks = True
         return plan.blocks
 
     def translate(self, error: BaseException) -> BaseException | None:

@@ -257,7 +257,8 @@ class JitWrapped(_Base, Generic[_P, _T]):
         __tracebackhide__ = True
         self._renew_binding()
         function = self._function
-        values = make_binder(self._binding, function.name)(*args, **kwargs)
+        names = function.name, function.qualname
+        values = make_binder(self._binding, names)(*args, **kwargs)
         if function.with_fun:
             i = function.spec.fun_index()
             values = (*values[:i], self._fun, *values[i:])
@@ -266,7 +267,7 @@ class JitWrapped(_Base, Generic[_P, _T]):
     def _renew_binding(self) -> None:
         """Bind by the defaults that the function has now."""
         if not self._binding.is_current():
-            _set(self, "_binding", Binding(self._fun))
+            _set(self, "_binding", Binding(self._fun, self._function.spec))
             self._prepare_call()
 
     def _prepare_call(self) -> None:
@@ -282,12 +283,10 @@ class JitWrapped(_Base, Generic[_P, _T]):
             table=function.table,
             fun=self._fun,
             fun_index=spec.fun_index() if function.with_fun else -1,
-            binder=make_binder(binding, function.name),
+            binder=make_binder(binding, (function.name, function.qualname)),
             source=binding.source,
             **binding.for_native,
         )
-
-    # --- as a value ---
 
     # --- as a value ---
 

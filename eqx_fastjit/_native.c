@@ -51,7 +51,7 @@ enum { KIND_IDENTITY, KIND_INT, KIND_FLOAT, KIND_COMPLEX, KIND_STR, KIND_BYTES, 
 enum { HASHABLE_YES, HASHABLE_NO, HASHABLE_AS_PARTS, HASHABLE_ASK };
 
 /* What an entry of a trail is. Those from `T_NODE` on hold an object. */
-enum { T_ARRAYS, T_INT, T_FLOAT, T_AGAIN, T_LATER,
+enum { T_ARRAYS, T_INT, T_FLOAT, T_AGAIN,
        T_NODE, T_STATIC, T_IDENTITY, T_STR, T_BYTES, T_BIGINT, T_PURE, T_OPAQUE, T_KEY };
 
 typedef struct {
@@ -812,12 +812,15 @@ static int walk_custom(Walk *w, Record *record, PyObject *x) {
         PyErr_SetString(PyExc_TypeError, "a flatten function must return two values");
         goto done;
     }
-    children = PySequence_Fast(PyTuple_GET_ITEM(flat, 0), "expected children");
+    /* A tuple, which stays as it is while the static data is walked. */
+    children = PySequence_Tuple(PyTuple_GET_ITEM(flat, 0));
     if (children == NULL) goto done;
-    Py_ssize_t n = PySequence_Fast_GET_SIZE(children);
+    Py_ssize_t n = PyTuple_GET_SIZE(children);
     if (add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x)) < 0) goto done;
-    if (push_children(w, PySequence_Fast_ITEMS(children), n) < 0) goto done;
-    failed = walk_static(w, PyTuple_GET_ITEM(flat, 1), VISIT_STATIC);
+    /* Before the children: arrays among them are visited at once or later, depending on
+    their type, of which the trail must tell nothing. */
+    if (walk_static(w, PyTuple_GET_ITEM(flat, 1), VISIT_STATIC) < 0) goto done;
+    failed = visit_children(w, ((PyTupleObject *)children)->ob_item, n);
 done:
     Py_DECREF(flat);
     Py_XDECREF(children);
@@ -842,22 +845,23 @@ static int walk_module(Walk *w, Record *record, PyObject *x) {
         failed = walk_custom(w, record, x);
     } else {
         failed = add_object(w, TAG(T_NODE, n_dynamic), (PyObject *)Py_TYPE(x));
-        /* Statics that may have parts, or need Python, come later: what runs may change
-        the dictionary. Their places are kept. Not `add_atom`: the first call would have
-        another trail than those that follow, and be traced twice. */
-        Py_ssize_t n_later = 0;
-        for (Py_ssize_t i = n_dynamic; i < n && failed == 0; i++) {
-            int added = add_atom(w, fields[i]);
+        /* From the first static on that has parts, or needs Python, all comes later: what
+        runs may change the dictionary. The trail is the same either way, since what can
+        be written at once depends on which types have been met before. */
+        Py_ssize_t later = n_dynamic;
+        for (; later < n && failed == 0; later++) {
+            int added = add_atom(w, fields[later]);
             failed = added < 0 ? -1 : 0;
-            if (added) continue;
-            fields[n_dynamic + n_later++] = fields[i];
-            failed = add_bits(w, T_LATER, 0);
+            if (!added) break;
         }
-        if (failed == 0)
-            failed = n_later ? push_children(w, fields, n_dynamic)
-                             : visit_children(w, fields, n_dynamic);
-        for (Py_ssize_t i = n_later - 1; i >= 0 && failed == 0; i--)
-            failed = push(w, fields[n_dynamic + i], VISIT_STATIC);
+        if (failed == 0 && later == n) {
+            failed = visit_children(w, fields, n_dynamic);
+        } else {
+            for (Py_ssize_t i = n_dynamic - 1; i >= 0 && failed == 0; i--)
+                failed = push(w, fields[i], VISIT_TREE);
+            for (Py_ssize_t i = n - 1; i >= later && failed == 0; i--)
+                failed = push(w, fields[i], VISIT_STATIC);
+        }
     }
     if (fields != small) PyMem_Free(fields);
     return failed;

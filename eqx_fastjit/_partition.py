@@ -21,7 +21,13 @@ from jax.core import Tracer
 
 from . import _compat
 from ._compat import hide_from_tracebacks, instance_dict
-from ._static_keys import append_static, ATOMS, UnhashableStatic
+from ._static_keys import (
+    append_static,
+    ByType,
+    is_atom,
+    type_key,
+    UnhashableStatic,
+)
 
 
 hide_from_tracebacks(__file__)
@@ -162,12 +168,18 @@ def _has_keys(x: jax.Array) -> bool:
     return jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
 
 
+def _may_be_node(x: Any) -> bool:
+    cls = type(x)
+    never = type(cls) is type and cls in _NEVER_NODES
+    return not never and is_node(x)
+
+
 def classify(x: Any) -> Node:
     """What the type of a value is to a pytree."""
     cls = type(x)
-    if (known := _BUILTIN_NODES.get(cls)) is not None:
+    if type(cls) is type and (known := _BUILTIN_NODES.get(cls)) is not None:
         return known
-    if cls not in _NEVER_NODES and is_node(x):
+    if _may_be_node(x):
         registry = _compat.node_registry()
         entry = None if registry is None else registry.get(cls)
         flatten = one_level if entry is None else entry.to_iter
@@ -193,27 +205,20 @@ def classify(x: Any) -> Node:
 
 # What is known of types, which it does not keep alive; dropped when JAX's registry has
 # grown, since a type may be registered as a node after it was met as a static.
-_nodes: dict[weakref.ref[type], Node] = {}
+_nodes = ByType()
 _registered = 0
 
 
 def _node_of(x: Any) -> Node:
     cls = type(x)
-    node = _nodes.get(weakref.ref(cls))
-    if node is None:
-        node = classify(x)
-        _nodes[weakref.ref(cls, _forget)] = node
-    elif (
+    node = _nodes.get(cls)
+    if node is None or (
         node.kind == NodeKind.STATIC
-        and cls not in _NEVER_NODES
         and _compat.node_registry() is None
-        and is_node(x)
+        and _may_be_node(x)
     ):
-        node = _nodes[weakref.ref(cls, _forget)] = classify(x)
+        node = _nodes.set(cls, classify(x))
     return node
-
-
-_forget = functools.partial(lambda nodes, ref: nodes.pop(ref, None), _nodes)
 
 
 def _drop_nodes_if_grown() -> None:
@@ -273,24 +278,21 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
     found = Walk([], [], [])
     arrays, trail, _ = found
     limit = _LONG_TRAIL
-    known: dict[type, Node] = {}  # quicker than the table for all calls
     pending = [tree]  # an explicit stack: trees may be deeper than Python's limit
     while pending:
         x = pending.pop()
         cls = type(x)
-        node = known.get(cls)
-        if node is None:
-            node = known[cls] = _node_of(x)
+        node = _node_of(x)
         kind = node.kind
         if kind in _ARRAY_KINDS or (kind == NodeKind.STRUCT and abstract):
             arrays.append(x)
             trail.append(DYNAMIC)
-        elif cls in ATOMS and cls is not type(None):
+        elif is_atom(cls) and cls is not type(None):
             trail += (cls, x)
         elif kind == NodeKind.STATIC or kind == NodeKind.STRUCT:
             _static(found, x, leaf=True)
         else:
-            trail.append(cls)
+            trail.append(type_key(cls))
             children = _children(found, x, node)
             trail.append(len(children))
             pending += reversed(children)
@@ -334,7 +336,7 @@ def _children(found: Walk, x: Any, node: Node) -> Sequence[Any]:
             else:
                 trail = found.trail
                 for value in static:
-                    if (cls := type(value)) in ATOMS:
+                    if is_atom(cls := type(value)):
                         trail += (cls, value)
                     else:
                         _static(found, value, leaf=False)

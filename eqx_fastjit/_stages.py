@@ -136,7 +136,11 @@ class _Call:
         with self.quiet(), self.recorded(values) as run, calling(call):
             call.run = self.record = run.the_trace()
             self.traced = self.specialization.jitted.trace(*arrays)
-        self.blocks = has_host_callbacks(self.traced)
+
+    @functools.cached_property
+    def blocks(self) -> bool:
+        """Whether calls must block: asked of what can be lowered, once it is compiled."""
+        return has_host_callbacks(self.traced)
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
         """The context of a stage that may warn of buffers that cannot be donated."""
@@ -259,6 +263,7 @@ class Lowered(_Stage, Generic[_P, _T]):
         """
         with self._call.quiet(), self._call.recorded():
             stage = self._stage.compile(compiler_options=compiler_options)
+            _ = self._call.blocks  # now, rather than in the first call
         return Compiled(self._call, stage)
 
 

@@ -77,6 +77,37 @@ class Policy(NamedTuple):
     mutable: bool = False
 
 
+class ByType:
+    """Values by type, told apart by identity, and without keeping types alive.
+
+    The class of a class may define `__eq__`, and then has no hash.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[type], Any]] = {}
+
+    def get(self, cls: type) -> Any:
+        """The value for a type, or `None`."""
+        entry = self._entries.get(id(cls))
+        return entry[1] if entry is not None and entry[0]() is cls else None
+
+    def set(self, cls: type, value: Any) -> Any:
+        """Have a value for a type; gives the value."""
+        number, entries = id(cls), self._entries
+
+        def forget(reference: weakref.ref[type]) -> None:
+            entry = entries.get(number)
+            if entry is not None and entry[0] is reference:
+                entries.pop(number, None)
+
+        entries[number] = weakref.ref(cls, forget), value
+        return value
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._entries.clear()
+
+
 class Identity:
     """A key that is equal for one and the same object."""
 
@@ -340,6 +371,7 @@ def _snapshot_key(x: Any) -> Snapshot:
 
 _PARTS = functools.partial(Policy, Kind.PARTS)
 _KEY = functools.partial(Policy, Kind.KEY)
+# The class of each is `type` itself.
 _EXACT: dict[type, Policy] = {
     type(None): Policy(Kind.IDENTITY),
     bool: Policy(Kind.IDENTITY),
@@ -385,6 +417,11 @@ def is_identity_type(cls: type) -> bool:
     )
 
 
+def type_key(cls: type) -> Any:
+    """What stands for a type on a trail, where it is asked for its hash and `==`."""
+    return cls if type(cls) is type or is_identity_type(type(cls)) else Identity(cls)
+
+
 def _owner(cls: type, name: str) -> type:
     """The class that a special method of `cls` comes from."""
     return next(base for base in cls.__mro__ if name in vars(base))
@@ -394,8 +431,12 @@ def _is_plain_dataclass(cls: type) -> bool:
     """Whether `cls` compares by the `__eq__` that `dataclasses` wrote for a class."""
     if not hasattr(cls, "__dataclass_fields__"):
         return False
-    code = getattr(cls.__eq__, "__code__", None)
-    return code is not None and code.co_qualname == "__create_fn__.<locals>.__eq__"
+    return _code_name(cls.__eq__) == "__create_fn__.<locals>.__eq__"
+
+
+def _code_name(fun: Any) -> str | None:
+    """What a function was called where its code stands."""
+    return getattr(getattr(fun, "__code__", None), "co_qualname", None)
 
 
 def _generated_fields(cls: type) -> list[str] | None:
@@ -423,9 +464,10 @@ def _fields_policy(cls: type, names: list[str]) -> Policy:
     hashable = Hashable.ASK
     if cls.__hash__ is None:
         hashable = Hashable.NO
-    elif getattr(cls.__hash__, "__qualname__", "").startswith("__create_fn__"):
+    elif _code_name(cls.__hash__) == "__create_fn__.<locals>.__hash__":
         hashable = Hashable.AS_PARTS
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
+    # Without a field there need not be a `__dict__` that is missed.
     in_dict = _has_dict(cls) and "__dict__" not in names
     in_dict = in_dict and all(
         not hasattr(type(value), "__set__")
@@ -463,9 +505,13 @@ def _numpy_policy(cls: type) -> Policy | None:
     return None
 
 
+def _exact_policy(cls: type) -> Policy | None:
+    return _EXACT.get(cls) if type(cls) is type else None
+
+
 def choose_policy(cls: type) -> Policy:
     """The policy for the values of a type."""
-    if (known := _EXACT.get(cls)) is not None:
+    if (known := _exact_policy(cls)) is not None:
         return known
     if issubclass(cls, type):
         # Of JAX's scalar types, such as `jnp.float32`, there is one each.
@@ -479,15 +525,16 @@ def choose_policy(cls: type) -> Policy:
     eq_owner = _owner(cls, "__eq__")
     if issubclass(cls, enum.Enum) and eq_owner.__module__ == "builtins":
         return Policy(Kind.IDENTITY)
-    if issubclass(cls, eqx.Module) and eq_owner is eqx.Module:
+    if eq_owner is eqx.Module:
         return _KEY(_module_key, Hashable.ASK, mutable=True)
-    if eq_owner in _SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS:
+    is_builtin = type(eq_owner) is type
+    if is_builtin and (eq_owner in _SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS):
         base = dict if eq_owner in _COMPARE_AS_DICTS else eq_owner
         parts, hashable = _SUBCLASS_PARTS[base]
         if base is tuple and not _has_dict(cls):
             return Policy(Kind.TUPLE, hashable=hashable)
         return _PARTS(parts, hashable, mutable=True)
-    if eq_owner in (set, frozenset):
+    if is_builtin and eq_owner in (set, frozenset):
         return _KEY(_set_key(eq_owner), Hashable.ASK, mutable=True)
     if (names := _generated_fields(cls)) is not None:
         return _fields_policy(cls, names)
@@ -530,26 +577,27 @@ class _Known(NamedTuple):
     hash: Any
 
 
-_known: dict[weakref.ref[type], _Known] = {}
+_known = ByType()
 
 
 def policy_of(cls: type) -> Policy:
     """The policy for the values of a type, chosen when it is first seen."""
-    if (exact := _EXACT.get(cls)) is not None:
+    if (exact := _exact_policy(cls)) is not None:
         return exact
-    found = _known.get(weakref.ref(cls))
+    found = _known.get(cls)
     if found is not None and found.eq is cls.__eq__ and found.hash is cls.__hash__:
         return found.policy
     policy = choose_policy(cls)
-    _known[weakref.ref(cls, _forget)] = _Known(policy, cls.__eq__, cls.__hash__)
+    _known.set(cls, _Known(policy, cls.__eq__, cls.__hash__))
     return policy
 
 
-_forget = functools.partial(lambda known, ref: known.pop(ref, None), _known)
+_ATOMS = frozenset({int, str, bytes, bool, type(None), types.FunctionType})
 
 
-# Types that are as they are on a trail, behind their type: equal only if the same.
-ATOMS = frozenset({int, str, bytes, bool, type(None), types.FunctionType})
+def is_atom(cls: type) -> bool:
+    """Whether values stand on a trail as they are: equal only if they are the same."""
+    return type(cls) is type and cls in _ATOMS  # a class need not have a hash
 
 
 # --- the trail of a static ---------------------------------------------------------
@@ -601,7 +649,7 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
     part that is met again is written as the place where it was first met.
     """
     cls = type(x)
-    if cls in ATOMS:
+    if is_atom(cls):
         trail += (cls, x)
         return False
     if leaf and policy_of(cls).hashable is not Hashable.YES:
@@ -614,8 +662,8 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
     while pending:
         x = pending.pop()
         cls = type(x)
-        trail.append(cls)
-        if cls in ATOMS:
+        trail.append(type_key(cls))
+        if is_atom(cls):
             trail.append(x)
             continue
         if cls is float:
@@ -638,7 +686,7 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
         else:
             parts = _compound_parts(x, kind, data)
             trail.append(len(parts))
-            if _WITHOUT_PARTS.issuperset(map(type, parts)):
+            if all(is_atom(type(part)) or type(part) is float for part in parts):
                 for part in parts:
                     is_float = type(part) is float
                     trail += (type(part), _float_bits(part) if is_float else part)
@@ -650,7 +698,6 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
 
 
 _IDENTITY = Kind.IDENTITY
-_WITHOUT_PARTS = ATOMS | {float}
 
 
 def _check_hashable(x: Any) -> None:

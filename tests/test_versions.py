@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 
-
 _ROOT = Path(__file__).parent.parent
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 _OF_PROJECT = _PROJECT["project"]

@@ -40,7 +40,9 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Why native code does not fit; `None` if it does."""
     for name, value in now.items():
         if then.get(name) != value:
-            return f"it was compiled for {name} {then.get(name)!r}; here it is {value!r}"
+            return (
+                f"it was compiled for {name} {then.get(name)!r}; here it is {value!r}"
+            )
     return None
 
 

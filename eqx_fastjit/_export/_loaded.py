@@ -175,16 +175,16 @@ class _Loaded:
     def __init__(self, reader: Reader, names: Names, trusted: bool):
         header = reader.header
         unknown = {x["name"]: _Unknown() for x in header["parameters"]}
-        trees = TreeReader(
-            header["names"], names, lambda name: omitted(unknown[name])
-        )
+        trees = TreeReader(header["names"], names, lambda name: omitted(unknown[name]))
         n_in, n_out = len(header["arrays"]), len(header["outputs"])
         values = trees.read(header["arguments"], [ANY_ARRAY] * n_in)
         result = trees.read(header["result"], [ANY_ARRAY] * n_out)
         defaults = trees.read(header["defaults"], [])
         spec = Spec(
             tuple([_identifier(x["name"]) for x in header["parameters"]]),
-            tuple([getattr(inspect.Parameter, x["kind"]) for x in header["parameters"]]),
+            tuple(
+                [getattr(inspect.Parameter, x["kind"]) for x in header["parameters"]]
+            ),
             tuple([bool(x["default"]) for x in header["parameters"]]),
         )
         if not len(values) == len(defaults) == len(spec.names):
@@ -226,5 +226,3 @@ def _stand_in(
     fun.__module__ = "eqx_fastjit.exported"
     fun.__doc__ = header["doc"] if isinstance(header["doc"], str) else None
     return fun
-
-

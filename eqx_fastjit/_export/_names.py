@@ -58,7 +58,9 @@ def name_of(x: Any) -> str | None:
     if "<" in qualname:
         found = _anonymous(x, sys.modules[module], qualname)
         return None if found is None else f"{module}:{found}"
-    return f"{module}:{qualname}" if _look_up(sys.modules[module], qualname) is x else None
+    return (
+        f"{module}:{qualname}" if _look_up(sys.modules[module], qualname) is x else None
+    )
 
 
 def _anonymous(x: Any, module: Any, qualname: str) -> str | None:

@@ -81,7 +81,9 @@ class Parts:
         out: list[Any] = []
         for x in self.arrays:
             sharding = getattr(x, "sharding", None)
-            given = isinstance(x, jax.ShapeDtypeStruct) or getattr(x, "committed", False)
+            given = isinstance(x, jax.ShapeDtypeStruct) or getattr(
+                x, "committed", False
+            )
             is_one = given and sharding is not None and len(sharding.device_set) > 1
             out.append(sharding if is_one else None)
         return out

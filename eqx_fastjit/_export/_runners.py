@@ -27,7 +27,9 @@ from ._format import ExportFileError, Reader
 
 # Kernels of a user's own: stable, but code nevertheless.
 _KERNELS = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "tf.call_tf_function"}
-_CUSTOM_CALL = re.compile(r'custom_call\s*@"?([^\s"(]+)|call_target_name\s*=\s*"([^"]*)"')
+_CUSTOM_CALL = re.compile(
+    r'custom_call\s*@"?([^\s"(]+)|call_target_name\s*=\s*"([^"]*)"'
+)
 
 
 class Payloads:
@@ -115,8 +117,7 @@ class Payloads:
             exported = jax.export.deserialize(blob)
         except ImportError as e:
             raise ExportFileError(
-                "the portable form needs flatbuffers: pip install "
-                "'eqx_fastjit[export]'"
+                "the portable form needs flatbuffers: pip install 'eqx_fastjit[export]'"
             ) from e
         except Exception as e:  # of flatbuffers and of JAX, of many kinds
             raise ExportFileError(

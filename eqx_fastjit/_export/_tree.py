@@ -45,7 +45,6 @@ class DefaultRef:
     name: str
 
 
-
 _CONTAINERS: dict[type, str] = {
     tuple: "tuple",
     list: "list",
@@ -148,9 +147,7 @@ class Writer:
         ]
         return ["instance", self._name(type(x), path), list(values)], children
 
-    def _node(
-        self, x: Any, path: str
-    ) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
+    def _node(self, x: Any, path: str) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
         """A registered node: its class's own functions take it apart and build it."""
         children, aux = one_level(x)
         keys = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
@@ -367,7 +364,9 @@ _VALUES: dict[str, Callable[..., Any]] = {
 
 def _new_instance(cls: type, names: Sequence[str], parts: list[Any]) -> Any:
     """An instance with these attributes. Neither `__new__` nor `__init__` of it run."""
-    is_module_or_data = dataclasses.is_dataclass(cls) or policy_of(cls).kind is Kind.FIELDS
+    is_module_or_data = (
+        dataclasses.is_dataclass(cls) or policy_of(cls).kind is Kind.FIELDS
+    )
     if not is_module_or_data or not all(type(x) is str for x in names):
         raise ExportFileError(f"{cls!r} is no Module and no dataclass")
     out = object.__new__(cls)

@@ -142,7 +142,9 @@ class Gain(Report):
             return "the runs were not compared"
         pairs = plural(len(self.ours), "pair") + " of runs"
         low, high = self.ratio.low, self.ratio.high
-        around = f"{self.ratio.ratio:.3g} times as long (between {low:.3g} and {high:.3g}"
+        around = (
+            f"{self.ratio.ratio:.3g} times as long (between {low:.3g} and {high:.3g}"
+        )
         around += f"; {pairs})" if len(self.ours) > 1 else f"; {pairs})"
         if self.ratio.verdict == FASTER:
             return f"faster: it takes {around}"
@@ -168,7 +170,9 @@ class Gain(Report):
                 spread = [statistics.median(times), min(times), max(times)]
                 rows.append((name, *map(show_seconds, spread)))
         if self.ratio is not None and len(self.ours) > 1:
-            rows.append(("the second over the first", *(f"{x:.3f}" for x in self.ratio)))
+            rows.append(
+                ("the second over the first", *(f"{x:.3f}" for x in self.ratio))
+            )
         notes = (
             "Median, least and greatest of fresh processes, run in turn; of the ratio "
             "the mean, and the interval that holds it: Student's, of the logarithms of "

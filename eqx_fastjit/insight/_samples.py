@@ -107,9 +107,7 @@ class Samples:
         values = owner._bind(*args, **kwargs)
         engine = _function.native()
         arrays = (
-            function.walk(values).arrays
-            if engine is None
-            else engine.arrays_of(values)
+            function.walk(values).arrays if engine is None else engine.arrays_of(values)
         )
         tracers = [x for x in arrays if isinstance(x, Tracer)]
         if any(isinstance(_compat.concrete(x), Tracer) for x in tracers):
@@ -235,4 +233,3 @@ def jit_kwargs(options: _function.Options) -> dict[str, Any]:
         if (value := getattr(options, name)) is not None:
             kwargs[name] = value
     return kwargs
-
