@@ -151,7 +151,11 @@ def _prepare() -> None:
 
 
 def engine() -> str:
-    """The engine in use: `"native"` (compiled) or `"python"`."""
+    """The engine in use: `"native"`, the C extension, or `"python"`.
+
+    Chosen when the first function is wrapped: native if it is available, unless
+    `EQX_FASTJIT_ENGINE` in the environment is `native` or `python`.
+    """
     return "python" if native() is None else "native"
 
 
@@ -705,9 +709,9 @@ class Function:
         return UnhashableStaticError(
             f"In a call of {self.name}, `{where}` is a "
             f"{type(error.value).__name__}, which is not an array and so is static, "
-            f"but cannot be hashed ({error}). Static arguments are part of the key "
-            "under which the compiled function is kept. Pass a hashable value (a tuple "
-            "for a list, a frozenset for a set), or an array to have it traced."
+            f"but cannot be hashed ({error}). Compiled functions are looked up by "
+            "their static arguments. Pass a hashable value (a tuple in place of a "
+            "list, a frozenset in place of a set), or an array, which is traced."
         )
 
     def check_static_arrays(
@@ -735,11 +739,10 @@ class Function:
                 raise ValueError(
                     f"In a call of {self.name}, {what} holds an "
                     f"array (shape {array.shape}, dtype {array.dtype}), and an earlier "
-                    "call was the same but for another array there. Arrays in "
-                    "`eqx.field(static=True)` are compared by identity alone, so "
-                    "whether the two may share a compiled function cannot be told. "
-                    "Make the field a normal one, to have it traced, or hold a tuple "
-                    "of numbers instead."
+                    "call differed only in this array. Arrays in "
+                    "`eqx.field(static=True)` are compared by identity, so it is not "
+                    "known whether the two calls may share a compiled function. Use a "
+                    "normal field, whose array is traced, or a tuple of numbers."
                 )
 
     def leaves(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:

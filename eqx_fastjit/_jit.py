@@ -163,10 +163,10 @@ class _PythonCall:
 
 
 class JitWrapped(_Base, Generic[_P, _T]):
-    """A function compiled by `filter_jit`. Call it as the function itself.
+    """A function compiled by `filter_jit`, which is called like the function itself.
 
-    It is a pytree: the arrays of a callable that has some (a Module, say) are its
-    leaves. As a method it binds to its instance, and the result is a pytree too.
+    It is a pytree, whose leaves are the arrays of the callable (of a Module, say). As a
+    method, it binds to its instance, and the result is a pytree too.
     """
 
     __slots__ = (
@@ -209,17 +209,17 @@ class JitWrapped(_Base, Generic[_P, _T]):
         return BoundJit(self, instance)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
-        """Trace and lower the function for such arguments, without running it.
+        """Trace and lower the function for these arguments, without running it.
 
-        **Arguments:** those of the function; a `jax.ShapeDtypeStruct` may stand for an
-        array.
+        **Arguments:** those of the function; a `jax.ShapeDtypeStruct` may take the
+        place of an array.
 
         **Returns:** a `Lowered`, whose `compile()` gives a `Compiled`.
         """
         return self.trace(*args, **kwargs).lower()
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced[_P, _T]:
-        """Trace the function for such arguments, without lowering or running it.
+        """Trace the function for these arguments, without lowering or running it.
 
         **Arguments:** as for `lower`.
 
@@ -249,7 +249,7 @@ class JitWrapped(_Base, Generic[_P, _T]):
         return export(self, (), args, kwargs)
 
     def clear_cache(self) -> None:
-        """Forget every trace and compiled program of this function."""
+        """Clear all traces and compiled programs of this function."""
         self._function.clear()
 
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -394,9 +394,9 @@ jtu.register_pytree_with_keys(
 class BoundJit(ft.partial[_T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 
-    Like `equinox.Partial` a pytree, with `func`, `args` and `keywords`; but a
-    `functools.partial`, because reading a method off an instance makes one each time,
-    and building an `equinox.Partial` costs 8 us.
+    A pytree with `func`, `args` and `keywords`, like `equinox.Partial`. It is a
+    `functools.partial`, because accessing a method creates one each time, and creating
+    an `equinox.Partial` takes 8 us.
     """
 
     if TYPE_CHECKING:
@@ -425,7 +425,7 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
         return export(self.func, self.args, args, {**self.keywords, **kwargs})
 
     def clear_cache(self) -> None:
-        """Forget every trace and compiled program of this method, of all instances."""
+        """Clear all traces and compiled programs of this method, for all instances."""
         self.func.clear_cache()
 
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -616,7 +616,7 @@ def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
                 else "arrays are traced and everything else is static"
             )
             raise ValueError(
-                f"`filter_jit` does not take `{name}`: it decides {what} by itself; "
+                f"`filter_jit` does not take `{name}`: it decides {what} itself; "
                 f"{instead}."
             )
         if name in _LEGACY and name not in _JIT_PARAMETERS:
@@ -648,31 +648,32 @@ def filter_jit(
 ) -> Any:
     """Compile a function whose arguments may be any pytrees.
 
-    All JAX and NumPy arrays in the arguments, and in `fun` itself, are traced. All else
-    is static: part of the key under which the compiled function is kept. A drop-in for
+    All JAX and NumPy arrays in the arguments, and in `fun` itself, are traced.
+    Everything else is static: each new value triggers recompilation. A drop-in for
     `equinox.filter_jit`.
 
     **Arguments:**
 
-    - `fun`: any callable: a function, a Module with `__call__`, another transform's
-        result. Left out, a decorator is returned.
-    - `donate`: which arrays may have their memory reused for the results, and are
-        deleted by the call. `"all"`; `"all-except-first"` spares the first positional
-        argument; `"warn"` and `"warn-except-first"` do the same, but keep JAX's warning
-        of arrays that could not be used; `"none"`.
+    - `fun`: any callable: a function, a Module with `__call__`, or the result of
+        another transformation. If omitted, a decorator is returned.
+    - `donate`: the arrays whose memory may be reused for the results, and which the
+        call deletes: `"all"`; `"all-except-first"`, without the first positional
+        argument; `"warn"` and `"warn-except-first"`, which are the same with JAX's
+        warning for arrays that could not be used; `"none"`.
     - `**jitkwargs`: passed to `jax.jit`: `inline`, `keep_unused`, `compiler_options`,
         `device`, `backend`, `out_shardings`, and `in_shardings`, a pytree prefix of the
         arguments as the user passes them.
 
     **Returns:**
 
-    A `JitWrapped`: call it like `fun`. Calls return at once, before the device is done,
-    unless the function calls back into Python (`eqx.error_if`, `jax.pure_callback`), or
-    an argument is an array or scalar of NumPy, which JAX may read until then.
+    A `JitWrapped`, which is called like `fun`. Calls return immediately, before the
+    device has finished. They block if the function has host callbacks
+    (`eqx.error_if`, `jax.pure_callback`), or if NumPy arrays or scalars are among the
+    arguments, whose memory JAX may still be reading.
 
-    Raises `ValueError` for an unknown `donate` or an argument of `jax.jit` that
-    `filter_jit` decides by itself, and `TypeError` for one that `jax.jit` does not
-    have. A call raises `TypeError` for a static argument that cannot be hashed.
+    Raises `ValueError` for an unknown `donate`, and for arguments of `jax.jit` that
+    `filter_jit` sets itself, and `TypeError` for arguments that `jax.jit` does not
+    have. Calls raise `TypeError` for static arguments that cannot be hashed.
 
     !!! example
 
@@ -693,7 +694,7 @@ def filter_jit(
             f"`filter_jit(..., donate={donate!r})`: expected one of {modes}."
         ) from None
     if jitkwargs:
-        # Have JAX check the values, and say now what is deprecated.
+        # Have JAX check the values now, and warn of deprecated ones.
         jax.jit(_nothing, **jitkwargs)
     options = Options(
         donate_first,

@@ -220,11 +220,11 @@ class Compiled(_Stage, Generic[_P, _T]):
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run the compiled function.
 
-        **Arguments:** as it was lowered for: the same structure, statics, shapes and
-        dtypes.
+        **Arguments:** like those it was lowered for: the same structure, statics,
+        shapes and dtypes.
 
-        **Returns:** the result. Raises `TypeError` and names the leaf for any other
-        call.
+        **Returns:** the result. Raises `TypeError`, which names the leaf, for other
+        arguments.
         """
         __tracebackhide__ = True
         call = self._call

@@ -45,14 +45,14 @@ class Part:
 
     name: str
     seconds: float
-    # Whether it was timed by itself, or is the rest of something that was.
+    # Whether it was timed separately, or is a difference of timings.
     measured: bool
     what: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class NodeTime:
-    """Flattening all nodes of one type in the arguments, those inside left out."""
+    """Flattening all nodes of one type in the arguments, without those inside them."""
 
     type: str
     number: int
@@ -79,7 +79,7 @@ class Breakdown(Report):
 
     @property
     def break_even(self) -> int | None:
-        """Calls after which compiling has paid; `None` if it never does."""
+        """Number of calls after which compiling pays off; `None` if it never does."""
         if self.eager is None or self.eager <= self.blocked:
             return None
         cost = sum(part.seconds for part in self.cold)
@@ -139,21 +139,22 @@ class Breakdown(Report):
 def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     """Measure where the time of a call goes.
 
-    The function is called some hundred times with these arguments. A cold call is
-    timed on a fresh copy, and functions inside of it are traced anew too.
+    The function is called some hundred times with these arguments. A cold call is timed
+    with a fresh copy, for which jitted functions inside are traced again as well.
 
     **Arguments:**
 
-    - `f`: a function: ours, `equinox.filter_jit`'s, `jax.jit`'s; a plain one is jitted
-        by `filter_jit`. If it donates arguments, a copy that does not is timed.
-    - `*args`, `**kwargs`: what to call it with.
+    - `f`: a function under `eqx_fastjit.filter_jit`, `equinox.filter_jit` or `jax.jit`,
+        or a plain one, which is jitted. If it donates arguments, a copy that does not
+        is timed.
+    - `*args`, `**kwargs`: the arguments of the call.
     - `rounds`: how often each part is timed, in turn with the others.
 
     **Returns:**
 
-    A `Breakdown`. It says which parts were timed by themselves and which are
-    differences; small differences are noise. Raises what the function raises, and
-    `ValueError` for less than one round.
+    A `Breakdown`. It shows which parts were timed separately and which are differences;
+    small differences are noise. Raises what the function raises, and `ValueError` for
+    less than one round.
     """
     if rounds < 1:
         raise ValueError(f"rounds={rounds}: expected at least 1")

@@ -29,7 +29,7 @@ _entered = 0
 
 
 class RetraceWarning(UserWarning):
-    """The same as a warning, of a guard that only warns."""
+    """The warning of a guard with `warn=True`."""
 
 
 class _Limits(NamedTuple):
@@ -151,28 +151,28 @@ def _after(trace: Trace) -> None:
 
 
 class guard(contextlib.ContextDecorator):
-    """Raise at the call that traces once too often.
+    """Raise an error at a call that traces too often.
 
-    A context manager, `with guard(step, max_traces=1): ...`, and a decorator, for which
-    each call of the decorated function is one such context. It holds for the thread
-    that entered it. The environment variable `EQX_FASTJIT_MAX_TRACES=8` (or `8,warn`)
-    sets a limit for each function of a process.
+    A context manager, `with guard(step, max_traces=1): ...`, and a decorator, where
+    each call of the decorated function is one context. It applies to the thread that
+    entered it. The environment variable `EQX_FASTJIT_MAX_TRACES=8` (or `8,warn`) sets
+    a limit for each function of a process.
 
     **Arguments:**
 
-    - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`, if the guard is to
-        be about that one alone. It is not wrapped: call it as before.
-    - `max_traces`: how often each jitted function may be traced within. `0` for none at
-        all, which says that everything is warmed up. Functions made by the same line (a
-        lambda in a loop) count as one.
-    - `max_seconds`: how many seconds all tracing and compiling within may take.
-    - `warn`: whether to issue a `RetraceWarning` in place of raising, at each trace
-        that is too many.
+    - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`, to which the guard
+        is limited. It is not wrapped again: call it as before.
+    - `max_traces`: how often each jitted function may be traced. `0` asserts that
+        everything has been warmed up. Functions created by the same line (a lambda in a
+        loop) count as one.
+    - `max_seconds`: how many seconds all tracing and compiling may take.
+    - `warn`: issue a `RetraceWarning` for each trace over the limit, rather than an
+        error.
 
-    Raises `RetraceError` with the explanation: for `max_traces` before the function is
-    traced, so that it can be called again later; for `max_seconds` after it was
-    compiled. `ValueError` if neither is given; `TypeError` if `f` was not wrapped by
-    us.
+    Raises `RetraceError` with an explanation: for `max_traces`, before the function is
+    traced, so that it can be called again later; for `max_seconds`, after it was
+    compiled. Raises `ValueError` if neither is given, and `TypeError` if `f` was not
+    wrapped by `eqx_fastjit`.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ class Profile(Report):
     contenders: tuple[Contender, ...]
 
     def title(self) -> str:
-        """A line that says what was done."""
+        """What was profiled, in a line."""
         return f"{self.name}: {self.calls} warm calls each, sampled and timed"
 
     def tables(self) -> list[Table]:
@@ -114,10 +114,10 @@ class Profile(Report):
         notes = (
             "Sampled: shares of the samples, under the profiler, which slows Python "
             "down. Timed: without it, by `breakdown`; lookup and wait are differences.",
-            "A sampling profiler sees Python functions alone. jax.jit's dispatcher and "
-            "ours flatten, look up, execute and unflatten inside C++, and Equinox "
-            'calls jax.jit and waits there: all of that is "inside C++" here, and only '
-            "the timed columns tell it apart.",
+            "A sampling profiler sees Python functions only. jax.jit and eqx_fastjit "
+            "flatten, look up, execute and unflatten in compiled code, and Equinox "
+            'calls jax.jit and blocks there. All of that is "inside C++" here; the '
+            "timed columns have its parts.",
         )
         return [Table("Where the time goes", tuple(header), rows, notes)]
 
@@ -166,18 +166,18 @@ def profile(
     html: str | os.PathLike[str] | None = None,
     **kwargs: Any,
 ) -> Profile:
-    """Profile warm calls of a function under `filter_jit`, Equinox's, and `jax.jit`.
+    """Profile warm calls under `filter_jit`, `equinox.filter_jit` and `jax.jit`.
 
-    `jax.jit` gets the statics removed by hand. Needs pyinstrument:
-    `pip install "eqx_fastjit[profile]"`. A function that donates arguments is profiled
+    For `jax.jit`, the statics are removed. This needs pyinstrument:
+    `pip install "eqx_fastjit[profile]"`. Functions that donate arguments are profiled
     without donation.
 
     **Arguments:**
 
     - `f`: a function, jitted in any way or not.
-    - `*args`, `**kwargs`: what to call it with.
-    - `n`: calls of each.
-    - `html`: a file to write a self-contained page to; tried before anything runs.
+    - `*args`, `**kwargs`: the arguments of the call.
+    - `n`: how many calls of each.
+    - `html`: a file for a self-contained page; checked before anything runs.
 
     **Returns:**
 
