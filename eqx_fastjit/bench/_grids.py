@@ -89,6 +89,8 @@ def _ratio_cell(entry: Entry, mode: str, rival: str) -> Cell:
 
 def _grid(title: str, rows: list[tuple[Entry, str, str]]) -> Grid:
     contenders = present([{"times": {m: e["times"][m]}} for e, m, _ in rows])
+    # Ours is in view where a screen is narrow.
+    contenders.sort(key=lambda c: c != "ours")
     rivals = [
         c for c in contenders if any(ratio(e, m, c) for e, m, _ in rows) and c != "ours"
     ]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from eqx_fastjit._units import show_seconds
+from eqx_fastjit._units import plural, show_seconds
 
 from ._blocked import blocking
 from ._causes import (
@@ -325,9 +325,7 @@ def _numerics(seen: list[Seen]) -> Iterator[Finding]:
         line = line_of(function.place) or s.site
         text = f"up to {worst.absolute:.3g} where values go up to {worst.scale:.3g}"
         if worst.not_finite:
-            text = (
-                f"{worst.not_finite} elements are NaN or infinite in one of them only"
-            )
+            text = f"{plural(worst.not_finite, 'element')} NaN or infinite in one only"
         yield Finding(
             kind="numerics",
             severity="medium",
