@@ -13,7 +13,7 @@ from ._common import CommandError
 from ._script import ProgramParser
 
 
-_COMMANDS = ("bench", "doctor", "lock", "profile", "run")
+_COMMANDS = ("bench", "doctor", "export", "lock", "profile", "run", "show")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
