@@ -11,9 +11,12 @@ from ._format import ExportFileError
 
 def describe_array(x: Any) -> dict[str, Any]:
     """What a program needs to know of an array: sizes may be symbolic."""
+    dtype = x.dtype
+    if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
     return {
         "shape": [d if type(d) is int else _size(d) for d in x.shape],
-        "dtype": str(x.dtype),
+        "dtype": str(dtype),
         "weak_type": bool(getattr(x, "weak_type", False)),
     }
 
@@ -33,10 +36,6 @@ def is_key(dtype: str) -> bool:
 def show_array(x: Mapping[str, Any]) -> str:
     """`float32[8,4]`."""
     return f"{x['dtype']}[{','.join(map(str, x['shape']))}]"
-
-
-def same_dtype(then: str, now: Any) -> bool:
-    return then == str(now)
 
 
 def matches(then: Mapping[str, Any], now: Any) -> bool:

@@ -112,6 +112,7 @@ class Exported:
         function, parts = self._function, self._parts
         writer = Writer()
         arguments = writer.write(parts.written())
+        statics = list(writer.statics)
         result = writer.write([("<result>", self._result)], root="")
         defaults = writer.write(parts.defaults())
         self._read_back(writer, arguments, result)
@@ -130,6 +131,7 @@ class Exported:
                 {"path": path, **describe_array(x)}
                 for path, x in zip(parts.paths, parts.arrays, strict=True)
             ],
+            "statics": statics,
             "outputs": [describe_array(x) for x in self._outputs],
             "kept": [
                 {**describe_array(x), "sharding": _committed(x)} for x in self._kept

@@ -6,6 +6,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
@@ -58,7 +59,6 @@ class Parts:
         # For each of them, where it is among those of the program.
         self.order = [position[k] for k in range(len(owners))]
         arrays = _arrays(values)
-        self.bound = [arrays[k] for k in bound]
         self.arrays = [arrays[k] for k in free]
         paths = function.array_paths(values)
         self.paths = [paths[k] for k in free]
@@ -68,6 +68,7 @@ class Parts:
                     f"`{paths[k]}` is a {type(arrays[k]).__name__}. What a function has "
                     "of its own is kept in the file, and must be arrays."
                 )
+        self.bound = [jnp.asarray(arrays[k]) for k in bound]
         donated = function.donated(values) if _donates(function) else ()
         self.donated = [i for i, k in enumerate(free) if k in donated]
         self.shardings = self._find_shardings(values, free)

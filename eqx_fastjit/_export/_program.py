@@ -38,7 +38,7 @@ class Program:
         self._order = tuple(order)
         consts = self._closed.consts
         self._lifted = [i for i, x in enumerate(consts) if _n_bytes(x) >= _LIFT_BYTES]
-        self.lifted = [consts[i] for i in self._lifted]
+        self.lifted = [jax.numpy.asarray(consts[i]) for i in self._lifted]
         # Whether there are host callbacks, which must then all be `eqx.error_if`'s.
         self.checked = has_host_callbacks(traced)
         # Of each check, once the program has been traced.

@@ -8,6 +8,7 @@ numbers. Instances are made without running their `__init__`.
 import binascii
 import dataclasses
 import enum
+import functools
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,15 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._compat import instance_dict, node_registry
-from .._partition import ARRAY_TYPES, classify, NodeKind, one_level, walk
+from .._partition import (
+    ARRAY_TYPES,
+    classify,
+    NodeKind,
+    Omitted,
+    one_level,
+    partition,
+    walk,
+)
 from .._static_keys import Kind, policy_of
 from ._format import ExportFileError
 from ._names import name_of, Names
@@ -67,6 +76,8 @@ class Writer:
         self.names: list[str] = []
         # What they are here.
         self.objects: dict[str, Any] = {}
+        # The path and a short text of each static, for people.
+        self.statics: list[tuple[str, str]] = []
 
     def write(self, roots: Sequence[tuple[str, Any]], root: str = "tuple") -> list[Any]:
         """Write a tuple, or a single tree.
@@ -94,11 +105,26 @@ class Writer:
                     raise ExportError("the arguments or the result are too large.")
                 continue
             step, parts = self._visit(*item)
+            if not item[2]:
+                self._note_statics(item, step, parts)
             pending.append(step)
             pending.extend(reversed(parts))
             if len(pending) > _MAX_STEPS:
                 raise ExportError(f"`{item[1]}` is too large, or contains itself.")
         return steps
+
+    def _note_statics(self, item: Any, step: list[Any], parts: list[Any]) -> None:
+        """Note what is static at this place, but not what is a part of that."""
+        x, path, _ = item
+        if step[0] == "instance":
+            found = [(value, at) for value, at, static in parts if static]
+        elif parts or step[0] in ("array", "default", "none"):
+            return
+        else:
+            found = [] if type(x) in (tuple, list, dict) else [(x, path)]
+        for value, at in found:
+            text = name_of(value) if callable(value) else None
+            self.statics.append((at, text or _short(value)))
 
     def _visit(
         self, x: Any, path: str, static: bool
@@ -109,6 +135,8 @@ class Writer:
             return ["array", x.number], []
         if cls is DefaultRef:
             return ["default", x.name], []
+        if cls is Omitted:
+            return ["default", ""], []
         kind = NodeKind.STATIC if static else classify(x).kind
         if cls in _CONTAINERS:
             parts = list(x)
@@ -176,6 +204,10 @@ class Writer:
             return ["str", x], []
         if cls is bytes:
             return ["bytes", x.hex()], []
+        if cls is functools.partial:
+            parts = [x.func, *x.args, *x.keywords.values()]
+            step = ["partial", len(x.args), list(x.keywords)]
+            return step, [(part, path, True) for part in parts]
         if cls in (slice, range):
             parts = [x.start, x.stop, x.step]
             return [cls.__name__], [(part, path, True) for part in parts]
@@ -236,11 +268,17 @@ def _advice(x: Any) -> str:
 
 
 def _unwritable(x: Any, path: str, why: str) -> ExportError:
-    shown = repr(x)
-    if len(shown) > 80:
-        shown = f"{shown[:77]}..."
+    shown = _short(x)
     what = "class" if isinstance(x, type) else type(x).__name__
     return ExportError(f"`{path}` cannot be exported: {shown} ({what}): {why}.")
+
+
+def _short(x: Any) -> str:
+    try:
+        text = repr(x)
+    except Exception:  # the user's own
+        text = f"<{type(x).__name__}>"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _is_namedtuple(cls: type) -> bool:
@@ -309,6 +347,11 @@ class TreeReader:
             return 0, lambda _: value
         if kind in ("slice", "range"):
             return 3, lambda parts: (slice if kind == "slice" else range)(*parts)
+        if kind == "partial":
+            n, names = _count(data[0]), data[1]
+            return 1 + n + len(names), lambda parts: functools.partial(
+                *parts[: 1 + n], **dict(zip(names, parts[1 + n :], strict=True))
+            )
         if kind == "array":
             return 0, lambda _: arrays[_count(data[0])]
         if kind == "default":
@@ -384,6 +427,21 @@ def _new_node(cls: type, parts: list[Any]) -> Any:
     return entry.from_iter(parts[0], parts[1:])
 
 
+def written(tree: Any) -> tuple[list[Any], list[str]]:
+    """A tree by what it is made of, to compare with: steps, and names. Any arrays do.
+
+    Raises `ExportError` if it cannot be written.
+    """
+    arrays, structure = partition(tree, abstract=True)
+    writer = Writer()
+    refs = structure.rebuild([ArrayRef(i) for i in range(len(arrays))])
+    return writer.write([("", refs)], root=""), writer.names
+
+
 def same_tree(x: Any, y: Any) -> bool:
-    """Whether two trees are the same but for their arrays."""
-    return walk(x).trail == walk(y).trail
+    """Whether two trees are the same but for their arrays, as calls compare them."""
+    steps, names = written(x)
+    # Those compare by identity, and need not be the same objects.
+    has_partial = any(step[0] == "partial" for step in steps)
+    same = (steps, names) == written(y)
+    return same and (has_partial or walk(x).trail == walk(y).trail)

@@ -1,0 +1,102 @@
+"""A file in words. Nothing that it names is imported, and none of its code is run."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from .._units import plural, show_bytes, show_seconds
+from ._arrays import show_array
+from ._format import Reader
+
+
+# A model has more leaves than anybody reads.
+_MAX_LINES = 50
+
+
+def show(path: Any, *, everything: bool = False) -> str:
+    """What is in a file that `Exported.save` wrote.
+
+    **Arguments:**
+
+    - `path`: of the file.
+    - `everything`: whether to list every leaf, however many there are.
+
+    **Returns:** text. Raises `ValueError` if the file is none of ours, or is damaged.
+    """
+    reader = Reader(path)
+    for name in reader.sections:
+        reader.section(name)  # compares the checksum
+    try:
+        return "\n".join(_lines(reader, None if everything else _MAX_LINES))
+    except (KeyError, TypeError, ValueError, AttributeError, LookupError) as e:
+        raise reader.error(f"its header makes no sense ({e!r})") from e
+
+
+def _lines(reader: Reader, limit: int | None) -> Iterator[str]:
+    header = reader.header
+    made = header["made_by"]
+    names = ", ".join(x["name"] for x in header["parameters"])
+    yield f"{reader.path}: {header['qualname']}({names})"
+    versions = ", ".join(f"{name} {made[name]}" for name in made)
+    yield f"{show_bytes(reader.size)}, made with {versions}"
+    yield ""
+    yield from _payloads(reader)
+    yield ""
+    donated = set(header["donated"])
+    rows = [
+        (x["path"], show_array(x) + " (donated)" * (i in donated))
+        for i, x in enumerate(header["arrays"])
+    ]
+    yield from _table(plural(len(rows), "array") + " as arguments", rows, limit)
+    rows = [(str(path), str(text)) for path, text in header["statics"]]
+    yield from _table(plural(len(rows), "static"), rows, limit)
+    rows = [(f"[{i}]", show_array(x)) for i, x in enumerate(header["outputs"])]
+    yield from _table(plural(len(rows), "array") + " as results", rows, limit)
+    texts = [(str(i), t) for i, x in enumerate(header["checks"]) for t in x]
+    yield from _table("checks (`eqx.error_if`)", texts, limit)
+    own = ("jax", "equinox", "numpy", "builtins")
+    needs = [x for x in header["names"] if x.partition(":")[0].partition(".")[0] not in own]
+    yield from _table("needs", [(x, "") for x in needs], limit)
+
+
+def _payloads(reader: Reader) -> Iterator[str]:
+    header, sizes = reader.header, reader.sections
+    if "portable" in sizes:
+        order = header["vjp_order"]
+        gradient = "no gradients" if not order else f"gradients of order {order}"
+        yield (
+            f"portable  {show_bytes(sizes['portable'][1])}: StableHLO for "
+            f"{', '.join(header['platforms'])}; "
+            f"{plural(header['n_devices'], 'device')}; {gradient}"
+        )
+    if "compiled" in sizes:
+        fits = header["compiled"]["fits"]
+        devices = len(header["compiled"]["record"]["devices"])
+        yield (
+            f"compiled  {show_bytes(sizes['compiled'][1])}: native code for "
+            f"{fits['platform']} ({fits['device']}), jaxlib {fits['jaxlib']}; "
+            f"{plural(devices, 'device')}"
+        )
+    kept = plural(len(header["kept"]), "array")
+    yield f"arrays    {show_bytes(sizes['arrays'][1])}: {kept} of the function's own"
+    seconds = header["seconds"]
+    took = ", ".join(f"{name} {show_seconds(seconds[name])}" for name in seconds)
+    yield f"to make it took: {took}"
+    if cost := header.get("cost"):
+        found = [f"{cost['flops']:,.0f} flops"] * ("flops" in cost)
+        if "bytes accessed" in cost:
+            found.append(f"{show_bytes(cost['bytes accessed'])} accessed")
+        yield f"a call, as the compiler estimates: {', '.join(found)}"
+
+
+def _table(
+    title: str, rows: list[tuple[str, str]], limit: int | None
+) -> Iterator[str]:
+    if not rows:
+        return
+    yield title
+    shown = rows if limit is None else rows[:limit]
+    width = max(len(left) for left, _ in shown)
+    for left, right in shown:
+        yield f"    {left:<{width}}  {right}".rstrip()
+    if len(shown) < len(rows):
+        yield f"    ... and {len(rows) - len(shown)} more (--all shows them)"

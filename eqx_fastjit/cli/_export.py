@@ -1,0 +1,132 @@
+"""`eqx-fastjit export`."""
+
+import argparse
+import importlib
+import os
+import sys
+from typing import Any
+
+from ._common import check_output, CommandError
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Declare the subcommand and its arguments."""
+    parser = commands.add_parser(
+        "export",
+        help="trace and compile a function into a file",
+        description="Trace a function for given arguments and write it to a file, which "
+        "eqx_fastjit.load makes a callable of, in another process, without tracing "
+        "it. The modules are imported; the function itself is only traced.",
+    )
+    parser.add_argument(
+        "function",
+        metavar="MODULE:FUNCTION",
+        help="a function, jitted or not; or a Module, or a method of one",
+    )
+    parser.add_argument(
+        "--args",
+        metavar="MODULE:FACTORY",
+        required=True,
+        help="a function without parameters that returns the arguments: a tuple, or a "
+        "dictionary for keywords. jax.ShapeDtypeStruct may stand for an array",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="the file"
+    )
+    parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="write native code for this machine too, which need not be compiled",
+    )
+    parser.add_argument(
+        "--no-portable",
+        dest="portable",
+        action="store_false",
+        help="with --compiled: write native code alone",
+    )
+    parser.add_argument(
+        "--platforms",
+        metavar="NAME,...",
+        help="what the portable form is for: cpu, cuda, rocm, tpu (default: this one)",
+    )
+    parser.add_argument(
+        "--vjp-order",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often the portable form can be differentiated (default: 0)",
+    )
+    return parser
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the subcommand; returns the exit code."""
+    if not options.portable and not options.compiled:
+        raise CommandError("--no-portable: only with --compiled")
+    if options.vjp_order < 0:
+        raise CommandError(f"--vjp-order {options.vjp_order}: expected at least 0")
+    check_output("-o", options.output)
+    output = os.path.abspath(options.output)
+    sys.path.insert(0, os.getcwd())  # as `python -m` does
+    function = _wrapped(_find(options.function))
+    arguments = _find(options.args)()
+    args, kwargs = _split(arguments, options.args)
+    platforms = options.platforms.split(",") if options.platforms else None
+    try:
+        function.export(*args, **kwargs).save(
+            output,
+            portable=options.portable,
+            compiled=options.compiled,
+            platforms=platforms,
+            vjp_order=options.vjp_order,
+        )
+    except ValueError as e:
+        raise CommandError(str(e)) from None
+    size = os.path.getsize(output)
+    from eqx_fastjit._units import show_bytes
+
+    print(f"wrote {options.output} ({show_bytes(size)})")
+    return 0
+
+
+def _find(text: str) -> Any:
+    """What `MODULE:NAME` says."""
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise CommandError(f"{text!r}: expected MODULE:NAME")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as e:
+        raise CommandError(f"{text!r}: {e}") from None
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise CommandError(f"{text!r}: no {part!r} there") from None
+    return found
+
+
+def _wrapped(function: Any) -> Any:
+    """A function of ours: with the `donate` that Equinox's was given."""
+    import eqx_fastjit
+    from eqx_fastjit._compat import filter_jit_options
+
+    if isinstance(function, eqx_fastjit.JitWrapped | eqx_fastjit.BoundJit):
+        return function
+    if (found := filter_jit_options(function)) is not None:
+        fun, donate = found
+        return eqx_fastjit.filter_jit(fun, donate=donate)  # pyright: ignore
+    if not callable(function):
+        raise CommandError(f"{function!r} cannot be called")
+    return eqx_fastjit.filter_jit(function)
+
+
+def _split(arguments: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(arguments, dict):
+        return (), arguments
+    if isinstance(arguments, tuple | list):
+        return tuple(arguments), {}
+    raise CommandError(
+        f"--args {name} returned a {type(arguments).__name__}; expected a tuple of "
+        "arguments, or a dictionary of keyword arguments"
+    )

@@ -1,0 +1,34 @@
+"""`eqx-fastjit show`."""
+
+import argparse
+from typing import Any
+
+from ._common import CommandError
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Declare the subcommand and its arguments."""
+    parser = commands.add_parser(
+        "show",
+        help="say what is in a file of eqx-fastjit export",
+        description="Check a file that eqx-fastjit export wrote, and say what is in "
+        "it. Nothing that it names is imported, and none of its code is run.",
+    )
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument(
+        "--all", action="store_true", help="list every leaf, however many there are"
+    )
+    return parser
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the subcommand; returns the exit code."""
+    from eqx_fastjit._export._show import show
+
+    try:
+        print(show(options.file, everything=options.all))
+    except OSError as e:
+        raise CommandError(f"cannot read {options.file!r}: {e.strerror or e}") from None
+    except ValueError as e:
+        raise CommandError(str(e)) from None
+    return 0
