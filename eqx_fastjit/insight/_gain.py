@@ -35,12 +35,12 @@ class Interval(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether ours is `FASTER`, `SLOWER`, or `ALIKE`; `UNKNOWN` if it may be all."""
+        """Whether ours is `FASTER`, `SLOWER` or `ALIKE`; `UNKNOWN` if it may be any."""
         if self.high < 1:
             return FASTER
         if self.low > 1:
             return SLOWER
-        alike = 1 - _ALIKE <= self.low and self.high <= 1 + _ALIKE
+        alike = self.low >= 1 - _ALIKE and self.high <= 1 + _ALIKE
         return ALIKE if alike else UNKNOWN
 
 
@@ -142,8 +142,10 @@ class Gain(Report):
             return "the runs were not compared"
         pairs = plural(len(self.ours), "pair") + " of runs"
         low, high = self.ratio.low, self.ratio.high
-        around = f"{self.ratio.ratio:.3g} times as long (between {low:.3g} and {high:.3g}"
-        around += f"; {pairs})" if len(self.ours) > 1 else f"; {pairs})"
+        around = (
+            f"{self.ratio.ratio:.3g} times as long (between {low:.3g} and {high:.3g}; "
+        )
+        around += f"{pairs})"
         if self.ratio.verdict == FASTER:
             return f"faster: it takes {around}"
         if self.ratio.verdict == SLOWER:
@@ -168,7 +170,9 @@ class Gain(Report):
                 spread = [statistics.median(times), min(times), max(times)]
                 rows.append((name, *map(show_seconds, spread)))
         if self.ratio is not None and len(self.ours) > 1:
-            rows.append(("the second over the first", *(f"{x:.3f}" for x in self.ratio)))
+            rows.append(
+                ("the second over the first", *(f"{x:.3f}" for x in self.ratio))
+            )
         notes = (
             "Median, least and greatest of fresh processes, run in turn; of the ratio "
             "the mean, and the interval that holds it: Student's, of the logarithms of "
@@ -212,8 +216,8 @@ class Gain(Report):
             "device) and under eqx_fastjit (which does not); the floor, jax.jit of its "
             "arrays in a flat list; the device, from start to end of the compiled "
             "program by jaxlib alone; and the overhead, what the host does under "
-            "equinox.filter_jit beside that. Timed after the program, with arguments of "
-            "its own, in turn and without donation.",
+            "equinox.filter_jit beside that. Timed after the program, with its own "
+            "arguments, in turn and without donation.",
             "Share: of the program's wall time under equinox.filter_jit, the overhead "
             "of all calls. Saved: in this run, less overhead. What the program does "
             "while the device works is saved on top; only the wall times have that.",

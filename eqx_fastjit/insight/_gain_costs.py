@@ -1,4 +1,4 @@
-"""What a call of a jitted function costs under Equinox, under ours, and at the least."""
+"""What a call of a jitted function costs: under Equinox, ours, and at the least."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -121,9 +121,7 @@ def _measured(
 ) -> Costs:
     run, wait = raw
     blocking = {name: Blocking() for name in calls}
-    timers = {
-        name: Timer(call, _wait, blocking[name]) for name, call in calls.items()
-    }
+    timers = {name: Timer(call, _wait, blocking[name]) for name, call in calls.items()}
     timers["launch"] = Timer(run, wait)
     timers["device"] = Timer(lambda: wait(run()), nothing)
     with blocking["equinox"], blocking["ours"], blocking["floor"]:
