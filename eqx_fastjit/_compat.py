@@ -5,6 +5,7 @@ Each name is looked up by `resolve`; where it is not there the caller gets `None
 stand-in) and does without.
 """
 
+import contextlib
 import functools
 import importlib
 import logging
@@ -128,10 +129,8 @@ def runtime_error_text(message: str, stack: str) -> str:
 
 def on_clear_caches(clear: Callable[[], None]) -> None:
     """Have `eqx.clear_caches()` call `clear` too."""
-    try:
+    with contextlib.suppress(MissingPrivateName):
         resolve("equinox._caches:cache_clears").append(clear)
-    except MissingPrivateName:
-        pass
 
 
 class _QuietEquinoxErrors(logging.Filter):
@@ -258,7 +257,7 @@ def filter_jit_options(wrapper: Any) -> tuple[Any, str] | None:
         if type(wrapper) is not wrapper_type:
             return None
         flags = tuple(getattr(wrapper, f"donate_{x}") for x in ("first", "rest"))
-        fun = getattr(wrapper, "__wrapped__")  # noqa: B009
+        fun = getattr(wrapper, "__wrapped__")
     except (MissingPrivateName, AttributeError):
         return None
     donate = {(True, True): "all", (False, True): "all-except-first"}

@@ -6,6 +6,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportPrivateUsage=false
 
+import contextlib
 import dataclasses
 import functools as ft
 import inspect
@@ -554,10 +555,8 @@ def _code(fun: Any) -> Any:
 def _shown(fun: Any) -> dict[str, Any]:
     shown = {}
     for name in _WRAPPER_NAMES:
-        try:
+        with contextlib.suppress(AttributeError):
             shown[name] = getattr(fun, name)
-        except AttributeError:
-            pass
     return shown
 
 

@@ -168,9 +168,7 @@ FUNCTIONS = {
     "weak": Tests(weak, lambda: (x(),)),
     "closure": Tests(closure, lambda: (x(),)),
     "checked": Tests(checked, lambda: (x(), 3)),
-    "donated": Tests(
-        statics, lambda: (layer(), x()), {"donate": "all-except-first"}
-    ),
+    "donated": Tests(statics, lambda: (layer(), x()), {"donate": "all-except-first"}),
 }
 
 

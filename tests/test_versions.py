@@ -1,7 +1,7 @@
 """Versions that stand in several places are the same in all of them."""
 
 import ast
-import json
+import contextlib
 import re
 import tomllib
 from pathlib import Path
@@ -37,10 +37,8 @@ def _constants(name: str) -> dict[str, object]:
     out = {}
     for node in ast.parse((_ROOT / name).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            try:
+            with contextlib.suppress(ValueError):
                 out[node.targets[0].id] = ast.literal_eval(node.value)
-            except ValueError:
-                pass
     return out
 
 

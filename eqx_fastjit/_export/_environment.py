@@ -12,7 +12,7 @@ import jax
 
 def versions() -> dict[str, str]:
     """Of everything that has a part in a file."""
-    from .. import __version__
+    from eqx_fastjit import __version__
 
     return {
         "eqx_fastjit": __version__,

@@ -12,11 +12,12 @@ import jax
 import jax.export
 import jax.tree_util as jtu
 
-from .. import _compat
-from .._files import check_writable
-from .._function import quiet_donation, split_result
-from .._partition import ANY_ARRAY
-from .._stages import trace
+from eqx_fastjit import _compat
+from eqx_fastjit._files import check_writable
+from eqx_fastjit._function import quiet_donation, split_result
+from eqx_fastjit._partition import ANY_ARRAY
+from eqx_fastjit._stages import trace
+
 from . import _format
 from ._arrays import describe_array, describe_sharding
 from ._environment import environment, versions
@@ -222,7 +223,7 @@ class Exported:
         return code
 
 
-class _timed:  # noqa: N801
+class _timed:
     """Notes how long a payload took to make: what loading it will save."""
 
     def __init__(self, header: dict[str, Any], name: str):

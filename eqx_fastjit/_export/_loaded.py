@@ -9,11 +9,12 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._binding import Binding, make_binder, Spec
-from .._function import _make_plan, block, Function, Options, reads_numpy
-from .._jit import _make_wrapped, JitWrapped
-from .._partition import ANY_ARRAY, omitted, partition, Plan
-from .._stages import Expected
+from eqx_fastjit._binding import Binding, make_binder, Spec
+from eqx_fastjit._function import _make_plan, block, Function, Options, reads_numpy
+from eqx_fastjit._jit import _make_wrapped, JitWrapped
+from eqx_fastjit._partition import ANY_ARRAY, omitted, partition, Plan
+from eqx_fastjit._stages import Expected
+
 from ._format import ExportFileError, Reader
 from ._names import Names
 from ._runners import Payloads

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._binding import Spec
-from .._partition import ANY_ARRAY, ARRAY_TYPES, Omitted, omitted, partition
+from eqx_fastjit._binding import Spec
+from eqx_fastjit._partition import ANY_ARRAY, ARRAY_TYPES, Omitted, omitted, partition
+
 from ._arrays import describe_sharding
 from ._tree import ArrayRef, DefaultRef, ExportError, Writer
 

@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.extend.core
 
-from .. import _compat
-from .._function import has_host_callbacks
+from eqx_fastjit import _compat
+from eqx_fastjit._function import has_host_callbacks
+
 from ._tree import ExportError
 
 

@@ -19,7 +19,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from .. import _compat
+from eqx_fastjit import _compat
+
 from ._arrays import dtype_of, is_key, matches, sharding_of, show_array
 from ._environment import difference, environment
 from ._format import ExportFileError, Reader
@@ -211,7 +212,7 @@ class Payloads:
 
         def instead(arrays: tuple[Any, ...], error: Exception) -> Any:
             self.check_arrays(arrays)
-            concrete = not any([isinstance(x, Tracer) for x in arrays])
+            concrete = not any(isinstance(x, Tracer) for x in arrays)
             if concrete or not self.has_portable:
                 raise error
             return self._with_kept(self.portable)(*arrays)

@@ -17,8 +17,8 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from .._compat import instance_dict, node_registry
-from .._partition import (
+from eqx_fastjit._compat import instance_dict, node_registry
+from eqx_fastjit._partition import (
     ARRAY_TYPES,
     classify,
     NodeKind,
@@ -27,7 +27,8 @@ from .._partition import (
     partition,
     walk,
 )
-from .._static_keys import Kind, policy_of
+from eqx_fastjit._static_keys import Kind, policy_of
+
 from ._format import ExportFileError
 from ._names import name_of, Names
 

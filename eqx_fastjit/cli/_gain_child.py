@@ -39,7 +39,7 @@ def command(package: str, how: str, out: str, seconds: float, program: Program) 
     """
     import subprocess
 
-    flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags")()  # noqa: B009
+    flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags")()
     kind = "module" if program.is_module else "script"
     own = [package, how, out, str(seconds), kind, program.name]
     return [sys.executable, *flags, "-c", _BOOTSTRAP, *own, *program.args]

@@ -35,12 +35,12 @@ class Interval(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether ours is `FASTER`, `SLOWER`, or `ALIKE`; `UNKNOWN` if it may be all."""
+        """Whether ours is `FASTER`, `SLOWER` or `ALIKE`; `UNKNOWN` if it may be any."""
         if self.high < 1:
             return FASTER
         if self.low > 1:
             return SLOWER
-        alike = 1 - _ALIKE <= self.low and self.high <= 1 + _ALIKE
+        alike = self.low >= 1 - _ALIKE and self.high <= 1 + _ALIKE
         return ALIKE if alike else UNKNOWN
 
 
@@ -143,9 +143,9 @@ class Gain(Report):
         pairs = plural(len(self.ours), "pair") + " of runs"
         low, high = self.ratio.low, self.ratio.high
         around = (
-            f"{self.ratio.ratio:.3g} times as long (between {low:.3g} and {high:.3g}"
+            f"{self.ratio.ratio:.3g} times as long (between {low:.3g} and {high:.3g}; "
         )
-        around += f"; {pairs})" if len(self.ours) > 1 else f"; {pairs})"
+        around += f"{pairs})"
         if self.ratio.verdict == FASTER:
             return f"faster: it takes {around}"
         if self.ratio.verdict == SLOWER:
@@ -216,8 +216,8 @@ class Gain(Report):
             "device) and under eqx_fastjit (which does not); the floor, jax.jit of its "
             "arrays in a flat list; the device, from start to end of the compiled "
             "program by jaxlib alone; and the overhead, what the host does under "
-            "equinox.filter_jit beside that. Timed after the program, with arguments of "
-            "its own, in turn and without donation.",
+            "equinox.filter_jit beside that. Timed after the program, with its own "
+            "arguments, in turn and without donation.",
             "Share: of the program's wall time under equinox.filter_jit, the overhead "
             "of all calls. Saved: in this run, less overhead. What the program does "
             "while the device works is saved on top; only the wall times have that.",

@@ -1,4 +1,4 @@
-"""What a call of a jitted function costs under Equinox, under ours, and at the least."""
+"""What a call of a jitted function costs: under Equinox, ours, and at the least."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false

@@ -30,7 +30,11 @@ _WORDS = {
 
 def page(gain: Gain) -> str:
     """A page that needs nothing else. Every text is escaped."""
-    body = f"{_bars(gain)}\n{gain._repr_html_()}"
+    tables = "\n".join(table.html() for table in gain.tables())
+    body = (
+        f'<div class="eqx-fastjit"><h2>{escape(gain.title())}</h2>'
+        f"{_bars(gain)}\n{tables}</div>"
+    )
     return html_document(f"Gain: {gain.program}", body, _STYLE)
 
 
@@ -54,4 +58,4 @@ def _bars(gain: Gain) -> str:
     key = "".join(
         f'<li><i class="{part}"></i>{word}</li>' for part, word in _WORDS.items()
     )
-    return f'<div class="bars">{"".join(rows)}</div><ul class="key">{key}</ul>'
+    return f'<section class="bars">{"".join(rows)}</section><ul class="key">{key}</ul>'

@@ -28,6 +28,7 @@ p { margin: .5rem 0; color: var(--dim); max-width: 60rem; }
 .eqx-fastjit th { color: var(--dim); font-weight: 600; white-space: nowrap; }
 .eqx-fastjit td, .eqx-fastjit th { padding: .35rem .8rem .35rem 0;
   border-bottom: 1px solid var(--line); }
+.eqx-fastjit td:last-child:not(.number) { min-width: 14rem; }
 .eqx-fastjit tbody tr:last-child td { border-bottom: 0; }
 :focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
 @media print { .eqx-fastjit > div { break-inside: avoid; } }

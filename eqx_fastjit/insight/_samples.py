@@ -78,9 +78,10 @@ class Samples:
 
     def start(self) -> None:
         """To be called when `filter_jit` has been imported and nothing is jitted."""
-        prepare = ft.partial(_prepare, self)
         # Whatever makes a jitted function goes through this, unflattening included.
-        setattr(_jit.JitWrapped, "_prepare", lambda *args, **kw: prepare(*args, **kw))
+        _jit.JitWrapped._prepare = (  # pyright: ignore[reportAttributeAccessIssue]
+            lambda owner, call, **how: _prepare(self, owner, call, **how)
+        )
         self._on = True
 
     def stop(self) -> None:
@@ -203,13 +204,13 @@ class _Watched:
         return out
 
 
-def _prepare(samples: Samples, owner: Any, python_call: Any, **kwargs: Any) -> None:
+def _prepare(samples: Samples, owner: Any, call: Any, **how: Any) -> None:
     """In place of `JitWrapped._prepare`."""
     watched = vars(owner).get(_KEY)
     if watched is None:
         watched = vars(owner)[_KEY] = _Watched(samples, owner)
         _jit._Base._prepare(owner, watched)
-    watched.inner._prepare(python_call, **kwargs)
+    watched.inner._prepare(call, **how)
 
 
 # --- calling them again --------------------------------------------------------------
