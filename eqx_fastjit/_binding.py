@@ -143,7 +143,7 @@ def _source(fun: Any) -> types.FunctionType | None:
             return None
         if hasattr(fun, "__wrapped__"):
             return None
-        fun = getattr(type(fun), "__call__", None)
+        fun = getattr(type(fun), "__call__", None)  # noqa: B004
         if not isinstance(fun, types.FunctionType):
             return None
     if fun.__dict__.keys() & {"__wrapped__", "__signature__", "__text_signature__"}:

@@ -160,7 +160,8 @@ _GUESS = (
     "  being re-defined repeatedly, preventing caching?"
 )
 _INSTEAD = (
-    "  A static argument, or the structure of an argument, is not as in earlier calls.\n"
+    "  A static argument, or the structure of an argument, differs from earlier\n"
+    "  calls."
     "  `eqx_fastjit.insight.explain` tells which."
 )
 
@@ -257,7 +258,7 @@ def filter_jit_options(wrapper: Any) -> tuple[Any, str] | None:
         if type(wrapper) is not wrapper_type:
             return None
         flags = tuple(getattr(wrapper, f"donate_{x}") for x in ("first", "rest"))
-        fun = getattr(wrapper, "__wrapped__")
+        fun = getattr(wrapper, "__wrapped__")  # noqa: B009
     except (MissingPrivateName, AttributeError):
         return None
     donate = {(True, True): "all", (False, True): "all-except-first"}
@@ -304,12 +305,12 @@ def _equinox_callback(flat_callback: Any) -> tuple[str, list[str]] | None:
 
     `"raises"` raises; `"tpu_msg"` follows it where a callback cannot raise.
     """
-    function = getattr(flat_callback, "callback_func", None)
+    function: Any = getattr(flat_callback, "callback_func", None)
     code = getattr(function, "__code__", None)
     if getattr(function, "__module__", None) != "equinox._errors" or code is None:
         return None
     name = function.__qualname__.rpartition(".")[2]
-    cells = function.__closure__ or ()
+    cells: Any = function.__closure__ or ()
     variables = dict(zip(code.co_freevars, cells, strict=True))
     if name not in ("raises", "tpu_msg") or "msgs" not in variables:
         return None

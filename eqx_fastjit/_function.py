@@ -316,7 +316,7 @@ class _Flat:
         __tracebackhide__ = True
         # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
         # inside of JIT from what is outside.
-        __equinox_jit_id__ = b"eqx_fastjit"
+        __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
         function = self.function()
         assert function is not None
         call = _call_of(self)

@@ -122,7 +122,7 @@ class _PythonBase:
 
     __slots__ = ("_python_call",)
 
-    def _prepare(self, python_call: Any) -> None:
+    def _prepare(self, python_call: Any, **_: Any) -> None:
         _set(self, "_python_call", python_call)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -131,10 +131,7 @@ class _PythonBase:
 
 
 if TYPE_CHECKING:
-
-    class _Base:
-        def _prepare(self, python_call: Any, **kwargs: Any) -> None: ...
-
+    _Base = _PythonBase
 else:
     _Base = _PythonBase if _native is None else _native.Callable
 _set = object.__setattr__

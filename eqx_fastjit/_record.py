@@ -387,7 +387,7 @@ def tracing(history: History, source: Any) -> Iterator[None]:
 
 
 # Opens the run of the call that JAX lowers or compiles for, if it has none.
-_open_run: Callable[[], None] = lambda: None
+_open_run: Callable[[], None] = lambda: None  # noqa: E731
 
 
 def _on_duration(event: str, duration_secs: float, **_: Any) -> None:

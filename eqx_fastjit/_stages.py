@@ -139,7 +139,7 @@ class _Call:
 
     @functools.cached_property
     def blocks(self) -> bool:
-        """Whether calls must block: asked of what can be lowered, once it is compiled."""
+        """Whether calls must block: asked once it is compiled."""
         return has_host_callbacks(self.traced)
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:

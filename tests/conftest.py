@@ -13,7 +13,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-from eqx_fastjit import _function, _install, _jit, _record
+from eqx_fastjit import _function, _install, _jit, _record  # noqa: E402
 
 
 # Whatever was started in the background of a shell ignores Ctrl-C, and so do all

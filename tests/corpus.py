@@ -188,7 +188,7 @@ def defaults_of_their_own(jit, traced):
 @case
 def omitted_array_default(jit, traced):
     @jit
-    def f(x, w=np.array([2, 1])):
+    def f(x, w=np.array([2, 1])):  # noqa: B008
         traced()
         return x, jnp.zeros(tuple(w))  # concrete, if not passed
 
@@ -199,7 +199,7 @@ def omitted_array_default(jit, traced):
 @case
 def omitted_unhashable_default(jit, traced):
     @jit
-    def f(x, y={1, 2}, z=3):
+    def f(x, y={1, 2}, z=3):  # noqa: B006
         traced()
         return x, len(y), z
 
@@ -1404,12 +1404,12 @@ def results_whose_class_writes_to_its_static_data(jit, traced):
 @case
 def positional_only_after_a_default_that_is_left_out(jit, traced):
     @jit
-    def f(a=[1], b=2, /):
+    def f(a=[1], b=2, /):  # noqa: B006
         traced()
         return X(2) * b + len(a)
 
     @jit
-    def g(x, a=np.ones(2), b=2, /, *, c=3, **kwargs):
+    def g(x, a=np.ones(2), b=2, /, *, c=3, **kwargs):  # noqa: B008
         traced()
         return x * b * c, sorted(kwargs)
 

@@ -156,7 +156,7 @@ def checked(x, n):
 class Tests(NamedTuple):
     function: Any
     arguments: Any
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {}  # noqa: RUF012
 
 
 FUNCTIONS = {

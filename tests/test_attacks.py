@@ -105,7 +105,7 @@ def test_statics_whose_class_is_compared_in_its_own_way(metaclass):
     assert len(traces) == 12
 
 
-# --- signatures that must not depend on what was met before -----------------------------
+# --- signatures that must not depend on what was met before ---
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_trace_that_cannot_be_lowered_by_itself():
 # --- binding -------------------------------------------------------------------------
 
 
-def _many(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p=1, q=2, r=3):
+def _many(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p=1, q=2, r=3):  # noqa: E741
     return a
 
 

@@ -324,7 +324,7 @@ def test_static_arrays(xp):
     a, b = xp.arange(3), xp.arange(3)
     for jit in (eqx.filter_jit, eqx_fastjit.filter_jit):
         count = Counter()
-        f = jit(lambda m: (count(), m.w)[1])
+        f = jit(lambda m: (count(), m.w)[1])  # noqa: B023
         for _ in range(40):
             f(M(jnp.ones(2), a))
         assert count.n == 1

@@ -101,7 +101,7 @@ def test_a_limit_of_time_and_of_pairs(once):
 
 
 def test_interrupted_while_pairs_are_taken(once):
-    def seconds(how, runs=[]):
+    def seconds(how, runs=[]):  # noqa: B006
         runs.append(how)
         if len(runs) == 4:
             raise KeyboardInterrupt

@@ -72,7 +72,7 @@ def test_value_that_equals_the_default_is_passed():
 
 
 def test_mutable_default_is_left_alone():
-    def f(x, acc=[]):
+    def f(x, acc=[]):  # noqa: B006
         acc.append(1)
         return x * len(acc)
 
@@ -155,7 +155,7 @@ def test_equality_is_not_asked_of_arguments():
             raise ValueError("no hash")
 
     jtu.register_pytree_node(Vec, lambda v: ((v.a,), None), lambda _, c: Vec(*c))
-    f = filter_jit(lambda x, v=Vec(1.0), *, e=None: x * v.a)
+    f = filter_jit(lambda x, v=Vec(1.0), *, e=None: x * v.a)  # noqa: B008
     assert f(X) == 2
     assert f(X, Vec(X)) == 4
     assert f(X, e=Vec(X)) == 2
@@ -643,7 +643,7 @@ def test_arrays_that_look_alike():
     f, g = filter_jit(lambda x: x[0]), jax.jit(lambda x: x[0])
     for x in (*arrays, *arrays[::-1]):
         if x.dtype == np.float32 and x.shape == (2, 3):
-            assert _outcome(f, lambda: (x,)) == _outcome(g, lambda: (x,))
+            assert _outcome(f, lambda: (x,)) == _outcome(g, lambda: (x,))  # noqa: B023
 
 
 def _liars():
@@ -714,7 +714,7 @@ def _hostile_statics():
     def raises_type_error(*_):
         raise TypeError("no")
 
-    one = lambda self: 1
+    one = lambda self: 1  # noqa: E731
     counter = itertools.count()
     return {
         "hash raises": made(hash_=raises),

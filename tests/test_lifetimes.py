@@ -130,7 +130,7 @@ def test_calls_do_not_grow_memory(engine):
 def test_many_wrapped_lambdas_are_forgotten():
     refs = []
     for i in range(50):
-        g = lambda x, i=i: x + i
+        g = lambda x, i=i: x + i  # noqa: E731
         refs.append(weakref.ref(g))
         filter_jit(g)(jnp.ones(2))
     del g

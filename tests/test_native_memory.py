@@ -1,4 +1,4 @@
-"""What the native engine does with memory: references, allocations that fail, garbage."""
+"""What the native engine does with memory: references, failures, garbage."""
 
 import collections
 import gc
@@ -303,7 +303,7 @@ values = [
 ]
 f = filter_jit(lambda *args: args)
 function, table = f._function, f._function.table
-known = [(value, native.arrays_of(value), table.get(function, value)) for value in values]
+known = [(v, native.arrays_of(v), table.get(function, v)) for v in values]
 
 def attempt(call, start):
     _testcapi.set_nomemory(start, start + 1)
@@ -317,7 +317,10 @@ def attempt(call, start):
 failed = 0
 for value, arrays, spec in known:
     for call, right in (
-        (lambda: native.arrays_of(value), lambda out: all(map(lambda a, b: a is b, out, arrays))),
+        (
+            lambda: native.arrays_of(value),
+            lambda out: all(map(lambda a, b: a is b, out, arrays)),
+        ),
         (lambda: table.get(function, value), lambda out: out is spec),
     ):
         for start in range(int(sys.argv[1])):
@@ -335,8 +338,8 @@ def test_every_allocation_of_a_look_up_may_fail():
     assert out.stdout == "done True\n", out.stderr[-4000:]
 
 
-# The same for whole calls that are known, with a function in the place of what `jax.jit`
-# gives: jaxlib does not survive a failed allocation.
+# The same for whole calls that are known, with a function in the place of what
+# `jax.jit` gives: jaxlib does not survive a failed allocation.
 _NO_MEMORY_CALLS = """
 import _testcapi
 
@@ -399,7 +402,8 @@ class Node:
         if runs[0]:
             runs[0] -= 1
             cls = type("New", (), {})
-            jax.tree_util.register_pytree_node(cls, lambda x: ((), None), lambda _, c: cls())
+            flatten, unflatten = lambda x: ((), None), lambda _, c: cls()
+            jax.tree_util.register_pytree_node(cls, flatten, unflatten)
             f(cls(), [1])
 runs = [0]
 f = filter_jit(lambda *args: args)

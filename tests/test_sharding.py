@@ -210,7 +210,7 @@ def test_one_mesh_after_another(mesh):
             else sharding
         )
         model = jax.tree_util.tree_map(
-            lambda a: jax.device_put(a, where) if eqx.is_array(a) else a,
+            lambda a: jax.device_put(a, where) if eqx.is_array(a) else a,  # noqa: B023
             _linear(),
         )
         for _ in range(2):

@@ -32,7 +32,7 @@ def test_stages_agree_with_a_call():
     assert eqx.tree_equal(compiled(model, x), forward(model, x))
     assert eqx.tree_equal(compiled(x=x, model=_model(1)), forward(_model(1), x))
     with pytest.raises(AttributeError):
-        compiled.no_such_thing
+        compiled.no_such_thing  # noqa: B018
 
 
 def test_same_as_equinox_lowered():

@@ -77,14 +77,16 @@ class Exported:
         **Arguments:**
 
         - `path`: of the file, which is replaced if it is there.
-        - `portable`: whether to write StableHLO (`jax.export`), which other machines and
+        - `portable`: whether to write StableHLO (`jax.export`), which other machines
+        and
             later versions of JAX can load. Needs the package `flatbuffers`.
         - `compiled`: whether to write native code for this jaxlib and this kind of
             device, which needs no compiling. It is run only where the caller of `load`
             says that the file is trusted.
         - `platforms`: what the portable form is lowered for: `"cpu"`, `"cuda"`,
             `"rocm"`, `"tpu"`. By default the platform in use.
-        - `vjp_order`: how often the portable form can be differentiated in reverse mode.
+        - `vjp_order`: how often the portable form can be differentiated in reverse
+        mode.
 
         **Returns:** nothing. Raises `ValueError` with the reason if the function cannot
         be saved in this way, and `OSError` if the file cannot be written.

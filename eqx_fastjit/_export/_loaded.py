@@ -126,8 +126,9 @@ class LoadedFunction(Function):
         self.written = written(values)
         holder = types.SimpleNamespace(plans={})
         self.handle, _, _ = _make_plan(holder, result)
-        (self.plan,) = holder.plans.values()
-        self.plan.blocks = payloads.blocks
+        (plan,) = holder.plans.values()
+        plan.blocks = payloads.blocks
+        self.plan = plan
         self.payloads = payloads
         payloads.prepare(self.handle)
 
@@ -232,7 +233,7 @@ def _stand_in(
         for name, default in zip(spec.names, defaults, strict=True)
     ]
     pseudo: Any = types.SimpleNamespace(spec=spec, defaults=shown)
-    made = make_binder(pseudo, str(header["name"]))
+    made = make_binder(pseudo, (str(header["name"]), str(header["name"])))
     fun = types.FunctionType(
         made.__code__, {}, str(header["name"]), made.__defaults__, made.__closure__
     )

@@ -16,8 +16,8 @@ from typing import Any
 from ._format import ExportFileError
 
 
-# Of these a name is looked up where they have been imported already. Their functions are
-# compared and returned, never called.
+# Of these a name is looked up where they have been imported already. Their functions
+# are compared and returned, never called.
 _OWN_PACKAGES = ("jax", "equinox", "numpy", "ml_dtypes")
 # From the standard library.
 _STANDARD = {
@@ -39,7 +39,8 @@ _PUBLIC = (
 
 
 def name_of(x: Any) -> str | None:
-    """The name under which a class or function can be imported; `None` if there is none.
+    """The name under which a class or function can be imported; `None` if there is
+    none.
 
     For what JAX defines in a private module, the public name if it has one.
     """

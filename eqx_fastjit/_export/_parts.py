@@ -24,7 +24,8 @@ SOME_DEFAULT = omitted(object())
 class Parts:
     """A call, divided.
 
-    The callable itself and the first `n_bound` parameters (the instance of a method) are
+    The callable itself and the first `n_bound` parameters (the instance of a method)
+    are
     bound: their arrays are kept in the file, and nothing else of them is. The rest are
     the parameters of the function that is loaded.
 
@@ -49,7 +50,8 @@ class Parts:
         self.values = function.split(values)[1][n_bound:]
         if len(self.values) != len(free_values):
             raise ExportError(
-                f"the instance of {function.name} is one of `*args`, so the rest of the "
+                f"the instance of {function.name} is one of `*args`, so the rest of "
+                f"the "
                 "arguments cannot be told from it. Give the instance a parameter."
             )
         # The numbers of the arrays, in the order in which they were traced.
@@ -66,7 +68,8 @@ class Parts:
         for k in bound:
             if not isinstance(arrays[k], ARRAY_TYPES):
                 raise ExportError(
-                    f"`{paths[k]}` is a {type(arrays[k]).__name__}. What a function has "
+                    f"`{paths[k]}` is a {type(arrays[k]).__name__}. What a function "
+                    f"has "
                     "of its own is kept in the file, and must be arrays."
                 )
         self.bound = [jnp.asarray(arrays[k]) for k in bound]

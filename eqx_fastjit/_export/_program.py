@@ -60,7 +60,8 @@ class Program:
             run = _compat.functionalize_errors(run, self.messages)
         except _compat.MissingPrivateName as e:
             raise ExportError(
-                f"{self.__name__} has checks (`eqx.error_if`), which cannot be exported "
+                f"{self.__name__} has checks (`eqx.error_if`), which cannot be "
+                f"exported "
                 f"with JAX {jax.__version__}: {e} is not there."
             ) from e
         out, signal = run(*ordered)

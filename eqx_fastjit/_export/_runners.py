@@ -173,7 +173,8 @@ class Payloads:
             self.reason = f"jaxlib cannot load it ({str(e).splitlines()[0]})"
         if not self.has_portable:
             raise ExportFileError(
-                f"its native code cannot be used: {self.reason}; and it has no portable "
+                f"its native code cannot be used: {self.reason}; and it has no "
+                f"portable "
                 "form"
             )
         return None

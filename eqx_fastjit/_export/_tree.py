@@ -1,7 +1,7 @@
 """Pytrees and statics as data: a list of steps that build one on a stack.
 
-Each step is a list that JSON can hold: what it is, then its data. A step with parts takes
-them off the stack, so that nothing here recurses, however deep a tree. Arrays are
+Each step is a list that JSON can hold: what it is, then its data. A step with parts
+takes them off the stack, so that nothing here recurses, however deep a tree. Arrays are
 numbers. Instances are made without running their `__init__`.
 """
 

@@ -39,7 +39,7 @@ def command(package: str, how: str, out: str, seconds: float, program: Program) 
     """
     import subprocess
 
-    flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags")()
+    flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags")()  # noqa: B009
     kind = "module" if program.is_module else "script"
     own = [package, how, out, str(seconds), kind, program.name]
     return [sys.executable, *flags, "-c", _BOOTSTRAP, *own, *program.args]
@@ -80,9 +80,9 @@ class _Census:
         self.samples.start()
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
 
-    def _on_duration(self, event: str, seconds: float, **_: Any) -> None:
+    def _on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
         if event.endswith(_COMPILING):
-            self.compiling += seconds
+            self.compiling += duration_secs
 
     def result(self, seconds: float) -> dict[str, Any]:
         """The program is over: call its functions again, and time that."""

@@ -1,6 +1,7 @@
 """What a program gains from our `filter_jit`: the report of `eqx-fastjit gain`."""
 
 import dataclasses
+import importlib
 import math
 import statistics
 from collections.abc import Sequence
@@ -60,7 +61,7 @@ def interval(ratios: Sequence[float], look: int) -> Interval:
     mean = statistics.fmean(logs)
     if len(logs) < 2:
         return Interval(math.exp(mean), 0.0, math.inf)
-    from scipy import stats  # which JAX needs too
+    stats: Any = importlib.import_module("scipy.stats")  # which JAX needs too
 
     error = _ERROR * 6 / (math.pi * look) ** 2
     quantile = float(stats.t.ppf(1 - error / 2, len(logs) - 1))
@@ -161,7 +162,7 @@ class Gain(Report):
         return [self._walls(), self._functions(), self._parts()]
 
     def _walls(self) -> Table:
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for name, times in (
             ("equinox.filter_jit", self.equinox),
             ("eqx_fastjit", self.ours),

@@ -130,7 +130,7 @@ def _measured(
     returns = [own[name] + inside[name] for name in calls]
     # Started by jaxlib alone; the rest is on top of that.
     overheads = [max(own[name] - own["launch"], 0.0) for name in calls]
-    return Costs(*returns, own["device"], *overheads)
+    return Costs(*[*returns, own["device"], *overheads])
 
 
 def _wait(out: Any) -> None:

@@ -43,7 +43,7 @@ def _bars(gain: Gain) -> str:
     names = {"equinox": "equinox.filter_jit", "ours": "eqx_fastjit"}
     parts = {whose: gain.parts(whose) for whose in names}
     longest = max(sum(p.values()) for p in parts.values()) or 1.0
-    rows = []
+    rows: list[str] = []
     for whose, name in names.items():
         inside = "".join(
             f'<i class="{part}" style="width:{100 * x / longest:.2f}%" '

@@ -79,7 +79,8 @@ class Profile(Report):
         steady = [{p.name: p for p in c.breakdown.steady} for c in self.contenders]
         # In the order of a call; one that only some have comes where it stands there.
         parts = {name: parts[name].what for parts in steady for name in parts}
-        order = sorted(parts, key=list(_ORDER).index)
+        stages: list[str] = [*_ORDER]
+        order = sorted(parts, key=stages.index)
         rows: list[Sequence[Any]] = []
         for name in order:
             cells = []

@@ -80,7 +80,7 @@ class Samples:
         """To be called when `filter_jit` has been imported and nothing is jitted."""
         # Whatever makes a jitted function goes through this, unflattening included.
         _jit.JitWrapped._prepare = (  # pyright: ignore[reportAttributeAccessIssue]
-            lambda owner, call, **how: _prepare(self, owner, call, **how)
+            lambda owner, call, **how: _prepare(self, owner, call, **how)  # pyright: ignore
         )
         self._on = True
 

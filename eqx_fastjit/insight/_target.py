@@ -225,14 +225,14 @@ def target(f: Any) -> Target:
         f, args, kwargs = f.func, tuple(f.args), dict(f.keywords)
     elif _is_jitted(method := getattr(f, "__func__", None)):
         # A method of a class, or Equinox's own kind.
-        f, args = method, (getattr(f, "__self__"),)
+        f, args = method, (getattr(f, "__self__"),)  # noqa: B009
     if isinstance(f, JitWrapped):
         kind, fun, jitted = "eqx_fastjit", f.__wrapped__, f
     elif (found := filter_jit_options(f)) is not None:
         kind, (fun, donate) = "equinox", found
         jitted = filter_jit(fun, donate=donate)  # pyright: ignore
     elif isinstance(f, _PJIT) and hasattr(f, "__wrapped__"):
-        kind, fun, jitted = "jax", getattr(f, "__wrapped__"), f
+        kind, fun, jitted = "jax", getattr(f, "__wrapped__"), f  # noqa: B009
     else:
         kind, fun, jitted = "plain", f, filter_jit(f)
     name = getattr(fun, "__name__", type(fun).__name__)
