@@ -97,6 +97,7 @@ def _load_native() -> Any:
         call_class=Call,
         block=block,
         eager_handle=_EAGER,
+        instance_dict=_compat.INSTANCE_DICT,
     )
     _register_handle(_native)
     return _native

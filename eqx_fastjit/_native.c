@@ -34,6 +34,7 @@ static PyObject *registry;       /* JAX's dict of registered node types */
 static Py_ssize_t n_registered;  /* its size when the type records were made */
 static PyObject *py_classify, *py_policy_of, *py_opaque_key, *py_sort_keys;
 static PyObject *py_check_ends, *py_call_class, *py_block, *eager_handle;
+static PyObject *module_dict; /* the descriptor of `__dict__` of all Modules */
 static PyTypeObject *array_type; /* jaxlib's array, once one was met */
 
 static PyObject *s_block_until_ready, *s_miss, *s_call, *s_finished, *s_failed;
@@ -1469,7 +1470,8 @@ static PyObject *build_module(const Step *step, PyObject **children) {
         if (PyDict_SetItem(fields, PyTuple_GET_ITEM(step->names, i), children[i]) < 0)
             goto done;
     module = type->tp_alloc(type, 0);
-    if (module != NULL && PyObject_GenericSetDict(module, fields, NULL) < 0)
+    /* Not `PyObject_GenericSetDict`: on Python 3.13 attributes then look uninitialised. */
+    if (module != NULL && Py_TYPE(module_dict)->tp_descr_set(module_dict, module, fields) < 0)
         Py_CLEAR(module);
 done:
     Py_DECREF(fields);
@@ -2123,16 +2125,19 @@ static PyObject *inherit_vectorcall(PyObject *self, PyObject *cls) {
 static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"registry", "classify", "policy_of", "opaque_key", "sort_keys",
-                            "check_ends", "call_class", "block", "eager_handle", NULL};
-    PyObject *given[9] = {NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!OOOOOOOO", names, &PyDict_Type,
+                            "check_ends", "call_class", "block", "eager_handle",
+                            "instance_dict", NULL};
+    PyObject *given[10] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!OOOOOOOOO", names, &PyDict_Type,
                                      &given[0], &given[1], &given[2], &given[3], &given[4],
-                                     &given[5], &given[6], &given[7], &given[8]))
+                                     &given[5], &given[6], &given[7], &given[8],
+                                     &given[9]))
         return NULL;
     PyObject **places[] = {&registry,     &py_classify,   &py_policy_of,
                            &py_opaque_key, &py_sort_keys, &py_check_ends,
-                           &py_call_class, &py_block,     &eager_handle};
-    for (int i = 0; i < 9; i++) {
+                           &py_call_class, &py_block,     &eager_handle,
+                           &module_dict};
+    for (int i = 0; i < 10; i++) {
         if (given[i] == NULL) {
             PyErr_Format(PyExc_TypeError, "setup() needs %s", names[i]);
             return NULL;

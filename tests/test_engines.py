@@ -293,6 +293,34 @@ def test_a_missing_name_that_only_insight_uses(name, monkeypatch):
     assert insight.breakdown(theirs, x, rounds=3).steady
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "jax._src.callback:pure_callback_p",
+        "jax._src.checkify:FailedCheckError",
+        "jax._src.checkify:checkify_jaxpr",
+        "jax._src.checkify:error_checks",
+        "jax._src.checkify:update_error",
+        "jax._src.core:ShapedArray",
+        "jax._src.custom_derivatives:custom_jvp_call_p",
+        "jax._src.export._export:_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE",
+        "jax._src.interpreters.pxla:UnloadedMeshExecutable",
+        "jaxlib._jax:DeviceList",
+    ],
+)
+def test_a_missing_name_that_only_exporting_uses(name, monkeypatch, tmp_path):
+    """The result is right, or there is one error that says what is missing."""
+    f = filter_jit(lambda x: eqx.error_if(x * 2, x.sum() < 0, "negative"))
+    _take_away(monkeypatch, name)
+    try:
+        f.export(X).save(tmp_path / "f", compiled=True)
+        out = eqx_fastjit.load(tmp_path / "f", trusted=True)(X)
+    except (ValueError, _compat.MissingPrivateName) as e:
+        assert str(e)
+    else:
+        assert out.tolist() == [2, 2]
+
+
 class _Jitted:
     """What `jax.jit` gives, less what it knows of its options."""
 
@@ -322,7 +350,7 @@ def test_attributes_that_only_insight_uses(monkeypatch):
     module = sys.modules[insight.breakdown.__module__]
     monkeypatch.setattr(module, "raw_execute", lambda *a: None)
     found = insight.breakdown(filter_jit(lambda x: x + 1), x, rounds=3)
-    assert "jaxlib's own call is not reachable" in "".join(found.notes)
+    assert "jaxlib's own call is not available" in "".join(found.notes)
 
 
 def test_frames_of_a_profile_are_there():
