@@ -376,10 +376,14 @@ def functionalize_errors(
         rules.update({primitive: rule, custom_jvp: custom_jvp_rule})
         try:
             error, out = checkify.checkify(fun)(*arrays)
+            return out, _error_signal(error)
+        except AttributeError as e:
+            # `fun` itself has been traced before, so this is a `checkify` of another
+            # JAX, which our rules do not fit.
+            raise MissingPrivateName(f"jax._src.checkify ({e})") from e
         finally:
             rules.clear()
             rules.update(rules_before)
-        return out, _error_signal(error)
 
     return functionalized
 
