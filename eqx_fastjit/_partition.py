@@ -165,7 +165,8 @@ def is_node(x: Any) -> bool:
 
 
 def _has_keys(x: jax.Array) -> bool:
-    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
+    dtype = getattr(x, "dtype", None)  # of what only says that it is an array
+    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
 
 
 def _may_be_node(x: Any) -> bool:

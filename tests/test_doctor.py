@@ -133,7 +133,7 @@ SAID = {
     "closures": ["was 0.5 (float32) when", "is 0.0625 (float32) at", "Pass `SCALE`"],
     "config_churn": ["Set `jax_default_matmul_precision` once"],
     "dtype_churn": ["int32 -> float32", "dtype=jnp.float32"],
-    "kinds_of_keys": ["uint32 -> key<fry>", "`jax.random.key(seed)` makes typed keys"],
+    "kinds_of_keys": ["uint32 -> key<fry>", "typed keys"],
     "outside_jit": ["`eqx.filter_jit(jax.vmap(lambda x: simulate(x, 3)))(xs)`"],
     "plain_jit": ["Write `power(jnp.ones(2), jnp.asarray(n))`"],
     "shape_churn": [

@@ -48,7 +48,9 @@ def _constants(name: str) -> dict[str, object]:
 def test_pages_tell_the_oldest_versions(page):
     text, least = _read(page), _least()
     said = {
-        "python": re.findall(rf"(?:with|[Nn]eeds) Python {_VERSION}", text),
+        "python": re.findall(
+            rf"(?:with|[Nn]eeds?|Promise.\*\*) Python {_VERSION}", text
+        ),
         "jax": re.findall(rf"JAX {_VERSION},? or newer", text)
         + re.findall(rf"tested with JAX {_VERSION}", text),
         "equinox": re.findall(rf"(?:[Nn]eeds|,(?: and)?) Equinox {_VERSION}", text),

@@ -1,5 +1,10 @@
 """`f.export(...)`: a traced call, ready to be written to a file."""
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownParameterType=false, reportPrivateUsage=false
+
 # JAX does not mark all that it shows as such; what is traced is ours.
 # pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
 

@@ -1,5 +1,10 @@
 """`load(path)`: a file as a callable, with nothing traced."""
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownParameterType=false, reportPrivateUsage=false
+
 # JAX does not mark all that it shows as such; functions beside a class are part of it.
 # pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
 
