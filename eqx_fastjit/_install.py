@@ -11,7 +11,7 @@ from ._jit import filter_jit
 
 
 _NAME = "filter_jit"
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may take it, too
 equinox_filter_jit = eqx.filter_jit
 
 

@@ -207,7 +207,7 @@ logger = logging.getLogger("eqx_fastjit")
 
 _numbers = itertools.count(1)
 _function_numbers = itertools.count(1)
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may call a jitted function, too
 # All traces of the process, also of functions that are no more.
 traces: collections.deque[Trace] = collections.deque(maxlen=_KEPT)
 # Called with a `Trace` and the Python function, which is about to be run; and with the

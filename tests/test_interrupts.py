@@ -1,5 +1,6 @@
 """Exceptions, signals and processes that come at a bad time."""
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -13,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from eqx_fastjit import filter_jit
+import eqx_fastjit
+from eqx_fastjit import _install, _record, filter_jit
+from eqx_fastjit.insight import _captures, _guard, guard
 
 
 X = jnp.array(2.0)
@@ -191,6 +194,24 @@ def test_interrupts_at_any_time(engine):
     assert out.returncode == 0, out.stderr
     # Some are swallowed where Python ignores exceptions, as in `__del__`.
     assert int(out.stdout) >= 20
+
+
+def test_a_signal_handler_may_come_while_a_lock_is_held():
+    """It runs on the thread that holds it, which would wait for itself."""
+    modules = (_record, _captures, _guard, _install)
+    done = []
+
+    def run():
+        with contextlib.ExitStack() as stack:
+            for module in modules:
+                stack.enter_context(module._lock)
+            with eqx_fastjit.installed(), guard(max_traces=1):
+                done.append(float(eqx.filter_jit(lambda x: x + 1)(jnp.array(1.0))))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(120)
+    assert done == [2.0]
 
 
 # --- threads ---

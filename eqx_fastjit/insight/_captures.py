@@ -452,7 +452,7 @@ def _reads(code: types.CodeType) -> dict[tuple[str, ...], int]:
 
 # --- by function ---------------------------------------------------------------------
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may call a jitted function, too
 _snapshots: weakref.WeakKeyDictionary[types.FunctionType, dict[Any, Snapshot]] = (
     weakref.WeakKeyDictionary()
 )

@@ -24,7 +24,7 @@ class RetraceError(RuntimeError):
 _active: contextvars.ContextVar[tuple["_Guarding", ...]] = contextvars.ContextVar(
     "eqx_fastjit_guards", default=()
 )
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may take it, too
 _entered = 0
 
 
