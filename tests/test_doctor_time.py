@@ -61,7 +61,7 @@ def planted():
 
 # The line, if there is one, and a part of the message.
 HINTS = {
-    "persistent_cache": (None, "a second run reads the compiled programs"),
+    "persistent_cache": (None, "a second run would take about"),
     "scan_layers": ("for layer in self.layers:", "iterations of this loop are alike"),
     "ragged_batch": (
         "params = step(params",
