@@ -94,7 +94,8 @@ class Exported:
             raise ValueError("`save`: `platforms` and `vjp_order` need `portable`.")
         check_writable(path)
         header = dict(self._header)
-        header["checks"] = list(self._program.messages)
+        header["checks"] = sorted(self._program.messages.items())
+        header["checked"] = self._program.checked
         header["seconds"] = {"trace": self._trace_seconds}
         sections: dict[str, bytes] = {}
         if portable:

@@ -41,8 +41,8 @@ class Program:
         self.lifted = [jax.numpy.asarray(consts[i]) for i in self._lifted]
         # Whether there are host callbacks, which must then all be `eqx.error_if`'s.
         self.checked = has_host_callbacks(traced)
-        # Of each check, once the program has been traced.
-        self.messages: list[list[str]] = []
+        # Of each check by its number, once the program has been traced.
+        self.messages: dict[int, list[str]] = {}
         self.__name__ = self.__qualname__ = name
 
     def __call__(self, *arrays: Any) -> list[Any]:
