@@ -56,7 +56,7 @@ TESTS = [
         "stages",
     )
 ]
-CORNER_TESTS = ["tests/test_corpus.py", "tests/test_fixes.py", "tests/test_routes.py"]
+CORNER_TESTS = ["tests/test_corpus.py", "tests/test_fixes.py", "tests/test_engines.py"]
 
 SANITIZER_TESTS = [
     f"tests/test_{name}.py" for name in ("corpus", "hostile", "differential")

@@ -116,12 +116,11 @@ def summary_line(results: Any, link: str) -> str:
     - `link`: where the tables are.
     """
     parts = [
-        f"{s.median:.2f} times as much as under {s.rival} (worst {s.worst:.2f}, "
-        f"`{s.case}`)"
+        f"{s.median:.2f} times that of {s.rival} (worst {s.worst:.2f}, `{s.case}`)"
         for s in summaries(results)
     ]
     text = (
         f"In the median over [{len(results['cases'])} whole programs as people write "
-        f"them]({link}), a call costs {', '.join(parts)}."
+        f"them]({link}), the dispatch time of a call is {', '.join(parts)}."
     )
     return textwrap.fill(text, 88, break_long_words=False, break_on_hyphens=False)

@@ -9,7 +9,9 @@ here every call that is not plainly right.
 import functools as ft
 import inspect
 import keyword
+import sys
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -126,7 +128,8 @@ def _is_static_default(default: Any) -> bool:
 
 def _can_name_parameter(name: str) -> bool:
     """Whether a generated function can have a parameter of this name."""
-    return name.isidentifier() and not keyword.iskeyword(name) and name != "__debug__"
+    taken = name in ("__debug__", "__tracebackhide__")
+    return name.isidentifier() and not keyword.iskeyword(name) and not taken
 
 
 def _source(fun: Any) -> types.FunctionType | None:
@@ -161,7 +164,7 @@ def _read_spec(fun: Callable[..., Any]) -> Spec:
         parameters = inspect.signature(fun).parameters.values()
     except ValueError:
         return GENERIC  # e.g. `max`
-    if not all([_can_name_parameter(p.name) for p in parameters]):
+    if not all(_can_name_parameter(p.name) for p in parameters):
         return GENERIC
     return Spec(
         tuple([p.name for p in parameters]),
@@ -177,18 +180,25 @@ class Binding:
     and another is to be made.
     """
 
-    def __init__(self, fun: Callable[..., Any]):
+    def __init__(self, fun: Callable[..., Any], like: Spec | None = None):
         self.spec = _read_spec(fun)
-        self.source = _source(fun)
+        source = _source(fun)
+        if like is not None and self.spec[:2] != like[:2]:
+            # The function has been given other parameters since it was wrapped. It is
+            # called as it then was, as under Equinox.
+            self.spec = like
+            source = None
+        # Weak: bindings are remembered for as long as their function lives.
+        self._source = None if source is None else weakref.ref(source)
         # As they were: `__defaults__`, and what `__kwdefaults__` holds.
         self.positional: tuple[Any, ...] | None = None
         self.keyword: dict[str, Any] | None = None
         own: dict[str, Any] = {}
-        if self.source is not None:
-            self.positional = self.source.__defaults__
-            keyword_only = self.source.__kwdefaults__
+        if source is not None:
+            self.positional = source.__defaults__
+            keyword_only = source.__kwdefaults__
             self.keyword = None if keyword_only is None else dict(keyword_only)
-            own = _defaults(self.source)
+            own = _defaults(source)
         # What to pass for each parameter that is left out; of those without a default,
         # `None`.
         self.defaults = tuple(
@@ -200,23 +210,34 @@ class Binding:
             ]
         )
 
+    @property
+    def source(self) -> types.FunctionType | None:
+        """The Python function whose defaults these are."""
+        return None if self._source is None else self._source()
+
     def _passed(self, name: str, own: dict[str, Any]) -> Any:
         default = own.get(name, _UNKNOWN)
         if default is not _UNKNOWN and _is_static_default(default):
             return default
         return omitted(default)
 
-    def native_defaults(self) -> tuple[tuple[Any, Any] | None, ...]:
-        """For the native engine: what to pass, and the default that this stands for."""
-        known = self.keyword or {}
-        return tuple(
-            [
-                (passed, known.get(name)) if defaulted else None
-                for name, passed, defaulted in zip(
-                    self.spec.names, self.defaults, self.spec.defaulted, strict=True
-                )
-            ]
-        )
+    @ft.cached_property
+    def for_native(self) -> dict[str, Any]:
+        """What the native engine needs to bind arguments by itself."""
+        spec, known = self.spec, self.keyword or {}
+        # For each parameter what to pass, and the default that this stands for.
+        defaults = [
+            (passed, known.get(name)) if defaulted else None
+            for name, passed, defaulted in zip(
+                spec.names, self.defaults, spec.defaulted, strict=True
+            )
+        ]
+        return {
+            "names": tuple(map(sys.intern, spec.names)),
+            "kinds": bytes(spec.kinds),
+            "defaults": tuple(defaults),
+            "positional": self.positional,
+        }
 
     def is_current(self) -> bool:
         """Whether the defaults are still those of the function."""
@@ -284,21 +305,26 @@ def _binder_maker(spec: Spec, name: str) -> tuple[Callable[..., Any], str]:
     return namespace["make"], source
 
 
-def make_binder(binding: Binding, name: str) -> Callable[..., tuple[Any, ...]]:
+def make_binder(
+    binding: Binding, names: tuple[str, str]
+) -> Callable[..., tuple[Any, ...]]:
     """A function that returns one value per parameter of a binding.
 
     It has the same parameters, so binding is done by the interpreter as part of an
     ordinary call, where `inspect.Signature.bind` costs 3 us; and so is the `TypeError`
-    for arguments that the function does not take, which names it `name`.
+    for arguments that the function does not take, which names it by the second of
+    `names`: its name and its qualified name.
 
     **Returns:**
 
     The function. Its source is on its `__source__`.
     """
+    name, qualname = names
     if not _can_name_parameter(name):
         name = "call"  # e.g. `<lambda>`
     make, source = _binder_maker(binding.spec, name)
     passed = zip(binding.defaults, binding.spec.defaulted, strict=True)
     binder = make(*[default for default, defaulted in passed if defaulted])
+    binder.__qualname__ = qualname
     binder.__source__ = source
     return binder

@@ -5,6 +5,7 @@ Each name is looked up by `resolve`; where it is not there the caller gets `None
 stand-in) and does without.
 """
 
+import contextlib
 import functools
 import importlib
 import logging
@@ -61,9 +62,9 @@ def concrete(x: Any) -> Any:
     for _ in range(100):
         if not isinstance(x, Tracer):
             return x
-        inner = getattr(x, "primal", getattr(x, "val", x))
-        if inner is x:
-            return x
+        inner = getattr(x, "primal", getattr(x, "val", None))
+        if not isinstance(inner, Tracer | jax.Array):
+            return x  # of a trace that only records
         x = inner
     return x
 
@@ -129,10 +130,8 @@ def runtime_error_text(message: str, stack: str) -> str:
 
 def on_clear_caches(clear: Callable[[], None]) -> None:
     """Have `eqx.clear_caches()` call `clear` too."""
-    try:
+    with contextlib.suppress(MissingPrivateName):
         resolve("equinox._caches:cache_clears").append(clear)
-    except MissingPrivateName:
-        pass
 
 
 class _QuietEquinoxErrors(logging.Filter):
@@ -154,6 +153,37 @@ def silence_equinox_callback_log() -> None:
     logger = logging.getLogger("jax._src.callback")
     if not any(type(f) is _QuietEquinoxErrors for f in logger.filters):
         logger.addFilter(_QuietEquinoxErrors())
+
+
+# What `jax_explain_cache_misses` guesses about a function that it has not seen.
+_GUESS = (
+    "  but seen another function defined on the same line; maybe the function is\n"
+    "  being re-defined repeatedly, preventing caching?"
+)
+_INSTEAD = (
+    "  A static argument, or the structure of an argument, differs from earlier\n"
+    "  calls."
+    "  `eqx_fastjit.insight.explain` tells which."
+)
+
+
+class _KnowsSpecializations(logging.Filter):
+    """Corrects JAX's guess: each signature of a jitted function is a function to it."""
+
+    def __init__(self, is_ours: Callable[[], bool]):
+        super().__init__()
+        self.is_ours = is_ours
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.msg, str) and _GUESS in record.msg and self.is_ours():
+            record.msg = record.msg.replace(_GUESS, _INSTEAD)
+        return True
+
+
+def correct_cache_miss_log(is_ours: Callable[[], bool]) -> None:
+    """Add the filter. `is_ours` tells whether a function of ours is being called."""
+    for name in ("jax._src.interpreters.partial_eval", "jax._src.pjit"):
+        logging.getLogger(name).addFilter(_KnowsSpecializations(is_ours))
 
 
 # --- insight -------------------------------------------------------------------------
@@ -276,12 +306,12 @@ def _equinox_callback(flat_callback: Any) -> tuple[str, list[str]] | None:
 
     `"raises"` raises; `"tpu_msg"` follows it where a callback cannot raise.
     """
-    function = getattr(flat_callback, "callback_func", None)
+    function: Any = getattr(flat_callback, "callback_func", None)
     code = getattr(function, "__code__", None)
     if getattr(function, "__module__", None) != "equinox._errors" or code is None:
         return None
     name = function.__qualname__.rpartition(".")[2]
-    cells = function.__closure__ or ()
+    cells: Any = function.__closure__ or ()
     variables = dict(zip(code.co_freevars, cells, strict=True))
     if name not in ("raises", "tpu_msg") or "msgs" not in variables:
         return None
@@ -291,8 +321,8 @@ def _equinox_callback(flat_callback: Any) -> tuple[str, list[str]] | None:
 class _Checks:
     """Numbers and messages of the checks that were met, for as long as JAX keeps them.
 
-    JAX keeps the parts of a program that it has functionalized, numbers included, and so
-    a check has the same number in every program.
+    JAX keeps the parts of a program that it has functionalized, numbers included, and
+    so a check has the same number in every program.
     """
 
     def __init__(self) -> None:
@@ -309,7 +339,7 @@ _checks = _Checks()
 
 
 class _EquinoxChecks(Exception):
-    """A category of errors for `checkify`: what it keeps for it has been given our rule."""
+    """A category of errors: what `checkify` keeps for it was made by our rules."""
 
 
 def functionalize_errors(
@@ -369,11 +399,15 @@ def functionalize_errors(
         try:
             kinds = checkify.user_checks | {_EquinoxChecks}
             error, out = checkify.checkify(fun, errors=kinds)(*arrays)
+            messages.update({i: _checks.messages[i] for i in error._metadata})
+            return out, _error_signal(error)
+        except AttributeError as e:
+            # `fun` itself has been traced before, so this is a `checkify` of another
+            # JAX, which our rules do not fit.
+            raise MissingPrivateName(f"jax._src.checkify ({e})") from e
         finally:
             rules.clear()
             rules.update(rules_before)
-        messages.update({i: _checks.messages[i] for i in error._metadata})
-        return out, _error_signal(error)
 
     return functionalized
 

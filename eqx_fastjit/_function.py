@@ -93,14 +93,21 @@ def _load_native() -> Any:
         policy_of=policy_of,
         opaque_key=opaque_key,
         sort_keys=sort_keys,
+        check_ends=jtu.tree_structure,
         call_class=Call,
         block=block,
         eager_handle=_EAGER,
+        instance_dict=_compat.INSTANCE_DICT,
     )
-    jtu.register_pytree_node(
-        _native.Handle, _native.flatten_handle, _native.unflatten_handle
-    )
+    _register_handle(_native)
     return _native
+
+
+@functools.cache
+def _register_handle(native: Any) -> None:
+    jtu.register_pytree_node(
+        native.Handle, native.flatten_handle, native.unflatten_handle
+    )
 
 
 _state: dict[str, Any] = {}
@@ -139,12 +146,17 @@ def native() -> Any:
 @functools.cache
 def _prepare() -> None:
     _compat.silence_equinox_callback_log()
+    _compat.correct_cache_miss_log(lambda: _innermost() is not None)
     _compat.on_clear_caches(clear_all)
     _record.listen(_open_innermost)
 
 
 def engine() -> str:
-    """The engine in use: `"native"` (compiled) or `"python"`."""
+    """The engine in use: `"native"`, the C extension, or `"python"`.
+
+    Chosen when the first function is wrapped: native if it is available, unless
+    `EQX_FASTJIT_ENGINE` in the environment is `native` or `python`.
+    """
     return "python" if native() is None else "native"
 
 
@@ -251,13 +263,16 @@ def _call_of(specialization_of: "_Flat") -> Call:
     return call
 
 
-def _open_innermost() -> None:
-    """JAX lowers or compiles: begin the record of the call that this is for."""
+def _innermost() -> Call | None:
     engine = native()
     if engine is not None:
-        call = engine.innermost_call()
-    else:
-        call = _calls.pending[-1] if _calls.pending else None
+        return engine.innermost_call()
+    return _calls.pending[-1] if _calls.pending else None
+
+
+def _open_innermost() -> None:
+    """JAX lowers or compiles: begin the record of the call that this is for."""
+    call = _innermost()
     if call is not None:
         call.open_run()
 
@@ -340,7 +355,11 @@ def _make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any], Any]:
         handle = engine.Handle()
         handle.set_plan(plan)
     specialization.plans[handle] = plan
-    return handle, arrays, jtu.tree_unflatten(treedef, [x if a else None for x, a in pairs])
+    return (
+        handle,
+        arrays,
+        jtu.tree_unflatten(treedef, [x if a else None for x, a in pairs]),
+    )
 
 
 def split_result(out: Any) -> tuple[list[Any], Any]:
@@ -533,14 +552,15 @@ class Function:
 
         As a part of another trace a call never does, and it is left open.
         """
-        if any([isinstance(_compat.concrete(x), Tracer) for x in arrays]):
+        if any(isinstance(_compat.concrete(x), Tracer) for x in arrays):
             return None
         try:
-            traced = specialization.jitted.trace(*arrays)
-        except AttributeError:
-            plan.blocks = True  # `jax.jit` has been replaced: be on the safe side
-        else:
-            plan.blocks = has_host_callbacks(traced)
+            plan.blocks = has_host_callbacks(specialization.jitted.trace(*arrays))
+        except Exception:
+            # Be on the safe side. `jax.jit` has been replaced; or the trace has been
+            # dropped (`jax.clear_caches()` in the function itself); or it cannot be
+            # lowered by itself (`psum` in an eager `shard_map`, an unchecked `check`).
+            plan.blocks = True
         return plan.blocks
 
     def translate(self, error: BaseException) -> BaseException | None:
@@ -593,7 +613,11 @@ class Function:
             kwargs["in_shardings"] = self.flatten_in_shardings(values)
         if options.out_shardings is not None:
             kwargs["out_shardings"] = (options.out_shardings, None)
-        flat = _Flat(self, self.array_paths(values))
+        try:
+            paths = self.array_paths(values)
+        except Exception:  # a user's class whose flatten function with keys is wrong
+            paths = [f"array{i}" for i in range(len(partition(values)[0]))]
+        flat = _Flat(self, paths)
         with warnings.catch_warnings():
             # `device` and `backend` are deprecated; said once, when wrapping.
             if "device" in kwargs or "backend" in kwargs:
@@ -686,9 +710,9 @@ class Function:
         return UnhashableStaticError(
             f"In a call of {self.name}, `{where}` is a "
             f"{type(error.value).__name__}, which is not an array and so is static, "
-            f"but cannot be hashed ({error}). Static arguments are part of the key "
-            "under which the compiled function is kept. Pass a hashable value (a tuple "
-            "for a list, a frozenset for a set), or an array to have it traced."
+            f"but cannot be hashed ({error}). Compiled functions are looked up by "
+            "their static arguments. Pass a hashable value (a tuple in place of a "
+            "list, a frozenset in place of a set), or an array, which is traced."
         )
 
     def check_static_arrays(
@@ -698,9 +722,7 @@ class Function:
 
         Raises `ValueError` with the field's path.
         """
-        arrays = [
-            x.value for x in key if type(x) is StaticArray and not x.is_single()
-        ]
+        arrays = [x.value for x in key if type(x) is StaticArray and not x.is_single()]
         if not arrays:
             return
         reduced = tuple([x.kind if type(x) is StaticArray else x for x in key])
@@ -718,11 +740,10 @@ class Function:
                 raise ValueError(
                     f"In a call of {self.name}, {what} holds an "
                     f"array (shape {array.shape}, dtype {array.dtype}), and an earlier "
-                    "call was the same but for another array there. Arrays in "
-                    "`eqx.field(static=True)` are compared by identity alone, so "
-                    "whether the two may share a compiled function cannot be told. "
-                    "Make the field a normal one, to have it traced, or hold a tuple "
-                    "of numbers instead."
+                    "call differed only in this array. Arrays in "
+                    "`eqx.field(static=True)` are compared by identity, so it is not "
+                    "known whether the two calls may share a compiled function. Use a "
+                    "normal field, whose array is traced, or a tuple of numbers."
                 )
 
     def leaves(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
@@ -792,7 +813,7 @@ def reads_numpy(arrays: Sequence[Any]) -> bool:
     JAX does not always copy such an argument, so the caller must not get a chance to
     reuse the buffer before the device is done.
     """
-    return any([isinstance(x, np.ndarray | np.generic) for x in arrays])
+    return any(isinstance(x, np.ndarray | np.generic) for x in arrays)
 
 
 def block(arrays: Sequence[Any]) -> None:

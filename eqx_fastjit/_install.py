@@ -30,24 +30,24 @@ def _replace(current: object, new: object) -> None:
 
 
 def install() -> None:
-    """Replace `equinox.filter_jit` by ours, in every loaded module of Equinox.
+    """Replace `equinox.filter_jit` in every loaded module of Equinox.
 
-    Libraries imported from now on use it; functions that are wrapped already stay as
-    they are. Installing twice does nothing more. Undone by `uninstall()`.
+    Libraries that are imported afterwards use `eqx_fastjit.filter_jit`. Functions that
+    were wrapped before are not affected. `uninstall()` restores Equinox's own.
     """
     _replace(equinox_filter_jit, filter_jit)
 
 
 def uninstall() -> None:
-    """Give Equinox its own `filter_jit` back. Does nothing if ours is not installed."""
+    """Restore Equinox's own `filter_jit`. Does nothing if ours is not installed."""
     _replace(filter_jit, equinox_filter_jit)
 
 
 @contextlib.contextmanager
 def installed() -> Generator[None, None, None]:
-    """Within this context, `equinox.filter_jit` is ours: `with installed(): ...`.
+    """Like `install()`, within a context: `with installed(): ...`.
 
-    If it was installed before, it stays so afterwards.
+    If it was installed before, it stays installed afterwards.
     """
     was_installed = eqx.filter_jit is filter_jit
     install()

@@ -6,6 +6,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportPrivateUsage=false
 
+import contextlib
 import dataclasses
 import functools as ft
 import inspect
@@ -44,6 +45,11 @@ from ._partition import (
 from ._stages import Lowered, trace, Traced
 from ._static_keys import is_identity_type, static_key
 
+
+try:
+    from . import _native  # pyright: ignore[reportAttributeAccessIssue]
+except ImportError:  # not built
+    _native: Any = None
 
 if TYPE_CHECKING:
     from ._export._exported import Exported
@@ -111,24 +117,24 @@ class _WrapperAux:
         return hash(self.key)
 
 
-try:
-    from . import _native
+class _PythonBase:
+    """A callable object: what `_native.Callable` is, without the extension."""
 
-    _Base: Any = _native.Callable
-except ImportError:
-    _native = None
+    __slots__ = ("_python_call",)
 
-    class _Base:
-        """A callable object: what `_native.Callable` is, without the extension."""
+    def _prepare(self, python_call: Any, **_: Any) -> None:
+        _set(self, "_python_call", python_call)
 
-        __slots__ = ("_python_call",)
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return self._python_call(*args, **kwargs)
 
-        def _prepare(self, python_call: Any, *_: Any) -> None:
-            object.__setattr__(self, "_python_call", python_call)
 
-        def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
-            return self._python_call(*args, **kwargs)
+if TYPE_CHECKING:
+    _Base = _PythonBase
+else:
+    _Base = _PythonBase if _native is None else _native.Callable
+_set = object.__setattr__
 
 
 class _PythonCall:
@@ -155,10 +161,10 @@ class _PythonCall:
 
 
 class JitWrapped(_Base, Generic[_P, _T]):
-    """A function compiled by `filter_jit`. Call it as the function itself.
+    """A function compiled by `filter_jit`, which is called like the function itself.
 
-    It is a pytree: the arrays of a callable that has some (a Module, say) are its
-    leaves. As a method it binds to its instance, and the result is a pytree too.
+    It is a pytree, whose leaves are the arrays of the callable (of a Module, say). As a
+    method, it binds to its instance, and the result is a pytree too.
     """
 
     __slots__ = (
@@ -201,17 +207,17 @@ class JitWrapped(_Base, Generic[_P, _T]):
         return BoundJit(self, instance)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
-        """Trace and lower the function for such arguments, without running it.
+        """Trace and lower the function for these arguments, without running it.
 
-        **Arguments:** those of the function; a `jax.ShapeDtypeStruct` may stand for an
-        array.
+        **Arguments:** those of the function; a `jax.ShapeDtypeStruct` may take the
+        place of an array.
 
         **Returns:** a `Lowered`, whose `compile()` gives a `Compiled`.
         """
         return self.trace(*args, **kwargs).lower()
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced[_P, _T]:
-        """Trace the function for such arguments, without lowering or running it.
+        """Trace the function for these arguments, without lowering or running it.
 
         **Arguments:** as for `lower`.
 
@@ -241,7 +247,7 @@ class JitWrapped(_Base, Generic[_P, _T]):
         return export(self, (), args, kwargs)
 
     def clear_cache(self) -> None:
-        """Forget every trace and compiled program of this function."""
+        """Clear all traces and compiled programs of this function."""
         self._function.clear()
 
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -249,7 +255,8 @@ class JitWrapped(_Base, Generic[_P, _T]):
         __tracebackhide__ = True
         self._renew_binding()
         function = self._function
-        values = make_binder(self._binding, function.name)(*args, **kwargs)
+        names = function.name, function.qualname
+        values = make_binder(self._binding, names)(*args, **kwargs)
         if function.with_fun:
             i = function.spec.fun_index()
             values = (*values[:i], self._fun, *values[i:])
@@ -258,7 +265,7 @@ class JitWrapped(_Base, Generic[_P, _T]):
     def _renew_binding(self) -> None:
         """Bind by the defaults that the function has now."""
         if not self._binding.is_current():
-            _set(self, "_binding", Binding(self._fun))
+            _set(self, "_binding", Binding(self._fun, self._function.spec))
             self._prepare_call()
 
     def _prepare_call(self) -> None:
@@ -274,15 +281,10 @@ class JitWrapped(_Base, Generic[_P, _T]):
             table=function.table,
             fun=self._fun,
             fun_index=spec.fun_index() if function.with_fun else -1,
-            names=tuple(map(sys.intern, spec.names)),
-            kinds=bytes(spec.kinds),
-            defaults=binding.native_defaults(),
-            binder=make_binder(binding, function.name),
+            binder=make_binder(binding, (function.name, function.qualname)),
             source=binding.source,
-            positional=binding.positional,
+            **binding.for_native,
         )
-
-    # --- as a value ---
 
     # --- as a value ---
 
@@ -327,9 +329,6 @@ def _global_of(fun: Any) -> Any:
 
 def _unpickle(fun: Any, donate: Any, extra: dict[str, Any]) -> Any:
     return filter_jit(fun, donate=donate, **extra)
-
-
-_set = object.__setattr__
 
 
 def _make_wrapped(
@@ -393,9 +392,9 @@ jtu.register_pytree_with_keys(
 class BoundJit(ft.partial[_T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 
-    Like `equinox.Partial` a pytree, with `func`, `args` and `keywords`; but a
-    `functools.partial`, because reading a method off an instance makes one each time,
-    and building an `equinox.Partial` costs 8 us.
+    A pytree with `func`, `args` and `keywords`, like `equinox.Partial`. It is a
+    `functools.partial`, because accessing a method creates one each time, and creating
+    an `equinox.Partial` takes 8 us.
     """
 
     if TYPE_CHECKING:
@@ -424,7 +423,7 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
         return export(self.func, self.args, args, {**self.keywords, **kwargs})
 
     def clear_cache(self) -> None:
-        """Forget every trace and compiled program of this method, of all instances."""
+        """Clear all traces and compiled programs of this method, for all instances."""
         self.func.clear_cache()
 
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -465,7 +464,7 @@ jtu.register_pytree_with_keys(
 
 # Functions remembered, for when they are wrapped again. One that is referred to by its
 # own compiled functions (by a static that refers back to it) would live as long.
-_MAX_FUNCTIONS = 4096
+_MAX_FUNCTIONS = 1024
 # From a function, or from the class of any other callable, to what is made of it. The
 # functions are only referred to weakly by what is in here, so entries die with them.
 _functions: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
@@ -483,6 +482,8 @@ class _Description(NamedTuple):
     binding: Binding
     # What the wrapped function shows of it.
     shown: dict[str, Any]
+    # Of a function its code; of a Module, weakly, the function behind `__call__`.
+    code: Any
 
 
 def _is_plain(fun: Any) -> bool:
@@ -512,41 +513,59 @@ def _names(fun: Any) -> tuple[str, str]:
     return named.__name__, getattr(named, "__qualname__", named.__name__)
 
 
-# Descriptions of Modules, by class, with the function behind `__call__`. Describing one
-# costs 60 us, most of it in `inspect.signature`, which a loop that calls
-# `filter_jit(model)(x)` should not pay each time.
-_by_class: weakref.WeakKeyDictionary[type, tuple[Any, _Description]] = (
-    weakref.WeakKeyDictionary()
-)
+# Descriptions of functions, and of Modules by class. Describing one costs 60 us, most
+# of it in `inspect.signature`, which a loop that calls `filter_jit(model)(x)` should
+# not pay each time.
+_described: weakref.WeakKeyDictionary[Any, _Description] = weakref.WeakKeyDictionary()
 
 
 def _describe(fun: Any) -> _Description:
     cls = type(fun)
-    call = getattr(cls, _CALL, None)
-    if isinstance(call, types.FunctionType) and is_module_class(cls):
-        known = _by_class.get(cls)
-        if (
-            known is not None
-            and known[0] is call
-            and known[1].binding.is_current()
-            and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
-        ):
-            return known[1]
+    if cls is types.FunctionType:
+        # Without attributes, which may say that it is like another.
+        owner = fun if not fun.__dict__ else None
+    else:
+        call = getattr(cls, _CALL, None)
+        by_class = isinstance(call, types.FunctionType) and is_module_class(cls)
+        by_class = by_class and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
+        owner = cls if by_class else None
+    known = None if owner is None else _described.get(owner)
+    if known is not None and _is_as_described(fun, known):
+        return known
+    out = _Description(
+        _is_plain(fun), _names(fun), Binding(fun), _shown(fun), _code(fun)
+    )
+    if owner is cls and any(vars(c).keys() & _OF_INSTANCES for c in cls.__mro__):
+        owner = None
+    if owner is not None:
+        _described[owner] = out
+    return out
+
+
+def _code(fun: Any) -> Any:
+    if type(fun) is types.FunctionType:
+        return fun.__code__
+    call = getattr(type(fun), _CALL, None)
+    return weakref.ref(call) if isinstance(call, types.FunctionType) else None
+
+
+def _shown(fun: Any) -> dict[str, Any]:
     shown = {}
     for name in _WRAPPER_NAMES:
-        try:
+        with contextlib.suppress(AttributeError):
             shown[name] = getattr(fun, name)
-        except AttributeError:
-            pass
-    out = _Description(_is_plain(fun), _names(fun), Binding(fun), shown)
-    if (
-        isinstance(call, types.FunctionType)
-        and is_module_class(cls)
-        and not any(vars(c).keys() & _OF_INSTANCES for c in cls.__mro__)
-        and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
-    ):
-        _by_class[cls] = call, out
-    return out
+    return shown
+
+
+def _is_as_described(fun: Any, known: _Description) -> bool:
+    if type(fun) is not types.FunctionType:
+        return known.code == _code(fun) and known.binding.is_current()
+    return (
+        known.code is fun.__code__
+        and (fun.__name__, fun.__qualname__) == known.names
+        and known.binding.is_current()
+        and known.shown == _shown(fun)
+    )
 
 
 # With one of these on a class, its instances need not all be described alike.
@@ -555,7 +574,8 @@ _OF_INSTANCES = {"__wrapped__", "__signature__", "__getattr__"}
 
 def _function_for(fun: Any, described: _Description, options: Options) -> Function:
     spec = described.binding.spec
-    key = (spec, described.names, static_key(options))
+    more = options.jit_kwargs or options.in_shardings or options.out_shardings
+    key = (spec, described.names, options[:3], static_key(options) if more else None)
     owner = fun if described.plain else type(fun)
     function = _functions.get(owner, {}).get(key)
     if function is not None:
@@ -592,7 +612,7 @@ def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
                 else "arrays are traced and everything else is static"
             )
             raise ValueError(
-                f"`filter_jit` does not take `{name}`: it decides {what} by itself; "
+                f"`filter_jit` does not take `{name}`: it decides {what} itself; "
                 f"{instead}."
             )
         if name in _LEGACY and name not in _JIT_PARAMETERS:
@@ -624,31 +644,32 @@ def filter_jit(
 ) -> Any:
     """Compile a function whose arguments may be any pytrees.
 
-    All JAX and NumPy arrays in the arguments, and in `fun` itself, are traced. All else
-    is static: part of the key under which the compiled function is kept. A drop-in for
+    All JAX and NumPy arrays in the arguments, and in `fun` itself, are traced.
+    Everything else is static: each new value triggers recompilation. A drop-in for
     `equinox.filter_jit`.
 
     **Arguments:**
 
-    - `fun`: any callable: a function, a Module with `__call__`, another transform's
-        result. Left out, a decorator is returned.
-    - `donate`: which arrays may have their memory reused for the results, and are
-        deleted by the call. `"all"`; `"all-except-first"` spares the first positional
-        argument; `"warn"` and `"warn-except-first"` do the same, but keep JAX's warning
-        of arrays that could not be used; `"none"`.
+    - `fun`: any callable: a function, a Module with `__call__`, or the result of
+        another transformation. If omitted, a decorator is returned.
+    - `donate`: the arrays whose memory may be reused for the results, and which the
+        call deletes: `"all"`; `"all-except-first"`, without the first positional
+        argument; `"warn"` and `"warn-except-first"`, which are the same with JAX's
+        warning for arrays that could not be used; `"none"`.
     - `**jitkwargs`: passed to `jax.jit`: `inline`, `keep_unused`, `compiler_options`,
         `device`, `backend`, `out_shardings`, and `in_shardings`, a pytree prefix of the
         arguments as the user passes them.
 
     **Returns:**
 
-    A `JitWrapped`: call it like `fun`. Calls return at once, before the device is done,
-    unless the function calls back into Python (`eqx.error_if`, `jax.pure_callback`), or
-    an argument is an array or scalar of NumPy, which JAX may read until then.
+    A `JitWrapped`, which is called like `fun`. Calls return immediately, before the
+    device has finished. They block if the function has host callbacks
+    (`eqx.error_if`, `jax.pure_callback`), or if NumPy arrays or scalars are among the
+    arguments, whose memory JAX may still be reading.
 
-    Raises `ValueError` for an unknown `donate` or an argument of `jax.jit` that
-    `filter_jit` decides by itself, and `TypeError` for one that `jax.jit` does not
-    have. A call raises `TypeError` for a static argument that cannot be hashed.
+    Raises `ValueError` for an unknown `donate`, and for arguments of `jax.jit` that
+    `filter_jit` sets itself, and `TypeError` for arguments that `jax.jit` does not
+    have. Calls raise `TypeError` for static arguments that cannot be hashed.
 
     !!! example
 
@@ -669,7 +690,7 @@ def filter_jit(
             f"`filter_jit(..., donate={donate!r})`: expected one of {modes}."
         ) from None
     if jitkwargs:
-        # Have JAX check the values, and say now what is deprecated.
+        # Have JAX check the values now, and warn of deprecated ones.
         jax.jit(_nothing, **jitkwargs)
     options = Options(
         donate_first,
@@ -683,7 +704,8 @@ def filter_jit(
     if not described.plain:
         # As it is now, and as Equinox has it: a Module that keeps a jitted method of
         # its own would contain itself else.
-        fun = jtu.tree_map(lambda x: x, fun)
+        leaves, treedef = jtu.tree_flatten(fun)
+        fun = jtu.tree_unflatten(treedef, leaves)
     function = _function_for(fun, described, options)
     return _make_wrapped(function, donate, described.binding, fun, described.shown)
 

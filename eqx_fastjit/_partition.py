@@ -8,7 +8,7 @@ without Python, and must agree with this file; where it cannot be had, this is u
 import collections
 import dataclasses
 import functools
-import threading
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +21,13 @@ from jax.core import Tracer
 
 from . import _compat
 from ._compat import hide_from_tracebacks, instance_dict
-from ._static_keys import append_static, policy_of, UnhashableStatic
+from ._static_keys import (
+    append_static,
+    ByType,
+    is_atom,
+    type_key,
+    UnhashableStatic,
+)
 
 
 hide_from_tracebacks(__file__)
@@ -83,9 +89,7 @@ class Structure(NamedTuple):
         )
 
 
-def partition(
-    tree: Any, *, abstract: bool = False
-) -> tuple[list[Any], Structure]:
+def partition(tree: Any, *, abstract: bool = False) -> tuple[list[Any], Structure]:
     """Split a pytree into its arrays and the rest, by JAX's own means.
 
     **Arguments:**
@@ -123,7 +127,8 @@ class NodeKind:
     CUSTOM = 9
     # An array if the call is abstract, else a static.
     STRUCT = 10
-    TRACER = 11
+    # A tracer, an array of keys.
+    OTHER_ARRAY = 11
 
 
 class Node(NamedTuple):
@@ -159,12 +164,23 @@ def is_node(x: Any) -> bool:
     return treedef.node_data() is not None
 
 
+def _has_keys(x: jax.Array) -> bool:
+    dtype = getattr(x, "dtype", None)  # of what only says that it is an array
+    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+
+
+def _may_be_node(x: Any) -> bool:
+    cls = type(x)
+    never = type(cls) is type and cls in _NEVER_NODES
+    return not never and is_node(x)
+
+
 def classify(x: Any) -> Node:
     """What the type of a value is to a pytree."""
     cls = type(x)
-    if (known := _BUILTIN_NODES.get(cls)) is not None:
+    if type(cls) is type and (known := _BUILTIN_NODES.get(cls)) is not None:
         return known
-    if cls not in _NEVER_NODES and is_node(x):
+    if _may_be_node(x):
         registry = _compat.node_registry()
         entry = None if registry is None else registry.get(cls)
         flatten = one_level if entry is None else entry.to_iter
@@ -177,12 +193,12 @@ def classify(x: Any) -> Node:
         if registry is not None and entry is None and isinstance(x, tuple):
             return Node(NodeKind.NAMEDTUPLE)
         return Node(NodeKind.CUSTOM, flatten=flatten)
-    if isinstance(x, Tracer):
-        return Node(NodeKind.TRACER)
     if isinstance(x, np.ndarray | np.generic):
         return Node(NodeKind.NUMPY)
     if isinstance(x, jax.Array):
-        return Node(NodeKind.ARRAY)
+        # The native walk takes the first type that is an `ARRAY` for jaxlib's own.
+        plain = not issubclass(cls, Tracer) and not _has_keys(x)
+        return Node(NodeKind.ARRAY if plain else NodeKind.OTHER_ARRAY)
     if cls is jax.ShapeDtypeStruct:
         return Node(NodeKind.STRUCT)
     return Node(NodeKind.STATIC)
@@ -190,23 +206,20 @@ def classify(x: Any) -> Node:
 
 # What is known of types, which it does not keep alive; dropped when JAX's registry has
 # grown, since a type may be registered as a node after it was met as a static.
-_nodes: dict[weakref.ref[type], Node] = {}
+_nodes = ByType()
 _registered = 0
 
 
 def _node_of(x: Any) -> Node:
     cls = type(x)
-    node = _nodes.get(weakref.ref(cls))
-    if node is None:
-        node = classify(x)
-        _nodes[weakref.ref(cls, _forget)] = node
-    elif node.kind == NodeKind.STATIC and not _compat.node_registry():
-        if cls not in _NEVER_NODES and is_node(x):
-            node = _nodes[weakref.ref(cls, _forget)] = classify(x)
+    node = _nodes.get(cls)
+    if node is None or (
+        node.kind == NodeKind.STATIC
+        and _compat.node_registry() is None
+        and _may_be_node(x)
+    ):
+        node = _nodes.set(cls, classify(x))
     return node
-
-
-_forget = functools.partial(lambda nodes, ref: nodes.pop(ref, None), _nodes)
 
 
 def _drop_nodes_if_grown() -> None:
@@ -224,6 +237,10 @@ def one_level(x: Any) -> tuple[list[Any], Any]:
     return children, None if data is None else data[1]
 
 
+# The length of a trail at which JAX is asked whether a tree ends at all.
+_LONG_TRAIL = 10_000
+
+
 class Walk(NamedTuple):
     """What a walk over a call has found."""
 
@@ -234,7 +251,7 @@ class Walk(NamedTuple):
     mutable: list[tuple[Any, int, int]]
 
 
-_ARRAY_KINDS = (NodeKind.ARRAY, NodeKind.NUMPY, NodeKind.TRACER)
+_ARRAY_KINDS = (NodeKind.ARRAY, NodeKind.NUMPY, NodeKind.OTHER_ARRAY)
 
 
 class StaticLeafError(TypeError):
@@ -261,24 +278,28 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
     _drop_nodes_if_grown()
     found = Walk([], [], [])
     arrays, trail, _ = found
+    limit = _LONG_TRAIL
     pending = [tree]  # an explicit stack: trees may be deeper than Python's limit
     while pending:
         x = pending.pop()
+        cls = type(x)
         node = _node_of(x)
         kind = node.kind
-        if kind in _ARRAY_KINDS:
+        if kind in _ARRAY_KINDS or (kind == NodeKind.STRUCT and abstract):
             arrays.append(x)
             trail.append(DYNAMIC)
-        elif kind == NodeKind.STRUCT and abstract:
-            arrays.append(x)
-            trail.append(DYNAMIC)
+        elif is_atom(cls) and cls is not type(None):
+            trail += (cls, x)
         elif kind == NodeKind.STATIC or kind == NodeKind.STRUCT:
             _static(found, x, leaf=True)
         else:
-            trail.append(type(x))
+            trail.append(type_key(cls))
             children = _children(found, x, node)
             trail.append(len(children))
-            pending.extend(reversed(children))
+            pending += reversed(children)
+            if len(trail) > limit:
+                jtu.tree_structure(tree)  # raises if it contains itself
+                limit = sys.maxsize
     return found
 
 
@@ -300,7 +321,10 @@ def _children(found: Walk, x: Any, node: Node) -> Sequence[Any]:
     if kind == NodeKind.DICT:
         keys = sort_keys(x)
         for key in keys:
-            _static(found, key, leaf=False)
+            if type(key) is str:
+                found.trail.extend((str, key))
+            else:
+                _static(found, key, leaf=False)
         return [x[key] for key in keys]
     if kind == NodeKind.MODULE:
         values = instance_dict(x)
@@ -311,8 +335,12 @@ def _children(found: Walk, x: Any, node: Node) -> Sequence[Any]:
             except KeyError:
                 pass  # a field is missing and something else is there: as below
             else:
+                trail = found.trail
                 for value in static:
-                    _static(found, value, leaf=False)
+                    if is_atom(cls := type(value)):
+                        trail += (cls, value)
+                    else:
+                        _static(found, value, leaf=False)
                 return children
     elif kind == NodeKind.NAMEDTUPLE:
         return tuple.__getitem__(x, slice(None))
@@ -409,11 +437,10 @@ def _template(structure: Structure) -> Any:
     would show in all.
     """
     if not any(
-        data is not None
-        and data[0] not in _KEYED
-        and not issubclass(data[0], eqx.Module)  # the very objects in its fields
-        and is_mutable(data[1])
-        for data, _ in nodes(structure.treedef)
+        cls not in _KEYED
+        and not issubclass(cls, eqx.Module)  # the very objects in its fields
+        and append_static([], aux, leaf=False)
+        for cls, aux in _node_data(structure.treedef)
     ):
         return None
     try:
@@ -428,17 +455,13 @@ def _template(structure: Structure) -> Any:
 _KEYED = (dict, collections.OrderedDict, collections.defaultdict)
 
 
-def is_mutable(x: Any) -> bool:
-    """Whether a static value, or a part of it, can be changed in place."""
-    return append_static([], x, leaf=False)
-
-
-def nodes(treedef: Any) -> Iterator[tuple[tuple[type, Any] | None, Any]]:
-    """Each node of a tree: its type and static data (`None` for a leaf), its treedef."""
+def _node_data(treedef: Any) -> Iterator[tuple[type, Any]]:
+    """The type and the static data of each node of a tree."""
     pending = [treedef]
     while pending:
         node = pending.pop()
-        yield node.node_data(), node
+        if (data := node.node_data()) is not None:
+            yield data
         pending.extend(node.children())
 
 

@@ -1,8 +1,13 @@
 """A line of somebody's program."""
 
 import inspect
+import re
 import types
 from typing import Any, NamedTuple
+
+
+# The temporary file that ipykernel names the code of a cell by.
+_CELL = re.compile(r".*[/\\]ipykernel_\d+[/\\]\d+\.py")
 
 
 class Place(NamedTuple):
@@ -14,7 +19,8 @@ class Place(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        file = "<cell>" if _CELL.fullmatch(self.file) else self.file
+        return f"{file}:{self.line}"
 
 
 def place_of(fun: Any) -> Place | None:

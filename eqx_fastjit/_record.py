@@ -9,6 +9,7 @@ import collections
 import contextlib
 import functools as ft
 import itertools
+import logging
 import os
 import sys
 import threading
@@ -76,6 +77,7 @@ class Trace:
 
     __slots__ = (
         "ahead",
+        "cached",
         "compile",
         "config",
         "entries",
@@ -89,6 +91,7 @@ class Trace:
         "retraced",
         "site",
         "started",
+        "thread",
         "trace",
     )
 
@@ -103,6 +106,7 @@ class Trace:
         self.config = _config()
         # Seconds since the epoch.
         self.started = time.time()
+        self.thread = threading.get_ident()
         # Whether it was ahead of time (`lower`, `trace`, ...), not for a call.
         self.ahead = ahead
         # Whether the Python function was run; if not, it was compiled again alone.
@@ -115,6 +119,8 @@ class Trace:
         self.lower = 0.0
         self.compile = 0.0
         self.first_run = 0.0
+        # Whether JAX's persistent cache had it, so that `compile` was spent on reading.
+        self.cached = False
         # Of all that, spent on other functions inside, which have traces of their own.
         self.nested = 0.0
         # The number of the trace that this one is a part of.
@@ -195,6 +201,9 @@ class History:
             self.entries = {}
         return tuple([self.entries.setdefault(e, e) for e in entries])
 
+
+# Each compilation as it happens, if a program or `EQX_FASTJIT_LOG` asks for it.
+logger = logging.getLogger("eqx_fastjit")
 
 _numbers = itertools.count(1)
 _function_numbers = itertools.count(1)
@@ -309,8 +318,16 @@ def _finish(run: Run, seconds: float, was_tracing: bool) -> None:
             history.traces_kept.append(trace)
             traces.append(trace)
         history.compiles += trace.compile > run.known_compile
+    if logger.isEnabledFor(logging.INFO):
+        _log(trace)
     for callback in tuple(after):
         callback(trace)
+
+
+def _log(trace: Trace) -> None:
+    from .doctor._live import log_trace  # stands on insight, which few programs need
+
+    log_trace(trace)
 
 
 def is_busy() -> bool:
@@ -354,10 +371,12 @@ def tracing(history: History, source: Any) -> Iterator[None]:
     trace = run.the_trace()
     trace.retraced = True
     _here.tracing = True
-    start = time.perf_counter()
+    begun = start = time.perf_counter()
     try:
         for callback in tuple(before):
             callback(trace, source)
+        start = time.perf_counter()
+        run.start += start - begun  # is not the function's
         yield
     except BaseException:
         trace.failed = True
@@ -383,6 +402,15 @@ def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
         run.the_trace().compile += duration_secs
 
 
+def _on_event(event: str, **_: Any) -> None:
+    if not event.endswith("/cache_hits"):
+        return
+    _open_run()
+    run = _here.run
+    if run is not None and not _here.tracing:
+        run.the_trace().cached = True
+
+
 _DURATIONS = ("/jaxpr_to_mlir_module_duration", "/backend_compile_duration")
 
 
@@ -390,10 +418,20 @@ def listen(open_run: Callable[[], None]) -> None:
     """Have JAX tell how long it lowers and compiles. Once per process.
 
     `open_run` is called first each time: the call that this is for may have no run.
+    What environment variables ask for begins here too.
     """
+    if os.environ.get("EQX_FASTJIT_LOG"):
+        from .doctor._live import log_from_environment
+
+        log_from_environment()
+    if os.environ.get("EQX_FASTJIT_MAX_TRACES"):
+        from .insight._guard import guard_from_environment
+
+        guard_from_environment()
     global _open_run
     _open_run = open_run
     jax.monitoring.register_event_duration_secs_listener(_on_duration)
+    jax.monitoring.register_event_listener(_on_event)
 
 
 def _config() -> tuple[tuple[str, str], ...]:

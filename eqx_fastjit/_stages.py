@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
-import jax.tree_util as jtu
 
 from . import _record
 from ._compat import hide_from_tracebacks
@@ -137,7 +136,11 @@ class _Call:
         with self.quiet(), self.recorded(values) as run, calling(call):
             call.run = self.record = run.the_trace()
             self.traced = self.specialization.jitted.trace(*arrays)
-        self.blocks = has_host_callbacks(self.traced)
+
+    @functools.cached_property
+    def blocks(self) -> bool:
+        """Whether calls must block: asked once it is compiled."""
+        return has_host_callbacks(self.traced)
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
         """The context of a stage that may warn of buffers that cannot be donated."""
@@ -217,11 +220,11 @@ class Compiled(_Stage, Generic[_P, _T]):
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run the compiled function.
 
-        **Arguments:** as it was lowered for: the same structure, statics, shapes and
-        dtypes.
+        **Arguments:** like those it was lowered for: the same structure, statics,
+        shapes and dtypes.
 
-        **Returns:** the result. Raises `TypeError` and names the leaf for any other
-        call.
+        **Returns:** the result. Raises `TypeError`, which names the leaf, for other
+        arguments.
         """
         __tracebackhide__ = True
         call = self._call
@@ -260,6 +263,7 @@ class Lowered(_Stage, Generic[_P, _T]):
         """
         with self._call.quiet(), self._call.recorded():
             stage = self._stage.compile(compiler_options=compiler_options)
+            _ = self._call.blocks  # now, rather than in the first call
         return Compiled(self._call, stage)
 
 

@@ -27,8 +27,6 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ._compat import instance_dict
-
 
 class Kind(enum.IntEnum):
     """How values of a type are compared. `_native.c` has the same numbers."""
@@ -77,6 +75,37 @@ class Policy(NamedTuple):
     hashable: Hashable = Hashable.YES
     # Whether a value can be changed without that its hash changes.
     mutable: bool = False
+
+
+class ByType:
+    """Values by type, told apart by identity, and without keeping types alive.
+
+    The class of a class may define `__eq__`, and then has no hash.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[type], Any]] = {}
+
+    def get(self, cls: type) -> Any:
+        """The value for a type, or `None`."""
+        entry = self._entries.get(id(cls))
+        return entry[1] if entry is not None and entry[0]() is cls else None
+
+    def set(self, cls: type, value: Any) -> Any:
+        """Have a value for a type; gives the value."""
+        number, entries = id(cls), self._entries
+
+        def forget(reference: weakref.ref[type]) -> None:
+            entry = entries.get(number)
+            if entry is not None and entry[0] is reference:
+                entries.pop(number, None)
+
+        entries[number] = weakref.ref(cls, forget), value
+        return value
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._entries.clear()
 
 
 class Identity:
@@ -225,9 +254,7 @@ def _items(base: type, x: Any) -> list[Any]:
 
 
 def _dict_parts(x: Any) -> list[Any]:
-    base = (
-        collections.OrderedDict if isinstance(x, collections.OrderedDict) else dict
-    )
+    base = collections.OrderedDict if isinstance(x, collections.OrderedDict) else dict
     out = _items(base, x)
     if isinstance(x, collections.defaultdict):
         # Which `==` does not look at.
@@ -344,6 +371,7 @@ def _snapshot_key(x: Any) -> Snapshot:
 
 _PARTS = functools.partial(Policy, Kind.PARTS)
 _KEY = functools.partial(Policy, Kind.KEY)
+# The class of each is `type` itself.
 _EXACT: dict[type, Policy] = {
     type(None): Policy(Kind.IDENTITY),
     bool: Policy(Kind.IDENTITY),
@@ -389,6 +417,11 @@ def is_identity_type(cls: type) -> bool:
     )
 
 
+def type_key(cls: type) -> Any:
+    """What stands for a type on a trail, where it is asked for its hash and `==`."""
+    return cls if type(cls) is type or is_identity_type(type(cls)) else Identity(cls)
+
+
 def _owner(cls: type, name: str) -> type:
     """The class that a special method of `cls` comes from."""
     return next(base for base in cls.__mro__ if name in vars(base))
@@ -398,8 +431,12 @@ def _is_plain_dataclass(cls: type) -> bool:
     """Whether `cls` compares by the `__eq__` that `dataclasses` wrote for a class."""
     if not hasattr(cls, "__dataclass_fields__"):
         return False
-    code = getattr(cls.__eq__, "__code__", None)
-    return code is not None and code.co_qualname == "__create_fn__.<locals>.__eq__"
+    return _code_name(cls.__eq__) == "__create_fn__.<locals>.__eq__"
+
+
+def _code_name(fun: Any) -> str | None:
+    """What a function was called where its code stands."""
+    return getattr(getattr(fun, "__code__", None), "co_qualname", None)
 
 
 def _generated_fields(cls: type) -> list[str] | None:
@@ -427,10 +464,12 @@ def _fields_policy(cls: type, names: list[str]) -> Policy:
     hashable = Hashable.ASK
     if cls.__hash__ is None:
         hashable = Hashable.NO
-    elif getattr(cls.__hash__, "__qualname__", "").startswith("__create_fn__"):
+    elif _code_name(cls.__hash__) == "__create_fn__.<locals>.__hash__":
         hashable = Hashable.AS_PARTS
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
-    in_dict = "__dict__" not in names and all(
+    # Without a field there need not be a `__dict__` that is missed.
+    in_dict = _has_dict(cls) and "__dict__" not in names
+    in_dict = in_dict and all(
         not hasattr(type(value), "__set__")
         for name in names
         for base in cls.__mro__
@@ -456,7 +495,8 @@ def _numpy_policy(cls: type) -> Policy | None:
     if issubclass(cls, np.generic):
         # A record's fields can be written to.
         return _KEY(
-            lambda x: (static_key(x.dtype), contents(x)), mutable=issubclass(cls, np.void)
+            lambda x: (static_key(x.dtype), contents(x)),
+            mutable=issubclass(cls, np.void),
         )
     if issubclass(cls, np.ndarray):
         return _KEY(StaticArray, Hashable.NO, mutable=True)
@@ -465,9 +505,13 @@ def _numpy_policy(cls: type) -> Policy | None:
     return None
 
 
+def _exact_policy(cls: type) -> Policy | None:
+    return _EXACT.get(cls) if type(cls) is type else None
+
+
 def choose_policy(cls: type) -> Policy:
     """The policy for the values of a type."""
-    if (known := _EXACT.get(cls)) is not None:
+    if (known := _exact_policy(cls)) is not None:
         return known
     if issubclass(cls, type):
         # Of JAX's scalar types, such as `jnp.float32`, there is one each.
@@ -481,15 +525,16 @@ def choose_policy(cls: type) -> Policy:
     eq_owner = _owner(cls, "__eq__")
     if issubclass(cls, enum.Enum) and eq_owner.__module__ == "builtins":
         return Policy(Kind.IDENTITY)
-    if issubclass(cls, eqx.Module) and eq_owner is eqx.Module:
+    if eq_owner is eqx.Module:
         return _KEY(_module_key, Hashable.ASK, mutable=True)
-    if eq_owner in _SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS:
+    is_builtin = type(eq_owner) is type
+    if is_builtin and (eq_owner in _SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS):
         base = dict if eq_owner in _COMPARE_AS_DICTS else eq_owner
         parts, hashable = _SUBCLASS_PARTS[base]
         if base is tuple and not _has_dict(cls):
             return Policy(Kind.TUPLE, hashable=hashable)
         return _PARTS(parts, hashable, mutable=True)
-    if eq_owner in (set, frozenset):
+    if is_builtin and eq_owner in (set, frozenset):
         return _KEY(_set_key(eq_owner), Hashable.ASK, mutable=True)
     if (names := _generated_fields(cls)) is not None:
         return _fields_policy(cls, names)
@@ -513,7 +558,7 @@ def opaque_key(x: Any) -> Any:
 
 
 def _unhashable_dataclass_key(x: Any) -> Any:
-    """By a copy that `==` compares, if `==` tells a copy from anything; else by parts."""
+    """By a copy, if `==` finds it equal; else by parts."""
     snapshot = _snapshot_key(x)
     if snapshot.snapshot is not x:
         return snapshot
@@ -532,22 +577,27 @@ class _Known(NamedTuple):
     hash: Any
 
 
-_known: dict[weakref.ref[type], _Known] = {}
+_known = ByType()
 
 
 def policy_of(cls: type) -> Policy:
     """The policy for the values of a type, chosen when it is first seen."""
-    if (exact := _EXACT.get(cls)) is not None:
+    if (exact := _exact_policy(cls)) is not None:
         return exact
-    found = _known.get(weakref.ref(cls))
+    found = _known.get(cls)
     if found is not None and found.eq is cls.__eq__ and found.hash is cls.__hash__:
         return found.policy
     policy = choose_policy(cls)
-    _known[weakref.ref(cls, _forget)] = _Known(policy, cls.__eq__, cls.__hash__)
+    _known.set(cls, _Known(policy, cls.__eq__, cls.__hash__))
     return policy
 
 
-_forget = functools.partial(lambda known, ref: known.pop(ref, None), _known)
+_ATOMS = frozenset({int, str, bytes, bool, type(None), types.FunctionType})
+
+
+def is_atom(cls: type) -> bool:
+    """Whether values stand on a trail as they are: equal only if they are the same."""
+    return type(cls) is type and cls in _ATOMS  # a class need not have a hash
 
 
 # --- the trail of a static ---------------------------------------------------------
@@ -565,24 +615,20 @@ def _float_bits(x: float) -> Any:
     return x if x == x and x != 0 else (_BITS, struct.pack("<d", x))
 
 
-def _compound_parts(x: Any, policy: Policy) -> Sequence[Any] | None:
-    """The parts of a static that is compared part by part; `None` for any other."""
-    kind = policy.kind
+def _compound_parts(x: Any, kind: Kind, data: Any) -> Sequence[Any]:
+    """The parts of a static that is compared part by part."""
     if kind is Kind.TUPLE:
-        return list(tuple.__iter__(x))
+        return x if type(x) is tuple else list(tuple.__iter__(x))
     if kind is Kind.LIST:
         return x
     if kind is Kind.DICT:
         return _items(dict, x)
     if kind is Kind.FIELDS:
-        found = instance_dict(x) if isinstance(x, eqx.Module) else x.__dict__
+        found = x.__dict__
         return [
-            found[name] if name in found else getattr(x, name, None)
-            for name in policy.data
+            found[name] if name in found else getattr(x, name, None) for name in data
         ]
-    if kind is Kind.PARTS:
-        return list(policy.data(x))
-    return None
+    return list(data(x))
 
 
 def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
@@ -602,7 +648,11 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
     Iterative, since statics may be nested deeper than Python's limit, and linear: a
     part that is met again is written as the place where it was first met.
     """
-    if leaf and policy_of(type(x)).hashable is not Hashable.YES:
+    cls = type(x)
+    if is_atom(cls):
+        trail += (cls, x)
+        return False
+    if leaf and policy_of(cls).hashable is not Hashable.YES:
         _check_hashable(x)
     mutable = False
     pending = [x]
@@ -612,38 +662,42 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
     while pending:
         x = pending.pop()
         cls = type(x)
-        policy = policy_of(cls)
-        kind = policy.kind
-        trail.append(cls)
-        mutable = mutable or policy.mutable
-        if kind in _AS_THEY_ARE:
+        trail.append(type_key(cls))
+        if is_atom(cls):
             trail.append(x)
             continue
-        if kind is Kind.FLOAT:
-            trail.append(_float_bits(x))
+        if cls is float:
+            trail.append(x if x == x and x != 0 else _float_bits(x))
+            continue
+        kind, data, _, is_mutable = policy_of(cls)
+        mutable = mutable or is_mutable
+        if kind is _IDENTITY:
+            trail.append(x if is_identity_type(cls) else Identity(x))
+        elif kind is Kind.PURE:
+            trail.append(x)
         elif kind is Kind.COMPLEX:
             trail += (_float_bits(x.real), _float_bits(x.imag))
-        elif kind is Kind.IDENTITY:
-            trail.append(x if is_identity_type(cls) else Identity(x))
         elif kind is Kind.OPAQUE:
             trail.append(opaque_key(x))
         elif kind is Kind.KEY:
-            trail.append(policy.data(x))
+            trail.append(data(x))
         elif (first := seen.get(id(x))) is not None:
             trail.append(("again", first))
         else:
-            parts = _compound_parts(x, policy)
-            assert parts is not None
-            if any(policy_of(type(part)).kind in _COMPOUND for part in parts):
-                seen[id(x)] = len(trail) - start
-                alive.append(x)
+            parts = _compound_parts(x, kind, data)
             trail.append(len(parts))
+            if all(is_atom(type(part)) or type(part) is float for part in parts):
+                for part in parts:
+                    is_float = type(part) is float
+                    trail += (type(part), _float_bits(part) if is_float else part)
+                continue
+            seen[id(x)] = len(trail) - start
+            alive.append(x)
             pending.extend(reversed(parts))
     return mutable
 
 
-_AS_THEY_ARE = frozenset({Kind.INT, Kind.STR, Kind.BYTES, Kind.PURE})
-_COMPOUND = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT, Kind.FIELDS, Kind.PARTS})
+_IDENTITY = Kind.IDENTITY
 
 
 def _check_hashable(x: Any) -> None:

@@ -16,6 +16,7 @@ import argparse
 import fnmatch
 import json
 import re
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -369,12 +370,68 @@ def _zoo(name: str, page: Path) -> str:
     return render.summary_line(results, f"{folder}performance.md#the-zoo")
 
 
+# --- whole programs -------------------------------------------------------------------
+
+
+def _gain(name: str, _: Path) -> str:
+    """What each program gained, also where that is nothing."""
+    results = _load("gain")
+    if results is None:
+        return "*Not measured yet: there is no `benchmarks/results/gain.json`.*"
+    rows = [_gain_row(report) for report in results["programs"]]
+    # Those that gained most come first.
+    rows = [row for _, row in sorted(rows, key=lambda x: x[0])]
+    header = (
+        *("program", "equinox", "ours", "ours/eqx", "most called", "calls"),
+        *("equinox", "ours", "floor", "device", "overhead", "saved"),
+    )
+    alignment = ["---", "---:", "---:", "---:", "---", *["---:"] * 7]
+    lines = [header, alignment, *rows]
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    commit = results.get("commit", "unknown")
+    return (
+        f"{table}\n\nMade by `{results['command']}` on {results['date'][:10]}, commit "
+        f"`{commit[:12]}`; {describe_machine(results['machine'])}; "
+        f"{_versions(results['versions'])}."
+    )
+
+
+def _gain_row(report: Any) -> tuple[float, list[str]]:
+    """A line of the table, after what it is sorted by."""
+    from eqx_fastjit._units import show_seconds
+
+    walls = [statistics.median(report["wall"][who]) for who in ("equinox", "ours")]
+    ratio = report["wall"]["ratio"]
+    shown = "one pair"
+    if ratio is not None:
+        shown = f"{ratio['ratio']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+        if report["verdict"] in ("faster", "slower"):
+            shown = f"**{shown}**"
+        elif report["verdict"] == "unknown":
+            shown = f"~{shown}"
+    timed = [f for f in report["functions"] if f["seconds"] is not None]
+    most = max(timed or report["functions"], key=lambda f: f["calls"])
+    costs = most["seconds"]
+    names = ("equinox", "ours", "floor", "device")
+    cells = [show_seconds(costs[n]) if costs else "-" for n in names]
+    saved = sum(f["saved"] for f in report["functions"])
+    share = sum(f["overhead_share"] for f in report["functions"])
+    name = most["name"].rpartition(".")[2]
+    row = [
+        *(f"`{report['program']}`", *map(show_seconds, walls), shown),
+        *(f"`{name}`", f"{most['calls']:,}", *cells),
+        *(f"{share:.1%}", show_seconds(saved)),
+    ]
+    return (walls[1] / walls[0] if ratio is None else ratio["ratio"]), row
+
+
 # --- putting it into the pages -------------------------------------------------------
 
 # By what the name of a part begins with: given the rest, and the page.
 _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "figure": _figure,
     "finding": _finding,
+    "gain": _gain,
     "help": _help,
     "reliability": _reliability,
     "report": _report,

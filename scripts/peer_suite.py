@@ -20,6 +20,7 @@ installed versions (their tests also want `beartype` and `scipy`):
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -91,10 +92,8 @@ def record(path: Path, entry: dict[str, object], library: str) -> None:
     """Put an entry in the place of the last one for the same command."""
     versions = {"python": sys.version.split()[0]}
     for name in ("jax", "equinox", library):
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             versions[name] = version(name)
-        except PackageNotFoundError:
-            pass
     now = datetime.now(UTC).isoformat(timespec="minutes")
     entry |= {"machine": machine(), "versions": versions, "commit": commit()}
     entry["date"] = now

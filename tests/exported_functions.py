@@ -156,7 +156,7 @@ def checked(x, n):
 class Tests(NamedTuple):
     function: Any
     arguments: Any
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {}  # noqa: RUF012
 
 
 FUNCTIONS = {
@@ -168,9 +168,7 @@ FUNCTIONS = {
     "weak": Tests(weak, lambda: (x(),)),
     "closure": Tests(closure, lambda: (x(),)),
     "checked": Tests(checked, lambda: (x(), 3)),
-    "donated": Tests(
-        statics, lambda: (layer(), x()), {"donate": "all-except-first"}
-    ),
+    "donated": Tests(statics, lambda: (layer(), x()), {"donate": "all-except-first"}),
 }
 
 

@@ -157,6 +157,7 @@ _NOT_OF_ASV = {
     r"(strategy|walk)_\w+_first \w+": "`FirstCall` and `Loops` are first calls enough",
     r"identity nnx_\w+": "models are what nnx is compared on",
     r"import_time \w+": "`processes.Import` imports the packages one by one",
+    r"overlap \w+": "a training loop with a host of its own",
     r"peak_memory \w+": "`processes.Memory` has asv measure that, of other cases",
 }
 

@@ -85,7 +85,7 @@ def test_absent_gpu(device, capsys, monkeypatch):
         assert "JAX sees no GPU here" in capsys.readouterr().err
     else:
         assert code == 0
-        assert "on the CPU alone" in capsys.readouterr().out
+        assert "using the CPU only" in capsys.readouterr().out
 
 
 def test_no_file_is_left_by_the_check(tmp_path):

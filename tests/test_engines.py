@@ -114,6 +114,52 @@ def _random_tree(rng, depth):
 X = jnp.ones(2)
 
 
+class _Pair:
+    def __init__(self, *children):
+        self.children = children
+
+
+jax.tree_util.register_pytree_node(
+    _Pair, lambda x: (x.children, ("pair", (1,))), lambda _, children: _Pair(*children)
+)
+
+
+@pytest.mark.parametrize("cls", [_Pair, lambda x, y: _Layer(x, (2,), y)])
+def test_what_stands_for_an_array_makes_no_difference(cls):
+    """Tracers, NumPy's arrays and JAX's take the same specialization."""
+    traces = []
+
+    @filter_jit
+    def f(m):
+        traces.append(1)
+        return sum(jax.tree_util.tree_leaves(m)).sum()
+
+    f(cls(X, X))
+    f(cls(np.ones(2, np.float32), X))
+    jax.vmap(lambda x, y: f(cls(x, y)), in_axes=(0, None))(jnp.ones((1, 2)), X)
+    assert f._function.n_specializations() == 1
+    assert len(traces) == 1
+
+
+_FIRST_CALL = """
+import equinox as eqx, jax.numpy as jnp, eqx_fastjit
+class Layer(eqx.Module):
+    weight: object
+    size: tuple = eqx.field(static=True)
+traces = []
+f = eqx_fastjit.filter_jit(lambda m: traces.append(1))
+for _ in range(2):
+    f(Layer(jnp.ones(2), (2,)))
+print(len(traces), eqx_fastjit.engine())
+"""
+
+
+def test_the_first_call_of_a_process_is_like_the_others(engine):
+    """Also if it is the first to meet JAX's array."""
+    out = _python(_FIRST_CALL)
+    assert out.stdout == f"1 {engine}\n", out.stderr
+
+
 @pytest.fixture
 def fresh(monkeypatch):
     """Nothing has been wrapped yet, and no engine is asked for."""
@@ -247,6 +293,34 @@ def test_a_missing_name_that_only_insight_uses(name, monkeypatch):
     assert insight.breakdown(theirs, x, rounds=3).steady
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "jax._src.callback:pure_callback_p",
+        "jax._src.checkify:FailedCheckError",
+        "jax._src.checkify:checkify_jaxpr",
+        "jax._src.checkify:error_checks",
+        "jax._src.checkify:update_error",
+        "jax._src.core:ShapedArray",
+        "jax._src.custom_derivatives:custom_jvp_call_p",
+        "jax._src.export._export:_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE",
+        "jax._src.interpreters.pxla:UnloadedMeshExecutable",
+        "jaxlib._jax:DeviceList",
+    ],
+)
+def test_a_missing_name_that_only_exporting_uses(name, monkeypatch, tmp_path):
+    """The result is right, or there is one error that says what is missing."""
+    f = filter_jit(lambda x: eqx.error_if(x * 2, x.sum() < 0, "negative"))
+    _take_away(monkeypatch, name)
+    try:
+        f.export(X).save(tmp_path / "f", compiled=True)
+        out = eqx_fastjit.load(tmp_path / "f", trusted=True)(X)
+    except (ValueError, _compat.MissingPrivateName) as e:
+        assert str(e)
+    else:
+        assert out.tolist() == [2, 2]
+
+
 class _Jitted:
     """What `jax.jit` gives, less what it knows of its options."""
 
@@ -276,7 +350,7 @@ def test_attributes_that_only_insight_uses(monkeypatch):
     module = sys.modules[insight.breakdown.__module__]
     monkeypatch.setattr(module, "raw_execute", lambda *a: None)
     found = insight.breakdown(filter_jit(lambda x: x + 1), x, rounds=3)
-    assert "jaxlib's own call is not reachable" in "".join(found.notes)
+    assert "jaxlib's own call is not available" in "".join(found.notes)
 
 
 def test_frames_of_a_profile_are_there():

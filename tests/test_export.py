@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from jax import ShapeDtypeStruct
 
-import eqx_fastjit
 from eqx_fastjit import _compat, filter_jit, load
 
 from . import exported_functions as functions

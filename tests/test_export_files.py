@@ -92,7 +92,9 @@ def test_another_version(made, tmp_path):
     contents = bytearray(made.read_bytes())
     contents[8] = 99
     path.write_bytes(contents)
-    with pytest.raises(ValueError, match="version 99; this eqx_fastjit reads version 1"):
+    with pytest.raises(
+        ValueError, match="version 99; this eqx_fastjit reads version 1"
+    ):
         load(path)
 
 
@@ -151,7 +153,9 @@ def test_nonsense_is_one_error(made, tmp_path):
 
 
 def test_classes_must_be_allowed(made):
-    with pytest.raises(ValueError, match=r"it needs tests\.exported_functions:\w+, .*a"):
+    with pytest.raises(
+        ValueError, match=r"it needs tests\.exported_functions:\w+, .*a"
+    ):
         load(made)
     with pytest.raises(ValueError, match=r"allow=\('tests',\)"):
         load(made, allow=("test", "tests.exported_function"))
@@ -289,13 +293,15 @@ def test_a_portable_program_that_is_damaged(made, tmp_path):
 
 def test_calls_of_native_functions_are_refused(made, tmp_path):
     def f(x):
-        return jax.ffi.ffi_call("a_strange_function", jax.ShapeDtypeStruct((), x.dtype))(
-            x
-        )
+        return jax.ffi.ffi_call(
+            "a_strange_function", jax.ShapeDtypeStruct((), x.dtype)
+        )(x)
 
     exported = jax.export.export(
         jax.jit(lambda x: [f(x)]),
-        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("a_strange_function")],
+        disabled_checks=[
+            jax.export.DisabledSafetyCheck.custom_call("a_strange_function")
+        ],
     )(jnp.ones(()))
     path = tmp_path / "f"
     filter_jit(lambda x: x + 1).export(jnp.ones(())).save(path)

@@ -357,8 +357,11 @@ def test_cache_miss_explanation_names_the_users_function(caplog):
 
     f = eqx_fastjit.filter_jit(my_very_own_function)
     with jax.explain_cache_misses(True), caplog.at_level("WARNING"):
-        f(jnp.ones(2), "static-value")
+        for secret in ("static-value", "static-value too"):
+            f(jnp.ones(2), secret)
     assert "my_very_own_function" in caplog.text
+    assert "re-defined repeatedly" not in caplog.text
+    assert f"at {__file__}" in caplog.text
     assert __file__ in caplog.text
     assert "static-value" not in caplog.text
 

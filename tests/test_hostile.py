@@ -135,11 +135,11 @@ def test_property_that_raises():
     assert filter_jit(P())(X) == 4
 
 
-def test_front_without_its_wrapper():
-    f = filter_jit(lambda x: x + 1).__call__
-    assert f(X) == 3
-    alive = weakref.ref(f.__wrapped__)
-    del f
+def test_the_bound_call_of_a_function():
+    call = filter_jit(lambda x: x + 1).__call__
+    assert call(X) == 3
+    alive = weakref.ref(call.__self__)
+    del call
     assert alive() is None
 
 

@@ -102,8 +102,8 @@ def test_where_it_is_first_made(file):
     text = say(file, "weak-type", "params.scale", "True", "False", "lr=config")
     assert f"`self.scale = jnp.asarray(1.0, dtype=jnp.float32)` in line {line}." in text
     text = say(file, "dtype-churn", "params.twice", "int32", "float32", "lr=config")
-    assert "Put `jnp.asarray(params.twice, dtype=jnp.float32)` in place of" in text
-    assert "where `params` is made" in text
+    assert "by `jnp.asarray(params.twice, dtype=jnp.float32)`, where" in text
+    assert "where `params` is created" in text
 
 
 def test_what_becomes_weak_later(file):
@@ -125,11 +125,11 @@ def test_keys_and_settings(file):
 def test_several_calls_on_a_line(file, at):
     assert find_call((file, line_of(file, at)), "step", None) is None
     text = say(file, "static-churn", "lr", "1 (int)", "2 (int)", at)
-    assert "Put `jnp.asarray(lr)` in place of `lr`." in text
+    assert "Replace `lr` by `jnp.asarray(lr)`." in text
 
 
 def test_no_source():
     assert find_call(("/no/such/file.py", 3), "f", None) is None
     assert find_call(None, "f", None) is None
     text = advice("static-churn", Difference("n", "", "1 (int)", "2 (int)"))
-    assert text.startswith("Put `jnp.asarray(n)` in place of `n`.")
+    assert text.startswith("Replace `n` by `jnp.asarray(n)`.")

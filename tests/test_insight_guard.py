@@ -1,6 +1,9 @@
 """`guard`, its pytest plugin, and `warmup`."""
 
+import os
+import subprocess
 import sys
+import textwrap
 import threading
 
 import equinox as eqx
@@ -15,6 +18,7 @@ from eqx_fastjit.insight import (
     guard,
     ledger,
     RetraceError,
+    RetraceWarning,
     warmup,
     warmup_all,
 )
@@ -110,6 +114,107 @@ def test_nested_and_other_threads(f):
         thread.start()
         thread.join()
     assert cache_info(f).traces == 4
+
+
+def test_of_one_function(f):
+    g = filter_jit(lambda x: x)
+    with guard(f, max_traces=1, max_seconds=100):
+        f(x, 1)
+        g(x)
+        g(x[1:])
+        with pytest.raises(RetraceError, match=r"f .* at most 1 time here"):
+            f(x, 2)
+
+    @guard(f, max_traces=0)
+    def epoch(n):
+        g(x[2:])
+        f(x, n)
+
+    epoch(1)
+    with pytest.raises(RetraceError):
+        epoch(5)
+    with pytest.raises(TypeError, match="wrapped by"):
+        guard(lambda x: x, max_traces=1)
+
+
+def test_of_one_function_made_anew_and_of_a_method():
+    def make():
+        return filter_jit(lambda x: x)
+
+    first = make()
+    with guard(first, max_traces=1):
+        first(x)
+        with pytest.raises(RetraceError, match="fresh-function"):
+            make()(x)
+
+    class Model(eqx.Module):
+        w: jax.Array
+
+        @filter_jit
+        def __call__(self, x, n):
+            return self.w * x * n
+
+    with guard(Model(x).__call__, max_traces=1):
+        Model(x)(x, 1)
+        with pytest.raises(RetraceError):
+            Model(x + 1)(x, 2)
+
+
+def test_warns_at_the_line_of_the_call(f):
+    with guard(f, max_traces=1, warn=True):
+        f(x, 1)
+        with pytest.warns(RetraceWarning, match="at most 1 time") as seen:
+            assert f(x, 2)[0] == 2
+            f(x, 3)
+    assert [w.filename for w in seen] == [__file__] * 2
+    assert seen[1].lineno == seen[0].lineno + 1
+    with (
+        pytest.warns(RetraceWarning, match="at most 0 us here"),
+        guard(max_seconds=0, warn=True),
+    ):
+        f(x, 4)
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "message"),
+    [
+        (
+            "2",
+            1,
+            "RetraceError: f (limited.py:4) was to be traced at most 2 times "
+            "(EQX_FASTJIT_MAX_TRACES=2).",
+        ),
+        ("2,warn", 0, "limited.py:9: RetraceWarning: f (limited.py:4) was to be"),
+        ("3", 0, ""),
+        ("some", 1, "EQX_FASTJIT_MAX_TRACES='some': expected a number of traces"),
+        ("2,raise", 1, "expected a number of traces, such as 8, or 8,warn"),
+    ],
+)
+def test_a_limit_for_the_process(value, code, message, tmp_path, native_only):
+    program = """
+        import threading
+        import eqx_fastjit, jax.numpy as jnp
+
+        @eqx_fastjit.filter_jit
+        def f(x, n):
+            return x * n
+
+        f(jnp.ones(2), 1), f(jnp.ones(2), 2)
+        f(jnp.ones(2), 3)
+    """
+    path = tmp_path / "limited.py"
+    path.write_text(textwrap.dedent(program).lstrip())
+    out = subprocess.run(
+        [sys.executable, path.name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "EQX_FASTJIT_MAX_TRACES": value},
+        timeout=100,
+    )
+    assert out.returncode == code, out.stderr
+    assert message in out.stderr.replace(f"{tmp_path}{os.sep}", "")
+    assert (out.stderr == "") == (message == "")
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_traces": -1}, {"max_seconds": "soon"}])

@@ -99,10 +99,16 @@ def test_disable_jit():
         (np.float64([1 + 2**-52]), np.float64([1]), {"ulps": 1}),
         (np.float16([2]), np.float16([1]), {"ulps": 1024, "relative": 1.0}),
         (np.float64([-1e308]), np.float64([1e308]), {"different": 1, "relative": 2.0}),
-        (np.array([257, 2], ml_dtypes.bfloat16), np.array([256, 2], ml_dtypes.bfloat16))
-        + ({"ulps": 0},),
-        (np.array([258], ml_dtypes.bfloat16), np.array([256], ml_dtypes.bfloat16))
-        + ({"ulps": 1, "absolute": 2.0},),
+        (
+            np.array([257, 2], ml_dtypes.bfloat16),
+            np.array([256, 2], ml_dtypes.bfloat16),
+            {"ulps": 0},
+        ),
+        (
+            np.array([258], ml_dtypes.bfloat16),
+            np.array([256], ml_dtypes.bfloat16),
+            {"ulps": 1, "absolute": 2.0},
+        ),
         (np.complex64([1 + 2j]), np.complex64([1 + 4j]), {"absolute": 2.0}),
         (np.int64([2**62]), np.int64([-(2**62)]), {"absolute": 2.0**63}),
         (np.array([True, False]), np.array([True, True]), {"different": 1}),

@@ -12,8 +12,8 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit import cli
-from eqx_fastjit.insight import profile
-from eqx_fastjit.insight._profile import stage_shares, STAGES
+from eqx_fastjit.insight import Part, profile
+from eqx_fastjit.insight._profile_tree import make_tree, tree_html, tree_text
 
 
 @pytest.fixture(autouse=True)
@@ -23,48 +23,78 @@ def once(engine):
 
 
 def frame(file, function, own, *children):
-    out = types.SimpleNamespace(
+    return types.SimpleNamespace(
         file_path=file,
         function=function,
         time=own + sum(c.time for c in children),
         children=children,
-        parent=None,
     )
-    for child in children:
-        child.parent = out
-    return out
 
 
-def test_shares_of_a_known_profile():
-    root = frame(
-        "insight/_profile.py",
-        "_run_calls",
-        1.0,
+def in_library(name):
+    return f"{sys.prefix}/lib/site-packages/{name}"
+
+
+EQUINOX = frame(
+    in_library("insight/_profile.py"),
+    "run_calls",
+    0.0,
+    frame(
+        in_library("equinox/_jit.py"),
+        "_call",
+        6.0,
+        frame("", "[self]", 0.0),
         frame(
-            "equinox/_jit.py",
-            "_call",
-            2.0,
-            frame("<built-in>", "isinstance", 0.5),
-            frame(
-                "equinox/_jit.py",
-                "_preprocess",
-                0.0,
-                frame("<generated_flatten_MLP>", "flatten", 0.5),
-                frame("equinox/_filters.py", "is_array", 0.5),
-            ),
-            frame("logging/__init__.py", "getLogger", 0.5),
+            in_library("equinox/_jit.py"),
+            "_preprocess",
+            1.0,
+            frame(in_library("equinox/_filters.py"), "is_array", 0.5),
         ),
-        frame("eqx_fastjit/_signature.py:front", "call", 5.0),
-    )
-    shares = stage_shares(root)
-    assert set(shares) == set(STAGES)
-    assert {k: v for k, v in shares.items() if v} == {
-        "inside C++": 0.8,
-        "state check": 0.05,
-        "flatten": 0.05,
-        "partition": 0.05,
-        "other Python": 0.05,
-    }
+        frame("/home/me/<mine>.py", "flatten_mine", 2.0),
+        frame(in_library("equinox/_jit.py"), "rare", 0.01),
+    ),
+)
+PARTS = [
+    Part("partition", 5.0, True),  # a function of Python: in the tree already
+    Part("execute", 2.0, True),
+    Part("wait", 1.0, False, "until the device is done"),
+]
+
+
+def test_compiled_code_is_split_by_what_was_timed():
+    root = frame("/somewhere.py", "main", 1.0, EQUINOX)
+    tree = make_tree(root, 10, PARTS)
+    assert (tree.name, tree.seconds) == ("the calls", pytest.approx(0.951))
+    (call,) = tree.children
+    assert call.name == "_call" and call.own == 0 and call.kind == "library"
+    compiled, mine, partition = call.children
+    assert (compiled.name, compiled.seconds) == ("compiled code", pytest.approx(0.6))
+    parts = [(p.name, pytest.approx(p.seconds)) for p in compiled.children]
+    assert parts == [("execute", 0.4), ("wait", 0.2)]
+    assert (mine.name, mine.kind) == ("flatten_mine", "yours")
+    assert partition.name == "_preprocess (partition)" and not partition.is_open
+    assert tree.is_open and call.is_open and compiled.is_open
+
+
+def test_a_call_in_compiled_code_alone():
+    root = frame(in_library("insight/_profile.py"), "run_calls", 3.0)
+    (compiled,) = make_tree(root, 3, PARTS[1:]).children
+    assert [p.name for p in compiled.children] == ["execute", "wait"]
+    (compiled,) = make_tree(root, 3, []).children
+    assert not compiled.children and compiled.seconds == 1
+
+
+def test_what_libraries_do_is_folded_and_the_rest_open():
+    tree = make_tree(EQUINOX, 10, PARTS)
+    lines = tree_text(tree).splitlines()
+    assert any("_preprocess (partition)" in x and "[1 folded]" in x for x in lines)
+    assert not any("is_array" in line for line in lines)
+    assert any("flatten_mine" in line for line in lines)
+    html = tree_html(tree)
+    assert "&lt;mine&gt;.py" in html and "<mine>" not in html
+    folded = html.index("<details><summary>")
+    assert html.index("_preprocess") > folded and "is_array" in html[folded:]
+    assert html.count("<details open>") == 3  # the calls, `_call`, compiled code
 
 
 def test_profile(tmp_path):
@@ -90,17 +120,23 @@ def test_profile(tmp_path):
         "equinox",
         "jax",
     ]
-    for c in out.contenders:
-        assert sum(c.shares.values()) == pytest.approx(1)
-        assert c.text in out.full_text()
-    text = str(out)
-    assert all(stage in text for stage in STAGES)
-    assert "sees Python functions alone" in text
+    timed = {part.name for c in out.contenders for part in c.breakdown.steady}
+    rows = {row[0] for row in out.tables()[0].rows}
+    assert rows == {*timed, "returns", "is done"}
+    assert {"bind", "partition", "execute"} <= timed
+    assert "--- equinox ---" in out.full_text() and "the calls" in out.full_text()
+    assert ours.calls == theirs.calls == jit.calls == 1000
     html = page.read_text()
-    assert "Content-Security-Policy" in html  # Pyinstrument's would load fonts
-    assert html.count("<iframe") == 3 and "<b>static" not in html
-    # Self-contained: nothing is loaded.
-    assert 'src="http' not in html and 'href="http' not in html.split("<iframe")[0]
+    assert "Content-Security-Policy" in html
+    # The table first, then the trees; self-contained.
+    assert 0 < html.index("<table>") < html.index('class="scroll tree"')
+    assert html.count('class="scroll tree"') == 3 and "<b>static" not in html
+    assert 'src="' not in html and 'href="' not in html and "<iframe" not in html
+
+
+def test_so_many_calls_as_take_half_a_second():
+    out = profile(lambda x: x + 1, jnp.ones(2))
+    assert all(c.calls >= 20 for c in out.contenders)
 
 
 def test_bad_input(tmp_path):
@@ -144,11 +180,12 @@ def test_the_command(tmp_path):
     out = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert out.returncode == 1
     assert out.stderr.endswith("ValueError: planted\n"), out.stderr
-    assert "_script.py" not in out.stderr
+    assert "_script.py" not in out.stderr and "_samples.py" not in out.stderr
     assert out.stdout.startswith("of the script ['--html', 'x']\n")
     for text in ("5  often", "1  rarely", "often: 50 warm calls each", "--- equinox"):
         assert text in out.stdout
-    assert "<iframe" in (tmp_path / "out.html").read_text()
+    assert "inner" not in out.stdout  # is not called, but traced into `often`
+    assert "compiled code" in (tmp_path / "out.html").read_text()
 
 
 def test_interrupted_and_without_functions(tmp_path):
@@ -163,6 +200,12 @@ def test_interrupted_and_without_functions(tmp_path):
     script.write_text("import sys; sys.exit(3)")
     out = subprocess.run(command, capture_output=True, text=True)
     assert out.returncode == 3 and "called no function" in out.stdout
+
+
+def test_help_has_the_defaults(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["profile", "--help"])
+    assert capsys.readouterr().out.count("(default:") == 2
 
 
 @pytest.mark.parametrize(

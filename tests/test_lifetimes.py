@@ -235,6 +235,7 @@ def test_public_names():
     assert sorted(names) == [
         "BoundJit",
         "Compiled",
+        "Exported",
         "JitWrapped",
         "Lowered",
         "Traced",
@@ -243,6 +244,7 @@ def test_public_names():
         "filter_jit",
         "install",
         "installed",
+        "load",
         "uninstall",
     ]
     assert eqx_fastjit.fast_filter_jit is eqx_fastjit.filter_jit

@@ -101,7 +101,7 @@ def test_arguments_and_results_die_without_the_collector(donate, without_collect
         refs = [weakref.ref(m), weakref.ref(m.w), weakref.ref(x)]
         out = f(m, x, 2.0)
         assert m.w.is_deleted() == (donate == "all")
-        return refs + [weakref.ref(out[0]), weakref.ref(out[0].w), weakref.ref(out[1])]
+        return [*refs, weakref.ref(out[0]), weakref.ref(out[0].w), weakref.ref(out[1])]
 
     for _ in range(40):  # the first call, the fast path, generated code
         call()

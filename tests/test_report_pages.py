@@ -31,7 +31,7 @@ for n in range(4):
     f(jnp.ones(3), n)
 """
 _COMMANDS = {
-    "doctor": ["doctor", "--html", "page.html", "a.py"],
+    "doctor": ["doctor", "--programs", "--html", "page.html", "a.py"],
     "profile": ["profile", "--calls", "20", "--html", "page.html", "a.py"],
     "bench": [
         *("bench", "--rounds", "1", "--cases", "identity,mlp_8"),
@@ -101,6 +101,36 @@ def test_page_fits_and_can_be_read(name, tmp_path):
                 contrast, element = page.evaluate(_LEAST_CONTRAST)
                 assert contrast >= 4.5, f"{scheme}: {contrast:.2f} of {element}"
                 page.close()
+        if name == "doctor":
+            page = browser.new_page()
+            page.on("pageerror", lambda e: errors.append(str(e)))
+            page.goto((tmp_path / "page.html").as_uri())
+            use(page)
         browser.close()
     # pyinstrument's part asks for fonts from elsewhere; the page's policy forbids it.
     assert [e for e in errors if "https://fonts.googleapis.com/" not in e] == []
+
+
+def use(page):
+    """Search, sort, and follow a link to one compilation."""
+    rows = page.locator("#all-compilations tbody tr")
+    assert rows.count() > 4
+    page.fill("input[data-table=all-compilations]", "f static-churn")
+    assert page.locator("#all-compilations tbody tr:visible").count() == 3
+    page.fill("input[data-table=all-compilations]", "")
+    column = "#all-compilations tbody td:nth-child(3)"
+    for order in ("descending", "ascending"):
+        page.click("#all-compilations th:nth-child(3) button")
+        found = page.locator(column).evaluate_all("x => x.map(y => +y.dataset.value)")
+        assert found == sorted(found, reverse=order == "descending")
+    head = page.locator("#all-compilations th[aria-sort=ascending]")
+    assert head.count() == 1
+    section = page.locator("details.compilation", has_text="static-churn").first
+    assert not section.get_by_text("HLO, as XLA optimized it").is_visible()
+    identity = section.get_attribute("id")
+    page.click(f"#all-compilations a[href='#{identity}']")
+    section.get_by_text("memory read and written").wait_for()
+    assert section.get_by_text("0 (int)").first.is_visible()
+    assert not section.get_by_text("HloModule").is_visible()
+    section.get_by_text("HLO, as XLA optimized it").click()
+    section.get_by_text("HloModule").wait_for()

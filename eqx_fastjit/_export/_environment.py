@@ -12,7 +12,7 @@ import jax
 
 def versions() -> dict[str, str]:
     """Of everything that has a part in a file."""
-    from .. import __version__
+    from eqx_fastjit import __version__
 
     return {
         "eqx_fastjit": __version__,
@@ -40,7 +40,9 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Why native code does not fit; `None` if it does."""
     for name, value in now.items():
         if then.get(name) != value:
-            return f"it was compiled for {name} {then.get(name)!r}; here it is {value!r}"
+            return (
+                f"it was compiled for {name} {then.get(name)!r}; here it is {value!r}"
+            )
     return None
 
 

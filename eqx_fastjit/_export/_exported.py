@@ -1,7 +1,10 @@
 """`f.export(...)`: a traced call, ready to be written to a file."""
 
-# JAX does not mark all that it shows as such; what is traced is ours.
-# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+# Of JAX's functions not all have types.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownParameterType=false, reportPrivateUsage=false
+# pyright: reportPrivateImportUsage=false
 
 import inspect
 import time
@@ -12,11 +15,12 @@ import jax
 import jax.export
 import jax.tree_util as jtu
 
-from .. import _compat
-from .._files import check_writable
-from .._function import quiet_donation, split_result
-from .._partition import ANY_ARRAY
-from .._stages import trace
+from eqx_fastjit import _compat
+from eqx_fastjit._files import check_writable
+from eqx_fastjit._function import quiet_donation, split_result
+from eqx_fastjit._partition import ANY_ARRAY
+from eqx_fastjit._stages import trace
+
 from . import _format
 from ._arrays import describe_array, describe_sharding
 from ._environment import environment, versions
@@ -76,14 +80,15 @@ class Exported:
         **Arguments:**
 
         - `path`: of the file, which is replaced if it is there.
-        - `portable`: whether to write StableHLO (`jax.export`), which other machines and
-            later versions of JAX can load. Needs the package `flatbuffers`.
+        - `portable`: whether to write StableHLO (`jax.export`), which other machines
+            and later versions of JAX can load. Needs the package `flatbuffers`.
         - `compiled`: whether to write native code for this jaxlib and this kind of
             device, which needs no compiling. It is run only where the caller of `load`
             says that the file is trusted.
         - `platforms`: what the portable form is lowered for: `"cpu"`, `"cuda"`,
             `"rocm"`, `"tpu"`. By default the platform in use.
-        - `vjp_order`: how often the portable form can be differentiated in reverse mode.
+        - `vjp_order`: how often the portable form can be differentiated in reverse
+            mode.
 
         **Returns:** nothing. Raises `ValueError` with the reason if the function cannot
         be saved in this way, and `OSError` if the file cannot be written.
@@ -223,7 +228,7 @@ class Exported:
         return code
 
 
-class _timed:  # noqa: N801
+class _timed:
     """Notes how long a payload took to make: what loading it will save."""
 
     def __init__(self, header: dict[str, Any], name: str):

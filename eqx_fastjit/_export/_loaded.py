@@ -1,7 +1,10 @@
 """`load(path)`: a file as a callable, with nothing traced."""
 
-# JAX does not mark all that it shows as such; functions beside a class are part of it.
-# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+# Of JAX's functions not all have types.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownParameterType=false, reportPrivateUsage=false
+# pyright: reportPrivateImportUsage=false
 
 import inspect
 import types
@@ -9,11 +12,12 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._binding import Binding, make_binder, Spec
-from .._function import _make_plan, block, Function, Options, reads_numpy
-from .._jit import _make_wrapped, JitWrapped
-from .._partition import ANY_ARRAY, omitted, partition, Plan
-from .._stages import Expected
+from eqx_fastjit._binding import Binding, make_binder, Spec
+from eqx_fastjit._function import _make_plan, block, Function, Options, reads_numpy
+from eqx_fastjit._jit import _make_wrapped, JitWrapped
+from eqx_fastjit._partition import ANY_ARRAY, omitted, partition, Plan
+from eqx_fastjit._stages import Expected
+
 from ._format import ExportFileError, Reader
 from ._names import Names
 from ._runners import Payloads
@@ -69,7 +73,10 @@ def load(
         if str(e).startswith(repr(reader.path)):
             raise
         raise reader.error(str(e)) from e.__cause__
-    except (KeyError, TypeError, ValueError, AttributeError, LookupError) as e:
+    except (
+        *(ArithmeticError, AssertionError, AttributeError, LookupError),
+        *(MemoryError, RuntimeError, TypeError, ValueError),
+    ) as e:  # of Python, NumPy and JAX, for a header that is nonsense
         raise reader.error(f"its header makes no sense ({e!r})") from e
     if loaded.payloads.reason is not None and trusted:
         warnings.warn(
@@ -125,8 +132,9 @@ class LoadedFunction(Function):
         self.written = written(values)
         holder = types.SimpleNamespace(plans={})
         self.handle, _, _ = _make_plan(holder, result)
-        (self.plan,) = holder.plans.values()
-        self.plan.blocks = payloads.blocks
+        (plan,) = holder.plans.values()
+        plan.blocks = payloads.blocks
+        self.plan = plan
         self.payloads = payloads
         payloads.prepare(self.handle)
 
@@ -189,20 +197,22 @@ class _Loaded:
     def __init__(self, reader: Reader, names: Names, trusted: bool):
         header = reader.header
         unknown = {x["name"]: _Unknown() for x in header["parameters"]}
-        trees = TreeReader(
-            header["names"], names, lambda name: omitted(unknown[name])
-        )
+        trees = TreeReader(header["names"], names, lambda name: omitted(unknown[name]))
         n_in, n_out = len(header["arrays"]), len(header["outputs"])
         values = trees.read(header["arguments"], [ANY_ARRAY] * n_in)
         result = trees.read(header["result"], [ANY_ARRAY] * n_out)
         defaults = trees.read(header["defaults"], [])
         spec = Spec(
             tuple([_identifier(x["name"]) for x in header["parameters"]]),
-            tuple([getattr(inspect.Parameter, x["kind"]) for x in header["parameters"]]),
+            tuple(
+                [getattr(inspect.Parameter, x["kind"]) for x in header["parameters"]]
+            ),
             tuple([bool(x["default"]) for x in header["parameters"]]),
         )
         if not len(values) == len(defaults) == len(spec.names):
             raise ExportFileError("its header makes no sense (parameters)")
+        if not set(header["donated"]) <= set(range(n_in)):
+            raise ExportFileError("its header makes no sense (donated)")
         self.payloads = Payloads(reader, trusted)
         fun = _stand_in(spec, defaults, unknown, header)
         binding = Binding(fun)
@@ -231,7 +241,7 @@ def _stand_in(
         for name, default in zip(spec.names, defaults, strict=True)
     ]
     pseudo: Any = types.SimpleNamespace(spec=spec, defaults=shown)
-    made = make_binder(pseudo, str(header["name"]))
+    made = make_binder(pseudo, (str(header["name"]), str(header["name"])))
     fun = types.FunctionType(
         made.__code__, {}, str(header["name"]), made.__defaults__, made.__closure__
     )
@@ -240,5 +250,3 @@ def _stand_in(
     fun.__module__ = "eqx_fastjit.exported"
     fun.__doc__ = header["doc"] if isinstance(header["doc"], str) else None
     return fun
-
-

@@ -16,8 +16,8 @@ from typing import Any
 from ._format import ExportFileError
 
 
-# Of these a name is looked up where they have been imported already. Their functions are
-# compared and returned, never called.
+# Of these a name is looked up where they have been imported already. Their functions
+# are compared and returned, never called.
 _OWN_PACKAGES = ("jax", "equinox", "numpy", "ml_dtypes")
 # From the standard library.
 _STANDARD = {
@@ -39,7 +39,7 @@ _PUBLIC = (
 
 
 def name_of(x: Any) -> str | None:
-    """The name under which a class or function can be imported; `None` if there is none.
+    """The name under which a class or function can be imported, or `None`.
 
     For what JAX defines in a private module, the public name if it has one.
     """
@@ -58,7 +58,9 @@ def name_of(x: Any) -> str | None:
     if "<" in qualname:
         found = _anonymous(x, sys.modules[module], qualname)
         return None if found is None else f"{module}:{found}"
-    return f"{module}:{qualname}" if _look_up(sys.modules[module], qualname) is x else None
+    return (
+        f"{module}:{qualname}" if _look_up(sys.modules[module], qualname) is x else None
+    )
 
 
 def _anonymous(x: Any, module: Any, qualname: str) -> str | None:

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._binding import Spec
-from .._partition import ANY_ARRAY, ARRAY_TYPES, Omitted, omitted, partition
+from eqx_fastjit._binding import Spec
+from eqx_fastjit._partition import ANY_ARRAY, ARRAY_TYPES, Omitted, omitted, partition
+
 from ._arrays import describe_sharding
 from ._tree import ArrayRef, DefaultRef, ExportError, Writer
 
@@ -23,9 +24,9 @@ SOME_DEFAULT = omitted(object())
 class Parts:
     """A call, divided.
 
-    The callable itself and the first `n_bound` parameters (the instance of a method) are
-    bound: their arrays are kept in the file, and nothing else of them is. The rest are
-    the parameters of the function that is loaded.
+    The callable itself and the first `n_bound` parameters (the instance of a method)
+    are bound: their arrays are kept in the file, and nothing else of them is. The rest
+    are the parameters of the function that is loaded.
 
     **Arguments:**
 
@@ -48,8 +49,8 @@ class Parts:
         self.values = function.split(values)[1][n_bound:]
         if len(self.values) != len(free_values):
             raise ExportError(
-                f"the instance of {function.name} is one of `*args`, so the rest of the "
-                "arguments cannot be told from it. Give the instance a parameter."
+                f"the instance of {function.name} is one of `*args`, so the rest of "
+                "the arguments cannot be told from it. Give the instance a parameter."
             )
         # The numbers of the arrays, in the order in which they were traced.
         owners = [i for i, x in enumerate(values) for _ in _arrays(x)]
@@ -65,8 +66,8 @@ class Parts:
         for k in bound:
             if not isinstance(arrays[k], ARRAY_TYPES):
                 raise ExportError(
-                    f"`{paths[k]}` is a {type(arrays[k]).__name__}. What a function has "
-                    "of its own is kept in the file, and must be arrays."
+                    f"`{paths[k]}` is a {type(arrays[k]).__name__}. What a function "
+                    "has of its own is kept in the file, and must be arrays."
                 )
         self.bound = [jnp.asarray(arrays[k]) for k in bound]
         donated = function.donated(values) if _donates(function) else ()
@@ -82,7 +83,9 @@ class Parts:
         out: list[Any] = []
         for x in self.arrays:
             sharding = getattr(x, "sharding", None)
-            given = isinstance(x, jax.ShapeDtypeStruct) or getattr(x, "committed", False)
+            given = isinstance(x, jax.ShapeDtypeStruct) or getattr(
+                x, "committed", False
+            )
             is_one = given and sharding is not None and len(sharding.device_set) > 1
             out.append(sharding if is_one else None)
         return out

@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.extend.core
 
-from .. import _compat
-from .._function import has_host_callbacks
+from eqx_fastjit import _compat
+from eqx_fastjit._function import has_host_callbacks
+
 from ._tree import ExportError
 
 
@@ -57,12 +58,12 @@ class Program:
             return list(run(*ordered))
         try:
             run = _compat.functionalize_errors(run, self.messages)
+            out, signal = run(*ordered)
         except _compat.MissingPrivateName as e:
             raise ExportError(
-                f"{self.__name__} has checks (`eqx.error_if`), which cannot be exported "
-                f"with JAX {jax.__version__}: {e} is not there."
+                f"{self.__name__} has checks (`eqx.error_if`), which cannot be "
+                f"exported with JAX {jax.__version__}: {e} is not there."
             ) from e
-        out, signal = run(*ordered)
         return [*out, signal]
 
 

@@ -19,7 +19,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from .. import _compat
+from eqx_fastjit import _compat
+
 from ._arrays import dtype_of, is_key, matches, sharding_of, show_array
 from ._environment import difference, environment
 from ._format import ExportFileError, Reader
@@ -27,7 +28,9 @@ from ._format import ExportFileError, Reader
 
 # Kernels of a user's own: stable, but code nevertheless.
 _KERNELS = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "tf.call_tf_function"}
-_CUSTOM_CALL = re.compile(r'custom_call\s*@"?([^\s"(]+)|call_target_name\s*=\s*"([^"]*)"')
+_CUSTOM_CALL = re.compile(
+    r'custom_call\s*@"?([^\s"(]+)|call_target_name\s*=\s*"([^"]*)"'
+)
 
 
 class Payloads:
@@ -120,8 +123,7 @@ class Payloads:
             exported = jax.export.deserialize(blob)
         except ImportError as e:
             raise ExportFileError(
-                "the portable form needs flatbuffers: pip install "
-                "'eqx_fastjit[export]'"
+                "the portable form needs flatbuffers: pip install 'eqx_fastjit[export]'"
             ) from e
         except Exception as e:  # of flatbuffers and of JAX, of many kinds
             raise ExportFileError(
@@ -176,8 +178,8 @@ class Payloads:
             self.reason = f"jaxlib cannot load it ({str(e).splitlines()[0]})"
         if not self.has_portable:
             raise ExportFileError(
-                f"its native code cannot be used: {self.reason}; and it has no portable "
-                "form"
+                f"its native code cannot be used: {self.reason}; and it has no "
+                "portable form"
             )
         return None
 
@@ -215,7 +217,7 @@ class Payloads:
 
         def instead(arrays: tuple[Any, ...], error: Exception) -> Any:
             self.check_arrays(arrays)
-            traced = any([isinstance(x, Tracer) for x in arrays])
+            traced = any(isinstance(x, Tracer) for x in arrays)
             traced = traced or jax.config.jax_disable_jit  # pyright: ignore
             if not traced or not self.has_portable:
                 raise error

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from .._units import plural, show_bytes, show_seconds
+from eqx_fastjit._units import plural, show_bytes, show_seconds
+
 from ._arrays import show_array
 from ._format import Reader
 
@@ -54,7 +55,9 @@ def _lines(reader: Reader, limit: int | None) -> Iterator[str]:
     texts = [(text, "") for _, x in header["checks"] for text in x]
     yield from _table("checks (`eqx.error_if`)", texts, limit)
     own = ("jax", "equinox", "numpy", "builtins")
-    needs = [x for x in header["names"] if x.partition(":")[0].partition(".")[0] not in own]
+    needs = [
+        x for x in header["names"] if x.partition(":")[0].partition(".")[0] not in own
+    ]
     yield from _table("needs", [(x, "") for x in needs], limit)
 
 
@@ -88,9 +91,7 @@ def _payloads(reader: Reader) -> Iterator[str]:
         yield f"a call, as the compiler estimates: {', '.join(found)}"
 
 
-def _table(
-    title: str, rows: list[tuple[str, str]], limit: int | None
-) -> Iterator[str]:
+def _table(title: str, rows: list[tuple[str, str]], limit: int | None) -> Iterator[str]:
     if not rows:
         return
     yield title

@@ -1,7 +1,7 @@
 """Pytrees and statics as data: a list of steps that build one on a stack.
 
-Each step is a list that JSON can hold: what it is, then its data. A step with parts takes
-them off the stack, so that nothing here recurses, however deep a tree. Arrays are
+Each step is a list that JSON can hold: what it is, then its data. A step with parts
+takes them off the stack, so that nothing here recurses, however deep a tree. Arrays are
 numbers. Instances are made without running their `__init__`.
 """
 
@@ -17,8 +17,8 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from .._compat import instance_dict, node_registry
-from .._partition import (
+from eqx_fastjit._compat import instance_dict, node_registry
+from eqx_fastjit._partition import (
     ARRAY_TYPES,
     classify,
     NodeKind,
@@ -27,7 +27,8 @@ from .._partition import (
     partition,
     walk,
 )
-from .._static_keys import Kind, policy_of
+from eqx_fastjit._static_keys import Kind, policy_of
+
 from ._format import ExportFileError
 from ._names import name_of, Names
 
@@ -52,7 +53,6 @@ class DefaultRef:
     """Stands for the default of a parameter that was not passed."""
 
     name: str
-
 
 
 _CONTAINERS: dict[type, str] = {
@@ -176,9 +176,7 @@ class Writer:
         ]
         return ["instance", self._name(type(x), path), list(values)], children
 
-    def _node(
-        self, x: Any, path: str
-    ) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
+    def _node(self, x: Any, path: str) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
         """A registered node: its class's own functions take it apart and build it."""
         children, aux = one_level(x)
         keys = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
@@ -410,7 +408,9 @@ _VALUES: dict[str, Callable[..., Any]] = {
 
 def _new_instance(cls: type, names: Sequence[str], parts: list[Any]) -> Any:
     """An instance with these attributes. Neither `__new__` nor `__init__` of it run."""
-    is_module_or_data = dataclasses.is_dataclass(cls) or policy_of(cls).kind is Kind.FIELDS
+    is_module_or_data = (
+        dataclasses.is_dataclass(cls) or policy_of(cls).kind is Kind.FIELDS
+    )
     if not is_module_or_data or not all(type(x) is str for x in names):
         raise ExportFileError(f"{cls!r} is no Module and no dataclass")
     out = object.__new__(cls)

@@ -15,7 +15,7 @@ DESCRIPTIONS = {
     "jit": "jax.jit, statics removed by hand",
     "flat": "jax.jit on a flat list of arrays",
     "aot": "compiled ahead of time by jax.jit",
-    "eqx": "equinox.filter_jit, which always waits for the result",
+    "eqx": "equinox.filter_jit, which always blocks",
     "ours": "eqx_fastjit.filter_jit",
     "nnx_jit": "flax.nnx.jit",
     "nnx_cached_partial": "flax.nnx.cached_partial of nnx.jit",

@@ -8,12 +8,12 @@ from ._results import Entry, indistinct, ratio, Results, spread
 
 _CALLS = {
     "dispatch": "Dispatch only: until the call returns",
-    "blocked": "Blocked: until the result is there",
+    "blocked": "Blocked: until the result is ready",
 }
 EXPLANATION = (
-    "Medians over rounds, ± half the distance between the quartiles. Ratios are "
-    "medians too, each round against itself; below 1 is in our favour, ~ is not to be "
-    "told from 1."
+    "Times are medians over rounds, ± half the interquartile range. Ratios are medians "
+    "of the ratio within each round, and so need not equal the ratio of the medians. "
+    "Below 1, ours is faster; ~ marks ratios whose interquartile range includes 1."
 )
 
 
@@ -89,6 +89,8 @@ def _ratio_cell(entry: Entry, mode: str, rival: str) -> Cell:
 
 def _grid(title: str, rows: list[tuple[Entry, str, str]]) -> Grid:
     contenders = present([{"times": {m: e["times"][m]}} for e, m, _ in rows])
+    # Ours is in view where a screen is narrow.
+    contenders.sort(key=lambda c: c != "ours")
     rivals = [
         c for c in contenders if any(ratio(e, m, c) for e, m, _ in rows) and c != "ours"
     ]
@@ -151,7 +153,7 @@ def noise(results: Results) -> list[str]:
                     by_case = found.setdefault(f"{entry['device']}, {mode}", {})
                     by_case.setdefault(entry["name"], []).append(rival)
     return [
-        f"Too noisy a machine, or too much alike, to tell apart ({mode}): "
+        f"Within the noise of this machine ({mode}): "
         + "; ".join(f"{name}: ours and {', '.join(r)}" for name, r in by_case.items())
         for mode, by_case in found.items()
     ]

@@ -28,7 +28,7 @@ _COLOURS = {
     "nnx_cached_partial": "#B8A000",
 }
 _MARKERS = dict(zip(_COLOURS, "osv^DPX*", strict=True))
-_MODES = {"dispatch": "until the call returns", "blocked": "until the result is there"}
+_MODES = {"dispatch": "until the call returns", "blocked": "until the result is ready"}
 
 
 def _plain_ticks(axis: Any) -> None:

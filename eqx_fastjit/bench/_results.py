@@ -14,6 +14,7 @@ It is JSON:
   machine, so ratios are taken within rounds.
 """
 
+import contextlib
 import datetime
 import json
 import os
@@ -95,10 +96,8 @@ def _versions() -> dict[str, str]:
         "python": platform.python_version(),
     }
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            pass
     return versions
 
 

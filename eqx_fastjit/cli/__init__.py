@@ -13,7 +13,16 @@ from ._common import CommandError
 from ._script import ProgramParser
 
 
-_COMMANDS = ("bench", "doctor", "export", "lock", "profile", "run", "show")
+_COMMANDS = (
+    "bench",
+    "doctor",
+    "export",
+    "gain",
+    "lock",
+    "profile",
+    "run",
+    "show",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

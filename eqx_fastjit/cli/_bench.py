@@ -19,11 +19,11 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "bench",
         help="time jax.jit, equinox.filter_jit and eqx_fastjit side by side",
-        description="Times jax.jit, equinox.filter_jit and eqx_fastjit side by side: "
-        "each in processes of its own, in interleaved rounds, after proof that all "
-        "compute the same. Exits 1 if something could not be timed, or if --compare "
-        "finds what --fail-above forbids; 2 for bad input; 130 after Ctrl-C, which "
-        "keeps what was measured.",
+        description="Time jax.jit, equinox.filter_jit and eqx_fastjit side by side: "
+        "each in its own processes, in interleaved rounds, after checking that all "
+        "return the same results. The exit code is 1 if something could not be timed, "
+        "or if --compare finds more than --fail-above allows; 2 for bad input; and 130 "
+        "after Ctrl-C, which keeps what was measured.",
     )
     parser.add_argument(
         "--cases",
@@ -33,42 +33,42 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--contenders",
-        help="names separated by commas; those that a case has and that are installed "
-        "if left out",
+        help="names, separated by commas (default: all that a case has and that are "
+        "installed)",
     )
     parser.add_argument(
         "--device",
         choices=("cpu", "gpu", "all"),
-        help="where to run; where JAX itself would if left out",
+        help="where to run (default: JAX's default device)",
     )
     parser.add_argument(
-        "--quick", action="store_true", help=f"{_QUICK_ROUNDS} rounds only"
+        "--quick", action="store_true", help=f"run {_QUICK_ROUNDS} rounds only"
     )
     parser.add_argument(
-        "--rounds", type=int, help=f"rounds for each contender ({_ROUNDS})"
+        "--rounds", type=int, help=f"rounds for each contender (default: {_ROUNDS})"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the results here")
-    parser.add_argument("--html", metavar="FILE", help="write them as one page here")
+    parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write the results as a page")
+    parser.add_argument("--plot", metavar="DIR", help="write figures, as PNG and SVG")
     parser.add_argument(
-        "--plot", metavar="DIR", help="write figures here, as PNG and SVG"
+        "--list", action="store_true", help="list the cases, and time none"
     )
-    parser.add_argument("--list", action="store_true", help="list cases, and time none")
     parser.add_argument(
         "--compare",
         nargs=2,
         metavar=("A.json", "B.json"),
-        help="show what changed from results A to B, and time nothing",
+        help="compare two results, and time nothing",
     )
     parser.add_argument(
         "--fail-above",
         type=float,
         metavar="PERCENT",
-        help="with --compare: exit 1 if a median has grown by more, or is gone",
+        help="with --compare: exit with 1 if a median has grown by more, or is missing",
     )
     parser.add_argument(
         "--ratios",
         action="store_true",
-        help="with --compare: ratios of ours to the others, not times",
+        help="with --compare: compare ratios of ours to the others, not times",
     )
     return parser
 
@@ -230,7 +230,7 @@ def _time(options: argparse.Namespace) -> int:
         console.print(line, style="yellow", highlight=False, markup=False)
     devices = _devices(options.device)
     if options.device == "all" and len(devices) == 1:
-        console.print("JAX sees no GPU here: on the CPU alone.")
+        console.print("JAX sees no GPU here: using the CPU only.")
     jobs = [
         Job(case, contenders[name], device, min(rounds, case.max_rounds or rounds))
         for device in devices
@@ -245,7 +245,7 @@ def _time(options: argparse.Namespace) -> int:
     if results["cases"]:
         _write(options, results, console)
     if results["interrupted"]:
-        console.print("Interrupted: this is what was measured until then.")
+        console.print("Interrupted. This is what was measured until then.")
         return 130
     return 1 if results["problems"] else 0
 

@@ -1,6 +1,7 @@
 """`eqx-fastjit doctor`."""
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -16,33 +17,51 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "doctor",
-        help="run a program, unchanged, and report why it compiled, recompiled, waited",
-        description="Run a program as python does, with our filter_jit in the place of "
-        "Equinox's, and report what it lost to compiling and waiting, and how to mend "
-        "it. The report goes to stderr, after the program's own output. The exit code "
-        "is the program's; 1 if --fail-on finds something.",
+        help="run a program unchanged, and report why it recompiled and blocked",
+        description="Run a program as python would, with eqx_fastjit.filter_jit in "
+        "place of equinox.filter_jit, and report what it lost to compiling and "
+        "blocking, and how to fix it. The report is written to stderr, after the "
+        "program's own output, or before SIGTERM ends the program. The exit code is "
+        "that of the program, or 1 if --fail-on finds something.",
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
     parser.add_argument("--html", metavar="FILE", help="write the report as a page")
     parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write a timeline that Perfetto (ui.perfetto.dev) opens",
+    )
+    parser.add_argument(
+        "--interim",
+        metavar="FILE",
+        help="write an interim report whenever this file appears, and remove it; "
+        "SIGUSR1 asks for one too",
+    )
+    parser.add_argument(
         "--fail-on",
         metavar="KIND,...",
         default="",
-        help="exit with 1 if there is a finding of such a kind; 'any' for all of: "
+        help="exit with 1 if there are findings of these kinds; 'any' is all of: "
         + ", ".join(KINDS),
+    )
+    parser.add_argument(
+        "--programs",
+        action="store_true",
+        help="add the jaxpr, the HLO, and XLA's estimates of cost and memory of each "
+        "compilation to --html and --json; compiles everything twice",
     )
     parser.add_argument(
         "--numerics",
         action="store_true",
-        help="compare the first call of each function with an eager run; runs the "
-        "function's Python code twice more, side effects included",
+        help="compare the first call of each function with an eager run; this runs "
+        "the function's Python code twice more, side effects included",
     )
     parser.add_argument(
         "--slow",
         metavar="SECONDS",
         type=float,
         default=60.0,
-        help="a first call that compiles for longer is a finding (default: 60)",
+        help="report first calls that compile for longer (default: 60)",
     )
     parser.add_program(trailing=True)
     return parser
@@ -50,40 +69,72 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def main(options: argparse.Namespace) -> int:
     """Run the subcommand; returns the exit code."""
-    from eqx_fastjit.doctor._find import make_report
-    from eqx_fastjit.doctor._text import write_text
     from eqx_fastjit.doctor._watch import Watch
 
-    from ._watched import run_watched, write_output
+    from ._signals import Reporter
+    from ._watched import run_watched
 
     fatal = _kinds(options.fail_on)
     if not options.slow >= 0:
         raise CommandError(f"--slow {options.slow}: expected 0 or more")
     check_program(options.program.name, options.program.is_module)
-    # The program may change the directory.
-    paths = {
-        option: os.path.abspath(path)
-        for option, path in (("--json", options.json), ("--html", options.html))
-        if path is not None
-    }
-    for option, path in paths.items():
-        check_output(option, path)
-    watch = Watch(numerics=options.numerics)
-    code = run_watched(options.program, watch)
-    name = options.program.name
-    report = make_report(watch, name, code, slow=options.slow)
-    write_text(report, sys.stderr)
-    if "--json" in paths:
-        text = json.dumps(report.as_json(), indent=2, allow_nan=False)
-        write_output("--json", paths["--json"], text + "\n")
-    if "--html" in paths:
-        from eqx_fastjit.doctor._page import page
-
-        write_output("--html", paths["--html"], page(report))
+    outputs = _outputs(options)
+    watch = Watch(numerics=options.numerics, programs=options.programs)
+    write = functools.partial(_report, watch, options, outputs)
+    pid = os.getpid()
+    interim = options.interim and os.path.abspath(options.interim)
+    reporter = Reporter(write, interim)
+    reporter.start()
+    try:
+        code = run_watched(options.program, watch)
+        if os.getpid() != pid:
+            return code  # a process that the program forked
+        report = reporter.write(code)
+    finally:
+        reporter.stop()
     if was_interrupted(code):
         end_as_interrupted()
     found = sum(f.kind in fatal for f in report.findings)
     return code or int(found > 0)
+
+
+# Options that name a file to be written.
+_OUTPUTS = ("json", "html", "trace")
+
+
+def _outputs(options: argparse.Namespace) -> dict[str, str]:
+    """The files to be written, by option. The program may change the directory."""
+    given = {name: getattr(options, name) for name in _OUTPUTS}
+    paths = {name: os.path.abspath(path) for name, path in given.items() if path}
+    for name, path in paths.items():
+        check_output(f"--{name}", path)
+    return paths
+
+
+def _report(
+    watch: Any, options: argparse.Namespace, outputs: dict[str, str], code: int | None
+) -> Any:
+    """Write all that was asked for; an interim report if there is no exit code yet."""
+    from eqx_fastjit.doctor._find import make_report
+    from eqx_fastjit.doctor._text import write_text
+
+    from ._watched import write_output
+
+    name = options.program.name
+    report = make_report(watch, name, code, slow=options.slow)
+    write_text(report, sys.stderr)
+    if "json" in outputs:
+        text = json.dumps(report.as_json(), indent=2, allow_nan=False)
+        write_output("--json", outputs["json"], text + "\n")
+    if "html" in outputs:
+        from eqx_fastjit.doctor._page import page
+
+        write_output("--html", outputs["html"], page(report))
+    if "trace" in outputs:
+        from eqx_fastjit.doctor._timeline import timeline
+
+        write_output("--trace", outputs["trace"], json.dumps(timeline(watch, report)))
+    return report
 
 
 def _kinds(text: str) -> set[str]:

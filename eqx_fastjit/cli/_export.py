@@ -14,7 +14,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "export",
         help="trace and compile a function into a file",
-        description="Trace a function for given arguments and write it to a file, which "
+        description="Trace a function for given arguments and write it to a file, "
+        "which "
         "eqx_fastjit.load makes a callable of, in another process, without tracing "
         "it. The modules are imported; the function itself is only traced.",
     )

@@ -15,11 +15,11 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "lock",
-        help="write down every signature a program compiles; check it; precompile it",
-        description="Run a program and write every signature that its functions under "
+        help="record every signature that a program compiles; check or precompile them",
+        description="Run a program, and write every signature that functions under "
         "filter_jit were called with to a file: leaf paths, shapes, dtypes and short "
-        "texts of statics. Left out are functions under plain jax.jit, and calls "
-        "inside of other jitted functions, which are compiled with those.",
+        "texts of statics. Functions under plain jax.jit are not included, nor are "
+        "calls inside other jitted functions, which are compiled with those.",
     )
     parser.add_argument(
         "-o",
@@ -39,17 +39,17 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--precompile",
         action="store_true",
         help="fill JAX's persistent compilation cache with every signature in the "
-        "file. Programs cannot be compiled without the objects they were traced with, "
-        "so this runs the program, until all have been compiled, and ends it there; "
-        "exits with 1 if it ends before. What the program writes until then it writes",
+        "file. Compiling needs the objects that functions are traced with, so this "
+        "runs the program, and ends it once all have been compiled. The exit code is "
+        "1 if the program ends before. Files that it writes until then are written",
     )
     parser.add_argument(
         "--cache-dir",
         metavar="DIR",
-        help="where --precompile keeps compiled programs; by default what "
-        "JAX_COMPILATION_CACHE_DIR or the program itself says. The program finds them "
-        "when it is run (`eqx-fastjit run`, or with `install()`) with the same "
-        "setting; JAX takes another spelling of the same directory for another",
+        help="where --precompile keeps compiled programs (default: what "
+        "JAX_COMPILATION_CACHE_DIR or the program itself sets). The program finds them "
+        "if it is run (`eqx-fastjit run`, or with `install()`) with the same setting, "
+        "spelled the same: to JAX, another spelling is another directory",
     )
     parser.add_program(trailing=True)
     return parser

@@ -60,9 +60,8 @@ class ProgramParser(argparse.ArgumentParser):
             f"{self.prog} [OPTIONS] SCRIPT [ARGS...]\n"
             f"       {self.prog} [OPTIONS] -m MODULE [ARGS...]"
         )
-        self.epilog = "All that follows SCRIPT or MODULE is the program's own." + (
-            " Only options of this command may stand right after it too; `--` ends "
-            "them."
+        self.epilog = "Everything after SCRIPT or MODULE is passed to the program." + (
+            " Options of this command may also come right after it; `--` ends them."
             if trailing
             else ""
         )

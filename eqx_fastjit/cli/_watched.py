@@ -1,6 +1,7 @@
 """Running a program while it is watched, for `doctor` and `lock`."""
 
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ._common import CommandError
@@ -9,6 +10,9 @@ from ._script import _Loader, install_on_import, Program, run_script
 
 class Watcher(Protocol):
     """What watches a program."""
+
+    def begin(self) -> None:
+        """The program is about to begin."""
 
     def jax_imported(self) -> None:
         """JAX has been imported."""
@@ -44,11 +48,17 @@ class _JaxHook:
             self.then()
 
 
-def run_watched(program: Program, watch: Watcher) -> int:
-    """Run a program as python does, watched; returns its exit code."""
-    hook = _JaxHook(watch.jax_imported)
+def when_jax_is_imported(then: Callable[[], None]) -> None:
+    """Call `then` once the program has imported JAX; at once if it has."""
+    hook = _JaxHook(then)
     sys.meta_path.insert(0, hook)  # pyright: ignore[reportArgumentType]
     hook.loaded()
+
+
+def run_watched(program: Program, watch: Watcher) -> int:
+    """Run a program as python does, watched; returns its exit code."""
+    watch.begin()
+    when_jax_is_imported(watch.jax_imported)
     install_on_import(watch.equinox_imported)
     try:
         return run_script(*program)

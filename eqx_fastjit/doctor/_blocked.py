@@ -55,9 +55,9 @@ def blocking(
             leaf=reason.leaf,
             seconds=lost,
             count=count,
-            message=f"{reason.text}. Python waited for the device here {count} times, "
-            f"{waited:.2f} s altogether; for {lost:.2f} s of that, at most, it could "
-            "have worked on",
+            message=f"{reason.text}. Python was blocked here {count} times, for "
+            f"{waited:.2f} s in total; for up to {lost:.2f} s of this, it could have "
+            "done other work",
             fix=reason.fix,
         )
 
@@ -69,7 +69,7 @@ def _reason(worst: Waiting, group: list[Waiting], seen: list[Seen]) -> _Reason:
     return _Reason(
         f"{what} needs the value of an array",
         "Do not read results in each step: keep them as arrays, and read them every so "
-        "many steps, or one step late.",
+        "many steps, or one step later.",
     )
 
 
@@ -86,9 +86,9 @@ def _reason_of_call(waiting: Waiting, seen: list[Seen]) -> _Reason:
         if leaves := _numpy_leaves(s):
             return _reads_numpy(shown, leaves, waiting, s)
     return _Reason(
-        f"Each call of {shown} here blocks until its result is there, because it has a "
-        "host callback, or arguments that are arrays of NumPy",
-        "Pass arrays of JAX (`jnp.array(x)`).",
+        f"Each call of {shown} here blocks until its result is ready, because it has a "
+        "host callback, or NumPy arrays as arguments",
+        "Pass JAX arrays (`jnp.array(x)`).",
     )
 
 
@@ -120,7 +120,7 @@ def _reads_numpy(shown: str, leaves: list[str], waiting: Waiting, s: Seen) -> _R
 
     some = ", ".join(f"`{leaf}`" for leaf in leaves[:3])
     some += f" and {len(leaves) - 3} more" * (len(leaves) > 3)
-    is_or_are = "is an array" if len(leaves) == 1 else "are arrays"
+    is_or_are = "is a NumPy array" if len(leaves) == 1 else "are NumPy arrays"
     wraps: dict[str, Any] = {}
     for leaf in leaves:
         root = root_of(leaf)
@@ -137,14 +137,13 @@ def _reads_numpy(shown: str, leaves: list[str], waiting: Waiting, s: Seen) -> _R
     if call is not None:
         wraps = {k: v for k, v in wraps.items() if call.argument(k) is not None}
     if call is None or not wraps:
-        edit = f"Pass arrays of JAX (`jnp.array({leaves[0]})`)"
+        edit = f"Pass JAX arrays (`jnp.array({leaves[0]})`)"
     else:
         edit = f"Write `{call.edited(wraps)}`"
     return _Reason(
-        f"Each call of {shown} here blocks until its result is there, because {some} "
-        f"{is_or_are} of NumPy, which JAX may read until then",
-        f"{edit}: what is copied to the device can be changed at once, and the call "
-        "returns immediately.",
+        f"Each call of {shown} here blocks until its result is ready, because {some} "
+        f"{is_or_are}, whose memory JAX may read until then",
+        f"{edit}: JAX then has a copy, and the call returns immediately.",
         leaves[0],
     )
 
@@ -152,10 +151,10 @@ def _reads_numpy(shown: str, leaves: list[str], waiting: Waiting, s: Seen) -> _R
 def _calls_back(shown: str, callback: Any) -> _Reason:
     where = f"{shorten(callback.file)}:{callback.line}"
     return _Reason(
-        f"Each call of {shown} here blocks until its result is there, because a host "
+        f"Each call of {shown} here blocks until its result is ready, because a host "
         f"callback in it may raise (`{callback.source or callback.function}` at "
         f"{where})",
-        "Leave the callback out of what is called in each step, or check every so many "
-        "steps; with `EQX_ON_ERROR=off` in the environment `eqx.error_if` checks "
-        "nothing.",
+        "Remove the callback from the function that is called in each step, or check "
+        "every so many steps. With `EQX_ON_ERROR=off` in the environment, "
+        "`eqx.error_if` checks nothing.",
     )

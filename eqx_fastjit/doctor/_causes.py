@@ -101,6 +101,7 @@ def explained(
         if not trace.failed:
             explanation = explain_trace(trace, list(earlier[key]))
             earlier[key].append(trace)
+        s.explanation = explanation
         yield s, explanation, None if explanation is None else _cause(s, explanation)
 
 

@@ -5,8 +5,11 @@ compiles for a few shapes, modes or dtypes because it was meant to has no findin
 """
 
 import linecache
+import time
 from collections.abc import Iterator
 from typing import Any
+
+from eqx_fastjit._units import plural, show_seconds
 
 from ._blocked import blocking
 from ._causes import (
@@ -18,11 +21,14 @@ from ._causes import (
     plain_cause,
     severity,
 )
+from ._compilations import make_compilations
+from ._hints import make_hints
 from ._outside import outside_of_jit
 from ._plain import Compile
 from ._report import Finding, Report
-from ._rows import bars, Explained, rows
+from ._rows import Explained, rows
 from ._sites import is_library, Line
+from ._time import time_spent
 from ._watch import Deviation, Seen, Watch
 
 
@@ -42,42 +48,47 @@ _LARGE_CONSTANT = 4 << 20
 
 
 def make_report(
-    watch: Watch, program: str, exit_code: int, *, slow: float = SLOW
+    watch: Watch, program: str, exit_code: int | None, *, slow: float = SLOW
 ) -> Report:
     """Look through what was seen.
 
     **Arguments:**
 
-    - `watch`: stopped.
+    - `watch`: stopped, or going on.
     - `program`: the script or module, as the user gave it.
-    - `exit_code`: its own.
+    - `exit_code`: its own; `None` while it runs.
     - `slow`: a first call that compiles for longer, in seconds, is a finding.
     """
     seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
     found = list(explained(seen)) if seen else []
     ours = [(s, why) for s, why, _ in found]
-    plain = watch.plain.compiles
+    plain = list(watch.plain.compiles)
     causes = [
         *[c for s, _, c in found if c is not None and not s.trace.inlined],
         *[c for c in map(plain_cause, plain) if c is not None],
     ]
+    total = watch.so_far()
     findings = [
-        *churn(causes, watch.seconds),
-        *_slow_first_calls(ours, plain, slow, watch.seconds),
-        *outside_of_jit(plain, watch.seconds),
-        *_traced(seen, watch.seconds),
+        *churn(causes, total),
+        *_slow_first_calls(ours, plain, slow, total),
+        *outside_of_jit(plain, total),
+        *_traced(seen, total),
         *_stale(watch),
         *_numerics(seen),
-        *blocking(watch.waits.by_call.values(), seen, watch.seconds),
+        *blocking(tuple(watch.waits.by_call.values()), seen, total),
     ]
+    spent = time_spent(watch)
+    unrolled = {(f.file, f.line) for f in findings if f.kind == "unrolled-loop"}
     return Report(
         program=program,
         exit_code=exit_code,
-        seconds=watch.seconds,
+        seconds=total,
         findings=tuple(sorted(findings, key=_importance)),
         functions=tuple(rows(ours, plain)),
-        bars=tuple(bars(ours, plain, watch.started)),
+        compilations=make_compilations(ours, plain, watch.started),
         notes=tuple(_notes(watch)),
+        hints=make_hints(watch, spent, unrolled),
+        time=spent,
     )
 
 
@@ -129,16 +140,16 @@ def _slow(
         return
     trace, lower, compile = parts
     fix = (
-        "Fewer equations take less time: `jax.lax.scan` for repeated layers and steps, "
-        "one call under `jax.vmap` for many."
+        "Fewer equations take less time: use `jax.lax.scan` for repeated layers and "
+        "steps, and one call under `jax.vmap` in place of many."
     )
     if trace >= seconds / 2:
-        fix += " Most of it was Python: look for other work in the function too."
+        fix += " Most of it was Python: look for other work in the function, too."
     elif compile >= seconds / 2:
         fix += (
-            " Most of it was XLA's compiler, which need not run at each start: keep "
-            "compiled programs (`jax_compilation_cache_dir`; `eqx-fastjit lock "
-            "--precompile` fills it)."
+            " Most of it was XLA's compiler: to keep compiled programs between runs, "
+            "set `jax_compilation_cache_dir` (`eqx-fastjit lock --precompile` fills "
+            "it)."
         )
     yield Finding(
         kind="slow-first-call",
@@ -188,9 +199,10 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
             leaf="",
             seconds=seconds,
             count=loop.turns,
-            message=f"a Python loop of {loop.turns} turns is {loop.equations} of the "
-            f"{inspection.equations} equations of {name}; a scan would leave about "
-            f"{loop.scan_equations}. Its share of the compilation is estimated",
+            message=f"a Python loop of {loop.turns} iterations makes {loop.equations} "
+            f"of the {inspection.equations} equations of {name}; a scan would leave "
+            f"about {loop.scan_equations}. Its share of the compile time is an "
+            "estimate",
             fix=_loop_fix(loop),
         )
     for x in inspection.inlined:
@@ -208,10 +220,10 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
                 count=x.calls,
                 message=f"{x.name} is called from {x.call_sites} places in {name}, and "
                 f"inlined at each: {x.equations} of {inspection.equations} equations. "
-                "Its share of the compilation is estimated",
-                fix="Stack what it is called with, and call it once: under `jax.vmap` "
-                "if the calls are independent, in `jax.lax.scan` if one needs the "
-                "other.",
+                "Its share of the compile time is an estimate",
+                fix="Stack its arguments and call it once: under `jax.vmap` if the "
+                "calls are independent, in `jax.lax.scan` if each needs the result of "
+                "the one before.",
             )
     for x in inspection.constants:
         if x.bytes >= _LARGE_CONSTANT:
@@ -226,10 +238,9 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
                 seconds=None,
                 count=1,
                 message=f"{name} captured an array of {x.bytes / 2**20:.1f} MiB "
-                f"({x.dtype}[{shape}]), used first here: it is a part of the program, "
-                "copied into each one that is compiled",
-                fix="Pass it as an argument, or keep it in a field of a Module that is "
-                "one.",
+                f"({x.dtype}[{shape}]), first used here: it is a constant, copied "
+                "into each compiled program",
+                fix="Pass it as an argument, or in a field of a Module that is one.",
             )
 
 
@@ -238,12 +249,12 @@ def _loop_fix(loop: Any) -> str:
     if source.startswith(("for ", "while ")):
         return (
             f"Write `{source}` as `jax.lax.scan`, or as `jax.lax.fori_loop(0, "
-            f"{loop.turns}, ...)`, with the layers or steps stacked: it is compiled "
-            "once then."
+            f"{loop.turns}, ...)`, with the layers or steps stacked, so that it is "
+            "compiled once."
         )
     return (
-        "Write the comprehension as a call under `jax.vmap`, or as `jax.lax.map`, of "
-        "its items stacked: it is compiled once then."
+        "Write the comprehension as one call under `jax.vmap`, or as `jax.lax.map`, "
+        "with its items stacked, so that it is compiled once."
     )
 
 
@@ -295,7 +306,7 @@ def _stale(watch: Watch) -> Iterator[Finding]:
             count=len(traces),
             message=f"{change.kind} `{change.name}` was {change.old} when "
             f"{trace.function.qualname} was traced and is {change.new} at the end of "
-            "the program; calls of the same signature keep to the old value",
+            "the program; calls with the same signature still use the old value",
             fix=f"Pass `{change.name}` as an argument, or call "
             f"`{trace.function.name}.clear_cache()` after a change.",
         )
@@ -314,7 +325,7 @@ def _numerics(seen: list[Seen]) -> Iterator[Finding]:
         line = line_of(function.place) or s.site
         text = f"up to {worst.absolute:.3g} where values go up to {worst.scale:.3g}"
         if worst.not_finite:
-            text = f"{worst.not_finite} elements are NaN or infinite in one alone"
+            text = f"{plural(worst.not_finite, 'element')} NaN or infinite in one only"
         yield Finding(
             kind="numerics",
             severity="medium",
@@ -327,7 +338,7 @@ def _numerics(seen: list[Seen]) -> Iterator[Finding]:
             message=f"jitted and eager results of {function.qualname} differ: {text} "
             f"({worst.ulps} units in the last place)",
             fix="The compiler may reorder and simplify arithmetic (`x + y - x`). "
-            "Rewrite what cancels, or compute it in a wider dtype.",
+            "Rewrite expressions that cancel, or compute them in a wider dtype.",
         )
 
 
@@ -343,15 +354,21 @@ def _notes(watch: Watch) -> Iterator[str]:
     if not watch.watches_jax:
         yield "The program did not import JAX."
         return
-    yield from watch.notes
+    yield from tuple(watch.notes)
+    for trace in tuple(watch.begun.values()):
+        yield (
+            f"{function_name(trace)} was still being traced or compiled, for "
+            f"{show_seconds(time.time() - trace.started)}, by the call at "
+            f"{line_of(trace.site) or '?'}."
+        )
     for what in watch.waits.missing:
-        yield f"Not seen with this version of JAX: {what}."
+        yield f"Not available with this version of JAX: {what}."
     if any(c.miss is not None for c in watch.plain.compiles):
         yield (
-            "Of functions under plain `jax.jit` JAX tells the argument that changed, "
-            "not the leaf inside of it; and they are not looked into for unrolled "
+            "For functions under plain `jax.jit`, JAX reports the argument that "
+            "changed, but not the leaf in it. They are not searched for unrolled "
             "loops, inlined functions, large constants, stale globals and numerics. "
-            "Of `jax.jit(jax.grad(f))` and the like it does not tell why they compile."
+            "For `jax.jit(jax.grad(f))` and the like, JAX does not report the cause."
         )
     if not watch.plain.explained:
-        yield "This version of JAX does not say why functions under `jax.jit` compile."
+        yield "This version of JAX does not report why `jax.jit` functions compile."

@@ -99,6 +99,9 @@ class Recorder:
         self.seen: dict[tuple[str, str], tuple[Signature, str]] = {}
         self.watches_ours = False
 
+    def begin(self) -> None:
+        """The program is about to begin."""
+
     def jax_imported(self) -> None:
         """JAX is there."""
         if self.on_jax is not None:

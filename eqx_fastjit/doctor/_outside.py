@@ -38,7 +38,7 @@ def outside_of_jit(plain: list[Compile], total: float) -> Iterator[Finding]:
         enough = _COMPILES if of_functions else _OTHER_COMPILES
         if len(group) < enough or seconds < max(_SECONDS, _SHARE * total):
             continue
-        why = "for a function made anew each time" if of_functions else "for each shape"
+        why = "for a new function each time" if of_functions else "for each shape"
         yield Finding(
             kind="outside-jit",
             severity=severity(seconds, total),
@@ -49,13 +49,13 @@ def outside_of_jit(plain: list[Compile], total: float) -> Iterator[Finding]:
             seconds=seconds,
             count=len(group),
             message=f"`{name}` was compiled {len(group)} times outside of any jitted "
-            f"function, {why}; {show_seconds(seconds)} altogether",
+            f"function, {why}; {show_seconds(seconds)} in total",
             fix=_fix(group[0].expression, line.function),
         )
 
 
 def _fix(expression: str, inside: str) -> str:
-    why = "Make that once, and call it as often as needed: it is compiled once then."
+    why = "Create that once and call it as often as needed: it is then compiled once."
     try:
         node = ast.parse(expression, mode="eval").body
     except SyntaxError:

@@ -13,6 +13,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ._sites import expression_at, Line, line_at, outermost_frame, user_frame
@@ -54,6 +55,9 @@ class Compile:
     trace: float = 0.0
     lower: float = 0.0
     compile: float = 0.0
+    thread: int = 0
+    # Whether JAX's persistent cache had it.
+    cached: bool = False
 
     @property
     def seconds(self) -> float:
@@ -66,13 +70,21 @@ class _Pending(threading.local):
         self.misses: list[Miss] = []
         self.traces: dict[str, float] = {}
         self.lower = 0.0
+        self.cached = False
 
 
 class PlainJits:
     """Notes each compilation of the process that is not of a function of ours."""
 
-    def __init__(self) -> None:
+    # The one that takes JAX's explanations in; there may be no other.
+    started: "PlainJits | None" = None
+
+    def __init__(self, *, keep: bool = True) -> None:
+        # Those so far, if they are to be kept.
         self.compiles: list[Compile] = []
+        self.keep = keep
+        # Called with each.
+        self.on_compile: Callable[[Compile], None] | None = None
         # All seconds spent on compiling, ours included.
         self.seconds = 0.0
         self.cache_hits = 0
@@ -104,6 +116,7 @@ class PlainJits:
         for logger in self._loggers:
             logger.addFilter(self._filter)
         self.explained = True
+        PlainJits.started = self
 
     def stop(self) -> None:
         """Leave JAX's logging as it was."""
@@ -113,9 +126,12 @@ class PlainJits:
             jax.config.update("jax_explain_cache_misses", False)
         for logger in self._loggers:
             logger.removeFilter(self._filter)
+        PlainJits.started = None
 
     def _on_event(self, event: str, **_: Any) -> None:
-        self.cache_hits += event.endswith("/cache_hits") and not self.paused
+        if event.endswith("/cache_hits") and not self.paused:
+            self.cache_hits += 1
+            self._pending.cached = True
 
     def _on_duration(self, event: str, duration_secs: float, **extra: Any) -> None:
         if "/compile/" not in event or self.paused:
@@ -127,6 +143,7 @@ class PlainJits:
             return
         self.seconds += duration_secs
         if _is_ours():
+            pending.cached = False
             return
         if event.endswith("/jaxpr_to_mlir_module_duration"):
             pending.lower = duration_secs
@@ -144,20 +161,24 @@ class PlainJits:
                 break
         trace = pending.traces.get(name, 0.0)
         frame = user_frame() if miss is not None else outermost_frame()
-        self.compiles.append(
-            Compile(
-                name,
-                miss,
-                None if frame is None else line_at(frame),
-                time.time() - trace - pending.lower - seconds,
-                "" if frame is None else expression_at(frame.f_code, frame.f_lasti),
-                trace,
-                pending.lower,
-                seconds,
-            )
+        compiled = Compile(
+            name,
+            miss,
+            None if frame is None else line_at(frame),
+            time.time() - trace - pending.lower - seconds,
+            "" if frame is None else expression_at(frame.f_code, frame.f_lasti),
+            trace,
+            pending.lower,
+            seconds,
+            threading.get_ident(),
+            pending.cached,
         )
+        if self.keep:
+            self.compiles.append(compiled)
         pending.traces.clear()
-        pending.lower = 0.0
+        pending.lower, pending.cached = 0.0, False
+        if self.on_compile is not None:
+            self.on_compile(compiled)
 
     def explain(self, text: str) -> None:
         """Take in an explanation of JAX's."""

@@ -3,27 +3,35 @@
 import dataclasses
 from typing import Any
 
-from ._sites import Line
+from eqx_fastjit._units import plural, show_seconds
 
 
 SCHEMA = 1
 
+# What would help where nothing is wrong, and what it is.
+HINTS = {
+    "persistent-cache": "a second run would not have to compile",
+    "scan-layers": "layers that are alike are compiled one by one",
+    "ragged-batch": "a smaller last batch is compiled separately",
+    "eager-operations": "JAX is called outside of any jitted function",
+}
+
 # Every kind of finding, and what it is.
 KINDS = {
-    "static-churn": "an argument that is static takes a new value again and again",
-    "shape-churn": "an array argument takes a new shape again and again",
+    "static-churn": "a static argument has a new value again and again",
+    "shape-churn": "an array argument has a new shape again and again",
     "weak-type": "an array is weakly typed in one call and not in another",
     "dtype-churn": "an array argument changes its dtype",
     "structure-churn": "an argument changes its pytree structure again and again",
-    "sharding-churn": "an array argument is placed elsewhere again and again",
+    "sharding-churn": "an array argument has a new device or sharding again and again",
     "config-churn": "JAX's configuration changes between calls",
-    "fresh-function": "one line makes a new function each time, and each is traced",
+    "fresh-function": "one line creates a new function each time, and each is traced",
     "unrolled-loop": "a Python loop was unrolled into many equations",
     "inlined-function": "a function was inlined at many places",
-    "large-constant": "a large array became a part of the compiled program",
-    "stale-global": "a value that was read when tracing has changed since",
+    "large-constant": "a large array became a constant of the compiled program",
+    "stale-global": "a value that was read while tracing has changed since",
     "numerics": "the jitted result differs from the eager one (with --numerics)",
-    "blocking": "Python waited for the device in a loop",
+    "blocking": "Python was blocked by the device in a loop",
     "outside-jit": "an operation outside of jit is compiled again and again",
     "slow-first-call": "the first call took long to trace, lower or compile",
 }
@@ -47,6 +55,52 @@ class Finding:
     count: int
     message: str
     fix: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Hint:
+    """What would help, where nothing is wrong."""
+
+    kind: str
+    function: str
+    file: str | None
+    line: int | None
+    # That could be saved, by estimate: for "persistent-cache" in the next run.
+    seconds: float
+    message: str
+    fix: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LineTime:
+    """Seconds spent at a line of the program, or in what it called."""
+
+    file: str
+    line: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TimePart:
+    """A part of the run."""
+
+    name: str
+    label: str
+    seconds: float
+    # Where most of it went, if that can be told.
+    lines: tuple[LineTime, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeSpent:
+    """Where the time of a run went: the largest part first, all of them its seconds."""
+
+    seconds: float
+    parts: tuple[TimePart, ...]
+
+    def of(self, *names: str) -> float:
+        """The seconds of some parts."""
+        return sum(part.seconds for part in self.parts if part.name in names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +129,41 @@ class FunctionRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class Bar:
-    """One compilation on the timeline. Times are in seconds."""
+class Program:
+    """What was compiled; `None` where JAX or XLA does not tell."""
 
+    # Texts, cut where they are very long.
+    jaxpr: str
+    stablehlo: str
+    hlo: str
+    # XLA's estimates for one run: floating-point operations and bytes of memory that
+    # are read and written; the bytes that arguments, results and the rest take.
+    flops: float | None
+    bytes_accessed: float | None
+    argument_bytes: int | None
+    result_bytes: int | None
+    temporary_bytes: int | None
+    code_bytes: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A leaf that was not as in the nearest earlier call."""
+
+    path: str
+    what: str
+    old: str
+    new: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """One compilation, with all that is known of it. Times are in seconds."""
+
+    # Its place in the order.
+    number: int
     function: str
+    # "filter_jit", "jax.jit", or "jax" for operations outside of any such function.
     jit: str
     # Since the program began.
     start: float
@@ -87,7 +172,24 @@ class Bar:
     compile: float
     first_run: float
     cause: str
-    site: Line | None
+    # The line of the program that led to it, and where the function was defined.
+    site: str = ""
+    file: str | None = None
+    line: int | None = None
+    # The thread that it ran in.
+    thread: int = 0
+    # Whether JAX's persistent cache had it; whether it is a part of another one.
+    cached: bool = False
+    inside: bool = False
+    # From the nearest earlier call, which was made at `earlier`.
+    changes: tuple[Change, ...] = ()
+    earlier: str = ""
+    # The arguments, in a line; bytes of the arrays among them.
+    signature: str = ""
+    argument_bytes: int | None = None
+    equations: int | None = None
+    # With `--programs`.
+    program: Program | None = None
 
     @property
     def seconds(self) -> float:
@@ -100,14 +202,17 @@ class Report:
     """Everything that the doctor has to say."""
 
     program: str
-    exit_code: int
+    # `None` of a program that is still running.
+    exit_code: int | None
     # That the program ran.
     seconds: float
     findings: tuple[Finding, ...]
     functions: tuple[FunctionRow, ...]
-    bars: tuple[Bar, ...]
+    compilations: tuple[Compilation, ...]
     # What could not be seen.
     notes: tuple[str, ...]
+    hints: tuple[Hint, ...] = ()
+    time: TimeSpent = TimeSpent(0.0, ())
 
     def as_json(self) -> dict[str, Any]:
         """As it is written with `--json`."""
@@ -117,17 +222,41 @@ class Report:
             "exit_code": self.exit_code,
             "seconds": self.seconds,
             "findings": [dataclasses.asdict(x) for x in self.findings],
+            "hints": [dataclasses.asdict(x) for x in self.hints],
+            "time": dataclasses.asdict(self.time),
             "functions": [
                 {**dataclasses.asdict(x), "calls": dict(x.calls)}
                 for x in self.functions
             ],
+            "compilations": [dataclasses.asdict(x) for x in self.compilations],
             "notes": list(self.notes),
         }
 
 
+# Share of a run, and seconds, from which compiling is worth a word in the headline.
+_COMPILING = 0.25, 5.0
+
+
+def compiling(report: Report) -> float:
+    """Seconds spent on compiling, if they are much of the run; else 0."""
+    seconds = report.time.of("compile", "trace", "lower")
+    share, least = _COMPILING
+    return seconds if seconds >= max(share * report.seconds, least) else 0.0
+
+
 def headline(report: Report) -> str:
     """The report in a line."""
-    n = len(report.findings)
-    if n == 0:
-        return "nothing found"
-    return f"{n} finding{'s' * (n != 1)}"
+    words: list[str] = []
+    if report.findings:
+        words.append(plural(len(report.findings), "finding"))
+    if report.hints:
+        words.append(plural(len(report.hints), "hint"))
+    if not report.findings and (seconds := compiling(report)):
+        cost = f"{show_seconds(seconds)} of {show_seconds(report.seconds)}"
+        words.insert(0, f"nothing wrong, but {cost} went into compiling")
+    return ", ".join(words) or "nothing found"
+
+
+def is_good(report: Report) -> bool:
+    """Whether there is nothing to be done."""
+    return not (report.findings or report.hints or compiling(report))

@@ -6,7 +6,7 @@ from typing import Any, TYPE_CHECKING
 
 from ._causes import function_name, function_place, line_of
 from ._plain import Compile
-from ._report import Bar, FunctionRow
+from ._report import FunctionRow
 from ._sites import Line
 from ._watch import Seen
 
@@ -116,20 +116,3 @@ def _plain_row(
         causes=_count(causes),
         calls=_calls(c.site for c in group),
     )
-
-
-def bars(ours: Explained, plain: list[Compile], began: float) -> list[Bar]:
-    """A bar for each compilation, in order. `began` is in seconds since the epoch."""
-    out: list[Bar] = []
-    for s, why in ours:
-        t = s.trace
-        if not t.inlined:
-            parts = t.trace, t.lower, t.compile, t.first_run
-            cause, site = _cause(s, why), s.site or line_of(t.site)
-            name, start = function_name(t), t.started - began
-            out.append(Bar(name, "filter_jit", start, *parts, cause, site))
-    for c in plain:
-        jit, why = ("jax", "") if c.miss is None else ("jax.jit", c.miss.kind)
-        parts = c.trace, c.lower, c.compile, 0.0
-        out.append(Bar(c.name, jit, c.started - began, *parts, why, c.site))
-    return sorted(out, key=lambda bar: bar.start)

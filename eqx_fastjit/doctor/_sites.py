@@ -12,6 +12,10 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 
+# What is taken for a library wherever it is.
+_OURS = ("jax", "equinox", __name__.partition(".")[0])
+
+
 class Line(NamedTuple):
     """A line of somebody's program. Sorts by file and line."""
 
@@ -44,7 +48,7 @@ def _library_folders() -> tuple[str, ...]:
     # Of the environment that this one is on top of, and the user's own.
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
     # Of checkouts that are on the path too.
-    folders |= _folders("jax", "equinox", __name__.partition(".")[0])
+    folders |= _folders(*_OURS)
     return tuple(f + os.sep for f in folders if f)
 
 
@@ -64,6 +68,22 @@ def is_library(file: str) -> bool:
     """Whether a file belongs to Python or to an installed package."""
     installed = f"{os.sep}site-packages{os.sep}" in file
     return installed or file.startswith(("<frozen", *_library_folders()))
+
+
+@ft.lru_cache(maxsize=4096)
+def package_of(file: str) -> str:
+    """Of a library's file: "jax", "equinox" or "eqx_fastjit"; else nothing."""
+    for name in _OURS:
+        home = getattr(sys.modules.get(name), "__file__", None)
+        if home and file.startswith(os.path.dirname(os.path.abspath(home)) + os.sep):
+            return name
+    return ""
+
+
+def look_again() -> None:
+    """A library has been imported since, perhaps from a checkout."""
+    for cached in (_library_folders, _jax_folders, is_library, package_of):
+        cached.cache_clear()
 
 
 def _frames() -> Iterator[FrameType]:

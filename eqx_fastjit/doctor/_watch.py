@@ -3,22 +3,28 @@
 import collections
 import dataclasses
 import functools as ft
+import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, TYPE_CHECKING
 
 from ._plain import PlainJits
-from ._sites import Line, user_line
+from ._report import Program
+from ._sampler import Sampler
+from ._sites import Line, look_again, user_line
 from ._waits import Waits
 
 
 if TYPE_CHECKING:
     from eqx_fastjit._record import Trace
+    from eqx_fastjit.insight._explain import Explanation
     from eqx_fastjit.insight._jaxpr import Inspection
 
 # Traces that are looked into, for each function: it takes about as long as a trace.
 _INSPECTED = 2
+# Programs that are kept, with `programs`.
+_PROGRAMS = 50
 # Snapshots that are kept for each function.
 _SNAPSHOTS = 8
 
@@ -49,6 +55,12 @@ class Seen:
     # Texts and numbers alone.
     inspection: "Inspection | None" = None
     deviations: list[Deviation] | None = None
+    # Whether it calls back into Python when it is run.
+    calls_host: bool = False
+    # Why it was traced again, once that is known.
+    explanation: "Explanation | None" = None
+    # With `programs`.
+    program: Program | None = None
 
 
 class Watch:
@@ -60,20 +72,31 @@ class Watch:
     **Arguments:**
 
     - `numerics`: whether to compare each function with its eager run, once.
+    - `programs`: whether to keep the text and the cost of what is compiled, for which
+        each is lowered and compiled a second time.
     """
 
-    def __init__(self, *, numerics: bool = False):
+    def __init__(self, *, numerics: bool = False, programs: bool = False):
         self.numerics = numerics
+        self.programs = programs
         self.started = time.time()
         self.seconds = 0.0
         # By number of the trace, in the order in which they ended.
         self.seen: dict[int, Seen] = {}
         self.plain = PlainJits()
         self.waits = Waits(lambda: self.plain.seconds)
+        self.sampler = Sampler(self.compiling)
+        # Spent on looking into what was traced.
+        self.own_seconds = 0.0
+        # Where JAX keeps compiled programs, if it does; shorter compilations are not.
+        self.cache_directory: str | None = None
+        self.cache_seconds = 0.0
         # By number of the function: what it had read from around it, trace by trace.
         self.snapshots: dict[int, collections.deque[tuple[Trace, Any]]] = {}
         # Names that a trace itself writes to, such as a count of traces.
         self.written: set[str] = set()
+        # Traces of calls that are going on.
+        self.begun: dict[int, Trace] = {}
         # What could not be watched, in words.
         self.notes: list[str] = []
         # Called with each trace of ours, once it is complete.
@@ -85,9 +108,33 @@ class Watch:
         self._inspected: collections.Counter[Any] = collections.Counter()
         self._paused = False
 
+    def begin(self) -> None:
+        """The program is about to begin."""
+        self.started = time.time()
+        self.sampler.start()
+
+    def so_far(self) -> float:
+        """Seconds since the program began, until it was over."""
+        return self.seconds or time.time() - self.started
+
+    def compiling(self) -> list[tuple[float, float]]:
+        """When the main thread traced, lowered or compiled, since the epoch."""
+        main = threading.main_thread().ident
+        now = time.time()
+        going_on = [
+            (t.started, now) for t in tuple(self.begun.values()) if t.thread == main
+        ]
+        done = [s.trace for s in tuple(self.seen.values())]
+        return going_on + [
+            (t.started, t.started + t.trace + t.lower + t.compile)
+            for t in (*done, *tuple(self.plain.compiles))
+            if t.thread == main
+        ]
+
     def jax_imported(self) -> None:
         """JAX is there: to be called once it has been imported."""
         self.watches_jax = True
+        look_again()
         for part in (self.plain, self.waits):
             try:
                 part.start()
@@ -100,6 +147,7 @@ class Watch:
         from eqx_fastjit import _record
 
         self.watches_ours = True
+        look_again()
         _record.before.append(self._before)
         _record.after.append(self._after)
         _record.called.append(self._called)
@@ -107,7 +155,9 @@ class Watch:
     def stop(self) -> None:
         """The program is over."""
         self.seconds = time.time() - self.started
+        self.sampler.stop()
         if self.watches_jax:
+            self._look_at_cache()
             self.waits.stop()
             self.plain.stop()
         if self.watches_ours:
@@ -119,10 +169,24 @@ class Watch:
         # What JAX has registered stays so.
         self._pause(True)
 
+    def _look_at_cache(self) -> None:
+        import jax
+
+        def read(name: str) -> Any:
+            return getattr(jax.config, name, None)
+
+        if read("jax_enable_compilation_cache") is not False:
+            self.cache_directory = read("jax_compilation_cache_dir") or None
+        least = read("jax_persistent_cache_min_compile_time_secs")
+        self.cache_seconds = 1.0 if least is None else float(least)
+
     # --- called back by `_record` ---
 
     def _before(self, trace: "Trace", source: Any) -> None:
-        if source is not None and not self._paused:
+        if self._paused:
+            return
+        self.begun[trace.number] = trace
+        if source is not None:
             self._guarded(trace, ft.partial(self._look_before, trace, source))
 
     def _look_before(self, trace: "Trace", source: Any) -> None:
@@ -131,6 +195,7 @@ class Watch:
         self._begun[trace.number] = weakref.ref(source), snapshot(source)
 
     def _after(self, trace: "Trace") -> None:
+        self.begun.pop(trace.number, None)
         # Comes once for each stage, of what is compiled ahead of time.
         if self._paused or trace.number in self.seen:
             return
@@ -158,6 +223,8 @@ class Watch:
         seen = self.seen.get(trace.number)
         if seen is None or trace.inside is not None or not trace.retraced:
             return
+        if self.programs:
+            self._guarded(trace, ft.partial(self._keep_program, seen, jitted, arrays))
         key = trace.function.key()
         self._inspected[key] += 1
         if self._inspected[key] <= _INSPECTED:
@@ -169,6 +236,7 @@ class Watch:
         """Have a look; the program must neither fail because of it nor be blamed."""
         was_paused = self._paused
         self._pause(True)
+        start = time.perf_counter()
         try:
             look()
         except Exception as e:
@@ -178,6 +246,7 @@ class Watch:
             )
         finally:
             self._pause(was_paused)
+            self.own_seconds += time.perf_counter() - start
 
     def _pause(self, paused: bool) -> None:
         self._paused = self.plain.paused = self.waits.paused = paused
@@ -186,7 +255,19 @@ class Watch:
         from eqx_fastjit.insight._jaxpr import inspect_closed
 
         # JAX keeps the trace of the call that has just been made.
-        seen.inspection = inspect_closed(jitted.trace(*arrays).jaxpr)
+        closed = jitted.trace(*arrays).jaxpr
+        seen.inspection = inspect_closed(closed)
+        seen.calls_host = calls_host(closed.jaxpr)
+
+    def _keep_program(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
+        from ._program import program_of
+
+        kept = sum(s.program is not None for s in self.seen.values())
+        if kept < _PROGRAMS:
+            seen.program = program_of(jitted.trace(*arrays))
+        elif kept == _PROGRAMS:
+            text = f"Programs are kept of the first {_PROGRAMS} compilations only."
+            self.notes[:] = [*[x for x in self.notes if x != text], text]
 
     def _compare(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
         import jax
@@ -200,6 +281,17 @@ class Watch:
         seen.deviations = deviations(
             result_of(jitted, arrays), result_of(jitted, arrays, eager=True)
         )
+
+
+def calls_host(jaxpr: Any) -> bool:
+    """Whether some equation, however deep, is a callback into Python."""
+    from eqx_fastjit.insight._places import opened, subjaxprs
+
+    return any(
+        "callback" in equation.primitive.name
+        or any(calls_host(opened(sub)) for sub in subjaxprs(equation))
+        for equation in jaxpr.eqns
+    )
 
 
 def deviations(jitted: Any, eager: Any) -> list[Deviation]:

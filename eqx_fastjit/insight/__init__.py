@@ -30,7 +30,11 @@ from ._explain import (
     LedgerRow as LedgerRow,
     Signature as Signature,
 )
-from ._guard import guard as guard, RetraceError as RetraceError
+from ._guard import (
+    guard as guard,
+    RetraceError as RetraceError,
+    RetraceWarning as RetraceWarning,
+)
 from ._jaxpr import (
     Buffer as Buffer,
     Constant as Constant,

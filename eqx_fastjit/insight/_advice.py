@@ -224,8 +224,8 @@ def _where(
     except SyntaxError:  # what is wrapped is no expression
         pass
     root = root_of(leaf)
-    there = "" if root == leaf else f", where `{root}` is made"
-    return f"Put `{wrap(leaf)}` in place of `{leaf}`{there}."
+    there = "" if root == leaf else f", where `{root}` is created"
+    return f"Replace `{leaf}` by `{wrap(leaf)}`{there}."
 
 
 def root_of(leaf: str) -> str:
@@ -257,8 +257,8 @@ def _static_edit(d: Difference) -> tuple[Wrap, str] | None:
         return lambda x: f"{name}({x})", f"Its type changed, {old[1]} to {new[1]}."
     if (old or _ARRAY.fullmatch(d.old)) and (new or _ARRAY.fullmatch(d.new)):
         return lambda x: f"jnp.asarray({x})", (
-            "A number that is not an array is static, and each new value compiles "
-            "anew. (If shapes or an `if` depend on it, it has to stay static.)"
+            "A number that is not an array is static, and each new value "
+            "recompiles. (If shapes or an `if` depend on it, it has to stay static.)"
         )
     return None
 
@@ -273,9 +273,9 @@ def _weak_edit(d: Difference) -> tuple[Wrap, str]:
 
 def _dtype_edit(d: Difference) -> tuple[Wrap, str]:
     if _is_whole(d.old) and not _is_whole(d.new):
-        why = "It begins as whole numbers, and comes back as others."
+        why = "The initial value has integers, and later values do not."
         return lambda x: f"jnp.asarray({x}, dtype=jnp.{d.new})", why
-    why = f"It was {d.old} before, and then {d.new}."
+    why = f"Its dtype was {d.old}, and then {d.new}."
     return lambda x: f"jnp.asarray({x}, dtype=jnp.{d.old})", why
 
 
@@ -285,7 +285,7 @@ def _is_whole(dtype: str) -> bool:
 
 def _sharding_edit(d: Difference) -> tuple[Wrap, str]:
     return lambda x: f"jax.device_put({x}, sharding)", (
-        "With one sharding for all calls; or fix `in_shardings` and `out_shardings`."
+        "Use one sharding for all calls, or fix `in_shardings` and `out_shardings`."
     )
 
 
@@ -303,13 +303,13 @@ def key_advice(old: str, new: str) -> str | None:
         return None
     if old.startswith("key<") and new.startswith("key<"):
         return (
-            f"Make all keys with one implementation (`{old}` and `{new}` were passed): "
-            "`jax.random.key(seed, impl=...)`."
+            f"Create all keys with one implementation (`{old}` and `{new}` were "
+            "passed): `jax.random.key(seed, impl=...)`."
         )
     return (
-        "Make all keys in one way: `jax.random.key(seed)` makes typed keys, "
-        "`jax.random.PRNGKey(seed)` arrays of uint32. `jax.random.wrap_key_data` makes "
-        "a typed key of such an array."
+        "Create all keys in one way: `jax.random.key(seed)` creates typed keys, "
+        "`jax.random.PRNGKey(seed)` arrays of uint32. `jax.random.wrap_key_data` "
+        "turns such an array into a typed key."
     )
 
 

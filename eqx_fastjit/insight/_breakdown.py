@@ -45,14 +45,14 @@ class Part:
 
     name: str
     seconds: float
-    # Whether it was timed by itself, or is the rest of something that was.
+    # Whether it was timed separately, or is a difference of timings.
     measured: bool
     what: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class NodeTime:
-    """Flattening all nodes of one type in the arguments, those inside left out."""
+    """Flattening all nodes of one type in the arguments, without those inside them."""
 
     type: str
     number: int
@@ -79,7 +79,7 @@ class Breakdown(Report):
 
     @property
     def break_even(self) -> int | None:
-        """Calls after which compiling has paid; `None` if it never does."""
+        """Number of calls after which compiling pays off; `None` if it never does."""
         if self.eager is None or self.eager <= self.blocked:
             return None
         cost = sum(part.seconds for part in self.cold)
@@ -89,7 +89,7 @@ class Breakdown(Report):
         """A line with the sums."""
         return (
             f"{self.name} ({self.kind}): a warm call returns after "
-            f"{show_seconds(self.dispatch)}, its result is there after "
+            f"{show_seconds(self.dispatch)}, its result is ready after "
             f"{show_seconds(self.blocked)}"
         )
 
@@ -98,22 +98,22 @@ class Breakdown(Report):
         tables = [self._waterfall("A warm call", self.steady, self.notes)]
         if self.nodes:
             rows = [(x.type, x.number, show_seconds(x.seconds)) for x in self.nodes]
-            note = (
-                "Each node by itself, those inside left out: a difference of two times."
-            )
+            note = "Each node without the nodes inside it: a difference of two timings."
             header = ("type", "nodes", "time")
             tables.append(Table("Flatten by node type", header, rows, (note,)))
         if self.eager is None:
-            verdict = "It does not run without jit, so that there is no break-even."
+            verdict = (
+                "The function does not run without jit, so there is no break-even."
+            )
         elif self.break_even is None:
             verdict = (
-                f"Without jit a call takes {show_seconds(self.eager)}: compiling never "
-                "pays."
+                f"Without jit, a call takes {show_seconds(self.eager)}: compiling "
+                "never pays off."
             )
         else:
             verdict = (
-                f"Without jit a call takes {show_seconds(self.eager)}: compiling pays "
-                f"after {self.break_even} calls."
+                f"Without jit, a call takes {show_seconds(self.eager)}: compiling "
+                f"pays off after {self.break_even} calls."
             )
         tables.append(self._waterfall("A cold call", self.cold, (verdict,)))
         return tables
@@ -139,21 +139,22 @@ class Breakdown(Report):
 def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     """Measure where the time of a call goes.
 
-    The function is called some hundred times with these arguments. A cold call is
-    timed on a fresh copy, and functions inside of it are traced anew too.
+    The function is called some hundred times with these arguments. A cold call is timed
+    with a fresh copy, for which jitted functions inside are traced again as well.
 
     **Arguments:**
 
-    - `f`: a function: ours, `equinox.filter_jit`'s, `jax.jit`'s; a plain one is jitted
-        by `filter_jit`. If it donates arguments, a copy that does not is timed.
-    - `*args`, `**kwargs`: what to call it with.
+    - `f`: a function under `eqx_fastjit.filter_jit`, `equinox.filter_jit` or `jax.jit`,
+        or a plain one, which is jitted. If it donates arguments, a copy that does not
+        is timed.
+    - `*args`, `**kwargs`: the arguments of the call.
     - `rounds`: how often each part is timed, in turn with the others.
 
     **Returns:**
 
-    A `Breakdown`. It says which parts were timed by themselves and which are
-    differences; small differences are noise. Raises what the function raises, and
-    `ValueError` for less than one round.
+    A `Breakdown`. It shows which parts were timed separately and which are differences;
+    small differences are noise. Raises what the function raises, and `ValueError` for
+    less than one round.
     """
     if rounds < 1:
         raise ValueError(f"rounds={rounds}: expected at least 1")
@@ -168,7 +169,9 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     if (raw := raw_execute(compiled, arrays)) is not None:
         execute = Timer(*raw)
     else:
-        notes.append("execute: jaxlib's own call is not reachable; with JAX's around.")
+        notes.append(
+            "execute: jaxlib's own call is not available; this includes JAX's."
+        )
     for _ in range(_WARM_CALLS):
         call(*args, **kwargs)
     out = jax.block_until_ready(call(*args, **kwargs))
@@ -196,14 +199,14 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
 
 
 _WHAT = {
-    "bind": "the front: one value for each parameter",
-    "partition": "Equinox's split into arrays and statics, its flatten included",
-    "flatten": "taking the arguments apart",
-    "transfer": "putting NumPy arrays on the device",
-    "lookup": "signature, finding the program, all else",
-    "execute": "handing the program to the device",
-    "unflatten": "putting the result together",
-    "wait": "until the device is done",
+    "bind": "one value for each parameter",
+    "partition": "arrays and statics are separated, by Equinox, flatten included",
+    "flatten": "arrays and structure of the arguments",
+    "transfer": "NumPy arrays are transferred to the device",
+    "lookup": "finding the compiled program, and everything else",
+    "execute": "the program is given to the device",
+    "unflatten": "the result is built",
+    "wait": "until the device has finished",
 }
 _ORDER = ("bind", "partition", "flatten", "transfer", "lookup", "execute", "unflatten")
 
@@ -247,7 +250,7 @@ def _steady(
     returns = own + times["inside"]
     whole = max(times["blocked"], returns)
     if times["inside"] > 0:
-        notes.append("The call blocks by itself until its result is there.")
+        notes.append("The call itself blocks until its result is ready.")
     if "in place" in times:
         times["transfer"] = max(own - times["in place"], 0.0)
     measured = [n for n in _ORDER if n in times and n != "transfer"]
@@ -305,10 +308,10 @@ def _cold(
         times.append(clock())
     lower, compile_, first = [b - a for a, b in itertools.pairwise(times)]
     cold = (
-        Part("trace", traced.seconds, True, "running the Python function"),
+        Part("trace", traced.seconds, True, "the Python function runs"),
         Part("lower", lower, True, "from the jaxpr to StableHLO"),
         Part("compile", compile_, True, "by XLA"),
-        Part("first run", first, True, "of the compiled program, until it is done"),
+        Part("first run", first, True, "the compiled program, until it has finished"),
     )
     return cold, compiled, [jax.device_put(x) for x in traced.arrays]
 

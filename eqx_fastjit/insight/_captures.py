@@ -180,14 +180,14 @@ class _Place(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """What a function, and those it calls in its module, could see at some time."""
+    """What a function, and those it calls in its module, could read at some time."""
 
     values: tuple[tuple[_Place, _Value], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Something that a trace has read and that is not the same any more."""
+    """Something that a trace has read, and that has changed since."""
 
     # As it is written in the code: `LEARNING_RATE`, `config.lr`.
     name: str
@@ -208,15 +208,15 @@ class Change:
 
 
 def snapshot(fun: Any) -> Snapshot:
-    """Remember what a function would read if it was traced now.
+    """Remember what a function would read if it were traced now.
 
-    Never raises: what cannot be looked at is left out.
+    Never raises: values that cannot be inspected are omitted.
 
     **Arguments:**
 
     - `fun`: a function, jitted or not.
 
-    **Returns:** a `Snapshot`, for `changed`. It keeps nothing alive.
+    **Returns:** a `Snapshot`, for `changed`. It does not keep values alive.
     """
     try:
         return Snapshot(tuple(_look_around(fun)))
@@ -343,13 +343,13 @@ def _current(function: types.FunctionType, kind: str, name: str) -> Any:
 
 
 def changed(snapshot: Snapshot) -> list[Change]:
-    """What of a snapshot is not the same any more. Never raises.
+    """What has changed since a snapshot. Never raises.
 
     **Arguments:**
 
     - `snapshot`: from `snapshot`.
 
-    **Returns:** a `Change` for each name that the code really reads.
+    **Returns:** a `Change` for each name that the code reads.
     """
     out: list[Change] = []
     for place, value in snapshot.values:
@@ -459,15 +459,15 @@ _snapshots: weakref.WeakKeyDictionary[types.FunctionType, dict[Any, Snapshot]] =
 
 
 def watch(f: Any, key: Any = None) -> None:
-    """Remember, for `captures`, what a function would read if it was traced now.
+    """Remember, for `captures`, what a function would read if it were traced now.
 
-    Never raises. Off the hot path: it is called when the function is traced.
+    Never raises. It is called when the function is traced, not on each call.
 
     **Arguments:**
 
     - `f`: a function, jitted or not.
-    - `key`: which trace of it; a newer snapshot takes the place of one with an equal
-        key. Must be hashable, and is kept alive.
+    - `key`: identifies the trace; a newer snapshot replaces one with an equal key. Must
+        be hashable, and is kept alive.
     """
     try:
         function = _python_function(f)
@@ -503,7 +503,7 @@ class Captures(Report):
     snapshots: int
 
     def title(self) -> str:
-        """A line that says how many changes there are."""
+        """The number of changes, in a line."""
         n = len(self.changes)
         return (
             f"{self.name}: {n or 'nothing'} of what its {self.snapshots} "
@@ -518,7 +518,7 @@ class Captures(Report):
         notes = ()
         if rows:
             notes = (
-                "What was traced before keeps the old value. Pass it as an argument, "
+                "Earlier traces still use the old value. Pass it as an argument, "
                 "or call `f.clear_cache()` after a change.",
             )
         header = ("name", "kind", "read at", "in", "when traced", "now")
@@ -526,8 +526,8 @@ class Captures(Report):
 
 
 def captures(f: Any) -> Captures:
-    """Globals, closure cells and defaults that a function's traces read and that have
-    changed since.
+    """Globals, closure cells and defaults that a function's traces have read, and that
+    have changed since.
 
     Looks at the names in the function's code and in the functions of the same module
     that it calls (two levels), and at attributes of plain objects one level deep.
@@ -539,8 +539,8 @@ def captures(f: Any) -> Captures:
     - `f`: a function that was traced by `eqx_fastjit.filter_jit` after
         `eqx_fastjit.insight` was imported, or that `watch` was called with.
 
-    **Returns:** a `Captures`. Raises `ValueError` if nothing is known of `f`, and
-    `TypeError` if it is no function.
+    **Returns:** a `Captures`. Raises `ValueError` if nothing is known about `f`, and
+    `TypeError` if it is not a function.
     """
     if not callable(f):
         raise TypeError(f"expected a function; got a {type(f).__name__}")

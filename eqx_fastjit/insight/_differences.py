@@ -48,18 +48,18 @@ ADVICE = {
         "consistently, give dictionaries the same keys."
     ),
     "static-churn": (
-        "Everything that is not an array is static, and each new value compiles anew. "
+        "Everything that is not an array is static, and each new value recompiles. "
         "Pass numbers that change as arrays (`jnp.asarray(x)`), and keep the type of "
         "those that stay."
     ),
     "fresh-function": (
-        "Each new function object (a lambda, closure or partial made anew) is traced "
-        "anew. Make and wrap it once, outside of the loop, and pass what changes as an "
+        "Each new function object (a lambda, closure or partial) is traced again. "
+        "Create and wrap it once, outside of the loop, and pass what changes as an "
         "argument."
     ),
     "dtype-churn": "Give the argument the same dtype in each call.",
     "shape-churn": (
-        "Each new shape compiles anew. Pad to a few fixed sizes, drop the ragged last "
+        "Each new shape recompiles. Pad to a few fixed sizes, drop the ragged last "
         "batch, or `vmap` over a fixed batch."
     ),
     "weak-type": (
@@ -74,8 +74,8 @@ ADVICE = {
     "config-churn": "Change JAX's configuration once, before the first call.",
     "cache-cleared": (
         "Nothing in the call differs: the caches were cleared (`jax.clear_caches()`, "
-        "`eqx.clear_caches()`, `f.clear_cache()`), or more than 4,096 programs of this "
-        "function pushed the oldest out."
+        "`eqx.clear_caches()`, `f.clear_cache()`), or the function has more than "
+        "4,096 specializations, and the oldest were dropped."
     ),
     "first-call": "The first call of a function is traced and compiled.",
 }

@@ -21,9 +21,9 @@ from ._table import html_text, Report, Table
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """One signature of a function: a call less its values.
+    """One signature of a function: a call without its values.
 
-    Times are in seconds, and sums over all times that it was traced or compiled.
+    Times are in seconds, summed over all times that it was traced or compiled.
     """
 
     # What differs from the first signature; all arguments, for the first.
@@ -91,12 +91,12 @@ class CacheInfo(Report):
 
 
 def cache_info(f: Any) -> CacheInfo:
-    """How often a function was traced and compiled, for what, and how long it took.
+    """How often a function was traced and compiled, for which calls, and how long.
 
     **Arguments:**
 
-    - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`. All wrappers of one
-        function share their traces, as do all instances of a callable Module's class.
+    - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`. All wrappers of the
+        same function share their traces, as do all instances of a Module class.
 
     **Returns:**
 
@@ -180,7 +180,7 @@ def arguments_text(entries: tuple[Entry, ...]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """Why a function was traced or compiled once more."""
+    """Why a function was traced or compiled again."""
 
     function: str
     # The call that it happened in.
@@ -323,11 +323,11 @@ def explain(f: Any) -> Explanations:
 
     **Returns:**
 
-    A tuple of `Explanation`s, in order: the nearest earlier signature's differences by
-    leaf path, the place of the call, the seconds that it cost, and what to do about it.
-    Empty if it was traced once. Of a function made anew at the same line (a lambda in
-    a loop) the first trace is explained too. At most the last 256 traces are known.
-    Raises `TypeError` if `f` was not wrapped by us.
+    A tuple of `Explanation`s, in order: the differences from the nearest earlier
+    signature by leaf path, the line of the call, the seconds that it took, and what to
+    do about it. Empty if `f` was traced once. If the same line created other functions
+    before (a lambda in a loop), the first trace is explained too. The last 256 traces
+    are known. Raises `TypeError` if `f` was not wrapped by `eqx_fastjit`.
     """
     history = jitted_function(f).history
     own = tuple(history.traces_kept)
@@ -370,7 +370,7 @@ class LedgerRow:
 
 @dataclasses.dataclass(frozen=True)
 class Ledger(Report):
-    """All jitted functions of the process, by what they cost."""
+    """All jitted functions of the process, the most expensive first."""
 
     rows: tuple[LedgerRow, ...]
 
@@ -395,17 +395,17 @@ class Ledger(Report):
             for row in self.rows
         ]
         header = ("function", "objects", "traces", "compiles", "time", "causes")
-        return [Table("Functions, the dearest first", (*header, "calls"), rows)]
+        return [Table("Functions, most expensive first", (*header, "calls"), rows)]
 
 
 def ledger() -> Ledger:
-    """All functions that were traced or compiled in this process, the dearest first.
+    """All functions that were traced or compiled in this process.
 
     **Returns:**
 
-    A `Ledger` with a row for each line of source that made such functions, those that
-    are no more included: count, seconds, the calls, and the causes. Made of the last
-    4,096 traces of the process.
+    A `Ledger`, with a row for each line of source that created such functions, the most
+    expensive first: counts, seconds, calls and causes. Functions that no longer exist
+    are included. It covers the last 4,096 traces of the process.
     """
     groups: dict[Any, list[tuple[Trace, Explanation | None]]] = collections.defaultdict(
         list

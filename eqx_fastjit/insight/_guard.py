@@ -1,13 +1,16 @@
-"""`guard`: an error at the call that traces once too often."""
+"""`guard`: an error, or a warning, at the call that traces once too often."""
 
 import collections
 import contextlib
 import contextvars
+import os
 import threading
-from typing import Any
+import warnings
+from typing import Any, NamedTuple
 
 from eqx_fastjit import _record
-from eqx_fastjit._record import Trace
+from eqx_fastjit._jit import jitted_function
+from eqx_fastjit._record import FunctionInfo, Trace
 from eqx_fastjit._units import plural, show_seconds
 
 from ._explain import arguments_text, explain_trace
@@ -25,35 +28,72 @@ _lock = threading.Lock()
 _entered = 0
 
 
+class RetraceWarning(UserWarning):
+    """The warning of a guard with `warn=True`."""
+
+
+class _Limits(NamedTuple):
+    """What a guard allows."""
+
+    max_traces: int | None
+    max_seconds: float | None = None
+    warn: bool = False
+    # Of one function alone, if given.
+    function: FunctionInfo | None = None
+    # Who asked for it, if that is not a line of the program.
+    origin: str = ""
+
+    def concerns(self, trace: Trace) -> bool:
+        """Whether it is about this function, or about one made by the same line."""
+        function = self.function
+        if function is None or trace.function.number == function.number:
+            return True
+        return function.place is not None and trace.function.key() == function.key()
+
+
 class _Guarding:
     """A guard in force: what has been traced since."""
 
-    def __init__(self, max_traces: int | None, max_seconds: float | None):
-        self.max_traces = max_traces
-        self.max_seconds = max_seconds
+    def __init__(self, limits: _Limits):
+        self.limits = limits
         self.counts: collections.Counter[Any] = collections.Counter()
         self.seconds = 0.0
 
     def before(self, trace: Trace) -> None:
+        limit = self.limits.max_traces
+        if limit is None or not self.limits.concerns(trace):
+            return
         key = _key(trace)
         self.counts[key] += 1
-        limit = self.max_traces
-        if limit is not None and self.counts[key] > limit:
-            raise RetraceError(
+        if self.counts[key] > limit:
+            where = self.limits.origin or "here"
+            self._tell(
                 f"{trace.title()} was to be traced at most "
-                f"{plural(limit, 'time')} here.\n{_why(trace)}"
+                f"{plural(limit, 'time')} {where}.\n{_why(trace)}",
+                trace,
             )
 
     def after(self, trace: Trace) -> None:
+        limit = self.limits.max_seconds
+        if limit is None or not self.limits.concerns(trace):
+            return
         self.seconds += trace.seconds - trace.nested
-        limit = self.max_seconds
-        if limit is not None and self.seconds > limit:
-            raise RetraceError(
+        if self.seconds > limit:
+            self._tell(
                 "Tracing and compiling was to take at most "
                 f"{show_seconds(limit)} here, and took "
                 f"{show_seconds(self.seconds)} with "
-                f"{trace.title()}.\n{_why(trace)}"
+                f"{trace.title()}.\n{_why(trace)}",
+                trace,
             )
+
+    def _tell(self, message: str, trace: Trace) -> None:
+        if not self.limits.warn:
+            raise RetraceError(message)
+        site = trace.site
+        file, line = ("<unknown>", 1) if site is None else (site.file, site.line)
+        # At the call's own line, which Python cannot find from here.
+        warnings.warn_explicit(message, RetraceWarning, file, line)
 
 
 def _key(trace: Trace) -> Any:
@@ -75,6 +115,31 @@ def _why(trace: Trace) -> str:
     )
 
 
+_VARIABLE = "EQX_FASTJIT_MAX_TRACES"
+
+
+def guard_from_environment() -> None:
+    """Do what `EQX_FASTJIT_MAX_TRACES` says, for all threads and to the end.
+
+    `8` for at most eight traces of each function, `8,warn` for a warning at each
+    further one. Raises `ValueError` for anything else.
+    """
+    text = os.environ.get(_VARIABLE, "")
+    number, comma, mode = text.partition(",")
+    if not number.isdecimal() or (comma and mode != "warn"):
+        raise ValueError(
+            f"{_VARIABLE}={text!r}: expected a number of traces, such as 8, or 8,warn "
+            "for a warning in place of an error."
+        )
+    origin = f"({_VARIABLE}={text})"
+    guarding = _Guarding(_Limits(int(number), warn=mode == "warn", origin=origin))
+
+    def before(trace: Trace, _: Any) -> None:
+        guarding.before(trace)
+
+    _record.before.append(before)
+
+
 def _before(trace: Trace, _: Any) -> None:
     for guarding in _active.get():
         guarding.before(trace)
@@ -86,26 +151,38 @@ def _after(trace: Trace) -> None:
 
 
 class guard(contextlib.ContextDecorator):
-    """Raise at the call that traces once too often.
+    """Raise an error at a call that traces too often.
 
-    A context manager, `with guard(max_traces=1): ...`, and a decorator, for which each
-    call of the decorated function is one such context. It holds for the thread that
-    entered it.
+    A context manager, `with guard(step, max_traces=1): ...`, and a decorator, where
+    each call of the decorated function is one context. It applies to the thread that
+    entered it. The environment variable `EQX_FASTJIT_MAX_TRACES=8` (or `8,warn`) sets
+    a limit for each function of a process.
 
     **Arguments:**
 
-    - `max_traces`: how often each jitted function may be traced within. `0` for none at
-        all, which says that everything is warmed up. Functions made by the same line (a
-        lambda in a loop) count as one.
-    - `max_seconds`: how many seconds all tracing and compiling within may take.
+    - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`, to which the guard
+        is limited. It is not wrapped again: call it as before.
+    - `max_traces`: how often each jitted function may be traced. `0` asserts that
+        everything has been warmed up. Functions created by the same line (a lambda in a
+        loop) count as one.
+    - `max_seconds`: how many seconds all tracing and compiling may take.
+    - `warn`: issue a `RetraceWarning` for each trace over the limit, rather than an
+        error.
 
-    Raises `RetraceError` with the explanation: for `max_traces` before the function is
-    traced, so that it can be called again later; for `max_seconds` after it was
-    compiled. `ValueError` if neither is given.
+    Raises `RetraceError` with an explanation: for `max_traces`, before the function is
+    traced, so that it can be called again later; for `max_seconds`, after it was
+    compiled. Raises `ValueError` if neither is given, and `TypeError` if `f` was not
+    wrapped by `eqx_fastjit`.
     """
 
     def __init__(
-        self, *, max_traces: int | None = None, max_seconds: float | None = None
+        self,
+        f: Any = None,
+        /,
+        *,
+        max_traces: int | None = None,
+        max_seconds: float | None = None,
+        warn: bool = False,
     ):
         if max_traces is None and max_seconds is None:
             raise ValueError("guard() needs `max_traces` or `max_seconds`.")
@@ -115,12 +192,15 @@ class guard(contextlib.ContextDecorator):
                 isinstance(value, int | float) and value >= 0
             ):
                 raise ValueError(f"guard({name}={value!r}): expected 0 or more.")
-        self._limits = max_traces, max_seconds
+        function = None if f is None else jitted_function(f).history.info
+        self._limits = _Limits(max_traces, max_seconds, warn, function)
         self._tokens: list[Any] = []
 
     def _recreate_cm(self) -> "guard":
         # For each call of a decorated function, which may call itself.
-        return guard(max_traces=self._limits[0], max_seconds=self._limits[1])
+        other = object.__new__(guard)
+        other._limits, other._tokens = self._limits, []
+        return other
 
     def __enter__(self) -> "guard":
         global _entered
@@ -129,7 +209,7 @@ class guard(contextlib.ContextDecorator):
             if _entered == 1:
                 _record.before.append(_before)
                 _record.after.append(_after)
-        entry = _Guarding(*self._limits)
+        entry = _Guarding(self._limits)
         self._tokens.append(_active.set((*_active.get(), entry)))
         return self
 

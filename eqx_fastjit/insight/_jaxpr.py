@@ -52,7 +52,7 @@ Literal = jax.extend.core.Literal
 
 @dataclasses.dataclass(frozen=True)
 class LineCount:
-    """Equations that come from one line of the user's."""
+    """Equations that come from one line of the user's program."""
 
     file: str
     line: int
@@ -64,7 +64,7 @@ class LineCount:
 
 @dataclasses.dataclass(frozen=True)
 class UnrolledLoop:
-    """A Python loop whose turns are in the trace one after the other."""
+    """A Python loop whose iterations are in the trace one after the other."""
 
     # Where the loop is.
     file: str
@@ -90,7 +90,7 @@ class UnrolledLoop:
 
 @dataclasses.dataclass(frozen=True)
 class Inlined:
-    """A function whose equations are in the trace once for each call."""
+    """A function whose equations are in the trace for each of its calls."""
 
     name: str
     file: str
@@ -107,7 +107,7 @@ class Inlined:
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
-    """An array that the trace has captured: part of the program, not an argument."""
+    """An array that the trace has captured: a constant rather than an argument."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -120,7 +120,7 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """An argument, a result, or something in between."""
+    """An argument, a result, or an intermediate value."""
 
     # Path, or primitive.
     name: str
@@ -149,7 +149,7 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Donation:
-    """An argument whose memory a result could take over."""
+    """An argument whose memory a result could reuse."""
 
     argument: str
     result: str
@@ -159,7 +159,7 @@ class Donation:
 
 @dataclasses.dataclass(frozen=True)
 class Residuals:
-    """What the forward pass keeps for the backward pass."""
+    """What the forward pass stores for the backward pass."""
 
     number: int
     bytes: int
@@ -192,7 +192,7 @@ class JaxprReport(Report):
     residuals: Residuals | None
 
     def title(self) -> str:
-        """A line with the most important numbers."""
+        """The most important numbers, in a line."""
         parts = [f"traced in {show_seconds(self.trace_seconds)}"]
         if self.lower_seconds is not None and self.compile_seconds is not None:
             parts.append(f"lowered in {show_seconds(self.lower_seconds)}")
@@ -294,7 +294,9 @@ class JaxprReport(Report):
             "program": m.code,
         }
         rows = [(k, show_bytes(v)) for k, v in figures.items() if v is not None]
-        notes = () if rows else ("XLA gives no estimate here, or was not asked.",)
+        notes = (
+            () if rows else ("XLA gives no estimate here, or was not asked for one.",)
+        )
         return Table("Memory, as XLA estimates it", ("what", "size"), rows, notes)
 
     def _buffers_table(self) -> Table:
@@ -309,7 +311,7 @@ class JaxprReport(Report):
             for kind, buffers in groups
             for b in buffers
         ]
-        notes = ("What is in between is as traced; XLA fuses and may never make it.",)
+        notes = ("Intermediate values are as traced; XLA may fuse them away.",)
         header = ("size", "kind", "name", "type", "made at")
         return Table("Largest buffers", header, rows, notes)
 
@@ -389,18 +391,19 @@ def inspect_closed(closed: Any) -> Inspection:
 def inspect_jaxpr(
     f: Any, *args: Any, measure: bool = False, compile: bool = True, **kwargs: Any
 ) -> JaxprReport:
-    """Say what a function becomes when it is traced, and where that comes from.
+    """Report what a function becomes when it is traced, by source line.
 
-    The function is traced anew, and its own caches are left alone.
+    The function is traced again; its own caches are not affected.
 
     **Arguments:**
 
-    - `f`: a function: ours, `equinox.filter_jit`'s, `jax.jit`'s, or a plain one.
-    - `*args`, `**kwargs`: what to trace it for; a `jax.ShapeDtypeStruct` may stand for
-        an array.
-    - `measure`: whether to measure, for each unrolled loop, how long XLA takes for it
-        as it is and as a `jax.lax.scan`. Compiles each loop twice.
-    - `compile`: whether to compile the function, for XLA's memory estimate.
+    - `f`: a function under `eqx_fastjit.filter_jit`, `equinox.filter_jit` or `jax.jit`,
+        or a plain one.
+    - `*args`, `**kwargs`: the arguments of the call; a `jax.ShapeDtypeStruct` may take
+        the place of an array.
+    - `measure`: measure, for each unrolled loop, how long XLA takes to compile it as it
+        is, and as a `jax.lax.scan`. Compiles each loop twice.
+    - `compile`: compile the function, for XLA's memory estimate.
 
     **Returns:**
 

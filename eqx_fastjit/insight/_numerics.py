@@ -24,7 +24,7 @@ from ._target import target
 
 @dataclasses.dataclass(frozen=True)
 class LeafDifference:
-    """How one leaf of the result differs. Nothing of its values is kept."""
+    """How one leaf of the result differs, without its values."""
 
     # As the user would write it: `result[0].weight`.
     path: str
@@ -64,7 +64,7 @@ class Comparison(Report):
         return not self.structure and all(leaf.same for leaf in self.leaves)
 
     def title(self) -> str:
-        """A line that says how it ended."""
+        """The outcome, in a line."""
         return f"{self.name}: jitted against eager: " + (
             "the same, bit for bit" if self.same else "different"
         )
@@ -98,23 +98,24 @@ def _show(x: float | None) -> str:
 def compare_eager(
     f: Any, *args: Any, disable_jit: bool = False, **kwargs: Any
 ) -> Comparison:
-    """Call a function jitted and eagerly, and compare the results.
+    """Call a function with and without jit, and compare the results.
 
-    The function is run twice. Arrays that it donates are copied before.
+    The function runs twice. Arrays that it donates are copied before.
 
     **Arguments:**
 
-    - `f`: a function: ours, `equinox.filter_jit`'s, `jax.jit`'s, or a plain one, which
-        is jitted for it by `filter_jit`.
-    - `*args`, `**kwargs`: what to call it with.
-    - `disable_jit`: whether to run the eager call under `jax.disable_jit()`, where
-        functions jitted inside of it run op by op too, and loops of `jax.lax` in
-        Python. Slow.
+    - `f`: a function under `eqx_fastjit.filter_jit`, `equinox.filter_jit` or `jax.jit`,
+        or a plain one, which is jitted.
+    - `*args`, `**kwargs`: the arguments of the call.
+    - `disable_jit`: run the eager call under `jax.disable_jit()`, so that jitted
+        functions inside it also run op by op, and loops of `jax.lax` run in Python.
+        This is slow.
 
     **Returns:**
 
-    A `Comparison`: the largest absolute, relative and ULP difference by leaf, NaNs and
-    infinities in one alone; integers, booleans and statics compared exactly.
+    A `Comparison`: the largest absolute, relative and ULP difference by leaf, and NaNs
+    and infinities in one result only. Integers, booleans and statics are compared
+    exactly.
     """
     it = target(f)
     with jax.disable_jit(disable_jit):

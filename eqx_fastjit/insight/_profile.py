@@ -1,4 +1,4 @@
-"""Sampling profiles of warm calls: ours beside Equinox's beside `jax.jit`."""
+"""Warm calls in detail: ours beside Equinox's beside `jax.jit`, timed and sampled."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -7,6 +7,7 @@
 import dataclasses
 import importlib
 import os
+import time
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -15,54 +16,31 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from eqx_fastjit._compat import CALL_FRAMES
 from eqx_fastjit._files import check_writable
 
 # Under `install()`, `eqx.filter_jit` is ours.
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
+from eqx_fastjit._progress import Progress
 from eqx_fastjit._units import show_seconds
 
-from ._breakdown import Breakdown, breakdown
+from ._breakdown import Breakdown, breakdown, Part
+from ._pages import html_document
+from ._profile_tree import make_tree, Node, STYLE, tree_html, tree_text
 from ._table import Report, Table
 from ._target import Target, target
 
 
-# More than our own code generation waits for.
 _WARM_CALLS = 40
+# To sample, unless somebody says how many calls: for so many seconds, or calls.
+_SECONDS, _LEAST_CALLS = 0.5, 20
+# The CPU client lets 32 computations wait; after that, calls block.
+_AT_ONCE = 30
 # Seconds between samples. A sample of a deep stack takes 0.1 ms and more: at shorter
 # intervals there is time for little else.
 _INTERVAL = 1e-3
-STAGES: tuple[str, ...] = (
-    "bind",
-    "partition",
-    "flatten",
-    "state check",
-    "lookup",
-    "execute",
-    "unflatten",
-    "wait",
-    "other Python",
-    "inside C++",
-)
-
-# What the time in a Python function, and in those that it calls, is spent on: the
-# beginning of its file's last part, its name (any if empty), the stage.
-_RULES = (
-    *CALL_FRAMES,
-    ("<generated_flatten", "", "flatten"),
-    ("<generated_unflatten", "", "unflatten"),
-    ("_partition.py", "walk", "partition"),
-    ("_partition.py", "build", "unflatten"),
-    ("_function.py", "find", "lookup"),
-    ("_binding.py", "", "bind"),
-)
-# Functions whose own time is spent in jaxlib: nothing else of note is in them.
-_CALL_JAXLIB = (
-    ("_function.py", "call"),
-    ("_jit.py", "_call"),
-    ("_profile.py", "_run_calls"),
-)
+# Of the functions that were sampled, those with the most time of their own.
+_FUNCTIONS = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +48,11 @@ class Contender:
     """One of the three ways to jit the function."""
 
     name: str
+    calls: int
     # Seconds a call while being profiled.
     seconds: float
-    # Of the samples: by stage.
-    shares: dict[str, float]
-    text: str
-    html: str
+    # What was sampled: Python functions, and compiled code as the breakdown splits it.
+    tree: Node
     # Timed without a profiler.
     breakdown: Breakdown
 
@@ -85,82 +62,117 @@ class Profile(Report):
     """What `profile` found."""
 
     name: str
-    calls: int
     contenders: tuple[Contender, ...]
 
     def title(self) -> str:
         """A line that says what was done."""
-        return f"{self.name}: {self.calls} warm calls each, sampled and timed"
+        calls = {c.calls for c in self.contenders}
+        each = f"{calls.pop()} warm calls each" if len(calls) == 1 else "warm calls"
+        return f"{self.name}: {each}, timed and sampled"
 
     def tables(self) -> list[Table]:
-        """The shares of all contenders in one table."""
-        header = ["part"]
-        for c in self.contenders:
-            header += [f"{c.name}: sampled", "timed"]
+        """The parts of a call, and the Python functions with the most time."""
+        return [self._parts(), self._functions()]
+
+    def _parts(self) -> Table:
+        names = [c.name for c in self.contenders]
+        steady = [{p.name: p for p in c.breakdown.steady} for c in self.contenders]
+        # In the order of a call; one that only some have comes where it stands there.
+        parts = {name: parts[name].what for parts in steady for name in parts}
+        stages: list[str] = [*_ORDER]
+        order = sorted(parts, key=stages.index)
         rows: list[Sequence[Any]] = []
-        for stage in STAGES:
-            row = [stage]
-            for c in self.contenders:
-                timed = [p for p in c.breakdown.steady if p.name == stage]
-                row.append(f"{c.shares[stage]:.0%}")
-                row.append(show_seconds(timed[0].seconds) if timed else "-")
-            rows.append(row)
-        row = ["a call"]
-        for c in self.contenders:
-            row += [show_seconds(c.seconds), show_seconds(c.breakdown.dispatch)]
-        rows.append(row)
+        for name in order:
+            cells = []
+            for of in steady:
+                total = sum(p.seconds for p in of.values()) or 1.0
+                part = of.get(name)
+                cells += (
+                    ["-", "-"]
+                    if part is None
+                    else [show_seconds(part.seconds), f"{part.seconds / total:.0%}"]
+                )
+            rows.append((name, *cells, parts[name]))
+        for what, attribute in (
+            ("returns", "dispatch"),
+            ("is done", "blocked"),
+        ):
+            seconds = [getattr(c.breakdown, attribute) for c in self.contenders]
+            cells = [x for s in seconds for x in (show_seconds(s), "")]
+            rows.append((what, *cells, _WHOLE[what]))
+        header = ["part", *[x for name in names for x in (name, "share")], ""]
         notes = (
-            "Sampled: shares of the samples, under the profiler, which slows Python "
-            "down. Timed: without it, by `breakdown`; lookup and wait are differences.",
-            "A sampling profiler sees Python functions alone. jax.jit's dispatcher and "
-            "ours flatten, look up, execute and unflatten inside C++, and Equinox "
-            'calls jax.jit and waits there: all of that is "inside C++" here, and only '
-            "the timed columns tell it apart.",
+            "Timed without a profiler, in turn; lookup and wait are differences. What "
+            "there is no figure for is a part of another: of lookup, mostly.",
         )
-        return [Table("Where the time goes", tuple(header), rows, notes)]
+        return Table("A warm call", tuple(header), rows, notes)
+
+    def _functions(self) -> Table:
+        rows: list[tuple[float, Sequence[Any]]] = []
+        for c in self.contenders:
+            own: dict[tuple[str, str, str], float] = {}
+            for node in c.tree.walk():
+                if node.kind != "compiled" and node is not c.tree:
+                    key = (node.name, node.place, node.kind)
+                    own[key] = own.get(key, 0.0) + node.own
+            for (name, place, kind), seconds in own.items():
+                share = seconds / (c.tree.seconds or 1.0)
+                if share >= 0.01:
+                    row = (c.name, f"{share:.0%}", show_seconds(seconds), name, place)
+                    rows.append((share + (kind == "yours"), row))
+        rows.sort(key=lambda row: -row[0])
+        notes = (
+            "Time of their own, under the profiler, which slows Python down; functions "
+            "of yours first. A sampling profiler sees Python functions alone: of what "
+            "happens in compiled code there is nothing to list.",
+        )
+        header = ("", "share", "a call", "function", "file")
+        kept = [row for _, row in rows[:_FUNCTIONS]]
+        return Table("Python functions in it", header, kept, notes)
 
     def full_text(self) -> str:
-        """The table, and below it each profile."""
+        """The tables, and below them each tree."""
         parts = [str(self)]
-        parts += [f"--- {c.name} ---\n{c.text}" for c in self.contenders]
+        parts += [f"--- {c.name} ---\n{tree_text(c.tree)}" for c in self.contenders]
         return "\n\n".join(parts)
 
     def html_body(self) -> str:
-        """The table, and each profile to look into."""
-        frames = [
-            f"<h3>{escape(c.name)}</h3>"
-            f'<iframe title="{escape(c.name)}" srcdoc="{escape(c.html)}"></iframe>'
-            for c in self.contenders
+        """The tables, and each tree to look into."""
+        trees = [
+            f"<h4>{escape(c.name)}</h4>\n{tree_html(c.tree)}" for c in self.contenders
         ]
-        return "\n".join([self._repr_html_(), *frames])
+        return "\n".join([self._repr_html_(), "<h3>Call trees</h3>", _LEGEND, *trees])
 
 
-# Pyinstrument's page asks for fonts from the net: a page of ours asks for nothing.
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "img-src data:; font-src data:"
+_ORDER = (
+    "bind",
+    "partition",
+    "flatten",
+    "transfer",
+    "lookup",
+    "execute",
+    "unflatten",
+    "wait",
+)
+_WHOLE = {"returns": "until the call returns", "is done": "until its result is there"}
+_LEGEND = (
+    "<p>Functions of libraries are folded, with Equinox's, JAX's and ours; yours are "
+    "open. Compiled code is split into the parts above, in the shares in which they "
+    "were timed.</p>"
 )
 
 
 def html_page(profiles: Sequence[Profile]) -> str:
     """A page that needs nothing else."""
-    title = ", ".join(escape(p.name) for p in profiles)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>Profile: {title}</title>"
-        "<style>:root {color-scheme: light dark} "
-        "body {font-family: sans-serif; margin: clamp(1em, 4vw, 2em)} "
-        "iframe {width: 100%; height: 30em; border: 1px solid #888}</style>"
-        f"</head><body>{''.join(p.html_body() for p in profiles)}</body></html>"
-    )
+    title = ", ".join(p.name for p in profiles)
+    body = "\n".join(p.html_body() for p in profiles)
+    return html_document(f"Profile: {title}", body, STYLE)
 
 
 def profile(
     f: Any,
     *args: Any,
-    n: int = 2000,
+    n: int | None = None,
     html: str | os.PathLike[str] | None = None,
     **kwargs: Any,
 ) -> Profile:
@@ -174,26 +186,27 @@ def profile(
 
     - `f`: a function, jitted in any way or not.
     - `*args`, `**kwargs`: what to call it with.
-    - `n`: calls of each.
+    - `n`: calls of each to sample; as many as take half a second if left out.
     - `html`: a file to write a self-contained page to; tried before anything runs.
 
     **Returns:**
 
-    A `Profile`: `str(profile)` is the table, `full_text()` has each profile too. Raises
+    A `Profile`: `str(profile)` has the tables, `full_text()` the call trees too. Raises
     `ValueError` for less than one call, `OSError` for a file that cannot be written,
     and `ImportError` without pyinstrument.
     """
     importlib.import_module("pyinstrument")  # say now that it is missing
-    if n < 1:
+    if n is not None and n < 1:
         raise ValueError(f"n={n}: expected at least 1")
     if html is not None:
         check_writable(html)
     it = target(f)
-    found = tuple(
-        _contender(name, jitted, call_args, call_kwargs, n)
-        for name, jitted, call_args, call_kwargs in _contenders(it, args, kwargs)
-    )
-    out = Profile(it.name, n, found)
+    with Progress(f"profile of {it.name}") as progress:
+        found = tuple(
+            _contender(name, jitted, call_args, call_kwargs, n, progress)
+            for name, jitted, call_args, call_kwargs in _contenders(it, args, kwargs)
+        )
+    out = Profile(it.name, found)
     if html is not None:
         Path(html).write_text(html_page([out]), encoding="utf-8")
     return out
@@ -218,85 +231,59 @@ def _contenders(
 
 
 def _contender(
-    name: str, jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], n: int
+    name: str,
+    jitted: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    n: int | None,
+    progress: Progress,
 ) -> Contender:
     from pyinstrument import Profiler
-    from pyinstrument.renderers import ConsoleRenderer, HTMLRenderer
+    from pyinstrument.processors import aggregate_repeated_calls
 
+    progress.stage(f"{name}: compiling")
     for _ in range(_WARM_CALLS):
         jax.block_until_ready(jitted(*args, **kwargs))
+    start = time.perf_counter()
+    jax.block_until_ready(jitted(*args, **kwargs))
+    seconds = time.perf_counter() - start
+    n = n or max(_LEAST_CALLS, int(_SECONDS / seconds))
+    progress.stage(f"{name}: {n} calls", n * seconds)
     profiler = Profiler(interval=_INTERVAL, async_mode="disabled")
     profiler.start()
     try:
-        out = _run_calls(jitted, args, kwargs, n)
+        _run(jitted, args, kwargs, n)
     finally:
         session = profiler.stop()
-    jax.block_until_ready(out)
+    progress.stage(f"{name}: its parts")
+    timed = breakdown(jitted, *args, **kwargs)
     root = session.root_frame(trim_stem=False)
-    shares = dict.fromkeys(STAGES, 0.0) if root is None else stage_shares(root)
-    return Contender(
-        name,
-        session.duration / n,
-        shares,
-        profiler.output(ConsoleRenderer(show_all=True, color=False)),
-        profiler.output(HTMLRenderer()),
-        breakdown(jitted, *args, **kwargs),
-    )
+    if root is None:  # too short for a single sample
+        tree = Node("the calls", "", session.duration / n, 0.0, "library")
+    else:
+        root = aggregate_repeated_calls(root, {})
+        tree = make_tree(root, n, _until_it_returns(timed))
+    return Contender(name, n, session.duration / n, tree, timed)
 
 
-def _run_calls(
+def _until_it_returns(timed: Breakdown) -> list[Part]:
+    """The parts of a call without what is waited for after it has returned."""
+    own = [part for part in timed.steady if part.name != "wait"]
+    waits = max(timed.dispatch - sum(part.seconds for part in own), 0.0)
+    return [*own, Part("wait", waits, False, "until the device is done")]
+
+
+def _run(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], n: int) -> None:
+    """Make `n` calls, no more of them at once than JAX lets wait."""
+    for done in range(0, n, _AT_ONCE):
+        jax.block_until_ready(run_calls(jitted, args, kwargs, min(_AT_ONCE, n - done)))
+
+
+def run_calls(
     jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], n: int
 ) -> Any:
+    """The frame that the tree begins with: what is waited for outside is not in it."""
     out = None
     for _ in range(n):
         out = jitted(*args, **kwargs)
     return out
-
-
-def stage_shares(root: Any) -> dict[str, float]:
-    """The share of each stage in a profile.
-
-    The innermost function that a rule knows decides. The own time of what calls into
-    jaxlib is time inside C++.
-    """
-    seconds = dict.fromkeys(STAGES, 0.0)
-
-    def visit(frame: Any, stage: str | None) -> None:
-        stage = _stage(frame) or stage
-        own = frame.time - sum(child.time for child in frame.children)
-        if own > 0:
-            seconds[stage or _default(frame)] += own
-        for child in frame.children:
-            visit(child, stage)
-
-    visit(root, None)
-    total = sum(seconds.values()) or 1.0
-    return {name: x / total for name, x in seconds.items()}
-
-
-def _names(frame: Any) -> tuple[str, str]:
-    """The last part of a frame's file, and its function without the class."""
-    file = os.path.basename(frame.file_path or "")
-    return file, (frame.function or "").rpartition(".")[2]
-
-
-def _stage(frame: Any) -> str | None:
-    file, function = _names(frame)
-    if function == "isinstance" and frame.parent is not None:
-        # Equinox asks whether it is inside of a trace.
-        return "state check" if _names(frame.parent) == ("_jit.py", "_call") else None
-    for start, name, stage in _RULES:
-        if file.startswith(start) and name in ("", function):
-            return stage
-    return None
-
-
-def _default(frame: Any) -> str:
-    """What the own time of a function is spent on that no rule knows."""
-    if (frame.function or "") == "[self]" and frame.parent is not None:
-        frame = frame.parent
-    file, function = _names(frame)
-    for start, name in _CALL_JAXLIB:
-        if file.startswith(start) and name in ("", function):
-            return "inside C++"
-    return "other Python"

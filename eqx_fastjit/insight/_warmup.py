@@ -11,18 +11,17 @@ from eqx_fastjit._jit import jitted_function
 
 
 def warmup(f: Any, *args: Any, **kwargs: Any) -> None:
-    """Trace and compile a function for such a call, without running it.
+    """Trace and compile a function for a call, without running it.
 
-    A later call of this signature finds it compiled: nothing is traced, lowered or
-    compiled then.
+    A later call with this signature traces, lowers and compiles nothing.
 
     **Arguments:**
 
     - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`.
-    - `*args`, `**kwargs`: those of the call. A `jax.ShapeDtypeStruct` may stand for an
-        array; real arrays are neither read nor donated.
+    - `*args`, `**kwargs`: those of the call. A `jax.ShapeDtypeStruct` may take the
+        place of an array. Arrays are neither read nor donated.
 
-    Raises `TypeError` if `f` was not wrapped by us.
+    Raises `TypeError` if `f` was not wrapped by `eqx_fastjit`.
     """
     jitted_function(f)
     f.lower(*args, **kwargs).compile()
@@ -37,8 +36,8 @@ def warmup_all(
 
     - `calls`: for each, `(f, args)` or `(f, args, kwargs)`, with a tuple and a
         dictionary.
-    - `progress`: whether to show a progress bar with the time left, on stderr. By
-        default only where that is a terminal and rich is installed.
+    - `progress`: show a progress bar with the time left, on stderr. By default, only if
+        that is a terminal and rich is installed.
 
     Raises `ValueError` for an entry that is neither, and whatever `warmup` raises; what
     was compiled by then stays compiled.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 @eqx.filter_jit
 def step(x):
-    x = jax.lax.fori_loop(0, 20, lambda _, y: jnp.tanh(y @ y), x)
+    x = jax.lax.fori_loop(0, 60, lambda _, y: jnp.tanh(y @ y), x)
     return x, jnp.sum(x)
 
 

@@ -13,7 +13,7 @@ def make_step(w, x, y):
     def turn(_, w):
         return jnp.tanh(w @ x) + y
 
-    return jax.lax.fori_loop(0, 30, turn, w)
+    return jax.lax.fori_loop(0, 90, turn, w)
 
 
 def loader():

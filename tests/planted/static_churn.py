@@ -1,4 +1,4 @@
-"""A Python number that changes is an argument: each value compiles anew."""
+"""A Python number that changes is an argument: each value recompiles."""
 
 import equinox as eqx
 import jax.numpy as jnp

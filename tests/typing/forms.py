@@ -8,13 +8,13 @@ import jax
 from eqx_fastjit import (
     BoundJit,
     Compiled,
+    engine,
     fast_filter_jit,
     filter_jit,
     install,
     installed,
     JitWrapped,
     Lowered,
-    engine,
     Traced,
     uninstall,
 )

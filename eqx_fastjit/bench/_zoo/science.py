@@ -59,10 +59,7 @@ def gaussian_process() -> Makers:
     def covariance(kernel: dict, xs: jax.Array) -> jax.Array:
         scaled = xs / jnp.exp(kernel["log_lengthscale"])
         squared = jnp.sum((scaled[:, None] - scaled[None]) ** 2, axis=-1)
-        if kernel["name"] == "rbf":
-            shape = jnp.exp(-squared / 2)
-        else:
-            shape = 1 / (1 + squared)
+        shape = jnp.exp(-squared / 2) if kernel["name"] == "rbf" else 1 / (1 + squared)
         return jnp.exp(kernel["log_variance"]) * shape
 
     def negative_log_likelihood(params: dict, xs: jax.Array, ys: jax.Array):

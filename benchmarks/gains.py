@@ -1,0 +1,110 @@
+"""What whole programs gain, unedited: the table on the performance page.
+
+    python -m benchmarks.gains FOLDER --json benchmarks/results/gain.json
+
+Runs `eqx-fastjit gain` on each `*.py` in FOLDER, in the order of their names, and keeps
+the figures: no line of the programs. A program that fails is named, and the others go
+on. Run nothing else meanwhile: the pairs of runs can then be told apart sooner.
+
+The programs of the documentation are examples of Equinox, Diffrax and Optimistix. They
+are notebooks; these lines make a program of one (where `$CHECKOUT` is one of theirs):
+
+    jupyter nbconvert --to script --output-dir FOLDER \\
+        --output diffrax_neural_ode $CHECKOUT/docs/examples/neural_ode.ipynb
+
+Data that one of them would download is made up by a module in FOLDER/stand_ins, which
+is put on the path of all: `torchvision.py` that returns noise, say.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import eqx_fastjit
+from eqx_fastjit.bench._results import new_results
+
+
+def measure(script: Path, options: list[str], scratch: Path) -> dict[str, Any]:
+    """The report on one program.
+
+    **Arguments:**
+
+    - `script`: the program.
+    - `options`: of `eqx-fastjit gain`.
+    - `scratch`: an empty folder, in which it runs.
+
+    **Returns:** what `--json` gives. Raises `RuntimeError` for a program that fails.
+    """
+    report = scratch / "report.json"
+    command = [sys.executable, "-m", "eqx_fastjit.cli", "gain", *options]
+    env = {**os.environ, "MPLBACKEND": "Agg"}  # nobody is there to close a window
+    here = str(Path(eqx_fastjit.__file__).parent.parent)
+    paths = [str(script.parent / "stand_ins"), here, env.get("PYTHONPATH", "")]
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    run = subprocess.run(
+        [*command, "--json", str(report), str(script)],
+        cwd=scratch,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    if run.returncode:
+        last = (run.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RuntimeError(last)
+    return json.loads(report.read_text(encoding="utf-8"))
+
+
+def kept(report: dict[str, Any]) -> dict[str, Any]:
+    """The figures, with no path of this machine."""
+    functions = [
+        {key: value for key, value in f.items() if key not in ("file", "line")}
+        for f in report["functions"]
+    ]
+    return {
+        **report,
+        "program": Path(report["program"]).stem,
+        "functions": functions,
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--pairs", metavar="N", help="as of `eqx-fastjit gain`")
+    parser.add_argument("--seconds", metavar="S", help="as of `eqx-fastjit gain`")
+    options = parser.parse_args(argv)
+    passed: list[str] = []
+    for name in ("pairs", "seconds"):
+        if (value := getattr(options, name)) is not None:
+            passed += [f"--{name}", value]
+    command = " ".join(["python -m benchmarks.gains FOLDER", *passed])
+    results = new_results(command, eqx_fastjit.engine())
+    results["programs"] = []
+    scripts = sorted(options.folder.glob("*.py"))
+    if not scripts:
+        parser.error(f"no program in {options.folder}")
+    for script in scripts:
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                report = measure(script.resolve(), passed, Path(scratch))
+            except RuntimeError as e:
+                results["problems"].append(f"{script.stem}: {e}")
+                print(results["problems"][-1], file=sys.stderr)
+                continue
+        results["programs"].append(kept(report))
+        print(f"{script.stem}: {report['verdict']}", flush=True)
+        # After each: what was measured is not lost if the next one is interrupted.
+        text = json.dumps(results, indent=1, allow_nan=False)
+        options.json.write_text(text + "\n", encoding="utf-8")
+    return int(bool(results["problems"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""`eqx-fastjit gain`."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ._common import check_output, CommandError
+from ._gain_child import command
+from ._script import check_program, end_as_interrupted, Program
+
+
+_SECONDS, _REPLAY = 300.0, 60.0
+_PACKAGE = Path(__file__).parent.parent.parent
+# Of what a program wrote before it failed.
+_LINES = 20
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Declare the subcommand and its arguments."""
+    parser = commands.add_parser(
+        "gain",
+        help="run a program, unchanged, under Equinox's filter_jit and ours; compare",
+        description="Would this help me? Run a program, unchanged, under "
+        "equinox.filter_jit and under ours, and tell for each jitted function what a "
+        "call costs and what is saved, and for the whole program how long it takes. It "
+        "is run once to count calls, and then in pairs of fresh processes until the "
+        "two can be told apart, or are alike: three pairs at least. Its output is "
+        "dropped and its input is empty. The exit code is 0; the program's, if it "
+        "fails.",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        metavar="N",
+        help="run at most so many pairs (default: 27)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=_SECONDS,
+        metavar="S",
+        help="begin no pair after so many seconds, but for the first three "
+        f"(default: {_SECONDS:.0f})",
+    )
+    parser.add_argument(
+        "--replay",
+        type=float,
+        default=_REPLAY,
+        metavar="S",
+        help="time calls of jitted functions for about so many seconds "
+        f"(default: {_REPLAY:.0f})",
+    )
+    parser.add_program(trailing=True)
+    return parser
+
+
+class _Failed(Exception):
+    """A run of the program has failed."""
+
+    def __init__(self, how: str, code: int, said: str):
+        super().__init__()
+        self.how, self.code, self.said = how, code, said
+
+
+class _Run(NamedTuple):
+    """What it takes to run the program once."""
+
+    program: Program
+    out: str
+    replay: float
+
+    def seconds(self, how: str) -> float:
+        """Run it; the wall time. Raises `_Failed`."""
+        with tempfile.TemporaryFile() as said:
+            start = time.perf_counter()
+            run = subprocess.run(
+                command(str(_PACKAGE), how, self.out, self.replay, self.program),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+            )
+            seconds = time.perf_counter() - start
+            if run.returncode:
+                said.seek(0)
+                text = said.read().decode(errors="replace")
+                raise _Failed(how, run.returncode, text)
+        return seconds
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the subcommand; returns the exit code."""
+    _check(options)
+    with tempfile.TemporaryDirectory() as folder:
+        run = _Run(options.program, os.path.join(folder, "count"), options.replay)
+        try:
+            report, interrupted = _compare(options, run)
+        except _Failed as e:
+            return _tell(e)
+    print(report)
+    if options.json is not None:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(report.as_json(), file, indent=2, allow_nan=False)
+            file.write("\n")
+    if options.html is not None:
+        from eqx_fastjit.insight._gain_page import page
+
+        Path(options.html).write_text(page(report), encoding="utf-8")
+    if interrupted:
+        sys.stdout.flush()
+        end_as_interrupted()
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    pairs = options.pairs
+    if pairs is not None and pairs < 1:
+        raise CommandError(f"--pairs {pairs}: expected at least 1")
+    for name in ("seconds", "replay"):
+        if not getattr(options, name) >= 0:
+            raise CommandError(f"--{name} {getattr(options, name)}: expected 0 or more")
+    check_program(options.program.name, options.program.is_module)
+    for name in ("json", "html"):
+        if getattr(options, name) is not None:
+            check_output(f"--{name}", getattr(options, name))
+
+
+def _tell(failed: _Failed) -> int:
+    """Say how the program has failed; returns its exit code."""
+    under = "equinox.filter_jit" if failed.how == "equinox" else "eqx_fastjit"
+    lines = failed.said.rstrip().splitlines()[-_LINES:]
+    print("\n".join(lines), file=sys.stderr)
+    code = failed.code
+    how = f"ended with exit code {code}" if code > 0 else f"was killed (signal {-code})"
+    print(f"eqx-fastjit: under {under} the program {how}", file=sys.stderr)
+    return code if code > 0 else 128 - code
+
+
+def _compare(options: argparse.Namespace, run: _Run) -> tuple[Any, bool]:
+    """The report, and whether Ctrl-C has cut it short."""
+    from eqx_fastjit._progress import Progress
+
+    with Progress("eqx-fastjit gain") as progress:
+        progress.stage("counting calls")
+        took = run.seconds("count")
+        try:
+            with open(run.out, encoding="utf-8") as file:
+                found = json.load(file)
+        except FileNotFoundError:
+            raise CommandError(
+                "the program ended its process by itself (`os._exit`): nothing was "
+                "counted"
+            ) from None
+        if not found["functions"]:
+            raise CommandError(
+                "the program called no function of equinox.filter_jit: there is "
+                "nothing to gain"
+            )
+        if found["caches"]:
+            # It has to be filled for Equinox's functions too.
+            run.seconds("equinox")
+
+        def told(n: int) -> None:
+            progress.stage(f"pair {n} of runs", 2 * took)
+
+        pairs, interrupted = take_pairs(
+            run.seconds, told, options.seconds, options.pairs
+        )
+    if not pairs:
+        raise KeyboardInterrupt
+    return _report(options.program, found, pairs), interrupted
+
+
+def take_pairs(
+    seconds: Callable[[str], float],
+    told: Callable[[int], None],
+    limit: float,
+    most: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[list[tuple[float, float]], bool]:
+    """Run the program in pairs until the two can be told apart.
+
+    **Arguments:**
+
+    - `seconds`: runs it under `"equinox"` or `"ours"`; the time.
+    - `told`: called with the number of each pair, which begins.
+    - `limit`: after so many seconds, no further pair is begun, once there are three.
+    - `most`: how many pairs at most.
+    - `clock`: seconds.
+
+    **Returns:** the times of pairs, Equinox first, and whether Ctrl-C ended it.
+    """
+    from eqx_fastjit.insight._gain import interval, LOOKS, looks_at, UNKNOWN
+
+    pairs: list[tuple[float, float]] = []
+    begun = clock()
+    most = LOOKS[-1] if most is None else most
+    while len(pairs) < most:
+        if len(pairs) >= LOOKS[0] and clock() - begun > limit:
+            break
+        told(len(pairs) + 1)
+        # In turn, as the machine may become slower or faster meanwhile.
+        order = ("equinox", "ours") if len(pairs) % 2 == 0 else ("ours", "equinox")
+        try:
+            times = {how: seconds(how) for how in order}
+        except KeyboardInterrupt:
+            return pairs, True
+        pairs.append((times["equinox"], times["ours"]))
+        if len(pairs) in LOOKS:
+            ratios = [b / a for a, b in pairs]
+            found = interval(ratios, looks_at(len(pairs)))
+            if found.verdict != UNKNOWN:
+                break
+    return pairs, False
+
+
+def _report(program: Program, found: Any, pairs: list[tuple[float, float]]) -> Any:
+    from eqx_fastjit.doctor._sites import shorten
+    from eqx_fastjit.insight._gain import FunctionGain, Gain, interval, looks_at
+
+    functions = [
+        FunctionGain(
+            name=f["name"],
+            place="" if f["file"] is None else f"{shorten(f['file'])}:{f['line']}",
+            file=f["file"],
+            line=f["line"],
+            calls=f["calls"],
+            costs=f["costs"],
+            reason=f["reason"],
+        )
+        for f in found["functions"]
+    ]
+    return Gain(
+        program=program.name,
+        equinox=tuple([a for a, _ in pairs]),
+        ours=tuple([b for _, b in pairs]),
+        ratio=interval([b / a for a, b in pairs], looks_at(len(pairs))),
+        functions=tuple(functions),
+        compiling=found["compiling"],
+        engine=found["engine"],
+    )

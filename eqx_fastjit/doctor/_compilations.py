@@ -1,0 +1,111 @@
+"""Everything that is known of each compilation."""
+
+import math
+import re
+from typing import Any
+
+from ._plain import Compile
+from ._report import Change, Compilation
+from ._sites import Line
+from ._watch import Seen
+
+
+# Leaves that are listed, of those that differ.
+_MAX_CHANGES = 100
+_MAX_SIGNATURE = 2000
+
+
+def make_compilations(
+    ours: list[tuple[Seen, Any]], plain: list[Compile], began: float
+) -> tuple[Compilation, ...]:
+    """Each compilation in order.
+
+    **Arguments:**
+
+    - `ours`: each trace of a function of ours, explained.
+    - `plain`: all others.
+    - `began`: when the program did, in seconds since the epoch.
+    """
+    rows = [_ours(s, began) for s, _ in ours]
+    rows += [_plain(c, began) for c in plain]
+    rows.sort(key=lambda row: row["start"])
+    return tuple(Compilation(number=i, **row) for i, row in enumerate(rows, 1))
+
+
+def _ours(s: Seen, began: float) -> dict[str, Any]:
+    from eqx_fastjit.insight._explain import arguments_text
+
+    trace, why = s.trace, s.explanation
+    found = () if why is None else why.differences
+    place = trace.function.place
+    wrapped = trace.wrapped()
+    name = trace.function.qualname
+    cause = "first-call" if why is None else why.kind
+    signature = arguments_text(trace.entries)
+    return {
+        "function": f"{name} of {wrapped[0]}" if wrapped else name,
+        "file": None if wrapped or place is None else place.file,
+        "line": None if wrapped or place is None else place.line,
+        "jit": "filter_jit",
+        "site": str(s.site or (trace.site and Line(*trace.site)) or ""),
+        "start": trace.started - began,
+        "trace": trace.trace,
+        "lower": trace.lower,
+        "compile": trace.compile,
+        "first_run": trace.first_run,
+        "cause": "failed" if trace.failed else cause,
+        "cached": trace.cached,
+        "inside": trace.inlined,
+        "thread": trace.thread,
+        "changes": tuple(
+            Change(d.path, d.what, d.old, d.new) for d in found[:_MAX_CHANGES]
+        ),
+        "earlier": str((why and why.earlier_site and Line(*why.earlier_site)) or ""),
+        "signature": signature[:_MAX_SIGNATURE],
+        "argument_bytes": _argument_bytes(trace.entries),
+        "equations": None if s.inspection is None else s.inspection.equations,
+        "program": s.program,
+    }
+
+
+def _plain(c: Compile, began: float) -> dict[str, Any]:
+    miss = c.miss
+    place = None if miss is None else miss.place
+    changes = ()
+    if miss is not None and (miss.old or miss.new):
+        changes = (Change(miss.leaf, miss.kind, miss.old, miss.new),)
+    return {
+        "function": c.name,
+        "file": place and place.file,
+        "line": place and place.line,
+        "jit": "jax" if miss is None else "jax.jit",
+        "site": str(c.site or ""),
+        "start": c.started - began,
+        "trace": c.trace,
+        "lower": c.lower,
+        "compile": c.compile,
+        "first_run": 0.0,
+        "cause": "outside of jit" if miss is None else miss.kind,
+        "cached": c.cached,
+        "changes": changes,
+        "thread": c.thread,
+    }
+
+
+def _argument_bytes(entries: Any) -> int:
+    """Of all arrays among the arguments, by shape and dtype."""
+    total = 0
+    for entry in entries:
+        if entry.kind == "array":
+            facets = dict(entry.facets)
+            shape = map(int, re.findall(r"\d+", facets["shape"]))
+            total += math.prod(shape) * _item_bytes(facets["dtype"])
+    return total
+
+
+def _item_bytes(dtype: str) -> int:
+    if dtype == "bool":
+        return 1
+    bits = re.search(r"(\d+)", dtype)
+    # Keys and what has no size in its name count as 8 bytes.
+    return 8 if bits is None or dtype.startswith("key") else max(1, int(bits[1]) // 8)

@@ -1,0 +1,233 @@
+"""What would help, beyond what is wrong: a hint is no finding, and fails nothing.
+
+Each has a threshold in seconds, so that a program that is quick already hears nothing.
+"""
+
+import collections
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from eqx_fastjit._units import show_seconds
+
+from ._report import Hint, TimeSpent
+from ._sites import is_library
+from ._watch import Seen, Watch
+
+
+# Seconds that can be saved, and their share of the run: less is not worth a change.
+_CACHE = 5.0, 0.2
+_SCAN = 3.0, 0.1
+_RAGGED = 1.0, 0.02
+_EAGER = 3.0, 0.2
+# Layers in a Python loop that are worth a scan; more are a finding (unrolled-loop).
+_LAYERS = 4
+# What reading a compiled program takes of the time to compile it, at most.
+_READING = 0.1
+
+
+def make_hints(watch: Watch, time: TimeSpent, unrolled: set[Any]) -> tuple[Hint, ...]:
+    """Look for what would help.
+
+    **Arguments:**
+
+    - `watch`: what was seen.
+    - `time`: where the time went.
+    - `unrolled`: file and line of each loop that is a finding already.
+    """
+    seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
+    hints = [
+        *_cache(watch, time.seconds),
+        *_layers(seen, time.seconds, unrolled),
+        *_ragged(seen, time.seconds),
+        *_eager(time),
+    ]
+    return tuple(sorted(hints, key=lambda hint: -hint.seconds))
+
+
+def _is_worth(seconds: float, total: float, least: tuple[float, float]) -> bool:
+    return seconds >= max(least[0], least[1] * total)
+
+
+# --- the persistent cache ------------------------------------------------------------
+
+
+def _cache(watch: Watch, total: float) -> Iterator[Hint]:
+    if watch.cache_directory is not None:
+        return
+    compiled = [
+        # JAX does not keep a program with host callbacks.
+        *[s.trace.compile for s in tuple(watch.seen.values()) if not s.calls_host],
+        *[c.compile for c in tuple(watch.plain.compiles)],
+    ]
+    kept = (1 - _READING) * sum(x for x in compiled if x >= watch.cache_seconds)
+    saved = (1 - _READING) * sum(compiled)
+    if not _is_worth(saved, total, _CACHE):
+        return
+    fix = "Set `JAX_COMPILATION_CACHE_DIR` to a persistent directory"
+    if kept < 0.8 * saved:
+        fix += (
+            ", and `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0`, because most "
+            f"compilations took less than {watch.cache_seconds:g} s, and are not kept "
+            "by default"
+        )
+    yield Hint(
+        kind="persistent-cache",
+        function="",
+        file=None,
+        line=None,
+        seconds=saved,
+        message=f"XLA's compiler ran for {show_seconds(sum(compiled))} of "
+        f"{show_seconds(total)}. With JAX's persistent cache, a second run would "
+        f"take about {show_seconds(total - saved)}",
+        fix=f"{fix}.",
+    )
+
+
+# --- layers that are alike -----------------------------------------------------------
+
+
+def _layers(seen: list[Seen], total: float, unrolled: set[Any]) -> Iterator[Hint]:
+    found: dict[Any, list[tuple[Seen, Any, float]]] = collections.defaultdict(list)
+    for s in seen:
+        if s.inspection is None or not s.inspection.equations:
+            continue
+        compiling = s.trace.trace + s.trace.lower + s.trace.compile
+        for loop in s.inspection.loops:
+            if loop.turns < _LAYERS or not loop.uniform or is_library(loop.file):
+                continue
+            saved = loop.equations - loop.scan_equations
+            seconds = compiling * saved / s.inspection.equations
+            found[loop.file, loop.line].append((s, loop, seconds))
+    for key, group in found.items():
+        seconds = sum(x for _, _, x in group)
+        if key in unrolled or not _is_worth(seconds, total, _SCAN):
+            continue
+        s, loop, _ = max(group, key=lambda x: x[2])
+        name = s.trace.function.qualname
+        yield Hint(
+            kind="scan-layers",
+            function=name,
+            file=loop.file,
+            line=loop.line,
+            seconds=seconds,
+            message=f"the {loop.turns} iterations of this loop are alike, and make "
+            f"{loop.equations} of the {s.inspection and s.inspection.equations} "
+            f"equations of {name}. As one `jax.lax.scan`, they would be compiled once, "
+            f"which saves about {show_seconds(seconds)}, estimated from the number of "
+            "equations",
+            fix="Create the layers with `eqx.filter_vmap` over their keys, which "
+            "stacks their arrays, and iterate over them with `jax.lax.scan`.",
+        )
+
+
+# --- a ragged last batch -------------------------------------------------------------
+
+
+def _ragged(seen: list[Seen], total: float) -> Iterator[Hint]:
+    """Of one call a batch and a smaller one, whatever else differs between the two."""
+    groups: dict[Any, list[Seen]] = collections.defaultdict(list)
+    for s in seen:
+        if not s.trace.inlined and not s.trace.failed:
+            groups[s.trace.key(), s.site].append(s)
+    for group in groups.values():
+        found = list(_smaller_batches(group))
+        seconds = sum(s.trace.seconds for s, *_ in found)
+        # A third size is another matter: shape-churn.
+        if len({sizes for _, sizes, _, _ in found}) != 1:
+            continue
+        if not _is_worth(seconds, total, _RAGGED):
+            continue
+        s, (large, small), leaf, others = found[0]
+        site = s.site
+        hidden = f" (hidden by another cause: {others})" if others else ""
+        name = s.trace.function.qualname
+        yield Hint(
+            kind="ragged-batch",
+            function=name,
+            file=site and site.file,
+            line=site and site.line,
+            seconds=seconds,
+            message=f"the call has batches of {large}, and one of {small} (`{leaf}`), "
+            f"for which {name} was compiled again{hidden}",
+            fix=f"Drop the last batch (`drop_last`), or pad it to {large} and mask "
+            "what was added.",
+        )
+
+
+_Shapes = dict[str, tuple[int, ...]]
+
+
+def _smaller_batches(
+    group: list[Seen],
+) -> Iterator[tuple[Seen, tuple[int, int], str, str]]:
+    """Traces for a smaller batch than an earlier one: sizes, a leaf, what else differs.
+
+    The leading dimension of some arrays is the same number, and another one in the
+    other trace, and that is all that differs in their shapes.
+    """
+    earlier: list[tuple[Seen, _Shapes]] = []
+    for s in group:
+        shapes = _shapes(s)
+        for other, known in reversed(earlier):
+            pair = _batches(known, shapes)
+            if pair is not None and pair[0][0] > pair[0][1]:
+                yield s, *pair, _other_causes(other, s)
+                break
+        earlier.append((s, shapes))
+
+
+def _shapes(s: Seen) -> _Shapes:
+    return {
+        entry.path: tuple(map(int, re.findall(r"\d+", dict(entry.facets)["shape"])))
+        for entry in s.trace.entries
+        if entry.kind == "array"
+    }
+
+
+def _batches(old: _Shapes, new: _Shapes) -> tuple[tuple[int, int], str] | None:
+    """Both sizes of the batch and the first leaf, if that is how the shapes differ."""
+    pairs: set[tuple[int, int]] = set()
+    leaf = ""
+    for path, shape in new.items():
+        before = old.get(path)
+        if before is None or before == shape:
+            continue
+        if not shape or not before or before[1:] != shape[1:]:
+            return None
+        pairs.add((before[0], shape[0]))
+        leaf = leaf or path
+    if len(pairs) != 1:
+        return None
+    (pair,) = pairs
+    return pair, leaf
+
+
+def _other_causes(old: Seen, new: Seen) -> str:
+    from eqx_fastjit.insight._differences import differences
+
+    others = [d for d in differences(old.trace, new.trace) if d.what != "shape"]
+    return str(others[0]) if others else ""
+
+
+# --- outside of jit ------------------------------------------------------------------
+
+
+def _eager(time: TimeSpent) -> Iterator[Hint]:
+    for part in time.parts:
+        if part.name != "eager" or not _is_worth(part.seconds, time.seconds, _EAGER):
+            continue
+        line = part.lines[0] if part.lines else None
+        where = "" if line is None else f", {show_seconds(line.seconds)} of that here"
+        cost = show_seconds(part.seconds)
+        yield Hint(
+            kind="eager-operations",
+            function="",
+            file=line and line.file,
+            line=line and line.line,
+            seconds=part.seconds,
+            message=f"JAX operations outside of jit took {cost}{where}: each is a "
+            "separate program, with the overhead of a call",
+            fix="Move them into a jitted function, such as the one that uses their "
+            "results.",
+        )

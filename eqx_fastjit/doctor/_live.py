@@ -1,0 +1,254 @@
+"""Each compilation as it happens, through the logger "eqx_fastjit".
+
+A line says which function was compiled, by which line of the program, why, which leaf
+was not as before, and how long it took. Nothing here runs unless something is traced or
+compiled, and unless the logger is enabled for it: `EQX_FASTJIT_LOG` does that, and so
+does `logging.getLogger("eqx_fastjit").setLevel("INFO")`.
+"""
+
+import logging
+import os
+import sys
+import threading
+from typing import Any
+
+from eqx_fastjit import _record
+from eqx_fastjit._record import logger, Trace
+from eqx_fastjit._units import show_seconds
+
+from ._plain import Compile, PlainJits
+from ._sites import Line, shorten, user_line
+
+
+_LEVELS = {"compiles": logging.INFO, "all": logging.DEBUG}
+# Earlier traces that a new one is compared with.
+_COMPARED = 32
+# Differences that are shown in a line.
+_SHOWN = 3
+# Seconds after which a compilation that goes on is announced; then twice that, and so
+# on. Nobody else tells that the program is not hanging.
+_LONG = 10.0
+# An operation outside of jit takes some 20 ms, and there are dozens. From here on, in
+# seconds, one is worth a line of its own.
+_LONG_OPERATION = 0.5
+
+
+class _Stderr(logging.Handler):
+    """Writes to stderr, unless the program has a handler of its own that does."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for handler in logging.getLogger().handlers:
+            if logger.propagate and handler.level <= record.levelno:
+                return
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+
+def log_from_environment() -> None:
+    """Do what `EQX_FASTJIT_LOG` says; raises `ValueError` for what it cannot mean."""
+    text = os.environ.get("EQX_FASTJIT_LOG", "")
+    if text in ("", "off", "0") or any(isinstance(h, _Stderr) for h in logger.handlers):
+        return
+    if text not in _LEVELS:
+        raise ValueError(
+            f"EQX_FASTJIT_LOG={text!r}: expected one of {', '.join(_LEVELS)}, off."
+        )
+    handler = _Stderr()
+    handler.setFormatter(
+        logging.Formatter("[%(asctime)s eqx_fastjit] %(message)s", "%H:%M:%S")
+    )
+    logger.addHandler(handler)
+    logger.setLevel(_LEVELS[text])
+    _record.before.append(_on_begin)
+    _record.after.append(_on_end)
+    plain = PlainJits.started
+    if plain is None:
+        plain = PlainJits(keep=False)
+        plain.start()
+    plain.on_compile = log_compile
+
+
+# --- functions of ours ---------------------------------------------------------------
+
+
+def log_trace(trace: Trace) -> None:
+    """Log a trace that is complete. Never raises: a call must not fail by its log."""
+    try:
+        _log_trace(trace)
+    except Exception as e:
+        logger.debug("could not word a compilation: %s: %s", type(e).__name__, e)
+
+
+def _log_trace(trace: Trace) -> None:
+    site = _site(trace)
+    cause, leaf, why = _why(trace)
+    again = "" if cause in ("first-call", "failed") else " again"
+    if trace.failed:
+        text = f"tracing {_title(trace)} failed after {show_seconds(trace.trace)}"
+    else:
+        verb = "compiled" if trace.compile else "traced"
+        ahead = " ahead of time" if trace.ahead else ""
+        text = (
+            f"{verb} {_title(trace)}{again}{ahead} in {show_seconds(_cost(trace))} "
+            f"({_parts(trace)})"
+        )
+    text += f", called at {site or '?'}"
+    if trace.inlined:
+        text += ", inside of another jitted function"
+    # What is inlined into another function is a part of that one's compilation.
+    is_part = trace.inlined or not (trace.compile or trace.failed)
+    _emit(
+        f"{text}{why}",
+        level=logging.DEBUG if is_part else logging.INFO,
+        name=_title(trace),
+        cause=cause,
+        leaf=leaf,
+        site=site,
+        seconds=_cost(trace),
+    )
+
+
+def _emit(text: str, *, level: int, **fields: Any) -> None:
+    site = fields["site"]
+    # For handlers that write fields, not lines.
+    extra = {**fields, "site": None if site is None else str(site)}
+    logger.log(level, "%s", text, extra={"compilation": extra})
+
+
+def _cost(trace: Trace) -> float:
+    return trace.trace + trace.lower + trace.compile
+
+
+def _title(trace: Trace) -> str:
+    place = trace.function.place
+    if wrapped := trace.wrapped():
+        return f"{trace.function.qualname} of {wrapped[0]}"
+    where = "" if place is None else f" ({shorten(place.file)}:{place.line})"
+    return f"{trace.function.qualname}{where}"
+
+
+def _site(trace: Trace) -> Line | None:
+    """The program's own line; a library's, if there is none."""
+    return user_line() or (None if trace.site is None else Line(*trace.site))
+
+
+def _parts(trace: Trace | Compile) -> str:
+    parts = [
+        f"{name} {show_seconds(seconds)}"
+        for name, seconds in (
+            ("trace", trace.trace),
+            ("lower", trace.lower),
+            ("XLA", trace.compile),
+        )
+        if seconds
+    ]
+    if trace.cached:
+        parts.append("read from the persistent cache")
+    return ", ".join(parts)
+
+
+def _why(trace: Trace) -> tuple[str, str, str]:
+    """Kind of cause, path of the leaf, and both in words."""
+    from eqx_fastjit.insight._differences import KINDS
+
+    if trace.failed:
+        return "failed", "", ""
+    explanation = _explain(trace)
+    if explanation is None:
+        return "first-call", "", ": first call"
+    found = explanation.differences
+    # Those that make it this kind come first, whatever else differs.
+    found = sorted(found, key=lambda d: KINDS.get(d.what) != explanation.kind)
+    text = "; ".join(map(str, found[:_SHOWN]))
+    if len(found) > _SHOWN:
+        text += f"; and {len(found) - _SHOWN} more"
+    leaf = found[0].path if found else ""
+    return explanation.kind, leaf, f": {explanation.kind}" + f": {text}" * bool(text)
+
+
+def _explain(trace: Trace) -> Any:
+    from eqx_fastjit.insight._explain import explain_trace
+
+    key = trace.key()
+    earlier: list[Trace] = []
+    for other in reversed(tuple(_record.traces)):
+        if other is not trace and not other.failed and other.key() == key:
+            earlier.append(other)
+            if len(earlier) == _COMPARED:
+                break
+    return explain_trace(trace, earlier[::-1])
+
+
+# --- compilations that take long -----------------------------------------------------
+
+_timers: dict[int, threading.Timer] = {}
+
+
+def _on_begin(trace: Trace, _: Any) -> None:
+    site = _site(trace)
+    logger.debug("tracing %s, called at %s", _title(trace), site or "?")
+    _remind(trace, site, _LONG)
+
+
+def _remind(trace: Trace, site: Line | None, seconds: float) -> None:
+    def announce() -> None:
+        logger.info(
+            "still compiling %s after %s, called at %s",
+            _title(trace),
+            show_seconds(seconds),
+            site or "?",
+        )
+        if trace.number in _timers:
+            _remind(trace, site, 2 * seconds)
+
+    past = seconds / 2 if seconds > _LONG else 0.0
+    timer = _timers[trace.number] = threading.Timer(seconds - past, announce)
+    timer.daemon = True
+    timer.start()
+
+
+def _on_end(trace: Trace) -> None:
+    timer = _timers.pop(trace.number, None)
+    if timer is not None:
+        timer.cancel()
+
+
+# --- everything else -----------------------------------------------------------------
+
+
+def log_compile(compiled: Compile) -> None:
+    """Log a compilation of plain `jax.jit`, or of an operation outside of jit."""
+    try:
+        _log_compile(compiled)
+    except Exception as e:
+        logger.debug("could not word a compilation: %s: %s", type(e).__name__, e)
+
+
+def _log_compile(c: Compile) -> None:
+    miss = c.miss
+    cost = f"in {show_seconds(c.seconds)} ({_parts(c)}), called at {c.site or '?'}"
+    fields: dict[str, Any] = {"name": c.name, "site": c.site, "seconds": c.seconds}
+    if miss is None:
+        is_long = c.seconds >= _LONG_OPERATION
+        _emit(
+            f"compiled {c.name} {cost}: an operation outside of jit",
+            level=logging.INFO if is_long else logging.DEBUG,
+            cause="outside-jit",
+            leaf="",
+            **fields,
+        )
+        return
+    again = "" if miss.kind == "first-call" else " again"
+    why = miss.kind.replace("first-call", "first call")
+    if miss.old or miss.new:
+        why += f": `{miss.leaf}`: {miss.old} -> {miss.new}"
+    _emit(
+        f"compiled {c.name} ({miss.place or '?'}){again} {cost}, under jax.jit: {why}",
+        level=logging.INFO,
+        cause=miss.kind,
+        leaf=miss.leaf,
+        **fields,
+    )

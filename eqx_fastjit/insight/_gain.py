@@ -1,0 +1,276 @@
+"""What a program gains from our `filter_jit`: the report of `eqx-fastjit gain`."""
+
+import dataclasses
+import importlib
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from eqx_fastjit._units import plural, show_seconds
+
+from ._table import Report, Table
+
+
+# After so many pairs of runs their ratios are looked at.
+LOOKS = (3, 5, 8, 12, 18, 27)
+# The chance that, in any of the looks, two that take the same time are told apart.
+_ERROR = 0.05
+# Closer than this, two are called alike.
+_ALIKE = 0.02
+
+FASTER, SLOWER, ALIKE, UNKNOWN = "faster", "slower", "alike", "unknown"
+
+
+def looks_at(pairs: int) -> int:
+    """The number of the look that is had at so many pairs, from 1."""
+    return sum(n < pairs for n in LOOKS) + 1
+
+
+class Interval(NamedTuple):
+    """Ours over Equinox's: the mean of the logarithms of paired ratios, and around."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether ours is `FASTER`, `SLOWER` or `ALIKE`; `UNKNOWN` if it may be any."""
+        if self.high < 1:
+            return FASTER
+        if self.low > 1:
+            return SLOWER
+        alike = self.low >= 1 - _ALIKE and self.high <= 1 + _ALIKE
+        return ALIKE if alike else UNKNOWN
+
+
+def interval(ratios: Sequence[float], look: int) -> Interval:
+    """The interval that holds the ratio.
+
+    Student's, on the logarithms of the ratios, whose mean is not far from normal. What
+    is looked at again and again is at last told apart by chance; so each look is
+    allowed less of the error than the one before, and all of them together 5%.
+
+    **Arguments:**
+
+    - `ratios`: of paired runs.
+    - `look`: the number of this look at them, from 1.
+    """
+    logs = [math.log(x) for x in ratios]
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return Interval(math.exp(mean), 0.0, math.inf)
+    stats: Any = importlib.import_module("scipy.stats")  # which JAX needs too
+
+    error = _ERROR * 6 / (math.pi * look) ** 2
+    quantile = float(stats.t.ppf(1 - error / 2, len(logs) - 1))
+    half = quantile * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionGain:
+    """A jitted function of the program. Seconds are of one call."""
+
+    name: str
+    # Its line, if it is a Python function.
+    place: str
+    file: str | None
+    line: int | None
+    calls: int
+    # `equinox`, `ours`, `floor`, `device`, and `..._overhead` of the first three.
+    costs: dict[str, float] | None
+    # Why there are none.
+    reason: str
+
+    def overhead(self, whose: str) -> float:
+        """Seconds that all of its calls take beside the work, under `whose`."""
+        costs = self.costs or {}
+        return self.calls * costs.get(f"{whose}_overhead", 0.0)
+
+    @property
+    def working(self) -> float:
+        """Seconds that the device works for all of its calls."""
+        return self.calls * (self.costs or {}).get("device", 0.0)
+
+    @property
+    def saved(self) -> float:
+        """Seconds less of overhead, over all of its calls."""
+        return self.overhead("equinox") - self.overhead("ours")
+
+
+@dataclasses.dataclass(frozen=True)
+class Gain(Report):
+    """What `eqx-fastjit gain` found. Times are in seconds."""
+
+    program: str
+    # Wall times of whole processes; those of the same number ran one after the other.
+    equinox: tuple[float, ...]
+    ours: tuple[float, ...]
+    ratio: Interval | None
+    functions: tuple[FunctionGain, ...]
+    # To trace, lower and compile, in one run.
+    compiling: float
+    engine: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def wall(self) -> float:
+        """Median wall time under Equinox."""
+        return statistics.median(self.equinox) if self.equinox else math.nan
+
+    def parts(self, whose: str = "equinox") -> dict[str, float]:
+        """Where the wall time under `whose` goes; estimates that add up to it."""
+        times = getattr(self, whose)
+        if not times:
+            return {}
+        parts = {
+            "compiling": self.compiling,
+            "device": sum(f.working for f in self.functions),
+            "overhead": sum(f.overhead(whose) for f in self.functions),
+        }
+        rest = statistics.median(times) - sum(parts.values())
+        return {**parts, "rest": max(rest, 0.0)}
+
+    def title(self) -> str:
+        """What came out, in a line."""
+        return f"{self.program}: {self.verdict()}"
+
+    def verdict(self) -> str:
+        """Whether the program gains, as far as could be told."""
+        if self.ratio is None:
+            return "the runs were not compared"
+        pairs = plural(len(self.ours), "pair") + " of runs"
+        low, high = self.ratio.low, self.ratio.high
+        around = (
+            f"{self.ratio.ratio:.3g} times as long (between {low:.3g} and {high:.3g}; "
+        )
+        around += f"{pairs})"
+        if self.ratio.verdict == FASTER:
+            return f"faster: it takes {around}"
+        if self.ratio.verdict == SLOWER:
+            return f"slower: it takes {around}"
+        if self.ratio.verdict == ALIKE:
+            return f"no difference of more than {_ALIKE:.0%}: it takes {around}"
+        if len(self.ours) < 2:
+            return "one pair of runs cannot tell the two apart"
+        return f"they cannot be told apart: it takes {around}"
+
+    def tables(self) -> list[Table]:
+        """The wall times, the functions, and where the time goes."""
+        return [self._walls(), self._functions(), self._parts()]
+
+    def _walls(self) -> Table:
+        rows: list[tuple[str, ...]] = []
+        for name, times in (
+            ("equinox.filter_jit", self.equinox),
+            ("eqx_fastjit", self.ours),
+        ):
+            if times:
+                spread = [statistics.median(times), min(times), max(times)]
+                rows.append((name, *map(show_seconds, spread)))
+        if self.ratio is not None and len(self.ours) > 1:
+            rows.append(
+                ("the second over the first", *(f"{x:.3f}" for x in self.ratio))
+            )
+        notes = (
+            "Median, least and greatest of fresh processes, run in turn; of the ratio "
+            "the mean, and the interval that holds it: Student's, of the logarithms of "
+            f"the ratios of {plural(len(self.ours), 'pair')}, at 95% for all looks at "
+            "them.",
+        )
+        return Table("The whole program", ("", "time", "from", "to"), rows, notes)
+
+    def _functions(self) -> Table:
+        header = (
+            *("function", "calls", "equinox", "ours", "floor", "device"),
+            *("overhead", "share", "saved", ""),
+        )
+        rows: list[Sequence[Any]] = []
+        for f in self.functions:
+            name = f"{f.name} ({f.place})" if f.place else f.name
+            if f.costs is None:
+                rows.append((name, f.calls, *["-"] * 7, f.reason))
+                continue
+            shown = [f.costs[x] for x in ("equinox", "ours", "floor", "device")]
+            rows.append(
+                (
+                    *(name, f.calls, *map(show_seconds, shown)),
+                    show_seconds(f.costs["equinox_overhead"]),
+                    f"{f.overhead('equinox') / self.wall:.2%}",
+                    show_seconds(f.saved),
+                    "",
+                )
+            )
+        if sum(f.costs is not None for f in self.functions) > 1:
+            overhead = sum(f.overhead("equinox") for f in self.functions)
+            saved = sum(f.saved for f in self.functions)
+            calls = sum(f.calls for f in self.functions)
+            share = f"{overhead / self.wall:.2%}"
+            row = ("all", calls, *["-"] * 5, share, show_seconds(saved), "")
+            rows.append(row)
+        if not any(f.costs is None for f in self.functions):
+            header, rows = header[:-1], [row[:-1] for row in rows]
+        notes = (
+            "Of a call: until it returns under equinox.filter_jit (which waits for the "
+            "device) and under eqx_fastjit (which does not); the floor, jax.jit of its "
+            "arrays in a flat list; the device, from start to end of the compiled "
+            "program by jaxlib alone; and the overhead, what the host does under "
+            "equinox.filter_jit beside that. Timed after the program, with its own "
+            "arguments, in turn and without donation.",
+            "Share: of the program's wall time under equinox.filter_jit, the overhead "
+            "of all calls. Saved: in this run, less overhead. What the program does "
+            "while the device works is saved on top; only the wall times have that.",
+        )
+        return Table("Its jitted functions", header, rows, notes)
+
+    def _parts(self) -> Table:
+        words = {
+            "compiling": "tracing, lowering and compiling; the same under both",
+            "device": "the device, for calls of the functions above",
+            "overhead": "the host, for these calls",
+            "rest": "imports, Python, operations outside of jit, all else",
+        }
+        before, after = self.parts(), self.parts("ours")
+        total = self.wall
+        rows = [
+            (
+                *(name, show_seconds(before[name]), f"{before[name] / total:.1%}"),
+                *(show_seconds(after[name]) if after else "-", words[name]),
+            )
+            for name in before
+        ]
+        header = ("", "equinox", "share", "ours", "")
+        return Table("Where the time goes, estimated", header, rows, self.notes)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for programs. Times are in seconds."""
+        return {
+            "schema": 1,
+            "program": self.program,
+            "engine": self.engine,
+            "verdict": None if self.ratio is None else self.ratio.verdict,
+            "wall": {
+                "equinox": list(self.equinox),
+                "ours": list(self.ours),
+                "ratio": None
+                if self.ratio is None or len(self.ours) < 2
+                else self.ratio._asdict(),
+            },
+            "parts": {w: self.parts(w) for w in ("equinox", "ours")},
+            "functions": [
+                {
+                    "name": f.name,
+                    "file": f.file,
+                    "line": f.line,
+                    "calls": f.calls,
+                    "seconds": f.costs,
+                    "overhead_share": f.overhead("equinox") / self.wall,
+                    "saved": f.saved,
+                    "not_timed": f.reason or None,
+                }
+                for f in self.functions
+            ],
+            "notes": list(self.notes),
+        }

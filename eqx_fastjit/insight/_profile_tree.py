@@ -1,0 +1,197 @@
+"""The tree of a sampling profile, with what happens inside of C++ put into it."""
+
+# Pyinstrument's frames are looked at from outside.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any
+
+from eqx_fastjit._compat import CALL_FRAMES
+from eqx_fastjit._units import show_seconds
+from eqx_fastjit.doctor._sites import is_library, shorten
+
+from ._breakdown import Part
+
+
+# Less of a whole call is left out.
+_LEAST = 0.005
+# Functions whose own time is spent in compiled code: the call itself.
+_CALL_COMPILED = (
+    ("_profile.py", "run_calls"),
+    ("_function.py", "call"),
+    ("_jit.py", "_call"),
+)
+# What of a call may happen in compiled code, whoever makes it.
+_COMPILED = ("bind", "flatten", "transfer", "lookup", "execute", "unflatten", "wait")
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A function of the profile, or a part of what compiled code does."""
+
+    name: str
+    # Where it is from, for people.
+    place: str
+    # A call, in seconds: with those that it calls, and without.
+    seconds: float
+    own: float
+    # "yours", "library" or "compiled".
+    kind: str
+    children: tuple["Node", ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether to show what is in it: code of the user, or compiled code."""
+        return any(x.kind != "library" or x.is_open for x in self.children)
+
+    def walk(self) -> Iterator["Node"]:
+        """This one and all below."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def make_tree(root: Any, n: int, parts: Sequence[Part]) -> Node:
+    """The tree of a profile.
+
+    **Arguments:**
+
+    - `root`: pyinstrument's root frame.
+    - `n`: the number of calls that were sampled.
+    - `parts`: what was measured of a call, to split the time in compiled code by.
+    """
+    top = root
+    for frame in _frames(root):
+        if _names(frame) == ("_profile.py", "run_calls"):
+            top = frame
+            break
+    seen = {_stage(frame) for frame in _frames(top)}
+    inside = [p for p in parts if p.name in _COMPILED and p.name not in seen]
+    return _node(top, n, _LEAST * top.time, inside)
+
+
+def _frames(root: Any) -> Iterator[Any]:
+    pending = [root]
+    while pending:
+        frame = pending.pop()
+        yield frame
+        pending.extend(reversed(frame.children))
+
+
+def _node(frame: Any, n: int, least: float, parts: Sequence[Part]) -> Node:
+    file, name = _names(frame)
+    # Pyinstrument makes a frame of the own time of one that has others in it.
+    inner = [c for c in frame.children if not _is_self(c)]
+    own = frame.time - sum(c.time for c in inner)
+    children = [_node(c, n, least, parts) for c in inner if c.time >= least]
+    compiled = (file, name) in _CALL_COMPILED and own >= least
+    if compiled:
+        children += _split(own / n, parts)
+        own = 0.0
+    if name == "run_calls":
+        name, place = "the calls", ""
+    else:
+        place = shorten(frame.file_path or "")
+        name = f"{name} ({stage})" if (stage := _stage(frame)) else name
+    kind = "library" if _is_library(frame) else "yours"
+    children.sort(key=lambda x: -x.seconds)
+    return Node(name, place, frame.time / n, own / n, kind, tuple(children))
+
+
+def _split(seconds: float, parts: Sequence[Part]) -> list[Node]:
+    """Time in compiled code, as the parts that were measured share it."""
+    total = sum(p.seconds for p in parts)
+    if not total:
+        return [Node("compiled code", "", seconds, seconds, "compiled")]
+    shares = [seconds * p.seconds / total for p in parts]
+    inside = tuple(
+        Node(p.name, p.what, share, share, "compiled")
+        for p, share in zip(parts, shares, strict=True)
+        if share > 1e-9
+    )
+    return [
+        Node("compiled code", "split as it was timed", seconds, 0, "compiled", inside)
+    ]
+
+
+def _is_library(frame: Any) -> bool:
+    file = frame.file_path or "<"
+    return file.startswith("<") or is_library(file)  # <built-in>, <generated_flatten>
+
+
+def _is_self(frame: Any) -> bool:
+    return (frame.function or "") == "[self]"
+
+
+def _names(frame: Any) -> tuple[str, str]:
+    """The last part of a frame's file, and its function without the class."""
+    file = os.path.basename((frame.file_path or "").partition(":")[0])
+    return file, (frame.function or "").rpartition(".")[2]
+
+
+def _stage(frame: Any) -> str | None:
+    file, function = _names(frame)
+    for start, name, stage in CALL_FRAMES:
+        if file == start and name == function:
+            return stage
+    return None
+
+
+# --- showing it ----------------------------------------------------------------------
+
+
+def tree_text(root: Node) -> str:
+    """The tree, indented. What only libraries do is one line each."""
+    lines: list[str] = []
+
+    def show(node: Node, depth: int) -> None:
+        share = f"{node.seconds / (root.seconds or 1):>4.0%}"
+        place = f"  {node.place}" if node.place else ""
+        folded = sum(1 for _ in node.walk()) - 1
+        more = "" if node.is_open or not folded else f"  [{folded} folded]"
+        line = f"{share} {show_seconds(node.seconds):>10}  {'  ' * depth}{node.name}"
+        lines.append(f"{line}{place}{more}")
+        if node.is_open or node is root:
+            for child in node.children:
+                show(child, depth + 1)
+
+    show(root, 0)
+    return "\n".join(lines)
+
+
+STYLE = """
+.tree { font: .85rem/1.6 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
+.tree details > :not(summary) { margin-left: 1.2rem;
+  border-left: 1px solid var(--line); padding-left: .3rem; }
+.tree summary { cursor: pointer; }
+.tree .row { white-space: nowrap; }
+.tree .leaf { padding-left: 1rem; }
+.tree .row > i { font-style: normal; display: inline-block; text-align: right; }
+.tree .share { width: 3.2rem; } .tree .time { width: 5rem; margin-right: 1rem; }
+.tree .dim { color: var(--dim); margin-left: 1rem; }
+.tree .yours b { color: var(--link); } .tree .compiled b { color: #2e7d4f; }
+.tree .library b { font-weight: 400; }
+@media (prefers-color-scheme: dark) { .tree .compiled b { color: #7fd0a0; } }
+"""
+
+
+def tree_html(root: Node) -> str:
+    """The tree as nested `details`: what only libraries do is folded."""
+    return f'<div class="scroll tree">{_html(root, root)}</div>'
+
+
+def _html(node: Node, root: Node) -> str:
+    share = node.seconds / (root.seconds or 1)
+    row = (
+        f'<span class="row {node.kind}"><i class="share">{share:.0%}</i>'
+        f'<i class="time">{show_seconds(node.seconds)}</i><b>{escape(node.name)}</b>'
+        f'<span class="dim">{escape(node.place)}</span></span>'
+    )
+    if not node.children:
+        return f'<div class="leaf">{row}</div>'
+    is_open = " open" if node.is_open or node is root else ""
+    inside = "".join(_html(child, root) for child in node.children)
+    return f"<details{is_open}><summary>{row}</summary>{inside}</details>"

@@ -1,0 +1,236 @@
+"""Which jitted functions a program calls, how often, and with what.
+
+For `eqx-fastjit gain` and `profile`, which call them again afterwards. Every call costs
+some 20 us more meanwhile.
+"""
+
+# Of JAX's functions not all have types. The calls that are watched are `_jit`'s.
+# pyright: reportPrivateUsage=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import dataclasses
+import functools as ft
+import time
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+
+from eqx_fastjit import _compat, _function, _jit
+from eqx_fastjit._place import Place
+
+
+_compat.hide_from_tracebacks(__file__)
+
+# Functions that are told apart, and signatures of each whose arguments are kept: a
+# program may make new ones in each step.
+_MAX_FUNCTIONS = 256
+_MAX_SIGNATURES = 16
+# Where what watches a jitted function is kept, in its own `__dict__`.
+_KEY = "__eqx_fastjit_watched__"
+
+
+@dataclasses.dataclass
+class Signature:
+    """Calls that share a compiled program, and the arguments of one of them."""
+
+    calls: int = 0
+    # The shortest call, in seconds until it returned; `None` if all of them compiled.
+    least: float | None = None
+    # The user's function, with the arguments of the last call whose number is a power
+    # of two. Arrays that may change or be deleted since are copies.
+    fun: Any = None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+
+
+@dataclasses.dataclass
+class Called:
+    """The calls of the functions that one line of the program makes."""
+
+    name: str
+    place: Place | None
+    options: _function.Options
+    calls: int = 0
+    # Of those, under `jax.vmap`, `jax.grad` or the like: they cannot be made again.
+    transformed: int = 0
+    signatures: dict[Any, Signature] = dataclasses.field(default_factory=dict[Any, Any])
+
+    def ranked(self) -> list[Signature]:
+        """The signatures that were called most first."""
+        return sorted(self.signatures.values(), key=lambda x: -x.calls)
+
+
+class Samples:
+    """Watches all functions that are jitted from `start()` on, until `stop()`.
+
+    Calls within the trace of another function are not counted: they are not made.
+    """
+
+    def __init__(self) -> None:
+        # By what tells apart a function and its line.
+        self.called: dict[Any, Called] = {}
+        self._on = False
+
+    def start(self) -> None:
+        """To be called when `filter_jit` has been imported and nothing is jitted."""
+        # Whatever makes a jitted function goes through this, unflattening included.
+        _jit.JitWrapped._prepare = (  # pyright: ignore[reportAttributeAccessIssue]
+            lambda owner, call, **how: _prepare(self, owner, call, **how)  # pyright: ignore
+        )
+        self._on = True
+
+    def stop(self) -> None:
+        """What is jitted from now on is not watched; what was, is not counted."""
+        if self._on:
+            del _jit.JitWrapped._prepare
+        self._on = False
+
+    def ranked(self) -> list[Called]:
+        """The functions that were called most first."""
+        return sorted(self.called.values(), key=lambda x: -x.calls)
+
+    def begin(self, owner: Any, args: Any, kwargs: Any) -> Signature | None:
+        """A call is about to be made. What is wrong with it, it says itself."""
+        if not self._on or _is_inside():
+            return None
+        try:
+            return self._begin(owner, args, kwargs)
+        except Exception:
+            return None
+
+    def _begin(self, owner: Any, args: Any, kwargs: Any) -> Signature | None:
+        function = owner._function
+        values = owner._bind(*args, **kwargs)
+        engine = _function.native()
+        arrays = (
+            function.walk(values).arrays if engine is None else engine.arrays_of(values)
+        )
+        tracers = [x for x in arrays if isinstance(x, Tracer)]
+        if any(isinstance(_compat.concrete(x), Tracer) for x in tracers):
+            return None  # a part of something else that is being traced
+        key = function.history.info.key()
+        called = self.called.get(key)
+        if called is None:
+            if len(self.called) >= _MAX_FUNCTIONS:
+                return None
+            called = self.called[key] = Called(*_shown(function), function.options)
+        called.calls += 1
+        if tracers:
+            called.transformed += 1
+            return None
+        types = tuple([(x.shape, x.dtype, isinstance(x, jax.Array)) for x in arrays])
+        specialization = (
+            function.specialization_for(values)
+            if function.table is None
+            else function.table.get(function, values)
+        )
+        return _count(called, (specialization, types), owner, args, kwargs)
+
+
+def _count(
+    called: Called, key: Any, owner: Any, args: Any, kwargs: Any
+) -> Signature | None:
+    signature = called.signatures.get(key)
+    if signature is None:
+        if len(called.signatures) >= _MAX_SIGNATURES:
+            return None
+        signature = called.signatures[key] = Signature()
+    signature.calls += 1
+    if signature.calls & (signature.calls - 1) == 0:
+        donates = called.options.donate_first or called.options.donate_rest
+        keep = ft.partial(_kept, donates=donates)
+        call = (owner._fun, args, kwargs)
+        signature.fun, signature.args, signature.kwargs = jtu.tree_map(keep, call)
+    return signature
+
+
+def _kept(x: Any, donates: bool) -> Any:
+    if isinstance(x, np.ndarray):
+        return np.array(x)
+    if donates and isinstance(x, jax.Array) and not x.is_deleted():
+        return jnp.copy(x)
+    return x
+
+
+def _shown(function: Any) -> tuple[str, Place | None]:
+    info = function.history.info
+    return info.qualname, info.place
+
+
+def _is_inside() -> bool:
+    """Whether this thread is in the middle of another call of ours."""
+    engine = _function.native()
+    if engine is not None:
+        return engine.innermost_call() is not None
+    return bool(_function._calls.pending)
+
+
+# --- the hook ------------------------------------------------------------------------
+
+
+class _Inner(_jit._Base):
+    """Calls the function itself."""
+
+    __slots__ = ("owner",)
+    owner: Any
+
+    def _renew_binding(self) -> None:
+        # The native engine asks this of whatever it calls.
+        self.owner()._renew_binding()
+
+
+class _Watched:
+    """What a watched function does when it is called."""
+
+    def __init__(self, samples: Samples, owner: Any):
+        self.samples = samples
+        self.owner = weakref.ref(owner)
+        self.inner: Any = _Inner.__new__(_Inner)
+        object.__setattr__(self.inner, "owner", self.owner)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        signature = self.samples.begin(self.owner(), args, kwargs)
+        start = time.perf_counter()
+        out = self.inner(*args, **kwargs)
+        if signature is not None and signature.calls > 1:
+            seconds = time.perf_counter() - start
+            signature.least = min(signature.least or seconds, seconds)
+        return out
+
+
+def _prepare(samples: Samples, owner: Any, call: Any, **how: Any) -> None:
+    """In place of `JitWrapped._prepare`."""
+    watched = vars(owner).get(_KEY)
+    if watched is None:
+        watched = vars(owner)[_KEY] = _Watched(samples, owner)
+        _jit._Base._prepare(owner, watched)
+    watched.inner._prepare(call, **how)
+
+
+# --- calling them again --------------------------------------------------------------
+
+
+def alive(signature: Signature) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Function and arguments, with zeros for arrays that were deleted since."""
+
+    def again(x: Any) -> Any:
+        if isinstance(x, jax.Array) and x.is_deleted():
+            return jnp.zeros(x.shape, x.dtype)
+        return x
+
+    return jtu.tree_map(again, (signature.fun, signature.args, signature.kwargs))
+
+
+def jit_kwargs(options: _function.Options) -> dict[str, Any]:
+    """What `filter_jit` was told beside the function, donation left out."""
+    kwargs = dict(options.jit_kwargs)
+    for name in ("in_shardings", "out_shardings"):
+        if (value := getattr(options, name)) is not None:
+            kwargs[name] = value
+    return kwargs

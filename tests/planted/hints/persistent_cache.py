@@ -1,0 +1,14 @@
+"""Compiles, and keeps nothing of it for the next run."""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+
+@eqx.filter_jit
+def f(x):
+    for n in range(2, 40):
+        x = jnp.sort(jnp.sin(x) ** n)
+    return x
+
+
+f(jnp.ones(50))

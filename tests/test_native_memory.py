@@ -1,0 +1,426 @@
+"""What the native engine does with memory: references, failures, garbage."""
+
+import collections
+import gc
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import weakref
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eqx_fastjit import filter_jit
+
+
+pytestmark = [
+    pytest.mark.usefixtures("native_only"),
+    pytest.mark.filterwarnings("ignore:A JAX array is being set as static"),
+]
+X = jnp.ones(2)
+
+
+class Layer(eqx.Module):
+    weight: object
+    static: object = eqx.field(static=True)
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+class Custom:
+    def __init__(self, *children):
+        self.children = children
+
+    def __eq__(self, other):
+        return type(other) is Custom and self.children == other.children
+
+    __hash__ = None
+
+
+jax.tree_util.register_pytree_node(
+    Custom, lambda x: (list(x.children), "aux"), lambda _, children: Custom(*children)
+)
+
+
+class Equal:
+    """Compares by its own `__eq__`."""
+
+    error = None
+
+    def __init__(self, n):
+        self.n = n
+
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        if Equal.error is not None:
+            raise Equal.error
+        return self.n == other.n
+
+
+class Plain:
+    pass
+
+
+class Keyed(frozenset):
+    pass
+
+
+def _big(n):
+    return {f"k{i}": (X, i, [i]) for i in range(n)}
+
+
+# One static for each kind of handler, made anew by each call.
+STATICS = {
+    "identity": Plain,
+    "int": lambda: 10**6,
+    "big int": lambda: 10**30,
+    "float": lambda: float("1.5"),
+    "complex": lambda: complex(1, -0.0),
+    "str": lambda: "x" * 50,
+    "bytes": lambda: b"x" * 50,
+    "pure": lambda: np.dtype(np.float32),
+    "opaque": lambda: Equal(1),
+    "tuple": lambda: (1, ("a", (2.0,)), Plain),
+    "list": lambda: [1, [2], {"a": (3,)}],
+    "dict": lambda: {"a": 1, "b": [3]},
+    "namedtuple": lambda: Point(1, (2,)),
+    "set": lambda: {1, 2},
+    "key": lambda: Keyed([1, 2]),
+    "slice": lambda: slice(1, 2),
+    "array": lambda: np.ones(1),
+    "module": lambda: Layer(1, "a"),
+    "shared": lambda: [((1,),)] * 2,
+    "counter": lambda: collections.Counter("aab"),
+}
+TREES = {
+    "list": lambda: [X, 1, [X]],
+    "tuple": lambda: (X, (X, None)),
+    "dict": lambda: {"b": X, "a": 1},
+    "odd dict": lambda: {2: X, 1: X},
+    "large": lambda: _big(100),
+    "namedtuple": lambda: Point(X, "a"),
+    "module": lambda: Layer([X, 1], (2,)),
+    "custom": lambda: Custom(X, 1),
+    "ordered": lambda: collections.OrderedDict(b=X, a=1),
+    "numpy": lambda: np.ones(2, np.float32),
+    "key": lambda: jax.random.key(0),
+}
+
+
+def _parts(x):
+    """An argument, what is in it, and their types."""
+    out = [type(x), x]
+    if isinstance(x, dict):
+        out += [*x.keys(), *x.values()]
+    elif isinstance(x, list | tuple):
+        out += x
+    elif isinstance(x, Layer):
+        out += [vars(x), *_parts(x.weight), *_parts(x.static)]
+    elif isinstance(x, Custom):
+        out += x.children
+    return out
+
+
+def _assert_no_references(call, *things, n=50):
+    """Repeating a call neither adds nor takes references to any of these."""
+    for _ in range(3):
+        call()
+    gc.collect()
+    before = [sys.getrefcount(x) for x in things]
+    for _ in range(n):
+        call()
+    gc.collect()
+    after = [sys.getrefcount(x) for x in things]
+    leaks = [
+        (x, b - a)
+        # `None`, small numbers and the like are anybody's.
+        for x, a, b in zip(things, before, after, strict=True)
+        if abs(b - a) >= n // 2
+    ]
+    assert not leaks
+
+
+@pytest.mark.parametrize("name", STATICS)
+def test_references_of_statics(name):
+    f = filter_jit(lambda m: (m.weight, m))
+    held = Layer(X, STATICS[name]())
+    _assert_no_references(lambda: f(held), held, *_parts(held), f)
+    fresh = STATICS[name]
+    if name != "identity":
+        _assert_no_references(lambda: f(Layer(X, fresh())), X, Layer, type(fresh()))
+    if held.static.__hash__ is not None and not isinstance(held.static, tuple | slice):
+        leaf = held.static
+        _assert_no_references(lambda: f(Layer(leaf, 1)), leaf, type(leaf))
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_references_of_trees(name):
+    tree = TREES[name]()
+    f = filter_jit(lambda x, *rest, key=2, **more: (x, rest, key, more))
+    calls = [
+        lambda: f(tree),
+        lambda: f(tree, tree, key=tree, other=tree),
+        lambda: f(other=tree, x=X),
+    ]
+    for call in calls:
+        _assert_no_references(call, X, f, *_parts(tree))
+
+
+def test_references_of_results():
+    """A result is all that holds what is in it."""
+    f = filter_jit(lambda x: {"a": [x + 1, Layer(x * 2, (1,)), Custom(x)]})
+    for _ in range(3):
+        out = f(X)
+    refs = [weakref.ref(x) for x in out["a"]]
+    counts = sys.getrefcount(out), sys.getrefcount(out["a"])
+    assert counts == (2, 2)
+    del out
+    assert [ref() for ref in refs] == [None] * 3
+
+
+class Raises:
+    error = None
+
+    def __init__(self, x):
+        self.x = x
+
+
+def _flatten_raises(x):
+    if Raises.error is not None:
+        raise Raises.error
+    return (x.x,), None
+
+
+jax.tree_util.register_pytree_node(
+    Raises, _flatten_raises, lambda _, children: Raises(*children)
+)
+
+
+def _trace_raises(x, n):
+    raise n.error
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt("no")])
+@pytest.mark.parametrize("where", ["flatten", "eq", "trace", "host"])
+def test_references_after_errors(where, error, monkeypatch, caplog):
+    f = filter_jit(lambda x, *_: x)
+    before, after = Plain(), [Plain()]
+    values = (X, before, ("a", [X]))
+    if where == "flatten":
+        last = Raises(X)
+        f(*values, last, after)
+        monkeypatch.setattr(Raises, "error", error)
+    elif where == "eq":
+        last = Equal(1)
+        f(*values, Equal(1), after)
+        monkeypatch.setattr(Equal, "error", error)
+    elif where == "trace":
+        f, last = filter_jit(lambda *args: _trace_raises(X, args[-2])), Plain()
+        last.error = error
+    else:
+        last = Plain()
+        caplog.set_level(logging.CRITICAL)  # what is logged has the traceback
+
+        def host(x):
+            raise error
+
+        f = filter_jit(lambda x, *_: jax.pure_callback(host, x, x))
+        if not isinstance(error, Exception):
+            pytest.skip("an interrupt on a thread of jaxlib's is jaxlib's affair")
+
+    def call():
+        with pytest.raises(Exception if where == "host" else type(error), match="no"):
+            f(*values, last, after)
+        error.__traceback__ = error.__context__ = None
+
+    things = (X, before, last, after, after[0], values[2], f)
+    _assert_no_references(call, *things, n=10)
+
+
+def test_references_after_wrong_arguments():
+    f = filter_jit(lambda x, *, y: x)
+    held, unhashable = Plain(), np.ones(2)
+    calls = [
+        lambda: f(X),
+        lambda: f(X, held),
+        lambda: f(X, y=held, z=held),
+        lambda: f(X, x=X, y=held),
+        lambda: f(X, y=[held, bytearray(), held]),
+        lambda: f(X, y={held: X, 1: X, unhashable.tobytes(): X}),
+    ]
+    for call in calls:
+
+        def wrong(call=call):
+            with pytest.raises((TypeError, ValueError)):
+                call()
+
+        _assert_no_references(wrong, X, held, f, unhashable, n=10)
+
+
+def _run(code, *args, timeout=280):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_COMMON) + textwrap.dedent(code), *args],
+        env=dict(os.environ, EQX_FASTJIT_ENGINE="native"),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+_COMMON = """
+import faulthandler, gc, sys
+faulthandler.enable()
+import equinox as eqx, jax, jax.numpy as jnp, numpy as np
+from eqx_fastjit import _function, filter_jit
+
+class Layer(eqx.Module):
+    weight: object
+    static: object = eqx.field(static=True)
+
+x = jnp.ones(2)
+"""
+
+# Only what is allocated between `set_nomemory` and `remove_mem_hooks` fails. The walk
+# alone: JAX itself does not survive.
+_NO_MEMORY = """
+import _testcapi
+native = _function.native()
+shared = ((1,), (2.0,))
+values = [
+    ([x] * 100, {f"k{i}": (x, i) for i in range(100)}),
+    (Layer(x, [1, {"a": (2,)}, (shared, shared)]),),
+    ({i: x for i in range(60)}, Layer([x], {"a": 1, "b": [2]})),
+    (Layer(Layer(x, (1, 2)), np.float32), [[[[[1]]]]], "a", 10**30),
+    tuple([(i,) for i in range(400)]),
+]
+f = filter_jit(lambda *args: args)
+function, table = f._function, f._function.table
+known = [(v, native.arrays_of(v), table.get(function, v)) for v in values]
+
+def attempt(call, start):
+    _testcapi.set_nomemory(start, start + 1)
+    try:
+        return call()
+    except MemoryError:
+        return None
+    finally:
+        _testcapi.remove_mem_hooks()
+
+failed = 0
+for value, arrays, spec in known:
+    for call, right in (
+        (
+            lambda: native.arrays_of(value),
+            lambda out: all(map(lambda a, b: a is b, out, arrays)),
+        ),
+        (lambda: table.get(function, value), lambda out: out is spec),
+    ):
+        for start in range(int(sys.argv[1])):
+            out = attempt(call, start)
+            failed += out is None
+            assert out is None or right(out)
+            assert right(call())
+print("done", failed > 20)
+"""
+
+
+def test_every_allocation_of_a_look_up_may_fail():
+    pytest.importorskip("_testcapi")
+    out = _run(_NO_MEMORY, "60")
+    assert out.stdout == "done True\n", out.stderr[-4000:]
+
+
+# The same for whole calls that are known, with a function in the place of what
+# `jax.jit` gives: jaxlib does not survive a failed allocation.
+_NO_MEMORY_CALLS = """
+import _testcapi
+
+m = Layer([x, {"a": x}], (1, [2]))
+
+def make(*args, **kwargs):
+    f = filter_jit(lambda m, *rest, key=None, **more: (m, rest, key, more))
+    function, specialize = f._function, f._function.specialize
+    made = []
+    function.specialize = lambda *a: made.append(specialize(*a)) or made[-1]
+    right = f(*args, **kwargs)
+    (handle,) = made[0].plans
+    # In JAX's order, which is that of the arguments; of a dictionary, of its keys.
+    run = lambda *arrays: [*arrays, handle]
+    fake = _function.native().Specialization(run, made[0].flat)
+    fake.plans.update(made[0].plans)
+    function.specialize = (
+        lambda values, cls: fake if cls is type(fake) else specialize(values, cls)
+    )
+    f.clear_cache()
+    return (lambda: f(*args, **kwargs)), right, made
+
+for call, right, _ in (
+    make(m),
+    make(m, x, 1, key=(x, 2), other=[x]),
+    make(m=m, key="a"),
+    make([x] * 80),
+    make({i: i for i in range(60)}),
+):
+    assert eqx.tree_equal(call(), right)
+    failed = 0
+    for start in range(int(sys.argv[1])):
+        _testcapi.set_nomemory(start, start + 1)
+        try:
+            out = call()
+        except MemoryError:
+            out = right
+            failed += 1
+        finally:
+            _testcapi.remove_mem_hooks()
+        assert eqx.tree_equal(out, right)
+        assert eqx.tree_equal(call(), right)
+    assert failed
+print("done")
+"""
+
+
+def test_every_allocation_of_a_call_may_fail():
+    pytest.importorskip("_testcapi")
+    out = _run(_NO_MEMORY_CALLS, "40")
+    assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+_GARBAGE = """
+class Node:
+    # Garbage that runs Python, and finds a type that was not known, when it goes.
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        if runs[0]:
+            runs[0] -= 1
+            cls = type("New", (), {})
+            flatten, unflatten = lambda x: ((), None), lambda _, c: cls()
+            jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+            f(cls(), [1])
+runs = [0]
+f = filter_jit(lambda *args: args)
+gc.set_threshold(1)
+for i in range(40):
+    runs[0] = 3
+    Node()
+    # Instances whose dictionaries have not been asked for yet.
+    tree = [Layer(x, (i % 3, [j])) for j in range(5)]
+    out, n = f(tree, i % 2)
+    assert eqx.tree_equal(out, tree) and n == i % 2
+    if i % 10 == 0:
+        f.clear_cache()
+print("done")
+"""
+
+
+def test_garbage_is_collected_at_every_allocation():
+    out = _run(_GARBAGE)
+    assert out.stdout == "done\n", out.stderr[-4000:]
