@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib
 import logging
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -317,8 +318,32 @@ def _equinox_callback(flat_callback: Any) -> tuple[str, list[str]] | None:
     return name, [str(x) for x in variables["msgs"].cell_contents]
 
 
+class _Checks:
+    """Numbers and messages of the checks that were met, for as long as JAX keeps them.
+
+    JAX keeps the parts of a program that it has functionalized, numbers included, and
+    so a check has the same number in every program.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.messages: dict[int, list[str]] = {}
+
+    def number(self, callback: Any, texts: list[str]) -> int:
+        number = self.numbers.setdefault(callback, len(self.messages))
+        self.messages[number] = texts
+        return number
+
+
+_checks = _Checks()
+
+
+class _EquinoxChecks(Exception):
+    """A category of errors: what `checkify` keeps for it was made by our rules."""
+
+
 def functionalize_errors(
-    fun: Callable[..., Any], messages: list[list[str]]
+    fun: Callable[..., Any], messages: dict[int, list[str]]
 ) -> Callable[..., Any]:
     """`fun` with the errors of `eqx.error_if` as a result instead of a host callback.
 
@@ -328,13 +353,13 @@ def functionalize_errors(
     **Arguments:**
 
     - `fun`: a function of arrays.
-    - `messages`: is added to, when the function is traced: the messages of each check.
+    - `messages`: is added to, when the function is traced: the messages of each check,
+        by its number.
 
     **Returns:**
 
     A function that returns the results and an array of two integers: the number of the
-    check that failed in `messages`, or -1; and which of its messages. Raises
-    `MissingPrivateName`.
+    check that failed, or -1; and which of its messages. Raises `MissingPrivateName`.
     """
     rules: dict[Any, Any] = resolve("jax._src.checkify:error_checks")
     inline = resolve("jax._src.checkify:checkify_jaxpr")
@@ -342,7 +367,6 @@ def functionalize_errors(
     update = resolve("jax._src.checkify:update_error")
     failure = resolve("jax._src.checkify:FailedCheckError")
     primitive = resolve("jax._src.callback:pure_callback_p")
-    numbers: dict[Any, int] = {}
 
     def rule(error: Any, _: Any, *values: Any, **params: Any) -> Any:
         found = _equinox_callback(params["callback"])
@@ -352,9 +376,7 @@ def functionalize_errors(
         avals = params["result_avals"]
         if kind == "tpu_msg":
             return error, list(values[: len(avals)])
-        number = numbers.setdefault(params["callback"].callback_func, len(messages))
-        if number == len(messages):
-            messages.append(texts)
+        number = _checks.number(params["callback"].callback_func, texts)
         index = jax.numpy.asarray(values[-1]).astype("int32").max()
         payload, metadata = jax.tree_util.tree_flatten(failure(None, "", index))
         effect = failure(None, "", index).get_effect_type()
@@ -375,7 +397,9 @@ def functionalize_errors(
 
         rules.update({primitive: rule, custom_jvp: custom_jvp_rule})
         try:
-            error, out = checkify.checkify(fun)(*arrays)
+            kinds = checkify.user_checks | {_EquinoxChecks}
+            error, out = checkify.checkify(fun, errors=kinds)(*arrays)
+            messages.update({i: _checks.messages[i] for i in error._metadata})
             return out, _error_signal(error)
         except AttributeError as e:
             # `fun` itself has been traced before, so this is a `checkify` of another

@@ -184,7 +184,7 @@ def sharded_functions():
         return jnp.arange(32.0).reshape(8, 4)
 
     return {
-        "committed": Tests(add, lambda: (jax.device_put(batch(), rows), batch()[0])),
+        "committed": Tests(add, lambda: (jax.device_put(batch(), rows), batch()[:1])),
         "given": Tests(
             add,
             lambda: (batch(), batch()),
@@ -202,7 +202,7 @@ def filter_jit(test):
     return eqx_fastjit.filter_jit(test.function, **test.options)
 
 
-def check_same(got, want):
+def check_same(got, want, committed=True):
     """Two results are the same, down to types and placement."""
     assert jtu.tree_structure(_placeholders(got)) == jtu.tree_structure(
         _placeholders(want)
@@ -214,7 +214,7 @@ def check_same(got, want):
         assert a.aval == b.aval
         assert getattr(a, "weak_type", None) == getattr(b, "weak_type", None)
         assert a.sharding.is_equivalent_to(b.sharding, b.ndim), (a.sharding, b.sharding)
-        assert a.committed == b.committed
+        assert not committed or a.committed == b.committed
         if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
             a, b = jr.key_data(a), jr.key_data(b)
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -228,7 +228,6 @@ def _placeholders(tree):
 def check(folder, functions, trusted):
     """Load every file of a folder, and compare what it does with the function."""
     for name, test in functions.items():
-        arguments = test.arguments()
         path = Path(folder, f"{name}.fastjit")
         loaded = eqx_fastjit.load(path, allow=("tests",), trusted=trusted)
         ran.clear()
@@ -243,6 +242,6 @@ def check(folder, functions, trusted):
             x.is_deleted() for x in jtu.tree_leaves(theirs) if isinstance(x, jax.Array)
         ]
         for got in results:
-            check_same(got, want)
-        del arguments
+            # JAX commits whatever comes out of `jax.export.Exported.call`.
+            check_same(got, want, committed=trusted)
         print(f"{name}: same")

@@ -4,9 +4,7 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownParameterType=false, reportPrivateUsage=false
-
-# JAX does not mark all that it shows as such; what is traced is ours.
-# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+# pyright: reportPrivateImportUsage=false
 
 import inspect
 import time
@@ -83,15 +81,14 @@ class Exported:
 
         - `path`: of the file, which is replaced if it is there.
         - `portable`: whether to write StableHLO (`jax.export`), which other machines
-        and
-            later versions of JAX can load. Needs the package `flatbuffers`.
+            and later versions of JAX can load. Needs the package `flatbuffers`.
         - `compiled`: whether to write native code for this jaxlib and this kind of
             device, which needs no compiling. It is run only where the caller of `load`
             says that the file is trusted.
         - `platforms`: what the portable form is lowered for: `"cpu"`, `"cuda"`,
             `"rocm"`, `"tpu"`. By default the platform in use.
         - `vjp_order`: how often the portable form can be differentiated in reverse
-        mode.
+            mode.
 
         **Returns:** nothing. Raises `ValueError` with the reason if the function cannot
         be saved in this way, and `OSError` if the file cannot be written.
@@ -102,7 +99,8 @@ class Exported:
             raise ValueError("`save`: `platforms` and `vjp_order` need `portable`.")
         check_writable(path)
         header = dict(self._header)
-        header["checks"] = list(self._program.messages)
+        header["checks"] = sorted(self._program.messages.items())
+        header["checked"] = self._program.checked
         header["seconds"] = {"trace": self._trace_seconds}
         sections: dict[str, bytes] = {}
         if portable:

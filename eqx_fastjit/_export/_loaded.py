@@ -4,9 +4,7 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownParameterType=false, reportPrivateUsage=false
-
-# JAX does not mark all that it shows as such; functions beside a class are part of it.
-# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+# pyright: reportPrivateImportUsage=false
 
 import inspect
 import types
@@ -75,7 +73,10 @@ def load(
         if str(e).startswith(repr(reader.path)):
             raise
         raise reader.error(str(e)) from e.__cause__
-    except (KeyError, TypeError, ValueError, AttributeError, LookupError) as e:
+    except (
+        *(ArithmeticError, AssertionError, AttributeError, LookupError),
+        *(MemoryError, RuntimeError, TypeError, ValueError),
+    ) as e:  # of Python, NumPy and JAX, for a header that is nonsense
         raise reader.error(f"its header makes no sense ({e!r})") from e
     if loaded.payloads.reason is not None and trusted:
         warnings.warn(
@@ -210,6 +211,8 @@ class _Loaded:
         )
         if not len(values) == len(defaults) == len(spec.names):
             raise ExportFileError("its header makes no sense (parameters)")
+        if not set(header["donated"]) <= set(range(n_in)):
+            raise ExportFileError("its header makes no sense (donated)")
         self.payloads = Payloads(reader, trusted)
         fun = _stand_in(spec, defaults, unknown, header)
         binding = Binding(fun)

@@ -39,8 +39,7 @@ _PUBLIC = (
 
 
 def name_of(x: Any) -> str | None:
-    """The name under which a class or function can be imported; `None` if there is
-    none.
+    """The name under which a class or function can be imported, or `None`.
 
     For what JAX defines in a private module, the public name if it has one.
     """

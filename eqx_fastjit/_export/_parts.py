@@ -25,9 +25,8 @@ class Parts:
     """A call, divided.
 
     The callable itself and the first `n_bound` parameters (the instance of a method)
-    are
-    bound: their arrays are kept in the file, and nothing else of them is. The rest are
-    the parameters of the function that is loaded.
+    are bound: their arrays are kept in the file, and nothing else of them is. The rest
+    are the parameters of the function that is loaded.
 
     **Arguments:**
 
@@ -51,8 +50,7 @@ class Parts:
         if len(self.values) != len(free_values):
             raise ExportError(
                 f"the instance of {function.name} is one of `*args`, so the rest of "
-                f"the "
-                "arguments cannot be told from it. Give the instance a parameter."
+                "the arguments cannot be told from it. Give the instance a parameter."
             )
         # The numbers of the arrays, in the order in which they were traced.
         owners = [i for i, x in enumerate(values) for _ in _arrays(x)]
@@ -69,8 +67,7 @@ class Parts:
             if not isinstance(arrays[k], ARRAY_TYPES):
                 raise ExportError(
                     f"`{paths[k]}` is a {type(arrays[k]).__name__}. What a function "
-                    f"has "
-                    "of its own is kept in the file, and must be arrays."
+                    "has of its own is kept in the file, and must be arrays."
                 )
         self.bound = [jnp.asarray(arrays[k]) for k in bound]
         donated = function.donated(values) if _donates(function) else ()

@@ -42,8 +42,8 @@ class Program:
         self.lifted = [jax.numpy.asarray(consts[i]) for i in self._lifted]
         # Whether there are host callbacks, which must then all be `eqx.error_if`'s.
         self.checked = has_host_callbacks(traced)
-        # Of each check, once the program has been traced.
-        self.messages: list[list[str]] = []
+        # Of each check by its number, once the program has been traced.
+        self.messages: dict[int, list[str]] = {}
         self.__name__ = self.__qualname__ = name
 
     def __call__(self, *arrays: Any) -> list[Any]:
@@ -58,13 +58,12 @@ class Program:
             return list(run(*ordered))
         try:
             run = _compat.functionalize_errors(run, self.messages)
+            out, signal = run(*ordered)
         except _compat.MissingPrivateName as e:
             raise ExportError(
                 f"{self.__name__} has checks (`eqx.error_if`), which cannot be "
-                f"exported "
-                f"with JAX {jax.__version__}: {e} is not there."
+                f"exported with JAX {jax.__version__}: {e} is not there."
             ) from e
-        out, signal = run(*ordered)
         return [*out, signal]
 
 

@@ -48,7 +48,12 @@ class Payloads:
         self.trusted = trusted
         self.devices = {d.id: d for d in jax.devices()}
         self.kept = self._read_kept()
-        self.messages = [[str(x) for x in texts] for texts in header["checks"]]
+        # Whether the program returns a signal, after its results; by the number that is
+        # in there, what it means.
+        self.checked = bool(header["checked"])
+        self.messages = {
+            int(number): [str(x) for x in texts] for number, texts in header["checks"]
+        }
         # Why there is native code that is not run.
         self.reason: str | None = None
         self.handle: Any = None
@@ -101,7 +106,7 @@ class Payloads:
                 self.run = run
                 return
         self.run = self._with_kept(self.portable)
-        self.blocks = bool(self.messages)
+        self.blocks = self.checked
 
     def _with_kept(self, run: Callable[..., Any]) -> Callable[..., Any]:
         return functools.partial(run, *self.kept) if self.kept else run
@@ -128,7 +133,7 @@ class Payloads:
             _check_custom_calls(exported, int(self.header["vjp_order"]))
         outputs = self.header["outputs"]
         avals = list(exported.out_avals)
-        if len(avals) != len(outputs) + bool(self.messages):
+        if len(avals) != len(outputs) + self.checked:
             raise ExportFileError("its header makes no sense (results)")
         # Which JAX does not write down.
         for i, x in enumerate(outputs):
@@ -174,8 +179,7 @@ class Payloads:
         if not self.has_portable:
             raise ExportFileError(
                 f"its native code cannot be used: {self.reason}; and it has no "
-                f"portable "
-                "form"
+                "portable form"
             )
         return None
 
@@ -201,7 +205,7 @@ class Payloads:
             _struct(tuple(x["shape"]), dtype_of(x["dtype"]))
             for x in (*self.header["kept"], *self.header["arrays"])
         ]
-        n_out = len(self.header["outputs"]) + bool(self.messages)
+        n_out = len(self.header["outputs"]) + self.checked
         out_tree = jtu.tree_structure([*[0] * n_out, self.handle])
         code = self.reader.section("compiled")
         args_info = (tuple(structs), {})
@@ -213,8 +217,9 @@ class Payloads:
 
         def instead(arrays: tuple[Any, ...], error: Exception) -> Any:
             self.check_arrays(arrays)
-            concrete = not any(isinstance(x, Tracer) for x in arrays)
-            if concrete or not self.has_portable:
+            traced = any(isinstance(x, Tracer) for x in arrays)
+            traced = traced or jax.config.jax_disable_jit  # pyright: ignore
+            if not traced or not self.has_portable:
                 raise error
             return self._with_kept(self.portable)(*arrays)
 
@@ -224,7 +229,7 @@ class Payloads:
             except (TypeError, ValueError) as e:
                 return instead(arrays, e)
 
-        if not self.messages:
+        if not self.checked:
             return call
 
         def checked_call(*arrays: Any) -> Any:
@@ -272,7 +277,7 @@ class _Portable:
             raise TypeError(
                 f"The exported {self.__name__} cannot be called so: {self._named(e)}"
             ) from None
-        if payloads.messages:
+        if payloads.checked:
             signal = out.pop()
             out = _raise_if(out, signal, payloads.messages)
         return [*out, payloads.handle]
@@ -289,14 +294,15 @@ class _Portable:
         return re.sub(r"args\[(\d+)\]", path, str(error))
 
 
-def _raise_if(out: list[Any], signal: Any, messages: list[list[str]]) -> list[Any]:
+def _raise_if(out: list[Any], signal: Any, messages: dict[int, list[str]]) -> list[Any]:
     """Raise the error of the check that failed, as `eqx.error_if` does."""
-    if not out:
+    if not out or not messages:
         return out
-    starts = list(itertools.accumulate([len(x) for x in messages], initial=0))
-    index = jnp.array(starts)[signal[0]] + signal[1]
-    texts = [text for x in messages for text in x]
-    return eqx.branched_error_if(out, signal[0] >= 0, index, texts)
+    numbers = jnp.array(list(messages))
+    starts = itertools.accumulate([len(x) for x in messages.values()], initial=0)
+    first = jnp.array(list(starts))[jnp.argmax(numbers == signal[0])]
+    texts = [text for x in messages.values() for text in x]
+    return eqx.branched_error_if(out, signal[0] >= 0, first + signal[1], texts)
 
 
 def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:

@@ -52,7 +52,7 @@ def _lines(reader: Reader, limit: int | None) -> Iterator[str]:
     yield from _table(plural(len(rows), "static"), rows, limit)
     rows = [(f"[{i}]", show_array(x)) for i, x in enumerate(header["outputs"])]
     yield from _table(plural(len(rows), "array") + " as results", rows, limit)
-    texts = [(str(i), t) for i, x in enumerate(header["checks"]) for t in x]
+    texts = [(text, "") for _, x in header["checks"] for text in x]
     yield from _table("checks (`eqx.error_if`)", texts, limit)
     own = ("jax", "equinox", "numpy", "builtins")
     needs = [
