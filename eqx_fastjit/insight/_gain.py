@@ -62,7 +62,6 @@ def interval(ratios: Sequence[float], look: int) -> Interval:
     if len(logs) < 2:
         return Interval(math.exp(mean), 0.0, math.inf)
     stats: Any = importlib.import_module("scipy.stats")  # which JAX needs too
-
     error = _ERROR * 6 / (math.pi * look) ** 2
     quantile = float(stats.t.ppf(1 - error / 2, len(logs) - 1))
     half = quantile * statistics.stdev(logs) / math.sqrt(len(logs))
@@ -162,7 +161,7 @@ class Gain(Report):
         return [self._walls(), self._functions(), self._parts()]
 
     def _walls(self) -> Table:
-        rows: list[tuple[str, ...]] = []
+        rows: list[Sequence[Any]] = []
         for name, times in (
             ("equinox.filter_jit", self.equinox),
             ("eqx_fastjit", self.ours),

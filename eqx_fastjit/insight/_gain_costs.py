@@ -127,10 +127,13 @@ def _measured(
     with blocking["equinox"], blocking["ours"], blocking["floor"]:
         own = measure(timers, rounds)
     inside = {n: statistics.median(b.calls[-rounds:]) for n, b in blocking.items()}
-    returns = [own[name] + inside[name] for name in calls]
     # Started by jaxlib alone; the rest is on top of that.
-    overheads = [max(own[name] - own["launch"], 0.0) for name in calls]
-    return Costs(*[*returns, own["device"], *overheads])
+    overheads = {name: max(own[name] - own["launch"], 0.0) for name in calls}
+    return Costs(
+        **{name: own[name] + inside[name] for name in calls},
+        device=own["device"],
+        **{f"{name}_overhead": x for name, x in overheads.items()},
+    )
 
 
 def _wait(out: Any) -> None:

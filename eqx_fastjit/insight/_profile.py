@@ -79,8 +79,7 @@ class Profile(Report):
         steady = [{p.name: p for p in c.breakdown.steady} for c in self.contenders]
         # In the order of a call; one that only some have comes where it stands there.
         parts = {name: parts[name].what for parts in steady for name in parts}
-        stages: list[str] = [*_ORDER]
-        order = sorted(parts, key=stages.index)
+        order = [name for name in _ORDER if name in parts]
         rows: list[Sequence[Any]] = []
         for name in order:
             cells = []

@@ -79,9 +79,8 @@ class Samples:
     def start(self) -> None:
         """To be called when `filter_jit` has been imported and nothing is jitted."""
         # Whatever makes a jitted function goes through this, unflattening included.
-        _jit.JitWrapped._prepare = (  # pyright: ignore[reportAttributeAccessIssue]
-            lambda owner, call, **how: _prepare(self, owner, call, **how)  # pyright: ignore
-        )
+        wrapped: Any = _jit.JitWrapped
+        wrapped._prepare = _hook(self)
         self._on = True
 
     def stop(self) -> None:
@@ -204,13 +203,17 @@ class _Watched:
         return out
 
 
-def _prepare(samples: Samples, owner: Any, call: Any, **how: Any) -> None:
-    """In place of `JitWrapped._prepare`."""
-    watched = vars(owner).get(_KEY)
-    if watched is None:
-        watched = vars(owner)[_KEY] = _Watched(samples, owner)
-        _jit._Base._prepare(owner, watched)
-    watched.inner._prepare(call, **how)
+def _hook(samples: Samples) -> Any:
+    """What takes the place of `JitWrapped._prepare`."""
+
+    def prepare(owner: Any, call: Any, **how: Any) -> None:
+        watched = vars(owner).get(_KEY)
+        if watched is None:
+            watched = vars(owner)[_KEY] = _Watched(samples, owner)
+            _jit._Base._prepare(owner, watched)
+        watched.inner._prepare(call, **how)
+
+    return prepare
 
 
 # --- calling them again --------------------------------------------------------------
