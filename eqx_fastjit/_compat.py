@@ -15,6 +15,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import numpy as np
 from jax.core import Tracer
 
 from ._place import Place
@@ -63,7 +64,7 @@ def concrete(x: Any) -> Any:
         if not isinstance(x, Tracer):
             return x
         inner = getattr(x, "primal", getattr(x, "val", None))
-        if not isinstance(inner, Tracer | jax.Array):
+        if not isinstance(inner, Tracer | jax.Array | np.ndarray | np.generic):
             return x  # of a trace that only records
         x = inner
     return x

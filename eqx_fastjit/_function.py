@@ -96,6 +96,7 @@ def _load_native() -> Any:
         check_ends=jtu.tree_structure,
         call_class=Call,
         block=block,
+        reads_numpy=reads_numpy,
         eager_handle=_EAGER,
         instance_dict=_compat.INSTANCE_DICT,
     )
@@ -811,9 +812,12 @@ def reads_numpy(arrays: Sequence[Any]) -> bool:
     """Whether a computation may read memory that NumPy can write to.
 
     JAX does not always copy such an argument, so the caller must not get a chance to
-    reuse the buffer before the device is done.
+    reuse the buffer before the device is done. Under an eager transformation the array
+    is inside of a tracer.
     """
-    return any(isinstance(x, np.ndarray | np.generic) for x in arrays)
+    return any(
+        isinstance(_compat.concrete(x), np.ndarray | np.generic) for x in arrays
+    )
 
 
 def block(arrays: Sequence[Any]) -> None:

@@ -33,7 +33,7 @@ Why C: the same walk in Cython was as quick, but a small call took 0.4 us more, 
 static PyObject *registry;       /* JAX's dict of registered node types */
 static Py_ssize_t n_registered;  /* its size when the type records were made */
 static PyObject *py_classify, *py_policy_of, *py_opaque_key, *py_sort_keys;
-static PyObject *py_check_ends, *py_call_class, *py_block, *eager_handle;
+static PyObject *py_check_ends, *py_call_class, *py_block, *py_reads_numpy, *eager_handle;
 static PyObject *module_dict; /* the descriptor of `__dict__` of all Modules */
 static PyTypeObject *array_type; /* jaxlib's array, once one was met */
 
@@ -46,7 +46,8 @@ static PyObject *s_specialization, *s_eager_result, *s_build, *s_steps, *s_nativ
 The numbers of `NodeKind` and `Kind` are those of the Python files. */
 
 enum { NODE_STATIC, NODE_ARRAY, NODE_NUMPY, NODE_NONE, NODE_TUPLE, NODE_LIST, NODE_DICT,
-       NODE_NAMEDTUPLE, NODE_MODULE, NODE_CUSTOM, NODE_STRUCT, NODE_OTHER_ARRAY };
+       NODE_NAMEDTUPLE, NODE_MODULE, NODE_CUSTOM, NODE_STRUCT, NODE_OTHER_ARRAY,
+       NODE_TRACER };
 enum { KIND_IDENTITY, KIND_INT, KIND_FLOAT, KIND_COMPLEX, KIND_STR, KIND_BYTES, KIND_PURE,
        KIND_OPAQUE, KIND_TUPLE, KIND_LIST, KIND_DICT, KIND_FIELDS, KIND_PARTS, KIND_KEY };
 enum { HASHABLE_YES, HASHABLE_NO, HASHABLE_AS_PARTS, HASHABLE_ASK };
@@ -96,7 +97,7 @@ typedef struct {
     size_t limit;
     /* What is being visited, off the stack. */
     PyObject *current_tree, *current_static;
-    char owning, numpy, is_mutable;
+    char owning, numpy, tracer, is_mutable;
     Entry small_trail[SMALL_TRAIL];
     PyObject *small_arrays[SMALL_ARRAYS + 1];
     uintptr_t small_pending[SMALL_PENDING];
@@ -884,6 +885,9 @@ static int walk_node(Walk *w, PyObject *x) {
     Record *record = record_of(w, x);
     if (record == NULL) return -1;
     switch (record->node) {
+    case NODE_TRACER:
+        w->tracer = 1;
+        return add_array(w, x);
     case NODE_OTHER_ARRAY:
     case NODE_ARRAY:
         return add_array(w, x);
@@ -1842,6 +1846,16 @@ static int block(PyObject *const *arrays, Py_ssize_t n) {
     return out == NULL ? -1 : 0;
 }
 
+/* Whether a call may read memory that NumPy can write to: 1, 0 or -1. */
+static int reads_numpy(Walk *w) {
+    if (w->numpy || !w->tracer) return w->numpy;
+    PyObject *list = list_of(w->arrays + 1, w->n_arrays);
+    PyObject *out = list == NULL ? NULL : PyObject_CallOneArg(py_reads_numpy, list);
+    Py_XDECREF(list);
+    Py_XDECREF(out); /* a `bool` */
+    return out == NULL ? -1 : out == Py_True;
+}
+
 /* The result of a call, from the list that the compiled function returned: its arrays,
 and the handle of the trace. */
 static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out) {
@@ -1885,7 +1899,8 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
         plan->blocks = blocks == Py_None ? -1 : blocks == Py_True;
         Py_DECREF(blocks);
     }
-    if ((plan->blocks > 0 || w->numpy) && block(arrays, n) < 0) goto done;
+    int blocks_now = plan->blocks > 0 ? 1 : reads_numpy(w);
+    if (blocks_now < 0 || (blocks_now && block(arrays, n) < 0)) goto done;
     result = plan_build(plan, arrays);
 done:
     Py_DECREF(plan);
@@ -2125,19 +2140,19 @@ static PyObject *inherit_vectorcall(PyObject *self, PyObject *cls) {
 static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"registry", "classify", "policy_of", "opaque_key", "sort_keys",
-                            "check_ends", "call_class", "block", "eager_handle",
-                            "instance_dict", NULL};
-    PyObject *given[10] = {NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!OOOOOOOOO", names, &PyDict_Type,
+                            "check_ends", "call_class", "block", "reads_numpy",
+                            "eager_handle", "instance_dict", NULL};
+    PyObject *given[11] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!OOOOOOOOOO", names, &PyDict_Type,
                                      &given[0], &given[1], &given[2], &given[3], &given[4],
                                      &given[5], &given[6], &given[7], &given[8],
-                                     &given[9]))
+                                     &given[9], &given[10]))
         return NULL;
     PyObject **places[] = {&registry,     &py_classify,   &py_policy_of,
                            &py_opaque_key, &py_sort_keys, &py_check_ends,
-                           &py_call_class, &py_block,     &eager_handle,
-                           &module_dict};
-    for (int i = 0; i < 10; i++) {
+                           &py_call_class, &py_block,     &py_reads_numpy,
+                           &eager_handle,  &module_dict};
+    for (int i = 0; i < 11; i++) {
         if (given[i] == NULL) {
             PyErr_Format(PyExc_TypeError, "setup() needs %s", names[i]);
             return NULL;

@@ -127,8 +127,10 @@ class NodeKind:
     CUSTOM = 9
     # An array if the call is abstract, else a static.
     STRUCT = 10
-    # A tracer, an array of keys.
+    # An array of keys.
     OTHER_ARRAY = 11
+    # What an array of NumPy may be inside of.
+    TRACER = 12
 
 
 class Node(NamedTuple):
@@ -197,8 +199,9 @@ def classify(x: Any) -> Node:
         return Node(NodeKind.NUMPY)
     if isinstance(x, jax.Array):
         # The native walk takes the first type that is an `ARRAY` for jaxlib's own.
-        plain = not issubclass(cls, Tracer) and not _has_keys(x)
-        return Node(NodeKind.ARRAY if plain else NodeKind.OTHER_ARRAY)
+        if issubclass(cls, Tracer):
+            return Node(NodeKind.TRACER)
+        return Node(NodeKind.OTHER_ARRAY if _has_keys(x) else NodeKind.ARRAY)
     if cls is jax.ShapeDtypeStruct:
         return Node(NodeKind.STRUCT)
     return Node(NodeKind.STATIC)
@@ -251,7 +254,12 @@ class Walk(NamedTuple):
     mutable: list[tuple[Any, int, int]]
 
 
-_ARRAY_KINDS = (NodeKind.ARRAY, NodeKind.NUMPY, NodeKind.OTHER_ARRAY)
+_ARRAY_KINDS = (
+    NodeKind.ARRAY,
+    NodeKind.NUMPY,
+    NodeKind.OTHER_ARRAY,
+    NodeKind.TRACER,
+)
 
 
 class StaticLeafError(TypeError):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
+from eqx_fastjit import _compat
 
 
 class Counter:
@@ -192,6 +193,32 @@ def test_numpy_arrays_may_be_written_to_after_a_call(compiled):
     assert any(early) or not any(
         not jax.jit(_long_chain)(y).is_ready() for _ in range(5)
     )
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda g, x: jax.value_and_grad(g)(x),
+        lambda g, x: jax.jvp(g, (x,), (np.ones_like(x),)),
+        lambda g, x: jax.linearize(g, x),
+        lambda g, x: jax.vjp(g, x),
+        lambda g, x: jax.vmap(g)(x[None]),
+    ],
+    ids=["value_and_grad", "jvp", "linearize", "vjp", "vmap"],
+)
+def test_numpy_arrays_inside_of_tracers_may_be_written_to(transform):
+    """Eager transformations wrap the array itself, of which JAX makes no copy either."""
+    f = eqx_fastjit.filter_jit(lambda x: _long_chain(x / 600).sum())
+    ready = []
+
+    def g(x):
+        y = f(x)
+        ready.append(_compat.concrete(y).is_ready())
+        return y
+
+    for _ in range(4):
+        transform(g, np.ones((600, 600), np.float32))
+    assert all(ready)
 
 
 def test_static_factories_of_dictionaries_are_told_apart():

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,9 @@ def once(engine):
 
 def _pyright(*args: str) -> dict:
     command = [sys.executable, "-m", "pyright", "--outputjson", *args]
-    out = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
+    # An editable install is found by a hook at run time, which pyright cannot see.
+    env = os.environ | {"PYTHONPATH": str(_ROOT)}
+    out = subprocess.run(command, cwd=_ROOT, env=env, capture_output=True, text=True)
     return json.loads(out.stdout)
 
 
