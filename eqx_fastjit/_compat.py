@@ -398,8 +398,9 @@ def functionalize_errors(
 
         rules.update({primitive: rule, custom_jvp: custom_jvp_rule})
         try:
-            kinds = checkify.user_checks | {_EquinoxChecks}
-            error, out = checkify.checkify(fun, errors=kinds)(*arrays)
+            kinds: Any = checkify.user_checks | {_EquinoxChecks}
+            found: Any = checkify.checkify(fun, errors=kinds)(*arrays)
+            error, out = found
             messages.update({i: _checks.messages[i] for i in error._metadata})
             return out, _error_signal(error)
         except AttributeError as e:

@@ -815,9 +815,7 @@ def reads_numpy(arrays: Sequence[Any]) -> bool:
     reuse the buffer before the device is done. Under an eager transformation the array
     is inside of a tracer.
     """
-    return any(
-        isinstance(_compat.concrete(x), np.ndarray | np.generic) for x in arrays
-    )
+    return any(isinstance(_compat.concrete(x), np.ndarray | np.generic) for x in arrays)
 
 
 def block(arrays: Sequence[Any]) -> None:

@@ -207,7 +207,7 @@ def test_numpy_arrays_may_be_written_to_after_a_call(compiled):
     ids=["value_and_grad", "jvp", "linearize", "vjp", "vmap"],
 )
 def test_numpy_arrays_inside_of_tracers_may_be_written_to(transform):
-    """Eager transformations wrap the array itself, of which JAX makes no copy either."""
+    """Eager transformations wrap the array itself; JAX may not copy it either."""
     f = eqx_fastjit.filter_jit(lambda x: _long_chain(x / 600).sum())
     ready = []
 
