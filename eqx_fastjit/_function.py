@@ -76,6 +76,10 @@ class Options(NamedTuple):
 
 _ENGINES = ("auto", "native", "python")
 
+# Compared by identity, as plain functions are. They are what activations are, often in
+# the configuration of a layer.
+_FUNCTION_TYPES = (type, type(jax.jit(len)), jax.custom_jvp, jax.custom_vjp)
+
 
 @functools.cache
 def _load_native() -> Any:
@@ -99,6 +103,8 @@ def _load_native() -> Any:
         reads_numpy=reads_numpy,
         eager_handle=_EAGER,
         instance_dict=_compat.INSTANCE_DICT,
+        function_types=_FUNCTION_TYPES,
+        numpy_type=np.ndarray,
     )
     _register_handle(_native)
     return _native
@@ -475,18 +481,19 @@ class Function:
         if _is_jit_disabled():
             return self.call_without_jit(values)
         found = self.walk(values)
+        arrays = copied(found.arrays)
         specialization = self.find(found, values)
         call = Call(self, specialization, values)
         with calling(call):
             try:
-                out = specialization.jitted(*found.arrays)
+                out = specialization.jitted(*arrays)
             except BaseException as e:
                 self.failed(call, e)
                 raise
             if call.run is not None and found.mutable:
                 specialization.add_witnesses(found)
-            self.finished(call, found.arrays)
-        return self.result(specialization, out, found.arrays)
+            self.finished(call, arrays)
+        return self.result(specialization, out, arrays)
 
     def walk(self, values: tuple[Any, ...], *, abstract: bool = False) -> Walk:
         """Partition a call. Raises `UnhashableStaticError` with the leaf's path."""
@@ -808,14 +815,35 @@ def _is_jit_disabled() -> bool:
     return jax.config.jax_disable_jit  # pyright: ignore
 
 
+# The most bytes of NumPy arrays that a call copies. That many take some 100 us; and a
+# call which need not block leaves Python free for as long as the device works.
+_COPIED_BYTES = 1 << 20
+
+
+def copied(arrays: Sequence[Any]) -> Sequence[Any]:
+    """Arrays with copies in the place of NumPy's, if those are small.
+
+    JAX does not always copy such an argument, so the caller must not get a chance to
+    reuse the buffer before the device is done. Nobody else can write to a copy.
+    """
+    if not any(type(x) is np.ndarray for x in arrays) or reads_numpy(arrays):
+        return arrays
+    return [x.copy() if type(x) is np.ndarray else x for x in arrays]
+
+
 def reads_numpy(arrays: Sequence[Any]) -> bool:
     """Whether a computation may read memory that NumPy can write to.
 
-    JAX does not always copy such an argument, so the caller must not get a chance to
-    reuse the buffer before the device is done. Under an eager transformation the array
-    is inside of a tracer.
+    Of small arrays it has `copied`. Under an eager transformation the array is inside
+    of a tracer, and of that there is no copy.
     """
-    return any(isinstance(_compat.concrete(x), np.ndarray | np.generic) for x in arrays)
+    n_bytes = 0
+    for x in arrays:
+        if type(x) is np.ndarray:
+            n_bytes += x.nbytes
+        elif isinstance(_compat.concrete(x), np.ndarray):
+            return True
+    return n_bytes > _COPIED_BYTES
 
 
 def block(arrays: Sequence[Any]) -> None:

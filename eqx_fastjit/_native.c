@@ -36,10 +36,13 @@ static PyObject *py_classify, *py_policy_of, *py_opaque_key, *py_sort_keys;
 static PyObject *py_check_ends, *py_call_class, *py_block, *py_reads_numpy, *eager_handle;
 static PyObject *module_dict; /* the descriptor of `__dict__` of all Modules */
 static PyTypeObject *array_type; /* jaxlib's array, once one was met */
+static PyObject *function_types; /* a tuple: JAX's types of functions, and `type` */
+static PyTypeObject *numpy_type; /* `numpy.ndarray` */
 
 static PyObject *s_block_until_ready, *s_miss, *s_call, *s_finished, *s_failed;
 static PyObject *s_translate, *s_result, *s_decide_blocks, *s_renew_binding, *s_flat;
 static PyObject *s_specialization, *s_eager_result, *s_build, *s_steps, *s_native;
+static PyObject *s_nbytes, *s_copy;
 
 /* --- trails --------------------------------------------------------------------------
 
@@ -79,6 +82,7 @@ enum { VISIT_TREE, VISIT_STATIC, VISIT_HASHABLE };
 #define SMALL_PENDING 128
 #define SMALL_FIELDS 48
 #define LONG_TRAIL 10000
+#define COPIED_BYTES (1 << 20) /* as in `_function.py` */
 
 typedef struct {
     Entry *trail;
@@ -103,14 +107,38 @@ typedef struct {
     uintptr_t small_pending[SMALL_PENDING];
 } Walk;
 
+/* Of the last walk that was too long for the stack, for the next: allocating them anew
+is a tenth of what a call with 200 statics costs. */
+static struct {
+    Entry *trail;
+    PyObject **arrays;
+    uintptr_t *pending;
+    size_t max_trail, max_arrays, max_pending;
+} spare;
+
+#define TAKE(w, name, size)                                                     \
+    do {                                                                        \
+        (w)->name = spare.name != NULL ? spare.name : (w)->small_##name;        \
+        (w)->max_##name = spare.name != NULL ? spare.max_##name : (size);       \
+        spare.name = NULL;                                                      \
+    } while (0)
+
+#define GIVE_BACK(w, name)                                                      \
+    do {                                                                        \
+        if ((w)->name == (w)->small_##name) break;                              \
+        if (spare.name == NULL && (w)->max_##name <= LONG_TRAIL) {              \
+            spare.name = (w)->name;                                             \
+            spare.max_##name = (w)->max_##name;                                 \
+        } else {                                                                \
+            PyMem_Free((w)->name);                                              \
+        }                                                                       \
+    } while (0)
+
 static void walk_init(Walk *w) {
     memset(w, 0, offsetof(Walk, small_trail));
-    w->trail = w->small_trail;
-    w->max_trail = SMALL_TRAIL;
-    w->arrays = w->small_arrays;
-    w->max_arrays = SMALL_ARRAYS;
-    w->pending = w->small_pending;
-    w->max_pending = SMALL_PENDING;
+    TAKE(w, trail, SMALL_TRAIL);
+    TAKE(w, arrays, SMALL_ARRAYS);
+    TAKE(w, pending, SMALL_PENDING);
     w->limit = LONG_TRAIL;
 }
 
@@ -139,9 +167,9 @@ static void walk_release(Walk *w) {
 static void walk_free(Walk *w) {
     walk_release(w);
     for (size_t i = 0; i < w->n_arrays; i++) Py_DECREF(w->arrays[i + 1]);
-    if (w->trail != w->small_trail) PyMem_Free(w->trail);
-    if (w->arrays != w->small_arrays) PyMem_Free(w->arrays);
-    if (w->pending != w->small_pending) PyMem_Free(w->pending);
+    GIVE_BACK(w, trail);
+    GIVE_BACK(w, arrays);
+    GIVE_BACK(w, pending);
     PyMem_Free(w->mutables);
     PyMem_Free(w->seen);
 }
@@ -524,7 +552,29 @@ static inline int add_atom(Walk *w, PyObject *x) {
     if (type == &PyFloat_Type)
         return add_bits(w, T_FLOAT, double_bits(PyFloat_AS_DOUBLE(x))) < 0 ? -1 : 1;
     if (type == &PyBytes_Type) return add_object(w, T_BYTES, x) < 0 ? -1 : 1;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(function_types); i++)
+        if (PyTuple_GET_ITEM(function_types, i) == (PyObject *)type)
+            return add_object(w, T_IDENTITY, x) < 0 ? -1 : 1;
     return 0;
+}
+
+/* A frozenset of `str`, `int` and `None`, among which `==` mixes nothing up: 1 if it is
+one, 0 if not, -1 for an error. A seventh of what a key made by Python costs. */
+static int add_plain_frozenset(Walk *w, PyObject *x) {
+    PyObject *member;
+    int plain = 1, enabled = PyGC_Disable(); /* before 3.12, see `dict_of` */
+    PyObject *iterator = PyObject_GetIter(x);
+    if (enabled) PyGC_Enable();
+    if (iterator == NULL) return -1;
+    while (plain && (member = PyIter_Next(iterator)) != NULL) {
+        plain = Py_IS_TYPE(member, &PyUnicode_Type) || Py_IS_TYPE(member, &PyLong_Type) ||
+                member == Py_None;
+        Py_DECREF(member);
+    }
+    Py_DECREF(iterator);
+    if (!plain) return 0;
+    if (add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0) return -1;
+    return add_object(w, TAG(T_PURE, PyObject_Hash(x)), x) < 0 ? -1 : 1;
 }
 
 /* Takes what was written since back from the trail. */
@@ -641,11 +691,13 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     if (record == NULL) return -1;
     int kind = record->kind, hashable = record->hashable;
     if (record->is_mutable) w->is_mutable = 1;
-    if (visit == VISIT_HASHABLE && hashable != HASHABLE_YES) {
-        if (hashable == HASHABLE_ASK) visit = VISIT_STATIC; /* asked of the whole */
+    if (visit == VISIT_HASHABLE && hashable == HASHABLE_ASK) {
+        visit = VISIT_STATIC; /* asked of the whole */
         if (check_hashable(w, x, hashable) < 0) return -1;
         if ((record = record_of(w, x)) == NULL) return -1;
         kind = record->kind;
+    } else if (visit == VISIT_HASHABLE && check_hashable(w, x, hashable) < 0) {
+        return -1;
     }
     PyObject *function;
     Py_hash_t hash;
@@ -705,6 +757,8 @@ static int add_static(Walk *w, PyObject *x, int visit, size_t start) {
         if (type == &PyDict_Type) return add_dict_parts(w, x, visit, start);
         return add_compound(w, x, ((PyListObject *)x)->ob_item, Py_SIZE(x), visit, start);
     }
+    if (type == &PyFrozenSet_Type && (added = add_plain_frozenset(w, x)) != 0)
+        return added < 0 ? -1 : 0;
     return add_by_record(w, x, visit, start);
 }
 
@@ -751,10 +805,57 @@ static inline int visit_children(Walk *w, PyObject *const *children, Py_ssize_t 
     return push_children(w, children + first, n - first);
 }
 
-typedef struct { PyObject *key, *value; } Item;
+typedef struct { PyObject *key, *value; Py_ssize_t index; } Item;
 
 static int compare_items(const void *a, const void *b) {
     return PyUnicode_Compare(((const Item *)a)->key, ((const Item *)b)->key);
+}
+
+/* Orders of keys that were sorted before, by the identity of the keys, which are kept:
+sorting the 200 keys of a call anew took 11 of its 21 us. */
+#define FEW_KEYS 4
+#define MANY_KEYS 1024
+typedef struct { Py_ssize_t n; PyObject **keys; uint16_t *order; } Sorted;
+static Sorted sorted_before[64];
+
+/* Takes the place of what was sorted before with the same slot. */
+static void remember_order(Sorted *place, const Item *items, Py_ssize_t n) {
+    PyObject **keys = PyMem_Malloc(n * sizeof(PyObject *));
+    uint16_t *order = PyMem_Malloc(n * sizeof(uint16_t));
+    if (keys == NULL || order == NULL) { /* it was only for speed */
+        PyMem_Free(keys);
+        PyMem_Free(order);
+        return;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        keys[items[i].index] = Py_NewRef(items[i].key);
+        order[items[i].index] = (uint16_t)i;
+    }
+    Sorted old = *place;
+    *place = (Sorted){n, keys, order};
+    for (Py_ssize_t i = 0; i < old.n; i++) Py_DECREF(old.keys[i]); /* exact `str` */
+    PyMem_Free(old.keys);
+    PyMem_Free(old.order);
+}
+
+/* Sorts what stands in `items` into `out`, which has room for as many: returns which of
+the two is sorted. */
+static Item *sort_items(Item *items, Item *out, Py_ssize_t n, size_t hash) {
+    Sorted *before = &sorted_before[hash % Py_ARRAY_LENGTH(sorted_before)];
+    int keep = n > FEW_KEYS && n <= MANY_KEYS;
+    if (keep && before->n == n) {
+        Py_ssize_t i = 0;
+        while (i < n && items[i].key == before->keys[i]) i++;
+        if (i == n) {
+            for (i = 0; i < n; i++) out[before->order[i]] = items[i];
+            return out;
+        }
+    }
+    Py_ssize_t i = 1;
+    while (i < n && compare_items(&items[i - 1], &items[i]) <= 0) i++;
+    if (i < n) qsort(items, n, sizeof(Item), compare_items);
+    if (keep) remember_order(before, items, n);
+    return items;
 }
 
 /* A dictionary whose keys are not all `str`: JAX's order may run the user's code. */
@@ -776,10 +877,11 @@ static int walk_odd_dict(Walk *w, PyObject *x) {
 }
 
 static int walk_dict(Walk *w, PyObject *x) {
-    Item small[SMALL_FIELDS], *items = small;
+    Item small[2 * SMALL_FIELDS], *items = small;
     Py_ssize_t n = PyDict_GET_SIZE(x), i = 0, position = 0;
-    int sorted = 1, failed = -1;
-    if (n > SMALL_FIELDS && (items = PyMem_Malloc(n * sizeof(Item))) == NULL) {
+    size_t hash = (size_t)n;
+    int failed = -1;
+    if (n > SMALL_FIELDS && (items = PyMem_Malloc(2 * n * sizeof(Item))) == NULL) {
         PyErr_NoMemory();
         return -1;
     }
@@ -788,14 +890,15 @@ static int walk_dict(Walk *w, PyObject *x) {
             if (items != small) PyMem_Free(items);
             return walk_odd_dict(w, x);
         }
-        if (i && sorted && compare_items(&items[i - 1], &items[i]) > 0) sorted = 0;
+        items[i].index = i;
+        hash = hash * 31 + ((size_t)items[i].key >> 4);
     }
-    if (!sorted) qsort(items, n, sizeof(Item), compare_items);
+    Item *sorted = sort_items(items, items + n, n, hash);
     if (add_object(w, TAG(T_NODE, n), (PyObject *)&PyDict_Type) < 0) goto done;
     for (i = 0; i < n; i++)
-        if (add_object(w, T_STR, items[i].key) < 0) goto done;
+        if (add_object(w, T_STR, sorted[i].key) < 0) goto done;
     for (i = n - 1; i >= 0; i--)
-        if (push(w, items[i].value, VISIT_TREE) < 0) goto done;
+        if (push(w, sorted[i].value, VISIT_TREE) < 0) goto done;
     failed = 0;
 done:
     if (items != small) PyMem_Free(items);
@@ -931,8 +1034,11 @@ static int walk_tree(Walk *w, PyObject *root) {
 
 /* --- comparing trails --------------------------------------------------------------- */
 
-static inline uint64_t mix(uint64_t hash, uint64_t x) {
-    hash = (hash ^ x) * UINT64_C(0x9E3779B97F4A7C15);
+#define ODD UINT64_C(0x9E3779B97F4A7C15)
+
+/* One multiplication waits for the last one; that of the tag does not. */
+static inline uint64_t mix(uint64_t hash, uint64_t tag, uint64_t x) {
+    hash = (hash ^ x ^ (tag * ODD)) * ODD;
     return hash ^ (hash >> 29);
 }
 
@@ -952,7 +1058,7 @@ static uint64_t hash_trail(const Walk *w) {
         case T_KEY:
             x = 0; /* the tag has the bits of the hash */
         }
-        hash = mix(mix(hash, entry->tag), x);
+        hash = mix(hash, entry->tag, x);
     }
     return hash;
 }
@@ -1846,6 +1952,32 @@ static int block(PyObject *const *arrays, Py_ssize_t n) {
     return out == NULL ? -1 : 0;
 }
 
+/* Puts copies in the place of NumPy arrays if they are small (`copied` in Python). */
+static int copy_numpy(Walk *w) {
+    Py_ssize_t bytes = 0;
+    for (size_t i = 1; i <= w->n_arrays; i++) {
+        PyTypeObject *type = Py_TYPE(w->arrays[i]);
+        if (type == array_type) continue;
+        if (type != numpy_type) {
+            if (PyType_IsSubtype(type, numpy_type)) return 0;
+            continue;
+        }
+        PyObject *size = PyObject_GetAttr(w->arrays[i], s_nbytes);
+        bytes += size == NULL ? 0 : PyLong_AsSsize_t(size);
+        Py_XDECREF(size);
+        if (PyErr_Occurred()) return -1;
+        if (bytes > COPIED_BYTES) return 0;
+    }
+    for (size_t i = 1; i <= w->n_arrays; i++) {
+        if (Py_TYPE(w->arrays[i]) != numpy_type) continue;
+        PyObject *copy = PyObject_CallMethodNoArgs(w->arrays[i], s_copy);
+        if (copy == NULL) return -1;
+        Py_SETREF(w->arrays[i], copy);
+    }
+    w->numpy = 0;
+    return 0;
+}
+
 /* Whether a call may read memory that NumPy can write to: 1, 0 or -1. */
 static int reads_numpy(Walk *w) {
     if (w->numpy || !w->tracer) return w->numpy;
@@ -1982,6 +2114,7 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         own_everything(w);
     else
         walk_release(w);
+    if (w->numpy && copy_numpy(w) < 0) goto done;
     Frame frame = {innermost, function, spec, values, n, NULL};
     innermost = &frame;
     PyObject *out = PyObject_Vectorcall(spec->jitted, w->arrays + 1,
@@ -2141,18 +2274,21 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"registry", "classify", "policy_of", "opaque_key", "sort_keys",
                             "check_ends", "call_class", "block", "reads_numpy",
-                            "eager_handle", "instance_dict", NULL};
-    PyObject *given[11] = {NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!OOOOOOOOOO", names, &PyDict_Type,
+                            "eager_handle", "instance_dict", "function_types",
+                            "numpy_type", NULL};
+    PyObject *given[13] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!OOOOOOOOOOO!O!", names, &PyDict_Type,
                                      &given[0], &given[1], &given[2], &given[3], &given[4],
                                      &given[5], &given[6], &given[7], &given[8],
-                                     &given[9], &given[10]))
+                                     &given[9], &given[10], &PyTuple_Type, &given[11],
+                                     &PyType_Type, &given[12]))
         return NULL;
     PyObject **places[] = {&registry,     &py_classify,   &py_policy_of,
                            &py_opaque_key, &py_sort_keys, &py_check_ends,
                            &py_call_class, &py_block,     &py_reads_numpy,
-                           &eager_handle,  &module_dict};
-    for (int i = 0; i < 11; i++) {
+                           &eager_handle,  &module_dict, &function_types,
+                           (PyObject **)&numpy_type};
+    for (int i = 0; i < 13; i++) {
         if (given[i] == NULL) {
             PyErr_Format(PyExc_TypeError, "setup() needs %s", names[i]);
             return NULL;
@@ -2206,6 +2342,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         {&s_result, "result"}, {&s_decide_blocks, "decide_blocks"},
         {&s_renew_binding, "_renew_binding"}, {&s_flat, "flat"},
         {&s_specialization, "specialization"}, {&s_eager_result, "eager_result"},
+        {&s_nbytes, "nbytes"}, {&s_copy, "copy"},
         {&s_build, "build"}, {&s_steps, "steps"}, {&s_native, "native"}};
     for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++)
         if ((*strings[i].place = PyUnicode_InternFromString(strings[i].text)) == NULL)

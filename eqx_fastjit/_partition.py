@@ -127,7 +127,7 @@ class NodeKind:
     CUSTOM = 9
     # An array if the call is abstract, else a static.
     STRUCT = 10
-    # An array of keys.
+    # An array of keys, a NumPy scalar.
     OTHER_ARRAY = 11
     # What an array of NumPy may be inside of.
     TRACER = 12
@@ -195,8 +195,10 @@ def classify(x: Any) -> Node:
         if registry is not None and entry is None and isinstance(x, tuple):
             return Node(NodeKind.NAMEDTUPLE)
         return Node(NodeKind.CUSTOM, flatten=flatten)
-    if isinstance(x, np.ndarray | np.generic):
+    if isinstance(x, np.ndarray):
         return Node(NodeKind.NUMPY)
+    if isinstance(x, np.generic):  # nobody can write to it
+        return Node(NodeKind.OTHER_ARRAY)
     if isinstance(x, jax.Array):
         # The native walk takes the first type that is an `ARRAY` for jaxlib's own.
         if issubclass(cls, Tracer):

@@ -20,6 +20,7 @@ from ._function import (
     block,
     Call,
     calling,
+    copied,
     Function,
     has_host_callbacks,
     quiet_donation,
@@ -228,7 +229,7 @@ class Compiled(_Stage, Generic[_P, _T]):
         """
         __tracebackhide__ = True
         call = self._call
-        arrays = call.arrays_of(args, kwargs)
+        arrays = copied(call.arrays_of(args, kwargs))
         error: BaseException | None
         try:
             out, handle = split_result(self._stage(*arrays))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import _compat
+from eqx_fastjit import _compat, _function
 
 
 class Counter:
@@ -193,6 +193,45 @@ def test_numpy_arrays_may_be_written_to_after_a_call(compiled):
     assert any(early) or not any(
         not jax.jit(_long_chain)(y).is_ready() for _ in range(5)
     )
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_small_numpy_arrays_are_copied_so_calls_do_not_block(compiled):
+    f = eqx_fastjit.filter_jit(lambda x, n: (_long_chain(x / 400).sum() * 0 + x[0], n))
+    x = np.ones((400, 400), np.float32)
+    call = f.lower(x, 1).compile() if compiled else f
+    out, early = [], []
+    for i in range(1, 9):
+        x[:] = i
+        out.append(call(x, 1))
+        early.append(not out[-1][0].is_ready())
+        x[:] = 0
+    assert [float(y[0][0]) for y in out] == list(range(1, 9))
+    y = jnp.ones((400, 400))
+    assert any(early) or not any(
+        not jax.jit(_long_chain)(y).is_ready() for _ in range(5)
+    )
+
+
+class _Subclass(np.ndarray):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("arrays", "blocks"),
+    [
+        ([np.ones(1 << 18, np.float32)], False),
+        ([np.ones(1 << 18, np.float32), np.ones(1, np.int8)], True),
+        ([np.ones(2).view(_Subclass), np.ones(2)], True),
+        ([np.float32(1), jnp.ones(1 << 20), 1], False),
+    ],
+)
+def test_what_is_copied(arrays, blocks):
+    copied = _function.copied(arrays)
+    assert _function.reads_numpy(copied) == _function.reads_numpy(arrays) == blocks
+    for before, after in zip(arrays, copied, strict=True):
+        same = blocks or type(before) is not np.ndarray
+        assert (after is before) == same
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from eqx_fastjit._binding import Binding, make_binder, Spec
-from eqx_fastjit._function import _make_plan, block, Function, Options, reads_numpy
+from eqx_fastjit._function import (
+    _make_plan,
+    block,
+    copied,
+    Function,
+    Options,
+    reads_numpy,
+)
 from eqx_fastjit._jit import _make_wrapped, JitWrapped
 from eqx_fastjit._partition import ANY_ARRAY, omitted, partition, Plan
 from eqx_fastjit._stages import Expected
@@ -171,7 +178,7 @@ class LoadedFunction(Function):
         """There is nothing but the program: it is run as it is."""
         assert self.expected is not None and self.payloads is not None
         assert self.plan is not None
-        arrays = self.expected.arrays_of(values)
+        arrays = copied(self.expected.arrays_of(values))
         out = self.payloads.run(*arrays)[:-1]
         if self.plan.blocks or reads_numpy(arrays):
             block(out)
