@@ -212,30 +212,11 @@ def _without_statics(
     return jax.jit(on_leaves if flat else on_keywords if keywords else on_trees)
 
 
-def has_numpy(program: Program) -> bool:
-    """Whether an argument is an array of NumPy, or has one."""
-    return any(
-        node.kind == "leaf" and (node.of.startswith("numpy") or node.of == "float0")
-        for node in program.walk()
-    )
-
-
 def _in_turn(calls: list[Call]) -> Call:
     if len(calls) == 1:
         return calls[0]
     following = itertools.cycle(calls).__next__
     return lambda: following()()
-
-
-def _waiting(call: Call) -> Call:
-    """With an argument of NumPy's, ours blocks, and so does Equinox: so must all."""
-
-    def wait() -> Any:
-        out = call()
-        _value(out).block_until_ready()
-        return out
-
-    return wait
 
 
 def contender(program: Program, name: str) -> Contender:
@@ -260,9 +241,7 @@ def contender(program: Program, name: str) -> Contender:
         else:
             calls, functions = _filtered(program, jit, _trees(program))
     call = _in_turn(calls)
-    return Contender(
-        _waiting(call) if has_numpy(program) else call, len(calls), functions
-    )
+    return Contender(call, len(calls), functions)
 
 
 # --- whether all give the same -------------------------------------------------------

@@ -87,7 +87,7 @@ def _reason_of_call(waiting: Waiting, seen: list[Seen]) -> _Reason:
             return _reads_numpy(shown, leaves, waiting, s)
     return _Reason(
         f"Each call of {shown} here blocks until its result is ready, because it has a "
-        "host callback, or NumPy arrays as arguments",
+        "host callback, or large NumPy arrays as arguments",
         "Pass JAX arrays (`jnp.array(x)`).",
     )
 

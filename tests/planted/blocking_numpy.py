@@ -13,15 +13,15 @@ def make_step(w, x, y):
     def turn(_, w):
         return jnp.tanh(w @ x) + y
 
-    return jax.lax.fori_loop(0, 90, turn, w)
+    return jax.lax.fori_loop(0, 12, turn, w)
 
 
 def loader():
     for _ in range(25):
         time.sleep(0.03)
-        yield np.eye(300, dtype=np.float32), np.zeros(300, np.float32)
+        yield np.eye(600, dtype=np.float32), np.zeros(600, np.float32)
 
 
-w = jnp.eye(300)
+w = jnp.eye(600)
 for x, y in loader():
     w = make_step(w, x, y)
