@@ -188,7 +188,7 @@ def test_why_a_call_blocks():
     assert "a host callback in it may raise (`return eqx.error_if(" in message
     assert "test_doctor.py:" in message and "EQX_ON_ERROR=off" in fix
     message, fix = found("other(x)")
-    assert "it has a host callback, or NumPy arrays as arguments" in message
+    assert "it has a host callback, or large NumPy arrays as arguments" in message
     message, fix = found("loss.block_until_ready()", ".block_until_ready()")
     assert message.startswith(".block_until_ready() needs the value")
 

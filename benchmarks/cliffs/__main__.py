@@ -6,9 +6,9 @@
 
 Makes programs out of what people use, and times ours, `jax.jit` on flat arrays,
 `jax.jit` with the statics removed by hand and `equinox.filter_jit` on each: dispatch
-only, in turn, in one process. Prints the worst programs, those that break a limit shrunk
-to the smallest that does. The exit code is 1 if a limit was broken, 0 if none was, and
-130 after Ctrl-C, which keeps what was found.
+only, in turn, in one process. Prints the worst programs, those that break a limit
+shrunk to the smallest that does. The exit code is 1 if a limit was broken, 0 if none
+was, and 130 after Ctrl-C, which keeps what was found.
 
 Run nothing else meanwhile: on a busy machine, every limit is broken by something.
 """
