@@ -55,6 +55,16 @@ def node_registry() -> Mapping[type, Any] | None:
     return registry if usable and type(registry) is dict else None
 
 
+def is_dataclass_node(entry: Any) -> bool:
+    """Whether an entry of the registry is one of `jax.tree_util.register_dataclass`.
+
+    The C++ side of JAX flattens those by itself, five times as fast as the functions
+    that stand in the registry for them.
+    """
+    name = getattr(entry.to_iter, "__qualname__", "")
+    return "register_dataclass." in name
+
+
 def concrete(x: Any) -> Any:
     """What is inside of the tracers of eager transformations (`jax.grad`, `jax.vmap`).
 

@@ -1404,7 +1404,8 @@ static PyObject *list_of(PyObject *const *items, Py_ssize_t n) {
     return list;
 }
 
-enum { OP_ARRAY, OP_CONSTANT, OP_TUPLE, OP_LIST, OP_DICT, OP_MODULE, OP_CALL, OP_NAMEDTUPLE };
+enum { OP_ARRAY, OP_CONSTANT, OP_TUPLE, OP_LIST, OP_DICT, OP_MODULE, OP_CALL, OP_NAMEDTUPLE,
+       OP_PLAIN_NAMEDTUPLE };
 
 typedef struct {
     int op;
@@ -1491,7 +1492,7 @@ static int plan_read(Plan *self, PyObject *steps) {
         if (op == OP_ARRAY) self->n_arrays++;
         depth += op == OP_ARRAY || op == OP_CONSTANT ? 1 : 1 - step->n;
         if (depth > self->depth) self->depth = depth;
-        if (depth < 1 || op < OP_ARRAY || op > OP_NAMEDTUPLE) goto bad;
+        if (depth < 1 || op < OP_ARRAY || op > OP_PLAIN_NAMEDTUPLE) goto bad;
         Py_ssize_t expected = op == OP_DICT     ? PyTuple_Size(step->data)
                               : op == OP_MODULE ? PyTuple_GET_SIZE(step->names)
                                                 : step->n;
@@ -1608,6 +1609,11 @@ static PyObject *build_node(const Step *step, PyObject **children) {
         return out;
     case OP_MODULE:
         return build_module(step, children);
+    case OP_PLAIN_NAMEDTUPLE:
+        out = ((PyTypeObject *)step->data)->tp_alloc((PyTypeObject *)step->data, n);
+        for (Py_ssize_t i = 0; out != NULL && i < n; i++)
+            PyTuple_SET_ITEM(out, i, Py_NewRef(children[i]));
+        return out;
     default: /* OP_NAMEDTUPLE */
         return PyObject_Vectorcall(step->data, children, n, NULL);
     }

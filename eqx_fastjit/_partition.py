@@ -185,7 +185,12 @@ def classify(x: Any) -> Node:
     if _may_be_node(x):
         registry = _compat.node_registry()
         entry = None if registry is None else registry.get(cls)
-        flatten = one_level if entry is None else entry.to_iter
+        if entry is None:
+            flatten = one_level
+        elif _compat.is_dataclass_node(entry):
+            flatten = jtu.default_registry.flatten_one_level
+        else:
+            flatten = entry.to_iter
         if is_module_class(cls):
             dynamic, static = [], []
             for field in dataclasses.fields(cls):
@@ -413,6 +418,7 @@ class Op:
     MODULE = 5  # `data`: the class, a dictionary to copy, the names of the topmost `n`
     CALL = 6  # `data`: called with a tuple of the topmost `n`
     NAMEDTUPLE = 7  # `data`: the class, called with the topmost `n`
+    PLAIN_NAMEDTUPLE = 8  # `data`: the class, which does nothing when it is called
 
 
 class Plan:
@@ -519,12 +525,28 @@ def _node_steps(
         steps.append((Op.DICT, n, tuple(aux)))
     elif is_module_class(cls):
         _module_steps(steps, begins, treedef, n)
-    elif entry is not None:
+    elif entry is not None and not _compat.is_dataclass_node(entry):
         steps.append((Op.CALL, n, functools.partial(entry.from_iter, aux)))
-    elif registry is not None and issubclass(cls, tuple):
-        steps.append((Op.NAMEDTUPLE, n, cls))
+    elif entry is None and registry is not None and issubclass(cls, tuple):
+        op = Op.PLAIN_NAMEDTUPLE if _is_plain_namedtuple(cls) else Op.NAMEDTUPLE
+        steps.append((op, n, cls))
     else:
         steps.append((Op.CALL, n, _one_level_treedef(treedef).unflatten))
+
+
+def _is_plain_namedtuple(cls: type) -> bool:
+    """Whether `cls(*children)` makes a tuple and nothing else.
+
+    Its `__new__`, which is Python, takes five times as long as making the tuple, and an
+    optimiser may have forty such states.
+    """
+    namespace = getattr(cls.__new__, "__globals__", {})
+    return (
+        type(cls) is type
+        and cls.__init__ is object.__init__
+        and namespace.get("_tuple_new") is tuple.__new__
+        and str(namespace.get("__name__")).startswith("namedtuple_")
+    )
 
 
 def _one_level_treedef(treedef: Any) -> Any:
