@@ -22,6 +22,7 @@ from jax.core import Tracer
 from . import _compat
 from ._compat import hide_from_tracebacks, instance_dict
 from ._static_keys import (
+    append_atoms,
     append_static,
     ByType,
     is_atom,
@@ -295,10 +296,17 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
     arrays, trail, _ = found
     limit = _LONG_TRAIL
     pending = [tree]  # an explicit stack: trees may be deeper than Python's limit
+    nodes = _nodes.entries  # `ByType.get`, which is asked for each value
+    # Without a registry to look at, a type may have become a node since.
+    unknown = NodeKind.STATIC if _compat.node_registry() is None else None
     while pending:
         x = pending.pop()
         cls = type(x)
-        node = _node_of(x)
+        entry = nodes.get(id(cls))
+        if entry is not None and entry[0]() is cls and entry[1].kind != unknown:
+            node = entry[1]
+        else:
+            node = _node_of(x)
         kind = node.kind
         if kind in _ARRAY_KINDS or (kind == NodeKind.STRUCT and abstract):
             arrays.append(x)
@@ -335,26 +343,22 @@ def _children(found: Walk, x: Any, node: Node) -> Sequence[Any]:
         return x
     if kind == NodeKind.DICT:
         keys = sort_keys(x)
-        for key in keys:
-            if type(key) is str:
-                found.trail.extend((str, key))
-            else:
+        if not append_atoms(found.trail, keys):
+            for key in keys:
                 _static(found, key, leaf=False)
-        return [x[key] for key in keys]
+        return list(map(x.__getitem__, keys))
     if kind == NodeKind.MODULE:
         values = instance_dict(x)
         if len(values) == len(node.dynamic) + len(node.static):
             try:
-                static = [values[name] for name in node.static]
-                children = [values[name] for name in node.dynamic]
+                static = list(map(values.__getitem__, node.static))
+                children = list(map(values.__getitem__, node.dynamic))
             except KeyError:
                 pass  # a field is missing and something else is there: as below
             else:
                 trail = found.trail
-                for value in static:
-                    if is_atom(cls := type(value)):
-                        trail += (cls, value)
-                    else:
+                if not append_atoms(trail, static):
+                    for value in static:
                         _static(found, value, leaf=False)
                 return children
     elif kind == NodeKind.NAMEDTUPLE:

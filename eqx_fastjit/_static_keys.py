@@ -84,16 +84,17 @@ class ByType:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref[type], Any]] = {}
+        # The id of a type that has died may be another's: a hit needs the type as well.
+        self.entries: dict[int, tuple[weakref.ref[type], Any]] = {}
 
     def get(self, cls: type) -> Any:
         """The value for a type, or `None`."""
-        entry = self._entries.get(id(cls))
+        entry = self.entries.get(id(cls))
         return entry[1] if entry is not None and entry[0]() is cls else None
 
     def set(self, cls: type, value: Any) -> Any:
         """Have a value for a type; gives the value."""
-        number, entries = id(cls), self._entries
+        number, entries = id(cls), self.entries
 
         def forget(reference: weakref.ref[type]) -> None:
             entry = entries.get(number)
@@ -105,7 +106,7 @@ class ByType:
 
     def clear(self) -> None:
         """Forget all."""
-        self._entries.clear()
+        self.entries.clear()
 
 
 class Identity:
@@ -582,17 +583,21 @@ _known = ByType()
 
 def policy_of(cls: type) -> Policy:
     """The policy for the values of a type, chosen when it is first seen."""
-    if (exact := _exact_policy(cls)) is not None:
+    if type(cls) is type and (exact := _EXACT.get(cls)) is not None:
         return exact
-    found = _known.get(cls)
-    if found is not None and found.eq is cls.__eq__ and found.hash is cls.__hash__:
-        return found.policy
+    entry = _known.entries.get(id(cls))  # `ByType.get`, which is asked for each value
+    if entry is not None and entry[0]() is cls:
+        found = entry[1]
+        if found.eq is cls.__eq__ and found.hash is cls.__hash__:
+            return found.policy
     policy = choose_policy(cls)
     _known.set(cls, _Known(policy, cls.__eq__, cls.__hash__))
     return policy
 
 
 _ATOMS = frozenset({int, str, bytes, bool, type(None), types.FunctionType})
+# By id, since a class need not have a hash; of types that are never gone.
+_WITHOUT_PARTS = frozenset(map(id, _ATOMS | {float}))
 
 
 def is_atom(cls: type) -> bool:
@@ -615,20 +620,45 @@ def _float_bits(x: float) -> Any:
     return x if x == x and x != 0 else (_BITS, struct.pack("<d", x))
 
 
+# Members of an `Enum`, which are slow to look up.
+_IDENTITY_KIND, _PURE_KIND, _COMPLEX_KIND = Kind.IDENTITY, Kind.PURE, Kind.COMPLEX
+_OPAQUE_KIND, _KEY_KIND, _TUPLE_KIND = Kind.OPAQUE, Kind.KEY, Kind.TUPLE
+_LIST_KIND, _DICT_KIND, _FIELDS_KIND = Kind.LIST, Kind.DICT, Kind.FIELDS
+_YES, _AS_PARTS = Hashable.YES, Hashable.AS_PARTS
+
+
 def _compound_parts(x: Any, kind: Kind, data: Any) -> Sequence[Any]:
     """The parts of a static that is compared part by part."""
-    if kind is Kind.TUPLE:
+    if kind is _TUPLE_KIND:
         return x if type(x) is tuple else list(tuple.__iter__(x))
-    if kind is Kind.LIST:
+    if kind is _LIST_KIND:
         return x
-    if kind is Kind.DICT:
+    if kind is _DICT_KIND:
         return _items(dict, x)
-    if kind is Kind.FIELDS:
+    if kind is _FIELDS_KIND:
         found = x.__dict__
+        if all(map(found.__contains__, data)):
+            return [found[name] for name in data]
         return [
             found[name] if name in found else getattr(x, name, None) for name in data
         ]
     return list(data(x))
+
+
+def append_atoms(trail: list[Any], values: Sequence[Any]) -> bool:
+    """Write values without parts on a trail, if all are: whether that was so.
+
+    Their types come first, unlike those of values that are written one by one, so the
+    two cannot be mixed up: no atom is a type.
+    """
+    classes = list(map(type, values))
+    if not _WITHOUT_PARTS.issuperset(map(id, classes)):
+        return False
+    trail += classes
+    if float in classes:
+        values = [_float_bits(x) if type(x) is float else x for x in values]
+    trail += values
+    return True
 
 
 def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
@@ -652,52 +682,44 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
     if is_atom(cls):
         trail += (cls, x)
         return False
-    if leaf and policy_of(cls).hashable is not Hashable.YES:
-        _check_hashable(x)
     mutable = False
-    pending = [x]
+    root, pending = x, [x]
     start = len(trail)
     seen: dict[int, int] = {}  # ids of parts that `alive` holds on to
     alive: list[Any] = []
     while pending:
         x = pending.pop()
         cls = type(x)
+        if id(cls) in _WITHOUT_PARTS:
+            trail += (cls, _float_bits(x) if cls is float else x)
+            continue
         trail.append(type_key(cls))
-        if is_atom(cls):
-            trail.append(x)
-            continue
-        if cls is float:
-            trail.append(x if x == x and x != 0 else _float_bits(x))
-            continue
-        kind, data, _, is_mutable = policy_of(cls)
+        kind, data, hashable, is_mutable = policy_of(cls)
         mutable = mutable or is_mutable
-        if kind is _IDENTITY:
+        if leaf and hashable is not _YES and hashable is not _AS_PARTS:
+            # A class with a `__hash__` of its own need not ask all of its parts.
+            leaf = hashable is Hashable.NO
+            _check_hashable(x if leaf else root)
+        if kind is _IDENTITY_KIND:
             trail.append(x if is_identity_type(cls) else Identity(x))
-        elif kind is Kind.PURE:
+        elif kind is _PURE_KIND:
             trail.append(x)
-        elif kind is Kind.COMPLEX:
+        elif kind is _COMPLEX_KIND:
             trail += (_float_bits(x.real), _float_bits(x.imag))
-        elif kind is Kind.OPAQUE:
+        elif kind is _OPAQUE_KIND:
             trail.append(opaque_key(x))
-        elif kind is Kind.KEY:
+        elif kind is _KEY_KIND:
             trail.append(data(x))
         elif (first := seen.get(id(x))) is not None:
             trail.append(("again", first))
         else:
             parts = _compound_parts(x, kind, data)
             trail.append(len(parts))
-            if all(is_atom(type(part)) or type(part) is float for part in parts):
-                for part in parts:
-                    is_float = type(part) is float
-                    trail += (type(part), _float_bits(part) if is_float else part)
-                continue
-            seen[id(x)] = len(trail) - start
-            alive.append(x)
-            pending.extend(reversed(parts))
+            if not append_atoms(trail, parts):
+                seen[id(x)] = len(trail) - start
+                alive.append(x)
+                pending += reversed(parts)
     return mutable
-
-
-_IDENTITY = Kind.IDENTITY
 
 
 def _check_hashable(x: Any) -> None:
