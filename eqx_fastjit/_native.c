@@ -657,6 +657,9 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     case KIND_FIELDS:
         return add_fields(w, record, x, visit, start);
     case KIND_PURE:
+        /* No code of the user's, but NumPy allocates to hash and compare its dtypes, and
+        before Python 3.12 an allocation may start the garbage collector. */
+        own_everything(w);
         hash = PyObject_Hash(x);
         if (hash == -1 && PyErr_Occurred()) return -1;
         return add_object(w, TAG(T_PURE, hash), x);

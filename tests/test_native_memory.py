@@ -265,10 +265,10 @@ def test_references_after_wrong_arguments():
         _assert_no_references(wrong, X, held, f, unhashable, n=10)
 
 
-def _run(code, *args, timeout=280):
+def _run(code, *args, timeout=280, **env):
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_COMMON) + textwrap.dedent(code), *args],
-        env=dict(os.environ, EQX_FASTJIT_ENGINE="native"),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE="native", **env),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -423,4 +423,38 @@ print("done")
 
 def test_garbage_is_collected_at_every_allocation():
     out = _run(_GARBAGE)
+    assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+# NumPy allocates to hash a dtype: before Python 3.12 that may start the collector, and
+# here drops what is being walked.
+_GARBAGE_AT_HASH = """
+native = _function.native()
+native.arrays_of(([Layer(x, np.dtype(">f4")), "a"],))
+
+class Drops:
+    def __init__(self, tree):
+        self.tree, self.me = tree, self
+    def __del__(self):
+        self.tree.clear()
+
+for i in range(50):
+    fresh = [np.dtype(np.float32).newbyteorder(">") for _ in range(2)]
+    tree = [[f"{i} {k}" for k in range(20)], *[Layer(x, dtype) for dtype in fresh]]
+    del fresh
+    gc.disable()
+    gc.set_threshold(1)
+    Drops(tree)
+    kept = [[] for _ in range(200)], [(object(),) * 5 for _ in range(3000)]
+    arguments = (tree,)
+    gc.enable()
+    native.arrays_of(arguments)
+    assert not tree or sys.version_info >= (3, 12)
+    del kept
+print("done")
+"""
+
+
+def test_garbage_is_collected_when_a_dtype_is_hashed():
+    out = _run(_GARBAGE_AT_HASH, PYTHONMALLOC="debug")
     assert out.stdout == "done\n", out.stderr[-4000:]
