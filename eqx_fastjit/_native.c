@@ -1972,7 +1972,11 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     for (Py_ssize_t i = 0; i < n && failed == 0; i++) failed = walk_tree(w, values[i]);
     if (failed < 0) {
         walk_free(w);
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
+        /* Recursion by way of the user's code is not tried twice on each level: of a
+        thousand levels, that would never end. */
+        if (!PyErr_ExceptionMatches(PyExc_Exception) ||
+            PyErr_ExceptionMatches(PyExc_RecursionError))
+            return NULL;
         PyErr_Clear();
         result = call_in_python(function, values, n);
         if (result == NULL) translate(function);
