@@ -1158,7 +1158,9 @@ static Spec *table_find(Table *self, Walk *w, uint64_t hash) {
     if (self->buckets == NULL) return NULL;
     Spec *spec = self->buckets[hash & self->mask];
     while (spec != NULL) {
-        if (spec->hash == hash) {
+        /* Without `jitted` it is garbage that is being cleared, and a weak reference's
+        callback still calls the function. */
+        if (spec->hash == hash && spec->jitted != NULL) {
             Py_INCREF(spec);
             int same = same_trail(w->trail, w->n_trail, spec->trail, spec->n_trail);
             if (same > 0) return spec;
@@ -1332,13 +1334,15 @@ static int plan_traverse(Plan *self, visitproc visit, void *arg) {
 static int plan_clear(Plan *self) {
     Py_ssize_t n = self->n_steps;
     self->n_steps = 0;
+    /* Results are not built from here any more, should a finalizer ask for one. */
+    if (self->handle != NULL) self->handle->plan = NULL;
+    self->handle = NULL;
     for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(self->steps[i].data);
     return 0;
 }
 
 static void plan_dealloc(Plan *self) {
     PyObject_GC_UnTrack(self);
-    if (self->handle != NULL) self->handle->plan = NULL;
     plan_clear(self);
     PyMem_Free(self->steps);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -1514,7 +1518,7 @@ static PyObject *plan_build(Plan *self, PyObject *const *arrays);
 
 static PyObject *plan_build_method(Plan *self, PyObject *arrays) {
     if (!PyList_CheckExact(arrays) || PyList_GET_SIZE(arrays) != self->n_arrays ||
-        self->steps == NULL) {
+        self->n_steps == 0) {
         PyErr_SetString(PyExc_TypeError, "expected a list of the result's arrays");
         return NULL;
     }
