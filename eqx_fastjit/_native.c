@@ -394,6 +394,10 @@ static inline Record *record_of(Walk *w, PyObject *x) {
 
 /* Types may have become nodes since they were met as statics. */
 static int drop_records_if_grown(void) {
+    if (registry == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "setup() has not been called");
+        return -1;
+    }
     if (PyDict_GET_SIZE(registry) == n_registered) return 0;
     n_registered = PyDict_GET_SIZE(registry);
     return records == NULL ? 0 : rebuild_records(records_mask + 1, NULL, 0);
@@ -1047,10 +1051,14 @@ static int spec_init(Spec *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"jitted", "flat", NULL};
     PyObject *jitted, *flat;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &jitted, &flat)) return -1;
-    Py_XSETREF(self->jitted, Py_NewRef(jitted));
-    Py_XSETREF(self->flat, Py_NewRef(flat));
-    Py_XSETREF(self->plans, PyDict_New());
-    return self->plans == NULL ? -1 : 0;
+    if (self->plans != NULL) { /* it may be in the middle of a call */
+        PyErr_SetString(PyExc_RuntimeError, "a specialization is made once");
+        return -1;
+    }
+    if ((self->plans = PyDict_New()) == NULL) return -1;
+    self->jitted = Py_NewRef(jitted);
+    self->flat = Py_NewRef(flat);
+    return 0;
 }
 
 #define MEMBER(type, name) {#name, Py_T_OBJECT_EX, offsetof(type, name), Py_READONLY, NULL}
@@ -1241,7 +1249,14 @@ static void table_dealloc(Table *self) {
 
 static int table_init(Table *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"capacity", NULL};
-    return PyArg_ParseTupleAndKeywords(args, kwargs, "n", names, &self->capacity) ? 0 : -1;
+    Py_ssize_t capacity;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n", names, &capacity)) return -1;
+    if (capacity < 1) {
+        PyErr_SetString(PyExc_ValueError, "a table has room for one at least");
+        return -1;
+    }
+    self->capacity = capacity;
+    return 0;
 }
 
 static PyObject *table_clear_method(Table *self, PyObject *unused) {
@@ -1392,7 +1407,7 @@ static int plan_read(Plan *self, PyObject *steps) {
         if (op == OP_ARRAY) self->n_arrays++;
         depth += op == OP_ARRAY || op == OP_CONSTANT ? 1 : 1 - step->n;
         if (depth > self->depth) self->depth = depth;
-        if (depth < 1 || op < OP_ARRAY || op > OP_NAMEDTUPLE) goto bad;
+        if (depth < 1 || step->n < 0 || op < OP_ARRAY || op > OP_NAMEDTUPLE) goto bad;
         Py_ssize_t expected = op == OP_DICT     ? PyTuple_Size(step->data)
                               : op == OP_MODULE ? PyTuple_GET_SIZE(step->names)
                                                 : step->n;
@@ -1609,13 +1624,17 @@ static PyObject *find_call(PyObject *self, PyObject *flat) {
 }
 
 /* A context manager: a call that Python makes. */
-typedef struct { PyObject_HEAD Frame frame; } Calling;
+typedef struct { PyObject_HEAD Frame frame; int entered; } Calling;
 
 static int calling_init(Calling *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"call", NULL};
     PyObject *call;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", names, &call)) return -1;
-    Py_XSETREF(self->frame.call, Py_NewRef(call));
+    if (self->frame.call != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "a context is made for one call");
+        return -1;
+    }
+    self->frame.call = Py_NewRef(call);
     return 0;
 }
 
@@ -1626,6 +1645,11 @@ static void calling_dealloc(Calling *self) {
 
 static PyObject *calling_enter(Calling *self, PyObject *unused) {
     (void)unused;
+    if (self->frame.call == NULL || self->entered) {
+        PyErr_SetString(PyExc_RuntimeError, "a context is entered once");
+        return NULL;
+    }
+    self->entered = 1;
     Py_INCREF(self); /* the thread's list of calls has it now */
     self->frame.outer = innermost;
     innermost = &self->frame;
@@ -2154,6 +2178,11 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
                             "check_ends", "call_class", "block", "reads_numpy",
                             "eager_handle", "instance_dict", NULL};
     PyObject *given[11] = {NULL};
+    /* What is kept here is of one interpreter. */
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "not in a subinterpreter");
+        return NULL;
+    }
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!OOOOOOOOOO", names, &PyDict_Type,
                                      &given[0], &given[1], &given[2], &given[3], &given[4],
                                      &given[5], &given[6], &given[7], &given[8],

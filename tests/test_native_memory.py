@@ -476,3 +476,71 @@ def test_a_call_while_the_collector_clears_its_parts(what):
     if what == "plan":
         with pytest.raises(TypeError, match="arrays"):
             plan.native.build([X])
+
+
+_UNPREPARED = """
+from eqx_fastjit import _native
+
+class Plan:
+    steps = (2, -3, None), (2, 4, None)
+
+def fails(error, call, *args):
+    try:
+        call(*args)
+    except error:
+        return
+    raise AssertionError(call)
+
+made = _native.Specialization(print, print)
+fails(RuntimeError, made.__init__, len, len)
+fails(RuntimeError, _native.arrays_of, (1,))
+fails(RuntimeError, _native.Table(1).get, None, (1,))
+fails(ValueError, _native.Table, -1)
+fails(SystemError, _native.Handle().set_plan, Plan())
+fails(TypeError, _native.Callable.__new__(_native.Callable))
+fails(RuntimeError, _native.Calling.__new__(_native.Calling).__enter__)
+with _native.Calling(1) as _, _native.Calling(2) as _:
+    context = _native.Calling(3)
+    with context:
+        fails(RuntimeError, context.__enter__)
+        fails(RuntimeError, context.__init__, 4)
+assert _native.innermost_call() is None
+print("done")
+"""
+
+
+def test_parts_of_the_engine_that_are_used_wrongly():
+    out = _run(_UNPREPARED)
+    assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+_SUBINTERPRETER = (
+    """
+import _testcapi
+code = """
+    + repr(
+        """
+import sys
+sys.path[:0] = %r
+import importlib.machinery, importlib.util
+loader = importlib.machinery.ExtensionFileLoader("_native", %r)
+spec = importlib.util.spec_from_loader("_native", loader)
+native = importlib.util.module_from_spec(spec)
+try:
+    native.setup()
+except ImportError as e:
+    print(e)
+"""
+    )
+    + """ % (sys.path, _function.native().__file__)
+assert _testcapi.run_in_subinterp(code) == 0
+assert eqx.tree_equal(filter_jit(lambda x: x)(x), x)
+print("done")
+"""
+)
+
+
+def test_subinterpreters_have_the_python_engine():
+    pytest.importorskip("_testcapi")
+    out = _run(_SUBINTERPRETER)
+    assert out.stdout == "not in a subinterpreter\ndone\n", out.stderr[-4000:]
