@@ -422,6 +422,10 @@ static inline Record *record_of(Walk *w, PyObject *x) {
 
 /* Types may have become nodes since they were met as statics. */
 static int drop_records_if_grown(void) {
+    if (registry == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "setup() has not been called");
+        return -1;
+    }
     if (PyDict_GET_SIZE(registry) == n_registered) return 0;
     n_registered = PyDict_GET_SIZE(registry);
     return records == NULL ? 0 : rebuild_records(records_mask + 1, NULL, 0);
@@ -709,6 +713,9 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     case KIND_FIELDS:
         return add_fields(w, record, x, visit, start);
     case KIND_PURE:
+        /* No code of the user's, but NumPy allocates to hash and compare its dtypes, and
+        before Python 3.12 an allocation may start the garbage collector. */
+        own_everything(w);
         hash = PyObject_Hash(x);
         if (hash == -1 && PyErr_Occurred()) return -1;
         return add_object(w, TAG(T_PURE, hash), x);
@@ -1150,10 +1157,14 @@ static int spec_init(Spec *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"jitted", "flat", NULL};
     PyObject *jitted, *flat;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &jitted, &flat)) return -1;
-    Py_XSETREF(self->jitted, Py_NewRef(jitted));
-    Py_XSETREF(self->flat, Py_NewRef(flat));
-    Py_XSETREF(self->plans, PyDict_New());
-    return self->plans == NULL ? -1 : 0;
+    if (self->plans != NULL) { /* it may be in the middle of a call */
+        PyErr_SetString(PyExc_RuntimeError, "a specialization is made once");
+        return -1;
+    }
+    if ((self->plans = PyDict_New()) == NULL) return -1;
+    self->jitted = Py_NewRef(jitted);
+    self->flat = Py_NewRef(flat);
+    return 0;
 }
 
 #define MEMBER(type, name) {#name, Py_T_OBJECT_EX, offsetof(type, name), Py_READONLY, NULL}
@@ -1261,7 +1272,9 @@ static Spec *table_find(Table *self, Walk *w, uint64_t hash) {
     if (self->buckets == NULL) return NULL;
     Spec *spec = self->buckets[hash & self->mask];
     while (spec != NULL) {
-        if (spec->hash == hash) {
+        /* Without `jitted` it is garbage that is being cleared, and a weak reference's
+        callback still calls the function. */
+        if (spec->hash == hash && spec->jitted != NULL) {
             Py_INCREF(spec);
             int same = same_trail(w->trail, w->n_trail, spec->trail, spec->n_trail);
             if (same > 0) return spec;
@@ -1342,7 +1355,14 @@ static void table_dealloc(Table *self) {
 
 static int table_init(Table *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"capacity", NULL};
-    return PyArg_ParseTupleAndKeywords(args, kwargs, "n", names, &self->capacity) ? 0 : -1;
+    Py_ssize_t capacity;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n", names, &capacity)) return -1;
+    if (capacity < 1) {
+        PyErr_SetString(PyExc_ValueError, "a table has room for one at least");
+        return -1;
+    }
+    self->capacity = capacity;
+    return 0;
 }
 
 static PyObject *table_clear_method(Table *self, PyObject *unused) {
@@ -1436,13 +1456,15 @@ static int plan_traverse(Plan *self, visitproc visit, void *arg) {
 static int plan_clear(Plan *self) {
     Py_ssize_t n = self->n_steps;
     self->n_steps = 0;
+    /* Results are not built from here any more, should a finalizer ask for one. */
+    if (self->handle != NULL) self->handle->plan = NULL;
+    self->handle = NULL;
     for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(self->steps[i].data);
     return 0;
 }
 
 static void plan_dealloc(Plan *self) {
     PyObject_GC_UnTrack(self);
-    if (self->handle != NULL) self->handle->plan = NULL;
     plan_clear(self);
     PyMem_Free(self->steps);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -1492,7 +1514,7 @@ static int plan_read(Plan *self, PyObject *steps) {
         if (op == OP_ARRAY) self->n_arrays++;
         depth += op == OP_ARRAY || op == OP_CONSTANT ? 1 : 1 - step->n;
         if (depth > self->depth) self->depth = depth;
-        if (depth < 1 || op < OP_ARRAY || op > OP_PLAIN_NAMEDTUPLE) goto bad;
+        if (depth < 1 || step->n < 0 || op < OP_ARRAY || op > OP_PLAIN_NAMEDTUPLE) goto bad;
         Py_ssize_t expected = op == OP_DICT     ? PyTuple_Size(step->data)
                               : op == OP_MODULE ? PyTuple_GET_SIZE(step->names)
                                                 : step->n;
@@ -1623,7 +1645,7 @@ static PyObject *plan_build(Plan *self, PyObject *const *arrays);
 
 static PyObject *plan_build_method(Plan *self, PyObject *arrays) {
     if (!PyList_CheckExact(arrays) || PyList_GET_SIZE(arrays) != self->n_arrays ||
-        self->steps == NULL) {
+        self->n_steps == 0) {
         PyErr_SetString(PyExc_TypeError, "expected a list of the result's arrays");
         return NULL;
     }
@@ -1714,13 +1736,17 @@ static PyObject *find_call(PyObject *self, PyObject *flat) {
 }
 
 /* A context manager: a call that Python makes. */
-typedef struct { PyObject_HEAD Frame frame; } Calling;
+typedef struct { PyObject_HEAD Frame frame; int entered; } Calling;
 
 static int calling_init(Calling *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"call", NULL};
     PyObject *call;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", names, &call)) return -1;
-    Py_XSETREF(self->frame.call, Py_NewRef(call));
+    if (self->frame.call != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "a context is made for one call");
+        return -1;
+    }
+    self->frame.call = Py_NewRef(call);
     return 0;
 }
 
@@ -1731,6 +1757,11 @@ static void calling_dealloc(Calling *self) {
 
 static PyObject *calling_enter(Calling *self, PyObject *unused) {
     (void)unused;
+    if (self->frame.call == NULL || self->entered) {
+        PyErr_SetString(PyExc_RuntimeError, "a context is entered once");
+        return NULL;
+    }
+    self->entered = 1;
     Py_INCREF(self); /* the thread's list of calls has it now */
     self->frame.outer = innermost;
     innermost = &self->frame;
@@ -2107,7 +2138,11 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     for (Py_ssize_t i = 0; i < n && failed == 0; i++) failed = walk_tree(w, values[i]);
     if (failed < 0) {
         walk_free(w);
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
+        /* Recursion by way of the user's code is not tried twice on each level: of a
+        thousand levels, that would never end. */
+        if (!PyErr_ExceptionMatches(PyExc_Exception) ||
+            PyErr_ExceptionMatches(PyExc_RecursionError))
+            return NULL;
         PyErr_Clear();
         result = call_in_python(function, values, n);
         if (result == NULL) translate(function);
@@ -2283,6 +2318,11 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
                             "eager_handle", "instance_dict", "function_types",
                             "numpy_type", NULL};
     PyObject *given[13] = {NULL};
+    /* What is kept here is of one interpreter. */
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "not in a subinterpreter");
+        return NULL;
+    }
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!OOOOOOOOOOO!O!", names, &PyDict_Type,
                                      &given[0], &given[1], &given[2], &given[3], &given[4],
                                      &given[5], &given[6], &given[7], &given[8],

@@ -297,3 +297,28 @@ def test_errors_name_the_function_as_python_does():
         with pytest.raises(TypeError) as got:
             jitted(*args)
         assert str(got.value) == str(expected.value)
+
+
+class _Recursive:
+    def __init__(self, x):
+        self.x = x
+
+
+@filter_jit
+def _of_recursive(x):
+    return x
+
+
+def _flatten_recursive(node):
+    _of_recursive(_Recursive(node.x))
+    return (node.x,), None
+
+
+jtu.register_pytree_node(_Recursive, _flatten_recursive, lambda _, xs: _Recursive(*xs))
+
+
+def test_endless_recursion_by_way_of_a_flatten_function():
+    """Ends at once, rather than after two attempts on each of a thousand levels."""
+    with pytest.raises(RecursionError):
+        _of_recursive(_Recursive(jnp.ones(2)))
+    assert eqx.tree_equal(_of_recursive(jnp.ones(2)), jnp.ones(2))

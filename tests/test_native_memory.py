@@ -1,6 +1,7 @@
 """What the native engine does with memory: references, failures, garbage."""
 
 import collections
+import ctypes
 import gc
 import logging
 import os
@@ -265,10 +266,10 @@ def test_references_after_wrong_arguments():
         _assert_no_references(wrong, X, held, f, unhashable, n=10)
 
 
-def _run(code, *args, timeout=280):
+def _run(code, *args, timeout=280, **env):
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_COMMON) + textwrap.dedent(code), *args],
-        env=dict(os.environ, EQX_FASTJIT_ENGINE="native"),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE="native", **env),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -424,3 +425,122 @@ print("done")
 def test_garbage_is_collected_at_every_allocation():
     out = _run(_GARBAGE)
     assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+# NumPy allocates to hash a dtype: before Python 3.12 that may start the collector, and
+# here drops what is being walked.
+_GARBAGE_AT_HASH = """
+native = _function.native()
+native.arrays_of(([Layer(x, np.dtype(">f4")), "a"],))
+
+class Drops:
+    def __init__(self, tree):
+        self.tree, self.me = tree, self
+    def __del__(self):
+        self.tree.clear()
+
+for i in range(50):
+    fresh = [np.dtype(np.float32).newbyteorder(">") for _ in range(2)]
+    tree = [[f"{i} {k}" for k in range(20)], *[Layer(x, dtype) for dtype in fresh]]
+    del fresh
+    gc.disable()
+    gc.set_threshold(1)
+    Drops(tree)
+    kept = [[] for _ in range(200)], [(object(),) * 5 for _ in range(3000)]
+    arguments = (tree,)
+    gc.enable()
+    native.arrays_of(arguments)
+    assert not tree or sys.version_info >= (3, 12)
+    del kept
+print("done")
+"""
+
+
+def test_garbage_is_collected_when_a_dtype_is_hashed():
+    out = _run(_GARBAGE_AT_HASH, PYTHONMALLOC="debug")
+    assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+@pytest.mark.parametrize("what", ["specialization", "plan"])
+def test_a_call_while_the_collector_clears_its_parts(what):
+    """As a weak reference's callback may make, of a function that is garbage."""
+    f = filter_jit(lambda: {"a": [1, X]})
+    right = f()
+    (specialization,) = gc.get_referents(f._function.table)
+    (plan,) = specialization.plans.values()
+    part = specialization if what == "specialization" else plan.native
+    tp_clear = ctypes.c_void_p.from_address(id(type(part)) + 24 * 8).value
+    assert tp_clear is not None
+    ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object)(tp_clear)(part)
+    assert eqx.tree_equal(f(), right)
+    if what == "plan":
+        with pytest.raises(TypeError, match="arrays"):
+            plan.native.build([X])
+
+
+_UNPREPARED = """
+from eqx_fastjit import _native
+
+class Plan:
+    steps = (2, -3, None), (2, 4, None)
+
+def fails(error, call, *args):
+    try:
+        call(*args)
+    except error:
+        return
+    raise AssertionError(call)
+
+made = _native.Specialization(print, print)
+fails(RuntimeError, made.__init__, len, len)
+fails(RuntimeError, _native.arrays_of, (1,))
+fails(RuntimeError, _native.Table(1).get, None, (1,))
+fails(ValueError, _native.Table, -1)
+fails(SystemError, _native.Handle().set_plan, Plan())
+fails(TypeError, _native.Callable.__new__(_native.Callable))
+fails(RuntimeError, _native.Calling.__new__(_native.Calling).__enter__)
+with _native.Calling(1) as _, _native.Calling(2) as _:
+    context = _native.Calling(3)
+    with context:
+        fails(RuntimeError, context.__enter__)
+        fails(RuntimeError, context.__init__, 4)
+assert _native.innermost_call() is None
+print("done")
+"""
+
+
+def test_parts_of_the_engine_that_are_used_wrongly():
+    out = _run(_UNPREPARED)
+    assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+_SUBINTERPRETER = (
+    """
+import _testcapi
+code = """
+    + repr(
+        """
+import sys
+sys.path[:0] = %r
+import importlib.machinery, importlib.util
+loader = importlib.machinery.ExtensionFileLoader("_native", %r)
+spec = importlib.util.spec_from_loader("_native", loader)
+native = importlib.util.module_from_spec(spec)
+try:
+    native.setup()
+except ImportError as e:
+    print(e)
+"""
+    )
+    + """ % (sys.path, _function.native().__file__)
+assert _testcapi.run_in_subinterp(code) == 0
+assert eqx.tree_equal(filter_jit(lambda x: x)(x), x)
+print("done")
+"""
+)
+
+
+def test_subinterpreters_have_the_python_engine():
+    pytest.importorskip("_testcapi")
+    out = _run(_SUBINTERPRETER)
+    assert out.stdout == "not in a subinterpreter\ndone\n", out.stderr[-4000:]
