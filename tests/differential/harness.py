@@ -318,14 +318,14 @@ class Contender:
                 error = e
         arrays = _arrays(given)
         deleted = [
-            (x.is_deleted(), x.ndim == 0) for x in arrays if isinstance(x, jax.Array)
+            (x.is_deleted(), x.size == 1) for x in arrays if isinstance(x, jax.Array)
         ]
         return Outcome(
             out,
             error,
             self.traces - traces,
             deleted,
-            has_scalars=any(x.ndim == 0 for x in arrays),
+            has_scalars=any(x.size == 1 for x in arrays),
             warned=any("donated" in str(w.message) for w in caught),
         )
 
@@ -336,9 +336,9 @@ class Outcome(typing.NamedTuple):
     out: Any
     error: Exception | None
     traces: int
-    # For each of JAX's arrays in the arguments, and whether it is a scalar
+    # For each of JAX's arrays in the arguments, and whether it is as large as a scalar
     deleted: list[tuple[bool, bool]]
-    # Whether there was a scalar among the arguments, JAX's or NumPy's
+    # Whether there was such an array among the arguments, JAX's or NumPy's
     has_scalars: bool
     # Whether there was a warning of donated buffers
     warned: bool
