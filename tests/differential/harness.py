@@ -478,6 +478,10 @@ def _coarse(sequence: Sequence, call: Call, args: Any, kwargs: Any) -> Any:
 def run(sequence: Sequence, tally: Tally) -> None:
     """Run a sequence. Raises `Different` for whatever should not be."""
     forget_module_classes()
+    # Callable pytrees of one class share a table with those of earlier sequences: where
+    # it has little room, each sequence begins with an empty one.
+    for engine in ("native", "python"):
+        _states.pop((engine, True), None)
     plain = Contender(sequence, not_jitted, "plain")
     equinox = _Equinox(sequence)
     ours = [
