@@ -460,11 +460,20 @@ def _generated_fields(cls: type) -> list[str] | None:
     return None
 
 
+def _hashed_fields(cls: type) -> list[str] | None:
+    """The fields that a `__hash__` made by `dataclasses` goes over; `None` if other."""
+    if _code_name(cls.__hash__) != "__create_fn__.<locals>.__hash__":
+        return None
+    owner: Any = _owner(cls, "__hash__")
+    fields = dataclasses.fields(owner if dataclasses.is_dataclass(owner) else cls)
+    return [f.name for f in fields if (f.compare if f.hash is None else f.hash)]
+
+
 def _fields_policy(cls: type, names: list[str]) -> Policy:
     hashable = Hashable.ASK
     if cls.__hash__ is None:
         hashable = Hashable.NO
-    elif _code_name(cls.__hash__) == "__create_fn__.<locals>.__hash__":
+    elif _hashed_fields(cls) == names:
         hashable = Hashable.AS_PARTS
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
     # Without a field there need not be a `__dict__` that is missed.

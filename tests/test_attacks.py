@@ -18,6 +18,7 @@ from jax.experimental import checkify
 from jax.sharding import PartitionSpec as P
 
 from eqx_fastjit import filter_jit
+from eqx_fastjit._static_keys import Hashable, policy_of
 
 
 class _WithStatic(eqx.Module):
@@ -297,3 +298,42 @@ def test_errors_name_the_function_as_python_does():
         with pytest.raises(TypeError) as got:
             jitted(*args)
         assert str(got.value) == str(expected.value)
+
+
+# --- the second round ----------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _HashOfSome:
+    n: int
+    sizes: list = dataclasses.field(hash=False)
+
+
+class _HashOfNone(tuple):
+    def __hash__(self):
+        return 1
+
+
+@pytest.mark.parametrize(
+    "make", [lambda n: _HashOfSome(0, [n]), lambda n: _HashOfNone(([n],))]
+)
+def test_hashable_leaves_with_parts_that_are_not(make):
+    """A native walk that refused them left calls to Python, and `lower` to an error."""
+
+    def read(static):
+        return static.sizes[0] if isinstance(static, _HashOfSome) else static[0][0]
+
+    f, traces = _count(lambda x, static: x * read(static))
+    for n in (2, 3, 2):
+        assert f(jnp.ones(()), make(n)) == n
+        compiled = f.lower(jax.ShapeDtypeStruct((), jnp.float32), make(n)).compile()
+        assert compiled(jnp.ones(()), make(n)) == n
+        with pytest.raises(TypeError, match="lowered for"):
+            compiled(jnp.ones(()), make(n + 1))
+    assert len(traces) == 2
+
+
+def test_frozen_dataclasses_need_no_python_to_be_hashed():
+    policy = policy_of(_HashOfSome)
+    assert policy.hashable is Hashable.ASK
+    assert policy_of(_NothingCompared).hashable is Hashable.AS_PARTS
