@@ -17,6 +17,7 @@ import dataclasses
 import enum
 import functools
 import struct
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -315,11 +316,28 @@ def _builtin_key(x: Any) -> Any:
     return Identity(x.__self__), x.__qualname__, x.__module__
 
 
+class _Open(threading.local):
+    """The Modules whose keys this thread is making, by id."""
+
+    def __init__(self) -> None:
+        self.modules: dict[int, Any] = {}
+
+
+_open = _Open()
+
+
 def _module_key(x: Any) -> Any:
     """A Module in a static field: `eqx.tree_equal`, with types and bits compared."""
     from ._partition import walk  # which needs the policies in turn
 
-    found = walk((x,))
+    if id(x) in _open.modules:
+        # It contains itself: a layer with its parent in a static field.
+        return Identity(x)
+    _open.modules[id(x)] = x
+    try:
+        found = walk((x,))
+    finally:
+        del _open.modules[id(x)]
     arrays = tuple([_array_key(a) for a in found.arrays])
     return tuple(found.trail), arrays
 

@@ -337,3 +337,25 @@ def test_frozen_dataclasses_need_no_python_to_be_hashed():
     policy = policy_of(_HashOfSome)
     assert policy.hashable is Hashable.ASK
     assert policy_of(_NothingCompared).hashable is Hashable.AS_PARTS
+
+
+class _Child(eqx.Module):
+    w: typing.Any
+    parent: typing.Any = eqx.field(static=True)
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+def test_modules_that_contain_themselves():
+    """A layer that has its parent in a static field, and the parent its layers."""
+    children = []
+    parent = _WithStatic(jnp.ones(()), None, children)
+    children += [_Child(jnp.full((), i), parent) for i in range(3)]
+    f, traces = _count(lambda m: m.w * 2)
+    for _ in range(2):
+        for module in (parent, *children):
+            assert f(module) == 2 * module.w
+    # The children differ only in arrays that are traced.
+    assert len(traces) == 2
+    children.pop()
+    f(parent)
+    assert len(traces) == 3
