@@ -159,11 +159,10 @@ class Snapshot:
         self.type = type(value)
         self.snapshot = value
         try:
-            # Not as a part of the program that is being traced, if there is one.
             with jax.ensure_compile_time_eval():
                 snapshot = copy.deepcopy(value)
-                if snapshot == value:
-                    self.snapshot = snapshot
+            if _equal(snapshot, value):
+                self.snapshot = snapshot
         except Exception:
             # No use as a snapshot: compare the value itself, as Equinox does.
             pass
@@ -176,9 +175,18 @@ class Snapshot:
             type(other) is Snapshot
             and self.type is other.type
             and (
-                self.snapshot is other.snapshot or bool(self.snapshot == other.snapshot)
+                self.snapshot is other.snapshot or _equal(self.snapshot, other.snapshot)
             )
         )
+
+
+def _equal(x: Any, y: Any) -> bool:
+    """Whether `==` holds, which may compute with arrays.
+
+    Not as a part of the program that is being traced, if there is one.
+    """
+    with jax.ensure_compile_time_eval():
+        return bool(x == y)
 
 
 class StaticArray:
@@ -371,7 +379,7 @@ def _snapshot_key(x: Any) -> Snapshot:
     known = _snapshots.get(key)
     if known is not None and known[0]() is x:
         try:
-            if bool(known[1].snapshot == x):
+            if _equal(known[1].snapshot, x):
                 return known[1]
         except Exception:
             pass  # as where a snapshot is made

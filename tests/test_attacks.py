@@ -359,3 +359,49 @@ def test_modules_that_contain_themselves():
     children.pop()
     f(parent)
     assert len(traces) == 3
+
+
+class _ComparesArrays:
+    def __init__(self, array):
+        self.array = array
+
+    def __eq__(self, other):
+        return jnp.array_equal(self.array, other.array)
+
+    __hash__ = None
+
+    def __call__(self, x):
+        return x * self.array
+
+
+class _Jitted(eqx.Module):
+    w: typing.Any
+
+    @filter_jit
+    def step(self, x):
+        return x * self.w
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+@pytest.mark.parametrize(
+    "make",
+    [
+        _ComparesArrays,
+        lambda a: _Jitted(a).step,
+        lambda a: filter_jit(eqx.Partial(jnp.multiply, a)),
+    ],
+)
+def test_statics_that_compare_arrays_in_the_midst_of_a_trace(make):
+    ones = jnp.ones(2)
+    static = make(jnp.array(2.0))
+    f, traces = _count(lambda m: m.static(m.w))
+
+    def g(x, static=static):
+        return f(_WithStatic(x, None, static))
+
+    for transformed in (g, jax.jit(lambda x: g(x) + g(x) - g(x)), jax.vmap(g)):
+        np.testing.assert_array_equal(transformed(ones), 2 * ones)
+    other = make(jnp.array(3.0))
+    gradient = jax.jit(jax.grad(lambda x: g(x, other).sum()))
+    np.testing.assert_array_equal(gradient(ones), 3 * ones)
+    assert len(traces) == 3  # `vmap` gives scalars
