@@ -651,6 +651,8 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     Py_hash_t hash;
     switch (kind) {
     case KIND_IDENTITY:
+        /* With its class, if that can be another one day. */
+        if (record->version && add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0) return -1;
         return add_object(w, T_IDENTITY, x);
     case KIND_TUPLE: /* and its subclasses, by the base type's own means */
         return add_compound(w, x, ((PyTupleObject *)x)->ob_item, Py_SIZE(x), visit, start);
@@ -663,7 +665,10 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     case KIND_OPAQUE:
         own_everything(w);
         hash = PyObject_Hash(x);
-        if (hash != -1 || !PyErr_Occurred()) return add_object(w, TAG(T_OPAQUE, hash), x);
+        if (hash != -1 || !PyErr_Occurred())
+            return add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0
+                       ? -1
+                       : add_object(w, TAG(T_OPAQUE, hash), x);
         if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
         PyErr_Clear();
         return add_key(w, x, PyObject_CallOneArg(py_opaque_key, x));

@@ -1,0 +1,47 @@
+"""What a second hostile reader of the engine found: each of these was once wrong."""
+
+import typing
+
+import equinox as eqx
+import jax.numpy as jnp
+import pytest
+
+from eqx_fastjit import filter_jit
+
+
+class _Holder(eqx.Module):
+    x: typing.Any
+    static: typing.Any = eqx.field(static=True)
+
+
+class _One:
+    n = 1
+
+
+class _Two:
+    n = 2
+
+
+class _OneByValue:
+    n = 1
+
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return 5
+
+
+class _TwoByValue(_OneByValue):
+    n = 2
+
+
+@pytest.mark.parametrize("classes", [(_One, _Two), (_OneByValue, _TwoByValue)])
+def test_a_static_that_is_given_another_class(classes):
+    f = filter_jit(lambda x, static: x * static.n)
+    g = filter_jit(lambda m: m.x * m.static.n)
+    static = classes[0]()
+    for cls in (*classes, *classes):
+        static.__class__ = cls
+        assert f(jnp.ones(()), static) == cls.n
+        assert g(_Holder(jnp.ones(()), static)) == cls.n
