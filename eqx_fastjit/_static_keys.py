@@ -11,6 +11,7 @@ on a *trail*: two values are the same exactly if their trails are equal. A trail
 snapshot, so a value that is changed in place has another trail at the next call.
 """
 
+import array
 import collections
 import copy
 import dataclasses
@@ -397,6 +398,7 @@ def _snapshot_key(x: Any) -> Snapshot:
 
 _PARTS = functools.partial(Policy, Kind.PARTS)
 _KEY = functools.partial(Policy, Kind.KEY)
+_OF_ATTRIBUTES = _PARTS(lambda x: [vars(x)], Hashable.NO, mutable=True)
 # The class of each is `type` itself.
 _EXACT: dict[type, Policy] = {
     type(None): Policy(Kind.IDENTITY),
@@ -428,10 +430,16 @@ _EXACT: dict[type, Policy] = {
     types.MappingProxyType: _PARTS(
         lambda x: _items(types.MappingProxyType, x), Hashable.ASK, mutable=True
     ),
-    types.SimpleNamespace: _PARTS(lambda x: [vars(x)], Hashable.NO, mutable=True),
+    types.SimpleNamespace: _OF_ATTRIBUTES,
+    # `==` compares numbers, whatever their type.
+    array.array: _KEY(lambda x: (x.typecode, x.tobytes()), Hashable.NO, mutable=True),
     types.MethodType: _KEY(_method_key),
     types.BuiltinFunctionType: _KEY(_builtin_key),
 }
+
+
+# Their class is `ABCMeta`.
+_ABSTRACT = (collections.UserDict, collections.UserList, collections.ChainMap)
 
 
 def is_identity_type(cls: type) -> bool:
@@ -548,6 +556,8 @@ def choose_policy(cls: type) -> Policy:
     """The policy for the values of a type."""
     if (known := _exact_policy(cls)) is not None:
         return known
+    if any(cls is known for known in _ABSTRACT):
+        return _OF_ATTRIBUTES
     if issubclass(cls, type):
         # Of JAX's scalar types, such as `jnp.float32`, there is one each.
         alone = is_identity_type(cls) or cls.__eq__ is type.__eq__

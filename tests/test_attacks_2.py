@@ -1,5 +1,7 @@
 """What a second hostile reader of the engine found: each of these was once wrong."""
 
+import array
+import collections
 import typing
 
 import equinox as eqx
@@ -45,3 +47,32 @@ def test_a_static_that_is_given_another_class(classes):
         static.__class__ = cls
         assert f(jnp.ones(()), static) == cls.n
         assert g(_Holder(jnp.ones(()), static)) == cls.n
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda t: array.array(t, [1]), lambda a: a.append(2)),
+        (lambda t: collections.UserDict(a={"i": 1, "f": 1.0}[t]), lambda d: d.clear()),
+        (lambda t: collections.UserList([t == "i"]), lambda x: x.append([])),
+        (
+            lambda t: collections.ChainMap({1 if t == "i" else True: 2}),
+            lambda c: c.pop(1),
+        ),
+    ],
+)
+def test_containers_that_are_equal_to_others_of_another_type(make, change):
+    traces = []
+
+    @filter_jit
+    def f(m):
+        traces.append(None)
+        return m.x, repr(m.static)
+
+    for kind in ("i", "f", "i", "f"):
+        assert f(_Holder(jnp.ones(()), make(kind)))[1] == repr(make(kind))
+    assert len(traces) == 2
+    static = make("i")
+    f(_Holder(jnp.ones(()), static))
+    change(static)
+    assert f(_Holder(jnp.ones(()), static))[1] == repr(static)
