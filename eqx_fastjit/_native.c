@@ -596,6 +596,8 @@ static int add_parts_of_sequence(Walk *w, PyObject *x, PyObject *parts, int visi
     return failed;
 }
 
+static PyTypeObject SpecType;
+
 /* The attributes of an instance that are to be compared. */
 static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
     PyObject *small[SMALL_FIELDS];
@@ -615,7 +617,7 @@ static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t st
         PyObject *value = PyObject_GetAttr(x, PyTuple_GET_ITEM(names, i));
         if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
             PyErr_Clear();
-            value = Py_NewRef(Py_None);
+            value = Py_NewRef((PyObject *)&SpecType); /* which no attribute is */
         }
         if (value == NULL || PyList_Append(parts, value) < 0) Py_CLEAR(parts);
         Py_XDECREF(value);

@@ -110,6 +110,10 @@ class ByType:
         self._entries.clear()
 
 
+# What stands for an attribute that an instance does not have.
+_MISSING = type("Missing", (), {"__slots__": ()})()
+
+
 class Identity:
     """A key that is equal for one and the same object."""
 
@@ -522,7 +526,7 @@ def _fields_policy(cls: type, names: list[str]) -> Policy:
         return Policy(Kind.FIELDS, tuple(names), hashable, mutable=not frozen)
 
     def parts(x: Any) -> list[Any]:
-        return [getattr(x, name, None) for name in names]
+        return [getattr(x, name, _MISSING) for name in names]
 
     return _PARTS(parts, hashable, mutable=not frozen)
 
@@ -608,7 +612,7 @@ def _unhashable_dataclass_key(x: Any) -> Any:
     if snapshot.snapshot is not x:
         return snapshot
     names = [f.name for f in dataclasses.fields(x)]
-    return tuple([static_key(getattr(x, name, None)) for name in names])
+    return tuple([static_key(getattr(x, name, _MISSING)) for name in names])
 
 
 def _has_dict(cls: type) -> bool:
@@ -671,7 +675,8 @@ def _compound_parts(x: Any, kind: Kind, data: Any) -> Sequence[Any]:
     if kind is Kind.FIELDS:
         found = x.__dict__
         return [
-            found[name] if name in found else getattr(x, name, None) for name in data
+            found[name] if name in found else getattr(x, name, _MISSING)
+            for name in data
         ]
     return list(data(x))
 

@@ -2,6 +2,7 @@
 
 import array
 import collections
+import dataclasses
 import typing
 
 import equinox as eqx
@@ -76,3 +77,31 @@ def test_containers_that_are_equal_to_others_of_another_type(make, change):
     f(_Holder(jnp.ones(()), static))
     change(static)
     assert f(_Holder(jnp.ones(()), static))[1] == repr(static)
+
+
+@dataclasses.dataclass
+class _Lazy:
+    made: typing.Any = dataclasses.field(init=False)
+
+
+@dataclasses.dataclass(slots=True)
+class _LazySlots:
+    made: typing.Any = dataclasses.field(init=False)
+
+
+@dataclasses.dataclass(eq=False)
+class _LazyWithItsEq:
+    made: typing.Any = dataclasses.field(init=False)
+
+    def __eq__(self, other):
+        return self.made == other.made
+
+
+@pytest.mark.parametrize("cls", [_Lazy, _LazySlots, _LazyWithItsEq])
+def test_an_attribute_that_is_not_there_is_not_none(cls):
+    f = filter_jit(lambda m: m.x * (2 if hasattr(m.static, "made") else 1))
+    for n in (1, 2, 1, 2):
+        static = cls()
+        if n == 2:
+            static.made = None
+        assert f(_Holder(jnp.ones(()), static)) == n
