@@ -583,11 +583,17 @@ class Function:
         if self.table is None:
             return self.find(found, values)
         is_struct = [isinstance(x, jax.ShapeDtypeStruct) for x in found.arrays]
+        concrete = values
         if any(is_struct):
-            values = jtu.tree_map(
+            concrete = jtu.tree_map(
                 lambda x: ANY_ARRAY if type(x) is jax.ShapeDtypeStruct else x, values
             )
-        return self.table.get(self, values)
+        try:
+            return self.table.get(self, concrete)
+        except Exception:
+            # What the native walk makes nothing of is a matter for the reference, as in
+            # a call.
+            return self.find(found, values)
 
     def find(self, found: Walk, values: tuple[Any, ...]) -> Specialization:
         """The specialization for a call, made if there is none."""

@@ -650,6 +650,8 @@ static int add_parts_of_sequence(Walk *w, PyObject *x, PyObject *parts, int visi
     return failed;
 }
 
+static PyTypeObject SpecType;
+
 /* The attributes of an instance that are to be compared. */
 static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
     PyObject *small[SMALL_FIELDS];
@@ -669,7 +671,7 @@ static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t st
         PyObject *value = PyObject_GetAttr(x, PyTuple_GET_ITEM(names, i));
         if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
             PyErr_Clear();
-            value = Py_NewRef(Py_None);
+            value = Py_NewRef((PyObject *)&SpecType); /* which no attribute is */
         }
         if (value == NULL || PyList_Append(parts, value) < 0) Py_CLEAR(parts);
         Py_XDECREF(value);
@@ -707,6 +709,8 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     Py_hash_t hash;
     switch (kind) {
     case KIND_IDENTITY:
+        /* With its class, if that can be another one day. */
+        if (record->version && add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0) return -1;
         return add_object(w, T_IDENTITY, x);
     case KIND_TUPLE: /* and its subclasses, by the base type's own means */
         return add_compound(w, x, ((PyTupleObject *)x)->ob_item, Py_SIZE(x), visit, start);
@@ -722,7 +726,10 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     case KIND_OPAQUE:
         own_everything(w);
         hash = PyObject_Hash(x);
-        if (hash != -1 || !PyErr_Occurred()) return add_object(w, TAG(T_OPAQUE, hash), x);
+        if (hash != -1 || !PyErr_Occurred())
+            return add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0
+                       ? -1
+                       : add_object(w, TAG(T_OPAQUE, hash), x);
         if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
         PyErr_Clear();
         return add_key(w, x, PyObject_CallOneArg(py_opaque_key, x));

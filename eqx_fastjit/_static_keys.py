@@ -11,12 +11,14 @@ on a *trail*: two values are the same exactly if their trails are equal. A trail
 snapshot, so a value that is changed in place has another trail at the next call.
 """
 
+import array
 import collections
 import copy
 import dataclasses
 import enum
 import functools
 import struct
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -109,6 +111,10 @@ class ByType:
         self.entries.clear()
 
 
+# What stands for an attribute that an instance does not have.
+_MISSING = type("Missing", (), {"__slots__": ()})()
+
+
 class Identity:
     """A key that is equal for one and the same object."""
 
@@ -159,11 +165,10 @@ class Snapshot:
         self.type = type(value)
         self.snapshot = value
         try:
-            # Not as a part of the program that is being traced, if there is one.
             with jax.ensure_compile_time_eval():
                 snapshot = copy.deepcopy(value)
-                if snapshot == value:
-                    self.snapshot = snapshot
+            if _equal(snapshot, value):
+                self.snapshot = snapshot
         except Exception:
             # No use as a snapshot: compare the value itself, as Equinox does.
             pass
@@ -176,9 +181,18 @@ class Snapshot:
             type(other) is Snapshot
             and self.type is other.type
             and (
-                self.snapshot is other.snapshot or bool(self.snapshot == other.snapshot)
+                self.snapshot is other.snapshot or _equal(self.snapshot, other.snapshot)
             )
         )
+
+
+def _equal(x: Any, y: Any) -> bool:
+    """Whether `==` holds, which may compute with arrays.
+
+    Not as a part of the program that is being traced, if there is one.
+    """
+    with jax.ensure_compile_time_eval():
+        return bool(x == y)
 
 
 class StaticArray:
@@ -316,11 +330,28 @@ def _builtin_key(x: Any) -> Any:
     return Identity(x.__self__), x.__qualname__, x.__module__
 
 
+class _Open(threading.local):
+    """The Modules whose keys this thread is making, by id."""
+
+    def __init__(self) -> None:
+        self.modules: dict[int, Any] = {}
+
+
+_open = _Open()
+
+
 def _module_key(x: Any) -> Any:
     """A Module in a static field: `eqx.tree_equal`, with types and bits compared."""
     from ._partition import walk  # which needs the policies in turn
 
-    found = walk((x,))
+    if id(x) in _open.modules:
+        # It contains itself: a layer with its parent in a static field.
+        return Identity(x)
+    _open.modules[id(x)] = x
+    try:
+        found = walk((x,))
+    finally:
+        del _open.modules[id(x)]
     arrays = tuple([_array_key(a) for a in found.arrays])
     return tuple(found.trail), arrays
 
@@ -354,7 +385,7 @@ def _snapshot_key(x: Any) -> Snapshot:
     known = _snapshots.get(key)
     if known is not None and known[0]() is x:
         try:
-            if bool(known[1].snapshot == x):
+            if _equal(known[1].snapshot, x):
                 return known[1]
         except Exception:
             pass  # as where a snapshot is made
@@ -372,6 +403,7 @@ def _snapshot_key(x: Any) -> Snapshot:
 
 _PARTS = functools.partial(Policy, Kind.PARTS)
 _KEY = functools.partial(Policy, Kind.KEY)
+_OF_ATTRIBUTES = _PARTS(lambda x: [vars(x)], Hashable.NO, mutable=True)
 # The class of each is `type` itself.
 _EXACT: dict[type, Policy] = {
     type(None): Policy(Kind.IDENTITY),
@@ -403,10 +435,16 @@ _EXACT: dict[type, Policy] = {
     types.MappingProxyType: _PARTS(
         lambda x: _items(types.MappingProxyType, x), Hashable.ASK, mutable=True
     ),
-    types.SimpleNamespace: _PARTS(lambda x: [vars(x)], Hashable.NO, mutable=True),
+    types.SimpleNamespace: _OF_ATTRIBUTES,
+    # `==` compares numbers, whatever their type.
+    array.array: _KEY(lambda x: (x.typecode, x.tobytes()), Hashable.NO, mutable=True),
     types.MethodType: _KEY(_method_key),
     types.BuiltinFunctionType: _KEY(_builtin_key),
 }
+
+
+# Their class is `ABCMeta`.
+_ABSTRACT = (collections.UserDict, collections.UserList, collections.ChainMap)
 
 
 def is_identity_type(cls: type) -> bool:
@@ -461,11 +499,20 @@ def _generated_fields(cls: type) -> list[str] | None:
     return None
 
 
+def _hashed_fields(cls: type) -> list[str] | None:
+    """The fields that a `__hash__` made by `dataclasses` goes over; `None` if other."""
+    if _code_name(cls.__hash__) != "__create_fn__.<locals>.__hash__":
+        return None
+    owner: Any = _owner(cls, "__hash__")
+    fields = dataclasses.fields(owner if dataclasses.is_dataclass(owner) else cls)
+    return [f.name for f in fields if (f.compare if f.hash is None else f.hash)]
+
+
 def _fields_policy(cls: type, names: list[str]) -> Policy:
     hashable = Hashable.ASK
     if cls.__hash__ is None:
         hashable = Hashable.NO
-    elif _code_name(cls.__hash__) == "__create_fn__.<locals>.__hash__":
+    elif _hashed_fields(cls) == names:
         hashable = Hashable.AS_PARTS
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
     # Without a field there need not be a `__dict__` that is missed.
@@ -480,7 +527,7 @@ def _fields_policy(cls: type, names: list[str]) -> Policy:
         return Policy(Kind.FIELDS, tuple(names), hashable, mutable=not frozen)
 
     def parts(x: Any) -> list[Any]:
-        return [getattr(x, name, None) for name in names]
+        return [getattr(x, name, _MISSING) for name in names]
 
     return _PARTS(parts, hashable, mutable=not frozen)
 
@@ -514,6 +561,8 @@ def choose_policy(cls: type) -> Policy:
     """The policy for the values of a type."""
     if (known := _exact_policy(cls)) is not None:
         return known
+    if any(cls is known for known in _ABSTRACT):
+        return _OF_ATTRIBUTES
     if issubclass(cls, type):
         # Of JAX's scalar types, such as `jnp.float32`, there is one each.
         alone = is_identity_type(cls) or cls.__eq__ is type.__eq__
@@ -564,7 +613,7 @@ def _unhashable_dataclass_key(x: Any) -> Any:
     if snapshot.snapshot is not x:
         return snapshot
     names = [f.name for f in dataclasses.fields(x)]
-    return tuple([static_key(getattr(x, name, None)) for name in names])
+    return tuple([static_key(getattr(x, name, _MISSING)) for name in names])
 
 
 def _has_dict(cls: type) -> bool:
@@ -640,7 +689,8 @@ def _compound_parts(x: Any, kind: Kind, data: Any) -> Sequence[Any]:
         if all(map(found.__contains__, data)):
             return [found[name] for name in data]
         return [
-            found[name] if name in found else getattr(x, name, None) for name in data
+            found[name] if name in found else getattr(x, name, _MISSING)
+            for name in data
         ]
     return list(data(x))
 

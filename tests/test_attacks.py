@@ -18,6 +18,7 @@ from jax.experimental import checkify
 from jax.sharding import PartitionSpec as P
 
 from eqx_fastjit import filter_jit
+from eqx_fastjit._static_keys import Hashable, policy_of
 
 
 class _WithStatic(eqx.Module):
@@ -322,3 +323,110 @@ def test_endless_recursion_by_way_of_a_flatten_function():
     with pytest.raises(RecursionError):
         _of_recursive(_Recursive(jnp.ones(2)))
     assert eqx.tree_equal(_of_recursive(jnp.ones(2)), jnp.ones(2))
+
+
+# --- the second round ----------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _HashOfSome:
+    n: int
+    sizes: list = dataclasses.field(hash=False)
+
+
+class _HashOfNone(tuple):
+    def __hash__(self):
+        return 1
+
+
+@pytest.mark.parametrize(
+    "make", [lambda n: _HashOfSome(0, [n]), lambda n: _HashOfNone(([n],))]
+)
+def test_hashable_leaves_with_parts_that_are_not(make):
+    """A native walk that refused them left calls to Python, and `lower` to an error."""
+
+    def read(static):
+        return static.sizes[0] if isinstance(static, _HashOfSome) else static[0][0]
+
+    f, traces = _count(lambda x, static: x * read(static))
+    for n in (2, 3, 2):
+        assert f(jnp.ones(()), make(n)) == n
+        compiled = f.lower(jax.ShapeDtypeStruct((), jnp.float32), make(n)).compile()
+        assert compiled(jnp.ones(()), make(n)) == n
+        with pytest.raises(TypeError, match="lowered for"):
+            compiled(jnp.ones(()), make(n + 1))
+    assert len(traces) == 2
+
+
+def test_frozen_dataclasses_need_no_python_to_be_hashed():
+    policy = policy_of(_HashOfSome)
+    assert policy.hashable is Hashable.ASK
+    assert policy_of(_NothingCompared).hashable is Hashable.AS_PARTS
+
+
+class _Child(eqx.Module):
+    w: typing.Any
+    parent: typing.Any = eqx.field(static=True)
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+def test_modules_that_contain_themselves():
+    """A layer that has its parent in a static field, and the parent its layers."""
+    children = []
+    parent = _WithStatic(jnp.ones(()), None, children)
+    children += [_Child(jnp.full((), i), parent) for i in range(3)]
+    f, traces = _count(lambda m: m.w * 2)
+    for _ in range(2):
+        for module in (parent, *children):
+            assert f(module) == 2 * module.w
+    # The children differ only in arrays that are traced.
+    assert len(traces) == 2
+    children.pop()
+    f(parent)
+    assert len(traces) == 3
+
+
+class _ComparesArrays:
+    def __init__(self, array):
+        self.array = array
+
+    def __eq__(self, other):
+        return jnp.array_equal(self.array, other.array)
+
+    __hash__ = None
+
+    def __call__(self, x):
+        return x * self.array
+
+
+class _Jitted(eqx.Module):
+    w: typing.Any
+
+    @filter_jit
+    def step(self, x):
+        return x * self.w
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+@pytest.mark.parametrize(
+    "make",
+    [
+        _ComparesArrays,
+        lambda a: _Jitted(a).step,
+        lambda a: filter_jit(eqx.Partial(jnp.multiply, a)),
+    ],
+)
+def test_statics_that_compare_arrays_in_the_midst_of_a_trace(make):
+    ones = jnp.ones(2)
+    static = make(jnp.array(2.0))
+    f, traces = _count(lambda m: m.static(m.w))
+
+    def g(x, static=static):
+        return f(_WithStatic(x, None, static))
+
+    for transformed in (g, jax.jit(lambda x: g(x) + g(x) - g(x)), jax.vmap(g)):
+        np.testing.assert_array_equal(transformed(ones), 2 * ones)
+    other = make(jnp.array(3.0))
+    gradient = jax.jit(jax.grad(lambda x: g(x, other).sum()))
+    np.testing.assert_array_equal(gradient(ones), 3 * ones)
+    assert len(traces) == 3  # `vmap` gives scalars

@@ -320,7 +320,7 @@ class Tree(Description):
     def key(self) -> Any:
         pairs: Any = [child.key() for child in self.children]
         info = self.info
-        if self.kind == "dict":
+        if self.kind in ("dict", "defaultdict"):
             # JAX sorts the keys.
             pairs = zip(info, pairs, strict=True)
             info = None
