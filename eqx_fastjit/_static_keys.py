@@ -581,6 +581,8 @@ def choose_policy(cls: type) -> Policy:
     if is_builtin and (eq_owner in _SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS):
         base = dict if eq_owner in _COMPARE_AS_DICTS else eq_owner
         parts, hashable = _SUBCLASS_PARTS[base]
+        if cls.__hash__ is not base.__hash__:
+            hashable = Hashable.ASK
         if base is tuple and not _has_dict(cls):
             return Policy(Kind.TUPLE, hashable=hashable)
         return _PARTS(parts, hashable, mutable=True)
