@@ -308,6 +308,7 @@ def test_a_missing_name_that_only_insight_uses(name, monkeypatch):
         "jaxlib._jax:DeviceList",
     ],
 )
+@pytest.mark.filterwarnings("ignore:the native code in .* has no ")
 def test_a_missing_name_that_only_exporting_uses(name, monkeypatch, tmp_path):
     """The result is right, or there is one error that says what is missing."""
     f = filter_jit(lambda x: eqx.error_if(x * 2, x.sum() < 0, "negative"))
