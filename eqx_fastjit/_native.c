@@ -1640,6 +1640,9 @@ static PyObject *build_node(const Step *step, PyObject **children) {
         return build_module(step, children);
     case OP_PLAIN_NAMEDTUPLE:
         out = ((PyTypeObject *)step->data)->tp_alloc((PyTypeObject *)step->data, n);
+#if PY_VERSION_HEX >= 0x030E0000
+        if (out != NULL) ((PyTupleObject *)out)->ob_hash = -1; /* not known yet */
+#endif
         for (Py_ssize_t i = 0; out != NULL && i < n; i++)
             PyTuple_SET_ITEM(out, i, Py_NewRef(children[i]));
         return out;
