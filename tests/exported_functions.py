@@ -211,7 +211,8 @@ def check_same(got, want, committed=True):
         if not isinstance(b, jax.Array):
             assert type(a) is type(b) and (repr(a) == repr(b))
             continue
-        assert a.aval == b.aval
+        # (An aval by itself may lack the mesh, which `typeof` adds from the sharding.)
+        assert jax.typeof(a) == jax.typeof(b)
         assert getattr(a, "weak_type", None) == getattr(b, "weak_type", None)
         assert a.sharding.is_equivalent_to(b.sharding, b.ndim), (a.sharding, b.sharding)
         assert not committed or a.committed == b.committed

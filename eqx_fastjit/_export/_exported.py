@@ -43,6 +43,9 @@ class Exported:
         self._function = wrapped._function
         values = wrapped._bind(*bound, *args, **kwargs)
         self._parts = Parts(wrapped, values, len(bound))
+        # What cannot be written is refused before the function is traced, which may
+        # take minutes.
+        Writer().write(self._parts.written())
         call: Any = trace(self._function, lambda: values, (), {})._call
         self._trace_seconds: float = call.record.trace
         self._outputs, handle = split_result(call.traced.out_info)

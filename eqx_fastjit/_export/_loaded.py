@@ -24,6 +24,7 @@ from eqx_fastjit._function import (
 from eqx_fastjit._jit import _make_wrapped, JitWrapped
 from eqx_fastjit._partition import ANY_ARRAY, omitted, partition, Plan
 from eqx_fastjit._stages import Expected
+from eqx_fastjit._static_keys import static_key
 
 from ._format import ExportFileError, Reader
 from ._names import Names
@@ -103,6 +104,14 @@ def _objects_in(example: tuple[Any, ...]) -> dict[str, Any]:
     return writer.objects
 
 
+def _key(static: Any) -> Any:
+    """What a static is made of, where it can be written down."""
+    try:
+        return written(static)
+    except ExportError:
+        return static_key(static)
+
+
 class _Unknown:
     """Stands for a default that is not in the file: it could not be written down."""
 
@@ -135,6 +144,7 @@ class LoadedFunction(Function):
             self.walk(values).trail,
             f"The exported {self.name} cannot be called with other arguments than it "
             "was exported for:",
+            key=_key,
         )
         self.written = written(values)
         holder = types.SimpleNamespace(plans={})
@@ -147,23 +157,22 @@ class LoadedFunction(Function):
 
     def specialize(self, values: tuple[Any, ...], cls: Callable[..., Any]) -> Any:
         """The one specialization. Raises `TypeError` for a call that is not its."""
-        assert self.expected is not None and self.payloads is not None
-        if not self._is_written_alike(values):
-            self.expected.arrays_of(values)
+        assert self.payloads is not None
+        self._arrays_of(values)
         made = cls(self.payloads.run, _FLAT)
         made.plans[self.handle] = self.plan
         return made
 
-    def _is_written_alike(self, values: tuple[Any, ...]) -> bool:
-        """Whether a call differs in objects alone that compare by identity.
-
-        A `functools.partial` does. One that was made in this process is never the one
-        from the file, but may be made of the same.
-        """
+    def _arrays_of(self, values: tuple[Any, ...]) -> list[Any]:
+        """The arrays of a call; raises `TypeError` if it is not the one exported."""
+        assert self.expected is not None
         try:
-            return written(values) == self.written
+            alike = written(values) == self.written
         except ExportError:
-            return False
+            alike = False
+        # A `functools.partial` compares by identity: one that was made in this process
+        # is never the one from the file, but may be made of the same.
+        return self.walk(values).arrays if alike else self.expected.arrays_of(values)
 
     def check_static_arrays(self, values: tuple[Any, ...], key: Any) -> None:
         """None can be exported."""
@@ -176,9 +185,8 @@ class LoadedFunction(Function):
 
     def call_without_jit(self, values: tuple[Any, ...]) -> Any:
         """There is nothing but the program: it is run as it is."""
-        assert self.expected is not None and self.payloads is not None
-        assert self.plan is not None
-        arrays = copied(self.expected.arrays_of(values))
+        assert self.payloads is not None and self.plan is not None
+        arrays = copied(self._arrays_of(values))
         out = self.payloads.run(*arrays)[:-1]
         if self.plan.blocks or reads_numpy(arrays):
             block(out)
@@ -204,6 +212,7 @@ class _Loaded:
     def __init__(self, reader: Reader, names: Names, trusted: bool):
         header = reader.header
         unknown = {x["name"]: _Unknown() for x in header["parameters"]}
+        names.check(header["names"])
         trees = TreeReader(header["names"], names, lambda name: omitted(unknown[name]))
         n_in, n_out = len(header["arrays"]), len(header["outputs"])
         values = trees.read(header["arguments"], [ANY_ARRAY] * n_in)
