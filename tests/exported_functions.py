@@ -153,6 +153,12 @@ def checked(x, n):
     return low.sum() + total, n
 
 
+def linalg(x):
+    """LAPACK, which a process that lowers nothing has not loaded."""
+    ran.append("linalg")
+    return jnp.linalg.qr(x.T @ x + jnp.eye(3))[1], jnp.linalg.cholesky(jnp.eye(3))
+
+
 class Tests(NamedTuple):
     function: Any
     arguments: Any
@@ -167,6 +173,7 @@ FUNCTIONS = {
     "numpy": Tests(add, lambda: (np.ones(3, np.float64), np.float32(2))),
     "weak": Tests(weak, lambda: (x(),)),
     "closure": Tests(closure, lambda: (x(),)),
+    "linalg": Tests(linalg, lambda: (x(),)),
     "checked": Tests(checked, lambda: (x(), 3)),
     "donated": Tests(statics, lambda: (layer(), x()), {"donate": "all-except-first"}),
 }

@@ -212,6 +212,17 @@ def test_modules_and_methods_keep_their_arrays(once, path, tmp_path):
             ), what
 
 
+def test_lapack_is_loaded_only_for_programs_that_call_it(once, folder):
+    for name, expected in (("weak", False), ("linalg", True)):
+        out = run_fresh(
+            "import sys, eqx_fastjit, jax.numpy as jnp\n"
+            f"f = eqx_fastjit.load({str(folder / name)!r} + '.fastjit')\n"
+            "f(jnp.arange(6.0).reshape(2, 3))\n"
+            "print('scipy.linalg' in sys.modules)\n"
+        )
+        assert out == f"{expected}\n", name
+
+
 def test_symbolic_sizes(once, path):
     (b,) = jax.export.symbolic_shape("b")
     f = filter_jit(lambda model, x: jax.vmap(model)(x))

@@ -26,7 +26,7 @@ from ._arrays import describe_array, describe_sharding
 from ._environment import environment, versions
 from ._names import Names
 from ._parts import Parts, raw_bytes, SOME_DEFAULT, with_any_arrays
-from ._program import check_callbacks, Program
+from ._program import check_callbacks, LAPACK, Program
 from ._tree import ArrayRef, ExportError, same_tree, TreeReader, Writer
 
 
@@ -212,7 +212,8 @@ class Exported:
                 "Export with the sizes of the calls to come."
             )
         with quiet_donation():
-            compiled = self._traced.lower().compile()
+            lowered = self._traced.lower()
+            compiled = lowered.compile()
         try:
             code, record = _compat.serialize_executable(compiled)
         except (_compat.MissingPrivateName, ValueError, RuntimeError) as e:
@@ -226,7 +227,11 @@ class Exported:
             record[key] = [_sharding(x) for x in record[key]]
         devices = {d.id: d for d in jax.devices()}
         here = [devices[i] for i in record["devices"]]
-        header["compiled"] = {"record": record, "fits": environment(here)}
+        header["compiled"] = {
+            "record": record,
+            "fits": environment(here),
+            "lapack": LAPACK in lowered.as_text(),
+        }
         header["cost"] = _cost(compiled)
         return code
 

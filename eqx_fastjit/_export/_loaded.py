@@ -6,6 +6,7 @@
 # pyright: reportUnknownParameterType=false, reportPrivateUsage=false
 # pyright: reportPrivateImportUsage=false
 
+import functools
 import inspect
 import types
 import warnings
@@ -129,7 +130,7 @@ class LoadedFunction(Function):
         options = Options(filter_warning=bool(header["quiet_donation"]))
         super().__init__(fun, spec, options, names, with_fun=False)
         self.expected: Expected | None = None
-        self.written: Any = None
+        self.values: tuple[Any, ...] = ()
         self.plan: Plan | None = None
         self.handle: Any = None
         self.payloads: Payloads | None = None
@@ -146,7 +147,7 @@ class LoadedFunction(Function):
             "was exported for:",
             key=_key,
         )
-        self.written = written(values)
+        self.values = values
         holder = types.SimpleNamespace(plans={})
         self.handle, _, _ = _make_plan(holder, result)
         (plan,) = holder.plans.values()
@@ -167,12 +168,23 @@ class LoadedFunction(Function):
         """The arrays of a call; raises `TypeError` if it is not the one exported."""
         assert self.expected is not None
         try:
-            alike = written(values) == self.written
+            return self.expected.arrays_of(values)
+        except TypeError:
+            # A `functools.partial` compares by identity: one that was made in this
+            # process is never the one from the file, but may be made of the same.
+            if not self._is_written_alike(values):
+                raise
+        return self.walk(values).arrays
+
+    @functools.cached_property
+    def _written(self) -> Any:
+        return written(self.values)
+
+    def _is_written_alike(self, values: tuple[Any, ...]) -> bool:
+        try:
+            return written(values) == self._written
         except ExportError:
-            alike = False
-        # A `functools.partial` compares by identity: one that was made in this process
-        # is never the one from the file, but may be made of the same.
-        return self.walk(values).arrays if alike else self.expected.arrays_of(values)
+            return False
 
     def check_static_arrays(self, values: tuple[Any, ...], key: Any) -> None:
         """None can be exported."""

@@ -24,6 +24,7 @@ from eqx_fastjit import _compat
 from ._arrays import dtype_of, is_key, matches, sharding_of, show_array
 from ._environment import difference, environment
 from ._format import ExportFileError, Reader
+from ._program import LAPACK
 
 
 # Kernels of a user's own: stable, but code nevertheless.
@@ -91,7 +92,7 @@ class Payloads:
             offset += size
             sharding = x["sharding"]
             target = None if sharding is None else sharding_of(sharding, self.devices)
-            array: Any = jnp.array(host.reshape(raw_shape))
+            array: Any = jax.device_put(host.reshape(raw_shape))
             if is_key(x["dtype"]):
                 array = jax.random.wrap_key_data(array, impl=_impl(dtype))
             out.append(array if target is None else jax.device_put(array, target))
@@ -140,6 +141,7 @@ class Payloads:
             if x["weak_type"]:
                 avals[i] = avals[i].update(weak_type=True)
         exported = dataclasses.replace(exported, out_avals=tuple(avals))
+        exported = _without_lapack(exported)
         n = len(self.kept)
         kwargs: dict[str, Any] = {}
         donated = tuple([n + int(i) for i in self.header["donated"]])
@@ -205,6 +207,8 @@ class Payloads:
             _struct(tuple(x["shape"]), dtype_of(x["dtype"]))
             for x in (*self.header["kept"], *self.header["arrays"])
         ]
+        if compiled["lapack"]:
+            _initialize_lapack()
         n_out = len(self.header["outputs"]) + self.checked
         out_tree = jtu.tree_structure([*[0] * n_out, self.handle])
         code = self.reader.section("compiled")
@@ -246,6 +250,35 @@ class Payloads:
 
         n_out = len(self.header["outputs"]) + 2
         return checked_call
+
+
+def _initialize_lapack() -> None:
+    """Have JAX find LAPACK, as it does whenever it lowers a call of it.
+
+    Native code that calls it would crash otherwise: nothing has been lowered for it.
+    """
+    matrix = _struct((1, 1), jnp.dtype("float32"))
+    jax.jit(jax.lax.linalg.cholesky).lower(matrix)
+
+
+def _without_lapack(exported: jax.export.Exported) -> jax.export.Exported:
+    """The same program, for which JAX does not load LAPACK if it calls none of it.
+
+    JAX would import `scipy.linalg` whenever it lowers a program for CPUs, which takes
+    longer than all the rest of loading a small one. It does so by the name of the
+    platform, which is the only one there is here.
+    """
+    calls_lapack = LAPACK.encode() in exported.mlir_module_serialized
+    here = {d.platform for d in jax.devices()}
+    if calls_lapack or tuple(exported.platforms) != ("cpu",) or here != {"cpu"}:
+        return exported
+    disabled = (
+        *exported.disabled_safety_checks,
+        jax.export.DisabledSafetyCheck.platform(),
+    )
+    return dataclasses.replace(
+        exported, platforms=("host",), disabled_safety_checks=disabled
+    )
 
 
 def _not_prepared(*_: Any) -> Any:
