@@ -488,7 +488,11 @@ def serialize_executable(compiled: Any) -> tuple[bytes, dict[str, Any]]:
         raise ValueError("its arguments have layouts of their own")
     if getattr(getattr(compiled, "_params", None), "const_args", None):
         raise ValueError("it has constants as arguments")
-    code = bytes(compiled.runtime_executable().serialize())
+    runtime = compiled.runtime_executable()
+    if hasattr(runtime, "serialize"):
+        code = bytes(runtime.serialize())
+    else:  # JAX 0.7
+        code = bytes(runtime.client.serialize_executable(runtime))
     return code, {
         "input_avals": list(found["input_avals"]),
         "input_shardings": list(found["input_shardings"]),

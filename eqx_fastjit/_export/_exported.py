@@ -216,7 +216,10 @@ class Exported:
             compiled = lowered.compile()
         try:
             code, record = _compat.serialize_executable(compiled)
-        except (_compat.MissingPrivateName, ValueError, RuntimeError) as e:
+        except (
+            *(_compat.MissingPrivateName, AttributeError),
+            *(ValueError, RuntimeError, NotImplementedError),
+        ) as e:
             raise ExportError(
                 f"`compiled=True`: {self.name} cannot be saved as native code with JAX "
                 f"{jax.__version__}: {e}."

@@ -141,7 +141,7 @@ class Payloads:
             if x["weak_type"]:
                 avals[i] = avals[i].update(weak_type=True)
         exported = dataclasses.replace(exported, out_avals=tuple(avals))
-        exported = _without_lapack(exported)
+        exported = _with_lapack_if_called(exported)
         n = len(self.kept)
         kwargs: dict[str, Any] = {}
         donated = tuple([n + int(i) for i in self.header["donated"]])
@@ -255,22 +255,25 @@ class Payloads:
 def _initialize_lapack() -> None:
     """Have JAX find LAPACK, as it does whenever it lowers a call of it.
 
-    Native code that calls it would crash otherwise: nothing has been lowered for it.
+    A program that calls it would crash otherwise: nothing has been lowered for it.
     """
     matrix = _struct((1, 1), jnp.dtype("float32"))
     jax.jit(jax.lax.linalg.cholesky).lower(matrix)
 
 
-def _without_lapack(exported: jax.export.Exported) -> jax.export.Exported:
-    """The same program, for which JAX does not load LAPACK if it calls none of it.
+def _with_lapack_if_called(exported: jax.export.Exported) -> jax.export.Exported:
+    """The same program, with LAPACK loaded for it if, and only if, it calls that.
 
     JAX would import `scipy.linalg` whenever it lowers a program for CPUs, which takes
     longer than all the rest of loading a small one. It does so by the name of the
     platform, which is the only one there is here.
     """
-    calls_lapack = LAPACK.encode() in exported.mlir_module_serialized
     here = {d.platform for d in jax.devices()}
-    if calls_lapack or tuple(exported.platforms) != ("cpu",) or here != {"cpu"}:
+    if LAPACK.encode() in exported.mlir_module_serialized:
+        if here == {"cpu"}:
+            _initialize_lapack()  # JAX 0.7 does not do it
+        return exported
+    if tuple(exported.platforms) != ("cpu",) or here != {"cpu"}:
         return exported
     disabled = (
         *exported.disabled_safety_checks,
