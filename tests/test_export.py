@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax import ShapeDtypeStruct
 
-from eqx_fastjit import _compat, filter_jit, load
+from eqx_fastjit import _compat, _function, filter_jit, load
 
 from . import exported_functions as functions
 
@@ -161,6 +161,19 @@ def test_other_calls_raise_and_name_the_leaf(folder, trusted):
     with pytest.raises(TypeError, match="`name`"):
         f(layer, x, name="y")
     f(layer, x, name="x", n=2)
+
+
+def test_equal_partials_do_not_pile_up(folder, engine, monkeypatch):
+    monkeypatch.setattr(_function, "_MAX_SPECIALIZATIONS", 8)
+    f = load(folder / "statics.fastjit", allow=("tests",))
+    x = functions.x()
+    for _ in range(20):
+        f(functions.layer(), x)  # with another partial each
+    assert len(f._function.specializations) <= 9
+    f.clear_cache()
+    f(functions.layer(), x)
+    with jax.disable_jit():
+        f(functions.layer(), x)
 
 
 def test_the_signature_is_the_functions_own(once, folder):

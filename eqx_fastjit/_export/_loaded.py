@@ -123,7 +123,11 @@ class _Unknown:
 
 
 class LoadedFunction(Function):
-    """A function of which there is one specialization, from a file."""
+    """A function of which there is one program, from a file.
+
+    It has a specialization for each signature, of which there may be many: each
+    `functools.partial` is another one.
+    """
 
     def __init__(self, fun: Any, spec: Spec, header: dict[str, Any]):
         names = str(header["name"]), str(header["qualname"])
@@ -157,7 +161,7 @@ class LoadedFunction(Function):
         payloads.prepare(self.handle)
 
     def specialize(self, values: tuple[Any, ...], cls: Callable[..., Any]) -> Any:
-        """The one specialization. Raises `TypeError` for a call that is not its."""
+        """For the one program. Raises `TypeError` for a call that is not its."""
         assert self.payloads is not None
         self._arrays_of(values)
         made = cls(self.payloads.run, _FLAT)
@@ -203,15 +207,6 @@ class LoadedFunction(Function):
         if self.plan.blocks or reads_numpy(arrays):
             block(out)
         return self.plan.build(out)
-
-    def forget(self, specialization: Any) -> None:
-        """It cannot be made again."""
-
-    def evict(self) -> None:
-        """There is one."""
-
-    def clear(self) -> None:
-        """It cannot be traced again."""
 
 
 # In place of a function that JAX traces.
