@@ -159,6 +159,13 @@ def linalg(x):
     return jnp.linalg.qr(x.T @ x + jnp.eye(3))[1], jnp.linalg.cholesky(jnp.eye(3))
 
 
+def checked_key(key, x):
+    """A check in a function that returns a key."""
+    ran.append("checked_key")
+    x = eqx.error_if(x, x[0, 0] > 10, "large")
+    return jr.split(key)[0], x, jr.key_data(key)
+
+
 class Tests(NamedTuple):
     function: Any
     arguments: Any
@@ -175,6 +182,7 @@ FUNCTIONS = {
     "closure": Tests(closure, lambda: (x(),)),
     "linalg": Tests(linalg, lambda: (x(),)),
     "checked": Tests(checked, lambda: (x(), 3)),
+    "checked_key": Tests(checked_key, lambda: (jr.key(3), x())),
     "donated": Tests(statics, lambda: (layer(), x()), {"donate": "all-except-first"}),
 }
 

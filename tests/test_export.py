@@ -112,6 +112,9 @@ def test_checks_raise_at_the_call(folder, trusted):
     with pytest.raises(eqx.EquinoxRuntimeError, match="low"):
         f(functions.x() - 20.0, 3)
     assert f(functions.x(), 3)[1] == 3
+    f = load(folder / "checked_key.fastjit", trusted=trusted)
+    with pytest.raises(eqx.EquinoxRuntimeError, match="large"):
+        f(jax.random.key(0), functions.x() + 11.0)
 
 
 @pytest.mark.parametrize("trusted", FORMS.values(), ids=FORMS)

@@ -338,7 +338,16 @@ def _raise_if(out: list[Any], signal: Any, messages: dict[int, list[str]]) -> li
     starts = itertools.accumulate([len(x) for x in messages.values()], initial=0)
     first = jnp.array(list(starts))[jnp.argmax(numbers == signal[0])]
     texts = [text for x in messages.values() for text in x]
-    return eqx.branched_error_if(out, signal[0] >= 0, first + signal[1], texts)
+    # Equinox takes no typed keys.
+    keys = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in out]
+    plain = [
+        jax.random.key_data(x) if key else x for x, key in zip(out, keys, strict=True)
+    ]
+    plain = eqx.branched_error_if(plain, signal[0] >= 0, first + signal[1], texts)
+    return [
+        jax.random.wrap_key_data(y, impl=jax.random.key_impl(x)) if key else y
+        for x, y, key in zip(out, plain, keys, strict=True)
+    ]
 
 
 def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:
