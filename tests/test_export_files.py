@@ -287,6 +287,16 @@ def test_without_a_private_name_native_code_is_not_used(made, monkeypatch, name)
         load_and_call(made, trusted=True)
 
 
+def test_a_flipped_bit_in_native_code_is_damage(made, tmp_path):
+    reader = _format.Reader(made)
+    offset, size, _ = reader.sections["compiled"]
+    data = bytearray(made.read_bytes())
+    data[offset + size // 2] ^= 1
+    (tmp_path / "f").write_bytes(data)
+    with pytest.raises(ValueError, match=r"damaged \(section 'compiled'\)"):
+        load_and_call(tmp_path / "f", trusted=True)
+
+
 def test_a_portable_program_that_is_damaged(made, tmp_path):
     path = rewritten(made, tmp_path / "f", portable=b"\0" * 1000)
     with pytest.raises(ValueError, match=r"cannot be loaded: JAX .* cannot read"):

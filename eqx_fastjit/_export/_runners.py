@@ -170,8 +170,10 @@ class Payloads:
 
     def _try_native(self) -> Callable[..., Any] | None:
         """What runs the native code; `None`, and a reason, if it does not fit."""
+        # Outside of `try`: damage is an error, whatever else is in the file.
+        code = self.reader.section("compiled")
         try:
-            return self._native()
+            return self._native(code)
         except _compat.MissingPrivateName as e:
             self.reason = f"JAX {jax.__version__} has no {e}"
         except ExportFileError as e:
@@ -185,7 +187,7 @@ class Payloads:
             )
         return None
 
-    def _native(self) -> Callable[..., Any]:
+    def _native(self, code: bytes) -> Callable[..., Any]:
         compiled = self.header["compiled"]
         record = dict(compiled["record"])
         try:
@@ -211,7 +213,6 @@ class Payloads:
             _initialize_lapack()
         n_out = len(self.header["outputs"]) + self.checked
         out_tree = jtu.tree_structure([*[0] * n_out, self.handle])
-        code = self.reader.section("compiled")
         args_info = (tuple(structs), {})
         run = _compat.load_executable(code, record, devices, args_info, out_tree)
         return self._guarded(self._with_kept(run))
