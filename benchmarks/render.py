@@ -124,3 +124,116 @@ def summary_line(results: Any, link: str) -> str:
         f"them]({link}), the dispatch time of a call is {', '.join(parts)}."
     )
     return textwrap.fill(text, 88, break_long_words=False, break_on_hyphens=False)
+
+
+# --- start-up -------------------------------------------------------------------------
+
+# Each way to a first result over tracing and compiling: what to call it, and the limit.
+_STARTUP = {
+    "compiled": ("compiled form", 0.15),
+    "portable": ("portable form, warm persistent cache", 0.4),
+    "cached": ("no export, warm persistent cache", None),
+}
+_CALLS = ("later calls, loaded over `filter_jit`", 1.05)
+
+
+def startup_tables(results: Any) -> str:
+    """What `benchmarks.startup` measured: the medians, each program, and on what."""
+    import statistics
+
+    from eqx_fastjit.bench._results import describe
+
+    programs = results["programs"]
+    by_way = {
+        way: {p["name"]: _ratios(p["seconds"], way, "anew") for p in programs}
+        for way in _STARTUP
+    }
+    by_way["calls"] = {
+        p["name"]: _ratios(p["calls"], "loaded", "filter_jit") for p in programs
+    }
+    limits = {**_STARTUP, "calls": _CALLS}
+    summary = [
+        "| | programs | asked | median | 95% | least | greatest | met |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+        *[_startup_summary(*limits[way], by_way[way]) for way in limits],
+    ]
+    rows = [
+        "| program | anew | compiled | portable | cached | calls | file |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        *[_startup_row(p, by_way) for p in programs],
+    ]
+    refused = [
+        f"- `{p['name']}`, {form}: {found['reason']}"
+        for p in programs
+        for form, found in p["forms"].items()
+        if "reason" in found
+    ]
+    # Both forms are most often refused for one reason.
+    reasons = dict.fromkeys(line.replace(", compiled:", ":") for line in refused)
+    parts = ["\n".join(summary), "\n".join(rows)]
+    if refused:
+        parts.append("Not exported:\n\n" + "\n".join(reasons))
+    parts.append(
+        f"Made by `{results['command']}` on {results['date'][:10]}. "
+        f"{describe(results)}. Importing JAX, Equinox and eqx_fastjit took "
+        f"{statistics.median(results['imports']):.2f} s."
+    )
+    return "\n\n".join(parts)
+
+
+def _ratios(times: Any, way: str, rival: str) -> list[float]:
+    """Of each round, or none if one of them was not measured."""
+    pairs = zip(times.get(way, ()), times.get(rival, ()), strict=False)
+    return [a / b for a, b in pairs]
+
+
+def _startup_summary(name: str, limit: float | None, ratios: Any) -> str:
+    import statistics
+
+    medians = sorted(statistics.median(x) for x in ratios.values() if x)
+    if not medians:
+        return f"| {name} | 0 | {limit or ''} | | | | | |"
+    median = statistics.median(medians)
+    low, high = _median_interval(medians)
+    met = "" if limit is None else "yes" if median <= limit else "**no**"
+    cells = [f"{x:.2f}" for x in (medians[0], medians[-1])]
+    return (
+        f"| {name} | {len(medians)} | {limit or ''} | {median:.2f} | {low:.2f} to "
+        f"{high:.2f} | {' | '.join(cells)} | {met} |"
+    )
+
+
+def _median_interval(ordered: list[float]) -> tuple[float, float]:
+    """Between which of some ordered values their median is, in 95% of samples.
+
+    By the binomial distribution, which asks nothing of theirs.
+    """
+    import math
+
+    n, below, k = len(ordered), 0.0, 0
+    while k < n // 2 and (below := below + math.comb(n, k) / 2**n) <= 0.025:
+        k += 1
+    k = max(k - 1, 0)
+    return ordered[k], ordered[n - 1 - k]
+
+
+def _startup_row(program: Any, by_way: Any) -> str:
+    import statistics
+
+    from eqx_fastjit._units import show_bytes, show_seconds
+
+    def cell(way: str) -> str:
+        ratios = by_way[way][program["name"]]
+        if not ratios:
+            return ""
+        least, greatest = min(ratios), max(ratios)
+        return f"{statistics.median(ratios):.2f} ({least:.2f} to {greatest:.2f})"
+
+    sizes = [x["bytes"] for x in program["forms"].values() if "bytes" in x]
+    cells = [
+        show_seconds(statistics.median(program["seconds"]["anew"])),
+        *[cell(way) for way in ("compiled", "portable", "cached")],
+        cell("calls"),
+        show_bytes(sum(sizes)) if sizes else "",
+    ]
+    return f"| `{program['name']}` | {' | '.join(cells)} |"

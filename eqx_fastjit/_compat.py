@@ -8,6 +8,7 @@ stand-in) and does without.
 import contextlib
 import functools
 import importlib
+import inspect
 import logging
 import weakref
 from collections.abc import Callable, Mapping
@@ -379,7 +380,11 @@ def functionalize_errors(
     failure = resolve("jax._src.checkify:FailedCheckError")
     primitive = resolve("jax._src.callback:pure_callback_p")
 
-    def rule(error: Any, _: Any, *values: Any, **params: Any) -> Any:
+    # From JAX 0.12 on, a context comes before everything else.
+    n_context = int("ctx" in inspect.signature(inline).parameters)
+
+    def rule(*args: Any, **params: Any) -> Any:
+        error, _, *values = args[n_context:]
         found = _equinox_callback(params["callback"])
         if found is None:
             return error, primitive.bind(*values, **params)
@@ -394,12 +399,13 @@ def functionalize_errors(
         error = update(error, True, number, {number: metadata}, payload, effect)
         return error, [jax.numpy.zeros(a.shape, a.dtype) for a in avals]
 
-    def custom_jvp_rule(error: Any, enabled: Any, *values: Any, **params: Any) -> Any:
+    def custom_jvp_rule(*args: Any, **params: Any) -> Any:
         # Equinox's own, which keeps a callback from being differentiated. There is none
         # now; and JAX's rule gives a function that cannot be differentiated.
         if _has_equinox_callback(params["call_jaxpr"]):
-            return inline(params["call_jaxpr"], enabled, error, *values)
-        return rules_before[custom_jvp](error, enabled, *values, **params)
+            context, (error, enabled, *values) = args[:n_context], args[n_context:]
+            return inline(*context, params["call_jaxpr"], enabled, error, *values)
+        return rules_before[custom_jvp](*args, **params)
 
     rules_before = dict(rules)
 
@@ -488,7 +494,11 @@ def serialize_executable(compiled: Any) -> tuple[bytes, dict[str, Any]]:
         raise ValueError("its arguments have layouts of their own")
     if getattr(getattr(compiled, "_params", None), "const_args", None):
         raise ValueError("it has constants as arguments")
-    code = bytes(compiled.runtime_executable().serialize())
+    runtime = compiled.runtime_executable()
+    if hasattr(runtime, "serialize"):
+        code = bytes(runtime.serialize())
+    else:  # JAX 0.7
+        code = bytes(runtime.client.serialize_executable(runtime))
     return code, {
         "input_avals": list(found["input_avals"]),
         "input_shardings": list(found["input_shardings"]),

@@ -48,6 +48,7 @@ class Expected:
     - `names`: the path of each leaf.
     - `trail`: the signature.
     - `what`: begins the message of an error.
+    - `key`: of a static; those with equal keys are the same.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class Expected:
         names: list[str],
         trail: list[Any],
         what: str,
+        key: Callable[[Any], Any] = static_key,
     ):
         self.function = function
         self.structure = structure
         self.names = names
         self.trail = trail
-        self.keys = _keys(structure)
+        self.key = key
+        self.keys = self._keys_of(structure)
         self.what = what
 
     def arrays_of(self, values: tuple[Any, ...]) -> list[Any]:
@@ -77,7 +80,7 @@ class Expected:
         _, structure = partition(values)
         names = [path for path, _ in self.function.leaves(values)]
         if names == self.names:
-            keys = zip(names, self.keys, _keys(structure), strict=True)
+            keys = zip(names, self.keys, self._keys_of(structure), strict=True)
             for i, (name, ours, theirs) in enumerate(keys):
                 then, now = self.structure.leaves[i], structure.leaves[i]
                 if ours == theirs:
@@ -91,6 +94,9 @@ class Expected:
                     f"{self.what} the static `{name}` was {then!r} and is now {now!r}."
                 )
         return self._structure_message(names, structure.treedef)
+
+    def _keys_of(self, structure: Structure) -> list[Any]:
+        return [x if x is DYNAMIC else self.key(x) for x in structure.leaves]
 
     def _structure_message(self, names: list[str], treedef: Any) -> str:
         for then, now in zip(self.names, names, strict=False):
@@ -169,10 +175,6 @@ class _Call:
                     f"{_show(now)}."
                 )
         return arrays
-
-
-def _keys(structure: Structure) -> list[Any]:
-    return [x if x is DYNAMIC else static_key(x) for x in structure.leaves]
 
 
 def _array_type(x: Any) -> tuple[tuple[int, ...], Any]:

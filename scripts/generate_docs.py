@@ -425,6 +425,19 @@ def _gain_row(report: Any) -> tuple[float, list[str]]:
     return (walls[1] / walls[0] if ratio is None else ratio["ratio"]), row
 
 
+# --- start-up -------------------------------------------------------------------------
+
+
+def _startup(name: str, _: Path) -> str:
+    """What exporting saves, also where that is nothing."""
+    from benchmarks.render import startup_tables
+
+    results = _load(name)
+    if results is None:
+        return "*Not measured yet: there is no `benchmarks/results/startup.json`.*"
+    return startup_tables(results)
+
+
 # --- putting it into the pages -------------------------------------------------------
 
 # By what the name of a part begins with: given the rest, and the page.
@@ -436,6 +449,7 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "reliability": _reliability,
     "report": _report,
     "results": _targets,
+    "startup": _startup,
     "zoo": _zoo,
 }
 

@@ -153,6 +153,19 @@ def checked(x, n):
     return low.sum() + total, n
 
 
+def linalg(x):
+    """LAPACK, which a process that lowers nothing has not loaded."""
+    ran.append("linalg")
+    return jnp.linalg.qr(x.T @ x + jnp.eye(3))[1], jnp.linalg.cholesky(jnp.eye(3))
+
+
+def checked_key(key, x):
+    """A check in a function that returns a key."""
+    ran.append("checked_key")
+    x = eqx.error_if(x, x[0, 0] > 10, "large")
+    return jr.split(key)[0], x, jr.key_data(key)
+
+
 class Tests(NamedTuple):
     function: Any
     arguments: Any
@@ -167,7 +180,9 @@ FUNCTIONS = {
     "numpy": Tests(add, lambda: (np.ones(3, np.float64), np.float32(2))),
     "weak": Tests(weak, lambda: (x(),)),
     "closure": Tests(closure, lambda: (x(),)),
+    "linalg": Tests(linalg, lambda: (x(),)),
     "checked": Tests(checked, lambda: (x(), 3)),
+    "checked_key": Tests(checked_key, lambda: (jr.key(3), x())),
     "donated": Tests(statics, lambda: (layer(), x()), {"donate": "all-except-first"}),
 }
 
@@ -211,7 +226,8 @@ def check_same(got, want, committed=True):
         if not isinstance(b, jax.Array):
             assert type(a) is type(b) and (repr(a) == repr(b))
             continue
-        assert a.aval == b.aval
+        # (An aval by itself may lack the mesh, which `typeof` adds from the sharding.)
+        assert jax.typeof(a) == jax.typeof(b)
         assert getattr(a, "weak_type", None) == getattr(b, "weak_type", None)
         assert a.sharding.is_equivalent_to(b.sharding, b.ndim), (a.sharding, b.sharding)
         assert not committed or a.committed == b.committed

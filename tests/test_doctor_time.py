@@ -31,7 +31,7 @@ from eqx_fastjit.cli._watched import run_watched
 from eqx_fastjit.doctor import _find, _hints
 from eqx_fastjit.doctor._watch import Watch
 
-for name in ("_CACHE", "_SCAN", "_RAGGED", "_EAGER"):
+for name in ("_CACHE", "_EXPORT", "_SCAN", "_RAGGED", "_EAGER"):
     setattr(_hints, name, (1e-3, 0.0))
 _hints._EAGER = 0.05, 0.1
 import equinox
@@ -62,6 +62,7 @@ def planted():
 # The line, if there is one, and a part of the message.
 HINTS = {
     "persistent_cache": (None, "a second run would take about"),
+    "export": ("f(jnp.ones(50))", "tracing and lowering f took"),
     "scan_layers": ("for layer in self.layers:", "iterations of this loop are alike"),
     "ragged_batch": (
         "params = step(params",

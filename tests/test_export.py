@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax import ShapeDtypeStruct
 
-from eqx_fastjit import _compat, filter_jit, load
+from eqx_fastjit import _compat, _function, filter_jit, load
 
 from . import exported_functions as functions
 
@@ -112,6 +112,9 @@ def test_checks_raise_at_the_call(folder, trusted):
     with pytest.raises(eqx.EquinoxRuntimeError, match="low"):
         f(functions.x() - 20.0, 3)
     assert f(functions.x(), 3)[1] == 3
+    f = load(folder / "checked_key.fastjit", trusted=trusted)
+    with pytest.raises(eqx.EquinoxRuntimeError, match="large"):
+        f(jax.random.key(0), functions.x() + 11.0)
 
 
 @pytest.mark.parametrize("trusted", FORMS.values(), ids=FORMS)
@@ -163,6 +166,19 @@ def test_other_calls_raise_and_name_the_leaf(folder, trusted):
     f(layer, x, name="x", n=2)
 
 
+def test_equal_partials_do_not_pile_up(folder, engine, monkeypatch):
+    monkeypatch.setattr(_function, "_MAX_SPECIALIZATIONS", 8)
+    f = load(folder / "statics.fastjit", allow=("tests",))
+    x = functions.x()
+    for _ in range(20):
+        f(functions.layer(), x)  # with another partial each
+    assert len(f._function.specializations) <= 9
+    f.clear_cache()
+    f(functions.layer(), x)
+    with jax.disable_jit():
+        f(functions.layer(), x)
+
+
 def test_the_signature_is_the_functions_own(once, folder):
     f = load(folder / "statics.fastjit", allow=("tests",))
     ours, theirs = inspect.signature(f), inspect.signature(functions.statics)
@@ -210,6 +226,17 @@ def test_modules_and_methods_keep_their_arrays(once, path, tmp_path):
                 f"f = eqx_fastjit.load({str(path)!r}, trusted={trusted})\n"
                 "print(f(jnp.arange(3.0)))\n"
             ), what
+
+
+def test_lapack_is_loaded_only_for_programs_that_call_it(once, folder):
+    for name, expected in (("weak", False), ("linalg", True)):
+        out = run_fresh(
+            "import sys, eqx_fastjit, jax.numpy as jnp\n"
+            f"f = eqx_fastjit.load({str(folder / name)!r} + '.fastjit')\n"
+            "f(jnp.arange(6.0).reshape(2, 3))\n"
+            "print('scipy.linalg' in sys.modules)\n"
+        )
+        assert out == f"{expected}\n", name
 
 
 def test_symbolic_sizes(once, path):

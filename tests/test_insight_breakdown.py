@@ -175,6 +175,18 @@ def test_a_cold_call_is_cold():
     assert traces == []
 
 
+def test_what_exporting_saves():
+    def shown(scale):
+        names = ("trace", "lower", "compile", "first run")
+        cold = tuple(Part(name, scale, True) for name in names)
+        return Breakdown("f", "plain", 0.1, 0.1, (), (), cold, eager=0.5)
+
+    assert shown(1.0).export_saves == pytest.approx(3 * 0.85)
+    assert "about 2.55 s of this would be saved" in " ".join(str(shown(1.0)).split())
+    # Not worth a file.
+    assert "saved in each process" not in " ".join(str(shown(0.01)).split())
+
+
 def test_break_even():
     cold = (Part("compile", 1.0, True),)
     out = Breakdown("f", "plain", 0.1, 0.1, (), (), cold, eager=0.5)

@@ -26,7 +26,7 @@ from ._arrays import describe_array, describe_sharding
 from ._environment import environment, versions
 from ._names import Names
 from ._parts import Parts, raw_bytes, SOME_DEFAULT, with_any_arrays
-from ._program import check_callbacks, Program
+from ._program import check_callbacks, LAPACK, Program
 from ._tree import ArrayRef, ExportError, same_tree, TreeReader, Writer
 
 
@@ -43,6 +43,9 @@ class Exported:
         self._function = wrapped._function
         values = wrapped._bind(*bound, *args, **kwargs)
         self._parts = Parts(wrapped, values, len(bound))
+        # What cannot be written is refused before the function is traced, which may
+        # take minutes.
+        Writer().write(self._parts.written())
         call: Any = trace(self._function, lambda: values, (), {})._call
         self._trace_seconds: float = call.record.trace
         self._outputs, handle = split_result(call.traced.out_info)
@@ -209,10 +212,14 @@ class Exported:
                 "Export with the sizes of the calls to come."
             )
         with quiet_donation():
-            compiled = self._traced.lower().compile()
+            lowered = self._traced.lower()
+            compiled = lowered.compile()
         try:
             code, record = _compat.serialize_executable(compiled)
-        except (_compat.MissingPrivateName, ValueError, RuntimeError) as e:
+        except (
+            *(_compat.MissingPrivateName, AttributeError),
+            *(ValueError, RuntimeError, NotImplementedError),
+        ) as e:
             raise ExportError(
                 f"`compiled=True`: {self.name} cannot be saved as native code with JAX "
                 f"{jax.__version__}: {e}."
@@ -223,7 +230,11 @@ class Exported:
             record[key] = [_sharding(x) for x in record[key]]
         devices = {d.id: d for d in jax.devices()}
         here = [devices[i] for i in record["devices"]]
-        header["compiled"] = {"record": record, "fits": environment(here)}
+        header["compiled"] = {
+            "record": record,
+            "fits": environment(here),
+            "lapack": LAPACK in lowered.as_text(),
+        }
         header["cost"] = _cost(compiled)
         return code
 

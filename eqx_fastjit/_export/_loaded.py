@@ -6,6 +6,7 @@
 # pyright: reportUnknownParameterType=false, reportPrivateUsage=false
 # pyright: reportPrivateImportUsage=false
 
+import functools
 import inspect
 import types
 import warnings
@@ -24,6 +25,7 @@ from eqx_fastjit._function import (
 from eqx_fastjit._jit import _make_wrapped, JitWrapped
 from eqx_fastjit._partition import ANY_ARRAY, omitted, partition, Plan
 from eqx_fastjit._stages import Expected
+from eqx_fastjit._static_keys import static_key
 
 from ._format import ExportFileError, Reader
 from ._names import Names
@@ -103,6 +105,14 @@ def _objects_in(example: tuple[Any, ...]) -> dict[str, Any]:
     return writer.objects
 
 
+def _key(static: Any) -> Any:
+    """What a static is made of, where it can be written down."""
+    try:
+        return written(static)
+    except ExportError:
+        return static_key(static)
+
+
 class _Unknown:
     """Stands for a default that is not in the file: it could not be written down."""
 
@@ -113,14 +123,18 @@ class _Unknown:
 
 
 class LoadedFunction(Function):
-    """A function of which there is one specialization, from a file."""
+    """A function of which there is one program, from a file.
+
+    It has a specialization for each signature, of which there may be many: each
+    `functools.partial` is another one.
+    """
 
     def __init__(self, fun: Any, spec: Spec, header: dict[str, Any]):
         names = str(header["name"]), str(header["qualname"])
         options = Options(filter_warning=bool(header["quiet_donation"]))
         super().__init__(fun, spec, options, names, with_fun=False)
         self.expected: Expected | None = None
-        self.written: Any = None
+        self.values: tuple[Any, ...] = ()
         self.plan: Plan | None = None
         self.handle: Any = None
         self.payloads: Payloads | None = None
@@ -135,8 +149,9 @@ class LoadedFunction(Function):
             self.walk(values).trail,
             f"The exported {self.name} cannot be called with other arguments than it "
             "was exported for:",
+            key=_key,
         )
-        self.written = written(values)
+        self.values = values
         holder = types.SimpleNamespace(plans={})
         self.handle, _, _ = _make_plan(holder, result)
         (plan,) = holder.plans.values()
@@ -146,22 +161,32 @@ class LoadedFunction(Function):
         payloads.prepare(self.handle)
 
     def specialize(self, values: tuple[Any, ...], cls: Callable[..., Any]) -> Any:
-        """The one specialization. Raises `TypeError` for a call that is not its."""
-        assert self.expected is not None and self.payloads is not None
-        if not self._is_written_alike(values):
-            self.expected.arrays_of(values)
+        """For the one program. Raises `TypeError` for a call that is not its."""
+        assert self.payloads is not None
+        self._arrays_of(values)
         made = cls(self.payloads.run, _FLAT)
         made.plans[self.handle] = self.plan
         return made
 
-    def _is_written_alike(self, values: tuple[Any, ...]) -> bool:
-        """Whether a call differs in objects alone that compare by identity.
-
-        A `functools.partial` does. One that was made in this process is never the one
-        from the file, but may be made of the same.
-        """
+    def _arrays_of(self, values: tuple[Any, ...]) -> list[Any]:
+        """The arrays of a call; raises `TypeError` if it is not the one exported."""
+        assert self.expected is not None
         try:
-            return written(values) == self.written
+            return self.expected.arrays_of(values)
+        except TypeError:
+            # A `functools.partial` compares by identity: one that was made in this
+            # process is never the one from the file, but may be made of the same.
+            if not self._is_written_alike(values):
+                raise
+        return self.walk(values).arrays
+
+    @functools.cached_property
+    def _written(self) -> Any:
+        return written(self.values)
+
+    def _is_written_alike(self, values: tuple[Any, ...]) -> bool:
+        try:
+            return written(values) == self._written
         except ExportError:
             return False
 
@@ -176,22 +201,12 @@ class LoadedFunction(Function):
 
     def call_without_jit(self, values: tuple[Any, ...]) -> Any:
         """There is nothing but the program: it is run as it is."""
-        assert self.expected is not None and self.payloads is not None
-        assert self.plan is not None
-        arrays = copied(self.expected.arrays_of(values))
+        assert self.payloads is not None and self.plan is not None
+        arrays = copied(self._arrays_of(values))
         out = self.payloads.run(*arrays)[:-1]
         if self.plan.blocks or reads_numpy(arrays):
             block(out)
         return self.plan.build(out)
-
-    def forget(self, specialization: Any) -> None:
-        """It cannot be made again."""
-
-    def evict(self) -> None:
-        """There is one."""
-
-    def clear(self) -> None:
-        """It cannot be traced again."""
 
 
 # In place of a function that JAX traces.
@@ -204,6 +219,7 @@ class _Loaded:
     def __init__(self, reader: Reader, names: Names, trusted: bool):
         header = reader.header
         unknown = {x["name"]: _Unknown() for x in header["parameters"]}
+        names.check(header["names"])
         trees = TreeReader(header["names"], names, lambda name: omitted(unknown[name]))
         n_in, n_out = len(header["arrays"]), len(header["outputs"])
         values = trees.read(header["arguments"], [ANY_ARRAY] * n_in)

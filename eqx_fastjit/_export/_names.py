@@ -8,9 +8,10 @@ allowed by the caller; nor is anything taken that only passes through such a pac
 
 import importlib
 import inspect
+import re
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ._format import ExportFileError
@@ -131,22 +132,33 @@ class Names:
         self.known = {**_STANDARD, **known}
         self.allow = tuple(allow)
 
+    def check(self, names: Sequence[Any]) -> None:
+        """Raise `ExportFileError` with all of these names that may not be had."""
+        missing: list[str] = []
+        for name in names:
+            if type(name) is not str:
+                raise ExportFileError(f"{name!r} is no name")
+            module = name.partition(":")[0]
+            if name not in self.known and not _is_inside(
+                module, (*self.allow, *_OWN_PACKAGES)
+            ):
+                missing.append(name)
+        if missing:
+            packages = tuple(dict.fromkeys(re.split(r"[.:]", x)[0] for x in missing))
+            shown = ", ".join(missing[:8]) + ", ..." * (len(missing) > 8)
+            raise ExportFileError(
+                f"it needs {shown}, which may not be imported. If you "
+                f"trust that, pass `allow={packages!r}`; or pass `example=`, a tuple "
+                "of arguments as for a call"
+            )
+
     def get(self, name: str) -> Any:
         """The object. Raises `ExportFileError` if it may not, or cannot, be had."""
-        if type(name) is not str:
-            raise ExportFileError(f"{name!r} is no name")
-        if name in self.known:
+        if type(name) is str and name in self.known:
             return self.known[name]
+        self.check([name])
         module, _, qualname = name.partition(":")
-        allowed = _is_inside(module, self.allow)
-        if not allowed and not _is_inside(module, _OWN_PACKAGES):
-            package = module.partition(".")[0]
-            raise ExportFileError(
-                f"it needs {name}, which may not be imported. If you trust that "
-                f"module, pass `allow=({package!r},)`; or pass `example=`, a tuple of "
-                "arguments as for a call"
-            )
-        if allowed:
+        if _is_inside(module, self.allow):
             try:
                 importlib.import_module(module)
             except ImportError as e:

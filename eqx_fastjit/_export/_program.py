@@ -19,6 +19,8 @@ from ._tree import ExportError
 
 # A smaller constant stays one, for the compiler to work with: a table of indices, say.
 _LIFT_BYTES = 1024
+# The names of LAPACK's routines in a program for CPUs begin with this.
+LAPACK = "lapack_"
 
 
 class Program:

@@ -24,6 +24,7 @@ from eqx_fastjit import _compat
 from ._arrays import dtype_of, is_key, matches, sharding_of, show_array
 from ._environment import difference, environment
 from ._format import ExportFileError, Reader
+from ._program import LAPACK
 
 
 # Kernels of a user's own: stable, but code nevertheless.
@@ -91,7 +92,7 @@ class Payloads:
             offset += size
             sharding = x["sharding"]
             target = None if sharding is None else sharding_of(sharding, self.devices)
-            array: Any = jnp.array(host.reshape(raw_shape))
+            array: Any = jax.device_put(host.reshape(raw_shape))
             if is_key(x["dtype"]):
                 array = jax.random.wrap_key_data(array, impl=_impl(dtype))
             out.append(array if target is None else jax.device_put(array, target))
@@ -140,6 +141,7 @@ class Payloads:
             if x["weak_type"]:
                 avals[i] = avals[i].update(weak_type=True)
         exported = dataclasses.replace(exported, out_avals=tuple(avals))
+        exported = _with_lapack_if_called(exported)
         n = len(self.kept)
         kwargs: dict[str, Any] = {}
         donated = tuple([n + int(i) for i in self.header["donated"]])
@@ -168,8 +170,10 @@ class Payloads:
 
     def _try_native(self) -> Callable[..., Any] | None:
         """What runs the native code; `None`, and a reason, if it does not fit."""
+        # Outside of `try`: damage is an error, whatever else is in the file.
+        code = self.reader.section("compiled")
         try:
-            return self._native()
+            return self._native(code)
         except _compat.MissingPrivateName as e:
             self.reason = f"JAX {jax.__version__} has no {e}"
         except ExportFileError as e:
@@ -183,7 +187,7 @@ class Payloads:
             )
         return None
 
-    def _native(self) -> Callable[..., Any]:
+    def _native(self, code: bytes) -> Callable[..., Any]:
         compiled = self.header["compiled"]
         record = dict(compiled["record"])
         try:
@@ -205,9 +209,10 @@ class Payloads:
             _struct(tuple(x["shape"]), dtype_of(x["dtype"]))
             for x in (*self.header["kept"], *self.header["arrays"])
         ]
+        if compiled["lapack"]:
+            _initialize_lapack()
         n_out = len(self.header["outputs"]) + self.checked
         out_tree = jtu.tree_structure([*[0] * n_out, self.handle])
-        code = self.reader.section("compiled")
         args_info = (tuple(structs), {})
         run = _compat.load_executable(code, record, devices, args_info, out_tree)
         return self._guarded(self._with_kept(run))
@@ -246,6 +251,38 @@ class Payloads:
 
         n_out = len(self.header["outputs"]) + 2
         return checked_call
+
+
+def _initialize_lapack() -> None:
+    """Have JAX find LAPACK, as it does whenever it lowers a call of it.
+
+    A program that calls it would crash otherwise: nothing has been lowered for it.
+    """
+    matrix = _struct((1, 1), jnp.dtype("float32"))
+    jax.jit(jax.lax.linalg.cholesky).lower(matrix)
+
+
+def _with_lapack_if_called(exported: jax.export.Exported) -> jax.export.Exported:
+    """The same program, with LAPACK loaded for it if, and only if, it calls that.
+
+    JAX would import `scipy.linalg` whenever it lowers a program for CPUs, which takes
+    longer than all the rest of loading a small one. It does so by the name of the
+    platform, which is the only one there is here.
+    """
+    here = {d.platform for d in jax.devices()}
+    if LAPACK.encode() in exported.mlir_module_serialized:
+        if here == {"cpu"}:
+            _initialize_lapack()  # JAX 0.7 does not do it
+        return exported
+    if tuple(exported.platforms) != ("cpu",) or here != {"cpu"}:
+        return exported
+    disabled = (
+        *exported.disabled_safety_checks,
+        jax.export.DisabledSafetyCheck.platform(),
+    )
+    return dataclasses.replace(
+        exported, platforms=("host",), disabled_safety_checks=disabled
+    )
 
 
 def _not_prepared(*_: Any) -> Any:
@@ -302,7 +339,16 @@ def _raise_if(out: list[Any], signal: Any, messages: dict[int, list[str]]) -> li
     starts = itertools.accumulate([len(x) for x in messages.values()], initial=0)
     first = jnp.array(list(starts))[jnp.argmax(numbers == signal[0])]
     texts = [text for x in messages.values() for text in x]
-    return eqx.branched_error_if(out, signal[0] >= 0, first + signal[1], texts)
+    # Equinox takes no typed keys.
+    keys = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in out]
+    plain = [
+        jax.random.key_data(x) if key else x for x, key in zip(out, keys, strict=True)
+    ]
+    plain = eqx.branched_error_if(plain, signal[0] >= 0, first + signal[1], texts)
+    return [
+        jax.random.wrap_key_data(y, impl=jax.random.key_impl(x)) if key else y
+        for x, y, key in zip(out, plain, keys, strict=True)
+    ]
 
 
 def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:

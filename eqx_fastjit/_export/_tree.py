@@ -269,8 +269,9 @@ def _advice(x: Any) -> str:
 
 
 def _unwritable(x: Any, path: str, why: str) -> ExportError:
-    shown = _short(x)
-    what = "class" if isinstance(x, type) else type(x).__name__
+    is_class = isinstance(x, type)
+    shown = f"{x.__module__}.{x.__qualname__}" if is_class else _short(x)
+    what = "class" if is_class else type(x).__name__
     return ExportError(f"`{path}` cannot be exported: {shown} ({what}): {why}.")
 
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 Call = Callable[[], Any]
 # For each contender, what builds its call. Only those asked for are built.
-Makers = Mapping[str, Callable[[], Call]]
+# (`exportable`, which is no contender, gives the function and its arguments.)
+Makers = Mapping[str, Callable[[], Any]]
 
 DESCRIPTIONS = {
     "eager": "no jit at all",

@@ -1,7 +1,7 @@
 """One function as each contender would call it."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,6 +16,22 @@ from ._case import Call, Makers
 
 FILTER_JITS = {"eqx": eqx.filter_jit, "ours": eqx_fastjit.filter_jit}
 JITS = {"jit": jax.jit, **FILTER_JITS}
+
+
+class Exportable(NamedTuple):
+    """What the call of `ours` is made of, for `benchmarks/startup.py` to save.
+
+    `advance(args, out)` gives the arguments of the next call.
+    """
+
+    function: Any
+    arguments: tuple[Any, ...]
+    advance: Callable[[tuple[Any, ...], Any], tuple[Any, ...]]
+
+
+def same_arguments(args: tuple[Any, ...], out: Any) -> tuple[Any, ...]:
+    """`advance` where all calls are alike."""
+    return args
 
 
 def is_traced(x: Any) -> bool:
@@ -62,6 +78,9 @@ def of_function(fn: Callable[..., Any], *args: Any) -> Makers:
         "aot": lambda: by(jax.jit(without_statics).lower(*arrays).compile(), arrays),
         "eqx": lambda: by(eqx.filter_jit(fn), args),
         "ours": lambda: by(eqx_fastjit.filter_jit(fn), args),
+        "exportable": lambda: Exportable(
+            eqx_fastjit.filter_jit(fn), args, same_arguments
+        ),
     }
 
 
@@ -112,6 +131,11 @@ def of_step(
         "aot": lambda: by(jit().lower(x, arrays).compile(), arrays),
         "eqx": lambda: filtered(eqx.filter_jit),
         "ours": lambda: filtered(eqx_fastjit.filter_jit),
+        "exportable": lambda: Exportable(
+            eqx_fastjit.filter_jit(step, donate=mode),
+            (x, state),
+            lambda args, out: (x, out[0]),
+        ),
     }
 
 
@@ -165,4 +189,9 @@ def of_loop(
         "flat": flat,
         "eqx": lambda: by(eqx.filter_jit(step), carried + others),
         "ours": lambda: by(eqx_fastjit.filter_jit(step), carried + others),
+        "exportable": lambda: Exportable(
+            eqx_fastjit.filter_jit(step),
+            carried + others,
+            lambda args, out: (*out[:count], *args[count:]),
+        ),
     }

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from eqx_fastjit._units import show_seconds
+from eqx_fastjit._export import LOADING
+from eqx_fastjit._units import plural, show_seconds
 
 from ._report import Hint, TimeSpent
 from ._sites import is_library
@@ -17,6 +18,7 @@ from ._watch import Seen, Watch
 
 # Seconds that can be saved, and their share of the run: less is not worth a change.
 _CACHE = 5.0, 0.2
+_EXPORT = 3.0, 0.1
 _SCAN = 3.0, 0.1
 _RAGGED = 1.0, 0.02
 _EAGER = 3.0, 0.2
@@ -38,6 +40,7 @@ def make_hints(watch: Watch, time: TimeSpent, unrolled: set[Any]) -> tuple[Hint,
     seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
     hints = [
         *_cache(watch, time.seconds),
+        *_export(seen, time.seconds),
         *_layers(seen, time.seconds, unrolled),
         *_ragged(seen, time.seconds),
         *_eager(time),
@@ -82,6 +85,48 @@ def _cache(watch: Watch, total: float) -> Iterator[Hint]:
         f"take about {show_seconds(total - saved)}",
         fix=f"{fix}.",
     )
+
+
+# --- exporting -----------------------------------------------------------------------
+
+
+def _export(seen: list[Seen], total: float) -> Iterator[Hint]:
+    """What is traced and lowered in each process again, persistent cache or not."""
+    first: dict[Any, Seen] = {}
+    for s in seen:
+        trace, place = s.trace, s.trace.function.place
+        if trace.inlined or trace.failed or trace.ahead or s.calls_host:
+            continue
+        if place is not None and not is_library(place.file):
+            # Later traces are findings, if they are too many.
+            first.setdefault(trace.key(), s)
+    by_cost = sorted(first.values(), key=lambda s: -_front(s))
+    front = sum(map(_front, by_cost))
+    saved = (1 - LOADING) * front
+    if not by_cost or not _is_worth(saved, total, _EXPORT):
+        return
+    s = by_cost[0]
+    others = len(by_cost) - 1
+    name = s.trace.function.qualname
+    names = name + (f" and {plural(others, 'other function')}" if others else "")
+    compiling = sum(s.trace.compile for s in by_cost)
+    yield Hint(
+        kind="export",
+        function=name,
+        file=s.site and s.site.file,
+        line=s.site and s.site.line,
+        seconds=saved,
+        message=f"tracing and lowering {names} took {show_seconds(front)}, and takes "
+        "that in each process again, with a persistent cache or without. From a file "
+        "with native code, which needs no compiling either, the first calls would take "
+        f"about {show_seconds(LOADING * (front + compiling))}",
+        fix="Save it with `f.export(...).save(path, compiled=True)`, and call "
+        "`eqx_fastjit.load(path, trusted=True)`.",
+    )
+
+
+def _front(s: Seen) -> float:
+    return s.trace.trace + s.trace.lower
 
 
 # --- layers that are alike -----------------------------------------------------------

@@ -11,6 +11,7 @@ SCHEMA = 1
 # What would help where nothing is wrong, and what it is.
 HINTS = {
     "persistent-cache": "a second run would not have to compile",
+    "export": "a second run would not have to trace",
     "scan-layers": "layers that are alike are compiled one by one",
     "ragged-batch": "a smaller last batch is compiled separately",
     "eager-operations": "JAX is called outside of any jitted function",

@@ -20,6 +20,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from eqx_fastjit._compat import equinox_partition, jit_options, raw_execute
+from eqx_fastjit._export import LOADING
 from eqx_fastjit._function import native
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
@@ -37,6 +38,8 @@ _WARM_CALLS = 40
 # The eager call is timed for so long, or three times.
 _EAGER_SECONDS = 0.3
 _BAR = 24
+# Seconds saved at start-up; less is not worth a file.
+_WORTH_EXPORTING = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +88,17 @@ class Breakdown(Report):
         cost = sum(part.seconds for part in self.cold)
         return max(1, math.ceil(cost / (self.eager - self.blocked)))
 
+    @property
+    def export_saves(self) -> float:
+        """Seconds of a cold call that `f.export` would spare each process: an estimate.
+
+        Native code is loaded rather than traced, lowered and compiled. What else is
+        exported, and what cannot be: see the page on exporting.
+        """
+        names = ("trace", "lower", "compile")
+        spent = sum(part.seconds for part in self.cold if part.name in names)
+        return (1 - LOADING) * spent
+
     def title(self) -> str:
         """A line with the sums."""
         return (
@@ -115,7 +129,14 @@ class Breakdown(Report):
                 f"Without jit, a call takes {show_seconds(self.eager)}: compiling "
                 f"pays off after {self.break_even} calls."
             )
-        tables.append(self._waterfall("A cold call", self.cold, (verdict,)))
+        said = (verdict,)
+        if self.export_saves >= _WORTH_EXPORTING:
+            saved = show_seconds(self.export_saves)
+            said += (
+                f"Exported with its native code (`f.export`), about {saved} of this "
+                "would be saved in each process.",
+            )
+        tables.append(self._waterfall("A cold call", self.cold, said))
         return tables
 
     def _waterfall(

@@ -13,7 +13,13 @@ import optax
 
 import eqx_fastjit
 from eqx_fastjit.bench._case import Call, Makers
-from eqx_fastjit.bench._contenders import filled, of_function, of_loop
+from eqx_fastjit.bench._contenders import (
+    Exportable,
+    filled,
+    of_function,
+    of_loop,
+    same_arguments,
+)
 
 
 # --- a policy with a method that is jitted, called for each observation
@@ -63,6 +69,9 @@ def policy() -> Makers:
         "flat": by_function["flat"],
         "eqx": ft.partial(by_method, eqx.filter_jit),
         "ours": ft.partial(by_method, eqx_fastjit.filter_jit),
+        "exportable": lambda: Exportable(
+            make(eqx_fastjit.filter_jit).act, (observation, key), same_arguments
+        ),
     }
 
 

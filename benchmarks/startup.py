@@ -1,0 +1,308 @@
+"""What exporting saves at start-up: the programs of the zoo, to their first result.
+
+    python -m benchmarks.startup --json benchmarks/results/startup.json
+
+For each program, four ways to a first result, each in a process of its own:
+
+- `anew`: traced and compiled;
+- `cached`: traced, with a warm persistent cache of JAX's in place of the compiler;
+- `portable`: the portable form of an exported file, with a warm persistent cache;
+- `compiled`: the compiled form.
+
+A round has each way once, in another order each time, and ratios are taken within
+rounds. A process begins as a fork of one that has imported JAX, Equinox and the program
+and has used none of it: what comes before the clock is the same for all four, and is
+timed apart. The clock then runs from the arguments, through `load` where there is one,
+to the first result. Last, later calls of the loaded function are timed against those
+of `filter_jit`, in turn in one process.
+
+All of it takes about 12 minutes on two cores. Run nothing else meanwhile.
+"""
+
+import argparse
+import gc
+import importlib
+import multiprocessing
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import eqx_fastjit
+from eqx_fastjit.bench import case_info, case_names
+from eqx_fastjit.bench._results import dumps, new_results
+
+
+WAYS = ("anew", "cached", "portable", "compiled")
+# Of the first calls; and of the later ones, which are short.
+_ROUNDS, _CALL_ROUNDS = 3, 25
+_QUICK_ROUNDS, _QUICK_CALL_ROUNDS = 1, 3
+_IMPORTS = 5
+# Nothing takes so long but a process that hangs.
+_TIMEOUT = 600
+
+_IMPORT = """
+import time
+start = time.perf_counter()
+import jax, equinox, eqx_fastjit
+eqx_fastjit.filter_jit
+print(time.perf_counter() - start)
+"""
+
+
+# --- in the forks --------------------------------------------------------------------
+
+
+def _program(name: str) -> Any:
+    """The `Exportable` of a program, its arguments ready."""
+    import jax
+
+    found = case_info(name).makers()["exportable"]()
+    jax.block_until_ready([x for x in jax.tree.leaves(found.arguments) if _waits(x)])
+    return found
+
+
+def _waits(x: Any) -> bool:
+    return hasattr(x, "block_until_ready")
+
+
+def _use_cache(folder: str) -> None:
+    """Switch on JAX's persistent cache, for all that is compiled."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def export(name: str, folder: str) -> dict[str, Any]:
+    """Write a file for each form. What refuses gives its reason."""
+    program = _program(name)
+    out: dict[str, Any] = {}
+    try:
+        exported = program.function.export(*program.arguments)
+    except ValueError as e:
+        return {form: {"reason": str(e)} for form in ("portable", "compiled")}
+    for form in ("portable", "compiled"):
+        path = os.path.join(folder, form)
+        try:
+            exported.save(path, **{"portable": False, form: True})
+        except ValueError as e:
+            out[form] = {"reason": str(e)}
+        else:
+            out[form] = {"bytes": os.path.getsize(path)}
+    return out
+
+
+def first_result(name: str, way: str, folder: str) -> float:
+    """Seconds from the arguments to the first result."""
+    import jax
+
+    program = _program(name)
+    if way in ("cached", "portable"):
+        _use_cache(os.path.join(folder, "cache"))
+    function = program.function
+    start = time.perf_counter()
+    if way in ("portable", "compiled"):
+        function = _load(program, way, folder)
+    jax.block_until_ready(_arrays(function(*program.arguments)))
+    return time.perf_counter() - start
+
+
+def _load(program: Any, form: str, folder: str) -> Any:
+    # A warning that native code is not used would be a wrong figure.
+    warnings.simplefilter("error")
+    return eqx_fastjit.load(
+        os.path.join(folder, form),
+        example=program.arguments,
+        trusted=form == "compiled",
+    )
+
+
+def _arrays(out: Any) -> list[Any]:
+    import jax
+
+    return [x for x in jax.tree.leaves(out) if isinstance(x, jax.Array)]
+
+
+def later_calls(name: str, form: str, folder: str, rounds: int) -> dict[str, Any]:
+    """Microseconds a call, of the loaded function and of `filter_jit`.
+
+    Raises `OutputsDiffer` if they do not compute the same.
+    """
+    from eqx_fastjit.bench import measure
+
+    def call(of: Callable[[Any], Any]) -> Callable[[], Any]:
+        program = _program(name)
+        function, args = of(program), program.arguments
+
+        def run() -> Any:
+            nonlocal args
+            out = function(*args)
+            args = program.advance(args, out)
+            return out
+
+        return run
+
+    steps = measure(
+        {
+            "loaded": call(lambda program: _load(program, form, folder)),
+            "filter_jit": call(lambda program: program.function),
+        },
+        rounds,
+    )
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return {who: timing.dispatch for who, timing in stop.value.items()}
+
+
+# --- the process that forks ----------------------------------------------------------
+
+
+def _in_fork(work: Callable[..., Any], *args: Any) -> Any:
+    """What `work` returns in a fork of this process. Raises `RuntimeError`."""
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
+
+    def run() -> None:
+        try:
+            sending.send((True, work(*args)))
+        except BaseException as e:
+            last = traceback.format_exception_only(e)[-1].strip()
+            sending.send((False, last))
+
+    process = context.Process(target=run)
+    gc.collect()
+    with warnings.catch_warnings():
+        # Of NumPy's threads, which are idle. JAX has none before its first use.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    sending.close()
+    if not receiving.poll(_TIMEOUT):
+        process.kill()
+    try:
+        good, value = receiving.recv()
+    except EOFError:
+        good, value = False, f"its process died, or took more than {_TIMEOUT} s"
+    process.join()
+    receiving.close()
+    if not good:
+        raise RuntimeError(value)
+    return value
+
+
+def time_program(name: str, rounds: int, call_rounds: int) -> dict[str, Any]:
+    """All figures of a program.
+
+    **Arguments:**
+
+    - `name`: of the program.
+    - `rounds`: of first results.
+    - `call_rounds`: of later calls.
+
+    **Returns:** `forms` (size, or the reason of a refusal), `seconds` of each way and
+    round, and `calls`. Raises `RuntimeError` if one of the processes does not end well.
+    """
+    with tempfile.TemporaryDirectory(prefix="eqx_fastjit") as folder:
+        forms = _in_fork(export, name, folder)
+        ways = [way for way in WAYS if "reason" not in forms.get(way, {})]
+        for way in ways:
+            if way in ("cached", "portable"):  # fills the cache
+                _in_fork(first_result, name, way, folder)
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        for i in range(rounds):
+            for way in ways[i % len(ways) :] + ways[: i % len(ways)]:
+                seconds[way].append(_in_fork(first_result, name, way, folder))
+        out = {"name": name, "forms": forms, "seconds": seconds, "calls": {}}
+        for form in ("compiled", "portable"):
+            if form in ways:
+                out["calls"] = _in_fork(later_calls, name, form, folder, call_rounds)
+                out["called"] = form
+                break
+    return out
+
+
+def _import_seconds() -> list[float]:
+    """Seconds to import JAX, Equinox and this package, in fresh processes."""
+    out = []
+    for _ in range(_IMPORTS + 1):
+        command = [sys.executable, "-c", _IMPORT]
+        run = subprocess.run(command, check=True, text=True, capture_output=True)
+        out.append(float(run.stdout))
+    return out[1:]
+
+
+def _chosen(names: list[str] | None) -> list[str]:
+    zoo = [name for name in case_names() if case_info(name).group == "zoo"]
+    unknown = sorted(set(names or ()) - set(zoo))
+    if unknown:
+        raise SystemExit(f"no program of the zoo: {', '.join(unknown)}")
+    return [name for name in zoo if not names or name in names]
+
+
+def _import_programs(names: list[str]) -> None:
+    """Import what they need: once here, rather than in each process."""
+    importlib.import_module("equinox")
+    importlib.import_module("eqx_fastjit.bench._session")
+    for name in names:
+        case = case_info(name)
+        if not case.missing:
+            file = case.makers.args[0]  # type: ignore[attr-defined]
+            importlib.import_module(f"eqx_fastjit.bench._zoo.{file}")
+
+
+def _summary(entry: dict[str, Any]) -> str:
+    """A line for who waits."""
+    medians = {k: statistics.median(v) for k, v in entry["seconds"].items()}
+    shown = ", ".join(f"{way} {x:.2f} s" for way, x in medians.items())
+    return f"{entry['name']}: {shown}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--cases", nargs="+", metavar="NAME", help="of the zoo")
+    parser.add_argument(
+        "--quick", action="store_true", help="one round, for no usable figures"
+    )
+    options = parser.parse_args(argv)
+    names = _chosen(options.cases)
+    passed = ["--cases", *options.cases] if options.cases else []
+    passed += ["--quick"] * options.quick
+    command = shlex.join(["python", "-m", "benchmarks.startup", *passed])
+    results = new_results(command, eqx_fastjit.engine())
+    results["imports"] = _import_seconds()
+    results["programs"] = []
+    _import_programs(names)
+    for name in names:
+        if missing := case_info(name).missing:
+            results["problems"].append(f"{name}: needs {', '.join(missing)}")
+            continue
+        rounds = _QUICK_ROUNDS if options.quick else _ROUNDS
+        call_rounds = _QUICK_CALL_ROUNDS if options.quick else _CALL_ROUNDS
+        try:
+            entry = time_program(name, rounds, call_rounds)
+        except RuntimeError as e:
+            results["problems"].append(f"{name}: {e}")
+            print(results["problems"][-1], file=sys.stderr)
+            continue
+        results["programs"].append(entry)
+        print(_summary(entry), flush=True)
+        # After each: what was measured is not lost if the next one is interrupted.
+        options.json.write_text(dumps(results) + "\n", encoding="utf-8")
+    return int(bool(results["problems"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
