@@ -82,6 +82,10 @@ FAULTS = {
     "sharding_churn": [("sharding-churn", "batch['tokens']", "total({", 5)],
     "slow_first_call": [("slow-first-call", "", "@eqx.filter_jit", 1)],
     "stale_global": [("stale-global", "RATE", "return x - RATE * x", 1)],
+    "stale_methods": [
+        ("stale-global", "SETTINGS.temperature", "jnp.exp(self.logits", 1),
+        ("stale-global", "EPSILON", "return (1 - EPSILON) * x", 1),
+    ],
     "static_churn": [("static-churn", "step", "x = decay(x, step)", 4)],
     "structure_churn": [("structure-churn", "history", "mean(history)", 5)],
     "unrolled_loop": [("unrolled-loop", "", "for _ in range(200)", 200)],

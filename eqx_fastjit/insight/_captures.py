@@ -20,7 +20,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -173,7 +173,7 @@ def _is_setting(x: Any) -> bool:
 class _Place(NamedTuple):
     """Where a function reads a value that is not an argument."""
 
-    function: weakref.ref[types.FunctionType]
+    function: Callable[[], types.FunctionType | None]  # a weak reference to it
     kind: str  # "global", "closure" or "default"
     name: str
 
