@@ -264,10 +264,7 @@ class Watch:
     def _pause(self, paused: bool) -> None:
         self._paused = self.plain.paused = self.waits.paused = paused
 
-    def _inspect(
-        self, seen: Seen, jitted: Any, arrays: list[Any], around: Any
-    ) -> None:
-        from eqx_fastjit.insight._captures import changed
+    def _inspect(self, seen: Seen, jitted: Any, arrays: list[Any], around: Any) -> None:
         from eqx_fastjit.insight._jaxpr import inspect_closed
         from eqx_fastjit.insight._surroundings import executed, read_by
 
@@ -275,9 +272,7 @@ class Watch:
         closed = jitted.trace(*arrays).jaxpr
         seen.inspection = inspect_closed(closed)
         seen.calls_host = calls_host(closed.jaxpr)
-        taken = read_by(executed(closed), around or {})
-        self.written.update(change.name for change in changed(taken))
-        self._keep_snapshot(seen.trace, taken)
+        self._keep_snapshot(seen.trace, read_by(executed(closed), around or {}))
 
     def _keep_program(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
         from ._program import program_of

@@ -484,6 +484,15 @@ def watch(f: Any, key: Any = None) -> None:
         pass
 
 
+def remember(f: Any, key: Any, more: Snapshot) -> None:
+    """Add to what was remembered of a trace. Arguments as of `watch`."""
+    function = _python_function(f)
+    with _lock:
+        kept = {} if function is None else _snapshots.get(function, {})
+        if key in kept:
+            kept[key] = Snapshot((*kept[key].values, *more.values))
+
+
 def _on_trace(trace: Trace, source: Any) -> None:
     watch(source, trace.number)
 

@@ -8,11 +8,16 @@ the trace is there, from its equations. What they read has to be remembered befo
 # pyright: reportPrivateUsage=false
 
 import sys
+import threading
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 from jax.core import Tracer
+
+from eqx_fastjit import _record
+from eqx_fastjit._record import Trace
 
 from ._captures import (
     _current,
@@ -23,6 +28,8 @@ from ._captures import (
     _reads,
     _value,
     _Value,
+    changed,
+    remember,
     Snapshot,
 )
 from ._places import instruction_of, is_library, is_trace, opened, subjaxprs
@@ -30,6 +37,8 @@ from ._places import instruction_of, is_library, is_trace, opened, subjaxprs
 
 # Of a program that has more modules of its own, the rest is not looked at.
 _MAX_MODULES = 200
+# Calls that go on at the same time, nested or in threads.
+_MAX_BEGUN = 64
 
 # By file: the module's variables, and those among them that are values.
 Surroundings = dict[str, tuple[dict[str, Any], dict[str, _Value]]]
@@ -72,7 +81,7 @@ def _values(variables: dict[str, Any]) -> Iterator[tuple[str, _Value]]:
 
 
 def read_by(codes: set[types.CodeType], around: Surroundings) -> Snapshot:
-    """A snapshot of those variables that these functions read.
+    """A snapshot of those variables that these functions read, and do not write.
 
     **Arguments:**
 
@@ -88,7 +97,24 @@ def read_by(codes: set[types.CodeType], around: Surroundings) -> Snapshot:
                 place = _Place(lambda ran=ran: ran, kind, name)
                 if _current(ran, kind, name) is not _MISSING:
                     found.append((place, values[name]))
-    return Snapshot(tuple(found))
+    # A count of traces, say, which the trace itself has changed.
+    written = {change.name for change in changed(Snapshot(tuple(found)))}
+    return Snapshot(
+        tuple(
+            (place, _without(value, place.name, written))
+            for place, value in found
+            if place.name not in written
+        )
+    )
+
+
+def _without(value: _Value, name: str, written: set[str]) -> _Value:
+    kept = {
+        attribute: x
+        for attribute, x in value.attributes.items()
+        if f"{name}.{attribute}" not in written
+    }
+    return value._replace(attributes=kept)
 
 
 def executed(jaxpr: Any) -> set[types.CodeType]:
@@ -104,7 +130,44 @@ def executed(jaxpr: Any) -> set[types.CodeType]:
                 continue
             stacks.add(instruction.users)
             stack = [code for code, _ in instruction.stack]
-            # From the outermost of our functions on it is the trace; before, its call.
+            # What is below the outermost of our functions is the call, not the trace.
             starts = [i for i, code in enumerate(stack) if is_trace(code)]
-            codes.update(stack[: starts[-1]] if starts else ())
+            codes.update(stack[: starts[-1]] if starts else stack)
     return {code for code in codes if not is_library(code.co_filename)}
+
+
+# --- for `captures` ------------------------------------------------------------------
+
+# By number of a trace that has begun: its function, weakly, and what was around it.
+_begun: dict[int, tuple[weakref.ref[Any], Surroundings]] = {}
+_looking = threading.local()
+
+
+def _on_trace(trace: Trace, source: Any) -> None:
+    if trace.inside is not None or getattr(_looking, "now", False):
+        return
+    try:
+        _begun[trace.number] = weakref.ref(source), surroundings()
+    except Exception:  # without it `captures` knows less
+        pass
+    while len(_begun) > _MAX_BEGUN:  # of calls that have raised
+        _begun.pop(next(iter(_begun)), None)
+
+
+def _on_called(trace: Trace, jitted: Any, arrays: list[Any]) -> None:
+    source, around = _begun.pop(trace.number, (None, {}))
+    if source is None or (function := source()) is None or not trace.retraced:
+        return
+    _looking.now = True
+    try:
+        # JAX keeps the trace of the call that has just been made.
+        ran = executed(jitted.trace(*arrays).jaxpr)
+        remember(function, trace.number, read_by(ran, around))
+    except Exception:
+        pass
+    finally:
+        _looking.now = False
+
+
+_record.before.append(_on_trace)
+_record.called.append(_on_called)
