@@ -278,7 +278,8 @@ def _steady(
             f"The parts, timed one by one, take {apart / own - 1:.0%} longer than the "
             "call itself: they are scaled down to it."
         )
-    times["lookup"] = max(own - apart * scale, 0.0) / scale
+    # What is left; scaled down, nothing is, not even the rounding.
+    times["lookup"] = max(own - apart, 0.0)
     parts = [
         Part(name, times[name] * scale, name in measured, _WHAT[name])
         for name in _ORDER
