@@ -220,9 +220,7 @@ def advice(
     first = first and kind in ("dtype-churn", "weak-type")
     # Or it was, and is not any more.
     later = kind == "weak-type" and not first
-    where = _where(
-        difference.path, wrap, call, site, from_the_first=first, later=later
-    )
+    where = _where(difference.path, wrap, call, site, from_the_first=first, later=later)
     return f"{where} {why}"
 
 

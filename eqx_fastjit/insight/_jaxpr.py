@@ -563,7 +563,7 @@ def _loops(walk: _Walk, measure: bool, progress: Progress) -> tuple[UnrolledLoop
         by_place.setdefault(run.place, []).append(run)
     loops: list[UnrolledLoop] = []
     for place, runs in by_place.items():
-        if measure:
+        if progress is not None and measure:
             progress.stage(f"compiling loop {len(loops) + 1} of {len(by_place)}")
         loops.append(_loop(place, runs, measure))
     return tuple(sorted(loops, key=lambda x: -x.equations))

@@ -155,8 +155,10 @@ def _on_trace(trace: Trace, source: Any) -> None:
 
 
 def _on_called(trace: Trace, jitted: Any, arrays: list[Any]) -> None:
-    source, around = _begun.pop(trace.number, (None, {}))
-    if source is None or (function := source()) is None or not trace.retraced:
+    if (begun := _begun.pop(trace.number, None)) is None or not trace.retraced:
+        return
+    source, around = begun
+    if (function := source()) is None:
         return
     _looking.now = True
     try:
