@@ -555,7 +555,9 @@ def _line_counts(walk: _Walk) -> tuple[LineCount, ...]:
 # --- loops ---------------------------------------------------------------------------
 
 
-def _loops(walk: _Walk, measure: bool, progress: Progress) -> tuple[UnrolledLoop, ...]:
+def _loops(
+    walk: _Walk, measure: bool, progress: Progress | None = None
+) -> tuple[UnrolledLoop, ...]:
     by_place: dict[Place, list[Run]] = {}
     for run in walk.runs:
         if walk.executions.most_turns(run) < MIN_TURNS:
