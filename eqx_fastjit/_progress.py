@@ -1,6 +1,7 @@
 """A line on a terminal that says what goes on, for what takes more than a moment."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -18,9 +19,10 @@ _INTERVAL = 0.2
 class Progress:
     """Tells on stderr what goes on, if that is a terminal, and tidies up after itself.
 
-    Nothing runs between two calls: a thread that drew a bar would be measured with what
-    it is drawn for. So a stage is announced as it begins, and a long one has to tell in
-    between how far it has come.
+    No thread draws a bar: it would be measured with what it is drawn for. A stage is
+    announced as it begins, and a long one has to tell in between how far it has come.
+    Only the stage that is going on after the first second is announced by a thread,
+    which wakes once: the compiler, say, cannot tell anything.
 
     **Arguments:**
 
@@ -40,14 +42,17 @@ class Progress:
         self._clock = clock
         self._begun = self._told = clock()
         self._shown = False
+        self._stage = ""
+        self._lock = threading.RLock()
+        self._timer: threading.Timer | None = None
         self._on = bool(getattr(self._stream, "isatty", lambda: False)())
 
     def stage(self, text: str, seconds: float = 0.0) -> None:
         """A stage begins, that will take `seconds` if that can be foreseen."""
-        late = self._clock() - self._begun >= _SILENT
-        if self._on and (late or self._shown or seconds >= _SILENT):
-            about = f", about {show_seconds(seconds)}" if seconds >= _SILENT else ""
-            self._show(f"{text}{about}")
+        about = f", about {show_seconds(seconds)}" if seconds >= _SILENT else ""
+        self._stage = f"{text}{about}"
+        if self._on and (self._late() or self._shown or seconds >= _SILENT):
+            self._show(self._stage)
 
     def step(self, text: str, done: int, total: int) -> None:
         """So much of a stage is done. Cheap, unless it is time to say so."""
@@ -57,14 +62,28 @@ class Progress:
         if now - self._begun >= _SILENT and now - self._told >= _INTERVAL:
             self._show(f"{text}: {done} of {total}")
 
+    def _late(self) -> bool:
+        return self._clock() - self._begun >= _SILENT
+
+    def show_if_late(self) -> None:
+        """Announce the stage that is going on, if nothing was told in time."""
+        with self._lock:
+            if self._on and self._stage and not self._shown and self._late():
+                self._show(self._stage)
+
     def _show(self, text: str) -> None:
-        self._told = self._clock()
-        self._shown = True
-        line = f"{self._title}: {text}"[:100]
-        self._stream.write(f"\r{line}\x1b[K")
-        self._stream.flush()
+        with self._lock:
+            self._told = self._clock()
+            self._shown = True
+            line = f"{self._title}: {text}"[:100]
+            self._stream.write(f"\r{line}\x1b[K")
+            self._stream.flush()
 
     def __enter__(self) -> "Progress":
+        if self._on:
+            self._timer = threading.Timer(_SILENT, self.show_if_late)
+            self._timer.daemon = True
+            self._timer.start()
         return self
 
     def __exit__(
@@ -73,6 +92,10 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            self._on = False
+            if self._shown:
+                self._stream.write("\r\x1b[K")
+                self._stream.flush()

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 from pathlib import Path
 
 import pytest
 
 from eqx_fastjit import cli
-from eqx_fastjit.doctor import _causes, _page, _plain, _report, _text
+from eqx_fastjit.doctor import _causes, _find, _page, _plain, _report, _text
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +83,10 @@ FAULTS = {
     "sharding_churn": [("sharding-churn", "batch['tokens']", "total({", 5)],
     "slow_first_call": [("slow-first-call", "", "@eqx.filter_jit", 1)],
     "stale_global": [("stale-global", "RATE", "return x - RATE * x", 1)],
+    "stale_methods": [
+        ("stale-global", "SETTINGS.temperature", "jnp.exp(self.logits", 1),
+        ("stale-global", "EPSILON", "return (1 - EPSILON) * x", 1),
+    ],
     "static_churn": [("static-churn", "step", "x = decay(x, step)", 4)],
     "structure_churn": [("structure-churn", "history", "mean(history)", 5)],
     "unrolled_loop": [("unrolled-loop", "", "for _ in range(200)", 200)],
@@ -597,3 +602,49 @@ def test_severity_goes_by_share_and_seconds():
     severity = _causes.severity
     assert [severity(s, 10.0) for s in (0.9, 1.1, 2.6)] == ["low", "medium", "high"]
     assert [severity(s, 1e6) for s in (2, 4, 40)] == ["low", "medium", "high"]
+
+
+LOOPS = {
+    "for t in range(xs.shape[0]):  # time": "for t in range(xs.shape[0]):` as "
+    "`jax.lax.scan`, or as `jax.lax.fori_loop(0, xs.shape[0], ...)`, with",
+    "for layer in self.layers:": "for layer in self.layers:` as `jax.lax.scan`, with",
+    "for t in range(1, n):": "for t in range(1, n):` as `jax.lax.scan`, with",
+}
+
+
+@pytest.mark.parametrize("line", LOOPS)
+def test_how_a_loop_is_written(line, tmp_path):
+    """Fewer iterations may be alike than there are: the first has another carry."""
+    path = tmp_path / "loop.py"
+    path.write_text(line)
+    loop = types.SimpleNamespace(file=str(path), line=1, turns=119)
+    fix = _find._loop_fix(loop)
+    assert fix.startswith(f"Write `{LOOPS[line]}") and "119" not in fix
+
+
+def test_calls_by_timeit(tmp_path):
+    """The line of the program that had `timeit` do it is named."""
+    program = tmp_path / "timed.py"
+    program.write_text(
+        textwrap.dedent("""
+        import timeit
+        import equinox as eqx, jax.numpy as jnp
+
+        def run():
+            f = eqx.filter_jit(lambda x: jnp.sin(x) + 1)
+            timeit.timeit("f(x)", number=1, globals={"f": f, "x": jnp.ones(3)})
+
+        for _ in range(6):
+            run()
+        """)
+    )
+    out = subprocess.run(
+        [*DOCTOR, "--json", "out.json", str(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    (finding,) = json.loads((tmp_path / "out.json").read_text())["findings"]
+    assert finding["kind"] == "fresh-function" and "timeit-src" not in out.stderr
+    assert "timed.py:7" in finding["message"].replace("\n", "")

@@ -184,7 +184,7 @@ def test_parts_and_lines():
     )
     assert [x.line for x in spent.parts[0].lines] == [1, 2]
     rows = _text.time_rows(spent)
-    assert rows[0][:4] == ("python", "1 min 2 s", "62%", "everything else")
+    assert rows[0][:4] == ("python", "1 min 2 s", "62%", "Python, outside of JAX")
     assert rows[0].lines[1].endswith("test_doctor_time.py:2 2 s")
 
 

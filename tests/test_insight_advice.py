@@ -45,6 +45,14 @@ PROGRAM = """
                 state,
                 a_long_name_for_the_learning_rate_of_this_step(config, i, step=i, n=10),
             )
+            step(model, opt.inner, lr=9)
+
+    def other_function():
+        opt = jnp.asarray(0.0)
+        carried = jnp.asarray(0.0)
+
+    def given(carried):
+        carried = step(1, carried, lr=7)
 """
 
 
@@ -104,6 +112,27 @@ def test_where_it_is_first_made(file):
     text = say(file, "dtype-churn", "params.twice", "int32", "float32", "lr=config")
     assert "by `jnp.asarray(params.twice, dtype=jnp.float32)`, where" in text
     assert "where `params` is created" in text
+
+
+def test_as_the_caller_has_it(file):
+    """Not by the names of the function's own parameters."""
+    text = say(file, "weak-type", "params.a", "weak", "strong", "lr=9")
+    cast = "jnp.asarray(model.a, dtype=jnp.float32)"
+    assert f"Replace `model.a` by `{cast}`, where `model` is created." in text
+    text = say(file, "weak-type", "state.b[0]", "weak", "strong", "lr=9")
+    assert text.startswith("Replace `opt.inner.b[0]` by")
+    method = {"function": "act", "defined": "    @eqx.filter_jit"}
+    text = say(file, "weak-type", "self.size", "weak", "strong", "model.act", **method)
+    assert text.startswith("Replace `model.size` by")
+    # Set to a weakly typed value in the meantime.
+    text = say(file, "weak-type", "params.a", "strong", "weak", "lr=9")
+    assert f"by `{cast}`, where it is set. In a later call" in text
+
+
+def test_variables_of_other_functions_are_not_meant(file):
+    text = say(file, "weak-type", "state", "weak", "strong", "lr=7")
+    edit = "step(1, jnp.asarray(carried, dtype=jnp.float32), lr=7)"
+    assert text.startswith(f"Write `{edit}`.")
 
 
 def test_what_becomes_weak_later(file):

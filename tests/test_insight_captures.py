@@ -407,3 +407,54 @@ def test_bad_input():
         captures(lambda: 1)
     with pytest.raises(TypeError, match="expected a function; got a int"):
         captures(3)
+
+
+class Policy(eqx.Module):
+    weights: jax.Array
+
+    def __call__(self, x):
+        traced.append(x.shape)
+        COUNTS.calls += 1
+        return self.scaled(x) + jnp.sum(self.weights)
+
+    def scaled(self, x):
+        return x * SCALE / COUNTS.temperature
+
+    def never_called(self):
+        return jnp.ones(()) * OTHER
+
+
+SCALE = 2.0
+OTHER = 3.0
+COUNTS = types.SimpleNamespace(calls=0, temperature=1.0)
+traced = []
+
+
+def test_methods_of_arguments(set_global, monkeypatch):
+    f = eqx_fastjit.filter_jit(lambda policy, x: policy(x))
+    policy = Policy(jnp.ones(2))
+    f(policy, jnp.ones(2))
+    assert names(f) == []
+    set_global("OTHER", 4.0)
+    assert names(f) == []
+    set_global("SCALE", 5.0)
+    monkeypatch.setattr(COUNTS, "temperature", 0.5)
+    assert sorted(names(f)) == ["COUNTS.temperature", "SCALE"]
+    f(policy, jnp.ones(3))
+    found = {change.name: change for change in captures(f).changes}
+    assert (found["SCALE"].old, found["SCALE"].new) == ("2.0", "5.0")
+    assert found["SCALE"].function == "Policy.scaled"
+
+
+def test_functions_that_are_handed_in(set_global):
+    @eqx_fastjit.filter_jit
+    def apply(f, x):
+        return jax.lax.fori_loop(0, 3, lambda _, y: f(y), x)
+
+    apply(_scaled, jnp.ones(2))
+    set_global("SCALE", 7.0)
+    assert names(apply) == ["SCALE"]
+
+
+def _scaled(x):
+    return x * SCALE

@@ -53,6 +53,23 @@ def test_what_is_quick_is_not(clock):
     assert stream.getvalue() == ""
 
 
+def test_a_stage_that_cannot_tell_is_told(clock):
+    stream = Terminal()
+    with Progress("breakdown", stream, clock) as progress:
+        progress.show_if_late()
+        progress.stage("compiling")
+        progress.show_if_late()
+        assert stream.getvalue() == ""
+        clock.now[0] += 1.0
+        progress.show_if_late()
+        text = "\rbreakdown: compiling\x1b[K"
+        assert stream.getvalue() == text
+        progress.show_if_late()
+        assert stream.getvalue() == text
+    progress.show_if_late()
+    assert stream.getvalue() == text + "\r\x1b[K"
+
+
 def test_no_terminal(clock):
     stream = io.StringIO()
     with Progress("profile", stream, clock) as progress:
@@ -62,16 +79,28 @@ def test_no_terminal(clock):
     assert stream.getvalue() == ""
 
 
-def test_profile_on_a_terminal(tmp_path, engine):
+PROFILED = [f"{who}: 20 calls" for who in ("eqx_fastjit", "equinox", "jax.jit")]
+TOLD = {
+    "profile(f, x, n=20)": ("profile", PROFILED),
+    "breakdown(f, x)": ("breakdown", ["tracing", "compiling", "calls without jit"]),
+    "inspect_jaxpr(f, x, measure=True)": ("inspect_jaxpr", ["tracing", "compiling"]),
+    "compare_eager(f, x)": ("compare_eager", ["the call without jit", "comparing"]),
+}
+
+
+@pytest.mark.parametrize("call", TOLD)
+def test_on_a_terminal(call, engine):
     """And nothing of it on stdout."""
     if engine != "native":
         pytest.skip("the same on both engines")
-    program = """
-import time, jax.numpy as jnp
+    name, stages = TOLD[call]
+    program = f"""
+import jax.numpy as jnp
 from eqx_fastjit import _progress
-from eqx_fastjit.insight import profile
+from eqx_fastjit.insight import {name}
 _progress._SILENT = 0.0
-profile(lambda x: x + 1, jnp.ones(2), n=20)
+f, x = lambda x: x + 1, jnp.ones(2)
+{call}
 print("done")
 """
     ours, theirs = pty.openpty()
@@ -83,9 +112,9 @@ print("done")
         timeout=200,
     )
     os.close(theirs)
-    told = os.read(ours, 10_000).decode()
+    told = os.read(ours, 100_000).decode()
     os.close(ours)
     assert (out.returncode, out.stdout) == (0, "done\n"), told
-    for name in ("eqx_fastjit", "equinox", "jax.jit"):
-        assert f"profile of <lambda>: {name}: 20 calls" in told
+    for stage in stages:
+        assert f"{name} of <lambda>: {stage}" in told
     assert told.endswith("\r\x1b[K")

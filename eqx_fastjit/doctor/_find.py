@@ -5,6 +5,7 @@ compiles for a few shapes, modes or dtypes because it was meant to has no findin
 """
 
 import linecache
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -246,11 +247,14 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
 
 def _loop_fix(loop: Any) -> str:
     source = linecache.getline(loop.file, loop.line).strip()
+    source = re.sub(r"\s+#.*", "", source)  # a comment
     if source.startswith(("for ", "while ")):
+        # The iterations that are alike need not be all of them: the first may differ.
+        bounds = re.fullmatch(r"for .* in range\(([^,]*)\):", source)
+        fori = f", or as `jax.lax.fori_loop(0, {bounds[1]}, ...)`" if bounds else ""
         return (
-            f"Write `{source}` as `jax.lax.scan`, or as `jax.lax.fori_loop(0, "
-            f"{loop.turns}, ...)`, with the layers or steps stacked, so that it is "
-            "compiled once."
+            f"Write `{source}` as `jax.lax.scan`{fori}, with the layers or steps "
+            "stacked, so that it is compiled once."
         )
     return (
         "Write the comprehension as one call under `jax.vmap`, or as `jax.lax.map`, "

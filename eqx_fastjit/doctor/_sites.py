@@ -67,7 +67,9 @@ def _jax_folders() -> tuple[str, ...]:
 def is_library(file: str) -> bool:
     """Whether a file belongs to Python or to an installed package."""
     installed = f"{os.sep}site-packages{os.sep}" in file
-    return installed or file.startswith(("<frozen", *_library_folders()))
+    # What `timeit` makes of a statement is not the program's either.
+    made = ("<frozen", "<timeit-src>")
+    return installed or file.startswith((*made, *_library_folders()))
 
 
 @ft.lru_cache(maxsize=4096)

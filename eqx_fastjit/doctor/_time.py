@@ -26,7 +26,7 @@ _LABELS = {
     # Their work included, where it is done, or waited for, before they return.
     "calls": "calls of jitted functions",
     "eager": "JAX operations outside of jit",
-    "python": "everything else",
+    "python": "Python, outside of JAX",
     "own": "the doctor's own inspection of traces",
 }
 

@@ -105,6 +105,8 @@ class Watch:
         self.watches_ours = False
         # By number of a trace that has begun: its function, weakly, and what that read.
         self._begun: dict[int, tuple[weakref.ref[Any], Any]] = {}
+        # By number of a trace: the global variables of the program before it.
+        self._around: dict[int, Any] = {}
         self._inspected: collections.Counter[Any] = collections.Counter()
         self._paused = False
 
@@ -193,6 +195,10 @@ class Watch:
         from eqx_fastjit.insight import snapshot
 
         self._begun[trace.number] = weakref.ref(source), snapshot(source)
+        if trace.inside is None:
+            from eqx_fastjit.insight._surroundings import surroundings
+
+            self._around[trace.number] = surroundings()
 
     def _after(self, trace: "Trace") -> None:
         self.begun.pop(trace.number, None)
@@ -201,6 +207,8 @@ class Watch:
             return
         seen = self.seen[trace.number] = Seen(trace, user_line())
         begun = self._begun.pop(trace.number, None)
+        if trace.failed:
+            self._around.pop(trace.number, None)
         if begun is not None and not trace.failed:
             self._guarded(trace, ft.partial(self._look_after, trace, *begun))
         if self.on_trace is not None:
@@ -214,13 +222,17 @@ class Watch:
         if (function := source()) is None:
             return
         self.written.update(change.name for change in changed(earlier))
+        self._keep_snapshot(trace, snapshot(function))
+
+    def _keep_snapshot(self, trace: "Trace", taken: Any) -> None:
         kept = self.snapshots.setdefault(
             trace.function.number, collections.deque(maxlen=_SNAPSHOTS)
         )
-        kept.append((trace, snapshot(function)))
+        kept.append((trace, taken))
 
     def _called(self, trace: "Trace", jitted: Any, arrays: list[Any]) -> None:
         seen = self.seen.get(trace.number)
+        around = self._around.pop(trace.number, None)
         if seen is None or trace.inside is not None or not trace.retraced:
             return
         if self.programs:
@@ -228,7 +240,8 @@ class Watch:
         key = trace.function.key()
         self._inspected[key] += 1
         if self._inspected[key] <= _INSPECTED:
-            self._guarded(trace, ft.partial(self._inspect, seen, jitted, arrays))
+            look = ft.partial(self._inspect, seen, jitted, arrays, around)
+            self._guarded(trace, look)
         if self.numerics and self._inspected[key] == 1:
             self._guarded(trace, ft.partial(self._compare, seen, jitted, arrays))
 
@@ -251,13 +264,15 @@ class Watch:
     def _pause(self, paused: bool) -> None:
         self._paused = self.plain.paused = self.waits.paused = paused
 
-    def _inspect(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
+    def _inspect(self, seen: Seen, jitted: Any, arrays: list[Any], around: Any) -> None:
         from eqx_fastjit.insight._jaxpr import inspect_closed
+        from eqx_fastjit.insight._surroundings import executed, read_by
 
         # JAX keeps the trace of the call that has just been made.
         closed = jitted.trace(*arrays).jaxpr
         seen.inspection = inspect_closed(closed)
         seen.calls_host = calls_host(closed.jaxpr)
+        self._keep_snapshot(seen.trace, read_by(executed(closed), around or {}))
 
     def _keep_program(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
         from ._program import program_of

@@ -3,6 +3,7 @@
 Imported on demand, never by `import eqx_fastjit`.
 """
 
+from . import _surroundings as _surroundings  # remembers more for `captures`
 from ._breakdown import (
     Breakdown as Breakdown,
     breakdown as breakdown,

@@ -23,9 +23,13 @@ class Call(NamedTuple):
     node: ast.Call
     # For each parameter the number, or the keyword, of the argument for it.
     arguments: dict[str, int | str]
+    # Of a method, what it is called on.
+    receiver: str | None = None
 
     def argument(self, parameter: str) -> str | None:
         """The expression that is passed, if there is one."""
+        if parameter == "self" and self.receiver is not None:
+            return self.receiver
         at = self.arguments.get(parameter)
         if isinstance(at, int):
             return ast.unparse(self.node.args[at])
@@ -92,15 +96,17 @@ def find_call(
         return None
     (node,) = found
     names = _parameters(defined, name)
+    receiver = None
     if names[:1] == ["self"] and isinstance(node.func, ast.Attribute):
         names = names[1:]
+        receiver = ast.unparse(node.func.value)
     arguments: dict[str, int | str] = {}
     for i, (parameter, value) in enumerate(zip(names, node.args, strict=False)):
         if isinstance(value, ast.Starred):
             break
         arguments[parameter] = i
     arguments |= {k.arg: k.arg for k in node.keywords if k.arg is not None}
-    return Call(node, arguments)
+    return Call(node, arguments, receiver)
 
 
 def _callee(node: ast.expr) -> str:
@@ -137,13 +143,29 @@ def find_assignment(site: tuple[str, int] | None, name: str) -> ast.Assign | Non
     for scope in reversed(scopes):  # the innermost comes last
         found = [
             n
-            for n in ast.walk(scope)
+            for n in _own_nodes(scope)
             if isinstance(n, ast.Assign) and (n.end_lineno or n.lineno) < line
             if [t.id for t in n.targets if isinstance(t, ast.Name)] == [name]
         ]
         if found:
             return max(found, key=lambda n: n.lineno)
+        if isinstance(scope, ast.FunctionDef) and name in _argument_names(scope):
+            return None  # the caller has it, under any name
     return None
+
+
+def _own_nodes(scope: ast.AST) -> Iterator[Any]:
+    """All nodes of a module or function, without those of functions inside."""
+    pending = list(ast.iter_child_nodes(scope))
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            pending += ast.iter_child_nodes(node)
+
+
+def _argument_names(function: ast.FunctionDef) -> set[str]:
+    return {x.arg for x in ast.walk(function.args) if isinstance(x, ast.arg)}
 
 
 def find_attribute(site: tuple[str, int] | None, leaf: str) -> ast.Assign | None:
@@ -196,7 +218,9 @@ def advice(
     # What is carried from call to call is to be right from the beginning.
     first = kind == "dtype-churn" or difference.old in ("True", "weak")
     first = first and kind in ("dtype-churn", "weak-type")
-    where = _where(difference.path, wrap, call, site, from_the_first=first)
+    # Or it was, and is not any more.
+    later = kind == "weak-type" and not first
+    where = _where(difference.path, wrap, call, site, from_the_first=first, later=later)
     return f"{where} {why}"
 
 
@@ -207,6 +231,7 @@ def _where(
     site: tuple[str, int] | None,
     *,
     from_the_first: bool,
+    later: bool,
 ) -> str:
     argument = None if call is None else call.argument(leaf)
     made = None
@@ -219,13 +244,20 @@ def _where(
             text = f"{ast.unparse(made.targets[0])} = {wrap(_without_cast(made.value))}"
             ast.parse(text)
             return f"Write `{text}` in line {made.lineno}."
-        if call is not None and argument is not None:
+        if call is not None and argument is not None and leaf in call.arguments:
             return f"Write `{call.edited({leaf: wrap})}`."
     except SyntaxError:  # what is wrapped is no expression
         pass
     root = root_of(leaf)
-    there = "" if root == leaf else f", where `{root}` is created"
-    return f"Replace `{leaf}` by `{wrap(leaf)}`{there}."
+    rest = leaf.removeprefix(root)
+    # As the caller has it, if that is a name and no expression.
+    passed = call and call.argument(root)
+    if passed and all(part.isidentifier() for part in passed.split(".")):
+        root = passed
+    there = f", where `{root}` is created" if rest else ""
+    if rest and later:
+        there = ", where it is set"
+    return f"Replace `{root}{rest}` by `{wrap(root + rest)}`{there}."
 
 
 def root_of(leaf: str) -> str:

@@ -24,6 +24,7 @@ from eqx_fastjit._export import LOADING
 from eqx_fastjit._function import native
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
+from eqx_fastjit._progress import Progress
 from eqx_fastjit._units import show_seconds
 
 from ._table import Report, Table
@@ -180,12 +181,24 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     if rounds < 1:
         raise ValueError(f"rounds={rounds}: expected at least 1")
     it = target(f)
+    with Progress(f"breakdown of {it.name}") as progress:
+        return _breakdown(it, f, args, kwargs, rounds, progress)
+
+
+def _breakdown(
+    it: Target,
+    f: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    rounds: int,
+    progress: Progress,
+) -> Breakdown:
     notes: list[str] = []
     call = it.jitted if it.kind == "plain" else f
     if it.donates:
         it, call = _without_donation(it)
         notes.append("Timed without donation, which would delete the arguments.")
-    cold, compiled, arrays = _cold(it, args, kwargs, notes)
+    cold, compiled, arrays = _cold(it, args, kwargs, notes, progress)
     execute = Timer(lambda: compiled(*arrays), jax.block_until_ready)
     if (raw := raw_execute(compiled, arrays)) is not None:
         execute = Timer(*raw)
@@ -193,8 +206,10 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
         notes.append(
             "execute: jaxlib's own call is not available; this includes JAX's."
         )
-    for _ in range(_WARM_CALLS):
+    progress.stage("the first call")
+    for done in range(_WARM_CALLS):
         call(*args, **kwargs)
+        progress.step("warm calls", done + 1, _WARM_CALLS)
     out = jax.block_until_ready(call(*args, **kwargs))
 
     timers = {
@@ -203,7 +218,8 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     timers["execute"] = execute
     with Blocking() as blocking, Blocking() as in_place:
         timers |= _whole_calls(call, args, kwargs, blocking, in_place)
-        times = measure(timers, rounds)
+        told = ft.partial(progress.step, "rounds of timing")
+        times = measure(timers, rounds, told)
     times["inside"] = statistics.median(blocking.calls)
     dispatch, blocked, steady = _steady(times, notes)
     return Breakdown(
@@ -212,9 +228,9 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
         dispatch,
         blocked,
         steady,
-        _node_times(it, args, kwargs),
+        _node_times(it, args, kwargs, progress),
         cold,
-        _eager(it, args, kwargs),
+        _eager(it, args, kwargs, progress),
         tuple(notes),
     )
 
@@ -283,7 +299,8 @@ def _steady(
             f"The parts, timed one by one, take {apart / own - 1:.0%} longer than the "
             "call itself: they are scaled down to it."
         )
-    times["lookup"] = max(own - apart * scale, 0.0) / scale
+    # What is left; scaled down, nothing is, not even the rounding.
+    times["lookup"] = max(own - apart, 0.0)
     parts = [
         Part(name, times[name] * scale, name in measured, _WHAT[name])
         for name in _ORDER
@@ -314,15 +331,22 @@ def _without_donation(it: Target) -> tuple[Target, Any]:
 
 
 def _cold(
-    it: Target, args: tuple[Any, ...], kwargs: dict[str, Any], notes: list[str]
+    it: Target,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    notes: list[str],
+    progress: Progress,
 ) -> tuple[tuple[Part, ...], Any, list[Any]]:
     """The stages of a cold call, the compiled program, and its arrays on the device."""
     clock = time.perf_counter
     with _cold_caches(notes):
+        progress.stage("tracing")
         traced = it.trace(args, kwargs, donate=False)
+        progress.stage("lowering")
         times = [clock()]
         lowered = traced.stage.lower()
         times.append(clock())
+        progress.stage("compiling")
         compiled = lowered.compile()
         times.append(clock())
         jax.block_until_ready(compiled(*traced.arrays))
@@ -393,7 +417,7 @@ def _parts(
 
 
 def _node_times(
-    it: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
+    it: Target, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress
 ) -> tuple[NodeTime, ...]:
     """What flattening each node of the arguments takes, those below it left out."""
     args, kwargs = it.complete(args, kwargs)
@@ -417,6 +441,7 @@ def _node_times(
         whole = min(timer.seconds(5) for _ in range(3))
         pending += [(child, len(found)) for child in children]
         found.append((type(x).__name__, whole, around))
+        progress.step("nodes", len(found), len(found) + len(pending))
     own = [whole for _, whole, _ in found]
     for _, whole, around in found:
         if around >= 0:
@@ -436,8 +461,11 @@ def _walker(it: Target) -> Callable[[Any], Any]:
     return it.jitted._function.walk if engine is None else engine.arrays_of
 
 
-def _eager(it: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
+def _eager(
+    it: Target, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress
+) -> float | None:
     """Median seconds of a call without jit."""
+    progress.stage("calls without jit")
     try:
         jax.block_until_ready(it.eager(*args, **kwargs))
     except Exception:

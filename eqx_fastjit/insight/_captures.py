@@ -20,7 +20,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -173,7 +173,7 @@ def _is_setting(x: Any) -> bool:
 class _Place(NamedTuple):
     """Where a function reads a value that is not an argument."""
 
-    function: weakref.ref[types.FunctionType]
+    function: Callable[[], types.FunctionType | None]  # a weak reference to it
     kind: str  # "global", "closure" or "default"
     name: str
 
@@ -482,6 +482,15 @@ def watch(f: Any, key: Any = None) -> None:
                 del kept[next(iter(kept))]
     except Exception:
         pass
+
+
+def remember(f: Any, key: Any, more: Snapshot) -> None:
+    """Add to what was remembered of a trace. Arguments as of `watch`."""
+    function = _python_function(f)
+    with _lock:
+        kept = {} if function is None else _snapshots.get(function, {})
+        if key in kept:
+            kept[key] = Snapshot((*kept[key].values, *more.values))
 
 
 def _on_trace(trace: Trace, source: Any) -> None:

@@ -12,6 +12,7 @@ import jax.extend.core
 
 from eqx_fastjit._compat import name_stack
 from eqx_fastjit._place import Place
+from eqx_fastjit._progress import Progress
 from eqx_fastjit._units import show_bytes, show_seconds
 
 from ._loops import (
@@ -36,7 +37,7 @@ from ._places import (
     user_frame,
 )
 from ._table import nbytes, Report, show_type, Table
-from ._target import target, Traced
+from ._target import Target, target, Traced
 
 
 _UNKNOWN = Place("<unknown>", 0, "<unknown>")
@@ -410,15 +411,30 @@ def inspect_jaxpr(
     A `JaxprReport`. Sizes are in bytes, times in seconds. Raises what tracing raises.
     """
     it = target(f)
+    with Progress(f"inspect_jaxpr of {it.name}") as progress:
+        return _inspect(it, args, kwargs, measure, compile, progress)
+
+
+def _inspect(
+    it: Target,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    measure: bool,
+    compile: bool,
+    progress: Progress,
+) -> JaxprReport:
+    progress.stage("tracing")
     traced = it.trace(args, kwargs)
     lower_seconds = compile_seconds = stats = None
     if compile:
+        progress.stage("lowering")
         with warnings.catch_warnings():
             # The user has been told when the function itself was lowered.
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             start = time.perf_counter()
             lowered = traced.stage.lower()
             lower_seconds = time.perf_counter() - start
+        progress.stage("compiling")
         start = time.perf_counter()
         compiled = lowered.compile()
         compile_seconds = time.perf_counter() - start
@@ -426,6 +442,7 @@ def inspect_jaxpr(
             stats = compiled.memory_analysis()
         except Exception:  # not every backend has one
             stats = None
+    progress.stage("walking through the equations")
     closed = traced.stage.jaxpr
     walk = _Walk(closed)
     temporaries = getattr(stats, "temp_size_in_bytes", None)
@@ -436,7 +453,7 @@ def inspect_jaxpr(
         lower_seconds=lower_seconds,
         compile_seconds=compile_seconds,
         lines=_line_counts(walk),
-        loops=_loops(walk, measure),
+        loops=_loops(walk, measure, progress),
         inlined=_inlined(walk),
         constants=_constants(closed),
         memory=_memory(traced, walk, stats),
@@ -538,13 +555,19 @@ def _line_counts(walk: _Walk) -> tuple[LineCount, ...]:
 # --- loops ---------------------------------------------------------------------------
 
 
-def _loops(walk: _Walk, measure: bool) -> tuple[UnrolledLoop, ...]:
+def _loops(
+    walk: _Walk, measure: bool, progress: Progress | None = None
+) -> tuple[UnrolledLoop, ...]:
     by_place: dict[Place, list[Run]] = {}
     for run in walk.runs:
         if walk.executions.most_turns(run) < MIN_TURNS:
             continue
         by_place.setdefault(run.place, []).append(run)
-    loops = [_loop(place, runs, measure) for place, runs in by_place.items()]
+    loops: list[UnrolledLoop] = []
+    for place, runs in by_place.items():
+        if progress is not None and measure:
+            progress.stage(f"compiling loop {len(loops) + 1} of {len(by_place)}")
+        loops.append(_loop(place, runs, measure))
     return tuple(sorted(loops, key=lambda x: -x.equations))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from eqx_fastjit._describe import describe_static
 from eqx_fastjit._partition import ARRAY_TYPES
+from eqx_fastjit._progress import Progress
 from eqx_fastjit._static_keys import static_key
 
 from ._table import Report, show_type, Table
@@ -118,14 +119,18 @@ def compare_eager(
     exactly.
     """
     it = target(f)
-    with jax.disable_jit(disable_jit):
-        eager = it.eager(*args, **kwargs)
-    jitted_call = it.jitted if it.kind == "plain" else f
-    if it.donates:
-        copied = jtu.tree_map(_copy, (jitted_call, args, kwargs))
-        jitted_call, args, kwargs = copied
-    jitted = jitted_call(*args, **kwargs)
-    return compare(it.name, jitted, eager)
+    with Progress(f"compare_eager of {it.name}") as progress:
+        progress.stage("the call without jit")
+        with jax.disable_jit(disable_jit):
+            eager = it.eager(*args, **kwargs)
+        jitted_call = it.jitted if it.kind == "plain" else f
+        if it.donates:
+            copied = jtu.tree_map(_copy, (jitted_call, args, kwargs))
+            jitted_call, args, kwargs = copied
+        progress.stage("the call with jit")
+        jitted = jitted_call(*args, **kwargs)
+        progress.stage("comparing")
+        return compare(it.name, jitted, eager)
 
 
 def _copy(x: Any) -> Any:

@@ -5,6 +5,7 @@ import functools as ft
 import linecache
 import os
 import sysconfig
+import types
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -73,6 +74,11 @@ def path_of(equation: Any) -> Path:
 
 def _begins_trace(frame: Place) -> bool:
     return frame.file.startswith(_OURS) and frame.function.endswith("call_python")
+
+
+def is_trace(code: types.CodeType) -> bool:
+    """Whether code is what calls a function that is traced."""
+    return _begins_trace(Place(code.co_filename, 0, code.co_name))
 
 
 def user_frame(path: Path) -> Place | None:

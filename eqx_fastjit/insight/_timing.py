@@ -95,8 +95,16 @@ class Timer(NamedTuple):
         return (total - inside) / done
 
 
-def measure(timers: dict[str, Timer], rounds: int) -> dict[str, float]:
-    """Median seconds of each, less what an empty one of its kind takes."""
+def measure(
+    timers: dict[str, Timer],
+    rounds: int,
+    progress: Callable[[int, int], None] = nothing,
+) -> dict[str, float]:
+    """Median seconds of each, less what an empty one of its kind takes.
+
+    `progress` is called before each round, with the rounds that are done and their
+    number.
+    """
     empty = {False: Timer(nothing), True: Timer(nothing, nothing)}
     timed: dict[Any, Timer] = {**timers, **empty}
     counts = {}
@@ -107,7 +115,8 @@ def measure(timers: dict[str, Timer], rounds: int) -> dict[str, float]:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        for _ in range(rounds):
+        for done in range(rounds):
+            progress(done, rounds)
             for name, timer in timed.items():
                 found[name].append(timer.seconds(counts[name]))
     finally:
