@@ -556,14 +556,21 @@ class Function:
     def decide_blocks(
         self, specialization: Any, plan: Plan, arrays: Sequence[Any]
     ) -> bool | None:
-        """Whether calls must block: a host callback may raise after the dispatch.
+        """Whether calls must block.
+
+        A host callback may raise after the dispatch. And virtual CPU devices share one
+        pool of threads: where several runs with collectives are in flight, they may
+        starve each other, and XLA ends the process after 40 s ("Termination timeout for
+        all reduce"), also under `jax.jit`. Equinox's calls block; programs rely on it.
 
         As a part of another trace a call never does, and it is left open.
         """
         if any(isinstance(_compat.concrete(x), Tracer) for x in arrays):
             return None
         try:
-            plan.blocks = has_host_callbacks(specialization.jitted.trace(*arrays))
+            plan.blocks = on_virtual_devices(arrays) or has_host_callbacks(
+                specialization.jitted.trace(*arrays)
+            )
         except Exception:
             # Be on the safe side. `jax.jit` has been replaced; or the trace has been
             # dropped (`jax.clear_caches()` in the function itself); or it cannot be
@@ -850,6 +857,13 @@ def reads_numpy(arrays: Sequence[Any]) -> bool:
         elif isinstance(_compat.concrete(x), np.ndarray):
             return True
     return n_bytes > _COPIED_BYTES
+
+
+def on_virtual_devices(arrays: Sequence[Any]) -> bool:
+    """Whether an argument is on several devices of the CPU."""
+    shardings = {x.sharding for x in arrays if isinstance(x, jax.Array)}
+    devices = [s.device_set for s in shardings if len(s.device_set) > 1]
+    return any(next(iter(d)).platform == "cpu" for d in devices)
 
 
 def block(arrays: Sequence[Any]) -> None:

@@ -218,3 +218,21 @@ def test_one_mesh_after_another(mesh):
             np.testing.assert_allclose(out, expected, rtol=1e-5)
             assert out.devices() == y.devices()
             assert same.weight.sharding.is_equivalent_to(where, 2)
+
+
+def test_runs_on_virtual_devices_are_not_queued(mesh, monkeypatch):
+    """XLA ends a process whose collectives starve each other."""
+    waited = []
+    array = type(jnp.ones(()))
+    block = array.block_until_ready
+    monkeypatch.setattr(
+        array, "block_until_ready", lambda x: waited.append(x.shape) or block(x)
+    )
+    f = filter_jit(lambda x: jnp.sum(x))
+    f(jnp.ones(8))
+    assert waited == []
+    x = jax.device_put(jnp.ones(16), NamedSharding(mesh, P("d")))
+    g = filter_jit(lambda x: jnp.sum(x))
+    for n in (1, 2, 3):
+        g(x)
+        assert waited == [()] * n
