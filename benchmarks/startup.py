@@ -37,8 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import eqx_fastjit
-from eqx_fastjit.bench import case_info, case_names
-from eqx_fastjit.bench._results import dumps, new_results
+from benchmarks._suite import load_bench
 
 
 WAYS = ("anew", "cached", "portable", "compiled")
@@ -65,7 +64,7 @@ def _program(name: str) -> Any:
     """The `Exportable` of a program, its arguments ready."""
     import jax
 
-    found = case_info(name).makers()["exportable"]()
+    found = load_bench().case_info(name).makers()["exportable"]()
     jax.block_until_ready([x for x in jax.tree.leaves(found.arguments) if _waits(x)])
     return found
 
@@ -201,7 +200,7 @@ def _in_fork(work: Callable[..., Any], *args: Any) -> Any:
     return value
 
 
-def time_program(name: str, rounds: int, call_rounds: int) -> dict[str, Any]:
+def measure_program(name: str, rounds: int, call_rounds: int) -> dict[str, Any]:
     """All figures of a program.
 
     **Arguments:**
@@ -243,7 +242,8 @@ def _import_seconds() -> list[float]:
 
 
 def _chosen(names: list[str] | None) -> list[str]:
-    zoo = [name for name in case_names() if case_info(name).group == "zoo"]
+    bench = load_bench()
+    zoo = [x for x in bench.case_names() if bench.case_info(x).group == "zoo"]
     unknown = sorted(set(names or ()) - set(zoo))
     if unknown:
         raise SystemExit(f"no program of the zoo: {', '.join(unknown)}")
@@ -255,7 +255,7 @@ def _import_programs(names: list[str]) -> None:
     importlib.import_module("equinox")
     importlib.import_module("eqx_fastjit.bench._session")
     for name in names:
-        case = case_info(name)
+        case = load_bench().case_info(name)
         if not case.missing:
             file = case.makers.args[0]  # type: ignore[attr-defined]
             importlib.import_module(f"eqx_fastjit.bench._zoo.{file}")
@@ -270,6 +270,9 @@ def _summary(entry: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
+    # asv imports this module beside old commits, which have neither.
+    from eqx_fastjit.bench._results import dumps, new_results
+
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--cases", nargs="+", metavar="NAME", help="of the zoo")
@@ -286,13 +289,13 @@ def main(argv: list[str] | None = None) -> int:
     results["programs"] = []
     _import_programs(names)
     for name in names:
-        if missing := case_info(name).missing:
+        if missing := load_bench().case_info(name).missing:
             results["problems"].append(f"{name}: needs {', '.join(missing)}")
             continue
         rounds = _QUICK_ROUNDS if options.quick else _ROUNDS
         call_rounds = _QUICK_CALL_ROUNDS if options.quick else _CALL_ROUNDS
         try:
-            entry = time_program(name, rounds, call_rounds)
+            entry = measure_program(name, rounds, call_rounds)
         except RuntimeError as e:
             results["problems"].append(f"{name}: {e}")
             print(results["problems"][-1], file=sys.stderr)

@@ -111,7 +111,7 @@ def test_wheel_has_the_package_and_nothing_else(built):
     files = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     assert about == {f"{folder}/{name}" for name in (*files, "top_level.txt")}
     assert "eqx-fastjit = eqx_fastjit.cli:main" in entry_points
-    extras = {"bench", "profile", "test", "docs", "dev"}
+    extras = {"bench", "export", "profile", "test", "docs", "dev"}
     lines = metadata.splitlines()
     assert extras == {e.split()[1] for e in lines if e.startswith("Provides-Extra")}
     needed = [x for x in lines if x.startswith("Requires-Dist") and "extra ==" not in x]

@@ -21,7 +21,8 @@ def once(engine):
 
 
 def _pyright(*args: str) -> dict:
-    command = [sys.executable, "-m", "pyright", "--outputjson", *args]
+    here = ["--pythonpath", sys.executable, "--outputjson"]
+    command = [sys.executable, "-m", "pyright", *here, *args]
     # An editable install is found by a hook at run time, which pyright cannot see.
     env = os.environ | {"PYTHONPATH": str(_ROOT)}
     out = subprocess.run(command, cwd=_ROOT, env=env, capture_output=True, text=True)
