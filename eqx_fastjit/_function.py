@@ -325,6 +325,8 @@ class _Flat:
         # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
         # inside of JIT from what is outside.
         __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
+        if getattr(_reading, "now", False):
+            raise LookupError("JAX no longer has the trace")
         function = self.function()
         assert function is not None
         call = _call_of(self)
@@ -367,6 +369,22 @@ def _make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any], Any]:
         arrays,
         jtu.tree_unflatten(treedef, [x if a else None for x, a in pairs]),
     )
+
+
+_reading = threading.local()
+
+
+def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
+    """What JAX keeps of a call that has just been made.
+
+    Raises `LookupError` if it was dropped, say by `jax.clear_caches()` in the function
+    itself: nothing is traced for it.
+    """
+    _reading.now = True
+    try:
+        return jitted.trace(*arrays)
+    finally:
+        _reading.now = False
 
 
 def split_result(out: Any) -> tuple[list[Any], Any]:
@@ -569,7 +587,7 @@ class Function:
             return None
         try:
             plan.blocks = on_virtual_devices(arrays) or has_host_callbacks(
-                specialization.jitted.trace(*arrays)
+                kept_trace(specialization.jitted, arrays)
             )
         except Exception:
             # Be on the safe side. `jax.jit` has been replaced; or the trace has been

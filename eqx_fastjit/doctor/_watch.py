@@ -265,21 +265,23 @@ class Watch:
         self._paused = self.plain.paused = self.waits.paused = paused
 
     def _inspect(self, seen: Seen, jitted: Any, arrays: list[Any], around: Any) -> None:
+        from eqx_fastjit._function import kept_trace
         from eqx_fastjit.insight._jaxpr import inspect_closed
         from eqx_fastjit.insight._surroundings import executed, read_by
 
-        # JAX keeps the trace of the call that has just been made.
-        closed = jitted.trace(*arrays).jaxpr
+        closed = kept_trace(jitted, arrays).jaxpr
         seen.inspection = inspect_closed(closed)
         seen.calls_host = calls_host(closed.jaxpr)
         self._keep_snapshot(seen.trace, read_by(executed(closed), around or {}))
 
     def _keep_program(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
+        from eqx_fastjit._function import kept_trace
+
         from ._program import program_of
 
         kept = sum(s.program is not None for s in self.seen.values())
         if kept < _PROGRAMS:
-            seen.program = program_of(jitted.trace(*arrays))
+            seen.program = program_of(kept_trace(jitted, arrays))
         elif kept == _PROGRAMS:
             text = f"Programs are kept of the first {_PROGRAMS} compilations only."
             self.notes[:] = [*[x for x in self.notes if x != text], text]

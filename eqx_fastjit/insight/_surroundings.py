@@ -8,7 +8,6 @@ the trace is there, from its equations. What they read has to be remembered befo
 # pyright: reportPrivateUsage=false
 
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Iterator
@@ -140,11 +139,10 @@ def executed(jaxpr: Any) -> set[types.CodeType]:
 
 # By number of a trace that has begun: its function, weakly, and what was around it.
 _begun: dict[int, tuple[weakref.ref[Any], Surroundings]] = {}
-_looking = threading.local()
 
 
 def _on_trace(trace: Trace, source: Any) -> None:
-    if trace.inside is not None or getattr(_looking, "now", False):
+    if trace.inside is not None:
         return
     try:
         _begun[trace.number] = weakref.ref(source), surroundings()
@@ -160,15 +158,13 @@ def _on_called(trace: Trace, jitted: Any, arrays: list[Any]) -> None:
     source, around = begun
     if (function := source()) is None:
         return
-    _looking.now = True
+    from eqx_fastjit._function import kept_trace
+
     try:
-        # JAX keeps the trace of the call that has just been made.
-        ran = executed(jitted.trace(*arrays).jaxpr)
+        ran = executed(kept_trace(jitted, arrays).jaxpr)
         remember(function, trace.number, read_by(ran, around))
     except Exception:
         pass
-    finally:
-        _looking.now = False
 
 
 _record.before.append(_on_trace)
