@@ -100,6 +100,13 @@ def test_the_time_in_calls_of_a_pipeline(clock, block):
     assert times == {"loop": pytest.approx(520), "in calls": pytest.approx(20)}
 
 
+def test_a_fresh_process_is_timed_in_milliseconds():
+    """Neither in seconds nor in microseconds."""
+    code = _studies._IMPORT.format("import time; time.sleep(0.5)")
+    times = _studies._measured("import", code).times
+    assert list(times) == ["import"] and 500 <= times["import"] < 500_000
+
+
 # --- what can be told apart ----------------------------------------------------------
 
 
