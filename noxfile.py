@@ -6,6 +6,8 @@
     nox -s debug       # in this environment, under Python's and its allocator's checks
     nox -s sanitizers  # in this environment, the C extension under ASan and UBSan
     nox -s sanitizers -- tests/test_stages.py -k lower    # with other arguments
+    nox -s mutation    # faults put in one at a time, for an hour: do tests notice?
+    nox -s mutation -- --area doctor --minutes 10
 
 Needs uv and the interpreters; those that pyenv keeps are found.
 """
@@ -30,6 +32,7 @@ nox.options.download_python = "never"
 
 ROOT = Path(__file__).parent
 RESULTS = ROOT / "benchmarks" / "results" / "matrix.json"
+MUTATION = RESULTS.with_name("mutation.json")
 
 PYTHONS = ("3.11", "3.12", "3.13")
 # Newest: whatever the registry has for that Python.
@@ -187,6 +190,18 @@ def debug(session: nox.Session) -> None:
     command = ["python", "-X", "dev", "-m", "pytest", "-q", "-n", "0"]
     env = {"PYTHONMALLOC": "debug", "PYTHONFAULTHANDLER": "1"}
     session.run(*command, *(session.posargs or TESTS), env=env)
+
+
+@nox.session
+def mutation(session: nox.Session) -> None:
+    """How many small faults the tests notice, by area; keeps the result."""
+    build = {"EQX_FASTJIT_REQUIRE_NATIVE": "1"}
+    session.install("-e", ".[test]", "cosmic-ray>=8.7", "wheel", env=build)
+    # What finds the mutants can be tested here alone.
+    session.run("python", "-m", "pytest", "-q", "-n", "0", "tests/test_mutation.py")
+    arguments = session.posargs or ["--minutes", "60", "--json", str(MUTATION)]
+    env = {"PYTHONPATH": None, "EQX_FASTJIT_ENGINE": None, "EQX_FASTJIT_SKIPS": None}
+    session.run("python", "-m", "tests.mutation", *arguments, env=env)
 
 
 # For the build. Debugging information is for the lines in reports.

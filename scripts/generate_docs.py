@@ -302,10 +302,44 @@ def _runs(results: Any) -> str:
     return f"Run on {'; '.join(dict.fromkeys(map(run, results)))}."
 
 
+def _mutation(results: Any) -> str:
+    areas = results["areas"]
+    rows = [
+        [
+            area["area"],
+            *(f"{area[name]:,}" for name in ("places", "mutants", "killed")),
+            str(area["equivalent"]),
+            "-" if area["share"] is None else f"{area['share']:.0%}",
+            f"{area['goal']:.0%}",
+        ]
+        for area in areas
+    ]
+    header = ("area", "places", "tried", "noticed", "equivalent", "share", "goal")
+    reasons = [
+        f"- `{x['file']}`: `{_one_line(x['before'])}` as `{_one_line(x['after'])}`. "
+        f"{x['equivalent']}"
+        for area in areas
+        for x in area["survived"]
+        if "equivalent" in x
+    ]
+    said = "\n\nEquivalent, for the reason given:\n\n" + "\n".join(reasons)
+    return (
+        f"{_table(header, rows)}{said if reasons else ''}\n\nMade by "
+        f"`{results['command']}` on {results['date'][:10]}, commit "
+        f"`{results['commit']}`; {describe_machine(results['machine'])}; "
+        f"{_versions(results['versions'])}."
+    )
+
+
+def _one_line(source: str) -> str:
+    return " ".join(source.split())
+
+
 _RELIABILITY: dict[str, Callable[[Any], str]] = {
     "differential": _differential,
     "matrix": _matrix,
     "memory": _memory,
+    "mutation": _mutation,
     "peers": _peers,
     "threads": _threads,
 }

@@ -14,6 +14,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 from eqx_fastjit import _function, _install, _jit, _record  # noqa: E402
+from tests.skips import pytest_configure  # noqa: E402, F401
 
 
 # Whatever was started in the background of a shell ignores Ctrl-C, and so do all

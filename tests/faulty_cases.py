@@ -4,6 +4,7 @@ Workers import them by name. Scripts with a fault for `doctor` are in `planted/`
 """
 
 import os
+import time
 
 import jax.numpy as jnp
 
@@ -31,6 +32,16 @@ def failing():
 
 def dying():
     return {"jit": lambda: _returning(1.0), "ours": lambda: os._exit(3)}
+
+
+def waiting():
+    """Takes so long that the parent is gone by then."""
+
+    def call():
+        time.sleep(0.5)
+        return jnp.ones(3)
+
+    return {"jit": lambda: call, "ours": lambda: call}
 
 
 def make_case(makers, **options):

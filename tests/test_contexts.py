@@ -41,7 +41,7 @@ def test_debug_nans():
     with jax.debug_nans(True):
         for _ in range(3):
             assert f(m, jnp.array(1.0)) == 0
-            with pytest.raises(FloatingPointError):
+            with pytest.raises(FloatingPointError, match="nan"):
                 f(m, jnp.array(-1.0))
     assert jnp.isnan(f(m, jnp.array(-1.0)))
 
@@ -152,7 +152,7 @@ def test_failing_callback_of_the_user_is_raised_and_logged(caplog):
 def test_equinox_errors_are_not_logged(caplog):
     f = filter_jit(lambda x: eqx.error_if(x, x < 0, "negative"))
     for _ in range(3):
-        with pytest.raises(eqx.EquinoxRuntimeError):
+        with pytest.raises(eqx.EquinoxRuntimeError, match="negative"):
             f(jnp.array(-1.0))
     assert "pure_callback failed" not in caplog.text
 

@@ -227,20 +227,57 @@ def _check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None
         assert (_ROOT / rest[0]).exists(), f"no script {rest[0]}"
         assert _options_in(rest) <= _options_of_ours(rest[0])
     elif name not in ("git", "cd", "source"):
-        assert shutil.which(name) or (_ROOT / name).exists(), f"no command {name}"
+        assert _which(name) or (_ROOT / name).exists(), f"no command {name}"
 
 
-def _with_commands() -> list[str]:
-    return [p for p in _WITH_COMMANDS if _commands(p)]
+def _which(name: str) -> str | None:
+    """Where a command is: of this environment, or of the machine."""
+    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    return shutil.which(name, path=os.pathsep.join(folders))
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("pre_commit") is None, reason="needs the extra dev"
-)
-@pytest.mark.parametrize("page", _with_commands())
-def test_commands_exist(page, capsys):
-    for words in _commands(page):
-        _check_command(words, capsys)
+def _documented() -> list[tuple[str, str]]:
+    """Each command once on each page, with the page."""
+    commands = [
+        (page, shlex.join(w)) for page in _WITH_COMMANDS for w in _commands(page)
+    ]
+    return list(dict.fromkeys(commands))
+
+
+# Which extra a command comes with that users need not have.
+_EXTRAS = {
+    "linkchecker": "dev",
+    "mkdocs": "docs",
+    "nox": "dev",
+    "pre-commit": "dev",
+    "python -m build": "dev",
+}
+
+
+def _missing_extra(words: list[str]) -> str:
+    """The extra that has to be installed for a command, if it is not."""
+    name = " ".join(words[:3] if words[:2] == ["python", "-m"] else words[:1])
+    if name not in _EXTRAS:
+        return ""
+    module = name.removeprefix("python -m ")
+    found = _which(name) if module == name else importlib.util.find_spec(module)
+    return "" if found else _EXTRAS[name]
+
+
+@pytest.mark.parametrize(("page", "command"), _documented())
+def test_commands_exist(page, command, capsys):
+    words = shlex.split(command)
+    if extra := _missing_extra(words):
+        pytest.skip(f"needs the extra {extra}")
+    _check_command(words, capsys)
+
+
+def test_many_commands_are_documented():
+    commands = [command for _, command in _documented()]
+    assert len(commands) > 60
+    # Without the tools of a developer most can still be looked at.
+    needed = [c for c in commands if c.startswith(tuple(_EXTRAS))]
+    assert 0 < len(needed) < len(commands) / 4
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,44 @@ def test_helpers_are_followed_two_levels(set_global):
     assert change.line == deepest.__code__.co_firstlineno + 1
 
 
+def test_a_helper_of_the_third_level_is_not_followed(set_global):
+    def third(x):
+        return x * RATE
+
+    def second(x):
+        return third(x) + UNUSED
+
+    def first(x):
+        return second(x)
+
+    taken = take(lambda x: first(x))
+    set_global("RATE", 5)
+    assert changed(taken) == []
+    set_global("UNUSED", 5)
+    assert [c.name for c in changed(taken)] == ["UNUSED"]
+
+
+def test_the_first_line_that_reads_it_is_named(set_global):
+    def f(x):
+        x = x + 1
+        x = x * RATE
+        return x - RATE * SETTINGS.lr
+
+    def g(x):
+        def inside():
+            return x * RATE
+
+        return inside() + RATE
+
+    for function, line in ((f, 2), (g, 4)):
+        set_global("RATE", 0.1)
+        taken = take(function)
+        set_global("RATE", 0.2)
+        (change,) = changed(taken)
+        assert change.name == "RATE"
+        assert change.line == function.__code__.co_firstlineno + line
+
+
 def test_a_redefined_helper(set_global):
     taken = take(lambda x: deepest(x))
     set_global("deepest", types.FunctionType(deepest.__code__, globals(), "deepest"))

@@ -62,7 +62,7 @@ def test_as_a_decorator(f):
 
     epoch(1)
     epoch(2)
-    with pytest.raises(RetraceError):
+    with pytest.raises(RetraceError, match=r"`n`: static 3 \(int\) -> 4 \(int\)"):
         epoch(3, 4)
 
 
@@ -131,7 +131,7 @@ def test_of_one_function(f):
         f(x, n)
 
     epoch(1)
-    with pytest.raises(RetraceError):
+    with pytest.raises(RetraceError, match=r"f .* at most 0 times here"):
         epoch(5)
     with pytest.raises(TypeError, match="wrapped by"):
         guard(lambda x: x, max_traces=1)
@@ -156,7 +156,7 @@ def test_of_one_function_made_anew_and_of_a_method():
 
     with guard(Model(x).__call__, max_traces=1):
         Model(x)(x, 1)
-        with pytest.raises(RetraceError):
+        with pytest.raises(RetraceError, match=r"`n`: static 1 \(int\) -> 2 \(int\)"):
             Model(x + 1)(x, 2)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit.insight import inspect_jaxpr
+from eqx_fastjit.insight import _jaxpr, _loops, _target, inspect_jaxpr
+from tests.clock import Clock
 
 
 KINDS = {
@@ -107,8 +108,9 @@ def test_loops_in_a_backward_pass():
 
     report = inspect_jaxpr(jax.grad(loss), jnp.ones((4, 4)), jnp.ones((4, 4)))
     (loop,) = report.loops
-    assert loop.line == line_of(loss, "for _") and loop.times >= 2
-    assert loop.turns in (5, 4, 6)
+    assert loop.line == line_of(loss, "for _")
+    # Once forward, once backward.
+    assert (loop.turns, loop.times) == (5, 2)
 
 
 def test_a_loop_that_turns_once_is_none():
@@ -135,7 +137,7 @@ def test_loops_around_what_makes_many_equations():
 
     for f in (loss, jax.grad(loss)):
         (loop,) = inspect_jaxpr(f, jnp.ones(3), compile=False).loops
-        assert loop.line == line_of(loss, "for i") and loop.turns in (5, 6)
+        assert loop.line == line_of(loss, "for i") and loop.turns == 6
 
 
 def test_turns_that_differ_in_shape():
@@ -163,9 +165,81 @@ def test_compile_time_both_ways():
     (loop,) = report.loops
     assert loop.turns == 6 and loop.uniform, loop
     assert loop.seconds is not None, loop.not_measured
-    assert loop.seconds.unrolled > 0 and loop.seconds.scan > 0
-    assert report.compile_seconds > 0
     assert "an estimate" in str(report)
+
+
+def test_seconds_are_of_the_loop_as_it_is_and_of_a_scan(monkeypatch):
+    """Each in its own column, whatever is quicker."""
+    compiled = {}
+
+    def seconds(fun, *structs):
+        jaxpr = jax.make_jaxpr(fun)(*structs).jaxpr
+        names = [equation.primitive.name for equation in jaxpr.eqns]
+        compiled[fun.__name__] = names
+        return 2.5 if "scan" in names else 0.125
+
+    monkeypatch.setattr(_loops, "_compile_seconds", seconds)
+
+    def f(x):
+        for _ in range(6):
+            x = jnp.tanh(x)
+        return x
+
+    report = inspect_jaxpr(f, jnp.ones(2), compile=False, measure=True)
+    (loop,) = report.loops
+    assert compiled == {"unrolled": ["tanh"] * 6, "scan": ["scan"]}
+    assert (loop.seconds.unrolled, loop.seconds.scan) == (0.125, 2.5)
+    (table,) = [t for t in report.tables() if "unrolled" in t.title]
+    at = [table.header.index(name) for name in ("compile unrolled", "as scan")]
+    assert [table.rows[0][i] for i in at] == ["125 ms", "2.5 s"]
+
+
+def test_seconds_of_each_stage(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(_jaxpr, "time", clock)
+
+    class Slow:
+        """A stage of JAX's that takes its time to make the next one."""
+
+        def __init__(self, stage, seconds):
+            self._stage, self._seconds = stage, seconds
+
+        def __getattr__(self, name):
+            return getattr(self._stage, name)
+
+        def lower(self):
+            clock.sleep(self._seconds)
+            return Slow(self._stage.lower(), 4.0)
+
+        def compile(self):
+            clock.sleep(self._seconds)
+            return self._stage.compile()
+
+    trace = _target.Target.trace
+
+    def slow(*args, **kwargs):
+        traced = trace(*args, **kwargs)
+        return traced._replace(seconds=1.0, stage=Slow(traced.stage, 2.0))
+
+    monkeypatch.setattr(_target.Target, "trace", slow)
+    report = inspect_jaxpr(helper, jnp.ones(2))
+    assert (report.trace_seconds, report.lower_seconds, report.compile_seconds) == (
+        1,
+        2,
+        4,
+    )
+    assert "traced in 1 s, lowered in 2 s, compiled in 4 s" in str(report)
+
+
+@pytest.mark.parametrize(("times", "loops"), [(2, []), (3, [3]), (4, [4])])
+def test_how_many_iterations_are_a_loop(times, loops):
+    def f(x):
+        for _ in range(times):
+            x = jnp.tanh(jnp.sin(x))
+        return x
+
+    report = inspect_jaxpr(f, jnp.ones(3), compile=False)
+    assert [loop.turns for loop in report.loops] == loops
 
 
 def test_jitted_functions_inside():
@@ -254,7 +328,8 @@ def test_checkpoint():
     assert kept.checkpoint and "worth a try" in str(report)
     assert kept.largest[0].where == f"{__file__}:{line_of(loss, 'tanh')}"
     with_checkpoint = inspect_jaxpr(jax.grad(jax.checkpoint(loss)), w, w).residuals
-    assert with_checkpoint is None or with_checkpoint.bytes < kept.bytes / 4
+    # At most that there is nothing.
+    assert not (with_checkpoint and with_checkpoint.bytes)
     small = jax.ShapeDtypeStruct((2, 2), "float32")
     assert not inspect_jaxpr(jax.grad(loss), small, small).residuals.checkpoint
     assert inspect_jaxpr(loss, small, small, compile=False).residuals is None

@@ -169,6 +169,33 @@ def test_bad_input(argv, text, message, tmp_path, monkeypatch, capsys):
     assert message in err and err.count("\n") == 1
 
 
+FAILING = """
+import equinox as eqx
+import jax.numpy as jnp
+
+@eqx.filter_jit
+def f(x, n):
+    if n == 1:
+        raise ValueError("planted")
+    return x * n
+
+for n in range(3):
+    try:
+        f(jnp.ones(2), n)
+    except ValueError:
+        print("failed", n)
+"""
+
+
+def test_a_trace_that_fails_is_not_in_the_file(tmp_path):
+    (tmp_path / "a.py").write_text(FAILING)
+    out = run(["a.py"], tmp_path)
+    assert (out.returncode, out.stdout) == (0, "failed 1\n"), out.stderr
+    data = json.loads((tmp_path / "fastjit.lock").read_text())
+    found = [s["statics"]["n"] for s in data["functions"]["a.py:f"]]
+    assert found == ["0 (int)", "2 (int)"]
+
+
 def test_settings_and_shardings_are_a_part_of_a_signature():
     import jax
     import jax.numpy as jnp

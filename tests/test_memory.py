@@ -113,7 +113,7 @@ def test_a_failed_call_lets_go_of_its_arguments(without_collector):
 
     def call():
         x = -jnp.ones(())
-        with pytest.raises(eqx.EquinoxRuntimeError):
+        with pytest.raises(eqx.EquinoxRuntimeError, match="negative"):
             f(x)
         return weakref.ref(x)
 

@@ -48,9 +48,9 @@ def probe(pipe: Connection, device: str | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         _configure(device, 1)
-        pipe.send(("ok", _describe()))
+        _tell(pipe, "ok", _describe())
     except Exception as e:
-        pipe.send(("error", _one_line(e)))
+        _tell(pipe, "error", _one_line(e))
 
 
 def serve(pipe: Connection, case: Case, contender: str, device: str | None) -> None:
@@ -64,15 +64,29 @@ def serve(pipe: Connection, case: Case, contender: str, device: str | None) -> N
     try:
         _configure(device, case.cpu_devices)
         call = case.make(contender)
-        pipe.send(("ok", output_arrays(call)))
+        _tell(pipe, "ok", output_arrays(call))
         sampler = Sampler(call, case.steps, case.times_itself)
         while True:
-            order = pipe.recv()
-            pipe.send(("ok", sampler.warm() if order == "warm" else sampler.round()))
-    except EOFError:
-        return
+            order = _told(pipe)
+            _tell(pipe, "ok", sampler.warm() if order == "warm" else sampler.round())
     except Exception as e:
-        pipe.send(("error", _one_line(e)))
+        _tell(pipe, "error", _one_line(e))
+
+
+def _told(pipe: Connection) -> Any:
+    """What the parent wants; ends this process once it has closed the pipe."""
+    try:
+        return pipe.recv()
+    except (EOFError, OSError):
+        raise SystemExit from None
+
+
+def _tell(pipe: Connection, status: str, value: Any) -> None:
+    """Send, or end this process if nobody listens: the parent was interrupted."""
+    try:
+        pipe.send((status, value))
+    except OSError:
+        raise SystemExit from None
 
 
 def _one_line(e: Exception) -> str:

@@ -1,0 +1,67 @@
+"""A clock that stands still unless it is told to go on, for tests of figures."""
+
+from eqx_fastjit import _record
+
+
+class Clock:
+    """Stands in for the module `time`.
+
+    **Arguments:**
+
+    - `tick`: how far it goes on whenever it is read, in seconds.
+    """
+
+    def __init__(self, tick=0.0):
+        self.now = 1000.0
+        self.tick = tick
+
+    def perf_counter(self):
+        self.now += self.tick
+        return self.now
+
+    time = monotonic = perf_counter
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+TRACED = "/jax/core/compile/jaxpr_trace_duration"
+LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+def record_call(
+    clock, history, seconds, *, arguments=(), site=None, inside=None, error=None
+):
+    """Record a call as one that traces, lowers, compiles and runs is recorded.
+
+    **Arguments:**
+
+    - `clock`: stands in for the module `time` in `_record`.
+    - `history`: of the function that is called.
+    - `seconds`: of the four stages, in this order; functions inside come on top.
+    - `arguments`: pairs of names and values.
+    - `site`: the place of the call, if it is not that of the caller.
+    - `inside`: called while the function is traced.
+    - `error`: what the function raises, in the end.
+
+    **Returns:** the `Trace`.
+    """
+    trace, lower, compile, first_run = seconds
+    token = _record.begin(history, lambda: list(arguments))
+    try:
+        with _record.tracing(history, None):
+            clock.sleep(trace)
+            if inside is not None:
+                inside()
+            if error is not None:
+                raise error
+        for event, spent in ((LOWERED, lower), (COMPILED, compile)):
+            clock.sleep(spent)
+            _record._on_duration(event, spent)
+        clock.sleep(first_run)
+    finally:
+        if site is not None:
+            token[0].the_trace().site = site
+        _record.end(token)
+    return token[0].trace

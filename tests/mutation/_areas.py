@@ -1,0 +1,96 @@
+"""What is mutated, the tests that should notice, and how many of them should."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Area(NamedTuple):
+    """A part of the package."""
+
+    name: str
+    # Patterns of files, from the root.
+    sources: tuple[str, ...]
+    # Names of test files, the quickest to notice first.
+    tests: tuple[str, ...]
+    # Share of the mutants that tests should notice.
+    goal: float
+    # Share of the time.
+    weight: float
+
+    def files(self, root: Path = ROOT) -> list[Path]:
+        """The files, relative to the root."""
+        found = {path for pattern in self.sources for path in root.glob(pattern)}
+        return sorted(path.relative_to(root) for path in found)
+
+    def tests_of(self, file: Path) -> list[str]:
+        """The tests to run for a file: those that have its name come first."""
+        own = file.stem.strip("_")
+        tests = [f"tests/test_{name}.py" for name in self.tests]
+        return sorted(tests, key=lambda test: own not in test)
+
+
+_ENGINE = (
+    *("corpus", "binding", "statics", "stages", "fixes", "engines", "contexts"),
+    *("sharding", "lifetimes", "attacks", "attacks_2", "native_memory", "hostile"),
+)
+
+AREAS = (
+    Area(
+        "engine",
+        tuple(
+            f"eqx_fastjit/_{name}.py"
+            for name in (
+                *("binding", "errors", "function", "jit", "partition"),
+                *("stages", "static_keys"),
+            )
+        ),
+        _ENGINE,
+        0.9,
+        0.25,
+    ),
+    Area("engine, compiled", ("eqx_fastjit/_native.c",), _ENGINE, 0.9, 0.25),
+    Area(
+        "insight",
+        (
+            "eqx_fastjit/insight/*.py",
+            *(f"eqx_fastjit/_{name}.py" for name in ("record", "describe", "units")),
+        ),
+        (
+            *("seconds", "insight_explain", "insight_captures", "insight_guard"),
+            *("insight_jaxpr", "insight_advice", "insight_breakdown"),
+            *("insight_numerics", "insight_profile", "gain", "progress"),
+        ),
+        0.8,
+        0.15,
+    ),
+    Area(
+        "doctor",
+        ("eqx_fastjit/doctor/*.py",),
+        (
+            *("thresholds", "seconds", "doctor_time", "doctor_buckets", "doctor"),
+            *("live_log", "lock", "doctor_signals"),
+        ),
+        0.8,
+        0.15,
+    ),
+    Area(
+        "bench",
+        ("eqx_fastjit/bench/_[!z]*.py",),
+        ("bench_timing", "bench_results", "bench_command", "bench_cases"),
+        0.75,
+        0.1,
+    ),
+    Area(
+        "cli",
+        ("eqx_fastjit/cli/*.py",),
+        (
+            *("cli", "cli_run", "bench_command", "lock", "doctor", "export_command"),
+            *("insight_profile", "gain"),
+        ),
+        0.75,
+        0.1,
+    ),
+)

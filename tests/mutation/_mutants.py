@@ -1,0 +1,118 @@
+"""The mutants of a file of Python, and a seeded sample of several files."""
+
+import ast
+import collections
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One change at one place."""
+
+    file: Path
+    # From 1, and from 0.
+    line: int
+    column: int
+    # What kind of change it is.
+    operator: str
+    # Which of the places of such a change in the file, from 0.
+    occurrence: int
+
+    def place(self) -> tuple[Path, int, int]:
+        """Where it is."""
+        return self.file, self.line, self.column
+
+
+def changed_lines(before: str, after: str) -> tuple[str, str]:
+    """The lines that differ, of a source and its mutant, without indentation."""
+    olds, news = before.splitlines(), after.splitlines()
+    while olds and news and olds[0] == news[0]:
+        del olds[0], news[0]
+    while olds and news and olds[-1] == news[-1]:
+        del olds[-1], news[-1]
+    old, new = ("\n".join(line.strip() for line in lines) for lines in (olds, news))
+    return old, new
+
+
+# --- Python --------------------------------------------------------------------------
+
+
+def python_mutants(file: Path, source: str) -> Iterator[Mutant]:
+    """Everything that cosmic-ray would change, but for annotations: nothing runs them.
+
+    **Arguments:**
+
+    - `file`: only for the mutants to say.
+    - `source`: what is in it.
+    """
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    nodes = list(ast_nodes(get_ast(source)))
+    left_out = annotations(source)
+    for name in operator_names():
+        operator: Any = get_operator(name)
+        if operator.arguments():
+            continue  # one that would have to be told what to put there
+        positions = (
+            start for node in nodes for start, _ in operator().mutation_positions(node)
+        )
+        for occurrence, (line, column) in enumerate(positions):
+            if not any(start <= (line, column) < end for start, end in left_out):
+                yield Mutant(file, line, column, name, occurrence)
+
+
+def mutate_python(source: str, mutant: Mutant) -> str:
+    """The source with the change in it."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+
+    operator: Any = get_operator(mutant.operator)
+    out = mutate_code(source, operator(), mutant.occurrence)
+    assert out is not None, mutant
+    return out
+
+
+_Span = tuple[tuple[int, int], tuple[int, int]]
+
+
+def annotations(source: str) -> list[_Span]:
+    """Begin and end, line and column, of everything that is only for a type checker."""
+    found: list[ast.AST | None] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.append(node.returns)
+            found += [x for x in node.decorator_list if _name(x) == "overload"]
+        elif isinstance(node, ast.arg | ast.AnnAssign):
+            found.append(node.annotation)
+        elif isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING":
+            found += node.body
+    return [
+        ((x.lineno, x.col_offset), (x.end_lineno or 0, x.end_col_offset or 0))
+        for x in found
+        if isinstance(x, ast.expr | ast.stmt)
+    ]
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+# --- a sample ------------------------------------------------------------------------
+
+
+def in_seeded_order(mutants: list[Mutant], seed: int) -> list[Mutant]:
+    """One mutant for each place, in an order that depends on the seed alone.
+
+    By place: else one `+`, for which there are eleven other operators, would count as
+    much as eleven comparisons.
+    """
+    numbers = random.Random(seed)
+    by_place: dict[Any, list[Mutant]] = collections.defaultdict(list)
+    for mutant in sorted(mutants):
+        by_place[mutant.place()].append(mutant)
+    chosen = [numbers.choice(group) for group in by_place.values()]
+    numbers.shuffle(chosen)
+    return chosen

@@ -1,0 +1,64 @@
+"""Skipped tests are an error where the environment should run them.
+
+`EQX_FASTJIT_SKIPS` in the environment asks for that. It has what may be missing there:
+parts of the reasons for skipping, separated by semicolons. `.ci/run` sets it.
+"""
+
+import os
+
+
+_VARIABLE = "EQX_FASTJIT_SKIPS"
+# Reasons that have nothing to do with what is installed: the test is run elsewhere, or
+# the machine is busy.
+BY_DESIGN = (
+    "a sequence is run on both engines",
+    "about the native engine",
+    "an interrupt on a thread of jaxlib's is jaxlib's affair",
+    "both engines are tested elsewhere",
+    "has no engine",
+    "in processes of its own",
+    "jax.jit itself waits here",
+    "only nox -s mutation has it",
+    "runs in another process",
+    "the processes run both engines",
+    "the same on both engines",
+    "there is a GPU",
+    "tried on one engine, for time",
+)
+
+
+class Skips:
+    """A plugin that fails a session in which too much was skipped."""
+
+    def __init__(self, allowed):
+        self.allowed = (*BY_DESIGN, *allowed)
+        self.unexpected = []
+
+    def note(self, report):
+        if not report.skipped or hasattr(report, "wasxfail"):
+            return
+        reason = str(report.longrepr)
+        if isinstance(report.longrepr, tuple):
+            reason = report.longrepr[-1].removeprefix("Skipped: ")
+        if not any(part in reason for part in self.allowed):
+            self.unexpected.append(f"{report.nodeid}: {reason}")
+
+    pytest_runtest_logreport = pytest_collectreport = note
+
+    def pytest_sessionfinish(self, session):
+        if self.unexpected and session.exitstatus in (0, 5):
+            session.exitstatus = 1
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if self.unexpected:
+            terminalreporter.section(f"skipped in spite of {_VARIABLE}")
+            for line in self.unexpected:
+                terminalreporter.line(line)
+
+
+def pytest_configure(config):
+    """Begin, in the process that the workers report to."""
+    text = os.environ.get(_VARIABLE)
+    if text is not None and not hasattr(config, "workerinput"):
+        allowed = [part.strip() for part in text.split(";") if part.strip()]
+        config.pluginmanager.register(Skips(allowed))

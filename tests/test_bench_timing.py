@@ -1,0 +1,194 @@
+"""What a benchmark times, in which unit, by a clock of the test's."""
+
+import jax
+import pytest
+
+from eqx_fastjit.bench import _grids, _overlap, _results, _studies, _timing
+from eqx_fastjit.bench._compare import Change, compare
+from eqx_fastjit.bench._results import Spread
+from tests.clock import Clock, COMPILED, LOWERED, TRACED
+
+
+@pytest.fixture(autouse=True)
+def once(engine):
+    if engine != "native":
+        pytest.skip("the same on both engines")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    for module in (_timing, _studies, _overlap):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def block(clock, monkeypatch):
+    """How long the device still works when a result is waited for, in seconds."""
+    seconds = [0.0]
+    monkeypatch.setattr(
+        jax, "block_until_ready", lambda x: (clock.sleep(seconds[0]), x)[1]
+    )
+    return seconds
+
+
+def sampler(call, **options):
+    sampler = _timing.Sampler(call, **options)
+    sampler.warm()
+    return sampler
+
+
+def test_dispatch_ends_when_the_call_returns(clock, block):
+    block[0] = 1e-3
+    times = sampler(lambda: clock.sleep(2e-6)).round()
+    # In microseconds.
+    assert times == {"dispatch": pytest.approx(2), "blocked": pytest.approx(1002)}
+    block[0] = 2.0
+    times = sampler(lambda: clock.sleep(1.0)).round()
+    assert times == {"dispatch": pytest.approx(1e6), "blocked": pytest.approx(3e6)}
+
+
+def test_no_more_calls_are_in_flight_than_jax_lets(clock, block, monkeypatch):
+    calls, waits = [], []
+    monkeypatch.setattr(jax, "block_until_ready", lambda _: waits.append(len(calls)))
+    one = _timing.Sampler(lambda: (calls.append(1), clock.sleep(1e-6)))
+    one._dispatch(70)
+    assert waits == [30, 60, 70]
+    calls.clear(), waits.clear()
+    _timing.Sampler(lambda: calls.append(1), steps=10)._dispatch(7)
+    assert waits == [3, 6, 7]
+
+
+def test_each_round_is_one_figure(clock, block):
+    value = [1e-3]
+    rounds = _timing.measure({"a": lambda: clock.sleep(value[0])}, 3)
+    for _ in range(3):
+        next(rounds)
+        value[0] *= 2
+    with pytest.raises(StopIteration) as stopped:
+        next(rounds)
+    assert stopped.value.value["a"].dispatch == pytest.approx([1000, 2000, 4000])
+
+
+def test_stages_of_a_first_call(clock, block):
+    block[0] = 8e-3
+
+    def call():
+        hear = _studies._listener().hear
+        for event, seconds in ((TRACED, 1e-3), (LOWERED, 2e-3), (COMPILED, 4e-3)):
+            clock.sleep(seconds)
+            hear(event, seconds)
+        # Traced and compiled within the time that was heard of last: counts once.
+        hear(COMPILED, 3e-3)
+        clock.sleep(16e-3)
+
+    # In milliseconds; what is left is the run, and waiting for it.
+    assert _studies.split_in_stages(call).times == {
+        "trace": pytest.approx(1),
+        "lower": pytest.approx(2),
+        "compile": pytest.approx(4),
+        "run": pytest.approx(24),
+        "total": pytest.approx(31),
+    }
+
+
+def test_the_time_in_calls_of_a_pipeline(clock, block):
+    block[0] = 0.5
+    step = lambda state, batch: (clock.sleep(2e-3), (state, 1.0))[1]  # noqa: E731
+    times = _overlap._loop(step, None).times
+    assert times == {"loop": pytest.approx(520), "in calls": pytest.approx(20)}
+
+
+def test_a_fresh_process_is_timed_in_milliseconds():
+    """Neither in seconds nor in microseconds."""
+    code = _studies._IMPORT.format("import time; time.sleep(0.5)")
+    times = _studies._measured("import", code).times
+    assert list(times) == ["import"] and 500 <= times["import"] < 500_000
+
+
+# --- what can be told apart ----------------------------------------------------------
+
+
+def entry(ours, jit):
+    return {"times": {"blocked": {"ours": ours, "jit": jit}}}
+
+
+@pytest.mark.parametrize(
+    ("ours", "text", "kind"),
+    [
+        ([0.8, 0.9, 0.95], "0.90", "win"),
+        # Quartiles of 0.85 and 1: some rounds say so, others say otherwise.
+        ([0.8, 0.9, 1.1], "~0.90", "even"),
+        ([0.8, 0.9, 1.09], "0.90", "win"),
+        ([0.92, 1.1, 1.2], "1.10", "loss"),
+        ([0.89, 1.1, 1.2], "~1.10", "even"),
+        ([0.9, 1.1, 1.2], "~1.10", "even"),
+    ],
+)
+def test_a_mark_where_the_quartiles_include_one(ours, text, kind):
+    cell = _grids._ratio_cell(entry(ours, [1.0, 1.0, 1.0]), "blocked", "jit")
+    assert cell == (text, kind)
+
+
+@pytest.mark.parametrize(
+    ("after", "overlap"),
+    [
+        (Spread(1.2, 1.5, 2.0), True),
+        (Spread(1.3, 1.5, 2.0), False),
+        (Spread(0.5, 0.6, 0.8), True),
+        (Spread(0.5, 0.6, 0.7), False),
+        (Spread(0.9, 1.0, 1.1), True),
+        (Spread(0.1, 1.0, 9.0), True),
+    ],
+)
+def test_a_mark_where_the_quartiles_overlap(after, overlap):
+    before = Spread(0.8, 1.0, 1.2)
+    assert Change("a", "cpu", "m", "ours", "us", before, after).within_noise == overlap
+
+
+def results(**times):
+    case = {"name": "a", "device": "cpu", "unit": "us", "times": {"blocked": times}}
+    return {"cases": [case]}
+
+
+def test_what_is_compared():
+    before = results(ours=[1.0, 2.0, 3.0], jit=[2.0, 2.0, 2.0], eqx=[9.0])
+    after = results(ours=[3.0, 4.0, 5.0], jit=[1.0, 1.0, 1.0], flat=[7.0])
+    found = compare(before, after)
+    rows = [(c.contender, c.before.median, c.after.median) for c in found.changes]
+    assert rows == [("ours", 2, 4), ("jit", 2, 1)]
+    assert [c.percent for c in found.changes] == [100, -50]
+    assert found.gone == ["a (cpu), blocked, eqx"]
+    assert found.new == ["a (cpu), blocked, flat"]
+    before = results(ours=[1.0, 2.0, 3.0], jit=[2.0, 2.0, 2.0])
+    after = results(ours=[3.0, 4.0, 5.0], jit=[1.0, 1.0, 1.0])
+    (change,) = compare(before, after, ratios=True).changes
+    assert (change.contender, change.before.median, change.after.median) == (
+        "ours/jit",
+        1,
+        4,
+    )
+
+
+def test_figures_are_shown_in_their_unit():
+    case = {
+        "name": "a",
+        "group": "g",
+        "device": "cpu",
+        "unit": "ms",
+        "times": {"dispatch": {"ours": [1.0]}, "loop": {"ours": [12.34]}},
+    }
+    calls, studies = _grids.grids({"cases": [case]})
+    assert calls.title.endswith("(cpu, microseconds a call)")
+    assert [[c.text for c in row] for row in calls.rows] == [["a", "1.00 ±0%"]]
+    assert [[c.text for c in row] for row in studies.rows] == [
+        ["a: loop, ms", "12.3 ±0%"]
+    ]
+
+
+def test_quartiles():
+    assert _results.spread([4.0, 1.0, 2.0, 3.0]) == (1.75, 2.5, 3.25)
+    assert _grids._time_cell(entry([1.0, 2.0, 3.0], []), "blocked", "ours").text == (
+        "2.00 ±25%"
+    )
