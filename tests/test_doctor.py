@@ -617,7 +617,7 @@ def test_how_a_loop_is_written(line, tmp_path):
     """Fewer iterations may be alike than there are: the first has another carry."""
     path = tmp_path / "loop.py"
     path.write_text(line)
-    loop = types.SimpleNamespace(file=str(path), line=1, turns=119)
+    loop = types.SimpleNamespace(file=str(path), line=1, iterations=119)
     fix = _find._loop_fix(loop)
     assert fix.startswith(f"Write `{LOOPS[line]}") and "119" not in fix
 

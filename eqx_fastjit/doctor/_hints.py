@@ -139,7 +139,7 @@ def _layers(seen: list[Seen], total: float, unrolled: set[Any]) -> Iterator[Hint
             continue
         compiling = s.trace.trace + s.trace.lower + s.trace.compile
         for loop in s.inspection.loops:
-            if loop.turns < _LAYERS or not loop.uniform or is_library(loop.file):
+            if loop.iterations < _LAYERS or not loop.uniform or is_library(loop.file):
                 continue
             saved = loop.equations - loop.scan_equations
             seconds = compiling * saved / s.inspection.equations
@@ -156,11 +156,11 @@ def _layers(seen: list[Seen], total: float, unrolled: set[Any]) -> Iterator[Hint
             file=loop.file,
             line=loop.line,
             seconds=seconds,
-            message=f"the {loop.turns} iterations of this loop are alike, and make "
-            f"{loop.equations} of the {s.inspection and s.inspection.equations} "
-            f"equations of {name}. As one `jax.lax.scan`, they would be compiled once, "
-            f"which saves about {show_seconds(seconds)}, estimated from the number of "
-            "equations",
+            message=f"the {loop.iterations} iterations of this loop are alike, and "
+            f"have {loop.equations} of the {s.inspection and s.inspection.equations} "
+            f"equations of {name}. With `jax.lax.scan`, the body would be compiled "
+            f"once, which would save about {show_seconds(seconds)} (estimated from the "
+            "number of equations)",
             fix="Create the layers with `eqx.filter_vmap` over their keys, which "
             "stacks their arrays, and iterate over them with `jax.lax.scan`.",
         )
