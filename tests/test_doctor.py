@@ -129,7 +129,7 @@ def test_clean_twin(name, planted):
 
 # Parts of the message and of the fix.
 SAID = {
-    "blocking": ["float() needs the value of an array", "every so many steps"],
+    "blocking": ["float() needs the value of an array", "every few steps"],
     "blocking_numpy": [
         "Each call of `make_step` here blocks until its result is ready, because `x`, "
         "`y` are NumPy arrays",
