@@ -61,7 +61,7 @@ def dtype_of(name: str) -> Any:
         try:
             return jax.random.key(0, impl=_IMPLS[name]).dtype
         except (KeyError, ValueError):
-            raise ExportFileError(f"keys of type {name} are not known to this JAX") from None
+            raise ExportFileError(f"keys of type {name} are unknown here") from None
     try:
         return jax.numpy.dtype(name)
     except TypeError:

@@ -81,8 +81,8 @@ def check_callbacks(traced: jax.stages.Traced, name: str) -> None:
     if has_host_callbacks(traced):
         raise ExportError(
             f"{name} has host callbacks (`jax.debug.print`, `jax.pure_callback`, "
-            "`jax.io_callback`), which call Python and cannot be exported. Remove them. "
-            "The checks of `eqx.error_if` can be exported, unless they are hidden in "
+            "`jax.io_callback`), which call Python and cannot be exported. Remove "
+            "them. The checks of `eqx.error_if` can be exported, unless they are hidden in "
             "another library's primitive (`lineax.linear_solve`): then set "
             "`EQX_ON_ERROR=nan` or `off`."
         )

@@ -90,7 +90,9 @@ class _Watched:
     def report(self, functions: int, n: int | None, html: Path | None) -> None:
         """Profile the functions that were called most, and print that."""
         if self.samples is None or not self.samples.called:
-            print("eqx-fastjit: the program called no function under equinox.filter_jit")
+            print(
+                "eqx-fastjit: the program called no function under equinox.filter_jit"
+            )
             return
         from eqx_fastjit.insight import profile
         from eqx_fastjit.insight._profile import html_page
