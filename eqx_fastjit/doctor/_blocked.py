@@ -1,4 +1,4 @@
-"""Where Python waited for the device in a loop, because of what, and what to do."""
+"""Where Python was blocked by the device in a loop, why, and what to do."""
 
 import ast
 import collections
@@ -33,7 +33,7 @@ class _Reason(NamedTuple):
 def blocking(
     waits: Iterable[Waiting], seen: list[Seen], total: float
 ) -> Iterator[Finding]:
-    """The lines that waited often and long, with the cause."""
+    """The lines that blocked often and long, with the cause."""
     by_line: dict[Line, list[Waiting]] = collections.defaultdict(list)
     for waiting in waits:
         by_line[waiting.line].append(waiting)

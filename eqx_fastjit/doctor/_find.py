@@ -371,8 +371,9 @@ def _notes(watch: Watch) -> Iterator[str]:
     if any(c.miss is not None for c in watch.plain.compiles):
         yield (
             "For functions under plain `jax.jit`, JAX reports the argument that "
-            "changed, but not the leaf in it. They are not searched for unrolled "
-            "loops, inlined functions, large constants, stale globals and numerics. "
+            "changed, but not the leaf in it. These functions are not searched for "
+            "unrolled loops, inlined functions, large constants, stale globals and "
+            "numerics. "
             "For `jax.jit(jax.grad(f))` and the like, JAX does not report the cause."
         )
     if not watch.plain.explained:

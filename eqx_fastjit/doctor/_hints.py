@@ -1,6 +1,6 @@
-"""What would help, beyond what is wrong: a hint is no finding, and fails nothing.
+"""What would help although nothing is wrong: a hint is not a finding, nor a failure.
 
-Each has a threshold in seconds, so that a program that is quick already hears nothing.
+Each has a threshold in seconds, so that fast programs have none.
 """
 
 import collections
@@ -116,10 +116,10 @@ def _export(seen: list[Seen], total: float) -> Iterator[Hint]:
         file=s.site and s.site.file,
         line=s.site and s.site.line,
         seconds=saved,
-        message=f"tracing and lowering {names} took {show_seconds(front)}, and takes "
-        "that in each process again, with a persistent cache or without. From a file "
-        "with native code, which needs no compiling either, the first calls would take "
-        f"about {show_seconds(LOADING * (front + compiling))}",
+        message=f"tracing and lowering {names} took {show_seconds(front)}. This is "
+        "repeated in each process, even with a persistent cache. Loaded from a file "
+        "with native code, which is not compiled again either, the first calls would "
+        f"take about {show_seconds(LOADING * (front + compiling))}",
         fix="Save it with `f.export(...).save(path, compiled=True)`, and call "
         "`eqx_fastjit.load(path, trusted=True)`.",
     )

@@ -55,7 +55,7 @@ def outside_of_jit(plain: list[Compile], total: float) -> Iterator[Finding]:
 
 
 def _fix(expression: str, inside: str) -> str:
-    why = "Create that once and call it as often as needed: it is then compiled once."
+    why = "Create it once and call it as often as needed, so that it compiles once."
     try:
         node = ast.parse(expression, mode="eval").body
     except SyntaxError:
