@@ -50,7 +50,8 @@ class Parts:
         if len(self.values) != len(free_values):
             raise ExportError(
                 f"the instance of {function.name} is one of `*args`, so the rest of "
-                "the arguments cannot be distinguished from it. Give the instance a parameter."
+                "the arguments cannot be distinguished from it. Give the instance a "
+                "parameter."
             )
         # The numbers of the arrays, in the order in which they were traced.
         owners = [i for i, x in enumerate(values) for _ in _arrays(x)]

@@ -193,7 +193,9 @@ class Payloads:
         try:
             devices = [self.devices[i] for i in record["devices"]]
         except KeyError as e:
-            raise ExportFileError(f"it was compiled for device {e}, which is not available") from None
+            raise ExportFileError(
+                f"it was compiled for device {e}, which is not available"
+            ) from None
         if why := difference(compiled["fits"], environment(devices)):
             raise ExportFileError(why)
         for key in ("input_avals", "output_avals"):
@@ -312,7 +314,8 @@ class _Portable:
             out = list(self.exported.call(*arrays))
         except ValueError as e:
             raise TypeError(
-                f"The exported {self.__name__} cannot be called like this: {self._named(e)}"
+                f"The exported {self.__name__} cannot be called like this: "
+                f"{self._named(e)}"
             ) from None
         if payloads.checked:
             signal = out.pop()

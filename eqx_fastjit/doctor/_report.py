@@ -113,7 +113,7 @@ class FunctionRow:
     line: int | None
     # "filter_jit", "jax.jit", or "jax" for operations outside of any such function.
     jit: str
-    # Function objects: more than one if it was made anew.
+    # Function objects: more than one if the line ran more than once.
     objects: int
     traces: int
     compiles: int
