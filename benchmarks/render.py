@@ -101,7 +101,7 @@ def summary_table(results: Any) -> str:
         for s in summaries(results)
     ]
     head = [
-        "| ours over | median | worst | the worst is |",
+        "| ours over | median | worst | worst program |",
         "| --- | ---: | ---: | --- |",
     ]
     return "\n".join(head + rows)
@@ -120,8 +120,8 @@ def summary_line(results: Any, link: str) -> str:
         for s in summaries(results)
     ]
     text = (
-        f"In the median over [{len(results['cases'])} whole programs as people write "
-        f"them]({link}), the dispatch time of a call is {', '.join(parts)}."
+        f"Over [{len(results['cases'])} whole programs as people write them]({link}), "
+        f"the median dispatch time of a call is {', '.join(parts)}."
     )
     return textwrap.fill(text, 88, break_long_words=False, break_on_hyphens=False)
 
@@ -153,12 +153,12 @@ def startup_tables(results: Any) -> str:
     }
     limits = {**_STARTUP, "calls": _CALLS}
     summary = [
-        "| | programs | asked | median | 95% | least | greatest | met |",
+        "| | programs | limit | median | 95% interval | min | max | met |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
         *[_startup_summary(*limits[way], by_way[way]) for way in limits],
     ]
     rows = [
-        "| program | anew | compiled | portable | cached | calls | file |",
+        "| program | traced | compiled | portable | cached | calls | file |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         *[_startup_row(p, by_way) for p in programs],
     ]

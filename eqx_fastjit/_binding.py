@@ -1,4 +1,4 @@
-"""One spelling for every call.
+"""Binding arguments: one form for all spellings of a call.
 
 `f(1, y)`, `f(1, y=y)` and, for `def f(x, y=2)`, `f(1)` and `f(1, 2)` are the same call
 and must share a trace. So the arguments of each call are *bound*: one value per

@@ -331,7 +331,7 @@ def _equinox_callback(flat_callback: Any) -> tuple[str, list[str]] | None:
 
 
 class _Checks:
-    """Numbers and messages of the checks that were met, for as long as JAX keeps them.
+    """Numbers and messages of the checks seen so far, as long as JAX keeps them.
 
     JAX keeps the parts of a program that it has functionalized, numbers included, and
     so a check has the same number in every program.

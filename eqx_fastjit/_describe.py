@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     facets: tuple[tuple[str, str], ...]
 
 
-# Types of what `lambda`, `def`, `functools.partial` and a method make anew each time.
+# Types of what `lambda`, `def`, `functools.partial` and a method create each time.
 FUNCTIONS = {"function", "method", "functools.partial"}
 
 

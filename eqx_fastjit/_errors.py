@@ -1,4 +1,4 @@
-"""Making Equinox's runtime errors readable, and texts of our own."""
+"""Equinox's runtime errors made readable, and error texts of our own."""
 
 import dataclasses
 from typing import Any

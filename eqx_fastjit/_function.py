@@ -5,8 +5,8 @@ A *specialization* is kept for each distinct signature (`_partition.py`): a publ
 is partitioned, its specialization is looked up and called, and the result is built from
 the arrays that come back and from the *plan* that was made when it was traced.
 
-With the native engine all of that happens in `_native.c`, which asks here for what it
-has not met. Without it, `Function.call` does it.
+With the native engine all of that happens in `_native.c`, which calls this file on a
+cache miss. Without it, `Function.call` does it.
 """
 
 import contextlib
@@ -296,7 +296,7 @@ class _Flat:
     """The function that JAX traces: arrays in, arrays out.
 
     The rest comes from the call that it is traced for, each time. A specialization is
-    traced anew for other shapes, and the statics of an earlier call may have been
+    traced again for other shapes, and the statics of an earlier call may have been
     changed since, or may only be equal to those of this one.
 
     An object rather than a function, so that JAX's logs can name the user's function
@@ -638,7 +638,7 @@ class Function:
         return specialization
 
     def miss(self, values: tuple[Any, ...]) -> Any:
-        """A specialization for a call that the native engine has not met."""
+        """A specialization for a call that is a cache miss of the native engine."""
         self.check_static_arrays(values, tuple(self.walk(values).trail))
         return self.specialize(values, native().Specialization)
 
@@ -672,7 +672,7 @@ class Function:
         self.static_arrays.clear()
 
     def forget(self, specialization: Any) -> None:
-        """Forget one specialization: the next call like it begins anew."""
+        """Forget one specialization: the next call like it is a cache miss."""
         if self.table is not None:
             self.table.remove(specialization)
         # Not by its key: comparing keys may run the user's code.

@@ -1,4 +1,4 @@
-"""Putting `filter_jit` in the place of Equinox's, under programs nobody edits."""
+"""Replacing Equinox's `filter_jit` in programs that are not edited."""
 
 import contextlib
 import sys

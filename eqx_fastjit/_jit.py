@@ -226,21 +226,22 @@ class JitWrapped(_Base, Generic[_P, _T]):
         return trace(self._function, self._bind, args, kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """The result of a call, with a `jax.ShapeDtypeStruct` for each array.
+        """Shapes and dtypes of the result, without running the function.
 
         **Arguments:** as for `lower`.
 
-        **Returns:** a pytree as the function would return it.
+        **Returns:** the result, with a `jax.ShapeDtypeStruct` for each array.
         """
         return self.trace(*args, **kwargs).out_info
 
     def export(self, *args: Any, **kwargs: Any) -> "Exported":
-        """Trace the function for such arguments, to save it to a file.
+        """Trace the function for these arguments, to save it to a file.
 
         **Arguments:** as for `lower`; sizes may be symbolic (`jax.export`).
 
-        **Returns:** an `Exported`, whose `save(path)` writes what `eqx_fastjit.load`
-        reads. Raises `ValueError` with the path of a static that cannot be written.
+        **Returns:** an `Exported`, whose `save(path)` writes a file for
+        `eqx_fastjit.load`. Raises `ValueError`, with the path, for a static that cannot
+        be exported.
         """
         from ._export._exported import export
 
@@ -417,7 +418,7 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
         return self.trace(*args, **kwargs).out_info
 
     def export(self, *args: Any, **kwargs: Any) -> "Exported":
-        """As `JitWrapped.export`. The arrays of the instance are kept in the file."""
+        """As `JitWrapped.export`. The arrays of the instance are saved in the file."""
         from ._export._exported import export
 
         return export(self.func, self.args, args, {**self.keywords, **kwargs})
@@ -612,7 +613,7 @@ def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
                 else "arrays are traced and everything else is static"
             )
             raise ValueError(
-                f"`filter_jit` does not take `{name}`: it decides {what} itself; "
+                f"`filter_jit` does not accept `{name}`: it decides {what} itself; "
                 f"{instead}."
             )
         if name in _LEGACY and name not in _JIT_PARAMETERS:
@@ -653,9 +654,9 @@ def filter_jit(
     - `fun`: any callable: a function, a Module with `__call__`, or the result of
         another transformation. If omitted, a decorator is returned.
     - `donate`: the arrays whose memory may be reused for the results, and which the
-        call deletes: `"all"`; `"all-except-first"`, without the first positional
-        argument; `"warn"` and `"warn-except-first"`, which are the same with JAX's
-        warning for arrays that could not be used; `"none"`.
+        call deletes: `"all"`; `"all-except-first"`, all but those of the first
+        positional argument; `"warn"` and `"warn-except-first"`, which are the same with
+        JAX's warning for arrays that could not be used; `"none"`.
     - `**jitkwargs`: passed to `jax.jit`: `inline`, `keep_unused`, `compiler_options`,
         `device`, `backend`, `out_shardings`, and `in_shardings`, a pytree prefix of the
         arguments as the user passes them.
@@ -663,9 +664,10 @@ def filter_jit(
     **Returns:**
 
     A `JitWrapped`, which is called like `fun`. Calls return immediately, before the
-    device has finished. They block if the function has host callbacks
-    (`eqx.error_if`, `jax.pure_callback`), or if NumPy arrays or scalars are among the
-    arguments, whose memory JAX may still be reading.
+    device has finished. They block in three cases only: if the function has host
+    callbacks (`eqx.error_if`, `jax.pure_callback`); if more than 1 MiB of the arguments
+    is in NumPy arrays, whose memory JAX may still be reading; and if arguments are
+    sharded over several virtual CPU devices.
 
     Raises `ValueError` for an unknown `donate`, and for arguments of `jax.jit` that
     `filter_jit` sets itself, and `TypeError` for arguments that `jax.jit` does not

@@ -1,7 +1,7 @@
 """Partition and combine: what a call *is*, and how a result is made. The reference.
 
 A call is its arrays, in JAX's order, and a *signature* of everything else: the types,
-arities, keys and statics met on the way, written on a trail. `_native.c` does the same
+arities, keys and statics on the way, written on a trail. `_native.c` does the same
 without Python, and must agree with this file; where it cannot be had, this is used.
 """
 
@@ -216,7 +216,7 @@ def classify(x: Any) -> Node:
 
 
 # What is known of types, which it does not keep alive; dropped when JAX's registry has
-# grown, since a type may be registered as a node after it was met as a static.
+# grown, since a type may be registered as a node after it was seen as a static.
 _nodes = ByType()
 _registered = 0
 
@@ -450,7 +450,7 @@ class Plan:
 
 
 def _template(structure: Structure) -> Any:
-    """A result to flatten anew for each that is made like it; `None` if needless.
+    """A result to flatten again for each that is built like it; `None` if needless.
 
     A class may give a node static data that can be written to, copied from an instance.
     Each result then must have a copy of its own, or what the user does to one result

@@ -1,4 +1,4 @@
-"""A line on a terminal that says what goes on, for what takes more than a moment."""
+"""A line of progress on a terminal, for what takes more than a moment."""
 
 import sys
 import threading
@@ -17,12 +17,12 @@ _INTERVAL = 0.2
 
 
 class Progress:
-    """Tells on stderr what goes on, if that is a terminal, and tidies up after itself.
+    """Shows progress on stderr, if that is a terminal, and clears the line at the end.
 
-    No thread draws a bar: it would be measured with what it is drawn for. A stage is
-    announced as it begins, and a long one has to tell in between how far it has come.
-    Only the stage that is going on after the first second is announced by a thread,
-    which wakes once: the compiler, say, cannot tell anything.
+    No thread draws a bar, because it would be measured along with the work. A stage is
+    announced when it begins, and a long one reports how far it is. Only the stage that
+    is running after the first second is announced by a thread, which wakes once: the
+    compiler, for example, cannot report anything.
 
     **Arguments:**
 
@@ -48,14 +48,14 @@ class Progress:
         self._on = bool(getattr(self._stream, "isatty", lambda: False)())
 
     def stage(self, text: str, seconds: float = 0.0) -> None:
-        """A stage begins, that will take `seconds` if that can be foreseen."""
+        """A stage begins, which should take `seconds`, if that is known."""
         about = f", about {show_seconds(seconds)}" if seconds >= _SILENT else ""
         self._stage = f"{text}{about}"
         if self._on and (self._late() or self._shown or seconds >= _SILENT):
             self._show(self._stage)
 
     def step(self, text: str, done: int, total: int) -> None:
-        """So much of a stage is done. Cheap, unless it is time to say so."""
+        """Report how much of a stage is done. Cheap, unless it is time to print it."""
         if not self._on:
             return
         now = self._clock()
@@ -66,7 +66,7 @@ class Progress:
         return self._clock() - self._begun >= _SILENT
 
     def show_if_late(self) -> None:
-        """Announce the stage that is going on, if nothing was told in time."""
+        """Announce the running stage, if nothing was printed in time."""
         with self._lock:
             if self._on and self._stage and not self._shown and self._late():
                 self._show(self._stage)

@@ -1,7 +1,7 @@
 """Ahead of time: a call traced, then lowered, then compiled.
 
-Each stage wraps JAX's own (`jax.stages`) and lends its attributes. What is added is the
-user's calling convention, and a check that a compiled call is the one compiled for.
+Each stage wraps JAX's own (`jax.stages`) and has its attributes. It adds the user's
+calling convention, and a check that a compiled call is like the one lowered for.
 """
 
 # JAX does not mark all that it shows as such.
@@ -213,7 +213,7 @@ class _Stage:
 
 
 class Compiled(_Stage, Generic[_P, _T]):
-    """A compiled function. Call it with arguments like those it was lowered for."""
+    """A compiled function. Its arguments must be like those it was lowered for."""
 
     @property
     def compiled(self) -> jax.stages.Compiled:

@@ -80,7 +80,7 @@ class Policy(NamedTuple):
 
 
 class ByType:
-    """Values by type, told apart by identity, and without keeping types alive.
+    """Values by type, compared by identity, without keeping types alive.
 
     The class of a class may define `__eq__`, and then has no hash.
     """
@@ -728,7 +728,7 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
     `UnhashableStatic` for a leaf without a hash.
 
     Iterative, since statics may be nested deeper than Python's limit, and linear: a
-    part that is met again is written as the place where it was first met.
+    part that occurs again is written as the place of its first occurrence.
     """
     cls = type(x)
     if is_atom(cls):

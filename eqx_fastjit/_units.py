@@ -1,4 +1,4 @@
-"""Numbers for people, with units."""
+"""Readable numbers with units."""
 
 
 def show_bytes(n: float) -> str:

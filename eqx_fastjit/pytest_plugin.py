@@ -1,4 +1,4 @@
-"""A pytest plugin: tests that fail when something is traced once too often.
+"""A pytest plugin: tests that fail if something is traced too often.
 
     @pytest.mark.retrace_guard(max_traces=1)
     def test_training(): ...

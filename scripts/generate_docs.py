@@ -209,9 +209,9 @@ def _differential(results: Any) -> str:
         ("calls compared", f"{results['calls']:,}"),
         ("in sequences", f"{results['sequences']:,}"),
         ("traces counted", f"{counts.get('traces', 0):,}"),
-        ("calls that had to raise, and did", f"{counts.get('errors', 0):,}"),
+        ("calls that should raise, and did", f"{counts.get('errors', 0):,}"),
         (
-            "of Equinox's results, those of an equal static (asked afresh, it agreed)",
+            "results of Equinox from the trace of an equal static (a new trace agreed)",
             f"{counts.get('stale traces of Equinox', 0):,}",
         ),
         ("differences", f"{len(results['failures']):,}"),
@@ -241,7 +241,7 @@ def _peers(results: Any) -> str:
             ", ".join(f"{entry[way].get(n, 0)} {n}" for n in names) for way in ways
         ]
         rows.append([f"`{entry['command']}`", *counts, str(len(entry["different"]))])
-    header = ("suite", "with Equinox's own", "with ours", "end differently")
+    header = ("suite", "with Equinox's", "with ours", "different outcomes")
     return f"{_table(header, rows)}\n\n{_runs(results)}"
 
 
@@ -262,7 +262,7 @@ def _threads(results: Any) -> str:
 
 def _memory(results: Any) -> str:
     def row(entry: Any) -> list[str]:
-        whose = "" if entry["jit"] == "ours" else ", with Equinox's own"
+        whose = "" if entry["jit"] == "ours" else ", with Equinox's"
         return [
             f"{entry['n']:,} {_MEMORY[entry['kind']]}{whose}",
             f"{entry['python_bytes_each'] * (entry['n'] // 2):,.0f}",
@@ -274,7 +274,7 @@ def _memory(results: Any) -> str:
         results, key=lambda e: (kinds.index(e["kind"]), e["jit"] != "ours")
     )
     rows = [row(entry) for entry in ordered]
-    header = ("what was done", "Python's memory grew by (bytes)", "resident (MiB)")
+    header = ("run", "growth of Python's memory (bytes)", "of resident memory (MiB)")
     return (
         f"{_table(header, rows)}\n\nGrowth over the second half of each run; the first "
         f"fills caches and pools. {_runs(results)}"
@@ -372,7 +372,7 @@ def _targets(name: str, _: Path) -> str:
         ]
         for row in results["rows"]
     ]
-    header = ("figure", "at most", "reached", "least and greatest", "met")
+    header = ("figure", "limit", "measured", "min to max", "met")
     runs = {(row["command"], row["commit"]): None for row in results["rows"]}
     made = "; ".join(f"`{command}` at commit `{commit}`" for command, commit in runs)
     machine = describe_machine(results["machine"])

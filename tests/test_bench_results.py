@@ -338,7 +338,7 @@ def test_summary_names_the_worst_case(zoo):
     assert "list of arrays | 1.00 | 1.50 | `policy` |" in table
     assert "equinox" not in table  # it was not timed
     line = " ".join(render.summary_line(zoo, "there#zoo").split())
-    assert "over [3 whole programs as people write them](there#zoo)" in line
+    assert "Over [3 whole programs as people write them](there#zoo)" in line
     assert "0.50 times that of `jax.jit` with the statics removed" in line
     assert "(worst 0.75, `policy`)" in line
 

@@ -129,7 +129,7 @@ def test_clean_twin(name, planted):
 
 # Parts of the message and of the fix.
 SAID = {
-    "blocking": ["float() needs the value of an array", "every so many steps"],
+    "blocking": ["float() needs the value of an array", "every few steps"],
     "blocking_numpy": [
         "Each call of `make_step` here blocks until its result is ready, because `x`, "
         "`y` are NumPy arrays",
@@ -617,7 +617,7 @@ def test_how_a_loop_is_written(line, tmp_path):
     """Fewer iterations may be alike than there are: the first has another carry."""
     path = tmp_path / "loop.py"
     path.write_text(line)
-    loop = types.SimpleNamespace(file=str(path), line=1, turns=119)
+    loop = types.SimpleNamespace(file=str(path), line=1, iterations=119)
     fix = _find._loop_fix(loop)
     assert fix.startswith(f"Write `{LOOPS[line]}") and "119" not in fix
 

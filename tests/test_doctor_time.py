@@ -212,6 +212,6 @@ def test_no_green_for_a_run_that_compiles():
     spent = _report.TimeSpent(23.0, (part,))
     report = _report.Report("p", 0, 23.0, (), (), (), (), time=spent)
     headline = _report.headline(report)
-    assert headline == "nothing wrong, but 20 s of 23 s went into compiling"
+    assert headline == "nothing wrong, but 20 s of 23 s were spent compiling"
     assert not _report.is_good(report)
     assert _report.is_good(_report.Report("p", 0, 23.0, (), (), (), ()))

@@ -92,7 +92,7 @@ def test_show(module, capsys):
         "too large",
         "exported_by_command:Model",
         "flops",
-        "to make it took: trace",
+        "time to export: trace",
     ):
         assert fragment in out, out
 

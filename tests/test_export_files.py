@@ -226,7 +226,7 @@ def test_nothing_of_a_class_runs(tmp_path):
 
     functions.Trap = Trap
     try:
-        with pytest.raises(ValueError, match="no Module and no dataclass"):
+        with pytest.raises(ValueError, match="not a Module or a dataclass"):
             load(rewritten(path, path, change), allow=("tests",))
     finally:
         del functions.Trap

@@ -441,7 +441,7 @@ def test_a_trace_is_watched_by_itself(set_global):
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match=r"nothing is known of what .*lambda"):
+    with pytest.raises(ValueError, match=r"it is not known what .*lambda"):
         captures(lambda: 1)
     with pytest.raises(TypeError, match="expected a function; got a int"):
         captures(3)

@@ -181,10 +181,10 @@ def test_warns_at_the_line_of_the_call(f):
         (
             "2",
             1,
-            "RetraceError: f (limited.py:4) was to be traced at most 2 times "
+            "RetraceError: f (limited.py:4) may be traced at most 2 times "
             "(EQX_FASTJIT_MAX_TRACES=2).",
         ),
-        ("2,warn", 0, "limited.py:9: RetraceWarning: f (limited.py:4) was to be"),
+        ("2,warn", 0, "limited.py:9: RetraceWarning: f (limited.py:4) may be"),
         ("3", 0, ""),
         ("some", 1, "EQX_FASTJIT_MAX_TRACES='some': expected a number of traces"),
         ("2,raise", 1, "expected a number of traces, such as 8, or 8,warn"),

@@ -44,7 +44,7 @@ def test_an_unrolled_loop(kind):
     report = inspect_jaxpr(KINDS[kind](f), jnp.ones(3), compile=False)
     (loop,) = report.loops
     assert (loop.file, loop.line) == (__file__, line_of(f, "for _"))
-    assert (loop.turns, loop.times, loop.equations) == (7, 1, 14)
+    assert (loop.iterations, loop.occurrences, loop.equations) == (7, 1, 14)
     assert loop.scan_equations == 3 and loop.uniform
     assert report.equations == 14
     counts = {(x.line, x.equations, x.primitives) for x in report.lines}
@@ -67,7 +67,7 @@ def test_nested_loops_and_functions():
         return jnp.stack([jnp.tan(x) for _ in range(8)])
 
     report = inspect_jaxpr(f, jnp.ones(3), compile=False)
-    found = {(x.line, x.turns, x.times) for x in report.loops}
+    found = {(x.line, x.iterations, x.occurrences) for x in report.loops}
     assert (line_of(f, "range(5)"), 5, 1) in found
     assert (line_of(f, "range(4)"), 4, 5) in found
     assert (line_of(f, "while"), 6, 1) in found
@@ -110,11 +110,11 @@ def test_loops_in_a_backward_pass():
     (loop,) = report.loops
     assert loop.line == line_of(loss, "for _")
     # Once forward, once backward.
-    assert (loop.turns, loop.times) == (5, 2)
+    assert (loop.iterations, loop.occurrences) == (5, 2)
 
 
 def test_a_loop_that_turns_once_is_none():
-    """What one line becomes under `grad` looks like the turns of a loop around it."""
+    """What one line becomes under `grad` looks like iterations of a loop around it."""
 
     def loss(w, x):
         for _ in range(1):
@@ -137,7 +137,7 @@ def test_loops_around_what_makes_many_equations():
 
     for f in (loss, jax.grad(loss)):
         (loop,) = inspect_jaxpr(f, jnp.ones(3), compile=False).loops
-        assert loop.line == line_of(loss, "for i") and loop.turns == 6
+        assert loop.line == line_of(loss, "for i") and loop.iterations == 6
 
 
 def test_turns_that_differ_in_shape():
@@ -148,7 +148,7 @@ def test_turns_that_differ_in_shape():
 
     report = inspect_jaxpr(f, jnp.ones(2), compile=False, measure=True)
     (loop,) = report.loops
-    assert loop.turns == 5 and not loop.uniform
+    assert loop.iterations == 5 and not loop.uniform
     assert loop.seconds is None and "differ in their shapes" in loop.not_measured
     assert "shapes differ" in str(report)
 
@@ -163,7 +163,7 @@ def test_compile_time_both_ways():
 
     report = inspect_jaxpr(f, jnp.ones(2), jnp.ones(2), measure=True)
     (loop,) = report.loops
-    assert loop.turns == 6 and loop.uniform, loop
+    assert loop.iterations == 6 and loop.uniform, loop
     assert loop.seconds is not None, loop.not_measured
     assert "an estimate" in str(report)
 
@@ -325,7 +325,7 @@ def test_checkpoint():
     report = inspect_jaxpr(jax.value_and_grad(loss), w, w)
     kept = report.residuals
     assert kept.number >= 6 and kept.bytes == kept.number * 256 * 256 * 4
-    assert kept.checkpoint and "worth a try" in str(report)
+    assert kept.checkpoint and "is worth trying" in str(report)
     assert kept.largest[0].where == f"{__file__}:{line_of(loss, 'tanh')}"
     with_checkpoint = inspect_jaxpr(jax.grad(jax.checkpoint(loss)), w, w).residuals
     # At most that there is nothing.

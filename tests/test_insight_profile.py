@@ -122,7 +122,7 @@ def test_profile(tmp_path):
     ]
     timed = {part.name for c in out.contenders for part in c.breakdown.steady}
     rows = {row[0] for row in out.tables()[0].rows}
-    assert rows == {*timed, "returns", "is done"}
+    assert rows == {*timed, "returns", "is ready"}
     assert {"bind", "partition", "execute"} <= timed
     assert "--- equinox ---" in out.full_text() and "the calls" in out.full_text()
     assert ours.calls == theirs.calls == jit.calls == 1000

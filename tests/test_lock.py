@@ -151,7 +151,7 @@ def test_a_program_that_fails_writes_nothing(folder):
     ("argv", "text", "message"),
     [
         (["--check", "a.py"], None, "cannot read 'fastjit.lock'"),
-        (["--check", "a.py"], "{", "'fastjit.lock' is no lock file: not JSON"),
+        (["--check", "a.py"], "{", "'fastjit.lock' is not a lock file: not JSON"),
         (["--check", "a.py"], '{"schema": 2}', "expected schema 1, found 2"),
         (["--precompile", "a.py"], '{"schema": 1}', "expected lists of signatures"),
         (["missing.py"], None, "cannot open 'missing.py'"),

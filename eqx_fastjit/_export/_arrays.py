@@ -61,11 +61,11 @@ def dtype_of(name: str) -> Any:
         try:
             return jax.random.key(0, impl=_IMPLS[name]).dtype
         except (KeyError, ValueError):
-            raise ExportFileError(f"keys of type {name} are not known here") from None
+            raise ExportFileError(f"keys of type {name} are unknown here") from None
     try:
         return jax.numpy.dtype(name)
     except TypeError:
-        raise ExportFileError(f"{name!r} is no dtype") from None
+        raise ExportFileError(f"{name!r} is not a dtype") from None
 
 
 # By their names in a dtype.

@@ -41,7 +41,7 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     for name, value in now.items():
         if then.get(name) != value:
             return (
-                f"it was compiled for {name} {then.get(name)!r}; here it is {value!r}"
+                f"it was compiled for {name} {then.get(name)!r}, and this is {value!r}"
             )
     return None
 

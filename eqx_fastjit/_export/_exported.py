@@ -31,10 +31,9 @@ from ._tree import ArrayRef, ExportError, same_tree, TreeReader, Writer
 
 
 class Exported:
-    """A function, traced for certain arguments, to be saved.
+    """A function that was traced for certain arguments, and can be saved to a file.
 
-    `f.export(...)` makes it. What cannot be exported has been refused; `save` lowers
-    and compiles.
+    `f.export(...)` returns it. `save` lowers and compiles.
     """
 
     def __init__(
@@ -78,23 +77,23 @@ class Exported:
         platforms: Sequence[str] | None = None,
         vjp_order: int = 0,
     ) -> None:
-        """Write a file that `eqx_fastjit.load` reads.
+        """Write a file for `eqx_fastjit.load`.
 
         **Arguments:**
 
-        - `path`: of the file, which is replaced if it is there.
-        - `portable`: whether to write StableHLO (`jax.export`), which other machines
-            and later versions of JAX can load. Needs the package `flatbuffers`.
-        - `compiled`: whether to write native code for this jaxlib and this kind of
-            device, which needs no compiling. It is run only where the caller of `load`
-            says that the file is trusted.
-        - `platforms`: what the portable form is lowered for: `"cpu"`, `"cuda"`,
-            `"rocm"`, `"tpu"`. By default the platform in use.
-        - `vjp_order`: how often the portable form can be differentiated in reverse
+        - `path`: the path of the file, which is replaced if it exists.
+        - `portable`: whether to save StableHLO (`jax.export`), which other machines and
+            later versions of JAX can load. This needs the package `flatbuffers`.
+        - `compiled`: whether to save native code for this version of jaxlib and this
+            kind of device, which is not compiled again. It is used only with
+            `load(..., trusted=True)`.
+        - `platforms`: the platforms of the portable form: `"cpu"`, `"cuda"`, `"rocm"`,
+            `"tpu"`. By default, the platform in use.
+        - `vjp_order`: how many times the portable form can be differentiated in reverse
             mode.
 
-        **Returns:** nothing. Raises `ValueError` with the reason if the function cannot
-        be saved in this way, and `OSError` if the file cannot be written.
+        **Returns:** nothing. Raises `ValueError`, with the reason, if the function
+        cannot be saved in this way, and `OSError` if the file cannot be written.
         """
         if not portable and not compiled:
             raise ValueError("`save`: `portable` and `compiled` are both false.")
@@ -208,8 +207,8 @@ class Exported:
     def _compile(self, header: dict[str, Any]) -> bytes:
         if any(type(d) is str for x in header["arrays"] for d in x["shape"]):
             raise ExportError(
-                "`compiled=True`: with symbolic sizes there is nothing to compile. "
-                "Export with the sizes of the calls to come."
+                "`compiled=True`: a function with symbolic sizes cannot be compiled. "
+                "Export it with the sizes of its calls."
             )
         with quiet_donation():
             lowered = self._traced.lower()
@@ -256,8 +255,8 @@ def _sharding(x: Any) -> dict[str, Any]:
     out = describe_sharding(x)
     if out is None:
         raise ExportError(
-            f"`compiled=True`: a {type(x).__name__} cannot be written down. Give the "
-            "arrays `jax.sharding.NamedSharding`s."
+            f"`compiled=True`: a {type(x).__name__} cannot be saved. Use a "
+            "`jax.sharding.NamedSharding` for the arrays."
         )
     return out
 

@@ -28,7 +28,7 @@ MAX_HEADER = 256 * 2**20
 
 
 class ExportFileError(ValueError):
-    """A file is not one of ours, is damaged, or needs something that is not there."""
+    """A file was not written by `save`, is damaged, or needs something unavailable."""
 
 
 def write(path: Any, header: Mapping[str, Any], sections: Mapping[str, bytes]) -> None:
@@ -49,8 +49,8 @@ def write(path: Any, header: Mapping[str, Any], sections: Mapping[str, bytes]) -
     ).encode()
     if len(text) > MAX_HEADER:
         raise ValueError(
-            f"the structure of the arguments takes {len(text)} bytes to write down; "
-            f"{MAX_HEADER} are allowed."
+            f"the structure of the arguments takes {len(text)} bytes to describe, and "
+            f"at most {MAX_HEADER} are allowed."
         )
     path = os.fspath(path)
     prefix = _PREFIX.pack(MAGIC, VERSION, len(text), hashlib.sha256(text).digest())
@@ -110,7 +110,7 @@ class Reader:
                 sections[str(x["name"])] = offset, int(x["size"]), str(x["sha256"])
                 offset += _natural(x["size"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-            raise self.error(f"its header makes no sense ({e!r})") from None
+            raise self.error(f"its header is invalid ({e!r})") from None
         if offset != self.size:
             raise self.error(
                 f"it is truncated or damaged: {offset} bytes expected, {self.size} "
@@ -136,5 +136,5 @@ class Reader:
 
 def _natural(x: Any) -> int:
     if type(x) is not int or x < 0:
-        raise ValueError(f"{x!r} is no size")
+        raise ValueError(f"{x!r} is not a size")
     return x

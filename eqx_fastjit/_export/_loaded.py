@@ -40,28 +40,28 @@ def load(
     allow: Iterable[str] = (),
     trusted: bool = False,
 ) -> JitWrapped[..., Any]:
-    """A function from a file that `Exported.save` wrote. Nothing is traced.
+    """Load a function from a file that `Exported.save` wrote. Nothing is traced.
 
     **Arguments:**
 
-    - `path`: of the file.
-    - `example`: the positional arguments of a call, as a tuple. Their classes are
-        thereby known, and need not be imported.
-    - `allow`: modules and packages whose classes and functions may be imported, where
-        the arguments or the result need them. Those of JAX, Equinox and NumPy need not
-        be named.
-    - `trusted`: whether to run native code from the file, if it has some that fits this
-        machine. Native code can do anything: say so only of a file that you, or
-        somebody whom you trust, made. Without it, the portable form is compiled.
+    - `path`: the path of the file.
+    - `example`: the positional arguments of a call, as a tuple. The file may use their
+        classes without `allow`.
+    - `allow`: modules and packages whose classes and functions may be imported if the
+        arguments or the result need them. JAX, Equinox and NumPy are always allowed.
+    - `trusted`: whether to run native code from the file, if it has any that fits this
+        machine. Native code can do anything, so trust only files that you, or somebody
+        whom you trust, wrote. Otherwise the portable form is compiled.
 
     **Returns:**
 
-    A callable with the signature of the function. It takes what the function was
-    exported for, and returns what it would return; a call with other shapes, dtypes,
-    statics or structure raises `TypeError` and names the leaf.
+    A callable with the signature of the function, for calls like the one that it was
+    exported for. Other shapes, dtypes, statics or structures raise a `TypeError` that
+    names the leaf.
 
-    Raises `ValueError` if the file is none of ours, is damaged, or needs what is not
-    there. Warns if native code was asked for and does not fit.
+    Raises `ValueError` if the file was not written by `save`, is damaged, or needs
+    something that is not available. Warns if native code was requested and does not
+    fit.
 
     !!! example
 
@@ -86,7 +86,7 @@ def load(
         *(ArithmeticError, AssertionError, AttributeError, LookupError),
         *(MemoryError, RuntimeError, TypeError, ValueError),
     ) as e:  # of Python, NumPy and JAX, for a header that is nonsense
-        raise reader.error(f"its header makes no sense ({e!r})") from e
+        raise reader.error(f"its header is invalid ({e!r})") from e
     if loaded.payloads.reason is not None and trusted:
         warnings.warn(
             f"the native code in {reader.path!r} is not used: "
@@ -233,9 +233,9 @@ class _Loaded:
             tuple([bool(x["default"]) for x in header["parameters"]]),
         )
         if not len(values) == len(defaults) == len(spec.names):
-            raise ExportFileError("its header makes no sense (parameters)")
+            raise ExportFileError("its header is invalid (parameters)")
         if not set(header["donated"]) <= set(range(n_in)):
-            raise ExportFileError("its header makes no sense (donated)")
+            raise ExportFileError("its header is invalid (donated)")
         self.payloads = Payloads(reader, trusted)
         fun = _stand_in(spec, defaults, unknown, header)
         binding = Binding(fun)
@@ -251,7 +251,7 @@ class _Loaded:
 
 def _identifier(name: Any) -> str:
     if type(name) is not str or not name.isidentifier():
-        raise ExportFileError(f"{name!r} is no name of a parameter")
+        raise ExportFileError(f"{name!r} is not the name of a parameter")
     return name
 
 

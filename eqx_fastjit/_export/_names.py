@@ -133,11 +133,11 @@ class Names:
         self.allow = tuple(allow)
 
     def check(self, names: Sequence[Any]) -> None:
-        """Raise `ExportFileError` with all of these names that may not be had."""
+        """Raise `ExportFileError` with all of these names that are not allowed."""
         missing: list[str] = []
         for name in names:
             if type(name) is not str:
-                raise ExportFileError(f"{name!r} is no name")
+                raise ExportFileError(f"{name!r} is not a name")
             module = name.partition(":")[0]
             if name not in self.known and not _is_inside(
                 module, (*self.allow, *_OWN_PACKAGES)
@@ -148,12 +148,12 @@ class Names:
             shown = ", ".join(missing[:8]) + ", ..." * (len(missing) > 8)
             raise ExportFileError(
                 f"it needs {shown}, which may not be imported. If you "
-                f"trust that, pass `allow={packages!r}`; or pass `example=`, a tuple "
-                "of arguments as for a call"
+                f"trust this code, pass `allow={packages!r}`; or pass `example=`, the "
+                "arguments of a call as a tuple"
             )
 
     def get(self, name: str) -> Any:
-        """The object. Raises `ExportFileError` if it may not, or cannot, be had."""
+        """The object. Raises `ExportFileError` if it is not allowed, or not found."""
         if type(name) is str and name in self.known:
             return self.known[name]
         self.check([name])
@@ -169,6 +169,6 @@ class Names:
         home = getattr(found, "__module__", None) or type(found).__module__
         if not _is_inside(home, (*self.allow, *_OWN_PACKAGES, "jaxlib")):
             raise ExportFileError(
-                f"it needs {name}, which comes from {home!r}; that may not be imported"
+                f"it needs {name}, which comes from {home!r} and may not be imported"
             )
         return found

@@ -50,7 +50,8 @@ class Parts:
         if len(self.values) != len(free_values):
             raise ExportError(
                 f"the instance of {function.name} is one of `*args`, so the rest of "
-                "the arguments cannot be told from it. Give the instance a parameter."
+                "the arguments cannot be distinguished from it. Give the instance a "
+                "parameter."
             )
         # The numbers of the arrays, in the order in which they were traced.
         owners = [i for i, x in enumerate(values) for _ in _arrays(x)]
@@ -66,8 +67,8 @@ class Parts:
         for k in bound:
             if not isinstance(arrays[k], ARRAY_TYPES):
                 raise ExportError(
-                    f"`{paths[k]}` is a {type(arrays[k]).__name__}. What a function "
-                    "has of its own is kept in the file, and must be arrays."
+                    f"`{paths[k]}` is a {type(arrays[k]).__name__}. The arrays of "
+                    "the function itself are saved in the file, and need values."
                 )
         self.bound = [jnp.asarray(arrays[k]) for k in bound]
         donated = function.donated(values) if _donates(function) else ()
@@ -117,8 +118,8 @@ class Parts:
             described = None if x is None else describe_sharding(x)
             if x is not None and described is None:
                 raise ExportError(
-                    f"`{path}` has a {type(x).__name__}, which cannot be written down. "
-                    "Give it a `jax.sharding.NamedSharding`."
+                    f"`{path}` has a {type(x).__name__}, which cannot be saved. Use a "
+                    "`jax.sharding.NamedSharding`."
                 )
             out.append(described)
         return out

@@ -2,7 +2,7 @@
 
 It is made of what was traced for a call, so the user's function does not run again.
 Large arrays that the function closes over become arguments, which are kept in the file:
-as constants they would be compiled into the program, each time anew.
+as constants they would be compiled into the program, each time again.
 """
 
 from collections.abc import Sequence
@@ -77,12 +77,12 @@ def _n_bytes(x: Any) -> int:
 
 
 def check_callbacks(traced: jax.stages.Traced, name: str) -> None:
-    """Raise `ExportError` if a program calls back into Python."""
+    """Raise `ExportError` if a program has host callbacks."""
     if has_host_callbacks(traced):
         raise ExportError(
-            f"{name} calls back into Python (`jax.debug.print`, `jax.pure_callback`, "
-            "`jax.io_callback`), which no file can hold. Of all host callbacks only "
-            "those of `eqx.error_if` can be exported, and those not inside of a "
-            "primitive that hides them (`lineax.linear_solve`): set "
-            "`EQX_ON_ERROR=nan` or `off` for such a function, or take the callback out."
+            f"{name} has host callbacks (`jax.debug.print`, `jax.pure_callback`, "
+            "`jax.io_callback`), which call Python and cannot be exported. Remove "
+            "them. The checks of `eqx.error_if` can be exported, unless they are "
+            "hidden in another library's primitive (`lineax.linear_solve`): then set "
+            "`EQX_ON_ERROR=nan` or `off`."
         )

@@ -67,11 +67,11 @@ class Payloads:
             self.native = self._try_native
         self.has_portable = "portable" in reader.sections
         if not self.has_portable and "compiled" not in reader.sections:
-            raise ExportFileError("it has no payload")
+            raise ExportFileError("it has neither a portable nor a compiled form")
         if not self.has_portable and not trusted:
             raise ExportFileError(
-                "it has native code alone, which can do anything to your machine. If "
-                "you trust whoever made it, pass `trusted=True`"
+                "it has only native code, which can do anything to your machine. If "
+                "you trust whoever wrote it, pass `trusted=True`"
             )
 
     def _read_kept(self) -> list[Any]:
@@ -87,7 +87,7 @@ class Payloads:
                 raw_dtype, raw_shape = sample.dtype, (*shape, *sample.shape)
             size = math.prod(raw_shape) * np.dtype(raw_dtype).itemsize
             if offset + size > len(data):
-                raise ExportFileError("its header makes no sense (kept arrays)")
+                raise ExportFileError("its header is invalid (kept arrays)")
             host = np.frombuffer(data[offset : offset + size], raw_dtype)
             offset += size
             sharding = x["sharding"]
@@ -135,7 +135,7 @@ class Payloads:
         outputs = self.header["outputs"]
         avals = list(exported.out_avals)
         if len(avals) != len(outputs) + self.checked:
-            raise ExportFileError("its header makes no sense (results)")
+            raise ExportFileError("its header is invalid (results)")
         # Which JAX does not write down.
         for i, x in enumerate(outputs):
             if x["weak_type"]:
@@ -193,7 +193,9 @@ class Payloads:
         try:
             devices = [self.devices[i] for i in record["devices"]]
         except KeyError as e:
-            raise ExportFileError(f"it is for device {e}, which is not here") from None
+            raise ExportFileError(
+                f"it was compiled for device {e}, which is not available"
+            ) from None
         if why := difference(compiled["fits"], environment(devices)):
             raise ExportFileError(why)
         for key in ("input_avals", "output_avals"):
@@ -312,7 +314,8 @@ class _Portable:
             out = list(self.exported.call(*arrays))
         except ValueError as e:
             raise TypeError(
-                f"The exported {self.__name__} cannot be called so: {self._named(e)}"
+                f"The exported {self.__name__} cannot be called like this: "
+                f"{self._named(e)}"
             ) from None
         if payloads.checked:
             signal = out.pop()
@@ -361,7 +364,7 @@ def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:
         unknown = sorted({a or b for a, b in found} - allowed)
         if unknown:
             raise ExportFileError(
-                f"it calls {', '.join(unknown)}, which is native code that this JAX "
-                "does not know to be safe. If you trust whoever made the file, pass "
+                f"it calls {', '.join(unknown)}: native code outside of JAX's "
+                "compatibility guarantees. If you trust whoever wrote the file, pass "
                 "`trusted=True`"
             )

@@ -14,14 +14,14 @@ _MAX_LINES = 50
 
 
 def show(path: Any, *, everything: bool = False) -> str:
-    """What is in a file that `Exported.save` wrote.
+    """The contents of a file that `Exported.save` wrote, as text.
 
     **Arguments:**
 
     - `path`: of the file.
     - `everything`: whether to list every leaf, however many there are.
 
-    **Returns:** text. Raises `ValueError` if the file is none of ours, or is damaged.
+    **Returns:** text. Raises `ValueError` if it is not such a file, or is damaged.
     """
     reader = Reader(path)
     for name in reader.sections:
@@ -29,7 +29,7 @@ def show(path: Any, *, everything: bool = False) -> str:
     try:
         return "\n".join(_lines(reader, None if everything else _MAX_LINES))
     except (KeyError, TypeError, ValueError, AttributeError, LookupError) as e:
-        raise reader.error(f"its header makes no sense ({e!r})") from e
+        raise reader.error(f"its header is invalid ({e!r})") from e
 
 
 def _lines(reader: Reader, limit: int | None) -> Iterator[str]:
@@ -47,11 +47,11 @@ def _lines(reader: Reader, limit: int | None) -> Iterator[str]:
         (x["path"], show_array(x) + " (donated)" * (i in donated))
         for i, x in enumerate(header["arrays"])
     ]
-    yield from _table(plural(len(rows), "array") + " as arguments", rows, limit)
+    yield from _table(plural(len(rows), "argument array"), rows, limit)
     rows = [(str(path), str(text)) for path, text in header["statics"]]
     yield from _table(plural(len(rows), "static"), rows, limit)
     rows = [(f"[{i}]", show_array(x)) for i, x in enumerate(header["outputs"])]
-    yield from _table(plural(len(rows), "array") + " as results", rows, limit)
+    yield from _table(plural(len(rows), "result array"), rows, limit)
     texts = [(text, "") for _, x in header["checks"] for text in x]
     yield from _table("checks (`eqx.error_if`)", texts, limit)
     own = ("jax", "equinox", "numpy", "builtins")
@@ -80,15 +80,15 @@ def _payloads(reader: Reader) -> Iterator[str]:
             f"{plural(devices, 'device')}"
         )
     kept = plural(len(header["kept"]), "array")
-    yield f"arrays    {show_bytes(sizes['arrays'][1])}: {kept} of the function's own"
+    yield f"arrays    {show_bytes(sizes['arrays'][1])}: {kept} of the function itself"
     seconds = header["seconds"]
     took = ", ".join(f"{name} {show_seconds(seconds[name])}" for name in seconds)
-    yield f"to make it took: {took}"
+    yield f"time to export: {took}"
     if cost := header.get("cost"):
         found = [f"{cost['flops']:,.0f} flops"] * ("flops" in cost)
         if "bytes accessed" in cost:
             found.append(f"{show_bytes(cost['bytes accessed'])} accessed")
-        yield f"a call, as the compiler estimates: {', '.join(found)}"
+        yield f"a call, estimated by the compiler: {', '.join(found)}"
 
 
 def _table(title: str, rows: list[tuple[str, str]], limit: int | None) -> Iterator[str]:

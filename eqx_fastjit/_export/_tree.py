@@ -215,15 +215,15 @@ class Writer:
         if isinstance(x, np.dtype):
             if x.names is None and np.dtype(x.name) == x:
                 return ["dtype", x.name], []
-            raise _unwritable(x, path, "only plain dtypes can be written down")
+            raise _unwritable(x, path, "structured dtypes are not supported")
         if isinstance(x, enum.Enum) and cls.__members__.get(x.name) is x:
             return ["member", self._name(cls, path), x.name], []
         if isinstance(x, ARRAY_TYPES):
             raise _unwritable(
                 x,
                 path,
-                "arrays in static fields are compared by identity, and no other "
-                "process has this very one. Make the field a normal one",
+                "arrays in static fields are compared by identity, which does not "
+                "carry over to another process. Make it a normal field",
             )
         if (name := name_of(x)) is not None and not _is_instance_like(x):
             return ["name", self._number(name, x)], []
@@ -262,10 +262,10 @@ def _advice(x: Any) -> str:
         return _NOT_IMPORTABLE
     if policy_of(type(x)).kind is Kind.IDENTITY:
         return (
-            "it is equal to itself alone, so no other process could pass it. Use a "
-            "function of a module, or a frozen dataclass"
+            "it is compared by identity, so another process could not pass an equal "
+            "one. Use a function of a module, or a frozen dataclass"
         )
-    return "there is no way to write down such a value. Use a frozen dataclass"
+    return "values of this type cannot be saved. Use a frozen dataclass"
 
 
 def _unwritable(x: Any, path: str, why: str) -> ExportError:
@@ -326,7 +326,7 @@ class TreeReader:
             for kind, *data in steps:
                 n, build = self._step(kind, data, arrays)
                 if n > len(stack):
-                    raise ExportFileError("its header makes no sense (a tree)")
+                    raise ExportFileError("its header is invalid (a tree)")
                 parts = stack[len(stack) - n :]
                 del stack[len(stack) - n :]
                 stack.append(build(parts))
@@ -334,7 +334,7 @@ class TreeReader:
         except ExportFileError:
             raise
         except (ValueError, TypeError, LookupError, binascii.Error, struct.error) as e:
-            raise ExportFileError(f"its header makes no sense (a tree: {e!r})") from e
+            raise ExportFileError(f"its header is invalid (a tree: {e!r})") from e
         return out
 
     def _step(
@@ -362,14 +362,14 @@ class TreeReader:
         if kind == "name":
             return 0, lambda _: found
         if not isinstance(found, type):
-            raise ExportFileError(f"{found!r} is no class")
+            raise ExportFileError(f"{found!r} is not a class")
         if kind == "member":
             if not issubclass(found, enum.Enum):
-                raise ExportFileError(f"{found!r} is no enumeration")
+                raise ExportFileError(f"{found!r} is not an enumeration")
             return 0, lambda _: found.__members__[data[1]]
         if kind == "namedtuple":
             if not _is_namedtuple(found):
-                raise ExportFileError(f"{found!r} is no named tuple")
+                raise ExportFileError(f"{found!r} is not a named tuple")
             return _count(data[1]), lambda parts: tuple.__new__(found, parts)
         if kind == "instance":
             return len(data[1]), lambda parts: _new_instance(found, data[1], parts)
@@ -380,7 +380,7 @@ class TreeReader:
 
 def _count(n: Any) -> int:
     if type(n) is not int or n < 0:
-        raise ExportFileError(f"{n!r} is no count")
+        raise ExportFileError(f"{n!r} is not a count")
     return n
 
 
@@ -413,7 +413,7 @@ def _new_instance(cls: type, names: Sequence[str], parts: list[Any]) -> Any:
         dataclasses.is_dataclass(cls) or policy_of(cls).kind is Kind.FIELDS
     )
     if not is_module_or_data or not all(type(x) is str for x in names):
-        raise ExportFileError(f"{cls!r} is no Module and no dataclass")
+        raise ExportFileError(f"{cls!r} is not a Module or a dataclass")
     out = object.__new__(cls)
     for name, value in zip(names, parts, strict=True):
         object.__setattr__(out, name, value)

@@ -28,7 +28,7 @@ FUNCTION = ("jit", "flat", "aot", "eqx", "ours")  # what any function can be put
 
 
 class Measured(NamedTuple):
-    """What the call of a case with its own `modes` returns: it times itself.
+    """What calls return in cases with their own `modes`, which time themselves.
 
     `times` has one entry for each mode, in the unit of the case.
     """
@@ -43,19 +43,19 @@ class Case:
 
     **Arguments:**
 
-    - `name`, `group`, `title`: what it is called, what it belongs to, what it does.
+    - `name`, `group`, `title`: its name, its group, and what it does.
     - `size`: numbers that describe it, such as `width`, `layers`, `batch`, `leaves`
         (array leaves of the arguments) and `nodes` (all nodes of the model's pytree,
         leaves included).
-    - `contenders`: those that make sense here.
-    - `makers`: gives the `Makers`. Must be picklable, for it is run in a subprocess.
-    - `modes`: `dispatch` and `blocked`; other names where calls return `Measured`.
-    - `unit`: of its times.
-    - `computes`: what its output is called. Cases with the same have the same output.
-    - `max_rounds`: for those whose rounds are long.
-    - `steps`: compiled calls in one call.
+    - `contenders`: those that the case has.
+    - `makers`: returns the `Makers`. Must be picklable: it runs in a subprocess.
+    - `modes`: `dispatch` and `blocked`; other names if calls return `Measured`.
+    - `unit`: the unit of its times.
+    - `computes`: a name for its output. Cases with the same name have the same output.
+    - `max_rounds`: a limit on the rounds, for cases whose rounds are long.
+    - `steps`: how many compiled calls one call makes.
     - `cpu_devices`: how many virtual CPU devices it needs.
-    - `requires`: packages that it needs and ours does not.
+    - `requires`: packages that the case needs in addition to those of `eqx_fastjit`.
     """
 
     name: str
@@ -120,7 +120,7 @@ def case_names() -> tuple[str, ...]:
 
 
 def case_info(name: str) -> Case:
-    """What is known of a case before it is built.
+    """The description of a case, before it is built.
 
     **Arguments:**
 
@@ -139,7 +139,8 @@ def group_names() -> tuple[str, ...]:
 def contenders_of(name: str) -> tuple[str, ...]:
     """The contenders of a case that can be built here.
 
-    Without flax, none of flax's; without what the case itself requires, none at all.
+    Contenders of flax are omitted without flax, and all contenders if the case needs a
+    package that is not installed.
     """
     if _CASES[name].missing:
         return ()
@@ -156,7 +157,7 @@ def make_case(name: str, contenders: tuple[str, ...] | None = None) -> dict[str,
     **Arguments:**
 
     - `name`: one of `case_names()`.
-    - `contenders`: those to build; all of `contenders_of(name)` if left out.
+    - `contenders`: those to build. By default, all of `contenders_of(name)`.
 
     **Returns:** for each contender a function without arguments. It returns the result;
     for a case with its own `modes`, a `Measured`.

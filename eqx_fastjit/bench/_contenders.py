@@ -42,7 +42,7 @@ def is_traced(x: Any) -> bool:
 def filled(make: Callable[[], Any]) -> Any:
     """The model that `make()` would make, its arrays filled with random numbers.
 
-    Quicker than JAX's own random numbers, which are compiled for each shape, and the
+    Faster than JAX's own random numbers, which are compiled for each shape, and the
     same in every process.
     """
     rng = np.random.default_rng(0)

@@ -143,7 +143,7 @@ def times_and_ratios(grid: Grid) -> list[Grid]:
 
 
 def noise(results: Results) -> list[str]:
-    """A line for each mode in which ours and a rival cannot be told apart."""
+    """A line for each mode in which the difference to a rival is within the noise."""
     found: dict[str, dict[str, list[str]]] = {}
     for entry in results["cases"]:
         for mode in entry["times"]:

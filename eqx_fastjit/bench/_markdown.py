@@ -19,7 +19,7 @@ def markdown(results: Results, *, brief: bool = False) -> str:
     **Arguments:**
 
     - `results`: as `load` reads them.
-    - `brief`: the dispatch alone, and no more than four contenders.
+    - `brief`: whether to show dispatch only, and at most four contenders.
 
     **Returns:** Markdown, without a line break at the end.
     """

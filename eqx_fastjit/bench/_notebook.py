@@ -17,7 +17,7 @@ _STYLE = """
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """The tables of some results, shown as such in a notebook.
+    """The tables of results, for a notebook.
 
     **Arguments:**
 

@@ -37,7 +37,7 @@ _PACKAGES = ("jax", "jaxlib", "equinox", "numpy", "optax", "flax")
 
 
 class BadResults(Exception):
-    """A file that is no results file of ours."""
+    """A file that is not a results file of `eqx-fastjit bench`."""
 
 
 class Spread(NamedTuple):

@@ -117,7 +117,7 @@ def _prove_equal(
     first, expected = proved.setdefault(what, next(iter(outputs.items())))
     for name, got in outputs.items():
         if not same_arrays(expected, got):
-            raise Refused(f"{name} computes something else than {first}")
+            raise Refused(f"{name} returns other results than {first}")
 
 
 def run_case(
@@ -142,7 +142,7 @@ def run_case(
     - `advance`: called with 1 after each round, and with as much as all rounds after
         each contender built.
 
-    Raises `Refused` if a contender cannot be built, or computes something else.
+    Raises `Refused` if a contender cannot be built, or returns other results.
     """
     with _workers(case, contenders, device) as workers:
         outputs = {}

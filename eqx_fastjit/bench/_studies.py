@@ -268,7 +268,7 @@ def _walk_by_loops(key: Any) -> Any:
     return jnp.stack(walks)
 
 
-# Neither is made anew in each call: `scan` would trace and compile it anew.
+# Neither is created in each call: `scan` would trace and compile it again.
 def _walk_step(position: Any, noise: Any) -> Any:
     position = position + noise
     return position, position

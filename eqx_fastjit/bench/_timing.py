@@ -29,7 +29,7 @@ class Timing(NamedTuple):
 
 
 class OutputsDiffer(Exception):
-    """Two contenders do not compute the same."""
+    """Two contenders return different results."""
 
 
 def output_arrays(call: Call) -> list[np.ndarray]:
@@ -62,7 +62,7 @@ def check_equal(calls: dict[str, Call]) -> None:
     (first, expected), *others = outputs.items()
     for name, got in others:
         if not same_arrays(expected, got):
-            raise OutputsDiffer(f"{name} computes something else than {first}")
+            raise OutputsDiffer(f"{name} returns other results than {first}")
 
 
 class Sampler:
@@ -149,17 +149,17 @@ class Sampler:
 
 
 def measure(calls: dict[str, Call], rounds: int) -> Iterator[None]:
-    """Time contenders in turn, in this process, so that all see the same noise.
+    """Time contenders in this process, in interleaved rounds with the same noise.
 
     **Arguments:**
 
-    - `calls`: the contenders, by name. All must compute the same.
-    - `rounds`: how many rounds each.
+    - `calls`: the contenders, by name. All must return the same results.
+    - `rounds`: the number of rounds.
 
     **Returns:**
 
-    A generator that yields after each round, and returns a `Timing` for each contender
-    when it is done. Raises `OutputsDiffer`.
+    A generator that yields after each round, and finally returns a `Timing` for each
+    contender. Raises `OutputsDiffer`.
     """
     check_equal(calls)
     samplers = {name: Sampler(call) for name, call in calls.items()}

@@ -51,24 +51,26 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--html", metavar="FILE", help="write the results as a page")
     parser.add_argument("--plot", metavar="DIR", help="write figures, as PNG and SVG")
     parser.add_argument(
-        "--list", action="store_true", help="list the cases, and time none"
+        "--list", action="store_true", help="list the cases without timing them"
     )
     parser.add_argument(
         "--compare",
         nargs=2,
         metavar=("A.json", "B.json"),
-        help="compare two results, and time nothing",
+        help="compare two results files, without timing anything",
     )
     parser.add_argument(
         "--fail-above",
         type=float,
         metavar="PERCENT",
-        help="with --compare: exit with 1 if a median has grown by more, or is missing",
+        help="with --compare: exit with 1 if a median has grown by more than this, or "
+        "is missing",
     )
     parser.add_argument(
         "--ratios",
         action="store_true",
-        help="with --compare: compare ratios of ours to the others, not times",
+        help="with --compare: compare the ratios of ours to the others, rather than "
+        "times",
     )
     return parser
 

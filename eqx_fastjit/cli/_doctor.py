@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--interim",
         metavar="FILE",
         help="write an interim report whenever this file appears, and remove it; "
-        "SIGUSR1 asks for one too",
+        "SIGUSR1 does the same",
     )
     parser.add_argument(
         "--fail-on",

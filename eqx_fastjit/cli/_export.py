@@ -13,49 +13,51 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "export",
-        help="trace and compile a function into a file",
-        description="Trace a function for given arguments and write it to a file, "
-        "which "
-        "eqx_fastjit.load makes a callable of, in another process, without tracing "
-        "it. The modules are imported; the function itself is only traced.",
+        help="trace and compile a function, and save it to a file",
+        description="Trace a function for given arguments, and save it to a file. In "
+        "another process, eqx_fastjit.load loads it, without tracing it again. The "
+        "modules are imported; the function itself is only traced.",
     )
     parser.add_argument(
         "function",
         metavar="MODULE:FUNCTION",
-        help="a function, jitted or not; or a Module, or a method of one",
+        help="a function, jitted or not; a Module; or a method of a Module",
     )
     parser.add_argument(
         "--args",
         metavar="MODULE:FACTORY",
         required=True,
         help="a function without parameters that returns the arguments: a tuple, or a "
-        "dictionary for keywords. jax.ShapeDtypeStruct may stand for an array",
+        "dictionary of keyword arguments. A jax.ShapeDtypeStruct may take the place of "
+        "an array",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="the file"
+        "-o", "--output", metavar="FILE", required=True, help="the file to write"
     )
     parser.add_argument(
         "--compiled",
         action="store_true",
-        help="write native code for this machine too, which need not be compiled",
+        help="also save native code for this kind of machine, which is not compiled "
+        "again",
     )
     parser.add_argument(
         "--no-portable",
         dest="portable",
         action="store_false",
-        help="with --compiled: write native code alone",
+        help="with --compiled: save native code only",
     )
     parser.add_argument(
         "--platforms",
         metavar="NAME,...",
-        help="what the portable form is for: cpu, cuda, rocm, tpu (default: this one)",
+        help="the platforms of the portable form: cpu, cuda, rocm, tpu (default: the "
+        "one in use)",
     )
     parser.add_argument(
         "--vjp-order",
         type=int,
         default=0,
         metavar="N",
-        help="how often the portable form can be differentiated (default: 0)",
+        help="how many times the portable form can be differentiated (default: 0)",
     )
     return parser
 

@@ -26,14 +26,14 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "gain",
-        help="run a program, unchanged, under Equinox's filter_jit and ours; compare",
-        description="Would this help me? Run a program, unchanged, under "
-        "equinox.filter_jit and under ours, and tell for each jitted function what a "
-        "call costs and what is saved, and for the whole program how long it takes. It "
-        "is run once to count calls, and then in pairs of fresh processes until the "
-        "two can be told apart, or are alike: three pairs at least. Its output is "
-        "dropped and its input is empty. The exit code is 0; the program's, if it "
-        "fails.",
+        help="measure how much a program gains, by running it unchanged both ways",
+        description="Run a program unchanged under equinox.filter_jit and under "
+        "eqx_fastjit, and compare how long it takes. For each jitted function, the "
+        "report also shows what a call costs and how much is saved. The program runs "
+        "once to count calls, and then in pairs of fresh processes, at least three, "
+        "until one way is significantly faster or the difference is below 2%. Its "
+        "output is discarded, and its input is empty. The exit code is 0, or that of "
+        "the program if it fails.",
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
     parser.add_argument("--html", metavar="FILE", help="write the report as a page")
@@ -41,22 +41,22 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--pairs",
         type=int,
         metavar="N",
-        help="run at most so many pairs (default: 27)",
+        help="run at most N pairs (default: 27)",
     )
     parser.add_argument(
         "--seconds",
         type=float,
         default=_SECONDS,
         metavar="S",
-        help="begin no pair after so many seconds, but for the first three "
-        f"(default: {_SECONDS:.0f})",
+        help="after the first three pairs, start no other pair once S seconds have "
+        f"passed (default: {_SECONDS:.0f})",
     )
     parser.add_argument(
         "--replay",
         type=float,
         default=_REPLAY,
         metavar="S",
-        help="time calls of jitted functions for about so many seconds "
+        help="time calls of jitted functions for about S seconds "
         f"(default: {_REPLAY:.0f})",
     )
     parser.add_program(trailing=True)
@@ -156,12 +156,11 @@ def _compare(options: argparse.Namespace, run: _Run) -> tuple[Any, bool]:
                 found = json.load(file)
         except FileNotFoundError:
             raise CommandError(
-                "the program ended its process by itself (`os._exit`): nothing was "
-                "counted"
+                "the program ended with `os._exit`, so its calls could not be counted"
             ) from None
         if not found["functions"]:
             raise CommandError(
-                "the program called no function of equinox.filter_jit: there is "
+                "the program called no function under equinox.filter_jit, so there is "
                 "nothing to gain"
             )
         if found["caches"]:
@@ -186,14 +185,14 @@ def take_pairs(
     most: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[list[tuple[float, float]], bool]:
-    """Run the program in pairs until the two can be told apart.
+    """Run the program in pairs until the comparison is conclusive.
 
     **Arguments:**
 
-    - `seconds`: runs it under `"equinox"` or `"ours"`; the time.
-    - `told`: called with the number of each pair, which begins.
-    - `limit`: after so many seconds, no further pair is begun, once there are three.
-    - `most`: how many pairs at most.
+    - `seconds`: runs it under `"equinox"` or `"ours"`, and returns the time.
+    - `told`: called with the number of each pair before it starts.
+    - `limit`: seconds after which no further pair starts, once there are three.
+    - `most`: the maximal number of pairs.
     - `clock`: seconds.
 
     **Returns:** the times of pairs, Equinox first, and whether Ctrl-C ended it.

@@ -41,15 +41,16 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="fill JAX's persistent compilation cache with every signature in the "
         "file. Compiling needs the objects that functions are traced with, so this "
         "runs the program, and ends it once all have been compiled. The exit code is "
-        "1 if the program ends before. Files that it writes until then are written",
+        "1 if the program ends before that. Side effects until then are real: files "
+        "that it writes are written",
     )
     parser.add_argument(
         "--cache-dir",
         metavar="DIR",
         help="where --precompile keeps compiled programs (default: what "
-        "JAX_COMPILATION_CACHE_DIR or the program itself sets). The program finds them "
-        "if it is run (`eqx-fastjit run`, or with `install()`) with the same setting, "
-        "spelled the same: to JAX, another spelling is another directory",
+        "JAX_COMPILATION_CACHE_DIR or the program itself sets). To use them, run the "
+        "program (with `eqx-fastjit run`, or with `install()`) with the same setting, "
+        "spelled in the same way: JAX takes another spelling for another directory",
     )
     parser.add_program(trailing=True)
     return parser
@@ -94,7 +95,7 @@ def _load(path: str, shown: str) -> Any:
     except OSError as e:
         raise CommandError(f"cannot read {shown!r}: {e.strerror or e}") from None
     except (LockError, UnicodeDecodeError) as e:
-        raise CommandError(f"{shown!r} is no lock file: {e}") from None
+        raise CommandError(f"{shown!r} is not a lock file: {e}") from None
 
 
 def _count(n: int) -> str:

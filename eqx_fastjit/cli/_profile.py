@@ -20,10 +20,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "profile",
         help="run a program, then profile the jitted functions that it called most",
-        description="Run a program with our filter_jit in Equinox's place. Then call "
-        "the jitted functions that it called most again, with arguments of theirs, "
-        "timed part by part and under pyinstrument: ours beside equinox.filter_jit "
-        "beside jax.jit.",
+        description="Run a program with eqx_fastjit.filter_jit in place of "
+        "equinox.filter_jit. Then call the jitted functions that it called most once "
+        "more, with the program's arguments, under eqx_fastjit, Equinox and jax.jit, "
+        "and time the parts of a call and sample it with pyinstrument.",
     )
     parser.add_argument("--html", metavar="FILE", help="write a self-contained page")
     parser.add_argument(
@@ -90,7 +90,9 @@ class _Watched:
     def report(self, functions: int, n: int | None, html: Path | None) -> None:
         """Profile the functions that were called most, and print that."""
         if self.samples is None or not self.samples.called:
-            print("eqx-fastjit: the program called no function of equinox.filter_jit")
+            print(
+                "eqx-fastjit: the program called no function under equinox.filter_jit"
+            )
             return
         from eqx_fastjit.insight import profile
         from eqx_fastjit.insight._profile import html_page

@@ -12,7 +12,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "run",
-        help="run a program unchanged, with our filter_jit in Equinox's place",
+        help="run a program unchanged, with eqx_fastjit in place of Equinox's jit",
         description="Run a program as python would, with eqx_fastjit.filter_jit in "
         "place of equinox.filter_jit. Its output, arguments, exit code and tracebacks "
         "are its own. With EQX_FASTJIT_LOG=compiles in the environment, each "

@@ -10,13 +10,14 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "show",
-        help="say what is in a file of eqx-fastjit export",
-        description="Check a file that eqx-fastjit export wrote, and say what is in "
-        "it. Nothing that it names is imported, and none of its code is run.",
+        help="show the contents of a file written by eqx-fastjit export",
+        description="Check a file written by eqx-fastjit export or Exported.save, and "
+        "show its contents. Nothing that it names is imported, and none of its code is "
+        "run.",
     )
     parser.add_argument("file", metavar="FILE")
     parser.add_argument(
-        "--all", action="store_true", help="list every leaf, however many there are"
+        "--all", action="store_true", help="list all leaves, however many there are"
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""Where Python waited for the device in a loop, because of what, and what to do."""
+"""Where Python was blocked by the device in a loop, why, and what to do."""
 
 import ast
 import collections
@@ -33,7 +33,7 @@ class _Reason(NamedTuple):
 def blocking(
     waits: Iterable[Waiting], seen: list[Seen], total: float
 ) -> Iterator[Finding]:
-    """The lines that waited often and long, with the cause."""
+    """The lines that blocked often and long, with the cause."""
     by_line: dict[Line, list[Waiting]] = collections.defaultdict(list)
     for waiting in waits:
         by_line[waiting.line].append(waiting)
@@ -68,8 +68,8 @@ def _reason(worst: Waiting, group: list[Waiting], seen: list[Seen]) -> _Reason:
     what = ", ".join(sorted({w.what for w in group if w.what != CALL}))
     return _Reason(
         f"{what} needs the value of an array",
-        "Do not read results in each step: keep them as arrays, and read them every so "
-        "many steps, or one step later.",
+        "Do not read results in each step: keep them as arrays, and read them every "
+        "few steps, or one step later.",
     )
 
 
@@ -87,8 +87,9 @@ def _reason_of_call(waiting: Waiting, seen: list[Seen]) -> _Reason:
             return _reads_numpy(shown, leaves, waiting, s)
     return _Reason(
         f"Each call of {shown} here blocks until its result is ready, because it has a "
-        "host callback, or large NumPy arrays as arguments",
-        "Pass JAX arrays (`jnp.array(x)`).",
+        "host callback, or large NumPy arrays as arguments, or arguments on several "
+        "virtual CPU devices",
+        "If it has NumPy arrays, pass JAX arrays (`jnp.array(x)`).",
     )
 
 
@@ -155,6 +156,6 @@ def _calls_back(shown: str, callback: Any) -> _Reason:
         f"callback in it may raise (`{callback.source or callback.function}` at "
         f"{where})",
         "Remove the callback from the function that is called in each step, or check "
-        "every so many steps. With `EQX_ON_ERROR=off` in the environment, "
+        "every few steps. With `EQX_ON_ERROR=off` in the environment, "
         "`eqx.error_if` checks nothing.",
     )

@@ -20,7 +20,7 @@ def cheapest_buckets(lengths: dict[int, int]) -> list[int]:
 
     **Arguments:**
 
-    - `lengths`: each with how often it was met.
+    - `lengths`: each with the number of its occurrences.
 
     **Returns:** the lengths to pad to, in order. Of all sets of that many, the one that
     pads least; the largest length is always in it.
@@ -57,7 +57,7 @@ def parse_shape(text: str) -> tuple[int, ...] | None:
 
 
 def show_shapes(shapes: Sequence[str]) -> str:
-    """The shapes in the order in which they were met, with counts above one."""
+    """The shapes in order of first occurrence, with counts above one."""
     counts = collections.Counter(shapes)
     shown = [
         f"{shape} ({n} times)" if n > 1 else shape
@@ -72,7 +72,7 @@ def padding_advice(leaves: Mapping[str, Iterable[str]]) -> str:
 
     **Arguments:**
 
-    - `leaves`: for each path the shapes that were met, one for each compilation.
+    - `leaves`: for each path its shapes, one for each compilation.
     """
     # Leaves that vary alike are told together.
     alike: dict[tuple[int, tuple[int, ...]], list[str]] = {}

@@ -39,7 +39,7 @@ SLOW = 60.0
 
 # A dozen layers in a Python loop compile well enough, and fewer equations in no time. A
 # loop that is a small part of the function is not what makes it slow.
-_TURNS = 20
+_ITERATIONS = 20
 _LOOP_EQUATIONS = 300
 _LOOP_SHARE = 0.3
 # A block called for each of a dozen layers, by hand, is no fault.
@@ -199,10 +199,10 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
             line=loop.line,
             leaf="",
             seconds=seconds,
-            count=loop.turns,
-            message=f"a Python loop of {loop.turns} iterations makes {loop.equations} "
-            f"of the {inspection.equations} equations of {name}; a scan would leave "
-            f"about {loop.scan_equations}. Its share of the compile time is an "
+            count=loop.iterations,
+            message=f"an unrolled Python loop of {loop.iterations} iterations has "
+            f"{loop.equations} of the {inspection.equations} equations of {name}; a "
+            f"scan would have about {loop.scan_equations}. The time lost is an "
             "estimate",
             fix=_loop_fix(loop),
         )
@@ -221,7 +221,7 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
                 count=x.calls,
                 message=f"{x.name} is called from {x.call_sites} places in {name}, and "
                 f"inlined at each: {x.equations} of {inspection.equations} equations. "
-                "Its share of the compile time is an estimate",
+                "The time lost is an estimate",
                 fix="Stack its arguments and call it once: under `jax.vmap` if the "
                 "calls are independent, in `jax.lax.scan` if each needs the result of "
                 "the one before.",
@@ -264,7 +264,7 @@ def _loop_fix(loop: Any) -> str:
 
 def _is_unrolled(loop: Any, equations: int) -> bool:
     return (
-        loop.turns >= _TURNS
+        loop.iterations >= _ITERATIONS
         and loop.equations >= max(_LOOP_EQUATIONS, _LOOP_SHARE * equations)
         # Without that there is no `scan`.
         and loop.uniform
@@ -329,7 +329,8 @@ def _numerics(seen: list[Seen]) -> Iterator[Finding]:
         line = line_of(function.place) or s.site
         text = f"up to {worst.absolute:.3g} where values go up to {worst.scale:.3g}"
         if worst.not_finite:
-            text = f"{plural(worst.not_finite, 'element')} NaN or infinite in one only"
+            n = plural(worst.not_finite, "element")
+            text = f"{n} NaN or infinite in only one of them"
         yield Finding(
             kind="numerics",
             severity="medium",
@@ -370,8 +371,9 @@ def _notes(watch: Watch) -> Iterator[str]:
     if any(c.miss is not None for c in watch.plain.compiles):
         yield (
             "For functions under plain `jax.jit`, JAX reports the argument that "
-            "changed, but not the leaf in it. They are not searched for unrolled "
-            "loops, inlined functions, large constants, stale globals and numerics. "
+            "changed, but not the leaf in it. These functions are not searched for "
+            "unrolled loops, inlined functions, large constants, stale globals and "
+            "numerics. "
             "For `jax.jit(jax.grad(f))` and the like, JAX does not report the cause."
         )
     if not watch.plain.explained:

@@ -1,6 +1,6 @@
-"""What would help, beyond what is wrong: a hint is no finding, and fails nothing.
+"""What would help although nothing is wrong: a hint is not a finding, nor a failure.
 
-Each has a threshold in seconds, so that a program that is quick already hears nothing.
+Each has a threshold in seconds, so that fast programs have none.
 """
 
 import collections
@@ -116,10 +116,10 @@ def _export(seen: list[Seen], total: float) -> Iterator[Hint]:
         file=s.site and s.site.file,
         line=s.site and s.site.line,
         seconds=saved,
-        message=f"tracing and lowering {names} took {show_seconds(front)}, and takes "
-        "that in each process again, with a persistent cache or without. From a file "
-        "with native code, which needs no compiling either, the first calls would take "
-        f"about {show_seconds(LOADING * (front + compiling))}",
+        message=f"tracing and lowering {names} took {show_seconds(front)}. This is "
+        "repeated in each process, even with a persistent cache. Loaded from a file "
+        "with native code, which is not compiled again either, the first calls would "
+        f"take about {show_seconds(LOADING * (front + compiling))}",
         fix="Save it with `f.export(...).save(path, compiled=True)`, and call "
         "`eqx_fastjit.load(path, trusted=True)`.",
     )
@@ -139,7 +139,7 @@ def _layers(seen: list[Seen], total: float, unrolled: set[Any]) -> Iterator[Hint
             continue
         compiling = s.trace.trace + s.trace.lower + s.trace.compile
         for loop in s.inspection.loops:
-            if loop.turns < _LAYERS or not loop.uniform or is_library(loop.file):
+            if loop.iterations < _LAYERS or not loop.uniform or is_library(loop.file):
                 continue
             saved = loop.equations - loop.scan_equations
             seconds = compiling * saved / s.inspection.equations
@@ -156,11 +156,11 @@ def _layers(seen: list[Seen], total: float, unrolled: set[Any]) -> Iterator[Hint
             file=loop.file,
             line=loop.line,
             seconds=seconds,
-            message=f"the {loop.turns} iterations of this loop are alike, and make "
-            f"{loop.equations} of the {s.inspection and s.inspection.equations} "
-            f"equations of {name}. As one `jax.lax.scan`, they would be compiled once, "
-            f"which saves about {show_seconds(seconds)}, estimated from the number of "
-            "equations",
+            message=f"the {loop.iterations} iterations of this loop are alike, and "
+            f"have {loop.equations} of the {s.inspection and s.inspection.equations} "
+            f"equations of {name}. With `jax.lax.scan`, the body would be compiled "
+            f"once, which would save about {show_seconds(seconds)} (estimated from the "
+            "number of equations)",
             fix="Create the layers with `eqx.filter_vmap` over their keys, which "
             "stacks their arrays, and iterate over them with `jax.lax.scan`.",
         )

@@ -75,7 +75,7 @@ def log_from_environment() -> None:
 
 
 def log_trace(trace: Trace) -> None:
-    """Log a trace that is complete. Never raises: a call must not fail by its log."""
+    """Log a trace that is complete. Never raises: logging must not make a call fail."""
     try:
         _log_trace(trace)
     except Exception as e:

@@ -12,8 +12,8 @@ from ._report import Finding
 from ._sites import Line
 
 
-# Loops and branches, which take functions. Where such a function is made anew for each
-# call, as any function inside of a function is, each call compiles it anew.
+# Loops and branches, which take functions. If each call creates a new function, as any
+# function inside a function is, each call compiles again.
 _OF_FUNCTIONS = frozenset(
     {"scan", "while", "cond", "custom_linear_solve", "checkpoint"}
 )
@@ -55,13 +55,13 @@ def outside_of_jit(plain: list[Compile], total: float) -> Iterator[Finding]:
 
 
 def _fix(expression: str, inside: str) -> str:
-    why = "Create that once and call it as often as needed: it is then compiled once."
+    why = "Create it once and call it as often as needed, so that it compiles once."
     try:
         node = ast.parse(expression, mode="eval").body
     except SyntaxError:
         node = None
     function = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-    # Of JAX's own functions the arguments are functions, which are made anew each time.
+    # JAX's own functions take functions, which are new ones each time.
     if not isinstance(node, ast.Call) or function.startswith(("jax.lax.", "lax.")):
         name = "a function" if inside.startswith("<") else f"`{inside}`"
         return f"Call it in {name} under `eqx.filter_jit`. {why}"

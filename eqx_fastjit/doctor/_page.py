@@ -191,7 +191,7 @@ def _function_row(f: FunctionRow) -> tuple[Cell, ...]:
 def _notes(report: Report) -> Iterator[str]:
     if not report.notes:
         return
-    yield '<section aria-labelledby="notes"><h2 id="notes">What was not seen</h2><ul>'
+    yield '<section aria-labelledby="notes"><h2 id="notes">Not covered</h2><ul>'
     for note in report.notes:
         yield f"<li>{prose(note)}</li>"
     yield "</ul></section>"

@@ -54,7 +54,7 @@ def compilations(report: Report) -> Iterator[str]:
 
 
 def _lanes(bars: tuple[Compilation, ...]) -> list[tuple[str, list[Compilation]]]:
-    """A row for each function, the dearest first; the last one has the others."""
+    """A row for each function, the most expensive first; the last has all others."""
     lanes: dict[str, list[Compilation]] = {}
     for bar in sorted(bars, key=lambda bar: -bar.seconds)[:_MAX_BARS]:
         name = "operations outside of jit" if bar.jit == "jax" else bar.function
@@ -236,7 +236,7 @@ def _cost(c: Compilation) -> Iterator[str]:
     if facts:
         label = f"Cost and memory of compilation {c.number}"
         rows = [(Cell(name), Cell(text, "number")) for name, text in facts]
-        columns = (("of one run, by XLA\u2019s estimate" if program else "size", ""),)
+        columns = (("for one run, estimated by XLA" if program else "size", ""),)
         yield from table(label, (*columns, ("", "number")), rows)
 
 

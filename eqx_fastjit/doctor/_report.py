@@ -28,7 +28,7 @@ KINDS = {
     "config-churn": "JAX's configuration changes between calls",
     "fresh-function": "one line creates a new function each time, and each is traced",
     "unrolled-loop": "a Python loop was unrolled into many equations",
-    "inlined-function": "a function was inlined at many places",
+    "inlined-function": "a function was inlined in many places",
     "large-constant": "a large array became a constant of the compiled program",
     "stale-global": "a value that was read while tracing has changed since",
     "numerics": "the jitted result differs from the eager one (with --numerics)",
@@ -60,7 +60,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Hint:
-    """What would help, where nothing is wrong."""
+    """What would help, although nothing is wrong."""
 
     kind: str
     function: str
@@ -94,7 +94,7 @@ class TimePart:
 
 @dataclasses.dataclass(frozen=True)
 class TimeSpent:
-    """Where the time of a run went: the largest part first, all of them its seconds."""
+    """Where the time of a run went: parts that add up to it, the largest first."""
 
     seconds: float
     parts: tuple[TimePart, ...]
@@ -106,14 +106,14 @@ class TimeSpent:
 
 @dataclasses.dataclass(frozen=True)
 class FunctionRow:
-    """What became of the functions that one line of source made."""
+    """The functions that one line of source created."""
 
     function: str
     file: str | None
     line: int | None
     # "filter_jit", "jax.jit", or "jax" for operations outside of any such function.
     jit: str
-    # Function objects: more than one if it was made anew.
+    # Function objects: more than one if the line ran more than once.
     objects: int
     traces: int
     compiles: int
@@ -149,7 +149,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A leaf that was not as in the nearest earlier call."""
+    """A leaf that differs from the nearest earlier call."""
 
     path: str
     what: str
@@ -159,7 +159,7 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """One compilation, with all that is known of it. Times are in seconds."""
+    """One compilation, with everything that is known about it. Times are in seconds."""
 
     # Its place in the order.
     number: int
@@ -254,7 +254,7 @@ def headline(report: Report) -> str:
         words.append(plural(len(report.hints), "hint"))
     if not report.findings and (seconds := compiling(report)):
         cost = f"{show_seconds(seconds)} of {show_seconds(report.seconds)}"
-        words.insert(0, f"nothing wrong, but {cost} went into compiling")
+        words.insert(0, f"nothing wrong, but {cost} were spent compiling")
     return ", ".join(words) or "nothing found"
 
 

@@ -1,7 +1,7 @@
-"""Where the main thread is, looked at some fifty times a second.
+"""Where the main thread is, sampled some fifty times a second.
 
-A call that neither compiles nor waits is left alone by all else that watches. What such
-calls take together, and what the rest of the program takes, is known from samples.
+A call that neither compiles nor blocks is not touched otherwise. How long such calls
+take in total, and the rest of the program, is estimated from samples.
 """
 
 import _thread

@@ -1,6 +1,6 @@
 """Where the time of a run went. The parts add up to the whole, and none is negative.
 
-Compiling and waiting are measured; the rest is divided up by samples.
+Compiling and blocking are measured; the rest is divided according to samples.
 """
 
 import collections
@@ -22,7 +22,7 @@ _LABELS = {
     "trace": "tracing",
     "lower": "lowering",
     "import": "imports",
-    "wait": "waiting for the device",
+    "wait": "blocked by the device",
     # Their work included, where it is done, or waited for, before they return.
     "calls": "calls of jitted functions",
     "eager": "JAX operations outside of jit",

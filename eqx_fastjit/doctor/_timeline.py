@@ -24,7 +24,7 @@ _MAIN, _SAMPLES = 1, 2
 # Kinds of samples, for people.
 KINDS = {
     "import": "importing",
-    "wait": "waiting for the device",
+    "wait": "blocked by the device",
     "own": "the doctor itself",
     "jax": "in JAX, Equinox or eqx_fastjit",
     "library": "in a library",

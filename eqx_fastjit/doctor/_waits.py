@@ -1,9 +1,9 @@
-"""Where Python waited for the device.
+"""Where Python was blocked by the device.
 
 `float(x)`, `x.item()`, `np.asarray(x)`, `print(x)`, `jax.device_get` and
-`block_until_ready` all wait until the device is done. In a loop this keeps Python from
-preparing the next step meanwhile. While a program is watched these are replaced by
-functions that look at the clock; a jitted call that does not wait is left alone.
+`block_until_ready` all block until the device has finished. In a loop, Python cannot
+prepare the next step meanwhile. While a program is watched, these are replaced by
+functions that measure the time; a jitted call that does not block is left alone.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Watching a program: what it traces, compiles and waits for."""
+"""Watching a program: what it traces and compiles, and where it blocks."""
 
 import collections
 import dataclasses
@@ -255,7 +255,7 @@ class Watch:
         except Exception as e:
             name = trace.function.qualname
             self.notes.append(
-                f"Could not look into {name}: {type(e).__name__}: {str(e)[:200]}"
+                f"Could not inspect {name}: {type(e).__name__}: {str(e)[:200]}"
             )
         finally:
             self._pause(was_paused)
@@ -283,7 +283,7 @@ class Watch:
         if kept < _PROGRAMS:
             seen.program = program_of(kept_trace(jitted, arrays))
         elif kept == _PROGRAMS:
-            text = f"Programs are kept of the first {_PROGRAMS} compilations only."
+            text = f"Only the programs of the first {_PROGRAMS} compilations are kept."
             self.notes[:] = [*[x for x in self.notes if x != text], text]
 
     def _compare(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Why did it compile, compile again, or wait: by leaf path and line of source.
+"""Why did it compile, recompile or block? By leaf path and source line.
 
 Imported on demand, never by `import eqx_fastjit`.
 """

@@ -91,10 +91,10 @@ class Breakdown(Report):
 
     @property
     def export_saves(self) -> float:
-        """Seconds of a cold call that `f.export` would spare each process: an estimate.
+        """Seconds of a cold call that `f.export` would save in each process.
 
-        Native code is loaded rather than traced, lowered and compiled. What else is
-        exported, and what cannot be: see the page on exporting.
+        This is an estimate: native code is loaded instead of being traced, lowered and
+        compiled. The page on exporting says what can be exported.
         """
         names = ("trace", "lower", "compile")
         spent = sum(part.seconds for part in self.cold if part.name in names)
@@ -113,7 +113,7 @@ class Breakdown(Report):
         tables = [self._waterfall("A warm call", self.steady, self.notes)]
         if self.nodes:
             rows = [(x.type, x.number, show_seconds(x.seconds)) for x in self.nodes]
-            note = "Each node without the nodes inside it: a difference of two timings."
+            note = "Without the nodes inside; each is a difference of two timings."
             header = ("type", "nodes", "time")
             tables.append(Table("Flatten by node type", header, rows, (note,)))
         if self.eager is None:
@@ -134,8 +134,8 @@ class Breakdown(Report):
         if self.export_saves >= _WORTH_EXPORTING:
             saved = show_seconds(self.export_saves)
             said += (
-                f"Exported with its native code (`f.export`), about {saved} of this "
-                "would be saved in each process.",
+                "Exporting it with its native code (`f.export`) would save about "
+                f"{saved} of this in each process.",
             )
         tables.append(self._waterfall("A cold call", self.cold, said))
         return tables
@@ -204,7 +204,7 @@ def _breakdown(
         execute = Timer(*raw)
     else:
         notes.append(
-            "execute: jaxlib's own call is not available; this includes JAX's."
+            "execute: includes JAX's dispatch, as jaxlib's own is not available."
         )
     progress.stage("the first call")
     for done in range(_WARM_CALLS):
@@ -236,13 +236,13 @@ def _breakdown(
 
 
 _WHAT = {
-    "bind": "one value for each parameter",
-    "partition": "arrays and statics are separated, by Equinox, flatten included",
-    "flatten": "arrays and structure of the arguments",
-    "transfer": "NumPy arrays are transferred to the device",
+    "bind": "binding the arguments to parameters",
+    "partition": "separating arrays and statics (Equinox), including flattening",
+    "flatten": "flattening the arguments",
+    "transfer": "transferring NumPy arrays to the device",
     "lookup": "finding the compiled program, and everything else",
-    "execute": "the program is given to the device",
-    "unflatten": "the result is built",
+    "execute": "starting the compiled program",
+    "unflatten": "building the result",
     "wait": "until the device has finished",
 }
 _ORDER = ("bind", "partition", "flatten", "transfer", "lookup", "execute", "unflatten")
@@ -297,7 +297,7 @@ def _steady(
         scale = own / apart
         notes.append(
             f"The parts, timed one by one, take {apart / own - 1:.0%} longer than the "
-            "call itself: they are scaled down to it."
+            "call itself, and are scaled down to it."
         )
     # What is left; scaled down, nothing is, not even the rounding.
     times["lookup"] = max(own - apart, 0.0)
@@ -378,7 +378,7 @@ def _cold_caches(notes: list[str]) -> contextlib.AbstractContextManager[Any]:
     if (context := _context()) is None:
         notes.append(
             "A cold call: jitted functions inside that were traced before are not "
-            "traced again, as this JAX has no `jax.make_user_context`."
+            "traced again, because this JAX has no `jax.make_user_context`."
         )
         return contextlib.nullcontext()
     return context(object())

@@ -32,6 +32,7 @@ from eqx_fastjit import _record
 from eqx_fastjit._describe import describe_static
 from eqx_fastjit._record import Trace
 from eqx_fastjit._static_keys import static_key
+from eqx_fastjit._units import plural
 
 from ._places import is_library
 from ._table import Report, Table
@@ -180,14 +181,17 @@ class _Place(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """What a function, and those it calls in its module, could read at some time."""
+    """The values that a function could read from outside at some time.
+
+    This includes the functions that it calls in its module.
+    """
 
     values: tuple[tuple[_Place, _Value], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Something that a trace has read, and that has changed since."""
+    """A value that a trace has read, and that has changed since."""
 
     # As it is written in the code: `LEARNING_RATE`, `config.lr`.
     name: str
@@ -197,7 +201,7 @@ class Change:
     file: str
     line: int
     function: str
-    # Short texts; of arrays the dtype and shape alone.
+    # Short texts; for arrays, only dtype and shape.
     old: str
     new: str
 
@@ -349,7 +353,7 @@ def changed(snapshot: Snapshot) -> list[Change]:
 
     - `snapshot`: from `snapshot`.
 
-    **Returns:** a `Change` for each name that the code reads.
+    **Returns:** a `Change` for each name that the code reads and whose value differs.
     """
     out: list[Change] = []
     for place, value in snapshot.values:
@@ -514,10 +518,9 @@ class Captures(Report):
     def title(self) -> str:
         """The number of changes, in a line."""
         n = len(self.changes)
-        return (
-            f"{self.name}: {n or 'nothing'} of what its {self.snapshots} "
-            f"trace{'s' * (self.snapshots != 1)} read has changed"
-        )
+        values = f"{plural(n, 'value')} {'has' if n == 1 else 'have'}"
+        traces = f"its {self.snapshots} traces" if self.snapshots != 1 else "its trace"
+        return f"{self.name}: {values if n else 'nothing has'} changed since {traces}"
 
     def tables(self) -> list[Table]:
         """The changes."""
@@ -535,13 +538,12 @@ class Captures(Report):
 
 
 def captures(f: Any) -> Captures:
-    """Globals, closure cells and defaults that a function's traces have read, and that
-    have changed since.
+    """Values from outside that a function read while tracing, and that changed since.
 
-    Looks at the names in the function's code and in the functions of the same module
-    that it calls (two levels), and at attributes of plain objects one level deep.
-    Larger arrays are compared by a sample, larger containers and other objects by
-    identity.
+    These are globals, closure cells and defaults. The names in the function's code are
+    searched, those in the functions of the same module that it calls (two levels), and
+    attributes of plain objects (one level). Large arrays are compared by a sample;
+    large containers and other objects, by identity.
 
     **Arguments:**
 
@@ -559,8 +561,8 @@ def captures(f: Any) -> Captures:
         kept = {} if function is None else dict(_snapshots.get(function, {}))
     if not kept:
         raise ValueError(
-            f"nothing is known of what {name} read: import `eqx_fastjit.insight`, or "
-            "call `insight.watch(f)`, before its first call"
+            f"it is not known what {name} read: import `eqx_fastjit.insight`, or call "
+            "`insight.watch(f)`, before its first call"
         )
     found: dict[tuple[str, str, str, int], Change] = {}
     for taken in kept.values():

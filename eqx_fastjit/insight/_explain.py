@@ -23,7 +23,7 @@ from ._table import html_text, Report, Table
 class Signature:
     """One signature of a function: a call without its values.
 
-    Times are in seconds, summed over all times that it was traced or compiled.
+    Times are in seconds, summed over all traces and compilations.
     """
 
     # What differs from the first signature; all arguments, for the first.
@@ -52,9 +52,9 @@ class CacheInfo(Report):
     # Kept now, each for one structure and one set of statics. One may hold compiled
     # programs for several shapes.
     specializations: int
-    # Seconds altogether. What was inlined into other functions counts as theirs.
+    # Total seconds. Inlined traces count for the function around them.
     seconds: float
-    # The latest, 256 traces at most.
+    # Those of the last 256 traces.
     signatures: tuple[Signature, ...]
 
     def title(self) -> str:
@@ -82,11 +82,13 @@ class CacheInfo(Report):
         header = ("first call", "traces", "inlined", "compiles", "trace", "lower")
         header += ("compile", "first run", "signature")
         notes = [
-            "A specialization is what is kept for one structure and one set of "
-            "statics: a compiled program for each shape."
+            "There is one specialization for each structure and set of statics. It "
+            "holds a compiled program for each combination of shapes."
         ]
         if any(s.inlined for s in self.signatures):
-            notes.append("What was inlined into other functions takes their time.")
+            notes.append(
+                "The time of inlined traces counts for the function around them."
+            )
         return [Table("Signatures", header, rows, tuple(notes))]
 
 
@@ -196,7 +198,7 @@ class Explanation:
     retraced: bool
     # Whether it was traced as a part of another function, and not compiled by itself.
     inlined: bool
-    # What it cost altogether, and its parts.
+    # Total cost, and its parts.
     seconds: float
     trace: float
     lower: float
@@ -218,7 +220,7 @@ class Explanation:
         return "\n".join([*lines, self.reason()])
 
     def reason(self) -> str:
-        """The cause and what to do, less the call and the cost."""
+        """The cause and what to do, without the call and the cost."""
         lines = [f"  cause: {self.kind}"]
         if self.differences:
             lines.append(f"  unlike the call at {self.earlier_site or '?'}:")
@@ -233,7 +235,7 @@ class Explanation:
 
 
 class Explanations(tuple[Explanation, ...]):
-    """What `explain` returns: a tuple that prints well."""
+    """What `explain` returns: a tuple with a readable `str`."""
 
     __slots__ = ()
 
@@ -266,7 +268,7 @@ def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
         found = nearest(trace, twins) if place is not None and not own else None
         if found is None:
             return None
-        made = Difference(place.function, "function", "", f"made again at {place}")  # pyright: ignore
+        made = Difference(place.function, "function", "", f"created again at {place}")  # pyright: ignore
         found = found[0], [made, *found[1]]
         kind = "fresh-function"
     old, differing = found
@@ -315,7 +317,7 @@ def explain_all(traces: list[Trace]) -> list[tuple[Trace, Explanation | None]]:
 
 
 def explain(f: Any) -> Explanations:
-    """Why a function was traced again, for each time after the first.
+    """Why a function was traced again: an explanation of each trace after the first.
 
     **Arguments:**
 
@@ -326,8 +328,8 @@ def explain(f: Any) -> Explanations:
     A tuple of `Explanation`s, in order: the differences from the nearest earlier
     signature by leaf path, the line of the call, the seconds that it took, and what to
     do about it. Empty if `f` was traced once. If the same line created other functions
-    before (a lambda in a loop), the first trace is explained too. The last 256 traces
-    are known. Raises `TypeError` if `f` was not wrapped by `eqx_fastjit`.
+    before (a lambda in a loop), the first trace is explained too. Only the last 256
+    traces are kept. Raises `TypeError` if `f` was not wrapped by `eqx_fastjit`.
     """
     history = jitted_function(f).history
     own = tuple(history.traces_kept)
@@ -352,18 +354,18 @@ def explain(f: Any) -> Explanations:
 
 @dataclasses.dataclass(frozen=True)
 class LedgerRow:
-    """All traces of the functions that one line of source made."""
+    """All traces of the functions that one line of source created."""
 
     function: str
-    # How many function objects: more than one if it was made anew.
+    # How many function objects: more than one if the line ran more than once.
     functions: int
     traces: int
     compiles: int
-    # Altogether. What was inlined into other functions counts as theirs.
+    # In total. Inlined traces count for the function around them.
     seconds: float
-    # Calls that it was traced or compiled in, most often first.
+    # Calls that it was traced or compiled in, most frequent first.
     sites: tuple[tuple[str, int], ...]
-    # Why, most often first; "first-call" for what had to be, "inlined" for traces that
+    # Why, most frequent first; "first-call" if unavoidable, "inlined" for traces that
     # are a part of another function.
     causes: tuple[tuple[str, int], ...]
 

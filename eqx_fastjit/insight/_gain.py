@@ -12,23 +12,23 @@ from eqx_fastjit._units import plural, show_seconds
 from ._table import Report, Table
 
 
-# After so many pairs of runs their ratios are looked at.
+# Numbers of pairs of runs after which their ratios are tested.
 LOOKS = (3, 5, 8, 12, 18, 27)
-# The chance that, in any of the looks, two that take the same time are told apart.
+# The probability that any of these tests finds a difference where there is none.
 _ERROR = 0.05
-# Closer than this, two are called alike.
+# If the ratio is within this of 1, the two take the same time.
 _ALIKE = 0.02
 
 FASTER, SLOWER, ALIKE, UNKNOWN = "faster", "slower", "alike", "unknown"
 
 
 def looks_at(pairs: int) -> int:
-    """The number of the look that is had at so many pairs, from 1."""
+    """The number of the test after so many pairs, from 1."""
     return sum(n < pairs for n in LOOKS) + 1
 
 
 class Interval(NamedTuple):
-    """Ours over Equinox's: the mean of the logarithms of paired ratios, and around."""
+    """Ours over Equinox's: the geometric mean of paired ratios, and its interval."""
 
     ratio: float
     low: float
@@ -36,7 +36,7 @@ class Interval(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether ours is `FASTER`, `SLOWER` or `ALIKE`; `UNKNOWN` if it may be any."""
+        """Whether ours is `FASTER`, `SLOWER` or `ALIKE`; `UNKNOWN` if inconclusive."""
         if self.high < 1:
             return FASTER
         if self.low > 1:
@@ -46,16 +46,16 @@ class Interval(NamedTuple):
 
 
 def interval(ratios: Sequence[float], look: int) -> Interval:
-    """The interval that holds the ratio.
+    """The confidence interval of the ratio.
 
-    Student's, on the logarithms of the ratios, whose mean is not far from normal. What
-    is looked at again and again is at last told apart by chance; so each look is
-    allowed less of the error than the one before, and all of them together 5%.
+    Student's t on the logarithms of the ratios, whose mean is close to normal. Repeated
+    tests would find a difference by chance sooner or later, so each is allowed less
+    error than the one before: 5% in total.
 
     **Arguments:**
 
     - `ratios`: of paired runs.
-    - `look`: the number of this look at them, from 1.
+    - `look`: the number of this test, from 1.
     """
     logs = [math.log(x) for x in ratios]
     mean = statistics.fmean(logs)
@@ -84,18 +84,18 @@ class FunctionGain:
     reason: str
 
     def overhead(self, whose: str) -> float:
-        """Seconds that all of its calls take beside the work, under `whose`."""
+        """Seconds of overhead in all of its calls, under `whose`."""
         costs = self.costs or {}
         return self.calls * costs.get(f"{whose}_overhead", 0.0)
 
     @property
     def working(self) -> float:
-        """Seconds that the device works for all of its calls."""
+        """Seconds for which the device works in all of its calls."""
         return self.calls * (self.costs or {}).get("device", 0.0)
 
     @property
     def saved(self) -> float:
-        """Seconds less of overhead, over all of its calls."""
+        """Seconds of overhead saved in all of its calls."""
         return self.overhead("equinox") - self.overhead("ours")
 
 
@@ -120,7 +120,7 @@ class Gain(Report):
         return statistics.median(self.equinox) if self.equinox else math.nan
 
     def parts(self, whose: str = "equinox") -> dict[str, float]:
-        """Where the wall time under `whose` goes; estimates that add up to it."""
+        """Where the wall time under `whose` goes: estimates that add up to it."""
         times = getattr(self, whose)
         if not times:
             return {}
@@ -133,13 +133,13 @@ class Gain(Report):
         return {**parts, "rest": max(rest, 0.0)}
 
     def title(self) -> str:
-        """What came out, in a line."""
+        """The result in one line."""
         return f"{self.program}: {self.verdict()}"
 
     def verdict(self) -> str:
-        """Whether the program gains, as far as could be told."""
+        """Whether the program gains, as far as is known."""
         if self.ratio is None:
-            return "the runs were not compared"
+            return "no pair of runs was completed"
         pairs = plural(len(self.ours), "pair") + " of runs"
         low, high = self.ratio.low, self.ratio.high
         around = (
@@ -153,8 +153,8 @@ class Gain(Report):
         if self.ratio.verdict == ALIKE:
             return f"no difference of more than {_ALIKE:.0%}: it takes {around}"
         if len(self.ours) < 2:
-            return "one pair of runs cannot tell the two apart"
-        return f"they cannot be told apart: it takes {around}"
+            return "inconclusive: one pair of runs is not enough"
+        return f"inconclusive: it takes {around}"
 
     def tables(self) -> list[Table]:
         """The wall times, the functions, and where the time goes."""
@@ -171,13 +171,13 @@ class Gain(Report):
                 rows.append((name, *map(show_seconds, spread)))
         if self.ratio is not None and len(self.ours) > 1:
             rows.append(
-                ("the second over the first", *(f"{x:.3f}" for x in self.ratio))
+                ("eqx_fastjit/equinox.filter_jit", *(f"{x:.3f}" for x in self.ratio))
             )
         notes = (
-            "Median, least and greatest of fresh processes, run in turn; of the ratio "
-            "the mean, and the interval that holds it: Student's, of the logarithms of "
-            f"the ratios of {plural(len(self.ours), 'pair')}, at 95% for all looks at "
-            "them.",
+            "Times are median, minimum and maximum over fresh processes, run in "
+            "alternation. The ratio is the geometric mean over "
+            f"{plural(len(self.ours), 'pair')} of runs, with its 95% confidence "
+            "interval (Student's t on the logarithms, corrected for repeated looks).",
         )
         return Table("The whole program", ("", "time", "from", "to"), rows, notes)
 
@@ -212,24 +212,25 @@ class Gain(Report):
         if not any(f.costs is None for f in self.functions):
             header, rows = header[:-1], [row[:-1] for row in rows]
         notes = (
-            "Of a call: until it returns under equinox.filter_jit (which waits for the "
-            "device) and under eqx_fastjit (which does not); the floor, jax.jit of its "
-            "arrays in a flat list; the device, from start to end of the compiled "
-            "program by jaxlib alone; and the overhead, what the host does under "
-            "equinox.filter_jit beside that. Timed after the program, with its own "
-            "arguments, in turn and without donation.",
-            "Share: of the program's wall time under equinox.filter_jit, the overhead "
-            "of all calls. Saved: in this run, less overhead. What the program does "
-            "while the device works is saved on top; only the wall times have that.",
+            "equinox, ours: until a call returns, under equinox.filter_jit (which "
+            "always blocks) and under eqx_fastjit. floor: the same for jax.jit of the "
+            "arrays in a flat list. device: the compiled program alone, run by jaxlib. "
+            "overhead: what the host does in a call under equinox.filter_jit. Timed "
+            "after the program has ended, with its own arguments, in interleaved "
+            "rounds, without donation.",
+            "share: the overhead of all calls, relative to the program's wall time "
+            "under equinox.filter_jit. saved: how much of this overhead eqx_fastjit "
+            "saves in one run. A program that does other work while the device is busy "
+            "saves more, which only the wall times show.",
         )
-        return Table("Its jitted functions", header, rows, notes)
+        return Table("Jitted functions", header, rows, notes)
 
     def _parts(self) -> Table:
         words = {
             "compiling": "tracing, lowering and compiling; the same under both",
-            "device": "the device, for calls of the functions above",
-            "overhead": "the host, for these calls",
-            "rest": "imports, Python, operations outside of jit, all else",
+            "device": "the device, in calls of the functions above",
+            "overhead": "the host, in these calls",
+            "rest": "imports, Python, operations outside of jit, and everything else",
         }
         before, after = self.parts(), self.parts("ours")
         total = self.wall
@@ -241,7 +242,7 @@ class Gain(Report):
             for name in before
         ]
         header = ("", "equinox", "share", "ours", "")
-        return Table("Where the time goes, estimated", header, rows, self.notes)
+        return Table("Where the time goes (estimated)", header, rows, self.notes)
 
     def as_json(self) -> dict[str, Any]:
         """The same for programs. Times are in seconds."""

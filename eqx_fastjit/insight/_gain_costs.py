@@ -1,4 +1,4 @@
-"""What a call of a jitted function costs: under Equinox, ours, and at the least."""
+"""What a call of a jitted function costs: under Equinox, under ours, and at least."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -59,18 +59,18 @@ def function_costs(
     - `called`: a function and the arguments of its calls.
     - `until`: no signature is begun on after this time of `clock`.
 
-    **Returns:** the costs, if there are any, and else the reason for having none.
+    **Returns:** the costs, or `None` and the reason why there are none.
     """
     found: list[tuple[int, Costs]] = []
     reason = ""
     if not called.signatures:
-        reason = "called under an eager transformation alone"
+        reason = "called only under eager transformations"
     for signature in called.ranked():
         # What takes a tenth of the calls or less says little, and has to be compiled.
         if found and signature.calls < 0.1 * called.calls:
             break
         if clock() > until:
-            reason = reason or "no time left"
+            reason = reason or "not timed: --replay was used up"
             break
         try:
             costs, why = _costs(signature, jit_kwargs(called.options))
@@ -98,11 +98,11 @@ def _costs(signature: Signature, options: dict[str, Any]) -> tuple[Costs | None,
     _wait(ours(*args, **kwargs))
     seconds = time.perf_counter() - start
     if seconds > _TOO_LONG:
-        return None, f"a call works for {seconds:.2g} s: what it costs cannot matter"
+        return None, f"a call takes {seconds:.2g} s, so its overhead does not matter"
     equinox = equinox_filter_jit(fun, **options)
     flat, raw = _floor(ours, args, kwargs)
     if raw is None:
-        return None, "jaxlib's own call of the compiled program is not reachable"
+        return None, "jaxlib's own call of a compiled program is not available"
     calls = {
         "equinox": lambda: equinox(*args, **kwargs),
         "ours": lambda: ours(*args, **kwargs),

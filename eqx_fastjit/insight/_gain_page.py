@@ -29,7 +29,7 @@ _WORDS = {
 
 
 def page(gain: Gain) -> str:
-    """A page that needs nothing else. Every text is escaped."""
+    """A self-contained page. Every text is escaped."""
     tables = "\n".join(table.html() for table in gain.tables())
     body = (
         f'<div class="eqx-fastjit"><h2>{escape(gain.title())}</h2>'

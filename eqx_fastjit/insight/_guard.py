@@ -68,7 +68,7 @@ class _Guarding:
         if self.counts[key] > limit:
             where = self.limits.origin or "here"
             self._tell(
-                f"{trace.title()} was to be traced at most "
+                f"{trace.title()} may be traced at most "
                 f"{plural(limit, 'time')} {where}.\n{_why(trace)}",
                 trace,
             )
@@ -80,9 +80,8 @@ class _Guarding:
         self.seconds += trace.seconds - trace.nested
         if self.seconds > limit:
             self._tell(
-                "Tracing and compiling was to take at most "
-                f"{show_seconds(limit)} here, and took "
-                f"{show_seconds(self.seconds)} with "
+                f"Tracing and compiling may take at most {show_seconds(limit)} here, "
+                f"and has taken {show_seconds(self.seconds)}, including "
                 f"{trace.title()}.\n{_why(trace)}",
                 trace,
             )

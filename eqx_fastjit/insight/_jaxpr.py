@@ -1,4 +1,4 @@
-"""What is in a trace: where its equations, loops, constants and bytes come from."""
+"""What a trace contains: where its equations, loops, constants and bytes come from."""
 
 import collections
 import dataclasses
@@ -20,7 +20,7 @@ from ._loops import (
     find_runs,
     is_uniform,
     measure_run,
-    MIN_TURNS,
+    MIN_ITERATIONS,
     NotScannable,
     Run,
     Seconds,
@@ -65,40 +65,40 @@ class LineCount:
 
 @dataclasses.dataclass(frozen=True)
 class UnrolledLoop:
-    """A Python loop whose iterations are in the trace one after the other."""
+    """An unrolled Python loop: its iterations follow one another in the trace."""
 
     # Where the loop is.
     file: str
     line: int
     function: str
-    # The trip count. Where the loop is there several times (in an outer loop, or for
-    # the forward and the backward pass): the largest.
-    turns: int
-    # How many times it is there.
-    times: int
-    # In all turns of all times.
+    # The largest trip count of its occurrences.
+    iterations: int
+    # How often the loop occurs in the trace: more than once inside an outer loop, or
+    # if it has a forward and a backward pass.
+    occurrences: int
+    # In all iterations of all occurrences.
     equations: int
-    # An estimate of what a `scan` in its place would leave of them: one turn, and the
-    # `scan` itself.
+    # An estimate of the equations that a `scan` would have: those of one iteration, and
+    # the `scan` itself.
     scan_equations: int
-    # Whether all turns have the same shapes, without which there is no `scan`.
+    # Whether all iterations have the same shapes, which a `scan` requires.
     uniform: bool
-    # Lowering and compiling this loop alone, once, both ways. Only if asked for.
+    # Lowering and compiling one occurrence, both ways. Only with `measure=True`.
     seconds: Seconds | None = None
-    # Why it was not measured although asked for.
+    # Why it was not measured, if it should have been.
     not_measured: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Inlined:
-    """A function whose equations are in the trace for each of its calls."""
+    """An inlined function: the trace contains its equations once for each call."""
 
     name: str
     file: str
     line: int
     # "jit", "custom_jvp_call", ...; "python" for a plain function.
     kind: str
-    # For a plain function as far as can be seen from the stacks: at least so many.
+    # For a plain function a lower bound, derived from the stacks.
     calls: int
     # Different places that call it.
     call_sites: int
@@ -108,7 +108,7 @@ class Inlined:
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
-    """An array that the trace has captured: a constant rather than an argument."""
+    """An array that the function captured: a constant rather than an argument."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -127,7 +127,7 @@ class Buffer:
     name: str
     type: str
     bytes: int
-    # Of what is in between: the line that makes it.
+    # For an intermediate value, the line that creates it.
     where: str = ""
 
 
@@ -139,12 +139,12 @@ class Memory:
     arguments: int | None
     results: int | None
     temporaries: int | None
-    # Results that take the place of donated arguments.
+    # Results that reuse the memory of donated arguments.
     aliased: int | None
     code: int | None
     largest_arguments: tuple[Buffer, ...]
     largest_results: tuple[Buffer, ...]
-    # As the trace has them: XLA fuses, and never makes some of them.
+    # As traced. XLA may fuse some of them away.
     largest_intermediates: tuple[Buffer, ...]
 
 
@@ -165,11 +165,11 @@ class Residuals:
     number: int
     bytes: int
     largest: tuple[Buffer, ...]
-    # Of XLA's temporary memory, if that is known.
+    # The share of XLA's temporary memory, if that is known.
     share: float | None
     # Equations of the forward pass: the most that `jax.checkpoint` would run twice.
     forward_equations: int
-    # Whether `jax.checkpoint` is worth a try: at least 1 MiB, and a quarter of the
+    # Whether `jax.checkpoint` is worth trying: at least 1 MiB, and a quarter of the
     # temporary memory.
     checkpoint: bool
 
@@ -223,7 +223,7 @@ class JaxprReport(Report):
             for x in self.lines[:_ROWS]
         ]
         notes = _more(self.lines)
-        header = ("equations", "line", "in", "most of them")
+        header = ("equations", "line", "in", "most frequent")
         return Table("Equations by source line", header, rows, notes)
 
     def _loops_table(self) -> Table:
@@ -235,8 +235,8 @@ class JaxprReport(Report):
                 seconds = tuple(map(show_seconds, x.seconds))
             rows.append(
                 (
-                    x.turns,
-                    x.times,
+                    x.iterations,
+                    x.occurrences,
                     x.equations,
                     f"{x.file}:{x.line}",
                     x.function,
@@ -246,15 +246,15 @@ class JaxprReport(Report):
             )
             if x.not_measured:
                 notes.append(f"line {x.line} was not measured: {x.not_measured}")
-        header = ("turns", "times", "equations", "loop", "in", "with scan")
-        header += ("compile unrolled", "as scan")
+        header = ("iterations", "occurrences", "equations", "loop", "in", "with scan")
+        header += ("compile unrolled", "compile scan")
         if any(x.seconds for x in self.loops):
             notes.append(
-                "Seconds are measured, for one such loop alone. With its scan the "
-                "whole function would take about its compile time less the first, "
-                "plus the second: an estimate."
+                "The compile times were measured for one occurrence of the loop by "
+                "itself. With a scan, compiling the whole function should take less "
+                "time by about the difference."
             )
-        return Table("Python loops that were unrolled", header, rows, tuple(notes))
+        return Table("Unrolled Python loops", header, rows, tuple(notes))
 
     def _inlined_table(self) -> Table:
         rows = [
@@ -269,7 +269,7 @@ class JaxprReport(Report):
             for x in self.inlined[:_ROWS]
         ]
         header = ("calls", "call sites", "equations", "function", "kind", "defined at")
-        title = "Functions that are in the trace more than once"
+        title = "Inlined functions"
         return Table(title, header, rows, _more(self.inlined))
 
     def _constants_table(self) -> Table:
@@ -283,7 +283,7 @@ class JaxprReport(Report):
             for x in self.constants[:_ROWS]
         ]
         header = ("size", "type", "used at", "in")
-        return Table("Constants captured", header, rows, _more(self.constants))
+        return Table("Captured constants", header, rows, _more(self.constants))
 
     def _memory_table(self) -> Table:
         m = self.memory
@@ -295,17 +295,16 @@ class JaxprReport(Report):
             "program": m.code,
         }
         rows = [(k, show_bytes(v)) for k, v in figures.items() if v is not None]
-        notes = (
-            () if rows else ("XLA gives no estimate here, or was not asked for one.",)
-        )
-        return Table("Memory, as XLA estimates it", ("what", "size"), rows, notes)
+        none = "No estimate: the function was not compiled, or XLA provides none."
+        notes = () if rows else (none,)
+        return Table("Memory, estimated by XLA", ("what", "size"), rows, notes)
 
     def _buffers_table(self) -> Table:
         m = self.memory
         groups = (
             ("argument", m.largest_arguments),
             ("result", m.largest_results),
-            ("in between", m.largest_intermediates),
+            ("intermediate", m.largest_intermediates),
         )
         rows = [
             (show_bytes(b.bytes), kind, b.name, b.type, b.where)
@@ -313,7 +312,7 @@ class JaxprReport(Report):
             for b in buffers
         ]
         notes = ("Intermediate values are as traced; XLA may fuse them away.",)
-        header = ("size", "kind", "name", "type", "made at")
+        header = ("size", "kind", "name", "type", "created at")
         return Table("Largest buffers", header, rows, notes)
 
     def _advice_table(self) -> Table:
@@ -325,21 +324,21 @@ class JaxprReport(Report):
             rows.append(
                 (
                     "donate",
-                    f"{show_bytes(total)} of results could take the memory of {names}, "
-                    "if those are not used after the call: filter_jit(donate=...)",
+                    f"{show_bytes(total)} of results could reuse the memory of "
+                    f"{names}, if these are not used after the call: "
+                    "filter_jit(donate=...)",
                 )
             )
         r = self.residuals
         if r is not None:
             share = "" if r.share is None else f" ({r.share:.0%} of the temporaries)"
-            verdict = "worth a try" if r.checkpoint else "not worth it"
+            verdict = "is worth trying" if r.checkpoint else "would save little"
             rows.append(
                 (
                     "checkpoint",
-                    f"{r.number} arrays of {show_bytes(r.bytes)}{share} are kept for "
-                    "the backward pass, before XLA fuses. jax.checkpoint, "
-                    f"{verdict}: it would run at most {r.forward_equations} equations "
-                    "twice",
+                    f"Before fusion, {r.number} arrays of {show_bytes(r.bytes)}{share} "
+                    f"are kept for the backward pass. jax.checkpoint {verdict}: it "
+                    f"would run at most {r.forward_equations} equations twice",
                 )
             )
             rows += [
@@ -392,9 +391,9 @@ def inspect_closed(closed: Any) -> Inspection:
 def inspect_jaxpr(
     f: Any, *args: Any, measure: bool = False, compile: bool = True, **kwargs: Any
 ) -> JaxprReport:
-    """Report what a function becomes when it is traced, by source line.
+    """Report what a traced function consists of, by source line.
 
-    The function is traced again; its own caches are not affected.
+    The function is traced again. Its own caches are not affected.
 
     **Arguments:**
 
@@ -402,9 +401,9 @@ def inspect_jaxpr(
         or a plain one.
     - `*args`, `**kwargs`: the arguments of the call; a `jax.ShapeDtypeStruct` may take
         the place of an array.
-    - `measure`: measure, for each unrolled loop, how long XLA takes to compile it as it
-        is, and as a `jax.lax.scan`. Compiles each loop twice.
-    - `compile`: compile the function, for XLA's memory estimate.
+    - `measure`: whether to measure how long XLA takes to compile each unrolled loop,
+        and the same loop as a `jax.lax.scan`. This compiles each loop twice.
+    - `compile`: whether to compile the function, for XLA's memory estimate.
 
     **Returns:**
 
@@ -560,7 +559,7 @@ def _loops(
 ) -> tuple[UnrolledLoop, ...]:
     by_place: dict[Place, list[Run]] = {}
     for run in walk.runs:
-        if walk.executions.most_turns(run) < MIN_TURNS:
+        if walk.executions.most_iterations(run) < MIN_ITERATIONS:
             continue
         by_place.setdefault(run.place, []).append(run)
     loops: list[UnrolledLoop] = []
@@ -582,11 +581,11 @@ def _loop(place: Place, runs: list[Run], measure: bool) -> UnrolledLoop:
             reason = str(e)
     return UnrolledLoop(
         *place,
-        turns=max(run.turns for run in runs),
-        times=len(runs),
+        iterations=max(run.iterations for run in runs),
+        occurrences=len(runs),
         equations=sum(sizes),
         scan_equations=sum(
-            1 + size // run.turns for run, size in zip(runs, sizes, strict=True)
+            1 + size // run.iterations for run, size in zip(runs, sizes, strict=True)
         ),
         uniform=all(map(is_uniform, runs)),
         seconds=seconds,

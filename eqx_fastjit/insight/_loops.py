@@ -1,4 +1,4 @@
-"""Python loops that left their mark on a jaxpr: the same equations again and again."""
+"""Unrolled Python loops: the same equations repeated in a jaxpr."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -21,22 +21,22 @@ from eqx_fastjit._place import Place
 from ._places import find_loop, Instruction, instruction_of, Path
 
 
-# A loop that goes round less often is not worth a word.
-MIN_TURNS = 3
-# The longest turn that is looked for, in equations (an inner loop counts as one).
+# A loop with fewer iterations is not reported.
+MIN_ITERATIONS = 3
+# The longest iteration that is looked for, in equations (an inner loop counts as one).
 _MAX_PERIOD = 4096
 
 Literal = jax.extend.core.Literal
 
 
 class Run(NamedTuple):
-    """Consecutive equations of one jaxpr: the turns of a loop."""
+    """Consecutive equations of one jaxpr: the iterations of a loop."""
 
     place: Place
     jaxpr: Any  # that they are in
     equations: list[Any]
-    turns: int
-    # Where each turn begins; one more for the end.
+    iterations: int
+    # Where each iteration begins; one more for the end.
     bounds: list[int]
 
 
@@ -56,7 +56,7 @@ def find_runs(jaxpr: Any, paths: Sequence[Path]) -> list[Run]:
     - `jaxpr`: an open jaxpr.
     - `paths`: for each of its equations, the calls that led to it.
 
-    **Returns:** for each loop the equations of its turns.
+    **Returns:** for each loop the equations of its iterations.
     """
     equations = jaxpr.eqns
     symbols: dict[Any, int] = {}
@@ -70,11 +70,11 @@ def find_runs(jaxpr: Any, paths: Sequence[Path]) -> list[Run]:
     ]
     runs: list[Run] = []
     period = 1
-    while period <= min(len(items) // MIN_TURNS, _MAX_PERIOD):
+    while period <= min(len(items) // MIN_ITERATIONS, _MAX_PERIOD):
         new: list[_Item] = []
         position = 0
-        for start, turns in _repeats([item.symbol for item in items], period):
-            end = start + turns * period
+        for start, iterations in _repeats([item.symbol for item in items], period):
+            end = start + iterations * period
             chosen = items[start:end]
             first, last = chosen[0].first, chosen[-1].last
             place = find_loop(paths[first:last])
@@ -82,11 +82,12 @@ def find_runs(jaxpr: Any, paths: Sequence[Path]) -> list[Run]:
                 continue
             bounds = [item.first - first for item in chosen[::period]]
             bounds.append(last - first)
-            run = Run(place, jaxpr, list(equations[first:last]), turns, bounds)
+            run = Run(place, jaxpr, list(equations[first:last]), iterations, bounds)
             runs.append(run)
             block = tuple([item.symbol for item in chosen[:period]])
             new += items[position:start]
-            # Without the number of turns: an outer loop may give it another each time.
+            # Without the number of iterations, which may differ in each iteration of an
+            # outer loop.
             new.append(_Item(number(("loop", block)), first, last))
             position = end
         if position:
@@ -104,23 +105,23 @@ def _repeats(symbols: list[int], period: int) -> list[tuple[int, int]]:
     edges = np.flatnonzero(same[1:] != same[:-1])
     out: list[tuple[int, int]] = []
     for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        turns = (end - start + period) // period
-        if turns >= MIN_TURNS:
-            out.append((start, turns))
+        iterations = (end - start + period) // period
+        if iterations >= MIN_ITERATIONS:
+            out.append((start, iterations))
     # Two runs may share items where one ends and the next begins.
     kept: list[tuple[int, int]] = []
-    for start, turns in out:
+    for start, iterations in out:
         if not kept or start >= kept[-1][0] + kept[-1][1] * period:
-            kept.append((start, turns))
+            kept.append((start, iterations))
     return kept
 
 
 class Executions:
     """How often each instruction of the user's was executed in a trace.
 
-    One call of JAX's may make many equations (`jnp.stack`), and so may the derivative
-    of one: they follow one another as the turns of a loop do. The last equation of the
-    forward pass that a call makes is there once for each time that it was executed.
+    One call of JAX may create many equations (`jnp.stack`), and so may its derivative.
+    They follow one another like the iterations of a loop. The last equation that a call
+    creates in the forward pass is there once for each time that it was executed.
     """
 
     def __init__(self) -> None:
@@ -141,21 +142,21 @@ class Executions:
         self._counts[key] += 1
         self._last[found.users] = key
 
-    def most_turns(self, run: Run) -> int:
-        """The most turns that a loop with these equations can have made."""
+    def most_iterations(self, run: Run) -> int:
+        """The most iterations that a loop with these equations can have had."""
         counts = []
         for equation in _block(run, 0):
             found = self._instructions.get(id(equation))
             if found is not None and found.users in self._last:
                 counts.append(self._counts[self._last[found.users]])
-        return int(statistics.median_low(counts)) if counts else run.turns
+        return int(statistics.median_low(counts)) if counts else run.iterations
 
 
 # --- what `scan` would do ------------------------------------------------------------
 
 
 class NotScannable(Exception):
-    """The turns of a loop are not alike, so that no `scan` can do the same."""
+    """The iterations of a loop differ, so that no `scan` can replace it."""
 
 
 class Seconds(NamedTuple):
@@ -166,8 +167,8 @@ class Seconds(NamedTuple):
 
 
 def is_uniform(run: Run) -> bool:
-    """Whether all turns make results of the same shapes and dtypes."""
-    blocks = [_signature(_block(run, k)) for k in range(run.turns)]
+    """Whether the results of all iterations have the same shapes and dtypes."""
+    blocks = [_signature(_block(run, k)) for k in range(run.iterations)]
     return all(block == blocks[0] for block in blocks)
 
 
@@ -184,15 +185,14 @@ def _signature(block: list[Any]) -> list[Any]:
 
 
 def measure_run(run: Run) -> Seconds:
-    """Compile one turn as often as the loop has it, and as the body of a `scan`.
+    """Time compiling an iteration, repeated as in the loop, and as a `scan`.
 
-    Both are measured. The turn is the loop's third (or last), as the first ones may
-    begin with other types; what is taken from different places in each turn is passed
-    in. Raises `NotScannable`.
+    It is the third iteration (or the last), because the first ones may begin with other
+    types. Values that differ in each iteration are passed in. Raises `NotScannable`.
     """
     if not is_uniform(run):
-        raise NotScannable("the turns differ in their shapes")
-    middle = min(2, run.turns - 1)
+        raise NotScannable("its iterations differ in their shapes")
+    middle = min(2, run.iterations - 1)
     before, block = _block(run, middle - 1), _block(run, middle)
     made_before = {
         id(v): (i, j) for i, e in enumerate(before) for j, v in enumerate(e.outvars)
@@ -216,7 +216,7 @@ def measure_run(run: Run) -> Seconds:
     for v, (i, j) in carried.items():
         made = block[i].outvars[j].aval
         if (made.shape, made.dtype) != (v.aval.shape, v.aval.dtype):
-            raise NotScannable("what one turn hands to the next changes its type")
+            raise NotScannable("its carry changes its type between iterations")
 
     inputs = [*constant, *carried, *each]
     carried_out = [block[i].outvars[j] for i, j in carried.values()]
@@ -229,22 +229,22 @@ def measure_run(run: Run) -> Seconds:
     except Exception as e:  # another JAX makes its jaxprs in another way
         raise NotScannable(f"{type(e).__name__}: {e}") from e
 
-    def turn(constants: Any, carry: Any, xs: Any) -> Any:
+    def iteration(constants: Any, carry: Any, xs: Any) -> Any:
         out = jax.core.eval_jaxpr(one, [], *constants, *carry, *xs)
         return out[: len(carry)], out[len(carry) :]
 
     def unrolled(constants: Any, carry: Any, xs: Any) -> Any:
         ys: list[Any] = []
         for x in xs:
-            carry, y = turn(constants, carry, x)
+            carry, y = iteration(constants, carry, x)
             ys.append(y)
         return carry, ys
 
     def scan(constants: Any, carry: Any, xs: Any) -> Any:
         def body(carry: Any, x: Any) -> Any:
-            return turn(constants, carry, x)
+            return iteration(constants, carry, x)
 
-        return jax.lax.scan(body, carry, xs, length=run.turns)
+        return jax.lax.scan(body, carry, xs, length=run.iterations)
 
     def struct(v: Any, lead: tuple[int, ...] = ()) -> Any:
         return jax.ShapeDtypeStruct(
@@ -254,8 +254,8 @@ def measure_run(run: Run) -> Seconds:
         )
 
     constants, carry = [struct(v) for v in constant], [struct(v) for v in carried]
-    separate = [[struct(v) for v in each] for _ in range(run.turns)]
-    stacked = [struct(v, (run.turns,)) for v in each]
+    separate = [[struct(v) for v in each] for _ in range(run.iterations)]
+    stacked = [struct(v, (run.iterations,)) for v in each]
     try:
         return Seconds(
             _compile_seconds(unrolled, constants, carry, separate),

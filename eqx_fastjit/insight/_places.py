@@ -117,7 +117,7 @@ class Loop(NamedTuple):
     """A `for`, a `while` or a comprehension in a source file."""
 
     line: int
-    # Lines that run once for each turn.
+    # Lines that run once in each iteration.
     first: int
     last: int
     # First line of the function that it is in.

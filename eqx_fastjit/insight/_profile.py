@@ -65,7 +65,7 @@ class Profile(Report):
     contenders: tuple[Contender, ...]
 
     def title(self) -> str:
-        """A line that says what was done."""
+        """What was measured, in a line."""
         calls = {c.calls for c in self.contenders}
         each = f"{calls.pop()} warm calls each" if len(calls) == 1 else "warm calls"
         return f"{self.name}: {each}, timed and sampled"
@@ -94,15 +94,16 @@ class Profile(Report):
             rows.append((name, *cells, parts[name]))
         for what, attribute in (
             ("returns", "dispatch"),
-            ("is done", "blocked"),
+            ("is ready", "blocked"),
         ):
             seconds = [getattr(c.breakdown, attribute) for c in self.contenders]
             cells = [x for s in seconds for x in (show_seconds(s), "")]
             rows.append((what, *cells, _WHOLE[what]))
         header = ["part", *[x for name in names for x in (name, "share")], ""]
         notes = (
-            "Timed without a profiler, in turn; lookup and wait are differences. What "
-            "there is no figure for is a part of another: of lookup, mostly.",
+            "Timed without a profiler, in interleaved rounds; lookup and wait are "
+            "differences. A part without a figure is included in another, mostly in "
+            "lookup.",
         )
         return Table("A warm call", tuple(header), rows, notes)
 
@@ -121,22 +122,22 @@ class Profile(Report):
                     rows.append((share + (kind == "yours"), row))
         rows.sort(key=lambda row: -row[0])
         notes = (
-            "Time of their own, under the profiler, which slows Python down; functions "
-            "of yours first. A sampling profiler sees Python functions alone: of what "
-            "happens in compiled code there is nothing to list.",
+            "Self time under the profiler, which slows Python down; your own functions "
+            "first. A sampling profiler sees only Python functions, not what happens "
+            "in compiled code.",
         )
         header = ("", "share", "a call", "function", "file")
         kept = [row for _, row in rows[:_FUNCTIONS]]
-        return Table("Python functions in it", header, kept, notes)
+        return Table("Python functions in a warm call", header, kept, notes)
 
     def full_text(self) -> str:
-        """The tables, and below them each tree."""
+        """The tables, followed by the call trees."""
         parts = [str(self)]
         parts += [f"--- {c.name} ---\n{tree_text(c.tree)}" for c in self.contenders]
         return "\n\n".join(parts)
 
     def html_body(self) -> str:
-        """The tables, and each tree to look into."""
+        """The tables and the call trees."""
         trees = [
             f"<h4>{escape(c.name)}</h4>\n{tree_html(c.tree)}" for c in self.contenders
         ]
@@ -153,11 +154,11 @@ _ORDER = (
     "unflatten",
     "wait",
 )
-_WHOLE = {"returns": "until the call returns", "is done": "until its result is there"}
+_WHOLE = {"returns": "until the call returns", "is ready": "until the result is ready"}
 _LEGEND = (
-    "<p>Functions of libraries are folded, with Equinox's, JAX's and ours; yours are "
-    "open. Compiled code is split into the parts above, in the shares in which they "
-    "were timed.</p>"
+    "<p>Functions of libraries, including Equinox, JAX and eqx_fastjit, are folded; "
+    "yours are expanded. Compiled code is divided into the parts above, in proportion "
+    "to their timings.</p>"
 )
 
 
@@ -175,7 +176,7 @@ def profile(
     html: str | os.PathLike[str] | None = None,
     **kwargs: Any,
 ) -> Profile:
-    """Profile warm calls of a function under `filter_jit`, Equinox's, and `jax.jit`.
+    """Profile warm calls under `filter_jit`, Equinox's, and `jax.jit`.
 
     `jax.jit` gets the statics removed by hand. Needs pyinstrument:
     `pip install "eqx_fastjit[profile]"`. A function that donates arguments is profiled
@@ -184,9 +185,10 @@ def profile(
     **Arguments:**
 
     - `f`: a function, jitted in any way or not.
-    - `*args`, `**kwargs`: what to call it with.
-    - `n`: calls of each to sample; as many as take half a second if left out.
-    - `html`: a file to write a self-contained page to; tried before anything runs.
+    - `*args`, `**kwargs`: the arguments of the calls.
+    - `n`: how many calls of each to sample. By default, as many as take half a second.
+    - `html`: a file for a self-contained page. Whether it can be written is checked
+        before anything runs.
 
     **Returns:**
 
@@ -254,7 +256,7 @@ def _contender(
         _run(jitted, args, kwargs, n)
     finally:
         session = profiler.stop()
-    progress.stage(f"{name}: its parts")
+    progress.stage(f"{name}: parts of a call")
     timed = breakdown(jitted, *args, **kwargs)
     root = session.root_frame(trim_stem=False)
     if root is None:  # too short for a single sample
@@ -266,10 +268,10 @@ def _contender(
 
 
 def _until_it_returns(timed: Breakdown) -> list[Part]:
-    """The parts of a call without what is waited for after it has returned."""
+    """The parts of a call until it returns."""
     own = [part for part in timed.steady if part.name != "wait"]
     waits = max(timed.dispatch - sum(part.seconds for part in own), 0.0)
-    return [*own, Part("wait", waits, False, "until the device is done")]
+    return [*own, Part("wait", waits, False, "until the device has finished")]
 
 
 def _run(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], n: int) -> None:

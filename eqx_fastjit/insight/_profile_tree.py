@@ -112,9 +112,7 @@ def _split(seconds: float, parts: Sequence[Part]) -> list[Node]:
         for p, share in zip(parts, shares, strict=True)
         if share > 1e-9
     )
-    return [
-        Node("compiled code", "split as it was timed", seconds, 0, "compiled", inside)
-    ]
+    return [Node("compiled code", "divided as timed", seconds, 0, "compiled", inside)]
 
 
 def _is_library(frame: Any) -> bool:

@@ -26,7 +26,7 @@ from eqx_fastjit._place import Place
 
 _compat.hide_from_tracebacks(__file__)
 
-# Functions that are told apart, and signatures of each whose arguments are kept: a
+# Functions counted separately, and signatures of each whose arguments are kept: a
 # program may make new ones in each step.
 _MAX_FUNCTIONS = 256
 _MAX_SIGNATURES = 16

@@ -1,6 +1,6 @@
 """One view of `filter_jit`'s, Equinox's, `jax.jit`'s and plain functions.
 
-A *target* is what the user handed over. It can be traced anew at any time, as a
+A *target* is what the user passed. It can be traced again at any time, as a
 function that no cache has seen, so that the user's own is left as it was.
 """
 

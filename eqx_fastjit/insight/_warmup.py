@@ -36,8 +36,8 @@ def warmup_all(
 
     - `calls`: for each, `(f, args)` or `(f, args, kwargs)`, with a tuple and a
         dictionary.
-    - `progress`: show a progress bar with the time left, on stderr. By default, only if
-        that is a terminal and rich is installed.
+    - `progress`: whether to show a progress bar with the time left, on stderr. By
+        default, only if that is a terminal and rich is installed.
 
     Raises `ValueError` for an entry that is neither, and whatever `warmup` raises; what
     was compiled by then stays compiled.

@@ -1,4 +1,4 @@
-"""Each step reads the loss while Python has the next batch to prepare."""
+"""Each step reads the loss, although Python could prepare the next batch."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A lambda that is made and wrapped in the loop."""
+"""A lambda that is created and wrapped in a loop."""
 
 import equinox as eqx
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""A step for each of three configurations; and modules wrapped anew."""
+"""A step for each of three configurations; modules that are wrapped again."""
 
 import equinox as eqx
 import jax

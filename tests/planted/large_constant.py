@@ -1,4 +1,4 @@
-"""A data set that a function reads from around it."""
+"""A data set that a function reads from outside."""
 
 import equinox as eqx
 import jax.numpy as jnp

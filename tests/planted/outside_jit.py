@@ -1,11 +1,11 @@
-"""A loop of JAX's, outside of jit, with a function that is made anew each time."""
+"""A `scan` outside of jit, with a new function in each iteration."""
 
 import jax
 import jax.numpy as jnp
 
 
 def simulate(x, steps):
-    # So many that XLA takes its time.
+    # Enough operations for XLA to take a while.
     def step(x, _):
         for i in range(60):
             x = jnp.sort(jnp.sin(x) * i)

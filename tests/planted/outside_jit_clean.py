@@ -1,4 +1,4 @@
-"""The same under jit; and a model, which is made outside of it by small operations."""
+"""The same under jit; a model that is created outside of jit, by small operations."""
 
 import equinox as eqx
 import jax

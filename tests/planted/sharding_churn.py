@@ -1,4 +1,4 @@
-"""Each batch is put on the next device, and the function compiled there anew."""
+"""Each batch is on another device, for which the function is compiled again."""
 
 import os
 

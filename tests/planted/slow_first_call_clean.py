@@ -1,4 +1,4 @@
-"""It is the run that takes long, not the compilation."""
+"""The run takes long, not the compilation."""
 
 import time
 

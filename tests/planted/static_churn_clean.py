@@ -1,4 +1,4 @@
-"""The number is an array; a mode and a size are static, as they are meant to be."""
+"""The number is an array; a mode and an exponent are static, as they should be."""
 
 import equinox as eqx
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""An optional argument, there in training and absent in evaluation."""
+"""Optional arguments, passed in training and omitted in evaluation."""
 
 import equinox as eqx
 import jax

@@ -1,4 +1,4 @@
-"""The carry has the dtype of what it becomes."""
+"""The carry has the dtype of later steps from the start."""
 
 import equinox as eqx
 import jax.numpy as jnp
