@@ -239,7 +239,7 @@ def test_how_many_iterations_are_a_loop(times, loops):
         return x
 
     report = inspect_jaxpr(f, jnp.ones(3), compile=False)
-    assert [loop.turns for loop in report.loops] == loops
+    assert [loop.iterations for loop in report.loops] == loops
 
 
 def test_jitted_functions_inside():
