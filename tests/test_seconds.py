@@ -131,7 +131,7 @@ def test_a_guard(clock, functions):
         call(clock, functions)
     with (
         guard(max_seconds=254.9),
-        pytest.raises(RetraceError, match=r"and took 4 min 15 s with .*outer"),
+        pytest.raises(RetraceError, match=r"has taken 4 min 15 s, including .*outer"),
     ):
         call(clock, functions)
     # Of one function, what others inside of it took is not counted.

@@ -149,9 +149,9 @@ def test_waits_of_one_line_are_one_finding():
 # --- what is in a trace --------------------------------------------------------------
 
 
-def loop(turns=20, equations=300, uniform=True, file="a.py"):
+def loop(iterations=20, equations=300, uniform=True, file="a.py"):
     return types.SimpleNamespace(
-        turns=turns,
+        iterations=iterations,
         equations=equations,
         uniform=uniform,
         file=file,
@@ -164,8 +164,8 @@ def loop(turns=20, equations=300, uniform=True, file="a.py"):
     ("found", "total", "expected"),
     [
         (loop(), 300, True),
-        (loop(turns=19, equations=100_000), 100_000, False),
-        (loop(turns=1000, equations=299), 300, False),
+        (loop(iterations=19, equations=100_000), 100_000, False),
+        (loop(iterations=1000, equations=299), 300, False),
         (loop(), 1000, True),
         (loop(), 1001, False),
         (loop(uniform=False), 300, False),
@@ -215,7 +215,7 @@ def test_the_share_of_a_loop():
     (finding,) = traced(loops=(loop(),))
     # Of 7 s to compile, 200 equations less of 350.
     assert finding.seconds == 4 and finding.count == 20
-    assert "20 iterations makes 300 of the 350 equations of f" in finding.message
+    assert "20 iterations has 300 of the 350 equations of f" in finding.message
     inlined = types.SimpleNamespace(
         name="g", call_sites=16, calls=16, equations=320, file="a.py", line=2
     )
@@ -280,7 +280,7 @@ def test_operations_outside_of_jit_by_their_share():
 
 
 def test_layers_that_are_alike():
-    def hints(turns, total=1.0, unrolled=(), equations=350):
+    def hints(iterations, total=1.0, unrolled=(), equations=350):
         trace = types.SimpleNamespace(
             function=types.SimpleNamespace(qualname="f"),
             trace=1.0,
@@ -288,7 +288,7 @@ def test_layers_that_are_alike():
             compile=4.0,
         )
         inspection = types.SimpleNamespace(
-            loops=(loop(turns=turns),), equations=equations
+            loops=(loop(iterations=iterations),), equations=equations
         )
         seen = [Seen(trace, HERE, inspection)]
         return [h.seconds for h in _hints._layers(seen, total, set(unrolled))]
