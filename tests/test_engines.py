@@ -351,7 +351,7 @@ def test_attributes_that_only_insight_uses(monkeypatch):
     module = sys.modules[insight.breakdown.__module__]
     monkeypatch.setattr(module, "raw_execute", lambda *a: None)
     found = insight.breakdown(filter_jit(lambda x: x + 1), x, rounds=3)
-    assert "jaxlib's own call is not available" in "".join(found.notes)
+    assert "jaxlib's own is not available" in "".join(found.notes)
 
 
 def test_frames_of_a_profile_are_there():

@@ -185,9 +185,11 @@ def test_what_exporting_saves():
         return Breakdown("f", "plain", 0.1, 0.1, (), (), cold, eager=0.5)
 
     assert shown(1.0).export_saves == pytest.approx(3 * 0.85)
-    assert "about 2.55 s of this would be saved" in " ".join(str(shown(1.0)).split())
+    assert "would save about 2.55 s of this in each process" in " ".join(
+        str(shown(1.0)).split()
+    )
     # Not worth a file.
-    assert "saved in each process" not in " ".join(str(shown(0.01)).split())
+    assert "in each process" not in " ".join(str(shown(0.01)).split())
 
 
 def test_break_even():

@@ -270,7 +270,9 @@ def test_a_function_that_is_inlined_and_then_called():
     assert [d.what for d in explanation.differences] == ["sharding", "committed"]
     info = cache_info(inner)
     assert [s.inlined for s in info.signatures] == [1, 0, 0]
-    assert "What was inlined into other functions takes their time." in str(info)
+    assert "The time of inlined traces counts for the function around them." in str(
+        info
+    )
     assert info.seconds == pytest.approx(
         sum(s.trace + s.lower + s.compile + s.first_run for s in info.signatures)
     )
