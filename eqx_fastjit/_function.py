@@ -105,6 +105,7 @@ def _load_native() -> Any:
         instance_dict=_compat.INSTANCE_DICT,
         function_types=_FUNCTION_TYPES,
         numpy_type=np.ndarray,
+        copied_bytes=_COPIED_BYTES,
     )
     _register_handle(_native)
     return _native

@@ -38,6 +38,7 @@ static PyObject *module_dict; /* the descriptor of `__dict__` of all Modules */
 static PyTypeObject *array_type; /* jaxlib's array, once one was met */
 static PyObject *function_types; /* a tuple: JAX's types of functions, and `type` */
 static PyTypeObject *numpy_type; /* `numpy.ndarray` */
+static Py_ssize_t copied_bytes; /* the most of NumPy arrays that a call copies */
 
 static PyObject *s_block_until_ready, *s_miss, *s_call, *s_finished, *s_failed;
 static PyObject *s_translate, *s_result, *s_decide_blocks, *s_renew_binding, *s_flat;
@@ -82,7 +83,6 @@ enum { VISIT_TREE, VISIT_STATIC, VISIT_HASHABLE };
 #define SMALL_PENDING 128
 #define SMALL_FIELDS 48
 #define LONG_TRAIL 10000
-#define COPIED_BYTES (1 << 20) /* as in `_function.py` */
 
 typedef struct {
     Entry *trail;
@@ -433,17 +433,24 @@ static int drop_records_if_grown(void) {
 
 /* --- fields ----------------------------------------------------------------------- */
 
-/* The `__dict__` of an instance, without running Python: before 3.12, an allocation may
-start the garbage collector, and that finalizers and weak references' callbacks. */
-static inline PyObject *dict_of(PyObject *x) {
+/* Calls what allocates, and runs no Python by itself: before 3.12, an allocation may start
+the garbage collector, and that finalizers and weak references' callbacks. */
 #if PY_VERSION_HEX < 0x030C0000
-    int enabled = PyGC_Disable();
-    PyObject *dict = PyObject_GenericGetDict(x, NULL);
-    if (enabled) PyGC_Enable();
-    return dict;
+#define WITHOUT_COLLECTOR(call)          \
+    do {                                 \
+        int enabled = PyGC_Disable();    \
+        call;                            \
+        if (enabled) PyGC_Enable();      \
+    } while (0)
 #else
-    return PyObject_GenericGetDict(x, NULL);
+#define WITHOUT_COLLECTOR(call) call
 #endif
+
+/* The `__dict__` of an instance, without running Python. */
+static inline PyObject *dict_of(PyObject *x) {
+    PyObject *dict;
+    WITHOUT_COLLECTOR(dict = PyObject_GenericGetDict(x, NULL));
+    return dict;
 }
 
 /* Reads the fields of an instance, borrowed, in the order of `record->names`.
@@ -565,10 +572,9 @@ static inline int add_atom(Walk *w, PyObject *x) {
 /* A frozenset of `str`, `int` and `None`, among which `==` mixes nothing up: 1 if it is
 one, 0 if not, -1 for an error. A seventh of what a key made by Python costs. */
 static int add_plain_frozenset(Walk *w, PyObject *x) {
-    PyObject *member;
-    int plain = 1, enabled = PyGC_Disable(); /* before 3.12, see `dict_of` */
-    PyObject *iterator = PyObject_GetIter(x);
-    if (enabled) PyGC_Enable();
+    PyObject *member, *iterator;
+    int plain = 1;
+    WITHOUT_COLLECTOR(iterator = PyObject_GetIter(x));
     if (iterator == NULL) return -1;
     while (plain && (member = PyIter_Next(iterator)) != NULL) {
         plain = Py_IS_TYPE(member, &PyUnicode_Type) || Py_IS_TYPE(member, &PyLong_Type) ||
@@ -2013,7 +2019,7 @@ static int copy_numpy(Walk *w) {
         bytes += size == NULL ? 0 : PyLong_AsSsize_t(size);
         Py_XDECREF(size);
         if (PyErr_Occurred()) return -1;
-        if (bytes > COPIED_BYTES) return 0;
+        if (bytes > copied_bytes) return 0;
     }
     for (size_t i = 1; i <= w->n_arrays; i++) {
         if (Py_TYPE(w->arrays[i]) != numpy_type) continue;
@@ -2326,18 +2332,19 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"registry", "classify", "policy_of", "opaque_key", "sort_keys",
                             "check_ends", "call_class", "block", "reads_numpy",
                             "eager_handle", "instance_dict", "function_types",
-                            "numpy_type", NULL};
+                            "numpy_type", "copied_bytes", NULL};
     PyObject *given[13] = {NULL};
+    Py_ssize_t copied = -1;
     /* What is kept here is of one interpreter. */
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
         PyErr_SetString(PyExc_ImportError, "not in a subinterpreter");
         return NULL;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!OOOOOOOOOOO!O!", names, &PyDict_Type,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!OOOOOOOOOOO!O!n", names, &PyDict_Type,
                                      &given[0], &given[1], &given[2], &given[3], &given[4],
                                      &given[5], &given[6], &given[7], &given[8],
                                      &given[9], &given[10], &PyTuple_Type, &given[11],
-                                     &PyType_Type, &given[12]))
+                                     &PyType_Type, &given[12], &copied))
         return NULL;
     PyObject **places[] = {&registry,     &py_classify,   &py_policy_of,
                            &py_opaque_key, &py_sort_keys, &py_check_ends,
@@ -2351,6 +2358,11 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
         }
         Py_XSETREF(*places[i], Py_NewRef(given[i]));
     }
+    if (copied < 0) {
+        PyErr_SetString(PyExc_TypeError, "setup() needs copied_bytes");
+        return NULL;
+    }
+    copied_bytes = copied;
     n_registered = -1;
     Py_RETURN_NONE;
 }

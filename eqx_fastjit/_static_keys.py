@@ -553,14 +553,8 @@ def _numpy_policy(cls: type) -> Policy | None:
     return None
 
 
-def _exact_policy(cls: type) -> Policy | None:
-    return _EXACT.get(cls) if type(cls) is type else None
-
-
 def choose_policy(cls: type) -> Policy:
-    """The policy for the values of a type."""
-    if (known := _exact_policy(cls)) is not None:
-        return known
+    """The policy for the values of a type that `_EXACT` does not have."""
     if any(cls is known for known in _ABSTRACT):
         return _OF_ATTRIBUTES
     if issubclass(cls, type):
