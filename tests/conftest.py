@@ -2,6 +2,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import weakref
 
 import jax
@@ -13,7 +14,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-from eqx_fastjit import _function, _install, _jit, _record  # noqa: E402
+from eqx_fastjit import _compat, _function, _install, _jit, _record  # noqa: E402
 from tests.skips import pytest_configure  # noqa: E402, F401
 
 
@@ -48,6 +49,39 @@ def engine(request, monkeypatch):
 def native_only(engine):
     if engine != "native":
         pytest.skip("about the native engine")
+
+
+@pytest.fixture
+def take_away(monkeypatch):
+    """Takes a private name of JAX's or Equinox's away, as another version may."""
+
+    def take_away(name):
+        resolve = _compat.resolve
+
+        def without(path):
+            if path == name:
+                raise _compat.MissingPrivateName(path)
+            return resolve(path)
+
+        monkeypatch.setattr(_compat, "resolve", without)
+
+    return take_away
+
+
+@pytest.fixture
+def python_events():
+    """What a profiler sees of a call."""
+
+    def python_events(call):
+        seen = []
+        sys.setprofile(lambda frame, event, arg: seen.append(event))
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
+        return seen
+
+    return python_events
 
 
 @pytest.fixture

@@ -418,7 +418,7 @@ def test_an_output_that_can_no_longer_be_written(tmp_path):
 # --- what it is made of --------------------------------------------------------------
 
 
-def test_a_warm_call_runs_no_more_python_than_otherwise():
+def test_a_warm_call_runs_no_more_python_than_otherwise(python_events):
     import jax.numpy as jnp
 
     import eqx_fastjit
@@ -429,21 +429,12 @@ def test_a_warm_call_runs_no_more_python_than_otherwise():
     for _ in range(3):
         f(x)
 
-    def events():
-        seen = []
-        sys.setprofile(lambda frame, event, arg: seen.append(event))
-        try:
-            f(x)
-        finally:
-            sys.setprofile(None)
-        return seen
-
-    before = events()
+    before = python_events(lambda: f(x))
     watch = Watch()
     watch.jax_imported()
     watch.equinox_imported()
     try:
-        assert events() == before
+        assert python_events(lambda: f(x)) == before
         assert float(x[0]) == 1 and x.tolist() == [1, 1]
     finally:
         watch.stop()

@@ -168,20 +168,9 @@ def fresh(monkeypatch):
     monkeypatch.setenv("EQX_FASTJIT_ENGINE", "auto")
 
 
-def _take_away(monkeypatch, name):
-    resolve = _compat.resolve
-
-    def without(path):
-        if path == name:
-            raise _compat.MissingPrivateName(path)
-        return resolve(path)
-
-    monkeypatch.setattr(_compat, "resolve", without)
-
-
-def test_without_the_registry_of_nodes(native_only, monkeypatch, fresh):
+def test_without_the_registry_of_nodes(native_only, take_away, fresh, monkeypatch):
     """The Python engine, without a warning, and right results."""
-    _take_away(monkeypatch, "jax._src.tree_util:_registry")
+    take_away("jax._src.tree_util:_registry")
     _compat.node_registry.cache_clear()
     _function._load_native.cache_clear()
     try:
@@ -246,8 +235,8 @@ def test_a_jax_from_the_future():
         "jax._src.traceback_util:register_exclusion",
     ],
 )
-def test_a_missing_name_that_only_helps(name, monkeypatch):
-    _take_away(monkeypatch, name)
+def test_a_missing_name_that_only_helps(name, take_away):
+    take_away(name)
     _compat.hide_from_tracebacks("nowhere")
     _compat.on_clear_caches(lambda: None)
     _check_runtime_error(name)
@@ -281,8 +270,8 @@ def test_a_name_that_means_something_else(name, value, monkeypatch):
 @pytest.mark.parametrize(
     "name", ["equinox._jit:_JitWrapper", "equinox._compile_utils:hashable_partition"]
 )
-def test_a_missing_name_that_only_insight_uses(name, monkeypatch):
-    _take_away(monkeypatch, name)
+def test_a_missing_name_that_only_insight_uses(name, take_away):
+    take_away(name)
     theirs = eqx.filter_jit(lambda x: x * 2)
     missing = "_JitWrapper" in name
     assert (_compat.filter_jit_options(theirs) is None) == missing
@@ -309,10 +298,10 @@ def test_a_missing_name_that_only_insight_uses(name, monkeypatch):
     ],
 )
 @pytest.mark.filterwarnings("ignore:the native code in .* has no ")
-def test_a_missing_name_that_only_exporting_uses(name, monkeypatch, tmp_path):
+def test_a_missing_name_that_only_exporting_uses(name, take_away, tmp_path):
     """The result is right, or there is one error that says what is missing."""
     f = filter_jit(lambda x: eqx.error_if(x * 2, x.sum() < 0, "negative"))
-    _take_away(monkeypatch, name)
+    take_away(name)
     try:
         f.export(X).save(tmp_path / "f", compiled=True)
         out = eqx_fastjit.load(tmp_path / "f", trusted=True)(X)

@@ -309,18 +309,9 @@ def test_plugin(pytester, engine, monkeypatch):
     assert "by name only" in output
 
 
-def test_a_call_that_is_not_traced_costs_nothing_more(f):
-    def python_calls():
-        events = []
-        sys.setprofile(lambda frame, event, arg: events.append(event))
-        try:
-            f(x, 1)
-        finally:
-            sys.setprofile(None)
-        return len(events)
-
+def test_a_call_that_is_not_traced_costs_nothing_more(f, python_events):
     for _ in range(30):
         f(x, 1)
-    without = python_calls()
+    without = python_events(lambda: f(x, 1))
     with guard(max_traces=0, max_seconds=0):
-        assert python_calls() == without
+        assert python_events(lambda: f(x, 1)) == without

@@ -139,24 +139,15 @@ def test_by_the_logger_alone(caplog):
     assert "ahead of time" in caplog.messages[2]
 
 
-def test_a_warm_call_runs_nothing_more(caplog):
+def test_a_warm_call_runs_nothing_more(caplog, python_events):
     f = eqx_fastjit.filter_jit(lambda x: x + 1)
     x = jnp.ones(2)
     for _ in range(30):
         f(x)
 
-    def python_calls():
-        seen = []
-        sys.setprofile(lambda frame, event, arg: seen.append(event))
-        try:
-            f(x)
-        finally:
-            sys.setprofile(None)
-        return seen
-
-    without = python_calls()
+    without = python_events(lambda: f(x))
     with caplog.at_level(logging.DEBUG, "eqx_fastjit"):
-        assert python_calls() == without
+        assert python_events(lambda: f(x)) == without
 
 
 def test_a_log_that_fails_does_not_fail_the_call(monkeypatch, caplog):
