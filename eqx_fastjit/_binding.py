@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ._compat import hide_from_tracebacks
-from ._partition import ARRAY_TYPES, is_node, Omitted, omitted
+from ._nodes import ARRAY_TYPES, is_node
+from ._partition import Omitted, omitted
 from ._static_keys import append_static
 
 

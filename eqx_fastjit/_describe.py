@@ -19,7 +19,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from ._partition import ARRAY_TYPES, is_module_class
+from ._nodes import ARRAY_TYPES, is_module_class
 from ._static_keys import static_key
 
 

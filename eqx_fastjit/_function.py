@@ -35,23 +35,21 @@ from ._errors import (
     static_field_with,
     UnhashableStaticError,
 )
+from ._nodes import ARRAY_TYPES, classify, sort_keys
 from ._partition import (
     ANY_ARRAY,
-    ARRAY_TYPES,
-    classify,
     DYNAMIC,
     partition,
     Plan,
     ResultHandle,
     same_trail,
-    sort_keys,
     StaticLeafError,
     Structure,
     Walk,
     walk,
 )
 from ._place import place_of
-from ._static_keys import opaque_key, policy_of, StaticArray
+from ._static_keys import array_key, opaque_key, policy_of, StaticArray
 
 
 _compat.hide_from_tracebacks(__file__)
@@ -96,6 +94,7 @@ def _load_native() -> Any:
         classify=classify,
         policy_of=policy_of,
         opaque_key=opaque_key,
+        array_key=array_key,
         sort_keys=sort_keys,
         check_ends=jtu.tree_structure,
         call_class=Call,

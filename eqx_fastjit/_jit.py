@@ -33,15 +33,8 @@ import jax.tree_util as jtu
 from ._binding import Binding, make_binder
 from ._compat import hide_from_tracebacks, instance_dict
 from ._function import Function, Options
-from ._partition import (
-    ANY_ARRAY,
-    DYNAMIC,
-    is_module_class,
-    is_node,
-    partition,
-    Structure,
-    walk,
-)
+from ._nodes import is_module_class, is_node
+from ._partition import ANY_ARRAY, DYNAMIC, partition, Structure, walk
 from ._stages import Lowered, trace, Traced
 from ._static_keys import is_identity_type, static_key
 

@@ -32,7 +32,7 @@ Why C: the same walk in Cython was as quick, but a small call took 0.4 us more, 
 
 static PyObject *registry;       /* JAX's dict of registered node types */
 static Py_ssize_t n_registered;  /* its size when the type records were made */
-static PyObject *py_classify, *py_policy_of, *py_opaque_key, *py_sort_keys;
+static PyObject *py_classify, *py_policy_of, *py_opaque_key, *py_array_key, *py_sort_keys;
 static PyObject *py_check_ends, *py_call_class, *py_block, *py_reads_numpy, *eager_handle;
 static PyObject *module_dict; /* the descriptor of `__dict__` of all Modules */
 static PyTypeObject *array_type; /* jaxlib's array, once one was met */
@@ -53,7 +53,8 @@ enum { NODE_STATIC, NODE_ARRAY, NODE_NUMPY, NODE_NONE, NODE_TUPLE, NODE_LIST, NO
        NODE_NAMEDTUPLE, NODE_MODULE, NODE_CUSTOM, NODE_STRUCT, NODE_OTHER_ARRAY,
        NODE_TRACER };
 enum { KIND_IDENTITY, KIND_INT, KIND_FLOAT, KIND_COMPLEX, KIND_STR, KIND_BYTES, KIND_PURE,
-       KIND_OPAQUE, KIND_TUPLE, KIND_LIST, KIND_DICT, KIND_FIELDS, KIND_PARTS, KIND_KEY };
+       KIND_OPAQUE, KIND_TUPLE, KIND_LIST, KIND_DICT, KIND_FIELDS, KIND_PARTS, KIND_KEY,
+       KIND_NODE, KIND_METHOD };
 enum { HASHABLE_YES, HASHABLE_NO, HASHABLE_AS_PARTS, HASHABLE_ASK };
 
 /* What an entry of a trail is. Those from `T_NODE` on hold an object. */
@@ -72,11 +73,16 @@ typedef struct {
 /* A static that can be changed in place: where it begins and ends on the trail. */
 typedef struct { PyObject *object; size_t start, stop; } Mutable;
 
-/* A compound part of a static, and where on the trail it was first met. */
-typedef struct { PyObject *object; size_t where; } Seen;
-
 /* What a value on the stack of things to visit is; in the low bits of its pointer. */
 enum { VISIT_TREE, VISIT_STATIC, VISIT_HASHABLE };
+
+#define VISITED(x, visit) ((uintptr_t)(x) | (uintptr_t)(visit))
+#define POINTER(x) ((PyObject *)((x) & ~(uintptr_t)3))
+#define VISIT(x) ((int)((x) & 3))
+
+/* A compound part of a static, read as a node or not, and where on the trail it was first
+met. */
+typedef struct { uintptr_t part; size_t where; } Seen;
 
 #define SMALL_TRAIL 160
 #define SMALL_ARRAYS 64
@@ -142,11 +148,9 @@ static void walk_init(Walk *w) {
     w->limit = LONG_TRAIL;
 }
 
-#define POINTER(x) ((PyObject *)((x) & ~(uintptr_t)3))
-
 static void clear_seen(Walk *w) {
     for (size_t i = 0; i < w->max_seen; i++)
-        if (w->owning) Py_XDECREF(w->seen[i].object);
+        if (w->owning) Py_XDECREF(POINTER(w->seen[i].part));
     if (w->seen != NULL) memset(w->seen, 0, w->max_seen * sizeof(Seen));
     w->n_seen = 0;
 }
@@ -183,7 +187,7 @@ static void own_everything(Walk *w) {
     for (size_t i = 0; i < w->n_pending; i++) Py_INCREF(POINTER(w->pending[i]));
     for (size_t i = 0; i < w->n_mutables; i++) Py_INCREF(w->mutables[i].object);
     for (size_t i = 0; w->n_seen && i < w->max_seen; i++)
-        Py_XINCREF(w->seen[i].object);
+        Py_XINCREF(POINTER(w->seen[i].part));
     Py_XINCREF(w->current_tree);
     Py_XINCREF(w->current_static);
 }
@@ -212,7 +216,7 @@ static inline int push(Walk *w, PyObject *x, int visit) {
     if (w->n_pending == w->max_pending)
         GROW(w->pending, w->max_pending, 0, w->small_pending);
     if (w->owning) Py_INCREF(x);
-    w->pending[w->n_pending++] = (uintptr_t)x | (uintptr_t)visit;
+    w->pending[w->n_pending++] = VISITED(x, visit);
     return 0;
 }
 
@@ -524,9 +528,9 @@ static int add_key(Walk *w, PyObject *x, PyObject *key) {
     return failed ? -1 : 0;
 }
 
-static Seen *seen_place(Walk *w, PyObject *x) {
-    size_t k = ((uintptr_t)x >> 4) & (w->max_seen - 1);
-    while (w->seen[k].object != NULL && w->seen[k].object != x)
+static Seen *seen_place(Walk *w, uintptr_t part) {
+    size_t k = (part >> 4) & (w->max_seen - 1);
+    while (w->seen[k].part != 0 && w->seen[k].part != part)
         k = (k + 1) & (w->max_seen - 1);
     return &w->seen[k];
 }
@@ -542,7 +546,7 @@ static int grow_seen(Walk *w) {
     w->seen = fresh;
     w->max_seen = size;
     for (size_t i = 0; i < n_old; i++)
-        if (old[i].object != NULL) *seen_place(w, old[i].object) = old[i];
+        if (old[i].part != 0) *seen_place(w, old[i].part) = old[i];
     PyMem_Free(old);
     return 0;
 }
@@ -569,22 +573,45 @@ static inline int add_atom(Walk *w, PyObject *x) {
     return 0;
 }
 
-/* A frozenset of `str`, `int` and `None`, among which `==` mixes nothing up: 1 if it is
-one, 0 if not, -1 for an error. A seventh of what a key made by Python costs. */
-static int add_plain_frozenset(Walk *w, PyObject *x) {
-    PyObject *member, *iterator;
+/* Whether `==` of a member of a set, and of what is in it, mixes nothing up. */
+static int is_plain(PyObject *x, int depth) {
+    PyTypeObject *type = Py_TYPE(x);
+    if (type == &PyUnicode_Type || type == &PyLong_Type || x == Py_None ||
+        type == &PyFunction_Type || type == &PyType_Type)
+        return 1;
+    if (type != &PyTuple_Type || depth == 0) return 0;
+    for (Py_ssize_t i = 0; i < Py_SIZE(x); i++)
+        if (!is_plain(PyTuple_GET_ITEM(x, i), depth - 1)) return 0;
+    return 1;
+}
+
+/* A set of such members, which is compared whole: 1 if it is one, 0 if not, -1 for an
+error. A seventh of what a key made by Python costs. */
+static int add_plain_set(Walk *w, PyObject *x) {
+    PyObject *member, *iterator, *kept;
     int plain = 1;
     WITHOUT_COLLECTOR(iterator = PyObject_GetIter(x));
     if (iterator == NULL) return -1;
     while (plain && (member = PyIter_Next(iterator)) != NULL) {
-        plain = Py_IS_TYPE(member, &PyUnicode_Type) || Py_IS_TYPE(member, &PyLong_Type) ||
-                member == Py_None;
+        plain = is_plain(member, 3);
         Py_DECREF(member);
     }
     Py_DECREF(iterator);
     if (!plain) return 0;
-    if (add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0) return -1;
-    return add_object(w, TAG(T_PURE, PyObject_Hash(x)), x) < 0 ? -1 : 1;
+    if (PyFrozenSet_CheckExact(x)) {
+        kept = Py_NewRef(x);
+    } else { /* which can be changed: keep a copy */
+        own_everything(w);
+        WITHOUT_COLLECTOR(kept = PyFrozenSet_New(x));
+        if (kept == NULL) return -1;
+        w->is_mutable = 1;
+    }
+    Py_hash_t hash = PyObject_Hash(kept);
+    int failed = (hash == -1 && PyErr_Occurred()) ||
+                 add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
+                 add_object(w, TAG(T_PURE, hash), kept) < 0;
+    Py_DECREF(kept);
+    return failed ? -1 : 1;
 }
 
 /* Takes what was written since back from the trail. */
@@ -595,28 +622,33 @@ static void truncate_trail(Walk *w, size_t n) {
     }
 }
 
-/* A static that is compared part by part: its type and number of parts, and the parts
-themselves if they have none; else those are to be visited. One whose parts have parts is
-written only once: linear for any graph. */
-static int add_compound(Walk *w, PyObject *x, PyObject *const *parts, Py_ssize_t n,
-                        int visit, size_t start) {
+/* What is compared part by part: its type and number of parts, and the parts themselves
+if they have none; else those are to be visited, the first `n_children` as nodes. One whose
+parts have parts is written only once: linear for any graph. */
+static int add_parts(Walk *w, PyObject *x, int tag, PyObject *const *parts,
+                     Py_ssize_t n_children, Py_ssize_t n, int visit, size_t start) {
     size_t begin = w->n_trail;
     int added = 1;
-    if (add_object(w, TAG(T_STATIC, n), (PyObject *)Py_TYPE(x)) < 0) return -1;
+    if (add_object(w, TAG(tag, n), (PyObject *)Py_TYPE(x)) < 0) return -1;
     for (Py_ssize_t i = 0; i < n && added > 0; i++) added = add_atom(w, parts[i]);
     if (added) return added < 0 ? -1 : 0;
     truncate_trail(w, begin);
     if (2 * (w->n_seen + 1) > w->max_seen && grow_seen(w) < 0) return -1;
-    Seen *place = seen_place(w, x);
-    if (place->object == x) return add_bits(w, T_AGAIN, place->where - start);
+    uintptr_t part = VISITED(x, tag == T_NODE ? VISIT_TREE : VISIT_STATIC);
+    Seen *place = seen_place(w, part);
+    if (place->part == part) return add_bits(w, T_AGAIN, place->where - start);
     if (w->owning) Py_INCREF(x);
-    place->object = x;
-    place->where = begin;
+    *place = (Seen){part, begin};
     w->n_seen++;
-    if (add_object(w, TAG(T_STATIC, n), (PyObject *)Py_TYPE(x)) < 0) return -1;
+    if (add_object(w, TAG(tag, n), (PyObject *)Py_TYPE(x)) < 0) return -1;
     for (Py_ssize_t i = n - 1; i >= 0; i--)
-        if (push(w, parts[i], visit) < 0) return -1;
+        if (push(w, parts[i], i < n_children ? VISIT_TREE : visit) < 0) return -1;
     return 0;
+}
+
+static int add_compound(Walk *w, PyObject *x, PyObject *const *parts, Py_ssize_t n,
+                        int visit, size_t start) {
+    return add_parts(w, x, T_STATIC, parts, 0, n, visit, start);
 }
 
 static int add_dict_parts(Walk *w, PyObject *x, int visit, size_t start) {
@@ -686,6 +718,109 @@ static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t st
     return add_parts_of_sequence(w, x, parts, visit, start);
 }
 
+/* What the registered flatten function of a node gives: a tuple, which stays as it is
+while the static data is walked, and the static data. */
+static int flatten_node(Record *record, PyObject *x, PyObject **children, PyObject **aux) {
+    PyObject *flatten = Py_NewRef(record->flatten);
+    PyObject *flat = PyObject_CallOneArg(flatten, x);
+    Py_DECREF(flatten);
+    if (flat == NULL) return -1;
+    if (PyTuple_Check(flat) && PyTuple_GET_SIZE(flat) == 2) {
+        *aux = Py_NewRef(PyTuple_GET_ITEM(flat, 1));
+        *children = PySequence_Tuple(PyTuple_GET_ITEM(flat, 0));
+        if (*children == NULL) Py_DECREF(*aux);
+    } else {
+        PyErr_SetString(PyExc_TypeError, "a flatten function must return two values");
+        *children = NULL;
+    }
+    Py_DECREF(flat);
+    return *children == NULL ? -1 : 0;
+}
+
+/* A node below a static, by its flatten function. */
+static int add_flattened(Walk *w, Record *record, PyObject *x, size_t start) {
+    own_everything(w);
+    PyObject *children = NULL, *aux = NULL, *parts;
+    if (flatten_node(record, x, &children, &aux) < 0) return -1;
+    Py_ssize_t n = PyTuple_GET_SIZE(children);
+    int failed = -1;
+    if ((parts = PyTuple_New(n + 1)) != NULL) {
+        for (Py_ssize_t i = 0; i < n; i++)
+            PyTuple_SET_ITEM(parts, i, Py_NewRef(PyTuple_GET_ITEM(children, i)));
+        PyTuple_SET_ITEM(parts, n, Py_NewRef(aux));
+        failed = add_parts(w, x, T_NODE, ((PyTupleObject *)parts)->ob_item, n, n + 1,
+                           VISIT_STATIC, start);
+        Py_DECREF(parts);
+    }
+    Py_DECREF(children);
+    Py_DECREF(aux);
+    return failed;
+}
+
+/* A dictionary below a static that is a node: its values, then its sorted keys. */
+static int add_dict_node(Walk *w, PyObject *x, size_t start) {
+    own_everything(w);
+    PyObject *keys = PyObject_CallOneArg(py_sort_keys, x), *parts = NULL;
+    if (keys == NULL) return -1;
+    Py_ssize_t n = PyList_GET_SIZE(keys);
+    int failed = -1;
+    if ((parts = PyTuple_New(2 * n)) == NULL) goto done;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *key = PyList_GET_ITEM(keys, i), *value = PyObject_GetItem(x, key);
+        if (value == NULL) goto done;
+        PyTuple_SET_ITEM(parts, i, value);
+        PyTuple_SET_ITEM(parts, n + i, Py_NewRef(key));
+    }
+    failed = add_parts(w, x, T_NODE, ((PyTupleObject *)parts)->ob_item, n, 2 * n,
+                       VISIT_STATIC, start);
+done:
+    Py_DECREF(keys);
+    Py_XDECREF(parts);
+    return failed;
+}
+
+static int add_module(Walk *w, Record *record, PyObject *x, size_t start) {
+    PyObject *small[SMALL_FIELDS], *dict = dict_of(x);
+    Py_ssize_t n = PyTuple_GET_SIZE(record->names);
+    if (dict == NULL) return -1;
+    int regular = n <= SMALL_FIELDS && read_fields(record, dict, small);
+    Py_DECREF(dict); /* the instance has it */
+    if (!regular) return add_flattened(w, record, x, start);
+    return add_parts(w, x, T_NODE, small, record->n_dynamic, n, VISIT_STATIC, start);
+}
+
+static int add_static(Walk *w, PyObject *x, int visit, size_t start);
+
+/* A Module that is a static, and what is below it: as `walk_node`, but for arrays. */
+static int add_node(Walk *w, PyObject *x, size_t start) {
+    PyTypeObject *type = Py_TYPE(x);
+    int added = add_atom(w, x);
+    if (added) return added < 0 ? -1 : 0;
+    if (type == &PyTuple_Type || type == &PyList_Type)
+        return add_parts(w, x, T_NODE, PySequence_Fast_ITEMS(x), Py_SIZE(x), Py_SIZE(x),
+                         VISIT_STATIC, start);
+    if (type == &PyDict_Type) return add_dict_node(w, x, start);
+    Record *record = record_of(w, x);
+    if (record == NULL) return -1;
+    switch (record->node) {
+    case NODE_TRACER:
+    case NODE_OTHER_ARRAY:
+    case NODE_ARRAY:
+    case NODE_NUMPY:
+        own_everything(w);
+        return add_key(w, x, PyObject_CallOneArg(py_array_key, x));
+    case NODE_NAMEDTUPLE:
+        return add_parts(w, x, T_NODE, ((PyTupleObject *)x)->ob_item, Py_SIZE(x),
+                         Py_SIZE(x), VISIT_STATIC, start);
+    case NODE_MODULE:
+        return add_module(w, record, x, start);
+    case NODE_CUSTOM:
+        return add_flattened(w, record, x, start);
+    default:
+        return add_static(w, x, VISIT_STATIC, start);
+    }
+}
+
 /* Whether a static leaf has a hash. (`Hashable` of the policy says how to tell.) */
 static int check_hashable(Walk *w, PyObject *x, int hashable) {
     if (hashable == HASHABLE_ASK) {
@@ -722,6 +857,14 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
         return add_compound(w, x, ((PyTupleObject *)x)->ob_item, Py_SIZE(x), visit, start);
     case KIND_FIELDS:
         return add_fields(w, record, x, visit, start);
+    case KIND_NODE:
+        if (record->node == NODE_MODULE) return add_module(w, record, x, start);
+        break;
+    case KIND_METHOD:
+        if (add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
+            add_object(w, T_IDENTITY, PyMethod_GET_SELF(x)) < 0)
+            return -1;
+        return push(w, PyMethod_GET_FUNCTION(x), VISIT_STATIC);
     case KIND_PURE:
         /* No code of the user's, but NumPy allocates to hash and compare its dtypes, and
         before Python 3.12 an allocation may start the garbage collector. */
@@ -751,10 +894,9 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
         PyObject *key = PyObject_CallOneArg(function, x);
         Py_DECREF(function);
         return add_key(w, x, key);
-    default:
-        PyErr_SetString(PyExc_SystemError, "eqx_fastjit: unknown kind of static");
-        return -1;
     }
+    PyErr_SetString(PyExc_SystemError, "eqx_fastjit: unknown kind of static");
+    return -1;
 }
 
 /* Writes one value of a static on the trail; its parts are left to be visited. */
@@ -777,8 +919,9 @@ static int add_static(Walk *w, PyObject *x, int visit, size_t start) {
         if (type == &PyDict_Type) return add_dict_parts(w, x, visit, start);
         return add_compound(w, x, ((PyListObject *)x)->ob_item, Py_SIZE(x), visit, start);
     }
-    if (type == &PyFrozenSet_Type && (added = add_plain_frozenset(w, x)) != 0)
-        return added < 0 ? -1 : 0;
+    if (type == &PyFrozenSet_Type || (type == &PySet_Type && visit == VISIT_STATIC)) {
+        if ((added = add_plain_set(w, x)) != 0) return added < 0 ? -1 : 0;
+    }
     return add_by_record(w, x, visit, start);
 }
 
@@ -793,7 +936,8 @@ static int walk_static(Walk *w, PyObject *root, int visit) {
     while (w->n_pending > base) {
         uintptr_t next = w->pending[--w->n_pending];
         PyObject *x = w->current_static = POINTER(next);
-        int failed = add_static(w, x, (int)(next & 3), start);
+        int failed = VISIT(next) == VISIT_TREE ? add_node(w, x, start)
+                                               : add_static(w, x, VISIT(next), start);
         w->current_static = NULL;
         if (w->owning) Py_DECREF(x);
         if (failed < 0) return -1;
@@ -928,27 +1072,16 @@ done:
 /* A node by its registered flatten function. */
 static int walk_custom(Walk *w, Record *record, PyObject *x) {
     own_everything(w);
-    PyObject *flatten = Py_NewRef(record->flatten), *children = NULL;
-    PyObject *flat = PyObject_CallOneArg(flatten, x);
-    int failed = -1;
-    Py_DECREF(flatten);
-    if (flat == NULL) return -1;
-    if (!PyTuple_Check(flat) || PyTuple_GET_SIZE(flat) != 2) {
-        PyErr_SetString(PyExc_TypeError, "a flatten function must return two values");
-        goto done;
-    }
-    /* A tuple, which stays as it is while the static data is walked. */
-    children = PySequence_Tuple(PyTuple_GET_ITEM(flat, 0));
-    if (children == NULL) goto done;
+    PyObject *children, *aux;
+    if (flatten_node(record, x, &children, &aux) < 0) return -1;
     Py_ssize_t n = PyTuple_GET_SIZE(children);
-    if (add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x)) < 0) goto done;
+    int failed = add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x));
     /* Before the children: arrays among them are visited at once or later, depending on
     their type, of which the trail must tell nothing. */
-    if (walk_static(w, PyTuple_GET_ITEM(flat, 1), VISIT_STATIC) < 0) goto done;
-    failed = visit_children(w, ((PyTupleObject *)children)->ob_item, n);
-done:
-    Py_DECREF(flat);
-    Py_XDECREF(children);
+    if (failed == 0) failed = walk_static(w, aux, VISIT_STATIC);
+    if (failed == 0) failed = visit_children(w, ((PyTupleObject *)children)->ob_item, n);
+    Py_DECREF(children);
+    Py_DECREF(aux);
     return failed;
 }
 
@@ -1035,7 +1168,7 @@ static int walk_tree(Walk *w, PyObject *root) {
     while (w->n_pending > base) {
         uintptr_t next = w->pending[--w->n_pending];
         PyObject *x = w->current_tree = POINTER(next);
-        int visit = (int)(next & 3);
+        int visit = VISIT(next);
         int failed = visit == VISIT_TREE ? walk_node(w, x) : walk_static(w, x, visit);
         if (w->n_trail > w->limit && failed == 0) {
             /* It may contain itself. */
@@ -2329,29 +2462,29 @@ static PyObject *inherit_vectorcall(PyObject *self, PyObject *cls) {
 
 static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
-    static char *names[] = {"registry", "classify", "policy_of", "opaque_key", "sort_keys",
+    static char *names[] = {"registry", "function_types", "numpy_type", "classify",
+                            "policy_of", "opaque_key", "array_key", "sort_keys",
                             "check_ends", "call_class", "block", "reads_numpy",
-                            "eager_handle", "instance_dict", "function_types",
-                            "numpy_type", "copied_bytes", NULL};
-    PyObject *given[13] = {NULL};
+                            "eager_handle", "instance_dict", "copied_bytes", NULL};
+    PyObject **places[] = {&registry,     &function_types, (PyObject **)&numpy_type,
+                           &py_classify,  &py_policy_of,   &py_opaque_key,
+                           &py_array_key, &py_sort_keys,   &py_check_ends,
+                           &py_call_class, &py_block,      &py_reads_numpy,
+                           &eager_handle, &module_dict};
+    PyObject *given[Py_ARRAY_LENGTH(places)] = {NULL};
     Py_ssize_t copied = -1;
     /* What is kept here is of one interpreter. */
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
         PyErr_SetString(PyExc_ImportError, "not in a subinterpreter");
         return NULL;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O!OOOOOOOOOOO!O!n", names, &PyDict_Type,
-                                     &given[0], &given[1], &given[2], &given[3], &given[4],
-                                     &given[5], &given[6], &given[7], &given[8],
-                                     &given[9], &given[10], &PyTuple_Type, &given[11],
-                                     &PyType_Type, &given[12], &copied))
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "|$O!O!O!OOOOOOOOOOOn", names, &PyDict_Type, &given[0],
+            &PyTuple_Type, &given[1], &PyType_Type, &given[2], &given[3], &given[4],
+            &given[5], &given[6], &given[7], &given[8], &given[9], &given[10],
+            &given[11], &given[12], &given[13], &copied))
         return NULL;
-    PyObject **places[] = {&registry,     &py_classify,   &py_policy_of,
-                           &py_opaque_key, &py_sort_keys, &py_check_ends,
-                           &py_call_class, &py_block,     &py_reads_numpy,
-                           &eager_handle,  &module_dict, &function_types,
-                           (PyObject **)&numpy_type};
-    for (int i = 0; i < 13; i++) {
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(places); i++) {
         if (given[i] == NULL) {
             PyErr_Format(PyExc_TypeError, "setup() needs %s", names[i]);
             return NULL;

@@ -10,21 +10,30 @@ import dataclasses
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 
 from . import _compat
 from ._compat import hide_from_tracebacks, instance_dict
+from ._nodes import (
+    ARRAY_KINDS,
+    ARRAY_TYPES,
+    drop_nodes_if_grown,
+    is_module_class,
+    known_nodes,
+    Node,
+    node_of,
+    NodeKind,
+    parts_of,
+)
 from ._static_keys import (
     append_atoms,
     append_static,
-    ByType,
     is_atom,
     type_key,
     UnhashableStatic,
@@ -33,7 +42,6 @@ from ._static_keys import (
 
 hide_from_tracebacks(__file__)
 
-ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
 # Stands for an array where any will do.
 ANY_ARRAY = np.float32(0)
 
@@ -112,142 +120,6 @@ def partition(tree: Any, *, abstract: bool = False) -> tuple[list[Any], Structur
 # --- the walk ------------------------------------------------------------------------
 
 
-class NodeKind:
-    """What a type is to a pytree. `_native.c` has the same numbers."""
-
-    STATIC = 0
-    ARRAY = 1
-    # An array that the user can write to, or a scalar of NumPy.
-    NUMPY = 2
-    NONE = 3
-    TUPLE = 4
-    LIST = 5
-    DICT = 6
-    NAMEDTUPLE = 7
-    MODULE = 8
-    CUSTOM = 9
-    # An array if the call is abstract, else a static.
-    STRUCT = 10
-    # An array of keys, a NumPy scalar.
-    OTHER_ARRAY = 11
-    # What an array of NumPy may be inside of.
-    TRACER = 12
-
-
-class Node(NamedTuple):
-    """What is known of a type."""
-
-    kind: int
-    # Of a Module: the names of its dynamic and of its static fields.
-    dynamic: tuple[str, ...] = ()
-    static: tuple[str, ...] = ()
-    # Of a node: gives its children and its static data.
-    flatten: Callable[[Any], tuple[Any, Any]] | None = None
-
-
-_BUILTIN_NODES = {
-    type(None): Node(NodeKind.NONE),
-    tuple: Node(NodeKind.TUPLE),
-    list: Node(NodeKind.LIST),
-    dict: Node(NodeKind.DICT),
-}
-# Types that no program registers as nodes: JAX itself would not survive it.
-_NEVER_NODES = frozenset({int, bool, float, complex, str, bytes, type(lambda: None)})
-
-
-def is_module_class(cls: type) -> bool:
-    """Whether a class is a subclass of `equinox.Module`."""
-    return eqx.Module in cls.__mro__
-
-
-def is_node(x: Any) -> bool:
-    """Whether JAX looks into a value; asked of JAX itself."""
-    treedef = jtu.tree_structure(x, is_leaf=lambda y: y is not x)
-    # (`treedef_is_leaf` takes a node without children for a leaf.)
-    return treedef.node_data() is not None
-
-
-def _has_keys(x: jax.Array) -> bool:
-    dtype = getattr(x, "dtype", None)  # of what only says that it is an array
-    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
-
-
-def _may_be_node(x: Any) -> bool:
-    cls = type(x)
-    never = type(cls) is type and cls in _NEVER_NODES
-    return not never and is_node(x)
-
-
-def classify(x: Any) -> Node:
-    """What the type of a value is to a pytree."""
-    cls = type(x)
-    if type(cls) is type and (known := _BUILTIN_NODES.get(cls)) is not None:
-        return known
-    if _may_be_node(x):
-        registry = _compat.node_registry()
-        entry = None if registry is None else registry.get(cls)
-        if entry is None:
-            flatten = one_level
-        elif _compat.is_dataclass_node(entry):
-            flatten = jtu.default_registry.flatten_one_level
-        else:
-            flatten = entry.to_iter
-        if is_module_class(cls):
-            dynamic, static = [], []
-            for field in dataclasses.fields(cls):
-                is_static = field.metadata.get("static", False)
-                (static if is_static else dynamic).append(field.name)
-            return Node(NodeKind.MODULE, tuple(dynamic), tuple(static), flatten)
-        if registry is not None and entry is None and isinstance(x, tuple):
-            return Node(NodeKind.NAMEDTUPLE)
-        return Node(NodeKind.CUSTOM, flatten=flatten)
-    if isinstance(x, np.ndarray):
-        return Node(NodeKind.NUMPY)
-    if isinstance(x, np.generic):  # nobody can write to it
-        return Node(NodeKind.OTHER_ARRAY)
-    if isinstance(x, jax.Array):
-        # The native walk takes the first type that is an `ARRAY` for jaxlib's own.
-        if issubclass(cls, Tracer):
-            return Node(NodeKind.TRACER)
-        return Node(NodeKind.OTHER_ARRAY if _has_keys(x) else NodeKind.ARRAY)
-    if cls is jax.ShapeDtypeStruct:
-        return Node(NodeKind.STRUCT)
-    return Node(NodeKind.STATIC)
-
-
-# What is known of types, which it does not keep alive; dropped when JAX's registry has
-# grown, since a type may be registered as a node after it was seen as a static.
-_nodes = ByType()
-_registered = 0
-
-
-def _node_of(x: Any) -> Node:
-    cls = type(x)
-    node = _nodes.get(cls)
-    if node is None or (
-        node.kind == NodeKind.STATIC
-        and _compat.node_registry() is None
-        and _may_be_node(x)
-    ):
-        node = _nodes.set(cls, classify(x))
-    return node
-
-
-def _drop_nodes_if_grown() -> None:
-    global _registered
-    registry = _compat.node_registry()
-    if registry is not None and len(registry) != _registered:
-        _nodes.clear()
-        _registered = len(registry)
-
-
-def one_level(x: Any) -> tuple[list[Any], Any]:
-    """The children and the static data of a registered node, by JAX's own means."""
-    children, treedef = jtu.tree_flatten(x, is_leaf=lambda y: y is not x)
-    data = treedef.node_data()
-    return children, None if data is None else data[1]
-
-
 # The length of a trail at which JAX is asked whether a tree ends at all.
 _LONG_TRAIL = 10_000
 
@@ -260,14 +132,6 @@ class Walk(NamedTuple):
     trail: list[Any]
     # Static values that can be changed in place: where they begin and end on the trail.
     mutable: list[tuple[Any, int, int]]
-
-
-_ARRAY_KINDS = (
-    NodeKind.ARRAY,
-    NodeKind.NUMPY,
-    NodeKind.OTHER_ARRAY,
-    NodeKind.TRACER,
-)
 
 
 class StaticLeafError(TypeError):
@@ -291,12 +155,12 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
     A `Walk`. Raises `StaticLeafError` for a static leaf without a hash, and whatever
     the flatten functions of the user's classes raise.
     """
-    _drop_nodes_if_grown()
+    drop_nodes_if_grown()
     found = Walk([], [], [])
     arrays, trail, _ = found
     limit = _LONG_TRAIL
     pending = [tree]  # an explicit stack: trees may be deeper than Python's limit
-    nodes = _nodes.entries  # `ByType.get`, which is asked for each value
+    nodes = known_nodes.entries  # `ByType.get`, which is asked for each value
     # Without a registry to look at, a type may have become a node since.
     unknown = NodeKind.STATIC if _compat.node_registry() is None else None
     while pending:
@@ -306,9 +170,9 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
         if entry is not None and entry[0]() is cls and entry[1].kind != unknown:
             node = entry[1]
         else:
-            node = _node_of(x)
+            node = node_of(x)
         kind = node.kind
-        if kind in _ARRAY_KINDS or (kind == NodeKind.STRUCT and abstract):
+        if kind in ARRAY_KINDS or (kind == NodeKind.STRUCT and abstract):
             arrays.append(x)
             trail.append(DYNAMIC)
         elif is_atom(cls) and cls is not type(None):
@@ -338,47 +202,13 @@ def _static(found: Walk, x: Any, *, leaf: bool) -> None:
 
 def _children(found: Walk, x: Any, node: Node) -> Sequence[Any]:
     """What is below a node; its static data goes on the trail."""
-    kind = node.kind
-    if kind == NodeKind.LIST or kind == NodeKind.TUPLE:
+    if node.kind == NodeKind.LIST or node.kind == NodeKind.TUPLE:
         return x
-    if kind == NodeKind.DICT:
-        keys = sort_keys(x)
-        if not append_atoms(found.trail, keys):
-            for key in keys:
-                _static(found, key, leaf=False)
-        return list(map(x.__getitem__, keys))
-    if kind == NodeKind.MODULE:
-        values = instance_dict(x)
-        if len(values) == len(node.dynamic) + len(node.static):
-            try:
-                static = list(map(values.__getitem__, node.static))
-                children = list(map(values.__getitem__, node.dynamic))
-            except KeyError:
-                pass  # a field is missing and something else is there: as below
-            else:
-                trail = found.trail
-                if not append_atoms(trail, static):
-                    for value in static:
-                        _static(found, value, leaf=False)
-                return children
-    elif kind == NodeKind.NAMEDTUPLE:
-        return tuple.__getitem__(x, slice(None))
-    elif kind == NodeKind.NONE:
-        return ()
-    assert node.flatten is not None
-    children, aux = node.flatten(x)
-    _static(found, aux, leaf=False)
-    return list(children)
-
-
-def sort_keys(x: dict[Any, Any]) -> list[Any]:
-    """The keys of a dictionary, in JAX's order."""
-    try:
-        return sorted(x)
-    except TypeError:
-        # JAX says what is wrong with them.
-        jtu.tree_structure(x, is_leaf=lambda y: y is not x)
-        raise
+    static, children = parts_of(x, node)
+    if not append_atoms(found.trail, static):
+        for value in static:
+            _static(found, value, leaf=False)
+    return children
 
 
 def same_trail(static: Any, trail: Sequence[Any], *, leaf: bool = False) -> bool:

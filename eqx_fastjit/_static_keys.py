@@ -18,7 +18,6 @@ import dataclasses
 import enum
 import functools
 import struct
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +27,8 @@ import equinox as eqx
 import jax
 import numpy as np
 from jax.core import Tracer
+
+from ._nodes import ARRAY_KINDS, ByType, node_of, NodeKind, parts_of
 
 
 class Kind(enum.IntEnum):
@@ -55,6 +56,11 @@ class Kind(enum.IntEnum):
     PARTS = 12
     # By a hashable key that a function makes.
     KEY = 13
+    # Part by part, as a pytree with its arrays: Modules, as `eqx.tree_equal` does, but
+    # types and bits decide.
+    NODE = 14
+    # By the object it is bound to, and its function.
+    METHOD = 15
 
 
 class Hashable(enum.IntEnum):
@@ -77,38 +83,6 @@ class Policy(NamedTuple):
     hashable: Hashable = Hashable.YES
     # Whether a value can be changed without that its hash changes.
     mutable: bool = False
-
-
-class ByType:
-    """Values by type, compared by identity, without keeping types alive.
-
-    The class of a class may define `__eq__`, and then has no hash.
-    """
-
-    def __init__(self) -> None:
-        # The id of a type that has died may be another's: a hit needs the type as well.
-        self.entries: dict[int, tuple[weakref.ref[type], Any]] = {}
-
-    def get(self, cls: type) -> Any:
-        """The value for a type, or `None`."""
-        entry = self.entries.get(id(cls))
-        return entry[1] if entry is not None and entry[0]() is cls else None
-
-    def set(self, cls: type, value: Any) -> Any:
-        """Have a value for a type; gives the value."""
-        number, entries = id(cls), self.entries
-
-        def forget(reference: weakref.ref[type]) -> None:
-            entry = entries.get(number)
-            if entry is not None and entry[0] is reference:
-                entries.pop(number, None)
-
-        entries[number] = weakref.ref(cls, forget), value
-        return value
-
-    def clear(self) -> None:
-        """Forget all."""
-        self.entries.clear()
 
 
 # What stands for an attribute that an instance does not have.
@@ -321,39 +295,8 @@ _SUBCLASS_PARTS: dict[type, tuple[Callable[[Any], Iterable[Any]], Hashable]] = {
 _COMPARE_AS_DICTS = (collections.OrderedDict, collections.Counter)
 
 
-def _method_key(x: Any) -> Any:
-    # As `==` of two methods: the very same object, and the same function.
-    return Identity(x.__self__), static_key(x.__func__)
-
-
 def _builtin_key(x: Any) -> Any:
     return Identity(x.__self__), x.__qualname__, x.__module__
-
-
-class _Open(threading.local):
-    """The Modules whose keys this thread is making, by id."""
-
-    def __init__(self) -> None:
-        self.modules: dict[int, Any] = {}
-
-
-_open = _Open()
-
-
-def _module_key(x: Any) -> Any:
-    """A Module in a static field: `eqx.tree_equal`, with types and bits compared."""
-    from ._partition import walk  # which needs the policies in turn
-
-    if id(x) in _open.modules:
-        # It contains itself: a layer with its parent in a static field.
-        return Identity(x)
-    _open.modules[id(x)] = x
-    try:
-        found = walk((x,))
-    finally:
-        del _open.modules[id(x)]
-    arrays = tuple([_array_key(a) for a in found.arrays])
-    return tuple(found.trail), arrays
 
 
 # From the id of a living array of JAX, which cannot be written to, to its key. (The
@@ -361,7 +304,8 @@ def _module_key(x: Any) -> Any:
 _array_keys: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
-def _array_key(array: Any) -> Any:
+def array_key(array: Any) -> Any:
+    """The key of an array in a Module that is a static."""
     if isinstance(array, Tracer):
         return Identity(array)
     known = _array_keys.get(id(array))
@@ -438,7 +382,8 @@ _EXACT: dict[type, Policy] = {
     types.SimpleNamespace: _OF_ATTRIBUTES,
     # `==` compares numbers, whatever their type.
     array.array: _KEY(lambda x: (x.typecode, x.tobytes()), Hashable.NO, mutable=True),
-    types.MethodType: _KEY(_method_key),
+    types.MethodType: Policy(Kind.METHOD),
+    Identity: Policy(Kind.PURE),
     types.BuiltinFunctionType: _KEY(_builtin_key),
 }
 
@@ -570,7 +515,7 @@ def choose_policy(cls: type) -> Policy:
     if issubclass(cls, enum.Enum) and eq_owner.__module__ == "builtins":
         return Policy(Kind.IDENTITY)
     if eq_owner is eqx.Module:
-        return _KEY(_module_key, Hashable.ASK, mutable=True)
+        return Policy(Kind.NODE, None, Hashable.ASK, mutable=True)
     is_builtin = type(eq_owner) is type
     if is_builtin and (eq_owner in _SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS):
         base = dict if eq_owner in _COMPARE_AS_DICTS else eq_owner
@@ -669,6 +614,7 @@ def _float_bits(x: float) -> Any:
 _IDENTITY_KIND, _PURE_KIND, _COMPLEX_KIND = Kind.IDENTITY, Kind.PURE, Kind.COMPLEX
 _OPAQUE_KIND, _KEY_KIND, _TUPLE_KIND = Kind.OPAQUE, Kind.KEY, Kind.TUPLE
 _LIST_KIND, _DICT_KIND, _FIELDS_KIND = Kind.LIST, Kind.DICT, Kind.FIELDS
+_NODE_KIND, _METHOD_KIND = Kind.NODE, Kind.METHOD
 _YES, _AS_PARTS = Hashable.YES, Hashable.AS_PARTS
 
 
@@ -680,6 +626,11 @@ def _compound_parts(x: Any, kind: Kind, data: Any) -> Sequence[Any]:
         return x
     if kind is _DICT_KIND:
         return _items(dict, x)
+    if kind is _NODE_KIND:
+        return _node_parts(x)
+    if kind is _METHOD_KIND:
+        # As `==` of two methods: the very same object, and the same function.
+        return Identity(x.__self__), x.__func__
     if kind is _FIELDS_KIND:
         found = x.__dict__
         if all(map(found.__contains__, data)):
@@ -689,6 +640,30 @@ def _compound_parts(x: Any, kind: Kind, data: Any) -> Sequence[Any]:
             for name in data
         ]
     return list(data(x))
+
+
+class _Child:
+    """A child of a node in a static: read as a pytree as well, and not as a static."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+def _node_parts(x: Any) -> list[Any]:
+    static, children = parts_of(x, node_of(x))
+    below = [v if id(type(v)) in _WITHOUT_PARTS else _Child(v) for v in children]
+    return [*static, *below]
+
+
+def _policy_of_child(x: Any, kind: Kind, data: Any) -> tuple[Kind, Any]:
+    """How the child of a node is compared; given how it were if it was a static."""
+    node = node_of(x).kind
+    if node in ARRAY_KINDS:
+        return _KEY_KIND, array_key
+    is_static = node == NodeKind.STATIC or node == NodeKind.STRUCT
+    return (kind, data) if is_static else (_NODE_KIND, None)
 
 
 def append_atoms(trail: list[Any], values: Sequence[Any]) -> bool:
@@ -731,7 +706,9 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
     mutable = False
     root, pending = x, [x]
     start = len(trail)
-    seen: dict[int, int] = {}  # ids of parts that `alive` holds on to
+    # By the ids of parts that `alive` holds on to, and whether they are read as nodes:
+    # a dictionary that is a node has no order.
+    seen: dict[tuple[int, bool], int] = {}
     alive: list[Any] = []
     while pending:
         x = pending.pop()
@@ -739,6 +716,10 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
         if id(cls) in _WITHOUT_PARTS:
             trail += (cls, _float_bits(x) if cls is float else x)
             continue
+        is_child = cls is _Child
+        if is_child:
+            x = x.value
+            cls = type(x)
         trail.append(type_key(cls))
         kind, data, hashable, is_mutable = policy_of(cls)
         mutable = mutable or is_mutable
@@ -746,6 +727,8 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
             # A class with a `__hash__` of its own need not ask all of its parts.
             leaf = hashable is Hashable.NO
             _check_hashable(x if leaf else root)
+        if is_child:
+            kind, data = _policy_of_child(x, kind, data)
         if kind is _IDENTITY_KIND:
             trail.append(x if is_identity_type(cls) else Identity(x))
         elif kind is _PURE_KIND:
@@ -756,13 +739,13 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
             trail.append(opaque_key(x))
         elif kind is _KEY_KIND:
             trail.append(data(x))
-        elif (first := seen.get(id(x))) is not None:
+        elif (first := seen.get((id(x), kind is _NODE_KIND))) is not None:
             trail.append(("again", first))
         else:
             parts = _compound_parts(x, kind, data)
             trail.append(len(parts))
             if not append_atoms(trail, parts):
-                seen[id(x)] = len(trail) - start
+                seen[id(x), kind is _NODE_KIND] = len(trail) - start
                 alive.append(x)
                 pending += reversed(parts)
     return mutable

@@ -11,7 +11,8 @@ import jax.tree_util as jtu
 import numpy as np
 
 from eqx_fastjit._binding import Spec
-from eqx_fastjit._partition import ANY_ARRAY, ARRAY_TYPES, Omitted, omitted, partition
+from eqx_fastjit._nodes import ARRAY_TYPES
+from eqx_fastjit._partition import ANY_ARRAY, Omitted, omitted, partition
 
 from ._arrays import describe_sharding
 from ._tree import ArrayRef, DefaultRef, ExportError, Writer

@@ -18,15 +18,8 @@ import jax.tree_util as jtu
 import numpy as np
 
 from eqx_fastjit._compat import instance_dict, node_registry
-from eqx_fastjit._partition import (
-    ARRAY_TYPES,
-    classify,
-    NodeKind,
-    Omitted,
-    one_level,
-    partition,
-    walk,
-)
+from eqx_fastjit._nodes import ARRAY_TYPES, classify, NodeKind, one_level
+from eqx_fastjit._partition import Omitted, partition, walk
 from eqx_fastjit._static_keys import Kind, policy_of
 
 from ._format import ExportFileError

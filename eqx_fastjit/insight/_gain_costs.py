@@ -17,7 +17,8 @@ from eqx_fastjit._compat import raw_execute
 from eqx_fastjit._function import native
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit, jitted_function
-from eqx_fastjit._partition import ARRAY_TYPES, partition
+from eqx_fastjit._nodes import ARRAY_TYPES
+from eqx_fastjit._partition import partition
 
 from ._samples import alive, Called, jit_kwargs, Signature
 from ._timing import Blocking, measure, nothing, Timer

@@ -15,7 +15,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from eqx_fastjit._describe import describe_static
-from eqx_fastjit._partition import ARRAY_TYPES
+from eqx_fastjit._nodes import ARRAY_TYPES
 from eqx_fastjit._progress import Progress
 from eqx_fastjit._static_keys import static_key
 

@@ -25,7 +25,8 @@ from eqx_fastjit._compat import (
     jit_options,
 )
 from eqx_fastjit._jit import BoundJit, filter_jit, JitWrapped
-from eqx_fastjit._partition import ARRAY_TYPES, partition
+from eqx_fastjit._nodes import ARRAY_TYPES
+from eqx_fastjit._partition import partition
 
 
 hide_from_tracebacks(__file__)

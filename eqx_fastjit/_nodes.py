@@ -1,0 +1,232 @@
+"""What a type is to a pytree: a node of some kind, an array, or a static."""
+
+import dataclasses
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+
+from . import _compat
+from ._compat import instance_dict
+
+
+ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
+
+
+class ByType:
+    """Values by type, compared by identity, without keeping types alive.
+
+    The class of a class may define `__eq__`, and then has no hash.
+    """
+
+    def __init__(self) -> None:
+        # The id of a type that has died may be another's: a hit needs the type as well.
+        self.entries: dict[int, tuple[weakref.ref[type], Any]] = {}
+
+    def get(self, cls: type) -> Any:
+        """The value for a type, or `None`."""
+        entry = self.entries.get(id(cls))
+        return entry[1] if entry is not None and entry[0]() is cls else None
+
+    def set(self, cls: type, value: Any) -> Any:
+        """Have a value for a type; gives the value."""
+        number, entries = id(cls), self.entries
+
+        def forget(reference: weakref.ref[type]) -> None:
+            entry = entries.get(number)
+            if entry is not None and entry[0] is reference:
+                entries.pop(number, None)
+
+        entries[number] = weakref.ref(cls, forget), value
+        return value
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.entries.clear()
+
+
+class NodeKind:
+    """What a type is to a pytree. `_native.c` has the same numbers."""
+
+    STATIC = 0
+    ARRAY = 1
+    # An array that the user can write to, or a scalar of NumPy.
+    NUMPY = 2
+    NONE = 3
+    TUPLE = 4
+    LIST = 5
+    DICT = 6
+    NAMEDTUPLE = 7
+    MODULE = 8
+    CUSTOM = 9
+    # An array if the call is abstract, else a static.
+    STRUCT = 10
+    # An array of keys, a NumPy scalar.
+    OTHER_ARRAY = 11
+    # What an array of NumPy may be inside of.
+    TRACER = 12
+
+
+class Node(NamedTuple):
+    """What is known of a type."""
+
+    kind: int
+    # Of a Module: the names of its dynamic and of its static fields.
+    dynamic: tuple[str, ...] = ()
+    static: tuple[str, ...] = ()
+    # Of a node: gives its children and its static data.
+    flatten: Callable[[Any], tuple[Any, Any]] | None = None
+
+
+_BUILTIN_NODES = {
+    type(None): Node(NodeKind.NONE),
+    tuple: Node(NodeKind.TUPLE),
+    list: Node(NodeKind.LIST),
+    dict: Node(NodeKind.DICT),
+}
+# Types that no program registers as nodes: JAX itself would not survive it.
+_NEVER_NODES = frozenset({int, bool, float, complex, str, bytes, type(lambda: None)})
+
+
+def is_module_class(cls: type) -> bool:
+    """Whether a class is a subclass of `equinox.Module`."""
+    return eqx.Module in cls.__mro__
+
+
+def is_node(x: Any) -> bool:
+    """Whether JAX looks into a value; asked of JAX itself."""
+    treedef = jtu.tree_structure(x, is_leaf=lambda y: y is not x)
+    # (`treedef_is_leaf` takes a node without children for a leaf.)
+    return treedef.node_data() is not None
+
+
+def _has_keys(x: jax.Array) -> bool:
+    dtype = getattr(x, "dtype", None)  # of what only says that it is an array
+    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+
+
+def _may_be_node(x: Any) -> bool:
+    cls = type(x)
+    never = type(cls) is type and cls in _NEVER_NODES
+    return not never and is_node(x)
+
+
+def classify(x: Any) -> Node:
+    """What the type of a value is to a pytree."""
+    cls = type(x)
+    if type(cls) is type and (known := _BUILTIN_NODES.get(cls)) is not None:
+        return known
+    if _may_be_node(x):
+        registry = _compat.node_registry()
+        entry = None if registry is None else registry.get(cls)
+        if entry is None:
+            flatten = one_level
+        elif _compat.is_dataclass_node(entry):
+            flatten = jtu.default_registry.flatten_one_level
+        else:
+            flatten = entry.to_iter
+        if is_module_class(cls):
+            dynamic, static = [], []
+            for field in dataclasses.fields(cls):
+                is_static = field.metadata.get("static", False)
+                (static if is_static else dynamic).append(field.name)
+            return Node(NodeKind.MODULE, tuple(dynamic), tuple(static), flatten)
+        if registry is not None and entry is None and isinstance(x, tuple):
+            return Node(NodeKind.NAMEDTUPLE)
+        return Node(NodeKind.CUSTOM, flatten=flatten)
+    if isinstance(x, np.ndarray):
+        return Node(NodeKind.NUMPY)
+    if isinstance(x, np.generic):  # nobody can write to it
+        return Node(NodeKind.OTHER_ARRAY)
+    if isinstance(x, jax.Array):
+        # The native walk takes the first type that is an `ARRAY` for jaxlib's own.
+        if issubclass(cls, Tracer):
+            return Node(NodeKind.TRACER)
+        return Node(NodeKind.OTHER_ARRAY if _has_keys(x) else NodeKind.ARRAY)
+    if cls is jax.ShapeDtypeStruct:
+        return Node(NodeKind.STRUCT)
+    return Node(NodeKind.STATIC)
+
+
+# What is known of types, which it does not keep alive; dropped when JAX's registry has
+# grown, since a type may be registered as a node after it was seen as a static.
+known_nodes = ByType()
+_registered = 0
+
+
+def node_of(x: Any) -> Node:
+    """What the type of a value is to a pytree, asked of JAX once for each type."""
+    drop_nodes_if_grown()
+    cls = type(x)
+    node = known_nodes.get(cls)
+    if node is None or (
+        node.kind == NodeKind.STATIC
+        and _compat.node_registry() is None
+        and _may_be_node(x)
+    ):
+        node = known_nodes.set(cls, classify(x))
+    return node
+
+
+def drop_nodes_if_grown() -> None:
+    """Ask again what each type is, if one has been registered as a node since."""
+    global _registered
+    registry = _compat.node_registry()
+    if registry is not None and len(registry) != _registered:
+        known_nodes.clear()
+        _registered = len(registry)
+
+
+def one_level(x: Any) -> tuple[list[Any], Any]:
+    """The children and the static data of a registered node, by JAX's own means."""
+    children, treedef = jtu.tree_flatten(x, is_leaf=lambda y: y is not x)
+    data = treedef.node_data()
+    return children, None if data is None else data[1]
+
+
+ARRAY_KINDS = (
+    NodeKind.ARRAY,
+    NodeKind.NUMPY,
+    NodeKind.OTHER_ARRAY,
+    NodeKind.TRACER,
+)
+
+
+def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The static data of a node, and its children."""
+    kind = node.kind
+    if kind == NodeKind.LIST or kind == NodeKind.TUPLE:
+        return (), x
+    if kind == NodeKind.DICT:
+        keys = sort_keys(x)
+        return keys, list(map(x.__getitem__, keys))
+    if kind == NodeKind.MODULE:
+        values = instance_dict(x)
+        if len(values) == len(node.dynamic) + len(node.static):
+            try:
+                static = list(map(values.__getitem__, node.static))
+                return static, list(map(values.__getitem__, node.dynamic))
+            except KeyError:
+                pass  # a field is missing and something else is there: as below
+    elif kind == NodeKind.NAMEDTUPLE:
+        return (), tuple.__getitem__(x, slice(None))
+    elif kind == NodeKind.NONE:
+        return (), ()
+    assert node.flatten is not None
+    children, aux = node.flatten(x)
+    return (aux,), list(children)
+
+
+def sort_keys(x: dict[Any, Any]) -> list[Any]:
+    """The keys of a dictionary, in JAX's order."""
+    try:
+        return sorted(x)
+    except TypeError:
+        # JAX says what is wrong with them.
+        jtu.tree_structure(x, is_leaf=lambda y: y is not x)
+        raise
