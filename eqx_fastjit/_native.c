@@ -43,7 +43,7 @@ static Py_ssize_t copied_bytes; /* the most of NumPy arrays that a call copies *
 static PyObject *s_block_until_ready, *s_miss, *s_call, *s_finished, *s_failed;
 static PyObject *s_translate, *s_result, *s_decide_blocks, *s_renew_binding, *s_flat;
 static PyObject *s_specialization, *s_eager_result, *s_build, *s_steps, *s_native;
-static PyObject *s_nbytes, *s_copy;
+static PyObject *s_nbytes, *s_copy, *s_default_factory;
 
 /* --- trails --------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ The numbers of `NodeKind` and `Kind` are those of the Python files. */
 
 enum { NODE_STATIC, NODE_ARRAY, NODE_NUMPY, NODE_NONE, NODE_TUPLE, NODE_LIST, NODE_DICT,
        NODE_NAMEDTUPLE, NODE_MODULE, NODE_CUSTOM, NODE_STRUCT, NODE_OTHER_ARRAY,
-       NODE_TRACER };
+       NODE_TRACER, NODE_DATACLASS, NODE_DEFAULTDICT, NODE_ORDERED_DICT };
 enum { KIND_IDENTITY, KIND_INT, KIND_FLOAT, KIND_COMPLEX, KIND_STR, KIND_BYTES, KIND_PURE,
        KIND_OPAQUE, KIND_TUPLE, KIND_LIST, KIND_DICT, KIND_FIELDS, KIND_PARTS, KIND_KEY,
        KIND_NODE, KIND_METHOD };
@@ -374,7 +374,7 @@ static Record *ask_about(PyObject *x) {
     if (PyErr_Occurred()) goto done;
     record->flatten = Py_NewRef(PyTuple_GET_ITEM(node, 3));
     PyObject *data = PyTuple_GET_ITEM(policy, 1);
-    if (record->node == NODE_MODULE) {
+    if (record->node == NODE_MODULE || record->node == NODE_DATACLASS) {
         record->n_dynamic = PyTuple_GET_SIZE(PyTuple_GET_ITEM(node, 1));
         record->names =
             PySequence_Concat(PyTuple_GET_ITEM(node, 1), PyTuple_GET_ITEM(node, 2));
@@ -779,6 +779,7 @@ done:
     return failed;
 }
 
+/* A Module below a static, or a dataclass. */
 static int add_module(Walk *w, Record *record, PyObject *x, size_t start) {
     PyObject *small[SMALL_FIELDS], *dict = dict_of(x);
     Py_ssize_t n = PyTuple_GET_SIZE(record->names);
@@ -813,8 +814,11 @@ static int add_node(Walk *w, PyObject *x, size_t start) {
         return add_parts(w, x, T_NODE, ((PyTupleObject *)x)->ob_item, Py_SIZE(x),
                          Py_SIZE(x), VISIT_STATIC, start);
     case NODE_MODULE:
+    case NODE_DATACLASS:
         return add_module(w, record, x, start);
     case NODE_CUSTOM:
+    case NODE_DEFAULTDICT:
+    case NODE_ORDERED_DICT:
         return add_flattened(w, record, x, start);
     default:
         return add_static(w, x, VISIT_STATIC, start);
@@ -919,6 +923,11 @@ static int add_static(Walk *w, PyObject *x, int visit, size_t start) {
         if (type == &PyDict_Type) return add_dict_parts(w, x, visit, start);
         return add_compound(w, x, ((PyListObject *)x)->ob_item, Py_SIZE(x), visit, start);
     }
+    if (type == &PySlice_Type && visit == VISIT_STATIC) {
+        PySliceObject *slice = (PySliceObject *)x;
+        PyObject *parts[] = {slice->start, slice->stop, slice->step};
+        return add_compound(w, x, parts, 3, visit, start);
+    }
     if (type == &PyFrozenSet_Type || (type == &PySet_Type && visit == VISIT_STATIC)) {
         if ((added = add_plain_set(w, x)) != 0) return added < 0 ? -1 : 0;
     }
@@ -971,8 +980,13 @@ static inline int visit_children(Walk *w, PyObject *const *children, Py_ssize_t 
 
 typedef struct { PyObject *key, *value; Py_ssize_t index; } Item;
 
-static int compare_items(const void *a, const void *b) {
+static int compare_str(const void *a, const void *b) {
     return PyUnicode_Compare(((const Item *)a)->key, ((const Item *)b)->key);
+}
+
+static int compare_int(const void *a, const void *b) {
+    PyObject *x = ((const Item *)a)->key, *y = ((const Item *)b)->key;
+    return PyObject_RichCompareBool(x, y, Py_GT) - PyObject_RichCompareBool(x, y, Py_LT);
 }
 
 /* Orders of keys that were sorted before, by the identity of the keys, which are kept:
@@ -997,7 +1011,7 @@ static void remember_order(Sorted *place, const Item *items, Py_ssize_t n) {
     }
     Sorted old = *place;
     *place = (Sorted){n, keys, order};
-    for (Py_ssize_t i = 0; i < old.n; i++) Py_DECREF(old.keys[i]); /* exact `str` */
+    for (Py_ssize_t i = 0; i < old.n; i++) Py_DECREF(old.keys[i]); /* `str` or `int` */
     PyMem_Free(old.keys);
     PyMem_Free(old.order);
 }
@@ -1005,6 +1019,8 @@ static void remember_order(Sorted *place, const Item *items, Py_ssize_t n) {
 /* Sorts what stands in `items` into `out`, which has room for as many: returns which of
 the two is sorted. */
 static Item *sort_items(Item *items, Item *out, Py_ssize_t n, size_t hash) {
+    int (*compare)(const void *, const void *) =
+        n && PyLong_CheckExact(items[0].key) ? compare_int : compare_str;
     Sorted *before = &sorted_before[hash % Py_ARRAY_LENGTH(sorted_before)];
     int keep = n > FEW_KEYS && n <= MANY_KEYS;
     if (keep && before->n == n) {
@@ -1016,57 +1032,10 @@ static Item *sort_items(Item *items, Item *out, Py_ssize_t n, size_t hash) {
         }
     }
     Py_ssize_t i = 1;
-    while (i < n && compare_items(&items[i - 1], &items[i]) <= 0) i++;
-    if (i < n) qsort(items, n, sizeof(Item), compare_items);
+    while (i < n && compare(&items[i - 1], &items[i]) <= 0) i++;
+    if (i < n) qsort(items, n, sizeof(Item), compare);
     if (keep) remember_order(before, items, n);
     return items;
-}
-
-/* A dictionary whose keys are not all `str`: JAX's order may run the user's code. */
-static int walk_odd_dict(Walk *w, PyObject *x) {
-    own_everything(w);
-    PyObject *keys = PyObject_CallOneArg(py_sort_keys, x);
-    if (keys == NULL) return -1;
-    Py_ssize_t n = PyList_GET_SIZE(keys);
-    int failed = add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x));
-    for (Py_ssize_t i = 0; i < n && failed == 0; i++)
-        failed = walk_static(w, PyList_GET_ITEM(keys, i), VISIT_STATIC);
-    for (Py_ssize_t i = n - 1; i >= 0 && failed == 0; i--) {
-        PyObject *value = PyObject_GetItem(x, PyList_GET_ITEM(keys, i));
-        failed = value == NULL ? -1 : push(w, value, VISIT_TREE);
-        Py_XDECREF(value);
-    }
-    Py_DECREF(keys);
-    return failed;
-}
-
-static int walk_dict(Walk *w, PyObject *x) {
-    Item small[2 * SMALL_FIELDS], *items = small;
-    Py_ssize_t n = PyDict_GET_SIZE(x), i = 0, position = 0;
-    size_t hash = (size_t)n;
-    int failed = -1;
-    if (n > SMALL_FIELDS && (items = PyMem_Malloc(2 * n * sizeof(Item))) == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (; i < n && PyDict_Next(x, &position, &items[i].key, &items[i].value); i++) {
-        if (!PyUnicode_CheckExact(items[i].key)) {
-            if (items != small) PyMem_Free(items);
-            return walk_odd_dict(w, x);
-        }
-        items[i].index = i;
-        hash = hash * 31 + ((size_t)items[i].key >> 4);
-    }
-    Item *sorted = sort_items(items, items + n, n, hash);
-    if (add_object(w, TAG(T_NODE, n), (PyObject *)&PyDict_Type) < 0) goto done;
-    for (i = 0; i < n; i++)
-        if (add_object(w, T_STR, sorted[i].key) < 0) goto done;
-    for (i = n - 1; i >= 0; i--)
-        if (push(w, sorted[i].value, VISIT_TREE) < 0) goto done;
-    failed = 0;
-done:
-    if (items != small) PyMem_Free(items);
-    return failed;
 }
 
 /* A node by its registered flatten function. */
@@ -1085,7 +1054,92 @@ static int walk_custom(Walk *w, Record *record, PyObject *x) {
     return failed;
 }
 
-/* A Module: its dictionary is read directly, as Equinox's own flatten function does. */
+/* A dictionary whose keys are neither all `str` nor all `int`: JAX's order may run the
+user's code. */
+static int walk_odd_dict(Walk *w, Record *record, PyObject *x) {
+    if (record != NULL) return walk_custom(w, record, x);
+    own_everything(w);
+    PyObject *keys = PyObject_CallOneArg(py_sort_keys, x);
+    if (keys == NULL) return -1;
+    Py_ssize_t n = PyList_GET_SIZE(keys);
+    int failed = add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x));
+    for (Py_ssize_t i = 0; i < n && failed == 0; i++)
+        failed = walk_static(w, PyList_GET_ITEM(keys, i), VISIT_STATIC);
+    for (Py_ssize_t i = n - 1; i >= 0 && failed == 0; i--) {
+        PyObject *value = PyObject_GetItem(x, PyList_GET_ITEM(keys, i));
+        failed = value == NULL ? -1 : push(w, value, VISIT_TREE);
+        Py_XDECREF(value);
+    }
+    Py_DECREF(keys);
+    return failed;
+}
+
+/* The items of a dictionary whose keys are all `str` or all `int`: 1 if they are, 0 if
+not, -1 for an error. */
+static int read_items(PyObject *x, Item *items, Py_ssize_t n, size_t *hash) {
+    Py_ssize_t i = 0, position = 0;
+    PyTypeObject *type = NULL;
+    for (; i < n && PyDict_Next(x, &position, &items[i].key, &items[i].value); i++) {
+        if (i == 0) type = Py_TYPE(items[0].key);
+        if (Py_TYPE(items[i].key) != type) return 0;
+        items[i].index = i;
+        *hash = *hash * 31 + ((size_t)items[i].key >> 4);
+    }
+    if (n && type != &PyUnicode_Type && type != &PyLong_Type) return 0;
+    if (!Py_IS_TYPE(x, &PyODict_Type)) return 1;
+    /* Whose order is not that of the dictionary that it is. */
+    PyObject *iterator, *key;
+    WITHOUT_COLLECTOR(iterator = PyObject_GetIter(x));
+    if (iterator == NULL) return -1;
+    for (i = 0; i < n && (key = PyIter_Next(iterator)) != NULL; i++) {
+        items[i].key = key;
+        items[i].value = PyDict_GetItemWithError(x, key);
+        Py_DECREF(key);
+        if (items[i].value == NULL) break;
+    }
+    Py_DECREF(iterator);
+    return PyErr_Occurred() ? -1 : i == n;
+}
+
+/* A `dict`, or one that has a record: a `defaultdict`, an `OrderedDict`. */
+static int walk_dict(Walk *w, Record *record, PyObject *x) {
+    Item small[2 * SMALL_FIELDS], *items = small, *sorted;
+    Py_ssize_t n = PyDict_GET_SIZE(x), i;
+    size_t hash = (size_t)n;
+    PyObject *factory = NULL;
+    int failed = -1, plain;
+    if (n > SMALL_FIELDS && (items = PyMem_Malloc(2 * n * sizeof(Item))) == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if ((plain = read_items(x, items, n, &hash)) <= 0) {
+        if (plain == 0) failed = walk_odd_dict(w, record, x);
+        goto done;
+    }
+    sorted = Py_IS_TYPE(x, &PyODict_Type) ? items : sort_items(items, items + n, n, hash);
+    if (add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x)) < 0) goto done;
+    for (i = 0; i < n; i++)
+        if (add_atom(w, sorted[i].key) < 0) goto done;
+    for (i = n - 1; i >= 0; i--)
+        if (push(w, sorted[i].value, VISIT_TREE) < 0) goto done;
+    if (record != NULL && record->node == NODE_DEFAULTDICT) {
+        /* Last, since it may need Python; all else is on the stack already. */
+        if ((factory = PyObject_GetAttr(x, s_default_factory)) == NULL) goto done;
+        int added = add_atom(w, factory);
+        if (added < 0) goto done;
+        if (added == 0) {
+            own_everything(w);
+            if (push(w, factory, VISIT_STATIC) < 0) goto done;
+        }
+    }
+    failed = 0;
+done:
+    Py_XDECREF(factory);
+    if (items != small) PyMem_Free(items);
+    return failed;
+}
+
+/* A Module or a dataclass: its dictionary is read directly, as Equinox does as well. */
 static int walk_module(Walk *w, Record *record, PyObject *x) {
     PyObject *small[SMALL_FIELDS], **fields = small;
     Py_ssize_t n = PyTuple_GET_SIZE(record->names), n_dynamic = record->n_dynamic;
@@ -1134,7 +1188,7 @@ static int walk_node(Walk *w, PyObject *x) {
         if (add_object(w, TAG(T_NODE, n), (PyObject *)type) < 0) return -1;
         return visit_children(w, PySequence_Fast_ITEMS(x), n);
     }
-    if (type == &PyDict_Type) return walk_dict(w, x);
+    if (type == &PyDict_Type) return walk_dict(w, NULL, x);
     if (type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type ||
         type == &PyBool_Type || type == &PyFunction_Type)
         return walk_static(w, x, VISIT_HASHABLE);
@@ -1154,7 +1208,11 @@ static int walk_node(Walk *w, PyObject *x) {
         if (add_object(w, TAG(T_NODE, Py_SIZE(x)), (PyObject *)type) < 0) return -1;
         return visit_children(w, ((PyTupleObject *)x)->ob_item, Py_SIZE(x));
     case NODE_MODULE:
+    case NODE_DATACLASS:
         return walk_module(w, record, x);
+    case NODE_DEFAULTDICT:
+    case NODE_ORDERED_DICT:
+        return walk_dict(w, record, x);
     case NODE_CUSTOM:
         return walk_custom(w, record, x);
     default:
@@ -2544,6 +2602,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         {&s_renew_binding, "_renew_binding"}, {&s_flat, "flat"},
         {&s_specialization, "specialization"}, {&s_eager_result, "eager_result"},
         {&s_nbytes, "nbytes"}, {&s_copy, "copy"},
+        {&s_default_factory, "default_factory"},
         {&s_build, "build"}, {&s_steps, "steps"}, {&s_native, "native"}};
     for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++)
         if ((*strings[i].place = PyUnicode_InternFromString(strings[i].text)) == NULL)

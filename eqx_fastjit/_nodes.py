@@ -1,6 +1,8 @@
 """What a type is to a pytree: a node of some kind, an array, or a static."""
 
+import collections
 import dataclasses
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -70,13 +72,18 @@ class NodeKind:
     OTHER_ARRAY = 11
     # What an array of NumPy may be inside of.
     TRACER = 12
+    # Of `jax.tree_util.register_dataclass`, with its fields in its `__dict__`.
+    DATACLASS = 13
+    # Its keys are sorted, like those of a `dict`.
+    DEFAULTDICT = 14
+    ORDERED_DICT = 15
 
 
 class Node(NamedTuple):
     """What is known of a type."""
 
     kind: int
-    # Of a Module: the names of its dynamic and of its static fields.
+    # Of a Module or a dataclass: the names of its dynamic and of its static fields.
     dynamic: tuple[str, ...] = ()
     static: tuple[str, ...] = ()
     # Of a node: gives its children and its static data.
@@ -116,6 +123,45 @@ def _may_be_node(x: Any) -> bool:
     return not never and is_node(x)
 
 
+def _dataclass_fields(x: Any) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The dynamic and the static fields of a registered dataclass.
+
+    `None` if reading them from its `__dict__` would not be what JAX does.
+    """
+    cls = type(x)
+    paths, treedef = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
+    dynamic = [getattr(path[0], "name", None) for path, _ in paths]
+    data = treedef.node_data()
+    if not dataclasses.is_dataclass(cls) or data is None or None in dynamic:
+        return None
+    names = [f.name for f in dataclasses.fields(cls) if f.init]
+    static = [name for name in names if name not in dynamic]
+    if len(static) != len(data[1]) or not reads_dict(cls, names):
+        return None
+    return tuple(dynamic), tuple(static)
+
+
+def reads_dict(cls: type, names: Sequence[str]) -> bool:
+    """Whether attributes of an instance are what its `__dict__` has."""
+    return (
+        cls.__dictoffset__ != 0
+        and "__dict__" not in names
+        and cls.__getattribute__ is object.__getattribute__
+        and all(
+            not hasattr(type(value), "__set__")
+            for name in names
+            for base in cls.__mro__
+            if (value := vars(base).get(name)) is not None
+        )
+    )
+
+
+@functools.cache
+def _sorts_defaultdicts() -> bool:
+    """Earlier versions of JAX keep their order."""
+    return jtu.tree_leaves(collections.defaultdict(None, b=1, a=2)) == [2, 1]
+
+
 def classify(x: Any) -> Node:
     """What the type of a value is to a pytree."""
     cls = type(x)
@@ -128,6 +174,8 @@ def classify(x: Any) -> Node:
             flatten = one_level
         elif _compat.is_dataclass_node(entry):
             flatten = jtu.default_registry.flatten_one_level
+            if (fields := _dataclass_fields(x)) is not None:
+                return Node(NodeKind.DATACLASS, *fields, flatten)
         else:
             flatten = entry.to_iter
         if is_module_class(cls):
@@ -136,6 +184,10 @@ def classify(x: Any) -> Node:
                 is_static = field.metadata.get("static", False)
                 (static if is_static else dynamic).append(field.name)
             return Node(NodeKind.MODULE, tuple(dynamic), tuple(static), flatten)
+        if cls is collections.OrderedDict:
+            return Node(NodeKind.ORDERED_DICT, flatten=flatten)
+        if cls is collections.defaultdict and _sorts_defaultdicts():
+            return Node(NodeKind.DEFAULTDICT, flatten=flatten)
         if registry is not None and entry is None and isinstance(x, tuple):
             return Node(NodeKind.NAMEDTUPLE)
         return Node(NodeKind.CUSTOM, flatten=flatten)
@@ -205,8 +257,8 @@ def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
     if kind == NodeKind.DICT:
         keys = sort_keys(x)
         return keys, list(map(x.__getitem__, keys))
-    if kind == NodeKind.MODULE:
-        values = instance_dict(x)
+    if kind == NodeKind.MODULE or kind == NodeKind.DATACLASS:
+        values = instance_dict(x) if kind == NodeKind.MODULE else x.__dict__
         if len(values) == len(node.dynamic) + len(node.static):
             try:
                 static = list(map(values.__getitem__, node.static))

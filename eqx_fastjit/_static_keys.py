@@ -28,7 +28,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ._nodes import ARRAY_KINDS, ByType, node_of, NodeKind, parts_of
+from ._nodes import ARRAY_KINDS, ByType, node_of, NodeKind, parts_of, reads_dict
 
 
 class Kind(enum.IntEnum):
@@ -460,15 +460,7 @@ def _fields_policy(cls: type, names: list[str]) -> Policy:
     elif _hashed_fields(cls) == names:
         hashable = Hashable.AS_PARTS
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
-    # Without a field there need not be a `__dict__` that is missed.
-    in_dict = _has_dict(cls) and "__dict__" not in names
-    in_dict = in_dict and all(
-        not hasattr(type(value), "__set__")
-        for name in names
-        for base in cls.__mro__
-        if (value := vars(base).get(name)) is not None
-    )
-    if in_dict and cls.__getattribute__ is object.__getattribute__:
+    if reads_dict(cls, names):
         return Policy(Kind.FIELDS, tuple(names), hashable, mutable=not frozen)
 
     def parts(x: Any) -> list[Any]:

@@ -1,0 +1,228 @@
+"""Registered dataclasses, dictionaries of every kind, as nodes; on both engines."""
+
+import collections
+import dataclasses
+import enum
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+from eqx_fastjit import filter_jit
+
+
+def _check(*trees, traces=None):
+    """The function sees each tree, and gives it back, as JAX flattens it."""
+    seen = []
+
+    @filter_jit
+    def f(tree):
+        seen.append(tree)
+        return jtu.tree_map(lambda x: x * 2 if isinstance(x, jax.Array) else x, tree)
+
+    for tree in (*trees, *trees):
+        out = f(tree)
+        assert jtu.tree_structure(out) == jtu.tree_structure(tree)
+        for x, y in zip(jtu.tree_leaves(tree), jtu.tree_leaves(out), strict=True):
+            if isinstance(x, jax.Array):
+                np.testing.assert_array_equal(y, x * 2)
+            else:
+                assert type(x) is type(y) and x == y
+    assert len(seen) == (len(trees) if traces is None else traces)
+
+
+A, B = jnp.arange(3.0), jnp.arange(3.0) + 10
+
+
+def _registered(*, data=None, meta=None, drop=(), **options):
+    """A class decorator: a dataclass that JAX knows."""
+
+    def register(cls):
+        cls = dataclasses.dataclass(**options)(cls)
+        return jtu.register_dataclass(cls, data, meta, drop_fields=drop)
+
+    return register
+
+
+def _static(**options):
+    return dataclasses.field(metadata={"static": True}, **options)
+
+
+def test_a_dataclass():
+    @_registered()
+    class Data:
+        a: object
+        n: int = _static()
+        b: object = None
+
+    _check(Data(A, 1, B), Data(A, 1.0, B), Data(A, 1, None), Data({"x": A}, True, 2))
+
+
+def test_a_dataclass_whose_static_fields_are_named_in_another_order():
+    @_registered(data=["b", "a"], meta=["n", "m"])
+    class Data:
+        m: object
+        a: object
+        n: object
+        b: object
+
+    _check(Data(None, A, None, B), Data(1, A, 2, B), Data(2, A, 1, B))
+
+
+def test_a_dataclass_with_a_field_that_jax_does_not_see():
+    @_registered(data=["a"], meta=[], drop=["n"])
+    class Data:
+        a: object
+        n: int = 5
+
+    _check(Data(A), Data(B, 7), traces=1)
+
+
+def test_a_dataclass_with_a_computed_field():
+    @_registered(data=["a"], meta=["n"])
+    class Data:
+        a: object
+        n: int
+        twice: object = dataclasses.field(init=False, default=None)
+
+        def __post_init__(self):
+            self.twice = self.n * 2
+
+    _check(Data(A, 1), Data(A, 2))
+
+
+def test_a_dataclass_with_slots():
+    @_registered(slots=True)
+    class Data:
+        a: object
+        n: int = _static()
+
+    _check(Data(A, 1), Data(A, 2))
+
+
+def test_a_dataclass_with_a_property_for_a_field():
+    @_registered(data=["a"], meta=["n"], init=False)
+    class Data:
+        a: object
+        n: object
+
+        def __init__(self, a, n):
+            self.a, self.n = a, n
+
+    Data.n = property(
+        lambda self: self.__dict__["n"] + 1,
+        lambda self, value: self.__dict__.__setitem__("n", value - 1),
+    )
+    seen = []
+    f = filter_jit(lambda x: seen.append(x.n) or x.a * x.n)
+    for n in (1, 2, 1):
+        np.testing.assert_array_equal(f(Data(A, n)), A * n)
+    assert seen == [1, 2]
+
+
+def test_a_dataclass_that_reads_attributes_in_its_own_way():
+    @_registered()
+    class Data:
+        a: object
+        n: int = _static()
+
+        def __getattribute__(self, name):
+            value = super().__getattribute__(name)
+            return value + 1 if name == "n" else value
+
+    seen = []
+    f = filter_jit(lambda x: seen.append(1) or x.a)
+    for n in (1, 2, 1):
+        f(Data(A, n))
+    assert len(seen) == 2
+
+
+def test_a_dataclass_with_more_in_its_dictionary():
+    @_registered()
+    class Data:
+        a: object
+        n: int = _static()
+
+    more = Data(A, 1)
+    more.note = "not a field"
+    _check(Data(A, 1), Data(B, 2))
+    f = filter_jit(lambda x: x.a)
+    np.testing.assert_array_equal(f(more), A)
+
+
+class _Number(enum.IntEnum):
+    one = 1
+
+
+KEYS = [["b", "a"], [3, 1, 2], [2**70, -1], [_Number.one, 0], [True, 0], [1.5, 0.5]]
+
+
+@pytest.mark.parametrize("keys", [*KEYS, [("b", 1), ("a", 2)], [b"b", b"a"]])
+@pytest.mark.parametrize("kind", ["dict", "ordered", "default", "list factory"])
+def test_dictionaries(kind, keys):
+    make = {
+        "dict": dict,
+        "ordered": collections.OrderedDict,
+        "default": lambda pairs: collections.defaultdict(None, pairs),
+        "list factory": lambda pairs: collections.defaultdict(list, pairs),
+    }[kind]
+    pairs = [(k, x) for k, x in zip(keys, (A, B, A + B), strict=False)]
+    orders = 2 if kind == "ordered" else 1
+    _check(make(pairs), make(reversed(pairs)), traces=orders)
+
+
+def test_an_ordered_dict_that_was_put_in_another_order():
+    """Its order is then not that of the dictionary that it is."""
+    moved = collections.OrderedDict(a=A, b=B)
+    moved.move_to_end("a")
+    _check(
+        moved, collections.OrderedDict(a=A, b=B), collections.OrderedDict(), traces=3
+    )
+    _check(moved, collections.OrderedDict(b=B, a=A), traces=1)
+
+
+def test_keys_by_type():
+    _check({1: A}, {True: A}, {1.0: A}, {_Number.one: A}, {"1": A})
+    _check({1: A, 2: B}, {True: A, 2: B}, {1: A, 2.0: B})
+    for cls in (collections.OrderedDict, lambda x: collections.defaultdict(int, x)):
+        _check(cls({1: A}), cls({True: A}), cls({1.0: A}))
+
+
+class _Factory:
+    def __init__(self, n):
+        self.n = n
+
+    def __call__(self):
+        return self.n
+
+    def __eq__(self, other):
+        return type(other) is _Factory and other.n == self.n
+
+    def __hash__(self):
+        return hash(self.n)
+
+
+def test_factories():
+    make = collections.defaultdict
+    _check(make(list, a=A), make(dict, a=A), make(None, a=A), make(_Factory(1), a=A))
+    _check(make(_Factory(1), a=A), make(_Factory(1), a=B), traces=1)
+
+
+def test_kinds_of_dictionaries():
+    pairs = {"a": A}
+    _check(pairs, collections.OrderedDict(pairs), collections.defaultdict(None, pairs))
+
+
+def test_many_keys():
+    _check(dict.fromkeys(range(200), A), {f"k{i}": A for i in reversed(range(200))})
+
+
+def test_keys_that_cannot_be_sorted():
+    f = filter_jit(lambda d: d)
+    with pytest.raises((TypeError, ValueError)):
+        f({1: A, "a": B})
+    with pytest.raises((TypeError, ValueError)):
+        f(collections.defaultdict(None, {1: A, "a": B}))
+    _check(collections.OrderedDict({1: A, "a": B}))
