@@ -622,26 +622,31 @@ static void truncate_trail(Walk *w, size_t n) {
     }
 }
 
-/* What is compared part by part: its type and number of parts, and the parts themselves
-if they have none; else those are to be visited, the first `n_children` as nodes. One whose
-parts have parts is written only once: linear for any graph. */
+/* What is compared part by part: its type and number of parts, and the parts. From the
+first on that has parts itself they are to be visited, those before `n_children` as nodes;
+and then it is written only once: linear for any graph. */
 static int add_parts(Walk *w, PyObject *x, int tag, PyObject *const *parts,
                      Py_ssize_t n_children, Py_ssize_t n, int visit, size_t start) {
     size_t begin = w->n_trail;
-    int added = 1;
+    Py_ssize_t later = 0;
     if (add_object(w, TAG(tag, n), (PyObject *)Py_TYPE(x)) < 0) return -1;
-    for (Py_ssize_t i = 0; i < n && added > 0; i++) added = add_atom(w, parts[i]);
-    if (added) return added < 0 ? -1 : 0;
-    truncate_trail(w, begin);
+    for (; later < n; later++) {
+        int added = add_atom(w, parts[later]);
+        if (added < 0) return -1;
+        if (!added) break;
+    }
+    if (later == n) return 0;
     if (2 * (w->n_seen + 1) > w->max_seen && grow_seen(w) < 0) return -1;
     uintptr_t part = VISITED(x, tag == T_NODE ? VISIT_TREE : VISIT_STATIC);
     Seen *place = seen_place(w, part);
-    if (place->part == part) return add_bits(w, T_AGAIN, place->where - start);
+    if (place->part == part) {
+        truncate_trail(w, begin);
+        return add_bits(w, T_AGAIN, place->where - start);
+    }
     if (w->owning) Py_INCREF(x);
     *place = (Seen){part, begin};
     w->n_seen++;
-    if (add_object(w, TAG(tag, n), (PyObject *)Py_TYPE(x)) < 0) return -1;
-    for (Py_ssize_t i = n - 1; i >= 0; i--)
+    for (Py_ssize_t i = n - 1; i >= later; i--)
         if (push(w, parts[i], i < n_children ? VISIT_TREE : visit) < 0) return -1;
     return 0;
 }
