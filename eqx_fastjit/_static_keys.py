@@ -554,7 +554,16 @@ def _has_dict(cls: type) -> bool:
 
 
 class _Known(NamedTuple):
-    policy: Policy
+    """What is known of a type: its policy, and what comes of it."""
+
+    kind: Kind
+    data: Any
+    hashable: Hashable
+    mutable: bool
+    # What stands for the type on a trail.
+    key: Any
+    # Whether values that are compared by identity have the `__eq__` of `object`.
+    plain: bool
     # As it was when the policy was chosen: a class may be given another.
     eq: Any
     hash: Any
@@ -563,18 +572,22 @@ class _Known(NamedTuple):
 _known = ByType()
 
 
-def policy_of(cls: type) -> Policy:
-    """The policy for the values of a type, chosen when it is first seen."""
-    if type(cls) is type and (exact := _EXACT.get(cls)) is not None:
-        return exact
+def _known_of(cls: type) -> _Known:
     entry = _known.entries.get(id(cls))  # `ByType.get`, which is asked for each value
     if entry is not None and entry[0]() is cls:
         found = entry[1]
         if found.eq is cls.__eq__ and found.hash is cls.__hash__:
-            return found.policy
-    policy = choose_policy(cls)
-    _known.set(cls, _Known(policy, cls.__eq__, cls.__hash__))
-    return policy
+            return found
+    exact = _EXACT.get(cls) if type(cls) is type else None
+    policy = choose_policy(cls) if exact is None else exact
+    plain = is_identity_type(cls)
+    known = _Known(*policy, type_key(cls), plain, cls.__eq__, cls.__hash__)
+    return _known.set(cls, known)
+
+
+def policy_of(cls: type) -> Policy:
+    """The policy for the values of a type, chosen when it is first seen."""
+    return Policy(*_known_of(cls)[:4])
 
 
 _ATOMS = frozenset({int, str, bytes, bool, type(None), types.FunctionType})
@@ -695,6 +708,10 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
     if is_atom(cls):
         trail += (cls, x)
         return False
+    known = _known_of(cls)
+    if known[0] is _IDENTITY_KIND and known[2] is _YES:
+        trail += (known[4], x if known[5] else Identity(x))
+        return False
     mutable = False
     root, pending = x, [x]
     start = len(trail)
@@ -712,8 +729,8 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
         if is_child:
             x = x.value
             cls = type(x)
-        trail.append(type_key(cls))
-        kind, data, hashable, is_mutable = policy_of(cls)
+        kind, data, hashable, is_mutable, key, plain, _, _ = _known_of(cls)
+        trail.append(key)
         mutable = mutable or is_mutable
         if leaf and hashable is not _YES and hashable is not _AS_PARTS:
             # A class with a `__hash__` of its own need not ask all of its parts.
@@ -722,7 +739,7 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
         if is_child:
             kind, data = _policy_of_child(x, kind, data)
         if kind is _IDENTITY_KIND:
-            trail.append(x if is_identity_type(cls) else Identity(x))
+            trail.append(x if plain else Identity(x))
         elif kind is _PURE_KIND:
             trail.append(x)
         elif kind is _COMPLEX_KIND:
