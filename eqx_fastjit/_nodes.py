@@ -130,9 +130,9 @@ def _dataclass_fields(x: Any) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """
     cls = type(x)
     paths, treedef = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
-    dynamic = [getattr(path[0], "name", None) for path, _ in paths]
+    dynamic = [str(getattr(path[0], "name", "")) for path, _ in paths]
     data = treedef.node_data()
-    if not dataclasses.is_dataclass(cls) or data is None or None in dynamic:
+    if not dataclasses.is_dataclass(cls) or data is None or "" in dynamic:
         return None
     names = [f.name for f in dataclasses.fields(cls) if f.init]
     static = [name for name in names if name not in dynamic]

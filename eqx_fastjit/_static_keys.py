@@ -560,8 +560,8 @@ class _Known(NamedTuple):
     data: Any
     hashable: Hashable
     mutable: bool
-    # What stands for the type on a trail.
-    key: Any
+    # Whether the type stands for itself on a trail: this must not keep it alive.
+    by_type: bool
     # Whether values that are compared by identity have the `__eq__` of `object`.
     plain: bool
     # As it was when the policy was chosen: a class may be given another.
@@ -581,7 +581,8 @@ def _known_of(cls: type) -> _Known:
     exact = _EXACT.get(cls) if type(cls) is type else None
     policy = choose_policy(cls) if exact is None else exact
     plain = is_identity_type(cls)
-    known = _Known(*policy, type_key(cls), plain, cls.__eq__, cls.__hash__)
+    by_type = type_key(cls) is cls
+    known = _Known(*policy, by_type, plain, cls.__eq__, cls.__hash__)
     return _known.set(cls, known)
 
 
@@ -710,7 +711,8 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
         return False
     known = _known_of(cls)
     if known[0] is _IDENTITY_KIND and known[2] is _YES:
-        trail += (known[4], x if known[5] else Identity(x))
+        key = cls if known[4] else Identity(cls)
+        trail += (key, x if known[5] else Identity(x))
         return False
     mutable = False
     root, pending = x, [x]
@@ -729,8 +731,8 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
         if is_child:
             x = x.value
             cls = type(x)
-        kind, data, hashable, is_mutable, key, plain, _, _ = _known_of(cls)
-        trail.append(key)
+        kind, data, hashable, is_mutable, by_type, plain, _, _ = _known_of(cls)
+        trail.append(cls if by_type else Identity(cls))
         mutable = mutable or is_mutable
         if leaf and hashable is not _YES and hashable is not _AS_PARTS:
             # A class with a `__hash__` of its own need not ask all of its parts.
