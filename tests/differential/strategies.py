@@ -79,14 +79,20 @@ _key_sets = st.one_of(
 
 
 @st.composite
-def _static_data(draw: Any) -> Description:
+def _static_data(draw: Any, depth: int = 2) -> Description:
     """What may stand in a static field."""
-    kind = draw(st.sampled_from(("leaf", "leaf", "list", "tuple", "dict", "set")))
+    kinds = ("leaf", "leaf", "list", "tuple", "dict", "set", "module")
+    kind = draw(st.sampled_from(kinds)) if depth else "leaf"
     if kind == "leaf":
         return draw(statics)
     n = draw(st.integers(0, 2))
     if kind == "set":
         return Tree("static set", (draw(statics),))
+    if kind == "module":
+        static = "s"[: draw(st.integers(0, 1))]
+        info = ModuleInfo(tuple("ab"[:n]), tuple(static), 0, "plain")
+        inside = [draw(_static_data(depth - 1)) for _ in (*info.dynamic, *info.static)]
+        return Tree(kind, tuple(inside), info)
     children = tuple([draw(statics) for _ in range(n)])
     pairs = (("1", "2"), ("True", "2"), ("1.0", "2"), ("'a'", "'b'"))
     info = draw(st.sampled_from(pairs))[:n]
