@@ -8,7 +8,6 @@ from ._breakdown import (
     Breakdown as Breakdown,
     breakdown as breakdown,
     NodeTime as NodeTime,
-    Part as Part,
 )
 from ._captures import (
     Captures as Captures,
@@ -58,4 +57,5 @@ from ._profile import (
     Profile as Profile,
     profile as profile,
 )
+from ._warm_call import Part as Part
 from ._warmup import warmup as warmup, warmup_all as warmup_all

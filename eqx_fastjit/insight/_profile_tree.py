@@ -13,7 +13,7 @@ from eqx_fastjit._compat import CALL_FRAMES
 from eqx_fastjit._units import show_seconds
 from eqx_fastjit.doctor._sites import is_library, shorten
 
-from ._breakdown import Part
+from ._warm_call import Part
 
 
 # Less of a whole call is left out.
