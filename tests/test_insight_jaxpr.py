@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit.insight import _jaxpr, _loops, _target, inspect_jaxpr
+from eqx_fastjit.insight import _jaxpr, _scan, _target, inspect_jaxpr
 from tests.clock import Clock
 
 
@@ -178,7 +178,7 @@ def test_seconds_are_of_the_loop_as_it_is_and_of_a_scan(monkeypatch):
         compiled[fun.__name__] = names
         return 2.5 if "scan" in names else 0.125
 
-    monkeypatch.setattr(_loops, "_compile_seconds", seconds)
+    monkeypatch.setattr(_scan, "_compile_seconds", seconds)
 
     def f(x):
         for _ in range(6):

@@ -55,12 +55,15 @@ class Seen:
     # Texts and numbers alone.
     inspection: "Inspection | None" = None
     deviations: list[Deviation] | None = None
-    # Whether it calls back into Python when it is run.
-    calls_host: bool = False
     # Why it was traced again, once that is known.
     explanation: "Explanation | None" = None
     # With `programs`.
     program: Program | None = None
+
+    @property
+    def calls_host(self) -> bool:
+        """Whether it calls back into Python when it is run."""
+        return self.inspection is not None and bool(self.inspection.callbacks)
 
 
 class Watch:
@@ -266,13 +269,13 @@ class Watch:
 
     def _inspect(self, seen: Seen, jitted: Any, arrays: list[Any], around: Any) -> None:
         from eqx_fastjit._function import kept_trace
-        from eqx_fastjit.insight._jaxpr import inspect_closed
+        from eqx_fastjit.insight._equations import read_jaxpr
+        from eqx_fastjit.insight._jaxpr import inspect_scope
         from eqx_fastjit.insight._surroundings import executed, read_by
 
-        closed = kept_trace(jitted, arrays).jaxpr
-        seen.inspection = inspect_closed(closed)
-        seen.calls_host = calls_host(closed.jaxpr)
-        self._keep_snapshot(seen.trace, read_by(executed(closed), around or {}))
+        scope = read_jaxpr(kept_trace(jitted, arrays).jaxpr)
+        seen.inspection = inspect_scope(scope)
+        self._keep_snapshot(seen.trace, read_by(executed(scope), around or {}))
 
     def _keep_program(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
         from eqx_fastjit._function import kept_trace
@@ -298,17 +301,6 @@ class Watch:
         seen.deviations = deviations(
             result_of(jitted, arrays), result_of(jitted, arrays, eager=True)
         )
-
-
-def calls_host(jaxpr: Any) -> bool:
-    """Whether some equation, however deep, is a callback into Python."""
-    from eqx_fastjit.insight._places import opened, subjaxprs
-
-    return any(
-        "callback" in equation.primitive.name
-        or any(calls_host(opened(sub)) for sub in subjaxprs(equation))
-        for equation in jaxpr.eqns
-    )
 
 
 def deviations(jitted: Any, eager: Any) -> list[Deviation]:

@@ -35,12 +35,12 @@ from ._guard import (
     RetraceError as RetraceError,
     RetraceWarning as RetraceWarning,
 )
-from ._jaxpr import (
+from ._jaxpr import inspect_jaxpr as inspect_jaxpr
+from ._jaxpr_report import (
     Buffer as Buffer,
     Constant as Constant,
     Donation as Donation,
     Inlined as Inlined,
-    inspect_jaxpr as inspect_jaxpr,
     JaxprReport as JaxprReport,
     LineCount as LineCount,
     Memory as Memory,

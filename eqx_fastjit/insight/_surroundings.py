@@ -31,7 +31,8 @@ from ._captures import (
     remember,
     Snapshot,
 )
-from ._places import instruction_of, is_library, is_trace, opened, subjaxprs
+from ._equations import read_jaxpr, Scope
+from ._places import instruction_of, is_library, is_trace
 
 
 # Of a program that has more modules of its own, the rest is not looked at.
@@ -116,15 +117,13 @@ def _without(value: _Value, name: str, written: set[str]) -> _Value:
     return value._replace(attributes=kept)
 
 
-def executed(jaxpr: Any) -> set[types.CodeType]:
+def executed(scope: Scope) -> set[types.CodeType]:
     """The code of the program's own functions that made the equations of a jaxpr."""
     codes: set[types.CodeType] = set()
     stacks: set[Any] = set()
-    pending = [opened(jaxpr)]
-    while pending:
-        for equation in pending.pop().eqns:
-            pending += map(opened, subjaxprs(equation))
-            instruction = instruction_of(equation)
+    for inner in scope.distinct():
+        for equation in inner.equations:
+            instruction = instruction_of(equation.jax)
             if instruction is None or instruction.users in stacks:
                 continue
             stacks.add(instruction.users)
@@ -161,7 +160,7 @@ def _on_called(trace: Trace, jitted: Any, arrays: list[Any]) -> None:
     from eqx_fastjit._function import kept_trace
 
     try:
-        ran = executed(kept_trace(jitted, arrays).jaxpr)
+        ran = executed(read_jaxpr(kept_trace(jitted, arrays).jaxpr))
         remember(function, trace.number, read_by(ran, around))
     except Exception:
         pass

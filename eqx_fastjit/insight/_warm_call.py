@@ -45,6 +45,10 @@ _TOLERANCE = 0.1
 _INLINE = 0.8
 # Half of the rounds of a quiet machine are closer together than this.
 _NOISY = 0.5
+_TOO_NOISY = (
+    "The machine is too noisy to tell the parts apart: one by one, they take longer "
+    "than the call, and are scaled down to it."
+)
 # Characters of the longest bar.
 _BAR = 24
 
@@ -235,11 +239,6 @@ def split_call(times: dict[str, Timed]) -> WarmCall:
     notes: list[str] = []
     if call.blocking > 0:
         notes.append("The call itself blocks until its result is ready.")
-    if call.spread > _NOISY:
-        notes.append(
-            "This machine is too busy for exact figures: the middle half of the rounds "
-            f"is spread over {call.spread:.0%} of their median."
-        )
     seconds = {name: times[name].own for name in PARTS if name in times}
     measured = set(seconds)
     if "in place" in times:
@@ -248,6 +247,11 @@ def split_call(times: dict[str, Timed]) -> WarmCall:
     if (note := _fit(seconds, call.own, computes)) is not None:
         notes.append(note)
         measured.discard("execute")
+    if note is not _TOO_NOISY and call.spread > _NOISY:
+        notes.append(
+            "This machine is too busy for exact figures: the middle half of the rounds "
+            f"is spread over {call.spread:.0%} of their median."
+        )
     seconds["lookup"] = max(call.own - sum(seconds.values()), 0.0)
     # Timed in calls of its own, so that noise may make it the shorter one.
     whole = max(times["blocked"].own, call.whole)
@@ -283,10 +287,7 @@ def _fit(seconds: dict[str, float], whole: float, computes: bool) -> str | None:
         )
     for name in seconds:
         seconds[name] *= whole / total
-    return (
-        "The machine is too noisy to tell the parts apart: one by one, they take "
-        "longer than the call, and are scaled down to it."
-    )
+    return _TOO_NOISY
 
 
 def waterfall(title: str, parts: Sequence[Part], notes: tuple[str, ...]) -> Table:
