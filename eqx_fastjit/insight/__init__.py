@@ -12,10 +12,6 @@ from ._breakdown import (
 from ._captures import (
     Captures as Captures,
     captures as captures,
-    Change as Change,
-    changed as changed,
-    Snapshot as Snapshot,
-    snapshot as snapshot,
     watch as watch,
 )
 from ._differences import Difference as Difference
@@ -56,6 +52,12 @@ from ._profile import (
     Contender as Contender,
     Profile as Profile,
     profile as profile,
+)
+from ._snapshots import (
+    Change as Change,
+    changed as changed,
+    Snapshot as Snapshot,
+    snapshot as snapshot,
 )
 from ._warm_call import Part as Part
 from ._warmup import warmup as warmup, warmup_all as warmup_all

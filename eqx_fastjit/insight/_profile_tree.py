@@ -149,10 +149,11 @@ def tree_text(root: Node) -> str:
         share = f"{node.seconds / (root.seconds or 1):>4.0%}"
         place = f"  {node.place}" if node.place else ""
         folded = sum(1 for _ in node.walk()) - 1
-        more = "" if node.is_open or not folded else f"  [{folded} folded]"
+        is_open = node.is_open or node is root
+        more = "" if is_open or not folded else f"  [{folded} folded]"
         line = f"{share} {show_seconds(node.seconds):>10}  {'  ' * depth}{node.name}"
         lines.append(f"{line}{place}{more}")
-        if node.is_open or node is root:
+        if is_open:
             for child in node.children:
                 show(child, depth + 1)
 

@@ -7,8 +7,8 @@
 import gc
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -137,11 +137,14 @@ class Timer(NamedTuple):
         return max(1, min(1000, int(_ROUND_SECONDS / max(seconds, 1e-9))))
 
 
+_Name = TypeVar("_Name", bound=Hashable)
+
+
 def measure(
-    timers: dict[str, Timer],
+    timers: dict[_Name, Timer],
     rounds: int,
     progress: Callable[[int, int], None] = nothing,
-) -> dict[str, Timed]:
+) -> dict[_Name, Timed]:
     """Medians over interleaved rounds, less what an empty timer of the kind takes.
 
     `progress` is called before each round, with the rounds that are done and their

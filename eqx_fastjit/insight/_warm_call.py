@@ -47,8 +47,10 @@ _INLINE = 0.8
 _NOISY = 0.5
 _TOO_NOISY = (
     "The machine is too noisy to tell the parts apart: one by one, they take longer "
-    "than the call, and are scaled down to it."
+    "than the call, and are cut down to it."
 )
+# Seconds that a sum of parts may be off.
+_ROUNDING = 1e-10
 # Characters of the longest bar.
 _BAR = 24
 
@@ -243,7 +245,10 @@ def split_call(times: dict[str, Timed]) -> WarmCall:
     measured = set(seconds)
     if "in place" in times:
         seconds["transfer"] = max(call.own - times["in place"].own, 0.0)
-    computes = seconds["execute"] > _INLINE * times["finished"].own
+    # Timed in calls of its own, so that noise may make it the shorter one.
+    whole = max(times["blocked"].own, call.whole)
+    execute, finished = seconds["execute"], times["finished"].own
+    computes = _INLINE * finished < execute < (1 + _TOLERANCE) * whole
     if (note := _fit(seconds, call.own, computes)) is not None:
         notes.append(note)
         measured.discard("execute")
@@ -252,9 +257,8 @@ def split_call(times: dict[str, Timed]) -> WarmCall:
             "This machine is too busy for exact figures: the middle half of the rounds "
             f"is spread over {call.spread:.0%} of their median."
         )
-    seconds["lookup"] = max(call.own - sum(seconds.values()), 0.0)
-    # Timed in calls of its own, so that noise may make it the shorter one.
-    whole = max(times["blocked"].own, call.whole)
+    left = call.own - sum(seconds.values())
+    seconds["lookup"] = left if left > _ROUNDING else 0.0
     seconds["wait"] = whole - call.own
     parts = tuple(
         Part(name, seconds[name], name in measured, what)
@@ -276,10 +280,12 @@ def _fit(seconds: dict[str, float], whole: float, computes: bool) -> str | None:
         return None
     execute = seconds["execute"]
     others = total - execute
-    if others < whole and (computes or total <= (1 + _TOLERANCE) * whole):
+    if others < whole:
         seconds["execute"] = whole - others
         if total <= (1 + _TOLERANCE) * whole:
             return None
+        if not computes:
+            return _TOO_NOISY
         return (
             "execute: what the other parts leave of the call. Started by itself, the "
             f"program returns after {show_seconds(execute)}, because it computes "
