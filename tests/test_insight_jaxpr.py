@@ -1,5 +1,6 @@
 """What `inspect_jaxpr` says of functions in which it is known what there is."""
 
+import functools as ft
 import inspect
 import types
 
@@ -389,3 +390,25 @@ def test_html_and_failures():
 
     with pytest.raises(KeyError, match="of the user's"):
         inspect_jaxpr(f, jnp.ones(2))
+
+
+@ft.partial(jax.jit, inline=True)
+def halved(tree):
+    return jax.tree.map(lambda x: x / 2, tree)
+
+
+def test_an_inlined_function_leaves_no_frames():
+    """What it does for each leaf is not what the loop around it does (optax's chain)."""
+
+    def first(tree):
+        tree = halved(tree)
+        tree = [jnp.sin(x) for x in tree]
+        return jax.tree.map(jnp.cos, tree)
+
+    def f(tree):
+        for function in (first, halved):
+            tree = function(tree)
+        return tree
+
+    lines = {x.line for x in inspect_jaxpr(f, [jnp.ones(2)] * 6, compile=False).loops}
+    assert lines == {line_of(first, "jnp.sin")}

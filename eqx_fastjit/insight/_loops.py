@@ -13,7 +13,7 @@ import numpy as np
 from eqx_fastjit._place import Place
 
 from ._equations import Equation, Scope
-from ._places import find_loop, Instruction, instruction_of
+from ._places import find_loop, Instruction, instruction_of, Path
 
 
 # A loop with fewer iterations is not reported.
@@ -58,6 +58,10 @@ def find_runs(scope: Scope) -> list[Run]:
         _Item(number((e.name, e.jax.params.get("name"), e.path)), i, i + 1)
         for i, e in enumerate(equations)
     ]
+    # Of the forward pass, and of the backward pass.
+    around: tuple[set[Path], set[Path]] = (set(), set())
+    for e in equations:
+        around[e.is_backward].add(e.path)
     runs: list[Run] = []
     period = 1
     while period <= min(len(items) // MIN_ITERATIONS, _MAX_PERIOD):
@@ -67,7 +71,8 @@ def find_runs(scope: Scope) -> list[Run]:
             end = start + iterations * period
             chosen = items[start:end]
             first, last = chosen[0].first, chosen[-1].last
-            place = find_loop(paths[first:last])
+            others = around[equations[first].is_backward]
+            place = find_loop(paths[first:last], others)
             if place is None:
                 continue
             bounds = [item.first - first for item in chosen[::period]]
