@@ -1,5 +1,8 @@
 """Which parts a call is taken to consist of. No times are asserted."""
 
+import subprocess
+import sys
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -263,11 +266,46 @@ def test_a_cold_call_is_cold():
     inside(x)
     traces.clear()
     breakdown(outside, x, rounds=1)
-    assert ("inside" in traces) == hasattr(jax, "make_user_context")
+    assert "inside" in traces
     traces.clear()
     outside(x)
     inside(x)
     assert traces == []
+
+
+_ALONE = """
+import jax, jax.numpy as jnp, eqx_fastjit
+from eqx_fastjit.insight import breakdown
+
+traces = []
+@jax.jit
+def other(x):
+    traces.append("other")
+    return x + 1
+
+@eqx_fastjit.filter_jit
+def timed(x):
+    traces.append("timed")
+    return x * 2
+
+x = jnp.ones(2)
+other(x), timed(x)
+old = jax.config.jax_pgle_profiling_runs
+breakdown(timed, x, rounds=1)
+traces.clear()
+other(x), timed(x)
+assert traces == [], traces
+assert jax.config.jax_pgle_profiling_runs == old
+jax.config.update("jax_enable_pgle", True)
+assert "inside that were traced before" in str(breakdown(timed, x, rounds=1))
+"""
+
+
+def test_nothing_else_is_compiled_again(engine):
+    """In a process of its own: the first breakdown of a process is the one to see."""
+    if engine != "native":
+        pytest.skip("in a process of its own")
+    subprocess.run([sys.executable, "-c", _ALONE], check=True, timeout=300)
 
 
 def test_what_exporting_saves():

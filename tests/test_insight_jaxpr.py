@@ -1,5 +1,6 @@
 """What `inspect_jaxpr` says of functions in which it is known what there is."""
 
+import dataclasses
 import functools as ft
 import inspect
 import types
@@ -11,7 +12,14 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit.insight import _jaxpr, _scan, _target, inspect_jaxpr
+from eqx_fastjit.insight import (
+    _equations,
+    _jaxpr,
+    _memory,
+    _scan,
+    _target,
+    inspect_jaxpr,
+)
 from tests.clock import Clock
 
 
@@ -336,6 +344,28 @@ def test_checkpoint():
     assert inspect_jaxpr(loss, small, small, compile=False).residuals is None
 
 
+def test_no_more_is_saved_than_there_is():
+    def loss(x):
+        return jnp.sum(jnp.tanh(x @ x))
+
+    x = jax.ShapeDtypeStruct((1024, 1024), "float32")
+    report = inspect_jaxpr(jax.grad(loss), x)
+    scope = _equations.read_jaxpr(jax.make_jaxpr(jax.grad(loss))(x))
+    for temporaries, checkpoint, shown in (
+        (None, True, "MiB are kept"),
+        (2**30, False, "% of the temporaries) are kept"),
+        (2**23, True, "% of the temporaries) are kept"),
+        (2**21, True, "(2.0 MiB of temporaries after it) are kept"),
+        (68, False, "(68 B of temporaries after it) are kept"),
+    ):
+        kept = _memory.residuals(scope, temporaries)
+        assert kept.bytes >= 2**22 and kept.checkpoint == checkpoint
+        assert kept.share is None or kept.share <= 1
+        memory = dataclasses.replace(report.memory, temporaries=temporaries)
+        new = dataclasses.replace(report, residuals=kept, memory=memory)
+        assert shown in " ".join(str(new).split())
+
+
 def test_the_users_function_is_left_alone():
     traces = []
 
@@ -398,7 +428,7 @@ def halved(tree):
 
 
 def test_an_inlined_function_leaves_no_frames():
-    """What it does for each leaf is not what the loop around it does (optax's chain)."""
+    """What it does for each leaf is not a loop of its caller's, as in optax's chain."""
 
     def first(tree):
         tree = halved(tree)

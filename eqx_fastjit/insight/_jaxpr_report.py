@@ -128,7 +128,7 @@ class Residuals:
     number: int
     bytes: int
     largest: tuple[Buffer, ...]
-    # The share of XLA's temporary memory, if that is known.
+    # The share of XLA's temporary memory, if that is known, and is not smaller.
     share: float | None
     # Equations of the forward pass: the most that `jax.checkpoint` would run twice.
     forward_equations: int
@@ -294,7 +294,11 @@ class JaxprReport(Report):
             )
         r = self.residuals
         if r is not None:
-            share = "" if r.share is None else f" ({r.share:.0%} of the temporaries)"
+            share, temporaries = "", self.memory.temporaries
+            if r.share is not None:
+                share = f" ({r.share:.0%} of the temporaries)"
+            elif temporaries is not None:
+                share = f" ({show_bytes(temporaries)} of temporaries after it)"
             verdict = "is worth trying" if r.checkpoint else "would save little"
             rows.append(
                 (
@@ -308,7 +312,7 @@ class JaxprReport(Report):
                 ("", f"kept: {show_bytes(b.bytes)} {b.type} by {b.name}, {b.where}")
                 for b in r.largest
             ]
-        return Table("What would save memory", ("", ""), rows)
+        return Table("What would save memory", ("how", "what it saves"), rows)
 
 
 def _more(rows: tuple[Any, ...]) -> tuple[str, ...]:

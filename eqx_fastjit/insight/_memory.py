@@ -152,14 +152,16 @@ def residuals(scope: Scope, temporaries: int | None) -> Residuals | None:
         return None
     kept = passes.kept.values()
     total = sum(b.bytes for b in kept)
-    share = total / temporaries if temporaries else None
+    # XLA may compute again what it would have to keep; it cannot save more than it has.
+    held = total if temporaries is None else min(total, temporaries)
+    share = total / temporaries if temporaries and total <= temporaries else None
     return Residuals(
         number=len(kept),
         bytes=total,
         largest=_largest(kept),
         share=share,
         forward_equations=passes.forward,
-        checkpoint=total >= _MIN_RESIDUAL_BYTES
+        checkpoint=held >= _MIN_RESIDUAL_BYTES
         and (share is None or share >= _MIN_RESIDUAL_SHARE),
     )
 

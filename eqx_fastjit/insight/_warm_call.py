@@ -9,7 +9,7 @@ import dataclasses
 import functools as ft
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -90,8 +90,7 @@ def compile_cold(
 ) -> Program:
     """The stages of a cold call, one after the other."""
     clock = time.perf_counter
-    context, notes = _cold_caches()
-    with context:
+    with _cold_caches() as notes:
         progress.stage("tracing")
         traced = it.trace(args, kwargs, donate=False)
         progress.stage("lowering")
@@ -119,27 +118,32 @@ def compile_cold(
     return Program(cold, Timer(*raw), notes)
 
 
-@ft.cache
-def _context() -> Any:
-    """A setting of the user's, which is part of the key of each of JAX's caches."""
-    make = getattr(jax, "make_user_context", None)
-    return None if make is None else make()
+# A setting that is part of the key of each of JAX's caches, and has no effect unless
+# `jax_enable_pgle` is on. `jax.make_user_context` is meant for this, but after the first
+# one everything in the process is compiled again, as after `jax.clear_caches()`.
+_KEY = "jax_pgle_profiling_runs"
+_numbers = itertools.count(1)
 
 
-def _cold_caches() -> tuple[contextlib.AbstractContextManager[Any], tuple[str, ...]]:
-    """A context in which nothing has been traced, lowered or compiled before.
+@contextlib.contextmanager
+def _cold_caches() -> Iterator[tuple[str, ...]]:
+    """Within this, nothing has been traced, lowered or compiled before.
 
     Functions inside of a function have caches of their own; once warm, they would make
-    it look cheaper than it was. (`jax.clear_caches()` would do, but have everything
-    else compiled again.)
+    it look cheaper than it was. Gives what to say if it cannot be had.
     """
-    if (context := _context()) is None:
-        note = (
+    old = getattr(jax.config, _KEY, None)
+    if old is None or getattr(jax.config, "jax_enable_pgle", False):
+        yield (
             "A cold call: jitted functions inside that were traced before are not "
-            "traced again, because this JAX has no `jax.make_user_context`."
+            "traced again.",
         )
-        return contextlib.nullcontext(), (note,)
-    return context(object()), ()
+        return
+    jax.config.update(_KEY, old + next(_numbers))
+    try:
+        yield ()
+    finally:
+        jax.config.update(_KEY, old)
 
 
 class Call(NamedTuple):
