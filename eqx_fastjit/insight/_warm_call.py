@@ -119,8 +119,8 @@ def compile_cold(
 
 
 # A setting that is part of the key of each of JAX's caches, and has no effect unless
-# `jax_enable_pgle` is on. `jax.make_user_context` is meant for this, but after the first
-# one everything in the process is compiled again, as after `jax.clear_caches()`.
+# `jax_enable_pgle` is on. `jax.make_user_context` is meant for this, but the first one
+# has everything in the process compiled again, as `jax.clear_caches()` has.
 _KEY = "jax_pgle_profiling_runs"
 _numbers = itertools.count(1)
 
