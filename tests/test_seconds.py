@@ -207,8 +207,7 @@ def watch(clock, functions):
 
 
 def found(watch):
-    seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
-    return [(s, None) for s in seen]
+    return sorted(watch.seen.values(), key=lambda s: s.trace.number)
 
 
 def test_rows_of_functions(watch):

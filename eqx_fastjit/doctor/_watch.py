@@ -66,6 +66,20 @@ class Seen:
         return self.inspection is not None and bool(self.inspection.callbacks)
 
 
+class _Kept(NamedTuple):
+    """A trace, and a snapshot of what it may have read."""
+
+    trace: "Trace"
+    snapshot: Any
+
+
+class _Begun(NamedTuple):
+    """The function of a trace that has begun, and a snapshot from before."""
+
+    source: weakref.ref[Any]
+    snapshot: Any
+
+
 class Watch:
     """Watches this process from the import of JAX on.
 
@@ -95,7 +109,7 @@ class Watch:
         self.cache_directory: str | None = None
         self.cache_seconds = 0.0
         # By number of the function: what it had read from around it, trace by trace.
-        self.snapshots: dict[int, collections.deque[tuple[Trace, Any]]] = {}
+        self.snapshots: dict[int, collections.deque[_Kept]] = {}
         # Names that a trace itself writes to, such as a count of traces.
         self.written: set[str] = set()
         # Traces of calls that are going on.
@@ -106,8 +120,8 @@ class Watch:
         self.on_trace: Callable[[Seen], None] | None = None
         self.watches_jax = False
         self.watches_ours = False
-        # By number of a trace that has begun: its function, weakly, and what that read.
-        self._begun: dict[int, tuple[weakref.ref[Any], Any]] = {}
+        # By number of a trace that has begun.
+        self._begun: dict[int, _Begun] = {}
         # By number of a trace: the global variables of the program before it.
         self._around: dict[int, Any] = {}
         self._inspected: collections.Counter[Any] = collections.Counter()
@@ -197,7 +211,7 @@ class Watch:
     def _look_before(self, trace: "Trace", source: Any) -> None:
         from eqx_fastjit.insight import snapshot
 
-        self._begun[trace.number] = weakref.ref(source), snapshot(source)
+        self._begun[trace.number] = _Begun(weakref.ref(source), snapshot(source))
         if trace.inside is None:
             from eqx_fastjit.insight._surroundings import surroundings
 
@@ -231,7 +245,7 @@ class Watch:
         kept = self.snapshots.setdefault(
             trace.function.number, collections.deque(maxlen=_SNAPSHOTS)
         )
-        kept.append((trace, taken))
+        kept.append(_Kept(trace, taken))
 
     def _called(self, trace: "Trace", jitted: Any, arrays: list[Any]) -> None:
         seen = self.seen.get(trace.number)

@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.tree_util as jtu
@@ -201,6 +201,15 @@ def _without_donation(it: Target) -> tuple[Target, Any]:
     return new, complete
 
 
+class _Flattened(NamedTuple):
+    """Flattening a node, with all that is in it."""
+
+    type: str
+    seconds: float
+    # The number of the node around it, or -1.
+    around: int
+
+
 def _node_times(
     it: Target, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress
 ) -> tuple[NodeTime, ...]:
@@ -215,8 +224,8 @@ def _node_times(
     numbers: collections.Counter[str] = collections.Counter()
 
     # Each node with the number of the one around it; trees may be deep.
-    pending: list[tuple[Any, int]] = [(x, -1) for x in root]
-    found: list[tuple[str, float, int]] = []
+    pending = [(x, -1) for x in root]
+    found: list[_Flattened] = []
     while pending:
         x, around = pending.pop()
         children = jtu.tree_leaves(x, is_leaf=lambda y, x=x: y is not x)
@@ -225,7 +234,7 @@ def _node_times(
         timer = Timer(lambda x=x: flatten((x,)))
         whole = min(timer.time(5).own for _ in range(3))
         pending += [(child, len(found)) for child in children]
-        found.append((type(x).__name__, whole, around))
+        found.append(_Flattened(type(x).__name__, whole, around))
         progress.step("nodes", len(found), len(found) + len(pending))
     own = [whole for _, whole, _ in found]
     for _, whole, around in found:

@@ -9,7 +9,7 @@ import dataclasses
 import functools as ft
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -126,7 +126,7 @@ _numbers = itertools.count(1)
 
 
 @contextlib.contextmanager
-def _cold_caches() -> Iterator[tuple[str, ...]]:
+def _cold_caches() -> Generator[tuple[str, ...], None, None]:
     """Within this, nothing has been traced, lowered or compiled before.
 
     Functions inside of a function have caches of their own; once warm, they would make
