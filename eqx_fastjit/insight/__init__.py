@@ -59,5 +59,5 @@ from ._snapshots import (
     Snapshot as Snapshot,
     snapshot as snapshot,
 )
-from ._warm_call import Part as Part
+from ._warm_call import Part as Part, WarmCall as WarmCall
 from ._warmup import warmup as warmup, warmup_all as warmup_all

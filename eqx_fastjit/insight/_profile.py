@@ -8,7 +8,6 @@ import dataclasses
 import functools as ft
 import importlib
 import os
-import time
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -34,8 +33,9 @@ from ._warm_call import Call, compile_cold, Part, PARTS, time_calls, WarmCall
 
 
 _ROUNDS = 15
-# To sample, unless somebody says how many calls: for so many seconds, or calls.
-_SECONDS, _LEAST_CALLS = 0.5, 20
+# To sample, unless somebody says how many calls: for so many seconds until they return,
+# so many until they have finished, or so many calls.
+_SECONDS, _LONGEST, _LEAST_CALLS = 0.5, 2.0, 20
 # The CPU client lets 32 computations wait; after that, calls block.
 _AT_ONCE = 30
 # Seconds between samples. A sample of a deep stack takes 0.1 ms and more: at shorter
@@ -68,9 +68,10 @@ class Profile(Report):
 
     def title(self) -> str:
         """What was measured, in a line."""
-        calls = {c.calls for c in self.contenders}
-        each = f"{calls.pop()} warm calls each" if len(calls) == 1 else "warm calls"
-        return f"{self.name}: {each}, timed and sampled"
+        calls = [f"{c.calls:,}" for c in self.contenders]
+        if len(set(calls)) == 1:
+            return f"{self.name}: {calls[0]} warm calls each, timed and sampled"
+        return f"{self.name}: {' / '.join(calls)} warm calls, timed and sampled"
 
     def tables(self) -> list[Table]:
         """The parts of a call, and the Python functions with the most time."""
@@ -198,11 +199,11 @@ def profile(
             name: _prepare(name, call, progress)
             for name, call in _contenders(it.fun, args, kwargs).items()
         }
-        sampled = {
-            name: _sample(name, call, n, progress) for name, call in calls.items()
-        }
         warm = time_calls(calls, _ROUNDS, progress)
-    found = tuple(sampled[name].contender(name, warm[name]) for name in calls)
+        found = tuple(
+            _sampled(name, call, warm[name], n, progress)
+            for name, call in calls.items()
+        )
     out = Profile(it.name, found)
     if html is not None:
         Path(html).write_text(html_page([out]), encoding="utf-8")
@@ -243,42 +244,34 @@ def _prepare(name: str, jitted: _Jitted, progress: Progress) -> Call:
     return call
 
 
-class _Sampled(NamedTuple):
-    """What pyinstrument saw."""
-
-    calls: int
-    seconds: float  # a call
-    root: Any  # its root frame; `None` if it was too short for a single sample
-
-    def contender(self, name: str, warm: WarmCall) -> Contender:
-        """With what was timed without it."""
-        if self.root is None:
-            tree = Node("the calls", "", self.seconds, 0.0, "library")
-        else:
-            tree = make_tree(self.root, self.calls, _until_it_returns(warm))
-        return Contender(name, self.calls, self.seconds, tree, warm)
-
-
-def _sample(name: str, call: Call, n: int | None, progress: Progress) -> _Sampled:
+def _sampled(
+    name: str, call: Call, warm: WarmCall, n: int | None, progress: Progress
+) -> Contender:
     from pyinstrument import Profiler
     from pyinstrument.processors import aggregate_repeated_calls
 
-    run = ft.partial(call.f, *call.args, **call.kwargs)
-    start = time.perf_counter()
-    jax.block_until_ready(run())
-    seconds = time.perf_counter() - start
-    n = n or max(_LEAST_CALLS, int(_SECONDS / seconds))
-    progress.stage(f"{name}: {n} calls", n * seconds)
+    n = n or _calls(warm)
+    progress.stage(f"{name}: {n} calls", n * warm.blocked)
     profiler = Profiler(interval=_INTERVAL, async_mode="disabled")
     profiler.start()
     try:
         _run(call.f, call.args, call.kwargs, n)
     finally:
         session = profiler.stop()
+    seconds = session.duration / n
     root = session.root_frame(trim_stem=False)
-    if root is not None:
+    if root is None:  # too short for a single sample
+        tree = Node("the calls", "", seconds, 0.0, "library")
+    else:
         root = aggregate_repeated_calls(root, {})
-    return _Sampled(n, session.duration / n, root)
+        tree = make_tree(root, n, _until_it_returns(warm))
+    return Contender(name, n, seconds, tree, warm)
+
+
+def _calls(warm: WarmCall) -> int:
+    """So many that enough is sampled until they return, which is all that is shown."""
+    until_they_return = _SECONDS / max(warm.dispatch, 1e-9)
+    return max(_LEAST_CALLS, int(min(until_they_return, _LONGEST / warm.blocked)))
 
 
 def _until_it_returns(warm: WarmCall) -> list[Part]:

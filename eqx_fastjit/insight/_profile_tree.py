@@ -166,7 +166,7 @@ STYLE = """
 .tree details > :not(summary) { margin-left: 1.2rem;
   border-left: 1px solid var(--line); padding-left: .3rem; }
 .tree summary { cursor: pointer; }
-.tree .row { white-space: nowrap; }
+.tree summary, .tree .row { white-space: nowrap; }
 .tree .leaf { padding-left: 1rem; }
 .tree .row > i { font-style: normal; display: inline-block; text-align: right; }
 .tree .share { width: 3.2rem; } .tree .time { width: 5rem; margin-right: 1rem; }

@@ -17,6 +17,8 @@ import jax
 _ROUND_SECONDS = 1e-3
 # Of one that waits for the device, which on a busy machine takes its time.
 _LONGEST_ROUND = 1e-2
+# Seconds; less is an error of what an empty loop takes.
+_LEAST = 1e-9
 # Warm-up calls: as many, or as long, but at least three.
 _WARM_CALLS, _WARM_SECONDS, _LEAST_CALLS = 40, 1.0, 3
 
@@ -172,11 +174,12 @@ def measure(
 
 
 def _median(rounds: list[Timed], loop: float) -> Timed:
-    own = sorted(t.own for t in rounds)
-    median = statistics.median(own)
+    seconds = [t.own for t in rounds]
+    median = statistics.median(seconds)
     spread = 0.0
-    if len(own) > 1 and median > 0:
-        low, _, high = statistics.quantiles(own, n=4, method="inclusive")
+    if len(seconds) > 1 and median > 0:
+        low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
         spread = (high - low) / median
     blocking = statistics.median(t.blocking for t in rounds)
-    return Timed(max(median - loop, 0.0), blocking, spread)
+    own = median - loop
+    return Timed(own if own > _LEAST else 0.0, blocking, spread)
