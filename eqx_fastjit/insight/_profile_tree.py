@@ -169,7 +169,7 @@ STYLE = """
 .tree summary, .tree .row { white-space: nowrap; }
 .tree .leaf { padding-left: 1rem; }
 .tree .row > i { font-style: normal; display: inline-block; text-align: right; }
-.tree .share { width: 3.2rem; } .tree .time { width: 5rem; margin-right: 1rem; }
+.tree .share { width: 3.2rem; } .tree .time { width: 5.5rem; margin-right: 1rem; }
 .tree .dim { color: var(--dim); margin-left: 1rem; }
 .tree .yours b { color: var(--link); } .tree .compiled b { color: #2e7d4f; }
 .tree .library b { font-weight: 400; }
