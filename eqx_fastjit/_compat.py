@@ -296,6 +296,14 @@ def raw_execute(
     cannot be done: the interface below is jaxlib's own.
     """
 
+    # jaxlib knows typed PRNG keys by the arrays in them only.
+    arrays = [
+        jax.random.key_data(x)
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+        else x
+        for x in arrays
+    ]
+
     def run() -> Any:
         return executable.execute_sharded(arrays)
 

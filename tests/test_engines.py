@@ -17,6 +17,7 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit import _compat, _function, _jit, _partition, filter_jit, insight
+from eqx_fastjit.insight import _warm_call
 
 
 def _python(code, **env):
@@ -332,13 +333,15 @@ def test_attributes_that_only_insight_uses(monkeypatch):
     compiled = jitted.lower(x, 2).compile()
     assert _compat.raw_execute(compiled, [x]) is not None
     assert _compat.raw_execute(object(), [x]) is None
+    key = jax.random.key(0)  # jaxlib knows the array in it only
+    compiled = jax.jit(jax.random.uniform).lower(key).compile()
+    assert _compat.raw_execute(compiled, [key]) is not None
     (equation,) = jax.make_jaxpr(lambda x: x + 1)(x).eqns
     assert __file__ in [frame.file for frame in _compat.equation_frames(equation)]
     assert _compat.name_stack(object()) == ""
     assert _compat.equation_frames(object()) == []
 
-    module = sys.modules[insight.breakdown.__module__]
-    monkeypatch.setattr(module, "raw_execute", lambda *a: None)
+    monkeypatch.setattr(_warm_call, "raw_execute", lambda *a: None)
     found = insight.breakdown(filter_jit(lambda x: x + 1), x, rounds=3)
     assert "jaxlib's own is not available" in "".join(found.notes)
 

@@ -1,5 +1,8 @@
 """Which parts a call is taken to consist of. No times are asserted."""
 
+import subprocess
+import sys
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,7 +10,10 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit.insight import _breakdown, Breakdown, breakdown, Part
+from eqx_fastjit.insight import _timing, Breakdown, breakdown, Part
+from eqx_fastjit.insight._timing import measure, nothing, Timed, Timer
+from eqx_fastjit.insight._warm_call import split_call, waterfall
+from tests.clock import Clock
 
 
 OURS = ["bind", "flatten", "lookup", "execute", "unflatten", "wait"]
@@ -27,7 +33,9 @@ def mlp():
 def check(out, kind):
     assert out.kind == kind
     assert [part.name for part in out.steady] == PARTS[kind]
-    assert [p.name for p in out.steady if not p.measured] == ["lookup", "wait"]
+    # On a busy machine, what is left may be what remains for `execute`.
+    left = {p.name for p in out.steady if not p.measured}
+    assert {"lookup", "wait"} <= left <= {"lookup", "execute", "wait"}
     check_sums(out)
     assert [part.name for part in out.cold] == [
         "trace",
@@ -136,20 +144,107 @@ def test_a_host_callback():
     check_sums(breakdown(eqx_fastjit.filter_jit(checked), jnp.eye(300), rounds=2))
 
 
+def split(dispatch, blocking, blocked, spread=0.0, finished=100.0, **parts):
+    times = {name.replace("_", " "): Timed(seconds) for name, seconds in parts.items()}
+    times["dispatch"] = Timed(dispatch, blocking, spread)
+    times["blocked"] = Timed(blocked)
+    times["finished"] = Timed(finished)
+    out = split_call(times)
+    assert all(part.seconds >= 0 for part in out.parts)
+    assert sum(p.seconds for p in out.parts) == pytest.approx(out.blocked)
+    return out, [(p.name, p.seconds) for p in out.parts]
+
+
 def test_noise_is_no_negative_time():
-    times = {"flatten": 3.0, "execute": 3.0, "unflatten": 2.0}
-    times |= {"dispatch": 4.0, "inside": 1.0, "blocked": 4.5}
-    notes = []
-    dispatch, blocked, parts = _breakdown._steady(times, notes)
-    assert (dispatch, blocked) == (5.0, 5.0)
-    assert [(p.name, p.seconds) for p in parts] == [
-        ("flatten", 1.5),
+    """Parts of Python that are longer than the call: all are cut down to it."""
+    out, parts = split(4.0, 1.0, 4.5, flatten=4.0, execute=2.0, unflatten=2.0)
+    assert (out.dispatch, out.blocked) == (5.0, 5.0)
+    assert parts == [
+        ("flatten", 2.0),
         ("lookup", 0.0),
-        ("execute", 1.5),
+        ("execute", 1.0),
         ("unflatten", 1.0),
         ("wait", 1.0),
     ]
-    assert any("100% longer" in note for note in notes)
+    assert any("too noisy to tell the parts apart" in note for note in out.notes)
+
+
+def test_a_program_that_computes_before_it_returns():
+    """Only when started by itself: that it takes longer than the call is no noise."""
+    out, parts = split(4.0, 0.0, 100.0, flatten=1.0, execute=90.0, unflatten=1.0)
+    assert parts == [
+        ("flatten", 1.0),
+        ("lookup", 0.0),
+        ("execute", 2.0),
+        ("unflatten", 1.0),
+        ("wait", 96.0),
+    ]
+    assert not {p.name: p.measured for p in out.parts}["execute"]
+    (note,) = out.notes
+    assert note.startswith("execute: ") and "1 min 30 s" in note
+
+    # One that returns before it has finished has no such excuse.
+    parts = {"flatten": 1.0, "execute": 6.0, "unflatten": 1.0}
+    for spread in (0.0, 2.0):
+        (note,) = split(4.0, 0.0, 100.0, spread, **parts)[0].notes
+        assert "too noisy" in note
+    out, _ = split(4.0, 0.0, 100.0, finished=7.0, **parts)
+    assert out.notes[0].startswith("execute: ")
+    # Neither has one that takes longer by itself than the call until it is done.
+    (note,) = split(4.0, 0.0, 5.0, finished=7.0, **parts)[0].notes
+    assert "too noisy" in note
+
+
+@pytest.mark.parametrize(("spread", "said"), [(0.4, False), (0.6, True)])
+def test_a_busy_machine_is_said_in_one_line(spread, said):
+    out, _ = split(4.0, 0.0, 5.0, spread, flatten=1.0, execute=3.1, unflatten=0.1)
+    # So little is not worth a word.
+    assert [note for note in out.notes if "execute" in note] == []
+    assert [("too busy" in note) for note in out.notes] == [True] * said
+
+
+def test_a_burst_of_load_does_not_count(monkeypatch):
+    """Rounds take turns, and medians are compared: a third of them may be slow."""
+    clock = Clock()
+    monkeypatch.setattr(_timing, "time", clock)
+    begun = []
+
+    def takes(seconds):
+        def run():
+            # From the calls that are counted on, each third round is slow.
+            slow = len(begun) % 3 == 2
+            clock.sleep(seconds * (100 if slow else 1))
+
+        return run
+
+    timers = {
+        "flatten": Timer(takes(1.0)),
+        "execute": Timer(takes(2.0), nothing),
+        "unflatten": Timer(takes(1.0)),
+        "finished": Timer(takes(5.0), nothing),
+        "dispatch": Timer(takes(6.0), nothing),
+        "blocked": Timer(takes(9.0), nothing),
+    }
+    times = measure(timers, 15, lambda *_: begun.append(None))
+    out = split_call(times)
+    seconds = {p.name: pytest.approx(p.seconds) for p in out.parts}
+    assert seconds == {
+        "flatten": 1.0,
+        "lookup": 2.0,
+        "execute": 2.0,
+        "unflatten": 1.0,
+        "wait": 3.0,
+    }
+    assert any("too busy" in note for note in out.notes)
+
+
+def test_shares_are_shares():
+    times = {"flatten": 1e-6, "execute": 1e-3, "unflatten": 0.0, "in_place": 2e-3}
+    for dispatch in (0.0, 1e-9, 1e-6, 1e-3, 1.0):
+        out, _ = split(dispatch, 0.0, 0.0, **times)
+        for row in waterfall("A warm call", out.parts, out.notes).rows:
+            assert 0 <= int(row[2].rstrip("%")) <= 100
+            assert len(row[3]) <= 25  # the bar
 
 
 def test_a_cold_call_is_cold():
@@ -171,11 +266,46 @@ def test_a_cold_call_is_cold():
     inside(x)
     traces.clear()
     breakdown(outside, x, rounds=1)
-    assert ("inside" in traces) == hasattr(jax, "make_user_context")
+    assert "inside" in traces
     traces.clear()
     outside(x)
     inside(x)
     assert traces == []
+
+
+_ALONE = """
+import jax, jax.numpy as jnp, eqx_fastjit
+from eqx_fastjit.insight import breakdown
+
+traces = []
+@jax.jit
+def other(x):
+    traces.append("other")
+    return x + 1
+
+@eqx_fastjit.filter_jit
+def timed(x):
+    traces.append("timed")
+    return x * 2
+
+x = jnp.ones(2)
+other(x), timed(x)
+old = jax.config.jax_pgle_profiling_runs
+breakdown(timed, x, rounds=1)
+traces.clear()
+other(x), timed(x)
+assert traces == [], traces
+assert jax.config.jax_pgle_profiling_runs == old
+jax.config.update("jax_enable_pgle", True)
+assert "inside that were traced before" in str(breakdown(timed, x, rounds=1))
+"""
+
+
+def test_nothing_else_is_compiled_again(engine):
+    """In a process of its own: the first breakdown of a process is the one to see."""
+    if engine != "native":
+        pytest.skip("in a process of its own")
+    subprocess.run([sys.executable, "-c", _ALONE], check=True, timeout=300)
 
 
 def test_what_exporting_saves():

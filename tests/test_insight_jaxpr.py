@@ -1,5 +1,7 @@
 """What `inspect_jaxpr` says of functions in which it is known what there is."""
 
+import dataclasses
+import functools as ft
 import inspect
 import types
 
@@ -10,7 +12,14 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit.insight import _jaxpr, _loops, _target, inspect_jaxpr
+from eqx_fastjit.insight import (
+    _equations,
+    _jaxpr,
+    _memory,
+    _scan,
+    _target,
+    inspect_jaxpr,
+)
 from tests.clock import Clock
 
 
@@ -178,7 +187,7 @@ def test_seconds_are_of_the_loop_as_it_is_and_of_a_scan(monkeypatch):
         compiled[fun.__name__] = names
         return 2.5 if "scan" in names else 0.125
 
-    monkeypatch.setattr(_loops, "_compile_seconds", seconds)
+    monkeypatch.setattr(_scan, "_compile_seconds", seconds)
 
     def f(x):
         for _ in range(6):
@@ -335,6 +344,28 @@ def test_checkpoint():
     assert inspect_jaxpr(loss, small, small, compile=False).residuals is None
 
 
+def test_no_more_is_saved_than_there_is():
+    def loss(x):
+        return jnp.sum(jnp.tanh(x @ x))
+
+    x = jax.ShapeDtypeStruct((1024, 1024), "float32")
+    report = inspect_jaxpr(jax.grad(loss), x)
+    scope = _equations.read_jaxpr(jax.make_jaxpr(jax.grad(loss))(x))
+    for temporaries, checkpoint, shown in (
+        (None, True, "MiB are kept"),
+        (2**30, False, "% of the temporaries) are kept"),
+        (2**23, True, "% of the temporaries) are kept"),
+        (2**21, True, "(2.0 MiB of temporaries after it) are kept"),
+        (68, False, "(68 B of temporaries after it) are kept"),
+    ):
+        kept = _memory.residuals(scope, temporaries)
+        assert kept.bytes >= 2**22 and kept.checkpoint == checkpoint
+        assert kept.share is None or kept.share <= 1
+        memory = dataclasses.replace(report.memory, temporaries=temporaries)
+        new = dataclasses.replace(report, residuals=kept, memory=memory)
+        assert shown in " ".join(str(new).split())
+
+
 def test_the_users_function_is_left_alone():
     traces = []
 
@@ -389,3 +420,25 @@ def test_html_and_failures():
 
     with pytest.raises(KeyError, match="of the user's"):
         inspect_jaxpr(f, jnp.ones(2))
+
+
+@ft.partial(jax.jit, inline=True)
+def halved(tree):
+    return jax.tree.map(lambda x: x / 2, tree)
+
+
+def test_an_inlined_function_leaves_no_frames():
+    """What it does for each leaf is not a loop of its caller's, as in optax's chain."""
+
+    def first(tree):
+        tree = halved(tree)
+        tree = [jnp.sin(x) for x in tree]
+        return jax.tree.map(jnp.cos, tree)
+
+    def f(tree):
+        for function in (first, halved):
+            tree = function(tree)
+        return tree
+
+    lines = {x.line for x in inspect_jaxpr(f, [jnp.ones(2)] * 6, compile=False).loops}
+    assert lines == {line_of(first, "jnp.sin")}

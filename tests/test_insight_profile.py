@@ -12,7 +12,7 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit import cli
-from eqx_fastjit.insight import Part, profile
+from eqx_fastjit.insight import _profile, Part, profile, WarmCall
 from eqx_fastjit.insight._profile_tree import make_tree, tree_html, tree_text
 
 
@@ -115,12 +115,7 @@ def test_profile(tmp_path):
         )
     ours, theirs, jit = out.contenders
     assert [c.name for c in out.contenders] == ["eqx_fastjit", "equinox", "jax.jit"]
-    assert [c.breakdown.kind for c in (ours, theirs, jit)] == [
-        "eqx_fastjit",
-        "equinox",
-        "jax",
-    ]
-    timed = {part.name for c in out.contenders for part in c.breakdown.steady}
+    timed = {part.name for c in out.contenders for part in c.warm.parts}
     rows = {row[0] for row in out.tables()[0].rows}
     assert rows == {*timed, "returns", "is ready"}
     assert {"bind", "partition", "execute"} <= timed
@@ -137,6 +132,18 @@ def test_profile(tmp_path):
 def test_so_many_calls_as_take_half_a_second():
     out = profile(lambda x: x + 1, jnp.ones(2))
     assert all(c.calls >= 20 for c in out.contenders)
+    counts = [f"{c.calls:,}" for c in out.contenders]
+    if len(set(counts)) > 1:
+        assert " / ".join(counts) in out.title()
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "blocked", "calls"),
+    # Until they return, half a second; but two until they have finished; but 20 calls.
+    [(1e-3, 2e-3, 500), (1e-3, 1e-2, 200), (1e-3, 1.0, 20), (0.0, 1e-3, 2000)],
+)
+def test_how_many_calls_are_sampled(dispatch, blocked, calls):
+    assert _profile._calls(WarmCall(dispatch, blocked, ())) == calls
 
 
 def test_bad_input(tmp_path):

@@ -189,3 +189,26 @@ def test_a_compilation_that_takes_long_is_announced(monkeypatch, caplog):
     first, second, _ = caplog.messages
     assert "still compiling" in first and "after 10 s" in first
     assert "after 20 s" in second and "test_live_log.py" in second
+
+
+INSPECTED = """
+    import jax.numpy as jnp
+    import eqx_fastjit
+    from eqx_fastjit import insight
+
+    @eqx_fastjit.filter_jit
+    def f(x):
+        return x + 1
+
+    f(jnp.ones(2))
+    insight.inspect_jaxpr(f, jnp.ones(3))
+    insight.breakdown(f, jnp.ones(2), rounds=1)
+"""
+
+
+def test_what_insight_compiles_is_not_the_programs(tmp_path, once, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "PROGRAM", INSPECTED)
+    out = run(tmp_path, "run", "prog.py", EQX_FASTJIT_LOG="compiles")
+    assert events(out.stderr) == [
+        "compiled f (prog.py:6), called at prog.py:10: first call"
+    ], out.stderr

@@ -15,14 +15,15 @@ from eqx_fastjit.doctor._sites import Line
 from eqx_fastjit.doctor._waits import Waits
 from eqx_fastjit.doctor._watch import Seen, Watch
 from eqx_fastjit.insight import (
-    _breakdown,
     _timing,
+    _warm_call,
     cache_info,
     explain,
     guard,
     ledger,
     RetraceError,
 )
+from eqx_fastjit.insight._target import target
 from eqx_fastjit.insight._timing import Blocking, measure, nothing, Timer
 from tests.clock import Clock, COMPILED, LOWERED, record_call, TRACED
 
@@ -206,8 +207,7 @@ def watch(clock, functions):
 
 
 def found(watch):
-    seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
-    return [(s, None) for s in seen]
+    return sorted(watch.seen.values(), key=lambda s: s.trace.number)
 
 
 def test_rows_of_functions(watch):
@@ -325,8 +325,8 @@ def timing(monkeypatch):
 
 def test_a_call_is_timed_until_it_returns(timing):
     run, wait = Timer(lambda: timing.sleep(1.0)), lambda _: timing.sleep(8.0)
-    assert run.seconds(3) == 1
-    assert run._replace(wait=wait).seconds(3) == 1
+    assert run.time(3).own == 1
+    assert run._replace(wait=wait).time(3).own == 1
 
 
 def test_what_a_call_blocks_by_itself_is_told_apart(timing):
@@ -338,7 +338,8 @@ def test_what_a_call_blocks_by_itself_is_told_apart(timing):
         block(2.0)
 
     timer = Timer(run, lambda _: timing.sleep(8.0), blocking)
-    assert timer.seconds(1) == 1 and blocking.calls == [2]
+    timed = timer.time(1)
+    assert (timed.own, timed.blocking, timed.whole) == (1, 2, 3)
 
 
 def test_medians_less_what_an_empty_call_takes(monkeypatch):
@@ -351,7 +352,7 @@ def test_medians_less_what_an_empty_call_takes(monkeypatch):
     }
     steps = []
     found = measure(timers, 4, lambda *step: steps.append(step))
-    assert found == {
+    assert {name: timed.own for name, timed in found.items()} == {
         "call": pytest.approx(0.5 + 1e-3 - 1e-3 / 3),
         "waited": pytest.approx(0.25),
     }
@@ -364,8 +365,11 @@ def test_dispatch_and_blocked_of_a_breakdown(timing, monkeypatch):
     def function(seconds):
         timing.sleep(seconds)
 
-    timers = _breakdown._whole_calls(function, (1.0,), {}, Blocking(), Blocking())
-    seconds = {name: timer.seconds(1) for name, timer in timers.items()}
+    program = _warm_call.Program((), Timer(nothing))
+    it = target(jax.jit(function))
+    call = _warm_call.Call(it, function, (1.0,), {}, program)
+    timers = _warm_call._timers(call, Blocking())
+    seconds = {name: timers[name].time(1).own for name in ("dispatch", "blocked")}
     assert seconds == {"dispatch": 1, "blocked": 9}
 
 
@@ -397,14 +401,14 @@ class _Stages:
 
 def test_a_cold_call(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(_breakdown, "time", clock)
+    monkeypatch.setattr(_warm_call, "time", clock)
     monkeypatch.setattr(jax, "block_until_ready", lambda _: clock.sleep(16.0))
 
     class Progress:
         stage = nothing
 
-    cold, *_ = _breakdown._cold(_Stages(clock), (), {}, [], Progress)
-    assert [(part.name, part.seconds) for part in cold] == [
+    program = _warm_call.compile_cold(_Stages(clock), (), {}, Progress)
+    assert [(part.name, part.seconds) for part in program.cold] == [
         ("trace", 1),
         ("lower", 2),
         ("compile", 4),

@@ -53,6 +53,14 @@ _MEDIUM = 0.05, 3.0
 _LOW = 1.0
 
 
+class ShapeChange(NamedTuple):
+    """The shape of an array in two calls."""
+
+    path: str
+    old: str
+    new: str
+
+
 class Cause(NamedTuple):
     """One time that a function was traced or compiled once more."""
 
@@ -67,8 +75,8 @@ class Cause(NamedTuple):
     new: str
     seconds: float
     advice: str
-    # Path, old and new shape of each array whose shape changed.
-    shapes: tuple[tuple[str, str, str], ...] = ()
+    # Of each array whose shape changed.
+    shapes: tuple[ShapeChange, ...] = ()
 
 
 def severity(seconds: float, total: float) -> str:
@@ -84,10 +92,8 @@ def severity(seconds: float, total: float) -> str:
 # --- from traces to causes -----------------------------------------------------------
 
 
-def explained(
-    seen: list[Seen],
-) -> Iterator[tuple[Seen, "Explanation | None", Cause | None]]:
-    """Each trace of ours with its cause; `None` for one that had to be."""
+def our_causes(seen: list[Seen]) -> Iterator[Cause]:
+    """Explain each trace of ours. Gives the causes of those that happened once more."""
     from eqx_fastjit.insight._explain import explain_trace
 
     # To compare with the last ones is enough, and with all may be very many.
@@ -96,13 +102,13 @@ def explained(
     )
     for s in seen:
         trace = s.trace
+        if trace.failed:
+            continue
         key = trace.key()
-        explanation = None
-        if not trace.failed:
-            explanation = explain_trace(trace, list(earlier[key]))
-            earlier[key].append(trace)
-        s.explanation = explanation
-        yield s, explanation, None if explanation is None else _cause(s, explanation)
+        s.explanation = explain_trace(trace, list(earlier[key]))
+        earlier[key].append(trace)
+        if s.explanation is not None and not trace.inlined:
+            yield _cause(s, s.explanation)
 
 
 def function_place(trace: "Trace") -> Line | None:
@@ -151,7 +157,9 @@ def _cause(s: Seen, explanation: "Explanation") -> Cause:
             defined=place and place[:2],
         ),
         tuple(
-            (d.path, d.old, d.new) for d in explanation.differences if d.what == "shape"
+            ShapeChange(d.path, d.old, d.new)
+            for d in explanation.differences
+            if d.what == "shape"
         ),
     )
 
@@ -165,7 +173,9 @@ def plain_cause(c: Compile) -> Cause | None:
 
     place = miss.place and miss.place[:2]
     fix = plain_advice(miss, site=c.site and c.site[:2], defined=place)
-    shapes = ((miss.leaf, miss.old, miss.new),) if miss.kind == "shape-churn" else ()
+    shapes = ()
+    if miss.kind == "shape-churn":
+        shapes = (ShapeChange(miss.leaf, miss.old, miss.new),)
     return Cause(
         miss.name,
         (miss.name, miss.place),

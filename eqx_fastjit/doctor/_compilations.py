@@ -16,7 +16,7 @@ _MAX_SIGNATURE = 2000
 
 
 def make_compilations(
-    ours: list[tuple[Seen, Any]], plain: list[Compile], began: float
+    ours: list[Seen], plain: list[Compile], began: float
 ) -> tuple[Compilation, ...]:
     """Each compilation in order.
 
@@ -26,7 +26,7 @@ def make_compilations(
     - `plain`: all others.
     - `began`: when the program did, in seconds since the epoch.
     """
-    rows = [_ours(s, began) for s, _ in ours]
+    rows = [_ours(s, began) for s in ours]
     rows += [_plain(c, began) for c in plain]
     rows.sort(key=lambda row: row["start"])
     return tuple(Compilation(number=i, **row) for i, row in enumerate(rows, 1))

@@ -8,17 +8,17 @@ import linecache
 import re
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from eqx_fastjit._units import plural, show_seconds
 
 from ._blocked import blocking
 from ._causes import (
     churn,
-    explained,
     function_name,
     function_place,
     line_of,
+    our_causes,
     plain_cause,
     severity,
 )
@@ -27,7 +27,7 @@ from ._hints import make_hints
 from ._outside import outside_of_jit
 from ._plain import Compile
 from ._report import Finding, Report
-from ._rows import Explained, rows
+from ._rows import rows
 from ._sites import is_library, Line
 from ._time import time_spent
 from ._watch import Deviation, Seen, Watch
@@ -61,17 +61,15 @@ def make_report(
     - `slow`: a first call that compiles for longer, in seconds, is a finding.
     """
     seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
-    found = list(explained(seen)) if seen else []
-    ours = [(s, why) for s, why, _ in found]
     plain = list(watch.plain.compiles)
     causes = [
-        *[c for s, _, c in found if c is not None and not s.trace.inlined],
+        *(our_causes(seen) if seen else ()),
         *[c for c in map(plain_cause, plain) if c is not None],
     ]
     total = watch.so_far()
     findings = [
         *churn(causes, total),
-        *_slow_first_calls(ours, plain, slow, total),
+        *_slow_first_calls(seen, plain, slow, total),
         *outside_of_jit(plain, total),
         *_traced(seen, total),
         *_stale(watch),
@@ -85,8 +83,8 @@ def make_report(
         exit_code=exit_code,
         seconds=total,
         findings=tuple(sorted(findings, key=_importance)),
-        functions=tuple(rows(ours, plain)),
-        compilations=make_compilations(ours, plain, watch.started),
+        functions=tuple(rows(seen, plain)),
+        compilations=make_compilations(seen, plain, watch.started),
         notes=tuple(_notes(watch)),
         hints=make_hints(watch, spent, unrolled),
         time=spent,
@@ -110,14 +108,14 @@ def _importance(finding: Finding) -> Any:
 
 
 def _slow_first_calls(
-    ours: Explained,
+    ours: list[Seen],
     plain: list[Compile],
     slow: float,
     total: float,
 ) -> Iterator[Finding]:
-    for s, why in ours:
+    for s in ours:
         t = s.trace
-        if why is None and not t.inlined and not t.failed:
+        if s.explanation is None and not t.inlined and not t.failed:
             place = function_place(t) or s.site
             parts = t.trace, t.lower, t.compile
             yield from _slow(function_name(t), place, s.site, parts, slow, total)
@@ -283,21 +281,30 @@ def _is_inlined(x: Any, equations: int) -> bool:
 # --- stale globals -------------------------------------------------------------------
 
 
+class _Stale(NamedTuple):
+    """What has changed since a trace, and the numbers of all traces that read it."""
+
+    trace: Any
+    change: Any
+    numbers: set[int]
+
+
 def _stale(watch: Watch) -> Iterator[Finding]:
     if not any(watch.snapshots.values()):
         return
     from eqx_fastjit.insight import changed
 
     # By what is read where: several traces of a function tell the same.
-    found: dict[Any, tuple[Any, Any, set[int]]] = {}
+    found: dict[Any, _Stale] = {}
     for kept in watch.snapshots.values():
         for trace, snapshot in reversed(kept):
             for change in changed(snapshot):
                 if change.name in watch.written or is_library(change.file):
                     continue
                 key = (change.file, change.line, change.name)
-                found.setdefault(key, (trace, change, set()))[2].add(trace.number)
-    for trace, change, traces in found.values():
+                stale = found.setdefault(key, _Stale(trace, change, set()))
+                stale.numbers.add(trace.number)
+    for trace, change, numbers in found.values():
         yield Finding(
             kind="stale-global",
             # What it costs are wrong results, not seconds.
@@ -307,7 +314,7 @@ def _stale(watch: Watch) -> Iterator[Finding]:
             line=change.line,
             leaf=change.name,
             seconds=None,
-            count=len(traces),
+            count=len(numbers),
             message=f"{change.kind} `{change.name}` was {change.old} when "
             f"{trace.function.qualname} was traced and is {change.new} at the end of "
             "the program; calls with the same signature still use the old value",

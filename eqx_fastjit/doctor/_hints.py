@@ -6,7 +6,7 @@ Each has a threshold in seconds, so that fast programs have none.
 import collections
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from eqx_fastjit._export import LOADING
 from eqx_fastjit._units import plural, show_seconds
@@ -132,8 +132,17 @@ def _front(s: Seen) -> float:
 # --- layers that are alike -----------------------------------------------------------
 
 
+class _Layers(NamedTuple):
+    """A loop over layers that are alike, in one trace."""
+
+    seen: Seen
+    loop: Any
+    # That a `scan` would save.
+    seconds: float
+
+
 def _layers(seen: list[Seen], total: float, unrolled: set[Any]) -> Iterator[Hint]:
-    found: dict[Any, list[tuple[Seen, Any, float]]] = collections.defaultdict(list)
+    found: dict[Any, list[_Layers]] = collections.defaultdict(list)
     for s in seen:
         if s.inspection is None or not s.inspection.equations:
             continue
@@ -143,12 +152,12 @@ def _layers(seen: list[Seen], total: float, unrolled: set[Any]) -> Iterator[Hint
                 continue
             saved = loop.equations - loop.scan_equations
             seconds = compiling * saved / s.inspection.equations
-            found[loop.file, loop.line].append((s, loop, seconds))
+            found[loop.file, loop.line].append(_Layers(s, loop, seconds))
     for key, group in found.items():
-        seconds = sum(x for _, _, x in group)
+        seconds = sum(layers.seconds for layers in group)
         if key in unrolled or not _is_worth(seconds, total, _SCAN):
             continue
-        s, loop, _ = max(group, key=lambda x: x[2])
+        s, loop, _ = max(group, key=lambda layers: layers.seconds)
         name = s.trace.function.qualname
         yield Hint(
             kind="scan-layers",
@@ -177,36 +186,52 @@ def _ragged(seen: list[Seen], total: float) -> Iterator[Hint]:
             groups[s.trace.key(), s.site].append(s)
     for group in groups.values():
         found = list(_smaller_batches(group))
-        seconds = sum(s.trace.seconds for s, *_ in found)
+        seconds = sum(x.seen.trace.seconds for x in found)
         # A third size is another matter: shape-churn.
-        if len({sizes for _, sizes, _, _ in found}) != 1:
+        if len({(x.large, x.small) for x in found}) != 1:
             continue
         if not _is_worth(seconds, total, _RAGGED):
             continue
-        s, (large, small), leaf, others = found[0]
-        site = s.site
+        first = found[0]
+        site, name = first.seen.site, first.seen.trace.function.qualname
+        others = _other_causes(first.earlier, first.seen)
         hidden = f" (hidden by another cause: {others})" if others else ""
-        name = s.trace.function.qualname
         yield Hint(
             kind="ragged-batch",
             function=name,
             file=site and site.file,
             line=site and site.line,
             seconds=seconds,
-            message=f"the call has batches of {large}, and one of {small} (`{leaf}`), "
-            f"for which {name} was compiled again{hidden}",
-            fix=f"Drop the last batch (`drop_last`), or pad it to {large} and mask "
-            "what was added.",
+            message=f"the call has batches of {first.large}, and one of {first.small} "
+            f"(`{first.leaf}`), for which {name} was compiled again{hidden}",
+            fix=f"Drop the last batch (`drop_last`), or pad it to {first.large} and "
+            "mask what was added.",
         )
 
 
 _Shapes = dict[str, tuple[int, ...]]
 
 
-def _smaller_batches(
-    group: list[Seen],
-) -> Iterator[tuple[Seen, tuple[int, int], str, str]]:
-    """Traces for a smaller batch than an earlier one: sizes, a leaf, what else differs.
+class _Batches(NamedTuple):
+    """The sizes of a batch in two traces, and the first leaf that has it."""
+
+    large: int
+    small: int
+    leaf: str
+
+
+class _Smaller(NamedTuple):
+    """A trace for a smaller batch than an earlier one."""
+
+    seen: Seen
+    earlier: Seen
+    large: int
+    small: int
+    leaf: str
+
+
+def _smaller_batches(group: list[Seen]) -> Iterator[_Smaller]:
+    """Traces for a smaller batch than an earlier one.
 
     The leading dimension of some arrays is the same number, and another one in the
     other trace, and that is all that differs in their shapes.
@@ -216,8 +241,8 @@ def _smaller_batches(
         shapes = _shapes(s)
         for other, known in reversed(earlier):
             pair = _batches(known, shapes)
-            if pair is not None and pair[0][0] > pair[0][1]:
-                yield s, *pair, _other_causes(other, s)
+            if pair is not None and pair.large > pair.small:
+                yield _Smaller(s, other, *pair)
                 break
         earlier.append((s, shapes))
 
@@ -230,7 +255,7 @@ def _shapes(s: Seen) -> _Shapes:
     }
 
 
-def _batches(old: _Shapes, new: _Shapes) -> tuple[tuple[int, int], str] | None:
+def _batches(old: _Shapes, new: _Shapes) -> _Batches | None:
     """Both sizes of the batch and the first leaf, if that is how the shapes differ."""
     pairs: set[tuple[int, int]] = set()
     leaf = ""
@@ -244,8 +269,7 @@ def _batches(old: _Shapes, new: _Shapes) -> tuple[tuple[int, int], str] | None:
         leaf = leaf or path
     if len(pairs) != 1:
         return None
-    (pair,) = pairs
-    return pair, leaf
+    return _Batches(*pairs.pop(), leaf)
 
 
 def _other_causes(old: Seen, new: Seen) -> str:

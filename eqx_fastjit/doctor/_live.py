@@ -17,7 +17,7 @@ from eqx_fastjit._record import logger, Trace
 from eqx_fastjit._units import show_seconds
 
 from ._plain import Compile, PlainJits
-from ._sites import Line, shorten, user_line
+from ._sites import Line, package_of, shorten, user_line
 
 
 _LEVELS = {"compiles": logging.INFO, "all": logging.DEBUG}
@@ -241,6 +241,8 @@ def _log_compile(c: Compile) -> None:
             **fields,
         )
         return
+    if miss.place is not None and package_of(miss.place.file) == "eqx_fastjit":
+        return  # by `inspect_jaxpr` and its like, which say themselves what it costs
     again = "" if miss.kind == "first-call" else " again"
     why = miss.kind.replace("first-call", "first call")
     if miss.old or miss.new:

@@ -87,7 +87,6 @@ class PlainJits:
         self.on_compile: Callable[[Compile], None] | None = None
         # All seconds spent on compiling, ours included.
         self.seconds = 0.0
-        self.cache_hits = 0
         # While we ourselves have something compiled.
         self.paused = False
         # Whether JAX's explanations are to be had.
@@ -130,7 +129,6 @@ class PlainJits:
 
     def _on_event(self, event: str, **_: Any) -> None:
         if event.endswith("/cache_hits") and not self.paused:
-            self.cache_hits += 1
             self._pending.cached = True
 
     def _on_duration(self, event: str, duration_secs: float, **extra: Any) -> None:

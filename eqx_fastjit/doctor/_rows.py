@@ -12,16 +12,20 @@ from ._watch import Seen
 
 
 if TYPE_CHECKING:
-    from eqx_fastjit.insight._explain import Explanation
+    pass
 
 # Seconds from which an operation outside of jit has a row of its own in the table.
 _LONG = 1.0
-# Each trace of ours, with why it happened.
-Explained = list[tuple[Seen, "Explanation | None"]]
 
 
-def rows(ours: Explained, plain: list[Compile]) -> list[FunctionRow]:
-    """A row for each line that made jitted functions, the most expensive first."""
+def rows(ours: list[Seen], plain: list[Compile]) -> list[FunctionRow]:
+    """A row for each line that made jitted functions, the most expensive first.
+
+    **Arguments:**
+
+    - `ours`: traces of functions of ours, explained.
+    - `plain`: everything else that was compiled.
+    """
     out = [
         *_our_rows(ours),
         *_plain_rows([c for c in plain if c.miss is not None]),
@@ -30,12 +34,12 @@ def rows(ours: Explained, plain: list[Compile]) -> list[FunctionRow]:
     return sorted(out, key=lambda row: -row.seconds)
 
 
-def _our_rows(ours: Explained) -> Iterator[FunctionRow]:
-    groups: dict[Any, Explained] = collections.defaultdict(list)
-    for s, why in ours:
-        groups[s.trace.key()].append((s, why))
+def _our_rows(ours: list[Seen]) -> Iterator[FunctionRow]:
+    groups: dict[Any, list[Seen]] = collections.defaultdict(list)
+    for s in ours:
+        groups[s.trace.key()].append(s)
     for group in groups.values():
-        traces = [s.trace for s, _ in group]
+        traces = [s.trace for s in group]
         # Those inlined into other functions are a part of their time.
         apart = [t for t in traces if not t.inlined]
         place = function_place(traces[0])
@@ -52,16 +56,16 @@ def _our_rows(ours: Explained) -> Iterator[FunctionRow]:
             lower=sum(t.lower for t in apart),
             compile=sum(t.compile for t in apart),
             first_run=sum(t.first_run for t in apart),
-            causes=_count(_cause(s, why) for s, why in group),
-            calls=_calls(s.site or line_of(s.trace.site) for s, _ in group),
+            causes=_count(map(_cause, group)),
+            calls=_calls(s.site or line_of(s.trace.site) for s in group),
         )
 
 
-def _cause(s: Seen, why: "Explanation | None") -> str:
+def _cause(s: Seen) -> str:
     # Not above: it would import JAX into a program that has none.
     from eqx_fastjit.insight._explain import cause_of
 
-    return cause_of(s.trace, why)
+    return cause_of(s.trace, s.explanation)
 
 
 def _count(causes: Any) -> dict[str, int]:

@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 def shorten(file: str) -> str:
     """A path for people: relative to where libraries are, or to where we are."""
-    for name in ("purelib", "platlib"):
+    for name in ("purelib", "platlib", "stdlib"):
         folder = sysconfig.get_path(name) + os.sep
         if file.startswith(folder):
             return file.removeprefix(folder)

@@ -55,12 +55,29 @@ class Seen:
     # Texts and numbers alone.
     inspection: "Inspection | None" = None
     deviations: list[Deviation] | None = None
-    # Whether it calls back into Python when it is run.
-    calls_host: bool = False
     # Why it was traced again, once that is known.
     explanation: "Explanation | None" = None
     # With `programs`.
     program: Program | None = None
+
+    @property
+    def calls_host(self) -> bool:
+        """Whether it calls back into Python when it is run."""
+        return self.inspection is not None and bool(self.inspection.callbacks)
+
+
+class _Kept(NamedTuple):
+    """A trace, and a snapshot of what it may have read."""
+
+    trace: "Trace"
+    snapshot: Any
+
+
+class _Begun(NamedTuple):
+    """The function of a trace that has begun, and a snapshot from before."""
+
+    source: weakref.ref[Any]
+    snapshot: Any
 
 
 class Watch:
@@ -92,7 +109,7 @@ class Watch:
         self.cache_directory: str | None = None
         self.cache_seconds = 0.0
         # By number of the function: what it had read from around it, trace by trace.
-        self.snapshots: dict[int, collections.deque[tuple[Trace, Any]]] = {}
+        self.snapshots: dict[int, collections.deque[_Kept]] = {}
         # Names that a trace itself writes to, such as a count of traces.
         self.written: set[str] = set()
         # Traces of calls that are going on.
@@ -103,8 +120,8 @@ class Watch:
         self.on_trace: Callable[[Seen], None] | None = None
         self.watches_jax = False
         self.watches_ours = False
-        # By number of a trace that has begun: its function, weakly, and what that read.
-        self._begun: dict[int, tuple[weakref.ref[Any], Any]] = {}
+        # By number of a trace that has begun.
+        self._begun: dict[int, _Begun] = {}
         # By number of a trace: the global variables of the program before it.
         self._around: dict[int, Any] = {}
         self._inspected: collections.Counter[Any] = collections.Counter()
@@ -194,7 +211,7 @@ class Watch:
     def _look_before(self, trace: "Trace", source: Any) -> None:
         from eqx_fastjit.insight import snapshot
 
-        self._begun[trace.number] = weakref.ref(source), snapshot(source)
+        self._begun[trace.number] = _Begun(weakref.ref(source), snapshot(source))
         if trace.inside is None:
             from eqx_fastjit.insight._surroundings import surroundings
 
@@ -228,7 +245,7 @@ class Watch:
         kept = self.snapshots.setdefault(
             trace.function.number, collections.deque(maxlen=_SNAPSHOTS)
         )
-        kept.append((trace, taken))
+        kept.append(_Kept(trace, taken))
 
     def _called(self, trace: "Trace", jitted: Any, arrays: list[Any]) -> None:
         seen = self.seen.get(trace.number)
@@ -266,13 +283,13 @@ class Watch:
 
     def _inspect(self, seen: Seen, jitted: Any, arrays: list[Any], around: Any) -> None:
         from eqx_fastjit._function import kept_trace
-        from eqx_fastjit.insight._jaxpr import inspect_closed
+        from eqx_fastjit.insight._equations import read_jaxpr
+        from eqx_fastjit.insight._jaxpr import inspect_scope
         from eqx_fastjit.insight._surroundings import executed, read_by
 
-        closed = kept_trace(jitted, arrays).jaxpr
-        seen.inspection = inspect_closed(closed)
-        seen.calls_host = calls_host(closed.jaxpr)
-        self._keep_snapshot(seen.trace, read_by(executed(closed), around or {}))
+        scope = read_jaxpr(kept_trace(jitted, arrays).jaxpr)
+        seen.inspection = inspect_scope(scope)
+        self._keep_snapshot(seen.trace, read_by(executed(scope), around or {}))
 
     def _keep_program(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
         from eqx_fastjit._function import kept_trace
@@ -298,17 +315,6 @@ class Watch:
         seen.deviations = deviations(
             result_of(jitted, arrays), result_of(jitted, arrays, eager=True)
         )
-
-
-def calls_host(jaxpr: Any) -> bool:
-    """Whether some equation, however deep, is a callback into Python."""
-    from eqx_fastjit.insight._places import opened, subjaxprs
-
-    return any(
-        "callback" in equation.primitive.name
-        or any(calls_host(opened(sub)) for sub in subjaxprs(equation))
-        for equation in jaxpr.eqns
-    )
 
 
 def deviations(jitted: Any, eager: Any) -> list[Deviation]:

@@ -8,15 +8,10 @@ from ._breakdown import (
     Breakdown as Breakdown,
     breakdown as breakdown,
     NodeTime as NodeTime,
-    Part as Part,
 )
 from ._captures import (
     Captures as Captures,
     captures as captures,
-    Change as Change,
-    changed as changed,
-    Snapshot as Snapshot,
-    snapshot as snapshot,
     watch as watch,
 )
 from ._differences import Difference as Difference
@@ -36,12 +31,12 @@ from ._guard import (
     RetraceError as RetraceError,
     RetraceWarning as RetraceWarning,
 )
-from ._jaxpr import (
+from ._jaxpr import inspect_jaxpr as inspect_jaxpr
+from ._jaxpr_report import (
     Buffer as Buffer,
     Constant as Constant,
     Donation as Donation,
     Inlined as Inlined,
-    inspect_jaxpr as inspect_jaxpr,
     JaxprReport as JaxprReport,
     LineCount as LineCount,
     Memory as Memory,
@@ -58,4 +53,11 @@ from ._profile import (
     Profile as Profile,
     profile as profile,
 )
+from ._snapshots import (
+    Change as Change,
+    changed as changed,
+    Snapshot as Snapshot,
+    snapshot as snapshot,
+)
+from ._warm_call import Part as Part, WarmCall as WarmCall
 from ._warmup import warmup as warmup, warmup_all as warmup_all

@@ -213,15 +213,16 @@ def advice(
     edit = _EDITS[kind](difference)
     if edit is None:
         return ADVICE[kind]
-    wrap, why = edit
     call = find_call(site, function, defined)
     # What is carried from call to call is to be right from the beginning.
     first = kind == "dtype-churn" or difference.old in ("True", "weak")
     first = first and kind in ("dtype-churn", "weak-type")
     # Or it was, and is not any more.
     later = kind == "weak-type" and not first
-    where = _where(difference.path, wrap, call, site, from_the_first=first, later=later)
-    return f"{where} {why}"
+    where = _where(
+        difference.path, edit.wrap, call, site, from_the_first=first, later=later
+    )
+    return f"{where} {edit.why}"
 
 
 def _where(
@@ -281,47 +282,60 @@ _NUMBER = re.compile(r".* \((?:numpy\.)?(int|float|complex|bool)\d*\)")
 _ARRAY = re.compile(r"\w+\(.*\)")
 
 
-def _static_edit(d: Difference) -> tuple[Wrap, str] | None:
+class _Edit(NamedTuple):
+    """What to write in place of an argument, and why."""
+
+    # With "{}" for the argument.
+    text: str
+    why: str
+
+    def wrap(self, argument: str) -> str:
+        """What to write for it."""
+        return self.text.replace("{}", argument)
+
+
+def _static_edit(d: Difference) -> _Edit | None:
     old, new = (_NUMBER.fullmatch(text) for text in (d.old, d.new))
     if old is not None and new is not None and old[1] != new[1]:
         types = {"bool": 0, "int": 1, "float": 2, "complex": 3}
         name = max(old[1], new[1], key=types.__getitem__)
-        return lambda x: f"{name}({x})", f"Its type changed, {old[1]} to {new[1]}."
+        why = f"Its type changed, {old[1]} to {new[1]}."
+        return _Edit(name + "({})", why)
     if (old or _ARRAY.fullmatch(d.old)) and (new or _ARRAY.fullmatch(d.new)):
-        return lambda x: f"jnp.asarray({x})", (
+        why = (
             "A number that is not an array is static, and each new value "
             "recompiles. (If shapes or an `if` depend on it, it has to stay static.)"
         )
+        return _Edit("jnp.asarray({})", why)
     return None
 
 
-def _weak_edit(d: Difference) -> tuple[Wrap, str]:
+def _weak_edit(d: Difference) -> _Edit:
     dtype = d.dtype or "float32"
     why = "In the first call it comes from a Python number, and is weakly typed."
     if d.old not in ("True", "weak"):
         why = "In a later call it comes from a Python number, and is weakly typed."
-    return lambda x: f"jnp.asarray({x}, dtype=jnp.{dtype})", why
+    return _Edit(f"jnp.asarray({{}}, dtype=jnp.{dtype})", why)
 
 
-def _dtype_edit(d: Difference) -> tuple[Wrap, str]:
+def _dtype_edit(d: Difference) -> _Edit:
     if _is_whole(d.old) and not _is_whole(d.new):
         why = "The initial value has integers, and later values do not."
-        return lambda x: f"jnp.asarray({x}, dtype=jnp.{d.new})", why
+        return _Edit(f"jnp.asarray({{}}, dtype=jnp.{d.new})", why)
     why = f"Its dtype was {d.old}, and then {d.new}."
-    return lambda x: f"jnp.asarray({x}, dtype=jnp.{d.old})", why
+    return _Edit(f"jnp.asarray({{}}, dtype=jnp.{d.old})", why)
 
 
 def _is_whole(dtype: str) -> bool:
     return dtype.startswith(("int", "uint", "bool"))
 
 
-def _sharding_edit(d: Difference) -> tuple[Wrap, str]:
-    return lambda x: f"jax.device_put({x}, sharding)", (
-        "Use one sharding for all calls, or fix `in_shardings` and `out_shardings`."
-    )
+def _sharding_edit(d: Difference) -> _Edit:
+    why = "Use one sharding for all calls, or fix `in_shardings` and `out_shardings`."
+    return _Edit("jax.device_put({}, sharding)", why)
 
 
-_EDITS: dict[str, Callable[[Difference], tuple[Wrap, str] | None]] = {
+_EDITS: dict[str, Callable[[Difference], _Edit | None]] = {
     "static-churn": _static_edit,
     "weak-type": _weak_edit,
     "dtype-churn": _dtype_edit,

@@ -5,23 +5,19 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import collections
-import contextlib
 import dataclasses
 import functools as ft
-import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.tree_util as jtu
-import numpy as np
 
-from eqx_fastjit._compat import equinox_partition, jit_options, raw_execute
+from eqx_fastjit._compat import jit_options
 from eqx_fastjit._export import LOADING
-from eqx_fastjit._function import native
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 from eqx_fastjit._progress import Progress
@@ -29,29 +25,14 @@ from eqx_fastjit._units import show_seconds
 
 from ._table import Report, Table
 from ._target import Target, target
-from ._timing import Blocking, measure, nothing, Timer
+from ._timing import Timer, warm_up
+from ._warm_call import Call, compile_cold, Part, time_calls, walker, waterfall
 
 
-Thunk = Callable[[], Any]
-
-# More than our own code generation waits for.
-_WARM_CALLS = 40
 # The eager call is timed for so long, or three times.
 _EAGER_SECONDS = 0.3
-_BAR = 24
 # Seconds saved at start-up; less is not worth a file.
 _WORTH_EXPORTING = 0.5
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A part of a call, in seconds."""
-
-    name: str
-    seconds: float
-    # Whether it was timed separately, or is a difference of timings.
-    measured: bool
-    what: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +91,7 @@ class Breakdown(Report):
 
     def tables(self) -> list[Table]:
         """The waterfall, the nodes, and a cold call."""
-        tables = [self._waterfall("A warm call", self.steady, self.notes)]
+        tables = [waterfall("A warm call", self.steady, self.notes)]
         if self.nodes:
             rows = [(x.type, x.number, show_seconds(x.seconds)) for x in self.nodes]
             note = "Without the nodes inside; each is a difference of two timings."
@@ -137,25 +118,8 @@ class Breakdown(Report):
                 "Exporting it with its native code (`f.export`) would save about "
                 f"{saved} of this in each process.",
             )
-        tables.append(self._waterfall("A cold call", self.cold, said))
+        tables.append(waterfall("A cold call", self.cold, said))
         return tables
-
-    def _waterfall(
-        self, title: str, parts: tuple[Part, ...], notes: tuple[str, ...]
-    ) -> Table:
-        total = sum(max(part.seconds, 0) for part in parts) or 1.0
-        rows: list[Sequence[Any]] = []
-        before = 0.0
-        for part in parts:
-            share = max(part.seconds, 0) / total
-            first = round(before / total * _BAR)
-            bar = " " * first + "#" * round(share * _BAR)
-            how = "measured" if part.measured else "difference"
-            time_ = show_seconds(part.seconds)
-            rows.append((part.name, time_, f"{share:.0%}", bar, how, part.what))
-            before += max(part.seconds, 0)
-        header = ("part", "time", "share", "", "how", "")
-        return Table(title, header, rows, notes)
 
 
 def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
@@ -193,121 +157,28 @@ def _breakdown(
     rounds: int,
     progress: Progress,
 ) -> Breakdown:
-    notes: list[str] = []
+    notes: tuple[str, ...] = ()
     call = it.jitted if it.kind == "plain" else f
     if it.donates:
         it, call = _without_donation(it)
-        notes.append("Timed without donation, which would delete the arguments.")
-    cold, compiled, arrays = _cold(it, args, kwargs, notes, progress)
-    execute = Timer(lambda: compiled(*arrays), jax.block_until_ready)
-    if (raw := raw_execute(compiled, arrays)) is not None:
-        execute = Timer(*raw)
-    else:
-        notes.append(
-            "execute: includes JAX's dispatch, as jaxlib's own is not available."
-        )
+        notes = ("Timed without donation, which would delete the arguments.",)
+    program = compile_cold(it, args, kwargs, progress)
     progress.stage("the first call")
-    for done in range(_WARM_CALLS):
-        call(*args, **kwargs)
-        progress.step("warm calls", done + 1, _WARM_CALLS)
-    out = jax.block_until_ready(call(*args, **kwargs))
-
-    timers = {
-        name: Timer(thunk) for name, thunk in _parts(it, args, kwargs, out).items()
-    }
-    timers["execute"] = execute
-    with Blocking() as blocking, Blocking() as in_place:
-        timers |= _whole_calls(call, args, kwargs, blocking, in_place)
-        told = ft.partial(progress.step, "rounds of timing")
-        times = measure(timers, rounds, told)
-    times["inside"] = statistics.median(blocking.calls)
-    dispatch, blocked, steady = _steady(times, notes)
+    told = ft.partial(progress.step, "warm calls")
+    warm_up(ft.partial(call, *args, **kwargs), progress=told)
+    timed = Call(it, call, args, kwargs, program)
+    warm = time_calls({"": timed}, rounds, progress)[""]
     return Breakdown(
         it.name,
         it.kind,
-        dispatch,
-        blocked,
-        steady,
+        warm.dispatch,
+        warm.blocked,
+        warm.parts,
         _node_times(it, args, kwargs, progress),
-        cold,
+        program.cold,
         _eager(it, args, kwargs, progress),
-        tuple(notes),
+        notes + warm.notes,
     )
-
-
-_WHAT = {
-    "bind": "binding the arguments to parameters",
-    "partition": "separating arrays and statics (Equinox), including flattening",
-    "flatten": "flattening the arguments",
-    "transfer": "transferring NumPy arrays to the device",
-    "lookup": "finding the compiled program, and everything else",
-    "execute": "starting the compiled program",
-    "unflatten": "building the result",
-    "wait": "until the device has finished",
-}
-_ORDER = ("bind", "partition", "flatten", "transfer", "lookup", "execute", "unflatten")
-
-
-def _whole_calls(
-    call: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    blocking: Blocking,
-    in_place: Blocking,
-) -> dict[str, Timer]:
-    """The call less what it blocks by itself, with its arrays in place, and whole."""
-    block = jax.block_until_ready
-
-    def run() -> Any:
-        return call(*args, **kwargs)
-
-    timers = {
-        "dispatch": Timer(run, block, blocking),
-        "blocked": Timer(lambda: block(run()), nothing),
-    }
-    if any(isinstance(x, _NUMPY) for x in jtu.tree_leaves((args, kwargs))):
-        put = jax.device_put
-        there, named = jtu.tree_map(
-            lambda x: put(x) if isinstance(x, _NUMPY) else x, (args, kwargs)
-        )
-        timers["in place"] = Timer(lambda: call(*there, **named), block, in_place)
-    return timers
-
-
-_NUMPY = (np.ndarray, np.generic)
-
-
-def _steady(
-    times: dict[str, float], notes: list[str]
-) -> tuple[float, float, tuple[Part, ...]]:
-    """Until a call returns, until its result is there, and the parts of that."""
-    # What Python does, and the time of the device. Where the two were timed in calls
-    # of their own, the noise may be larger than the difference.
-    own = times["dispatch"]
-    returns = own + times["inside"]
-    whole = max(times["blocked"], returns)
-    if times["inside"] > 0:
-        notes.append("The call itself blocks until its result is ready.")
-    if "in place" in times:
-        times["transfer"] = max(own - times["in place"], 0.0)
-    measured = [n for n in _ORDER if n in times and n != "transfer"]
-    apart = sum(times[name] for name in _ORDER if name in times)
-    scale = 1.0
-    if apart > own:
-        scale = own / apart
-        notes.append(
-            f"The parts, timed one by one, take {apart / own - 1:.0%} longer than the "
-            "call itself, and are scaled down to it."
-        )
-    # What is left; scaled down, nothing is, not even the rounding.
-    times["lookup"] = max(own - apart, 0.0)
-    parts = [
-        Part(name, times[name] * scale, name in measured, _WHAT[name])
-        for name in _ORDER
-        if name in times
-    ]
-    parts.append(Part("wait", whole - own, False, _WHAT["wait"]))
-    return returns, whole, tuple(parts)
 
 
 def _without_donation(it: Target) -> tuple[Target, Any]:
@@ -330,90 +201,13 @@ def _without_donation(it: Target) -> tuple[Target, Any]:
     return new, complete
 
 
-def _cold(
-    it: Target,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    notes: list[str],
-    progress: Progress,
-) -> tuple[tuple[Part, ...], Any, list[Any]]:
-    """The stages of a cold call, the compiled program, and its arrays on the device."""
-    clock = time.perf_counter
-    with _cold_caches(notes):
-        progress.stage("tracing")
-        traced = it.trace(args, kwargs, donate=False)
-        progress.stage("lowering")
-        times = [clock()]
-        lowered = traced.stage.lower()
-        times.append(clock())
-        progress.stage("compiling")
-        compiled = lowered.compile()
-        times.append(clock())
-        jax.block_until_ready(compiled(*traced.arrays))
-        times.append(clock())
-    lower, compile_, first = [b - a for a, b in itertools.pairwise(times)]
-    cold = (
-        Part("trace", traced.seconds, True, "the Python function runs"),
-        Part("lower", lower, True, "from the jaxpr to StableHLO"),
-        Part("compile", compile_, True, "by XLA"),
-        Part("first run", first, True, "the compiled program, until it has finished"),
-    )
-    return cold, compiled, [jax.device_put(x) for x in traced.arrays]
+class _Flattened(NamedTuple):
+    """Flattening a node, with all that is in it."""
 
-
-@ft.cache
-def _context() -> Any:
-    """A setting of the user's, which is part of the key of each of JAX's caches."""
-    make = getattr(jax, "make_user_context", None)
-    return None if make is None else make()
-
-
-def _cold_caches(notes: list[str]) -> contextlib.AbstractContextManager[Any]:
-    """A context in which nothing has been traced, lowered or compiled before.
-
-    Functions inside of a function have caches of their own; once warm, they would make
-    it look cheaper than it was. (`jax.clear_caches()` would do, but have everything
-    else compiled again.)
-    """
-    if (context := _context()) is None:
-        notes.append(
-            "A cold call: jitted functions inside that were traced before are not "
-            "traced again, because this JAX has no `jax.make_user_context`."
-        )
-        return contextlib.nullcontext()
-    return context(object())
-
-
-def _parts(
-    it: Target, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-) -> dict[str, Thunk]:
-    """What can be run by itself."""
-    args, kwargs = it.complete(args, kwargs)
-    leaves, treedef = jtu.tree_flatten(out)
-    if it.kind == "jax":
-        return {
-            "flatten": lambda: jtu.tree_flatten((args, kwargs)),
-            "unflatten": lambda: jtu.tree_unflatten(treedef, leaves),
-        }
-    if it.kind == "equinox":
-        tree = (it.fun, args, kwargs)
-        thunks: dict[str, Thunk] = {
-            "unflatten": lambda: jtu.tree_unflatten(treedef, leaves)
-        }
-        partition = equinox_partition()
-        if partition is None:
-            return {"flatten": lambda: jtu.tree_flatten(tree), **thunks}
-        return {"partition": lambda: partition(tree), **thunks}
-    function = it.jitted._function
-    values = it.jitted._bind(*args, **kwargs)
-    plan, out_arrays = function.plan_of(values)
-    flatten = _walker(it)
-    build = plan.build if native() is None else plan.native.build
-    return {
-        "bind": lambda: it.jitted._bind(*args, **kwargs),
-        "flatten": lambda: flatten(values),
-        "unflatten": lambda: build(out_arrays),
-    }
+    type: str
+    seconds: float
+    # The number of the node around it, or -1.
+    around: int
 
 
 def _node_times(
@@ -425,22 +219,22 @@ def _node_times(
     root = (args, kwargs) if it.kind == "jax" else (it.fun, args, kwargs)
     if it.kind not in ("jax", "equinox"):
         root = it.jitted._bind(*args, **kwargs)
-        flatten = _walker(it)
+        flatten = walker(it)
     seconds: collections.defaultdict[str, float] = collections.defaultdict(float)
     numbers: collections.Counter[str] = collections.Counter()
 
     # Each node with the number of the one around it; trees may be deep.
-    pending: list[tuple[Any, int]] = [(x, -1) for x in root]
-    found: list[tuple[str, float, int]] = []
+    pending = [(x, -1) for x in root]
+    found: list[_Flattened] = []
     while pending:
         x, around = pending.pop()
         children = jtu.tree_leaves(x, is_leaf=lambda y, x=x: y is not x)
         if len(children) == 1 and children[0] is x:
             continue  # a leaf is its own only child
         timer = Timer(lambda x=x: flatten((x,)))
-        whole = min(timer.seconds(5) for _ in range(3))
+        whole = min(timer.time(5).own for _ in range(3))
         pending += [(child, len(found)) for child in children]
-        found.append((type(x).__name__, whole, around))
+        found.append(_Flattened(type(x).__name__, whole, around))
         progress.step("nodes", len(found), len(found) + len(pending))
     own = [whole for _, whole, _ in found]
     for _, whole, around in found:
@@ -453,12 +247,6 @@ def _node_times(
         NodeTime(name, numbers[name], total)
         for name, total in sorted(seconds.items(), key=lambda item: -item[1])
     )
-
-
-def _walker(it: Target) -> Callable[[Any], Any]:
-    """What takes the arguments of a call of ours apart."""
-    engine = native()
-    return it.jitted._function.walk if engine is None else engine.arrays_of
 
 
 def _eager(

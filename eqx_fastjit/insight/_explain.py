@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from eqx_fastjit import _record
 from eqx_fastjit._describe import Entry
@@ -305,13 +305,21 @@ def cause_of(trace: Trace, explanation: Explanation | None) -> str:
     return "first-call" if explanation is None else explanation.kind
 
 
-def explain_all(traces: list[Trace]) -> list[tuple[Trace, Explanation | None]]:
-    """Each trace with why it happened; `None` for those that had to be."""
+class Explained(NamedTuple):
+    """A trace, and why it happened; `None` for one that had to be."""
+
+    trace: Trace
+    explanation: Explanation | None
+
+
+def explain_all(traces: list[Trace]) -> list[Explained]:
+    """Each trace with why it happened."""
     by_key: dict[Any, list[Trace]] = collections.defaultdict(list)
-    out: list[tuple[Trace, Explanation | None]] = []
+    out: list[Explained] = []
     for trace in traces:
         earlier = by_key[trace.key()]
-        out.append((trace, None if trace.failed else explain_trace(trace, earlier)))
+        why = None if trace.failed else explain_trace(trace, earlier)
+        out.append(Explained(trace, why))
         earlier.append(trace)
     return out
 
@@ -409,16 +417,14 @@ def ledger() -> Ledger:
     expensive first: counts, seconds, calls and causes. Functions that no longer exist
     are included. It covers the last 4,096 traces of the process.
     """
-    groups: dict[Any, list[tuple[Trace, Explanation | None]]] = collections.defaultdict(
-        list
-    )
-    for trace, explanation in explain_all(list(_record.traces)):
-        groups[trace.key()].append((trace, explanation))
+    groups: dict[Any, list[Explained]] = collections.defaultdict(list)
+    for explained in explain_all(list(_record.traces)):
+        groups[explained.trace.key()].append(explained)
     rows = [_ledger_row(group) for group in groups.values()]
     return Ledger(tuple(sorted(rows, key=lambda row: -row.seconds)))
 
 
-def _ledger_row(group: list[tuple[Trace, Explanation | None]]) -> LedgerRow:
+def _ledger_row(group: list[Explained]) -> LedgerRow:
     traces = [trace for trace, _ in group]
     causes = collections.Counter(cause_of(t, e) for t, e in group)
     sites = collections.Counter(str(t.site or "?") for t in traces)

@@ -5,7 +5,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import dataclasses
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,7 @@ from eqx_fastjit._nodes import ARRAY_TYPES
 from eqx_fastjit._partition import partition
 
 from ._samples import alive, Called, jit_kwargs, Signature
-from ._timing import Blocking, measure, nothing, Timer
+from ._timing import Blocking, measure, nothing, Timer, warm_up
 
 
 _WARM_CALLS = 20
@@ -110,8 +109,7 @@ def _costs(signature: Signature, options: dict[str, Any]) -> tuple[Costs | None,
         "floor": flat,
     }
     for call in calls.values():
-        for _ in range(_WARM_CALLS if seconds < _LONG else 2):
-            _wait(call())
+        warm_up(call, _WARM_CALLS if seconds < _LONG else 2)
     return _measured(calls, raw, 3 if seconds > _LONG else _ROUNDS), ""
 
 
@@ -121,18 +119,18 @@ def _measured(
     rounds: int,
 ) -> Costs:
     run, wait = raw
-    blocking = {name: Blocking() for name in calls}
-    timers = {name: Timer(call, _wait, blocking[name]) for name, call in calls.items()}
-    timers["launch"] = Timer(run, wait)
-    timers["device"] = Timer(lambda: wait(run()), nothing)
-    with blocking["equinox"], blocking["ours"], blocking["floor"]:
-        own = measure(timers, rounds)
-    inside = {n: statistics.median(b.calls[-rounds:]) for n, b in blocking.items()}
-    # Started by jaxlib alone; the rest is on top of that.
-    overheads = {name: max(own[name] - own["launch"], 0.0) for name in calls}
+    with Blocking() as blocking:
+        timers = {name: Timer(call, _wait, blocking) for name, call in calls.items()}
+        timers["launch"] = Timer(run, wait)
+        timers["device"] = Timer(lambda: wait(run()), nothing)
+        times = measure(timers, rounds)
+    # Started by jaxlib alone; the rest is on top of that. A small program is run before
+    # that returns, if its arrays are there, and no call needs to wait for this.
+    launch = min(times["launch"].own, times["floor"].own)
+    overheads = {name: max(times[name].own - launch, 0.0) for name in calls}
     return Costs(
-        **{name: own[name] + inside[name] for name in calls},
-        device=own["device"],
+        **{name: times[name].whole for name in calls},
+        device=times["device"].own,
         **{f"{name}_overhead": x for name, x in overheads.items()},
     )
 

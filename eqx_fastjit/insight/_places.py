@@ -6,7 +6,7 @@ import linecache
 import os
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -189,11 +189,16 @@ def loop_around(file: str, lines: Iterable[int]) -> Loop | None:
     return min(found, key=lambda loop: loop.last - loop.first, default=None)
 
 
-def find_loop(paths: Sequence[Path]) -> Place | None:
+def find_loop(paths: Sequence[Path], others: Collection[Path] = ()) -> Place | None:
     """The loop in which all of these paths begin to differ, or are the same.
 
     Where the source cannot be read, the line that they have in common. `None` if there
     is no loop, or if it may as well be a walk over a pytree.
+
+    **Arguments:**
+
+    - `paths`: of the equations that are repeated.
+    - `others`: of all equations around them. `paths` may be among them.
     """
     if not paths or not all(paths):
         return None
@@ -217,10 +222,24 @@ def find_loop(paths: Sequence[Path]) -> Place | None:
         lines = {path[level].line for path in paths}
         loop = loop_around(frame.file, lines)
         if loop is not None:
+            inside = {path for path in others if _is_in(path, loop, paths[0], level)}
+            # A function under `jax.jit(inline=True)` leaves no frames. What it repeats,
+            # for each leaf of a pytree say, is a small part of what the loop does.
+            if len(inside.difference(paths)) > len(set(paths)):
+                return None
             return Place(frame.file, loop.line, frame.function)
         if level == depth and not has_source(frame.file) and len(lines) == 1:
             return frame
     return None
+
+
+def _is_in(path: Path, loop: Loop, run: Path, level: int) -> bool:
+    """Whether a path leads through a loop, which is in frame `level` of `run`."""
+    if len(path) <= level or path[:level] != run[:level]:
+        return False
+    frame = path[level]
+    is_same = (frame.file, frame.function) == (run[level].file, run[level].function)
+    return is_same and loop.first <= frame.line <= loop.last
 
 
 def subjaxprs(equation: Any) -> Iterator[Any]:

@@ -5,13 +5,13 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import dataclasses
+import functools as ft
 import importlib
 import os
-import time
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,16 +24,18 @@ from eqx_fastjit._jit import filter_jit
 from eqx_fastjit._progress import Progress
 from eqx_fastjit._units import show_seconds
 
-from ._breakdown import Breakdown, breakdown, Part
 from ._pages import html_document
 from ._profile_tree import make_tree, Node, STYLE, tree_html, tree_text
 from ._table import Report, Table
-from ._target import Target, target
+from ._target import target
+from ._timing import warm_up
+from ._warm_call import Call, compile_cold, Part, PARTS, time_calls, WarmCall
 
 
-_WARM_CALLS = 40
-# To sample, unless somebody says how many calls: for so many seconds, or calls.
-_SECONDS, _LEAST_CALLS = 0.5, 20
+_ROUNDS = 15
+# To sample, unless somebody says how many calls: for so many seconds until they return,
+# so many until they have finished, or so many calls.
+_SECONDS, _LONGEST, _LEAST_CALLS = 0.5, 2.0, 20
 # The CPU client lets 32 computations wait; after that, calls block.
 _AT_ONCE = 30
 # Seconds between samples. A sample of a deep stack takes 0.1 ms and more: at shorter
@@ -51,10 +53,10 @@ class Contender:
     calls: int
     # Seconds a call while being profiled.
     seconds: float
-    # What was sampled: Python functions, and compiled code as the breakdown splits it.
+    # What was sampled: Python functions, and compiled code as the parts split it.
     tree: Node
     # Timed without a profiler.
-    breakdown: Breakdown
+    warm: WarmCall
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +68,10 @@ class Profile(Report):
 
     def title(self) -> str:
         """What was measured, in a line."""
-        calls = {c.calls for c in self.contenders}
-        each = f"{calls.pop()} warm calls each" if len(calls) == 1 else "warm calls"
-        return f"{self.name}: {each}, timed and sampled"
+        calls = [f"{c.calls:,}" for c in self.contenders]
+        if len(set(calls)) == 1:
+            return f"{self.name}: {calls[0]} warm calls each, timed and sampled"
+        return f"{self.name}: {' / '.join(calls)} warm calls, timed and sampled"
 
     def tables(self) -> list[Table]:
         """The parts of a call, and the Python functions with the most time."""
@@ -76,36 +79,31 @@ class Profile(Report):
 
     def _parts(self) -> Table:
         names = [c.name for c in self.contenders]
-        steady = [{p.name: p for p in c.breakdown.steady} for c in self.contenders]
-        # In the order of a call; one that only some have comes where it stands there.
-        parts = {name: parts[name].what for parts in steady for name in parts}
-        order = [name for name in _ORDER if name in parts]
+        steady = [{p.name: p for p in c.warm.parts} for c in self.contenders]
         rows: list[Sequence[Any]] = []
-        for name in order:
-            cells = []
-            for of in steady:
-                total = sum(p.seconds for p in of.values()) or 1.0
-                part = of.get(name)
-                cells += (
-                    ["-", "-"]
-                    if part is None
-                    else [show_seconds(part.seconds), f"{part.seconds / total:.0%}"]
-                )
-            rows.append((name, *cells, parts[name]))
-        for what, attribute in (
-            ("returns", "dispatch"),
-            ("is ready", "blocked"),
-        ):
-            seconds = [getattr(c.breakdown, attribute) for c in self.contenders]
+        for name, what in PARTS.items():
+            if not any(name in parts for parts in steady):
+                continue
+            cells: list[str] = []
+            for c, parts in zip(self.contenders, steady, strict=True):
+                if (part := parts.get(name)) is None:
+                    cells += ["-", "-"]
+                else:
+                    share = part.seconds / (c.warm.blocked or 1.0)
+                    cells += [show_seconds(part.seconds), f"{share:.0%}"]
+            rows.append((name, *cells, what))
+        for name, attribute, what in _WHOLE:
+            seconds = [getattr(c.warm, attribute) for c in self.contenders]
             cells = [x for s in seconds for x in (show_seconds(s), "")]
-            rows.append((what, *cells, _WHOLE[what]))
+            rows.append((name, *cells, what))
         header = ["part", *[x for name in names for x in (name, "share")], ""]
-        notes = (
+        notes = [
             "Timed without a profiler, in interleaved rounds; lookup and wait are "
             "differences. A part without a figure is included in another, mostly in "
-            "lookup.",
-        )
-        return Table("A warm call", tuple(header), rows, notes)
+            "lookup."
+        ]
+        notes += [f"{c.name}: {note}" for c in self.contenders for note in c.warm.notes]
+        return Table("A warm call", tuple(header), rows, tuple(notes))
 
     def _functions(self) -> Table:
         rows: list[tuple[float, Sequence[Any]]] = []
@@ -144,17 +142,10 @@ class Profile(Report):
         return "\n".join([self._repr_html_(), "<h3>Call trees</h3>", _LEGEND, *trees])
 
 
-_ORDER = (
-    "bind",
-    "partition",
-    "flatten",
-    "transfer",
-    "lookup",
-    "execute",
-    "unflatten",
-    "wait",
+_WHOLE = (
+    ("returns", "dispatch", "until the call returns"),
+    ("is ready", "blocked", "until the result is ready"),
 )
-_WHOLE = {"returns": "until the call returns", "is ready": "until the result is ready"}
 _LEGEND = (
     "<p>Functions of libraries, including Equinox, JAX and eqx_fastjit, are folded; "
     "yours are expanded. Compiled code is divided into the parts above, in proportion "
@@ -202,10 +193,16 @@ def profile(
     if html is not None:
         check_writable(html)
     it = target(f)
+    args, kwargs = it.complete(args, kwargs)
     with Progress(f"profile of {it.name}") as progress:
+        calls = {
+            name: _prepare(name, call, progress)
+            for name, call in _contenders(it.fun, args, kwargs).items()
+        }
+        warm = time_calls(calls, _ROUNDS, progress)
         found = tuple(
-            _contender(name, jitted, call_args, call_kwargs, n, progress)
-            for name, jitted, call_args, call_kwargs in _contenders(it, args, kwargs)
+            _sampled(name, call, warm[name], n, progress)
+            for name, call in calls.items()
         )
     out = Profile(it.name, found)
     if html is not None:
@@ -213,65 +210,75 @@ def profile(
     return out
 
 
+class _Jitted(NamedTuple):
+    """A function that was jitted in one of the three ways, and its arguments."""
+
+    f: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 def _contenders(
-    it: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[tuple[str, Any, tuple[Any, ...], dict[str, Any]]]:
-    args, kwargs = it.complete(args, kwargs)
-    fun = it.fun
+    fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, _Jitted]:
     arrays, statics = eqx.partition((fun, args, kwargs), eqx.is_array)
 
     def without_statics(arrays: Any) -> Any:
         fun, args, kwargs = eqx.combine(arrays, statics)
         return eqx.filter(fun(*args, **kwargs), eqx.is_array)
 
-    return [
-        ("eqx_fastjit", filter_jit(fun), args, kwargs),
-        ("equinox", equinox_filter_jit(fun), args, kwargs),
-        ("jax.jit", jax.jit(without_statics), (arrays,), {}),
-    ]
+    return {
+        "eqx_fastjit": _Jitted(filter_jit(fun), args, kwargs),
+        "equinox": _Jitted(equinox_filter_jit(fun), args, kwargs),
+        "jax.jit": _Jitted(jax.jit(without_statics), (arrays,), {}),
+    }
 
 
-def _contender(
-    name: str,
-    jitted: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    n: int | None,
-    progress: Progress,
+def _prepare(name: str, jitted: _Jitted, progress: Progress) -> Call:
+    """Compile it, and make the calls that do not count."""
+    progress.stage(f"{name}: compiling")
+    it = target(jitted.f)
+    program = compile_cold(it, jitted.args, jitted.kwargs, progress)
+    call = Call(it, *jitted, program)
+    warm_up(ft.partial(call.f, *call.args, **call.kwargs))
+    return call
+
+
+def _sampled(
+    name: str, call: Call, warm: WarmCall, n: int | None, progress: Progress
 ) -> Contender:
     from pyinstrument import Profiler
     from pyinstrument.processors import aggregate_repeated_calls
 
-    progress.stage(f"{name}: compiling")
-    for _ in range(_WARM_CALLS):
-        jax.block_until_ready(jitted(*args, **kwargs))
-    start = time.perf_counter()
-    jax.block_until_ready(jitted(*args, **kwargs))
-    seconds = time.perf_counter() - start
-    n = n or max(_LEAST_CALLS, int(_SECONDS / seconds))
-    progress.stage(f"{name}: {n} calls", n * seconds)
+    n = n or _calls(warm)
+    progress.stage(f"{name}: {n} calls", n * warm.blocked)
     profiler = Profiler(interval=_INTERVAL, async_mode="disabled")
     profiler.start()
     try:
-        _run(jitted, args, kwargs, n)
+        _run(call.f, call.args, call.kwargs, n)
     finally:
         session = profiler.stop()
-    progress.stage(f"{name}: parts of a call")
-    timed = breakdown(jitted, *args, **kwargs)
+    seconds = session.duration / n
     root = session.root_frame(trim_stem=False)
     if root is None:  # too short for a single sample
-        tree = Node("the calls", "", session.duration / n, 0.0, "library")
+        tree = Node("the calls", "", seconds, 0.0, "library")
     else:
         root = aggregate_repeated_calls(root, {})
-        tree = make_tree(root, n, _until_it_returns(timed))
-    return Contender(name, n, session.duration / n, tree, timed)
+        tree = make_tree(root, n, _until_it_returns(warm))
+    return Contender(name, n, seconds, tree, warm)
 
 
-def _until_it_returns(timed: Breakdown) -> list[Part]:
+def _calls(warm: WarmCall) -> int:
+    """So many that enough is sampled until they return, which is all that is shown."""
+    until_they_return = _SECONDS / max(warm.dispatch, 1e-9)
+    return max(_LEAST_CALLS, int(min(until_they_return, _LONGEST / warm.blocked)))
+
+
+def _until_it_returns(warm: WarmCall) -> list[Part]:
     """The parts of a call until it returns."""
-    own = [part for part in timed.steady if part.name != "wait"]
-    waits = max(timed.dispatch - sum(part.seconds for part in own), 0.0)
-    return [*own, Part("wait", waits, False, "until the device has finished")]
+    own = [part for part in warm.parts if part.name != "wait"]
+    waits = max(warm.dispatch - sum(part.seconds for part in own), 0.0)
+    return [*own, Part("wait", waits, False, PARTS["wait"])]
 
 
 def _run(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any], n: int) -> None:

@@ -13,7 +13,7 @@ from eqx_fastjit._compat import CALL_FRAMES
 from eqx_fastjit._units import show_seconds
 from eqx_fastjit.doctor._sites import is_library, shorten
 
-from ._breakdown import Part
+from ._warm_call import Part
 
 
 # Less of a whole call is left out.
@@ -149,10 +149,11 @@ def tree_text(root: Node) -> str:
         share = f"{node.seconds / (root.seconds or 1):>4.0%}"
         place = f"  {node.place}" if node.place else ""
         folded = sum(1 for _ in node.walk()) - 1
-        more = "" if node.is_open or not folded else f"  [{folded} folded]"
+        is_open = node.is_open or node is root
+        more = "" if is_open or not folded else f"  [{folded} folded]"
         line = f"{share} {show_seconds(node.seconds):>10}  {'  ' * depth}{node.name}"
         lines.append(f"{line}{place}{more}")
-        if node.is_open or node is root:
+        if is_open:
             for child in node.children:
                 show(child, depth + 1)
 
@@ -165,10 +166,10 @@ STYLE = """
 .tree details > :not(summary) { margin-left: 1.2rem;
   border-left: 1px solid var(--line); padding-left: .3rem; }
 .tree summary { cursor: pointer; }
-.tree .row { white-space: nowrap; }
+.tree summary, .tree .row { white-space: nowrap; }
 .tree .leaf { padding-left: 1rem; }
 .tree .row > i { font-style: normal; display: inline-block; text-align: right; }
-.tree .share { width: 3.2rem; } .tree .time { width: 5rem; margin-right: 1rem; }
+.tree .share { width: 3.2rem; } .tree .time { width: 5.5rem; margin-right: 1rem; }
 .tree .dim { color: var(--dim); margin-left: 1rem; }
 .tree .yours b { color: var(--link); } .tree .compiled b { color: #2e7d4f; }
 .tree .library b { font-weight: 400; }

@@ -5,33 +5,23 @@ and functions that it was handed, it cannot follow; which of them ran is known o
 the trace is there, from its equations. What they read has to be remembered before.
 """
 
-# pyright: reportPrivateUsage=false
-
 import sys
 import types
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.core import Tracer
 
 from eqx_fastjit import _record
 from eqx_fastjit._record import Trace
 
-from ._captures import (
-    _current,
-    _is_library,
-    _is_plain_object,
-    _MISSING,
-    _Place,
-    _reads,
-    _Value,
-    _value,
-    changed,
-    remember,
-    Snapshot,
-)
-from ._places import instruction_of, is_library, is_trace, opened, subjaxprs
+from ._captures import remember
+from ._equations import read_jaxpr, Scope
+from ._places import instruction_of, is_library, is_trace
+from ._reads import current_value, is_library_module, MISSING, reads
+from ._snapshots import changed, Read, Snapshot
+from ._stand_ins import is_plain_object, Value, value_of
 
 
 # Of a program that has more modules of its own, the rest is not looked at.
@@ -39,8 +29,17 @@ _MAX_MODULES = 200
 # Calls that go on at the same time, nested or in threads.
 _MAX_BEGUN = 64
 
-# By file: the module's variables, and those among them that are values.
-Surroundings = dict[str, tuple[dict[str, Any], dict[str, _Value]]]
+
+class Around(NamedTuple):
+    """A module of the program, before a trace."""
+
+    variables: dict[str, Any]
+    # Those among them that are values.
+    values: dict[str, Value]
+
+
+# By file.
+Surroundings = dict[str, Around]
 
 
 class _Ran:
@@ -61,20 +60,20 @@ def surroundings() -> Surroundings:
         and not is_library(file)
     ]
     return {
-        str(module.__file__): (vars(module), dict(_values(vars(module))))
+        str(module.__file__): Around(vars(module), dict(_values(vars(module))))
         for module in own[:_MAX_MODULES]
     }
 
 
-def _values(variables: dict[str, Any]) -> Iterator[tuple[str, _Value]]:
+def _values(variables: dict[str, Any]) -> Iterator[tuple[str, Value]]:
     for name, value in list(variables.items()):
         if isinstance(value, types.FunctionType | type | Tracer):
             continue
-        if isinstance(value, types.ModuleType) and _is_library(value):
+        if isinstance(value, types.ModuleType) and is_library_module(value):
             continue
         try:
-            attributes = frozenset(vars(value) if _is_plain_object(value) else ())
-            yield name, _value(value, attributes)
+            attributes = frozenset(vars(value) if is_plain_object(value) else ())
+            yield name, value_of(value, attributes)
         except Exception:  # of a user's class, say
             continue
 
@@ -87,27 +86,27 @@ def read_by(codes: set[types.CodeType], around: Surroundings) -> Snapshot:
     - `codes`: of the functions that ran.
     - `around`: from `surroundings`, before the trace.
     """
-    found: list[tuple[_Place, _Value]] = []
+    found: list[Read] = []
     for code in codes:
-        variables, values = around.get(code.co_filename, ({}, {}))
+        variables, values = around.get(code.co_filename, Around({}, {}))
         ran: Any = _Ran(code, variables)
-        for kind, name, *rest in _reads(code):
-            if kind == "global" and not rest and name in values:
-                place = _Place(lambda ran=ran: ran, kind, name)
-                if _current(ran, kind, name) is not _MISSING:
-                    found.append((place, values[name]))
+        for kind, name, *rest in reads(code):
+            if kind != "global" or rest or name not in values:
+                continue
+            if current_value(ran, kind, name) is not MISSING:
+                found.append(Read(lambda ran=ran: ran, kind, name, values[name]))
     # A count of traces, say, which the trace itself has changed.
     written = {change.name for change in changed(Snapshot(tuple(found)))}
     return Snapshot(
         tuple(
-            (place, _without(value, place.name, written))
-            for place, value in found
-            if place.name not in written
+            read._replace(value=_without(read.value, read.name, written))
+            for read in found
+            if read.name not in written
         )
     )
 
 
-def _without(value: _Value, name: str, written: set[str]) -> _Value:
+def _without(value: Value, name: str, written: set[str]) -> Value:
     kept = {
         attribute: x
         for attribute, x in value.attributes.items()
@@ -116,15 +115,13 @@ def _without(value: _Value, name: str, written: set[str]) -> _Value:
     return value._replace(attributes=kept)
 
 
-def executed(jaxpr: Any) -> set[types.CodeType]:
+def executed(scope: Scope) -> set[types.CodeType]:
     """The code of the program's own functions that made the equations of a jaxpr."""
     codes: set[types.CodeType] = set()
     stacks: set[Any] = set()
-    pending = [opened(jaxpr)]
-    while pending:
-        for equation in pending.pop().eqns:
-            pending += map(opened, subjaxprs(equation))
-            instruction = instruction_of(equation)
+    for inner in scope.distinct():
+        for equation in inner.equations:
+            instruction = instruction_of(equation.jax)
             if instruction is None or instruction.users in stacks:
                 continue
             stacks.add(instruction.users)
@@ -137,15 +134,23 @@ def executed(jaxpr: Any) -> set[types.CodeType]:
 
 # --- for `captures` ------------------------------------------------------------------
 
-# By number of a trace that has begun: its function, weakly, and what was around it.
-_begun: dict[int, tuple[weakref.ref[Any], Surroundings]] = {}
+
+class _Begun(NamedTuple):
+    """The function of a trace that has begun, and what was around it."""
+
+    source: weakref.ref[Any]
+    around: Surroundings
+
+
+# By number of the trace.
+_begun: dict[int, _Begun] = {}
 
 
 def _on_trace(trace: Trace, source: Any) -> None:
     if trace.inside is not None:
         return
     try:
-        _begun[trace.number] = weakref.ref(source), surroundings()
+        _begun[trace.number] = _Begun(weakref.ref(source), surroundings())
     except Exception:  # without it `captures` knows less
         pass
     while len(_begun) > _MAX_BEGUN:  # of calls that have raised
@@ -161,7 +166,7 @@ def _on_called(trace: Trace, jitted: Any, arrays: list[Any]) -> None:
     from eqx_fastjit._function import kept_trace
 
     try:
-        ran = executed(kept_trace(jitted, arrays).jaxpr)
+        ran = executed(read_jaxpr(kept_trace(jitted, arrays).jaxpr))
         remember(function, trace.number, read_by(ran, around))
     except Exception:
         pass

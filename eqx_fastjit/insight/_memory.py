@@ -1,0 +1,223 @@
+"""What of a trace takes memory, and what would save some."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from eqx_fastjit._place import Place
+
+from ._equations import Equation, Literal, Scope, UNKNOWN
+from ._jaxpr_report import Buffer, Constant, Donation, Memory, Residuals
+from ._places import is_jax
+from ._table import nbytes, show_type
+from ._target import Traced
+
+
+# What is kept for the backward pass is worth a word from here on, and from this share
+# of XLA's temporary memory.
+_MIN_RESIDUAL_BYTES = 1 << 20
+_MIN_RESIDUAL_SHARE = 0.25
+# Buffers of a kind that are reported.
+_LARGEST = 5
+
+
+def constants(scope: Scope) -> tuple[Constant, ...]:
+    """The arrays that a trace has captured, the largest first."""
+    found: dict[int, Constant] = {}
+    for value, place in _captured(scope):
+        shape = getattr(value, "shape", None)
+        if shape is not None and id(value) not in found:
+            dtype = str(value.dtype)
+            found[id(value)] = Constant(tuple(shape), dtype, nbytes(value), *place)
+    return tuple(sorted(found.values(), key=lambda c: -c.bytes))
+
+
+def _captured(scope: Scope) -> Iterator[tuple[Any, Place]]:
+    """Captured values, and where they are first used."""
+    for inner in scope.distinct():
+        for variable, value in zip(inner.jax.constvars, inner.consts, strict=False):
+            yield value, _first_use(inner, variable) or UNKNOWN
+        for equation in inner.equations:
+            for v in equation.jax.invars:
+                if isinstance(v, Literal) and getattr(v.val, "shape", ()):
+                    yield v.val, equation.place
+
+
+def _first_use(scope: Scope, variable: Any) -> Place | None:
+    """The line that first uses a variable, in functions that get it passed as well."""
+    for equation in scope.equations:
+        invars = equation.jax.invars
+        for i, v in enumerate(invars):
+            if v is not variable:
+                continue
+            for inner in equation.inner:
+                # The branches of a `cond` lack its first argument.
+                j = i - (len(invars) - len(inner.jax.invars))
+                place = inner.defined_at
+                of_jax = place is not None and is_jax(place.file)
+                if 0 <= j < len(inner.jax.invars) and not of_jax:
+                    frame = _first_use(inner, inner.jax.invars[j])
+                    if frame is not None:
+                        return frame
+            return equation.place
+    return None
+
+
+def memory(traced: Traced, scope: Scope, stats: Any) -> Memory:
+    """XLA's estimate, if there is one, and the largest buffers."""
+    jaxpr = traced.stage.jaxpr.jaxpr
+
+    def figure(name: str) -> int | None:
+        return getattr(stats, f"{name}_size_in_bytes", None)
+
+    return Memory(
+        figure("argument"),
+        figure("output"),
+        figure("temp"),
+        figure("alias"),
+        figure("generated_code"),
+        _largest(_buffers(traced.names, jaxpr.invars)),
+        _largest(_buffers(traced.out_names, jaxpr.outvars)),
+        _largest(set(_intermediates(scope))),
+    )
+
+
+def _largest(buffers: Any) -> tuple[Buffer, ...]:
+    return tuple(sorted(buffers, key=lambda b: -b.bytes)[:_LARGEST])
+
+
+def _buffers(names: list[str], variables: Any) -> list[Buffer]:
+    return [
+        Buffer(name, show_type(v.aval), nbytes(v.aval))
+        for name, v in zip(names, variables, strict=True)
+    ]
+
+
+def _intermediates(scope: Scope) -> Iterator[Buffer]:
+    for inner in scope.distinct():
+        for equation in inner.equations:
+            if equation.is_call:
+                continue
+            for v in equation.jax.outvars:
+                if nbytes(v.aval):
+                    yield _intermediate(equation, v)
+
+
+def _intermediate(equation: Equation, v: Any) -> Buffer:
+    size = nbytes(v.aval)
+    return Buffer(equation.name, show_type(v.aval), size, str(equation.place))
+
+
+def donations(traced: Traced) -> tuple[Donation, ...]:
+    """Arguments as large as a result, with neither being spoken for."""
+    jaxpr = traced.stage.jaxpr.jaxpr
+    free: dict[str, list[str]] = {}
+    for name, v in zip(traced.out_names, jaxpr.outvars, strict=True):
+        if any(v is x for x in jaxpr.invars):
+            continue  # an argument handed back
+        free.setdefault(show_type(v.aval), []).append(name)
+    arguments = list(zip(traced.names, jaxpr.invars, traced.donated, strict=True))
+    out: list[Donation] = []
+    for wanted in (True, False):  # donated ones take their results first
+        for name, v, donated in arguments:
+            results = free.get(show_type(v.aval))
+            if donated is not wanted or not results:
+                continue
+            # `state.w` rather becomes `result.w` than something else of that shape.
+            result = max(results, key=lambda r: _common_end(name, r))
+            results.remove(result)
+            if not donated and nbytes(v.aval):
+                type_ = show_type(v.aval)
+                out.append(Donation(name, result, type_, nbytes(v.aval)))
+    return tuple(sorted(out, key=lambda d: -d.bytes))
+
+
+def _common_end(a: str, b: str) -> int:
+    n = 0
+    for x, y in zip(reversed(a), reversed(b), strict=False):
+        if x != y:
+            break
+        n += 1
+    return n
+
+
+def residuals(scope: Scope, temporaries: int | None) -> Residuals | None:
+    """What a forward pass makes and a backward pass uses; `None` without one.
+
+    **Arguments:**
+
+    - `temporaries`: the bytes of XLA's temporary memory, if they are known.
+    """
+    passes = _Passes(scope)
+    if not passes.backward:
+        return None
+    kept = passes.kept.values()
+    total = sum(b.bytes for b in kept)
+    # XLA may compute again what it would have to keep; it cannot save more than it has.
+    held = total if temporaries is None else min(total, temporaries)
+    share = total / temporaries if temporaries and total <= temporaries else None
+    return Residuals(
+        number=len(kept),
+        bytes=total,
+        largest=_largest(kept),
+        share=share,
+        forward_equations=passes.forward,
+        checkpoint=held >= _MIN_RESIDUAL_BYTES
+        and (share is None or share >= _MIN_RESIDUAL_SHARE),
+    )
+
+
+class _Made(NamedTuple):
+    """A variable and the equation that makes it."""
+
+    equation: Equation
+    variable: Any
+
+
+class _Passes:
+    """The forward and the backward pass of a trace."""
+
+    def __init__(self, scope: Scope):
+        self._arguments = {id(v) for v in (*scope.jax.invars, *scope.jax.constvars)}
+        # By variable of the forward pass.
+        self._made: dict[int, _Made] = {}
+        # Those that the backward pass uses.
+        self.kept: dict[int, Buffer] = {}
+        # Equations of the forward pass.
+        self.forward = 0
+        self.backward = False
+        self._visit(scope, {})
+
+    def _visit(self, scope: Scope, renamed: dict[int, int]) -> None:
+        """`renamed`: from a variable inside of a call to what it is outside."""
+        for equation in scope.equations:
+            if equation.is_backward:
+                self.backward = True
+                self._use(equation, renamed)
+                continue
+            if equation.is_call:
+                for inner in equation.inner:
+                    self._visit_call(equation, inner, renamed)
+            else:
+                self.forward += equation.size
+            for v in equation.jax.outvars:
+                self._made[id(v)] = _Made(equation, v)
+
+    def _visit_call(
+        self, call: Equation, inner: Scope, renamed: dict[int, int]
+    ) -> None:
+        outside, inside = call.jax.invars, inner.jax.invars
+        if len(outside) == len(inside):
+            names = {
+                id(w): renamed.get(id(v), id(v))
+                for w, v in zip(inside, outside, strict=True)
+            }
+            self._visit(inner, names)
+
+    def _use(self, equation: Equation, renamed: dict[int, int]) -> None:
+        for v in equation.jax.invars:
+            key = renamed.get(id(v), id(v))
+            if isinstance(v, Literal) or key not in self._made:
+                continue
+            made = self._made[key]
+            if key not in self._arguments and nbytes(made.variable.aval):
+                self.kept[key] = _intermediate(*made)

@@ -1,0 +1,162 @@
+"""Which values from outside the code of a function reads, and where."""
+
+# Values are anybody's: of what `isinstance` tells of them the rest is unknown.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import dis
+import functools as ft
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+
+from ._places import is_library
+from ._target import unwrapped
+
+
+MISSING: Any = object()
+
+
+class Outside(NamedTuple):
+    """What a function may read from outside."""
+
+    kind: str  # "global", "closure" or "default"
+    name: str
+    value: Any
+
+
+def python_function(x: Any) -> types.FunctionType | None:
+    """The Python function behind a function, method, or jitted function."""
+    if not callable(x) or isinstance(x, type):
+        return None
+    x = unwrapped(x)
+    for _ in range(20):
+        if isinstance(x, types.FunctionType):
+            inner = getattr(x, "__wrapped__", None)
+            if not callable(inner):
+                return x
+            x = inner
+        elif isinstance(x, ft.partial | eqx.Partial):
+            x = x.func
+        elif isinstance(x, types.MethodType):
+            x = x.__func__
+        elif isinstance(x, eqx.Module) or hasattr(x, "__wrapped__"):
+            x = getattr(x, "__wrapped__", None) or type(x).__call__
+        else:
+            return None
+    return None
+
+
+_library_names = frozenset({"jax", "jaxlib", "equinox", "numpy", "scipy", "optax"})
+
+
+def is_library_module(module: types.ModuleType) -> bool:
+    """Whether a module is of an installed package, or of Python itself."""
+    top = module.__name__.partition(".")[0]
+    if top in _library_names or top in sys.stdlib_module_names:
+        return True
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and is_library(file)
+
+
+@ft.lru_cache(maxsize=1024)
+def names_in(code: types.CodeType) -> frozenset[str]:
+    """Names that code, or code inside of it, may look up in a module or an object.
+
+    No variable of any function is among them: what code inside reads of the code around
+    it may have the name of a global, and is none.
+    """
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= names_in(constant)
+    return frozenset(names)
+
+
+def readable(function: types.FunctionType, names: frozenset[str]) -> Iterator[Outside]:
+    """What a function may read from outside."""
+    known = function.__globals__
+    for name in sorted(names & known.keys()):
+        yield Outside("global", name, known[name])
+    for name in function.__code__.co_freevars:
+        value = current_value(function, "closure", name)
+        if value is not MISSING:
+            yield Outside("closure", name, value)
+    for name, value in _defaults(function).items():
+        yield Outside("default", name, value)
+
+
+def _defaults(function: types.FunctionType) -> dict[str, Any]:
+    values = function.__defaults__ or ()
+    code = function.__code__
+    positional = code.co_varnames[: code.co_argcount]
+    named = dict(zip(positional[len(positional) - len(values) :], values, strict=True))
+    return {**named, **(function.__kwdefaults__ or {})}
+
+
+def current_value(function: types.FunctionType, kind: str, name: str) -> Any:
+    """The value now, or `MISSING`."""
+    if kind == "global":
+        return function.__globals__.get(name, MISSING)
+    if kind == "default":
+        return _defaults(function).get(name, MISSING)
+    cells = dict(
+        zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    )
+    try:
+        return cells[name].cell_contents
+    except (KeyError, ValueError):
+        return MISSING
+
+
+# How code reads a name. In the body of a class, `LOAD_NAME` may also be a name of the
+# class itself; what is stored there is left out.
+_KINDS = {
+    "LOAD_GLOBAL": "global",
+    "LOAD_NAME": "global",
+    "LOAD_FROM_DICT_OR_GLOBALS": "global",
+    "LOAD_DEREF": "closure",
+    "LOAD_CLASSDEREF": "closure",
+    "LOAD_FROM_DICT_OR_DEREF": "closure",
+}
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+
+
+@ft.lru_cache(maxsize=256)
+def reads(code: types.CodeType) -> dict[tuple[str, ...], int]:
+    """The line that first reads a name from outside of the code, or an attribute of it.
+
+    By kind ("global" or "closure") and name, or kind, name and attribute.
+    """
+    out: dict[tuple[str, ...], int] = {}
+    line = code.co_firstlineno
+    previous: tuple[str, ...] | None = None
+    instructions = list(dis.get_instructions(code))
+    stored = {str(i.argval) for i in instructions if i.opname == "STORE_NAME"}
+    for instruction in instructions:
+        positions = instruction.positions
+        if positions is not None and positions.lineno is not None:
+            line = positions.lineno
+        name = str(instruction.argval)
+        if (kind := _KINDS.get(instruction.opname)) is not None:
+            previous = (kind, name)
+            if instruction.opname != "LOAD_NAME" or name not in stored:
+                out.setdefault(previous, line)
+            continue
+        if instruction.opname in _ATTRIBUTES and previous is not None:
+            out.setdefault((*previous, name), line)
+        previous = None
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            for path, inner in reads(constant).items():
+                out.setdefault(path, inner)
+    # A variable of this very code that code inside reads does not come from outside.
+    own = set(code.co_cellvars)
+    return {
+        path: line
+        for path, line in out.items()
+        if path[0] == "global" or path[1] not in own
+    }
