@@ -341,6 +341,11 @@ class Checkify:
         self._inline = resolve("jax._src.checkify:checkify_jaxpr")
         self._update = resolve("jax._src.checkify:update_error")
         self._failure = resolve("jax._src.checkify:FailedCheckError")
+        # Has the type of the numbers: an int32 from JAX 0.12 on, an `int` before.
+        try:
+            self._no_number = resolve("jax._src.checkify:_INACTIVE_CODE")
+        except MissingPrivateName:
+            self._no_number = -1
         # From JAX 0.12 on, a context comes before everything else.
         parameters = inspect.signature(self._inline).parameters
         self._n_context = int("ctx" in parameters)
@@ -381,7 +386,9 @@ class Errors:
         """Add a check: its number, and which of its messages. `None`: of no check."""
         failure = self._checkify._failure(None, "", index)
         payload, metadata = jax.tree_util.tree_flatten(failure)
-        code, known = (-1, {}) if number is None else (number, {number: metadata})
+        code, known = self._checkify._no_number, {}
+        if number is not None:
+            code, known = type(code)(number), {number: metadata}
         effect = failure.get_effect_type()
         update = self._checkify._update
         self.error = update(self.error, failed, code, known, payload, effect)
