@@ -61,8 +61,8 @@ class Payloads:
         self.native: Callable[..., Any] | None = None
         # Takes the arrays of a call; returns those of the result, and the handle.
         self.run: Callable[..., Any] = _not_prepared
-        # Whether a call must block: only native code tells of failed checks itself.
-        self.blocks = False
+        # Whether there are host callbacks: native code tells of failed checks itself.
+        self.callbacks = False
         if "compiled" in reader.sections and trusted:
             self.native = self._try_native
         self.has_portable = "portable" in reader.sections
@@ -107,7 +107,7 @@ class Payloads:
                 self.run = run
                 return
         self.run = self._with_kept(self.portable)
-        self.blocks = self.checked
+        self.callbacks = self.checked
 
     def _with_kept(self, run: Callable[..., Any]) -> Callable[..., Any]:
         return functools.partial(run, *self.kept) if self.kept else run
