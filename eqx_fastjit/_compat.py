@@ -321,7 +321,7 @@ def raw_execute(
 # --- exporting -----------------------------------------------------------------------
 
 
-def _equinox_callback(flat_callback: Any) -> tuple[str, list[str]] | None:
+def equinox_callback(flat_callback: Any) -> tuple[str, list[str]] | None:
     """Which of Equinox's a host callback is, and its messages; `None` if not its own.
 
     `"raises"` raises; `"tpu_msg"` follows it where a callback cannot raise.
@@ -338,123 +338,90 @@ def _equinox_callback(flat_callback: Any) -> tuple[str, list[str]] | None:
     return name, [str(x) for x in variables["msgs"].cell_contents]
 
 
-class _Checks:
-    """Numbers and messages of the checks seen so far, as long as JAX keeps them.
-
-    JAX keeps the parts of a program that it has functionalized, numbers included, and
-    so a check has the same number in every program.
-    """
+class Checkify:
+    """What `jax.experimental.checkify` is made of. Raises `MissingPrivateName`."""
 
     def __init__(self) -> None:
-        self.numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.messages: dict[int, list[str]] = {}
-
-    def number(self, callback: Any, texts: list[str]) -> int:
-        number = self.numbers.setdefault(callback, len(self.messages))
-        self.messages[number] = texts
-        return number
-
-
-_checks = _Checks()
-
-
-class _EquinoxChecks(Exception):
-    """A category of errors: what `checkify` keeps for it was made by our rules."""
-
-
-def functionalize_errors(
-    fun: Callable[..., Any], messages: dict[int, list[str]]
-) -> Callable[..., Any]:
-    """`fun` with the errors of `eqx.error_if` as a result instead of a host callback.
-
-    JAX's `checkify` carries errors through control flow and nested jitted functions;
-    it is given a rule for Equinox's callback.
-
-    **Arguments:**
-
-    - `fun`: a function of arrays.
-    - `messages`: is added to, when the function is traced: the messages of each check,
-        by its number.
-
-    **Returns:**
-
-    A function that returns the results and an array of two integers: the number of the
-    check that failed, or -1; and which of its messages. Raises `MissingPrivateName`.
-    """
-    rules: dict[Any, Any] = resolve("jax._src.checkify:error_checks")
-    inline = resolve("jax._src.checkify:checkify_jaxpr")
-    custom_jvp = resolve("jax._src.custom_derivatives:custom_jvp_call_p")
-    update = resolve("jax._src.checkify:update_error")
-    failure = resolve("jax._src.checkify:FailedCheckError")
-    primitive = resolve("jax._src.callback:pure_callback_p")
-
-    # From JAX 0.12 on, a context comes before everything else.
-    n_context = int("ctx" in inspect.signature(inline).parameters)
-
-    def rule(*args: Any, **params: Any) -> Any:
-        error, _, *values = args[n_context:]
-        found = _equinox_callback(params["callback"])
-        if found is None:
-            return error, primitive.bind(*values, **params)
-        kind, texts = found
-        avals = params["result_avals"]
-        if kind == "tpu_msg":
-            return error, list(values[: len(avals)])
-        number = _checks.number(params["callback"].callback_func, texts)
-        index = jax.numpy.asarray(values[-1]).astype("int32").max()
-        payload, metadata = jax.tree_util.tree_flatten(failure(None, "", index))
-        effect = failure(None, "", index).get_effect_type()
-        error = update(error, True, number, {number: metadata}, payload, effect)
-        return error, [jax.numpy.zeros(a.shape, a.dtype) for a in avals]
-
-    def custom_jvp_rule(*args: Any, **params: Any) -> Any:
-        # Equinox's own, which keeps a callback from being differentiated. There is none
-        # now; and JAX's rule gives a function that cannot be differentiated.
-        if _has_equinox_callback(params["call_jaxpr"]):
-            context, (error, enabled, *values) = args[:n_context], args[n_context:]
-            return inline(*context, params["call_jaxpr"], enabled, error, *values)
-        return rules_before[custom_jvp](*args, **params)
-
-    rules_before = dict(rules)
-
-    def functionalized(*arrays: Any) -> Any:
-        from jax.experimental import checkify
-
-        rules.update({primitive: rule, custom_jvp: custom_jvp_rule})
+        # By primitive: what becomes of an equation, and of the error.
+        self.rules: dict[Any, Any] = resolve("jax._src.checkify:error_checks")
+        self.callback = resolve("jax._src.callback:pure_callback_p")
+        self.sink = resolve("jax._src.lax.lax:dce_sink_p")
+        self._inline = resolve("jax._src.checkify:checkify_jaxpr")
+        self._update = resolve("jax._src.checkify:update_error")
+        self._failure = resolve("jax._src.checkify:FailedCheckError")
+        # Has the type of the numbers: an int32 from JAX 0.12 on, an `int` before.
         try:
-            kinds: Any = checkify.user_checks | {_EquinoxChecks}
-            found: Any = checkify.checkify(fun, errors=kinds)(*arrays)
-            error, out = found
-            messages.update({i: _checks.messages[i] for i in error._metadata})
-            return out, _error_signal(error)
-        except AttributeError as e:
-            # `fun` itself has been traced before, so this is a `checkify` of another
-            # JAX, which our rules do not fit.
-            raise MissingPrivateName(f"jax._src.checkify ({e})") from e
-        finally:
-            rules.clear()
-            rules.update(rules_before)
+            self._no_number = resolve("jax._src.checkify:_INACTIVE_CODE")
+        except MissingPrivateName:
+            self._no_number = -1
+        # From JAX 0.12 on, a context comes before everything else.
+        parameters = inspect.signature(self._inline).parameters
+        self._n_context = int("ctx" in parameters)
 
-    return functionalized
+    def adapted(self, rule: Callable[["Errors", list[Any], Any], Any]) -> Any:
+        """A rule of ours as `checkify` calls it: it returns the results alone."""
 
+        def adapter(*args: Any, **params: Any) -> Any:
+            n = self._n_context
+            errors = Errors(self, args[:n], args[n], args[n + 1])
+            out = rule(errors, list(args[n + 2 :]), params)
+            return errors.error, out
 
-def _has_equinox_callback(jaxpr: Any) -> bool:
-    """Whether there is a callback of `eqx.error_if` in a jaxpr, at whatever depth."""
-    pending = [jaxpr]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, tuple | list):
-            pending.extend(value)
-            continue
-        value = getattr(value, "jaxpr", value)
-        for equation in getattr(value, "eqns", ()):
-            if _equinox_callback(equation.params.get("callback")) is not None:
-                return True
-            pending.extend(equation.params.values())
-    return False
+        return adapter
 
 
-def _error_signal(error: Any) -> Any:
+class Errors:
+    """The error that `checkify` carries through a program, at one of its equations."""
+
+    def __init__(self, checkify: Checkify, context: Any, error: Any, enabled: Any):
+        self._checkify = checkify
+        self._context = context
+        self._enabled = enabled
+        self.error = error
+
+    @property
+    def empty(self) -> bool:
+        """Whether there has been no check yet."""
+        return not self.error._pred
+
+    @property
+    def failed(self) -> Any:
+        """Whether a check has failed, as an array."""
+        failed = [jax.numpy.any(x) for x in self.error._pred.values()]
+        return functools.reduce(jax.numpy.logical_or, failed)
+
+    def add(self, failed: Any, number: int | None, index: Any) -> None:
+        """Add a check: its number, and which of its messages. `None`: of no check."""
+        failure = self._checkify._failure(None, "", index)
+        payload, metadata = jax.tree_util.tree_flatten(failure)
+        code, known = self._checkify._no_number, {}
+        if number is not None:
+            code, known = type(code)(number), {number: metadata}
+        effect = failure.get_effect_type()
+        update = self._checkify._update
+        self.error = update(self.error, failed, code, known, payload, effect)
+
+    def inline(self, jaxpr: Any, values: list[Any]) -> list[Any]:
+        """Run a part of the program, with its checks."""
+        self.error, out = self._checkify._inline(
+            *self._context, jaxpr, self._enabled, self.error, *values
+        )
+        return out
+
+    def follow(self, rule: Callable[..., Any], values: list[Any], params: Any) -> Any:
+        """Do what one of JAX's own rules says."""
+        self.error, out = rule(
+            *self._context, self.error, self._enabled, *values, **params
+        )
+        return out
+
+
+def check_numbers(error: Any) -> list[int]:
+    """The numbers of the checks in a program, for `Errors.add`."""
+    return list(error._metadata)
+
+
+def error_signal(error: Any) -> Any:
     """The number of the check that failed and of its message; -1 if none did."""
     jnp = jax.numpy
     out = jnp.array([-1, 0], jnp.int32)
@@ -534,6 +501,8 @@ def load_executable(
     devices: list[Any],
     args_info: Any,
     out_tree: Any,
+    *,
+    blocks: bool,
 ) -> Callable[..., Any]:
     """Native code as a `jax.stages.Compiled`. It is executed: it must be trusted.
 
@@ -543,6 +512,7 @@ def load_executable(
     - `devices`: those that it runs on.
     - `args_info`: the arguments, as `jax.stages.Compiled` has them.
     - `out_tree`: the treedef of the result.
+    - `blocks`: whether each call blocks in any case.
 
     Raises `MissingPrivateName`, or whatever jaxlib says of code that it cannot load.
     """
@@ -551,7 +521,12 @@ def load_executable(
     if not set(cls.__dataclass_fields__) <= _EXECUTABLE_FIELDS:
         raise MissingPrivateName("jax._src.interpreters.pxla:UnloadedMeshExecutable")
     backend = devices[0].client
-    executable = backend.deserialize_executable(code, executable_devices=device_list)
+    deserialize = functools.partial(
+        backend.deserialize_executable, code, executable_devices=device_list
+    )
+    executable = _deserialized_inline(deserialize) if blocks else None
+    if executable is None:
+        executable = deserialize()
     n_in, n_out = len(record["input_avals"]), len(record["output_avals"])
     values = {
         **record,
@@ -573,6 +548,21 @@ def load_executable(
     }
     loaded = cls(**{name: values[name] for name in cls.__dataclass_fields__}).load()
     return jax.stages.Compiled(loaded, [], args_info, out_tree, no_kwargs=True)
+
+
+def _deserialized_inline(deserialize: Callable[..., Any]) -> Any:
+    """An executable that CPUs run in the thread of its caller; `None` on JAX 0.7.
+
+    As they do if there are host callbacks, or very little work. A call that blocks
+    otherwise takes 15 us longer, to change threads and back.
+    """
+
+    def never_called(*_: Any) -> None: ...
+
+    try:
+        return deserialize(host_callbacks=[never_called])
+    except TypeError:
+        return None
 
 
 def shaped_array(shape: tuple[Any, ...], dtype: Any, weak_type: bool) -> Any:

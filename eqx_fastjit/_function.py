@@ -556,7 +556,7 @@ class Function:
         out, handle = split_result(out)
         plan = specialization.plans[handle]
         if plan.blocks is None:
-            self.decide_blocks(specialization, plan, arrays)
+            self.decide_blocks(specialization, plan, arrays, out)
         if plan.blocks or reads_numpy(arrays):
             block(out)
         return plan.build(out)
@@ -572,29 +572,31 @@ class Function:
         return specialization.plans[handle], arrays
 
     def decide_blocks(
-        self, specialization: Any, plan: Plan, arrays: Sequence[Any]
+        self,
+        specialization: Any,
+        plan: Plan,
+        arrays: Sequence[Any],
+        results: Sequence[Any] = (),
     ) -> bool | None:
         """Whether calls must block.
-
-        A host callback may raise after the dispatch. And virtual CPU devices share one
-        pool of threads: where several runs with collectives are in flight, they may
-        starve each other, and XLA ends the process after 40 s ("Termination timeout for
-        all reduce"), also under `jax.jit`. Equinox's calls block; programs rely on it.
 
         As a part of another trace a call never does, and it is left open.
         """
         if any(isinstance(_compat.concrete(x), Tracer) for x in arrays):
             return None
+        callbacks = self.has_callbacks(specialization, arrays)
+        plan.blocks = must_block(callbacks, [*arrays, *results])
+        return plan.blocks
+
+    def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
+        """Whether the program that a call has just run has host callbacks."""
         try:
-            plan.blocks = on_virtual_devices(arrays) or has_host_callbacks(
-                kept_trace(specialization.jitted, arrays)
-            )
+            return has_host_callbacks(kept_trace(specialization.jitted, arrays))
         except Exception:
             # Be on the safe side. `jax.jit` has been replaced; or the trace has been
             # dropped (`jax.clear_caches()` in the function itself); or it cannot be
             # lowered by itself (`psum` in an eager `shard_map`, an unchecked `check`).
-            plan.blocks = True
-        return plan.blocks
+            return True
 
     def translate(self, error: BaseException) -> BaseException | None:
         """A better exception to raise in place of `error`, if there is one."""
@@ -878,10 +880,27 @@ def reads_numpy(arrays: Sequence[Any]) -> bool:
 
 
 def on_virtual_devices(arrays: Sequence[Any]) -> bool:
-    """Whether an argument is on several devices of the CPU."""
+    """Whether an array is on several devices of the CPU."""
     shardings = {x.sharding for x in arrays if isinstance(x, jax.Array)}
     devices = [s.device_set for s in shardings if len(s.device_set) > 1]
     return any(next(iter(d)).platform == "cpu" for d in devices)
+
+
+def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
+    """Whether a call must block, however it is made: jitted, compiled or exported.
+
+    A host callback may raise after the dispatch. And virtual CPU devices share one pool
+    of threads: where several runs with collectives are in flight, they may starve each
+    other, and XLA ends the process after 40 s ("Termination timeout for all reduce"),
+    also under `jax.jit`. Equinox's calls block; programs rely on it.
+
+    **Arguments:**
+
+    - `callbacks`: whether the program has host callbacks.
+    - `arrays`: the arguments and results. All results of a program are on all of its
+        devices, where the arguments may have been on one.
+    """
+    return callbacks or on_virtual_devices(arrays)
 
 
 def block(arrays: Sequence[Any]) -> None:

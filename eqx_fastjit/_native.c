@@ -2273,7 +2273,8 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
         PyObject *inputs = list_of(w->arrays + 1, w->n_arrays);
         if (python != NULL && inputs != NULL)
             blocks = PyObject_CallMethodObjArgs(function, s_decide_blocks,
-                                                (PyObject *)frame->spec, python, inputs, NULL);
+                                                (PyObject *)frame->spec, python, inputs, out,
+                                                NULL);
         Py_XDECREF(python);
         Py_XDECREF(inputs);
         if (blocks == NULL) goto done;

@@ -23,6 +23,7 @@ from ._function import (
     copied,
     Function,
     has_host_callbacks,
+    must_block,
     quiet_donation,
     reads_numpy,
     split_result,
@@ -145,8 +146,8 @@ class _Call:
             self.traced = self.specialization.jitted.trace(*arrays)
 
     @functools.cached_property
-    def blocks(self) -> bool:
-        """Whether calls must block: asked once it is compiled."""
+    def callbacks(self) -> bool:
+        """Whether there are host callbacks: asked once it is compiled."""
         return has_host_callbacks(self.traced)
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
@@ -235,7 +236,7 @@ class Compiled(_Stage, Generic[_P, _T]):
         error: BaseException | None
         try:
             out, handle = split_result(self._stage(*arrays))
-            if call.blocks or reads_numpy(arrays):
+            if must_block(call.callbacks, [*arrays, *out]) or reads_numpy(arrays):
                 block(out)
         except Exception as e:
             error = call.function.translate(e)
@@ -266,7 +267,7 @@ class Lowered(_Stage, Generic[_P, _T]):
         """
         with self._call.quiet(), self._call.recorded():
             stage = self._stage.compile(compiler_options=compiler_options)
-            _ = self._call.blocks  # now, rather than in the first call
+            _ = self._call.callbacks  # now, rather than in the first call
         return Compiled(self._call, stage)
 
 

@@ -166,6 +166,40 @@ def checked_key(key, x):
     return jr.split(key)[0], x, jr.key_data(key)
 
 
+def loops(x):
+    """A check before a loop, in its body, and in its condition, also under `vmap`.
+
+    None of the loops would end if the value of a failed check went on.
+    """
+    ran.append("loops")
+
+    def until(step, text):
+        return jax.lax.while_loop(
+            lambda s: s < 10,
+            lambda s: eqx.error_if(s + step, step == 0, text),
+            jnp.zeros_like(step),
+        )
+
+    first = eqx.error_if(x[0, 0], x[0, 0] <= -1, "before the loop")
+    out = jax.lax.while_loop(lambda s: s < 10, lambda s: s + first + 1, first)
+    out += (
+        until(x[0, 1], "in the body")
+        + jax.vmap(until, (0, None))(x[:, 2], "in a batch").sum()
+    )
+    return out + jax.lax.while_loop(
+        lambda s: eqx.error_if(s, x[1, 1] == 0, "in the condition") < 10,
+        lambda s: s + x[1, 1],
+        0.0,
+    )
+
+
+def unused(x):
+    """A check whose result is not used is not performed."""
+    ran.append("unused")
+    eqx.error_if(x, x[0, 0] == 0, "unused")
+    return x + 1
+
+
 class Tests(NamedTuple):
     function: Any
     arguments: Any
@@ -182,6 +216,8 @@ FUNCTIONS = {
     "closure": Tests(closure, lambda: (x(),)),
     "linalg": Tests(linalg, lambda: (x(),)),
     "checked": Tests(checked, lambda: (x(), 3)),
+    "loops": Tests(loops, lambda: (x(),)),
+    "unused": Tests(unused, lambda: (x(),)),
     "checked_key": Tests(checked_key, lambda: (jr.key(3), x())),
     "donated": Tests(statics, lambda: (layer(), x()), {"donate": "all-except-first"}),
 }

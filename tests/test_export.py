@@ -118,6 +118,66 @@ def test_checks_raise_at_the_call(folder, trusted):
 
 
 @pytest.mark.parametrize("trusted", FORMS.values(), ids=FORMS)
+def test_loops_end_after_a_failed_check(once, folder, trusted):
+    out = run_fresh(
+        "import equinox as eqx, eqx_fastjit\n"
+        "from tests import exported_functions as functions\n"
+        f"f = eqx_fastjit.load({str(folder / 'loops.fastjit')!r}, trusted={trusted})\n"
+        "x = functions.x()\n"
+        "f(x)\n"
+        "for at, value in (((0, 0), -1.), ((0, 1), 0.), ((1, 2), 0.), ((1, 1), 0.)):\n"
+        "    try:\n"
+        "        print(f(x.at[at].set(value)))\n"
+        "    except eqx.EquinoxRuntimeError as e:\n"
+        "        print(str(e).strip().splitlines()[-1])\n"
+    )
+    texts = ("before the loop", "in the body", "in a batch", "in the condition")
+    for line, text in zip(out.splitlines(), texts, strict=True):
+        assert text in line, out
+
+
+def test_checks_are_no_effects(once, folder):
+    """Calls of programs with effects are dispatched in Python, and take long."""
+    for name in ("checked", "loops"):
+        f = load(folder / f"{name}.fastjit", trusted=True)
+        assert f._function.payloads.reason is None
+        portable = f._function.payloads.portable
+        arguments = functions.FUNCTIONS[name].arguments()[:1]
+        assert not portable.trace(*arguments).jaxpr.effects
+
+
+def test_a_part_without_checks_stays_as_it_is(once):
+    """`checkify` would carry the errors of others through it."""
+
+    def f(x):
+        x = eqx.error_if(x, x < 0, "negative")
+        return jax.lax.scan(lambda carry, y: (carry + y, y), x, jnp.ones(3))
+
+    text = str(filter_jit(f).export(jnp.ones(()))._traced.jaxpr)
+    assert "num_carry=1" in text and "cond[" not in text
+
+
+@pytest.mark.parametrize("trusted", FORMS.values(), ids=FORMS)
+def test_calls_on_virtual_devices_block(once, path, trusted, monkeypatch):
+    waited = []
+    array = type(jnp.ones(()))
+    block = array.block_until_ready
+    monkeypatch.setattr(
+        array, "block_until_ready", lambda x: waited.append(x.shape) or block(x)
+    )
+    sharding = jax.sharding.NamedSharding(
+        functions.mesh(), jax.sharding.PartitionSpec("d")
+    )
+    x = jax.device_put(jnp.ones(16), sharding)
+    filter_jit(lambda x: x.sum()).export(x).save(path, compiled=True)
+    f = load(path, trusted=trusted)
+    waited.clear()
+    for n in (1, 2, 3):
+        f(x)
+        assert waited == [()] * n
+
+
+@pytest.mark.parametrize("trusted", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("name", ["mlp", "checked"])
 def test_gradients(once, path, name, trusted):
     test = functions.FUNCTIONS[name]

@@ -220,7 +220,8 @@ def test_one_mesh_after_another(mesh):
             assert same.weight.sharding.is_equivalent_to(where, 2)
 
 
-def test_runs_on_virtual_devices_are_not_queued(mesh, monkeypatch):
+@pytest.mark.parametrize("kind", ["call", "in_shardings", "inside", "compiled"])
+def test_runs_on_virtual_devices_are_not_queued(mesh, monkeypatch, kind):
     """XLA ends a process whose collectives starve each other."""
     waited = []
     array = type(jnp.ones(()))
@@ -228,11 +229,21 @@ def test_runs_on_virtual_devices_are_not_queued(mesh, monkeypatch):
     monkeypatch.setattr(
         array, "block_until_ready", lambda x: waited.append(x.shape) or block(x)
     )
+    sharding = NamedSharding(mesh, P("d"))
+    x = jnp.ones(16)
     f = filter_jit(lambda x: jnp.sum(x))
-    f(jnp.ones(8))
-    assert waited == []
-    x = jax.device_put(jnp.ones(16), NamedSharding(mesh, P("d")))
-    g = filter_jit(lambda x: jnp.sum(x))
+    if kind == "in_shardings":
+        f = filter_jit(lambda x: jnp.sum(x), in_shardings=sharding)
+    elif kind == "inside":
+        f = filter_jit(lambda x: jax.lax.with_sharding_constraint(x, sharding).sum())
+    else:
+        for g in (f, f.lower(x).compile()):
+            g(x)
+        assert waited == []
+        f = filter_jit(lambda x: jnp.sum(x))
+        x = jax.device_put(x, sharding)
+    if kind == "compiled":
+        f = f.lower(x).compile()
     for n in (1, 2, 3):
-        g(x)
+        f(x)
         assert waited == [()] * n

@@ -19,6 +19,7 @@ from eqx_fastjit._function import (
     block,
     copied,
     Function,
+    must_block,
     Options,
     reads_numpy,
 )
@@ -155,7 +156,6 @@ class LoadedFunction(Function):
         holder = types.SimpleNamespace(plans={})
         self.handle, _, _ = _make_plan(holder, result)
         (plan,) = holder.plans.values()
-        plan.blocks = payloads.blocks
         self.plan = plan
         self.payloads = payloads
         payloads.prepare(self.handle)
@@ -193,18 +193,17 @@ class LoadedFunction(Function):
     def check_static_arrays(self, values: tuple[Any, ...], key: Any) -> None:
         """None can be exported."""
 
-    def decide_blocks(
-        self, specialization: Any, plan: Plan, arrays: Sequence[Any]
-    ) -> bool | None:
+    def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
         """As the file says."""
-        return plan.blocks
+        assert self.payloads is not None
+        return self.payloads.callbacks
 
     def call_without_jit(self, values: tuple[Any, ...]) -> Any:
         """There is nothing but the program: it is run as it is."""
         assert self.payloads is not None and self.plan is not None
         arrays = copied(self._arrays_of(values))
         out = self.payloads.run(*arrays)[:-1]
-        if self.plan.blocks or reads_numpy(arrays):
+        if must_block(self.payloads.callbacks, [*arrays, *out]) or reads_numpy(arrays):
             block(out)
         return self.plan.build(out)
 

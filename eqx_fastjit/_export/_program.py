@@ -14,6 +14,7 @@ import jax.extend.core
 from eqx_fastjit import _compat
 from eqx_fastjit._function import has_host_callbacks
 
+from ._checks import functionalize, without_dead_code
 from ._tree import ExportError
 
 
@@ -37,7 +38,7 @@ class Program:
     """
 
     def __init__(self, traced: jax.stages.Traced, order: Sequence[int], name: str):
-        self._closed: Any = traced.jaxpr
+        self._closed: Any = without_dead_code(traced.jaxpr)
         self._order = tuple(order)
         consts = self._closed.consts
         self._lifted = [i for i, x in enumerate(consts) if _n_bytes(x) >= _LIFT_BYTES]
@@ -59,7 +60,7 @@ class Program:
         if not self.checked:
             return list(run(*ordered))
         try:
-            run = _compat.functionalize_errors(run, self.messages)
+            run = functionalize(run, self.messages)
             out, signal = run(*ordered)
         except _compat.MissingPrivateName as e:
             raise ExportError(

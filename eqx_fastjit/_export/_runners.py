@@ -61,8 +61,8 @@ class Payloads:
         self.native: Callable[..., Any] | None = None
         # Takes the arrays of a call; returns those of the result, and the handle.
         self.run: Callable[..., Any] = _not_prepared
-        # Whether a call must block: only native code tells of failed checks itself.
-        self.blocks = False
+        # Whether there are host callbacks: native code tells of failed checks itself.
+        self.callbacks = False
         if "compiled" in reader.sections and trusted:
             self.native = self._try_native
         self.has_portable = "portable" in reader.sections
@@ -107,7 +107,7 @@ class Payloads:
                 self.run = run
                 return
         self.run = self._with_kept(self.portable)
-        self.blocks = self.checked
+        self.callbacks = self.checked
 
     def _with_kept(self, run: Callable[..., Any]) -> Callable[..., Any]:
         return functools.partial(run, *self.kept) if self.kept else run
@@ -216,7 +216,10 @@ class Payloads:
         n_out = len(self.header["outputs"]) + self.checked
         out_tree = jtu.tree_structure([*[0] * n_out, self.handle])
         args_info = (tuple(structs), {})
-        run = _compat.load_executable(code, record, devices, args_info, out_tree)
+        inline = self.checked and [d.platform for d in devices] == ["cpu"]
+        run = _compat.load_executable(
+            code, record, devices, args_info, out_tree, blocks=inline
+        )
         return self._guarded(self._with_kept(run))
 
     def _guarded(self, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -236,23 +239,19 @@ class Payloads:
             except (TypeError, ValueError) as e:
                 return instead(arrays, e)
 
-        if not self.checked:
-            return call
-
         def checked_call(*arrays: Any) -> Any:
-            out = call(*arrays)
-            if not isinstance(out[-2], Tracer) and len(out) == n_out:
-                *out, signal, handle = out
-                number, index = np.asarray(signal).tolist()
-                if number >= 0:
-                    message = self.messages[number][index]
-                    text = _compat.runtime_error_text(message, "")
-                    raise eqx.EquinoxRuntimeError(text)
-                out.append(handle)
+            try:
+                out = run(*arrays)
+            except (TypeError, ValueError) as e:
+                return instead(arrays, e)  # which checks for itself
+            number, index = np.asarray(out.pop(-2)).tolist()
+            if number >= 0:
+                message = self.messages[number][index]
+                text = _compat.runtime_error_text(message, "")
+                raise eqx.EquinoxRuntimeError(text)
             return out
 
-        n_out = len(self.header["outputs"]) + 2
-        return checked_call
+        return checked_call if self.checked else call
 
 
 def _initialize_lapack() -> None:

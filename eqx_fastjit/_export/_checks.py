@@ -1,0 +1,305 @@
+"""The checks of `eqx.error_if` as a result of a program, in place of host callbacks.
+
+JAX's `checkify` carries errors through control flow and nested jitted functions. It is
+given rules: for Equinox's checks; for loops, which must end after a check has failed,
+as they do when it raises; and for everything without a check, which stays as it is.
+"""
+
+# Of JAX's functions not all have types.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.extend.core.primitives as primitives
+import jax.interpreters.partial_eval
+import jax.numpy as jnp
+import jax.tree_util as jtu
+
+from eqx_fastjit._compat import (
+    check_numbers,
+    Checkify,
+    equinox_callback,
+    error_signal,
+    Errors,
+    MissingPrivateName,
+)
+
+
+class _Checks:
+    """Numbers and messages of the checks seen so far, as long as JAX keeps them.
+
+    JAX keeps the parts of a program that it has functionalized, numbers included, and
+    so a check has the same number in every program.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.messages: dict[int, list[str]] = {}
+
+    def number(self, callback: Any, texts: list[str]) -> int:
+        number = self.numbers.setdefault(callback, len(self.messages))
+        self.messages[number] = texts
+        return number
+
+
+_checks = _Checks()
+
+
+class _EquinoxChecks(Exception):
+    """A category of errors: what `checkify` keeps for it was made by our rules."""
+
+
+def without_dead_code(closed: Any) -> Any:
+    """A program without what its results do not need.
+
+    A check whose result is unused is not performed.
+    """
+    outputs = [True] * len(closed.jaxpr.outvars)
+    dce = jax.interpreters.partial_eval.dce_jaxpr
+    jaxpr, _ = dce(closed.jaxpr, outputs, True)
+    return jax.extend.core.ClosedJaxpr(jaxpr, closed.consts)
+
+
+def functionalize(
+    fun: Callable[..., Any], messages: dict[int, list[str]]
+) -> Callable[..., Any]:
+    """`fun` with the errors of `eqx.error_if` as a result.
+
+    **Arguments:**
+
+    - `fun`: a function of arrays.
+    - `messages`: is added to, when the function is traced: the messages of each check,
+        by its number.
+
+    **Returns:**
+
+    A function that returns the results and an array of two integers: the number of the
+    check that failed, or -1; and which of its messages. Raises `MissingPrivateName`.
+    """
+    checkify = Checkify()
+    before = dict(checkify.rules)
+    ours = {**{x: _as_before(x, rule) for x, rule in before.items()}, **_rules(before)}
+    ours[checkify.callback] = _callbacks(checkify.callback)
+    ours[checkify.sink] = _dropped(checkify.sink)
+
+    def functionalized(*arrays: Any) -> Any:
+        from jax.experimental import checkify as public
+
+        checkify.rules.update({x: checkify.adapted(rule) for x, rule in ours.items()})
+        try:
+            kinds: Any = public.user_checks | {_EquinoxChecks}
+            found: Any = public.checkify(fun, errors=kinds)(*arrays)
+            error, out = found
+            messages.update({i: _checks.messages[i] for i in check_numbers(error)})
+            return out, error_signal(error)
+        except AttributeError as e:
+            # `fun` itself has been traced before, so this is a `checkify` of another
+            # JAX, which our rules do not fit.
+            raise MissingPrivateName(f"jax._src.checkify ({e})") from e
+        finally:
+            checkify.rules.clear()
+            checkify.rules.update(before)
+
+    return functionalized
+
+
+# --- rules ----------------------------------------------------------------------------
+
+# Of the check that is being looked at: whether it has failed.
+_conditions: list[Any] = []
+
+
+def _rules(before: dict[Any, Any]) -> dict[Any, Any]:
+    """Those for primitives that JAX shows."""
+    follow_cond = _as_before(primitives.cond_p, before[primitives.cond_p])
+    follow_jvp = _as_before(
+        primitives.custom_jvp_call_p, before[primitives.custom_jvp_call_p]
+    )
+
+    def cond(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
+        branches = params["branches"]
+        if len(branches) != 2 or not _is_check(*branches):
+            return follow_cond(errors, values, params)
+        # Equinox's check, which now needs no control flow.
+        failed, *operands = values
+        _conditions.append(failed != 0)
+        try:
+            errors.inline(branches[1], operands)
+        finally:
+            _conditions.pop()
+        return jax.extend.core.jaxpr_as_fun(branches[0])(*operands)
+
+    def custom_jvp(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
+        # Equinox's own, which keeps a callback from being differentiated. There is none
+        # now; and JAX's rule gives a function that cannot be differentiated.
+        if _has_check(params.values()):
+            return errors.inline(params["call_jaxpr"], values)
+        return follow_jvp(errors, values, params)
+
+    return {
+        primitives.cond_p: cond,
+        primitives.custom_jvp_call_p: custom_jvp,
+        primitives.while_p: _while,
+    }
+
+
+def _as_before(primitive: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """JAX's own rule where there is a check; otherwise the equation stays as it is.
+
+    JAX would carry the error through each loop, and evaluate its condition twice.
+    """
+
+    def follow(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
+        # (JAX 0.12 hides the jaxpr of some.)
+        if "_prim" in params or _has_check(params.values(), loops=not errors.empty):
+            return errors.follow(rule, values, params)
+        return _bind(primitive, values, params)
+
+    return follow
+
+
+def _callbacks(primitive: Any) -> Callable[..., Any]:
+    """For host callbacks, of which Equinox's are checks."""
+
+    def rule(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
+        found = equinox_callback(params["callback"])
+        if found is None:
+            return primitive.bind(*values, **params)
+        kind, texts = found
+        avals = params["result_avals"]
+        if kind == "tpu_msg":
+            return values[: len(avals)]
+        number = _checks.number(params["callback"].callback_func, texts)
+        index = jnp.asarray(values[-1]).astype("int32").max()
+        errors.add(_conditions[-1] if _conditions else True, number, index)
+        return [jnp.zeros(a.shape, a.dtype) for a in avals]
+
+    return rule
+
+
+def _dropped(sink: Any) -> Callable[..., Any]:
+    """For what keeps a value from being removed as dead code.
+
+    `checkify` puts one into loops. It is nothing but an effect: calls of a program with
+    effects are dispatched in Python (130 us rather than 22), and it has no native code.
+    """
+
+    def rule(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
+        del errors
+        return sink.bind(*values, **params) if params.get("prevent_mlir_dce") else []
+
+    return rule
+
+
+def _while(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
+    """A loop that ends once a check has failed.
+
+    Under `filter_jit` the check raises. Here, its value goes on, and the condition of
+    the loop may then hold for ever.
+    """
+    jaxprs = params["cond_jaxpr"], params["body_jaxpr"]
+    n, m = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    consts, init = (values[:n], values[n:m]), values[m:]
+    (predicate,) = getattr(jaxprs[0], "jaxpr", jaxprs[0]).outvars
+    batched = bool(predicate.aval.shape)
+
+    def advance(active: Any, new: list[Any], old: list[Any]) -> list[Any]:
+        if not batched:
+            return new
+        return [jnp.where(_leading(active, x), x, y) for x, y in zip(new, old)]
+
+    if not _has_check(jaxprs):
+        if errors.empty:
+            return _bind(primitives.while_p, values, params)
+        condition, body = map(jax.extend.core.jaxpr_as_fun, jaxprs)
+        ok = ~errors.failed
+
+        def is_active(carry: list[Any]) -> Any:
+            return condition(*consts[0], *carry)[0]
+
+        return jax.lax.while_loop(
+            lambda carry: jnp.any(is_active(carry)) & ok,
+            lambda carry: advance(
+                is_active(carry) if batched else None, body(*consts[1], *carry), carry
+            ),
+            init,
+        )
+
+    if errors.empty:  # a loop must carry what it begins with
+        errors.add(False, None, jnp.zeros((), "int32"))
+    (active,) = errors.inline(jaxprs[0], [*consts[0], *init])
+    leaves, structure = jtu.tree_flatten(errors.error)
+    leaves = [jnp.asarray(x) for x in leaves]
+
+    def step(state: Any) -> Any:
+        nonlocal structure
+        active, leaves, carry = state
+        errors.error = jtu.tree_unflatten(structure, leaves)
+        new = advance(active, errors.inline(jaxprs[1], [*consts[1], *carry]), carry)
+        (active,) = errors.inline(jaxprs[0], [*consts[0], *new])
+        # With the numbers of the checks in the body.
+        after, structure = jtu.tree_flatten(errors.error)
+        after = [jnp.asarray(x, y.dtype) for x, y in zip(after, leaves, strict=True)]
+        return active & ~errors.failed, after, new
+
+    state = active & ~errors.failed, leaves, init
+    _, leaves, out = jax.lax.while_loop(lambda state: jnp.any(state[0]), step, state)
+    errors.error = jtu.tree_unflatten(structure, leaves)
+    return out
+
+
+def _leading(active: Any, x: Any) -> Any:
+    """A batched condition, to select among the elements of a batch."""
+    return active.reshape(active.shape + (1,) * (x.ndim - active.ndim))
+
+
+# --- looking for checks ---------------------------------------------------------------
+
+
+def _has_check(values: Iterable[Any], loops: bool = False) -> bool:
+    """Whether there is a check in jaxprs, at whatever depth; or a `while` loop."""
+    seen: set[int] = set()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, tuple | list):
+            pending.extend(value)
+            continue
+        value = getattr(value, "jaxpr", value)
+        if not hasattr(value, "eqns") or id(value) in seen:
+            continue
+        seen.add(id(value))
+        for equation in value.eqns:
+            if (
+                equation.primitive.name == "check"
+                or "_prim" in equation.params
+                or equinox_callback(equation.params.get("callback")) is not None
+                or (loops and equation.primitive is primitives.while_p)
+            ):
+                return True
+            pending.extend(equation.params.values())
+    return False
+
+
+def _is_check(otherwise: Any, raises: Any) -> bool:
+    """Whether the branches of a `cond` are those of Equinox's check."""
+    otherwise, raises = (getattr(x, "jaxpr", x) for x in (otherwise, raises))
+    found = [equinox_callback(x.params.get("callback")) for x in raises.eqns]
+    rest = [x for x, callback in zip(raises.eqns, found, strict=True) if not callback]
+    return (
+        not otherwise.eqns
+        and any(found)
+        and not any(_has_check(x.params.values(), loops=True) for x in rest)
+    )
+
+
+def _bind(primitive: Any, values: list[Any], params: dict[str, Any]) -> Any:
+    """An equation as it is."""
+    found = primitive.get_bind_params(params)
+    functions, params = found if isinstance(found, tuple) else ((), found)  # JAX 0.7
+    return primitive.bind(*functions, *values, **params)
