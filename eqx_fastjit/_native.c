@@ -2529,7 +2529,8 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
                            &py_array_key, &py_sort_keys,   &py_check_ends,
                            &py_call_class, &py_block,      &py_reads_numpy,
                            &eager_handle, &module_dict};
-    PyObject *given[Py_ARRAY_LENGTH(places)] = {NULL};
+    /* Not `Py_ARRAY_LENGTH`, which is no constant expression on Python 3.13. */
+    PyObject *given[sizeof(places) / sizeof(*places)] = {NULL};
     Py_ssize_t copied = -1;
     /* What is kept here is of one interpreter. */
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
