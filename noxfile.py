@@ -62,7 +62,19 @@ TESTS = [
 CORNER_TESTS = ["tests/test_corpus.py", "tests/test_fixes.py", "tests/test_engines.py"]
 
 SANITIZER_TESTS = [
-    f"tests/test_{name}.py" for name in ("corpus", "hostile", "differential")
+    f"tests/test_{name}.py"
+    for name in (
+        "attacks",
+        "attacks_2",
+        "attacks_3c",
+        "corpus",
+        "differential",
+        "hostile",
+        "native_memory",
+        "nodes",
+        "static_modules",
+        "statics",
+    )
 ]
 
 # Not the extra `test`, which has a browser and a type checker in it.

@@ -1079,9 +1079,9 @@ static int walk_odd_dict(Walk *w, Record *record, PyObject *x) {
     return failed;
 }
 
-/* The items of a dictionary whose keys are all `str` or all `int`: 1 if they are, 0 if
-not, -1 for an error. */
-static int read_items(PyObject *x, Item *items, Py_ssize_t n, size_t *hash) {
+/* The items of a dictionary whose keys are all `str` or all `int`, in the order of `keys`
+if that is a list: 1 if they are, 0 if not. */
+static int read_items(PyObject *x, PyObject *keys, Item *items, Py_ssize_t n, size_t *hash) {
     Py_ssize_t i = 0, position = 0;
     PyTypeObject *type = NULL;
     for (; i < n && PyDict_Next(x, &position, &items[i].key, &items[i].value); i++) {
@@ -1091,19 +1091,15 @@ static int read_items(PyObject *x, Item *items, Py_ssize_t n, size_t *hash) {
         *hash = *hash * 31 + ((size_t)items[i].key >> 4);
     }
     if (n && type != &PyUnicode_Type && type != &PyLong_Type) return 0;
-    if (!Py_IS_TYPE(x, &PyODict_Type)) return 1;
-    /* Whose order is not that of the dictionary that it is. */
-    PyObject *iterator, *key;
-    WITHOUT_COLLECTOR(iterator = PyObject_GetIter(x));
-    if (iterator == NULL) return -1;
-    for (i = 0; i < n && (key = PyIter_Next(iterator)) != NULL; i++) {
-        items[i].key = key;
-        items[i].value = PyDict_GetItemWithError(x, key);
-        Py_DECREF(key);
-        if (items[i].value == NULL) break;
+    if (keys == NULL) return 1;
+    if (PyList_GET_SIZE(keys) != n || PyDict_GET_SIZE(x) != n) return 0;
+    for (i = 0; i < n; i++) {
+        items[i].key = PyList_GET_ITEM(keys, i);
+        if (Py_TYPE(items[i].key) != type) return 0;
+        items[i].value = PyDict_GetItemWithError(x, items[i].key);
+        if (items[i].value == NULL) return 0;
     }
-    Py_DECREF(iterator);
-    return PyErr_Occurred() ? -1 : i == n;
+    return 1;
 }
 
 /* A `dict`, or one that has a record: a `defaultdict`, an `OrderedDict`. */
@@ -1111,23 +1107,33 @@ static int walk_dict(Walk *w, Record *record, PyObject *x) {
     Item small[2 * SMALL_FIELDS], *items = small, *sorted;
     Py_ssize_t n = PyDict_GET_SIZE(x), i;
     size_t hash = (size_t)n;
-    PyObject *factory = NULL;
-    int failed = -1, plain;
-    if (n > SMALL_FIELDS && (items = PyMem_Malloc(2 * n * sizeof(Item))) == NULL) {
-        PyErr_NoMemory();
-        return -1;
+    PyObject *factory = NULL, *keys = NULL;
+    int failed = -1, kind = record == NULL ? NODE_DICT : record->node;
+    if (kind == NODE_ORDERED_DICT) {
+        /* Whose order is not that of the dictionary that it is, and which asks a key for
+        its hash if `dict.__delitem__` took that key out. */
+        own_everything(w);
+        if ((keys = PySequence_List(x)) == NULL) return -1;
+        if ((record = record_of(w, x)) == NULL) goto done;
+        n = PyDict_GET_SIZE(x);
+        hash = (size_t)n;
     }
-    if ((plain = read_items(x, items, n, &hash)) <= 0) {
-        if (plain == 0) failed = walk_odd_dict(w, record, x);
+    if (n > SMALL_FIELDS && (items = PyMem_Malloc(2 * n * sizeof(Item))) == NULL) {
+        items = small;
+        PyErr_NoMemory();
         goto done;
     }
-    sorted = Py_IS_TYPE(x, &PyODict_Type) ? items : sort_items(items, items + n, n, hash);
+    if (!read_items(x, keys, items, n, &hash)) {
+        failed = walk_odd_dict(w, record, x);
+        goto done;
+    }
+    sorted = keys != NULL ? items : sort_items(items, items + n, n, hash);
     if (add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x)) < 0) goto done;
     for (i = 0; i < n; i++)
         if (add_atom(w, sorted[i].key) < 0) goto done;
     for (i = n - 1; i >= 0; i--)
         if (push(w, sorted[i].value, VISIT_TREE) < 0) goto done;
-    if (record != NULL && record->node == NODE_DEFAULTDICT) {
+    if (kind == NODE_DEFAULTDICT) {
         /* Last, since it may need Python; all else is on the stack already. */
         if ((factory = PyObject_GetAttr(x, s_default_factory)) == NULL) goto done;
         int added = add_atom(w, factory);
@@ -1140,6 +1146,7 @@ static int walk_dict(Walk *w, Record *record, PyObject *x) {
     failed = 0;
 done:
     Py_XDECREF(factory);
+    Py_XDECREF(keys);
     if (items != small) PyMem_Free(items);
     return failed;
 }
@@ -2535,7 +2542,8 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
                            &py_array_key, &py_sort_keys,   &py_check_ends,
                            &py_call_class, &py_block,      &py_reads_numpy,
                            &eager_handle, &module_dict};
-    PyObject *given[Py_ARRAY_LENGTH(places)] = {NULL};
+    /* Not `Py_ARRAY_LENGTH`, which is no constant expression on Python 3.13. */
+    PyObject *given[sizeof(places) / sizeof(*places)] = {NULL};
     Py_ssize_t copied = -1;
     /* What is kept here is of one interpreter. */
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {

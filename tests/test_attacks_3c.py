@@ -1,0 +1,73 @@
+"""What a third hostile reader of `_native.c` found: each of these was once wrong."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+
+pytestmark = pytest.mark.usefixtures("native_only")
+
+_COMMON = """
+import collections, faulthandler, gc, sys
+faulthandler.enable()
+import equinox as eqx, jax, jax.numpy as jnp, numpy as np
+from eqx_fastjit import _function, filter_jit
+
+native = _function.native()
+x = jnp.ones(2)
+"""
+
+
+def _run(code, *args):
+    """Runs a program for which memory that was freed has no meaning any more."""
+    return subprocess.run(
+        [sys.executable, "-c", _COMMON + textwrap.dedent(code), *args],
+        env=dict(os.environ, EQX_FASTJIT_ENGINE="native", PYTHONMALLOC="debug"),
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+# The list that an `OrderedDict` keeps of its keys still has the one that was taken out
+# by the means of `dict`, and going over it asks that key for its hash.
+_ORDERED_DICT = """
+class Key:
+    armed = False
+    def __hash__(self):
+        return hash("a")
+    def __eq__(self, other):
+        if Key.armed:
+            Key.armed = False
+            tree.clear()
+            New = type("New", (), {})
+            jax.tree_util.register_pytree_node(New, lambda _: ((), None), lambda *_: None)
+            native.arrays_of((New(),))
+            return True
+        return self is other
+
+for _ in range(3):
+    native.arrays_of((collections.OrderedDict(), ""))
+    key, ordered = Key(), collections.OrderedDict()
+    ordered[key], ordered["a"], ordered["b"] = 1, 2.5, "c"
+    dict.__delitem__(ordered, key)
+    names = [[f"{i} {j}" for i in range(50)] for j in range(2)]
+    tree = [names[0], {f"k{i}": f"v{i}" for i in range(50)}, ordered, names[1]]
+    arguments = ([tree],)
+    del ordered, names
+    Key.armed = True
+    try:
+        native.arrays_of(arguments)
+    except KeyError:
+        pass
+    assert not Key.armed
+print("done")
+"""
+
+
+def test_an_ordered_dict_that_runs_python_when_it_is_read():
+    out = _run(_ORDERED_DICT)
+    assert out.stdout == "done\n", out.stderr[-4000:]
