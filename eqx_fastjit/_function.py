@@ -881,7 +881,8 @@ def reads_numpy(arrays: Sequence[Any]) -> bool:
 
 def on_virtual_devices(arrays: Sequence[Any]) -> bool:
     """Whether an array is on several devices of the CPU."""
-    shardings = {x.sharding for x in arrays if isinstance(x, jax.Array)}
+    concrete = [x for x in arrays if not isinstance(x, Tracer)]  # those do not say
+    shardings = {x.sharding for x in concrete if isinstance(x, jax.Array)}
     devices = [s.device_set for s in shardings if len(s.device_set) > 1]
     return any(next(iter(d)).platform == "cpu" for d in devices)
 

@@ -44,7 +44,8 @@ class Key:
             Key.armed = False
             tree.clear()
             New = type("New", (), {})
-            jax.tree_util.register_pytree_node(New, lambda _: ((), None), lambda *_: None)
+            flatten, unflatten = lambda _: ((), None), lambda *_: None
+            jax.tree_util.register_pytree_node(New, flatten, unflatten)
             native.arrays_of((New(),))
             return True
         return self is other
