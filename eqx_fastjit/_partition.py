@@ -288,7 +288,7 @@ def _template(structure: Structure) -> Any:
     """
     if not any(
         cls not in _KEYED
-        and not issubclass(cls, eqx.Module)  # the very objects in its fields
+        and not _holds_its_data(cls)
         and append_static([], aux, leaf=False)
         for cls, aux in _node_data(structure.treedef)
     ):
@@ -299,6 +299,13 @@ def _template(structure: Structure) -> Any:
     except Exception:
         return None  # a class that takes nothing but arrays
     return template if same else None
+
+
+def _holds_its_data(cls: type) -> bool:
+    """Whether the static data of a node are the very objects in its fields."""
+    entry = (_compat.node_registry() or {}).get(cls)
+    registered = entry is not None and _compat.is_dataclass_node(entry)
+    return registered or issubclass(cls, eqx.Module)
 
 
 # Their static data are keys.

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import enum
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -226,3 +227,17 @@ def test_keys_that_cannot_be_sorted():
     with pytest.raises((TypeError, ValueError)):
         f(collections.defaultdict(None, {1: A, "a": B}))
     _check(collections.OrderedDict({1: A, "a": B}))
+
+
+def test_static_data_of_a_result_that_can_be_changed():
+    """The very object that is in a static field, as under Equinox."""
+
+    @_registered()
+    class Data:
+        a: object
+        n: list = _static()
+
+    data = Data(A, [1])
+    for jit in (filter_jit, eqx.filter_jit):
+        f = jit(lambda x: x)
+        assert f(data).n is data.n and f(data).n is data.n
