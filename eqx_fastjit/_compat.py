@@ -10,7 +10,6 @@ import functools
 import importlib
 import inspect
 import logging
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
