@@ -1,6 +1,7 @@
 """Exported files that are damaged, of another version, or made by a stranger."""
 
 import dataclasses
+import hashlib
 import json
 import random
 import sys
@@ -85,6 +86,65 @@ def test_each_damaged_byte_is_noticed(made, tmp_path):
         path.write_bytes(changed)
         with pytest.raises(ValueError, match="cannot be loaded"):
             show(path)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    path = tmp_path_factory.mktemp("files") / "small.fastjit"
+    filter_jit(lambda x: x + 1).export(jnp.ones(())).save(path)
+    return path
+
+
+def test_each_flipped_bit_and_each_length(small, tmp_path):
+    """Of a whole file, where the test above takes places at random."""
+    contents = small.read_bytes()
+    path = tmp_path / "damaged.fastjit"
+    flipped = (
+        contents[:i] + bytes([contents[i] ^ 1 << i % 8]) + contents[i + 1 :]
+        for i in range(len(contents))
+    )
+    for changed in (*flipped, *[contents[:n] for n in range(len(contents))]):
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match="cannot be loaded"):
+            show(path)
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        # The same name twice, in the header and in the table of sections.
+        (b'"size": ', b'"size": 0, "size": '),
+        (b'"name": "arrays"', b'"name": "portable"'),
+        (b'"arguments": [', b'"arguments": [' + b"[" * 100_000),
+        (b'"arguments": [', b'"arguments": [["tuple", 1000000000000], '),
+        (b'"outputs": [', b'"outputs": [{"shape": [1e400]}, '),
+        (
+            b'"kept": []',
+            b'"kept": [{"shape": [99999999999999999999], "dtype": "int8"}]',
+        ),
+        (b'"kept": []', b'"kept": [{"shape": [-1], "dtype": "object"}]'),
+        (b'"names": []', b'"names": ["os:system"]'),
+        (b'"names": []', b'"names": ["jax.numpy:os.system"]'),
+    ],
+)
+def test_a_header_by_hand(small, tmp_path, old, new):
+    """With its checksum right."""
+    contents = small.read_bytes()
+    size = _format._PREFIX.unpack(contents[: _format._PREFIX.size])[2]
+    start = _format._PREFIX.size
+    header, rest = contents[start : start + size], contents[start + size :]
+    assert old in header
+    header = header.replace(old, new, 1)
+    prefix = _format._PREFIX.pack(
+        _format.MAGIC, _format.VERSION, len(header), hashlib.sha256(header).digest()
+    )
+    path = tmp_path / "by_hand.fastjit"
+    path.write_bytes(prefix + header + rest)
+    if new == b'"size": 0, "size": ':  # JSON takes the last
+        load(path)
+        return
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        load(path)(jnp.ones(()))
 
 
 def test_another_version(made, tmp_path):

@@ -211,7 +211,9 @@ def _while(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
     def advance(active: Any, new: list[Any], old: list[Any]) -> list[Any]:
         if not batched:
             return new
-        return [jnp.where(_leading(active, x), x, y) for x, y in zip(new, old)]
+        return [
+            jnp.where(_leading(active, x), x, y) for x, y in zip(new, old, strict=True)
+        ]
 
     if not _has_check(jaxprs):
         if errors.empty:

@@ -107,6 +107,8 @@ class Reader:
             sections: dict[str, tuple[int, int, str]] = {}
             offset = _PREFIX.size + size
             for x in header.pop("sections"):
+                if x["name"] in sections:
+                    raise ValueError(f"two sections {x['name']!r}")
                 sections[str(x["name"])] = offset, int(x["size"]), str(x["sha256"])
                 offset += _natural(x["size"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:

@@ -6,11 +6,12 @@
 # pyright: reportUnknownParameterType=false, reportPrivateUsage=false
 # pyright: reportPrivateImportUsage=false
 
+import contextlib
 import functools
 import inspect
 import types
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 from eqx_fastjit._binding import Binding, make_binder, Spec
@@ -77,8 +78,22 @@ def load(
     known: dict[str, Any] = {}
     if example is not None:
         known = _objects_in(tuple(example))
-    try:
+    with _one_error(reader):
         loaded = _Loaded(reader, Names(known, allow), trusted)
+    if loaded.payloads.reason is not None and trusted:
+        warnings.warn(
+            f"the native code in {reader.path!r} is not used: "
+            f"{loaded.payloads.reason}. The portable form is compiled instead.",
+            stacklevel=2,
+        )
+    return loaded.wrapped
+
+
+@contextlib.contextmanager
+def _one_error(reader: Reader) -> Generator[None, None, None]:
+    """Whatever is wrong with a file, the error names it."""
+    try:
+        yield
     except ExportFileError as e:
         if str(e).startswith(repr(reader.path)):
             raise
@@ -88,13 +103,6 @@ def load(
         *(MemoryError, RuntimeError, TypeError, ValueError),
     ) as e:  # of Python, NumPy and JAX, for a header that is nonsense
         raise reader.error(f"its header is invalid ({e!r})") from e
-    if loaded.payloads.reason is not None and trusted:
-        warnings.warn(
-            f"the native code in {reader.path!r} is not used: "
-            f"{loaded.payloads.reason}. The portable form is compiled instead.",
-            stacklevel=2,
-        )
-    return loaded.wrapped
 
 
 def _objects_in(example: tuple[Any, ...]) -> dict[str, Any]:
