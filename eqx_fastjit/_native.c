@@ -2219,10 +2219,12 @@ static int copy_numpy(Walk *w) {
             continue;
         }
         PyObject *size = PyObject_GetAttr(w->arrays[i], s_nbytes);
-        bytes += size == NULL ? 0 : PyLong_AsSsize_t(size);
+        Py_ssize_t more = size == NULL ? 0 : PyLong_AsSsize_t(size);
         Py_XDECREF(size);
         if (PyErr_Occurred()) return -1;
-        if (bytes > copied_bytes) return 0;
+        /* One that was broadcast may have as many as there are numbers for. */
+        if (more > copied_bytes - bytes) return 0;
+        bytes += more;
     }
     for (size_t i = 1; i <= w->n_arrays; i++) {
         if (Py_TYPE(w->arrays[i]) != numpy_type) continue;

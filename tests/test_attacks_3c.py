@@ -5,7 +5,10 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
+
+from eqx_fastjit import filter_jit
 
 
 pytestmark = pytest.mark.usefixtures("native_only")
@@ -72,3 +75,9 @@ print("done")
 def test_an_ordered_dict_that_runs_python_when_it_is_read():
     out = _run(_ORDERED_DICT)
     assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+def test_numpy_arrays_with_as_many_bytes_as_there_are_numbers_for():
+    huge = np.broadcast_to(np.zeros((), np.int8), (sys.maxsize,))
+    f = filter_jit(lambda *arrays: len(arrays))
+    assert f(np.ones(3, np.int8), huge) == 2
