@@ -13,7 +13,8 @@ import pytest
 import eqx_fastjit
 from eqx_fastjit import cli
 from eqx_fastjit.insight import Part, profile
-from eqx_fastjit.insight._profile_tree import make_tree, tree_html, tree_text
+from eqx_fastjit.insight._profile import Contender, Profile
+from eqx_fastjit.insight._profile_tree import make_tree, Node, tree_html, tree_text
 
 
 pytestmark = pytest.mark.one_engine
@@ -92,6 +93,33 @@ def test_what_libraries_do_is_folded_and_the_rest_open():
     folded = html.index("<details><summary>")
     assert html.index("_preprocess") > folded and "is_array" in html[folded:]
     assert html.count("<details open>") == 3  # the calls, `_call`, compiled code
+
+
+def test_the_tables():
+    """Shares of a call, and one's own functions before those of libraries."""
+    leaf = ("flatten_mine", "a.py", 0.25, 0.25, "yours")
+    library = Node("is_array", "equinox", 0.5, 0.5, "library")
+    tree = Node("", "", 1.0, 0.1, "library", (Node(*leaf), library, Node(*leaf)))
+    steady = (Part("partition", 3e-6, True), Part("execute", 1e-6, True, "XLA"))
+    found = types.SimpleNamespace(steady=steady, dispatch=3e-6, blocked=4e-6)
+    other = types.SimpleNamespace(steady=steady[1:], dispatch=1e-6, blocked=1e-6)
+    rare = Node("rare", "b.py", 0.009, 0.009, "yours")
+    both = (
+        Contender("equinox", 7, 1.0, tree, found),
+        Contender("ours", 7, 1.0, Node("", "", 1.0, 0.1, "library", (rare,)), other),
+    )
+    parts, functions = Profile("f", both).tables()
+    assert [row[:5] for row in parts.rows] == [
+        ("partition", "3 us", "75%", "-", "-"),
+        ("execute", "1 us", "25%", "1 us", "100%"),
+        ("returns", "3 us", "", "1 us", ""),
+        ("is ready", "4 us", "", "1 us", ""),
+    ]
+    assert [tuple(row) for row in functions.rows] == [
+        ("equinox", "50%", "500 ms", "flatten_mine", "a.py"),
+        ("equinox", "50%", "500 ms", "is_array", "equinox"),
+    ]
+    assert "f: 7 warm calls each" in Profile("f", both).title()
 
 
 def test_profile(tmp_path):

@@ -326,7 +326,7 @@ def test_a_call_is_timed_until_it_returns(timing):
     assert run._replace(wait=wait).seconds(3) == 1
 
 
-def test_what_a_call_blocks_by_itself_is_told_apart(timing):
+def test_what_a_call_blocks_by_itself_is_told_apart(timing, monkeypatch):
     blocking = Blocking()
     block = blocking._timed(timing.sleep)
 
@@ -336,6 +336,13 @@ def test_what_a_call_blocks_by_itself_is_told_apart(timing):
 
     timer = Timer(run, lambda _: timing.sleep(8.0), blocking)
     assert timer.seconds(1) == 1 and blocking.calls == [2]
+    # Of several calls it is the mean, too.
+    monkeypatch.setattr(_timing, "_LONGEST_ROUND", 100.0)
+    assert timer.seconds(4) == 1 and blocking.calls == [2, 2]
+    # But no more of them than fit; the last one may take longer.
+    monkeypatch.setattr(_timing, "_LONGEST_ROUND", 22.5)
+    start = timing.now
+    assert timer.seconds(4) == 1 and timing.now - start == 3 * 11
 
 
 def test_medians_less_what_an_empty_call_takes(monkeypatch):
