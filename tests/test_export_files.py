@@ -22,10 +22,7 @@ from . import exported_functions as functions
 pytest.importorskip("flatbuffers", reason="the portable form needs it")
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +156,7 @@ def test_another_version(made, tmp_path):
 
 
 def test_what_is_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="none"):
         load(tmp_path / "none")
     (tmp_path / "text").write_text("hello " * 100)
     with pytest.raises(ValueError, match=r"not written by `Exported.save`"):

@@ -16,6 +16,7 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit import _jit, cli
+from eqx_fastjit._function import Options
 from eqx_fastjit.cli._gain import take_pairs
 from eqx_fastjit.insight import _gain_costs
 from eqx_fastjit.insight._gain import (
@@ -23,6 +24,7 @@ from eqx_fastjit.insight._gain import (
     FASTER,
     FunctionGain,
     Gain,
+    Interval,
     interval,
     LOOKS,
     SLOWER,
@@ -30,19 +32,14 @@ from eqx_fastjit.insight._gain import (
 )
 from eqx_fastjit.insight._gain_costs import Costs, function_costs
 from eqx_fastjit.insight._gain_page import page
-from eqx_fastjit.insight._samples import alive, Samples
-
-
-@pytest.fixture
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+from eqx_fastjit.insight._samples import alive, Called, Samples, Signature
 
 
 # --- telling apart -------------------------------------------------------------------
 
 
-def test_interval(once):
+@pytest.mark.one_engine
+def test_interval():
     found = interval([0.5, 0.52, 0.48, 0.51, 0.49], 2)
     assert found.verdict == FASTER and found.low < 0.5 < found.high < 0.6
     assert interval([1 / x for x in (0.5, 0.52, 0.48, 0.51, 0.49)], 2).verdict == SLOWER
@@ -54,7 +51,8 @@ def test_interval(once):
     assert interval(ratios, 5).high > interval(ratios, 2).high
 
 
-def test_equal_times_are_seldom_told_apart(once):
+@pytest.mark.one_engine
+def test_equal_times_are_seldom_told_apart():
     rng = random.Random(0)
 
     def seconds(_):
@@ -69,7 +67,8 @@ def test_equal_times_are_seldom_told_apart(once):
     assert wrong <= 0.05 * 400
 
 
-def test_pairs_are_taken_until_they_can_be_told_apart(once):
+@pytest.mark.one_engine
+def test_pairs_are_taken_until_they_can_be_told_apart():
     runs = []
 
     def seconds(how):
@@ -83,7 +82,8 @@ def test_pairs_are_taken_until_they_can_be_told_apart(once):
     assert all(a > b for a, b in pairs)
 
 
-def test_a_limit_of_time_and_of_pairs(once):
+@pytest.mark.one_engine
+def test_a_limit_of_time_and_of_pairs():
     now = [0.0]
 
     def seconds(how):
@@ -100,7 +100,8 @@ def test_a_limit_of_time_and_of_pairs(once):
     assert len(take_pairs(seconds, lambda n: None, math.inf, 2, clock)[0]) == 2
 
 
-def test_interrupted_while_pairs_are_taken(once):
+@pytest.mark.one_engine
+def test_interrupted_while_pairs_are_taken():
     def seconds(how, runs=[]):  # noqa: B006
         runs.append(how)
         if len(runs) == 4:
@@ -154,7 +155,7 @@ def test_calls_by_function_and_signature(samples):
     outer.__wrapped__.__defaults__ = (4,)  # is bound anew
     assert outer(jnp.ones(2)).tolist() == [8, 8]
     jax.vmap(outer)(jnp.ones((3, 2)))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
         outer()
     samples.stop()
     outer(jnp.ones(2))
@@ -188,6 +189,11 @@ def test_arguments_are_kept_as_they_were(samples):
         x = donating(x)
         reading(buffer)
     by_name = {c.name.rpartition(".")[2]: c.ranked()[0] for c in samples.ranked()}
+    # An array that nothing may change is kept as it is, and not copied.
+    kept = jnp.ones(3)
+    eqx_fastjit.filter_jit(lambda kept: kept)(kept)
+    (only,) = [c.ranked()[0] for c in samples.ranked() if "<lambda>" in c.name]
+    assert only.args[0] is kept
     # Those of the fourth call.
     assert alive(by_name["donating"])[1][0].tolist() == [3, 3, 3, 3]
     assert alive(by_name["reading"])[1][0].tolist() == [3, 3, 3, 3]
@@ -234,11 +240,41 @@ def test_costs_of_a_call(samples, monkeypatch):
     (called,) = samples.ranked()
     costs, reason = function_costs(called, until=math.inf)
     assert reason == "" and costs is not None
-    assert all(x >= 0 for x in vars(costs).values()) and costs.equinox > 0
+    assert min(vars(costs).values()) >= 0 and costs.equinox
     assert "--replay" in function_costs(called, until=-1.0)[1]
     monkeypatch.setattr(_gain_costs, "_TOO_LONG", 0.0)
     costs, reason = function_costs(called, until=math.inf)
     assert costs is None and reason.endswith("its overhead does not matter")
+
+
+@pytest.mark.one_engine
+def test_costs_are_a_mean_over_the_calls(monkeypatch):
+    """Signatures of a tenth of the calls or less are not timed, nor those too late."""
+    timed, known = [], {}
+
+    def costs(signature, options):
+        timed.append(signature.calls)
+        found = Costs(*[float(signature.calls)] * 7) if signature.calls != 4 else None
+        return found, "" if found else "too long"
+
+    monkeypatch.setattr(_gain_costs, "_costs", costs)
+    for calls in (10, 30, 4, 5):
+        known[calls] = Signature(calls=calls)
+    called = Called("f", None, Options(), 49, signatures=known)
+    found, reason = function_costs(called, until=math.inf)
+    # 4 is less than a tenth of 49.
+    assert timed == [30, 10, 5] and reason == ""
+    assert found.equinox == found.floor_overhead == (30 * 30 + 10 * 10 + 5 * 5) / 45
+    times = iter([0.0, 1.0, 2.0])
+    found, reason = function_costs(called, until=1.0, clock=lambda: next(times))
+    assert found.ours == (30 * 30 + 10 * 10) / 40 and reason == ""
+    called = Called("f", None, Options(), 4, signatures={4: Signature(calls=4)})
+    assert function_costs(called, until=math.inf) == (None, "too long")
+    called = Called("f", None, Options(), 4, transformed=4)
+    assert function_costs(called, until=math.inf) == (
+        None,
+        "called only under eager transformations",
+    )
 
 
 # --- the report ----------------------------------------------------------------------
@@ -264,7 +300,8 @@ def report(**changes):
     return Gain(**{**given, **changes})
 
 
-def test_report(once):
+@pytest.mark.one_engine
+def test_report():
     gain = report()
     assert gain.parts() == pytest.approx(
         {"compiling": 1, "device": 0.3, "overhead": 0.8, "rest": 1.9}
@@ -280,6 +317,46 @@ def test_report(once):
     assert found["functions"][1]["not_timed"] == "no time left"
 
 
+def _rows(*functions):
+    return report(functions=functions)._functions().rows
+
+
+@pytest.mark.one_engine
+def test_a_row_of_all_functions_where_there_are_several():
+    step = FunctionGain("step", "a.py:3", "a.py", 3, 10_000, COSTS, "")
+    small = FunctionGain("small", "", None, None, 5_000, COSTS, "")
+    untimed = FunctionGain("once", "", None, None, 1, None, "no time left")
+    assert [row[:2] for row in _rows(step)] == [("step (a.py:3)", 10_000)]
+    assert [row[0] for row in _rows(step, untimed)] == ["step (a.py:3)", "once"]
+    rows = _rows(step, small, untimed)
+    assert rows[0][2:] == (
+        *("100 us", "20 us", "10 us", "30 us"),
+        *("80 us", "20.00%", "700 ms", ""),
+    )
+    assert rows[2] == ("once", 1, *["-"] * 7, "no time left")
+    assert rows[3] == ("all", 15_001, *["-"] * 5, "30.00%", "1.05 s", "")
+    # Without a reason to give there is no column for one.
+    assert [len(row) for row in _rows(step, small)] == [9, 9, 9]
+
+
+@pytest.mark.one_engine
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        ((0.9, 0.8, 0.999), "faster"),
+        ((0.9, 0.8, 1.0), "unknown"),
+        ((1.1, 1.001, 1.2), "slower"),
+        ((1.1, 1.0, 1.2), "unknown"),
+        ((1.0, 0.981, 1.019), "alike"),
+        ((1.0, 0.979, 1.019), "unknown"),
+        ((1.0, 0.981, 1.021), "unknown"),
+    ],
+)
+def test_edges_of_the_verdict(ratio, verdict):
+    assert Interval(*ratio).verdict == verdict
+
+
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("ratios", "said"),
     [
@@ -289,14 +366,15 @@ def test_report(once):
         ((0.5,), "one pair of runs is not enough"),
     ],
 )
-def test_verdicts(ratios, said, once):
+def test_verdicts(ratios, said):
     gain = report(equinox=(1.0,) * len(ratios), ours=ratios, ratio=interval(ratios, 1))
     assert said in gain.title()
     json.dumps(gain.as_json(), allow_nan=False)
     assert said in page(gain)
 
 
-def test_page_is_escaped_and_needs_nothing_else(once):
+@pytest.mark.one_engine
+def test_page_is_escaped_and_needs_nothing_else():
     html = page(report())
     assert "&lt;a.py&gt;" in html and "<a.py>" not in html and "<step>" not in html
     assert 'src="' not in html and 'href="' not in html
@@ -333,7 +411,8 @@ def run(tmp_path, text, *args, options=()):
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
 
-def test_the_command(tmp_path, once):
+@pytest.mark.one_engine
+def test_the_command(tmp_path):
     options = ["--pairs", "1", "--json", "out.json", "--html", "out.html"]
     out = run(tmp_path, OVERHEAD, "50", "--pairs", options=options)
     assert out.returncode == 0, out.stderr
@@ -348,7 +427,8 @@ def test_the_command(tmp_path, once):
     assert "<table>" in (tmp_path / "out.html").read_text()
 
 
-def test_a_program_without_overhead(tmp_path, once):
+@pytest.mark.one_engine
+def test_a_program_without_overhead(tmp_path):
     text = """
         import equinox as eqx, jax, jax.numpy as jnp
         @eqx.filter_jit
@@ -362,6 +442,7 @@ def test_a_program_without_overhead(tmp_path, once):
     assert found["calls"] == 1 and found["overhead_share"] < 0.05
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [
@@ -372,14 +453,15 @@ def test_a_program_without_overhead(tmp_path, once):
         ("print(1)", 2, "called no function under equinox.filter_jit"),
     ],
 )
-def test_programs_that_fail_or_call_nothing(text, code, said, tmp_path, once):
+def test_programs_that_fail_or_call_nothing(text, code, said, tmp_path):
     out = run(tmp_path, text)
     assert out.returncode == code and said in out.stderr, out.stderr
     assert out.stdout == "" and "eqx-fastjit: " in out.stderr
     assert "_gain_child.py" not in out.stderr and "_script.py" not in out.stderr
 
 
-def test_a_program_that_fails_under_equinox_alone(tmp_path, once):
+@pytest.mark.one_engine
+def test_a_program_that_fails_under_equinox_alone(tmp_path):
     text = "import equinox as eqx, jax.numpy as jnp\n"
     text += "eqx.filter_jit(lambda x: x)(jnp.ones(1))\n"
     text += "assert eqx.filter_jit.__module__ != 'equinox._jit'"
@@ -388,6 +470,7 @@ def test_a_program_that_fails_under_equinox_alone(tmp_path, once):
     assert "under equinox.filter_jit the program ended with exit code 1" in out.stderr
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -399,7 +482,7 @@ def test_a_program_that_fails_under_equinox_alone(tmp_path, once):
         ([], "expected SCRIPT or -m MODULE"),
     ],
 )
-def test_bad_arguments(argv, message, capsys, tmp_path, monkeypatch, once):
+def test_bad_arguments(argv, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").write_text("print('ran')")
     try:

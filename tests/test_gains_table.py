@@ -9,10 +9,7 @@ from benchmarks import gains
 from scripts import generate_docs
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 PROGRAM = """
@@ -88,6 +85,7 @@ def test_rows(tmp_path, monkeypatch):
     assert "| 1.00 (0.99 to 1.01) |" in rows[2]
 
 
-def test_no_programs(tmp_path):
-    with pytest.raises(SystemExit):
+def test_no_programs(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
         gains.main([str(tmp_path), "--json", "x"])
+    assert f"no program in {tmp_path}" in capsys.readouterr().err

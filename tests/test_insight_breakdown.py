@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit.insight import _timing, Breakdown, breakdown, Part
+from eqx_fastjit._progress import Progress
+from eqx_fastjit.insight import _breakdown, _timing, Breakdown, breakdown, Part
+from eqx_fastjit.insight._target import target
 from eqx_fastjit.insight._timing import measure, nothing, Timed, Timer
 from eqx_fastjit.insight._warm_call import split_call, waterfall
 from tests.clock import Clock
@@ -43,8 +45,8 @@ def check(out, kind):
         "compile",
         "first run",
     ]
-    assert all(part.seconds > 0 for part in out.cold)
-    assert out.eager > 0
+    # How long each takes: tests/test_seconds.py.
+    assert all(part.seconds for part in out.cold) and out.eager
     text = str(out)
     for part in (*out.steady, *out.cold):
         assert part.name in text
@@ -320,6 +322,29 @@ def test_what_exporting_saves():
     )
     # Not worth a file.
     assert "in each process" not in " ".join(str(shown(0.01)).split())
+
+
+def test_a_node_is_timed_without_those_below_it(monkeypatch):
+    class OfLeaves:
+        """A millisecond for each leaf."""
+
+        def __init__(self, run):
+            self.run = run
+
+        def time(self, n):
+            return Timed(1e-3 * len(self.run()))
+
+    monkeypatch.setattr(_breakdown, "Timer", OfLeaves)
+    x = jnp.ones(2)
+    args, kwargs = (((x, x), [x]),), {"y": x}
+    f = target(jax.jit(lambda x, *, y: y))
+    nodes = _breakdown._node_times(f, args, kwargs, Progress("nodes"))
+    # The arguments, the tuple, and the one in it, which alone has leaves of its own.
+    assert {n.type: (n.number, round(n.seconds, 9)) for n in nodes} == {
+        "tuple": (3, 2e-3),
+        "list": (1, 1e-3),
+        "dict": (1, 1e-3),
+    }
 
 
 def test_break_even():

@@ -13,13 +13,11 @@ import pytest
 import eqx_fastjit
 from eqx_fastjit import cli
 from eqx_fastjit.insight import _profile, Part, profile, WarmCall
-from eqx_fastjit.insight._profile_tree import make_tree, tree_html, tree_text
+from eqx_fastjit.insight._profile import Contender, Profile
+from eqx_fastjit.insight._profile_tree import make_tree, Node, tree_html, tree_text
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 def frame(file, function, own, *children):
@@ -95,6 +93,33 @@ def test_what_libraries_do_is_folded_and_the_rest_open():
     folded = html.index("<details><summary>")
     assert html.index("_preprocess") > folded and "is_array" in html[folded:]
     assert html.count("<details open>") == 3  # the calls, `_call`, compiled code
+
+
+def test_the_tables():
+    """Shares of a call, and one's own functions before those of libraries."""
+    leaf = ("flatten_mine", "a.py", 0.25, 0.25, "yours")
+    library = Node("is_array", "equinox", 0.5, 0.5, "library")
+    tree = Node("", "", 1.0, 0.1, "library", (Node(*leaf), library, Node(*leaf)))
+    steady = (Part("partition", 3e-6, True), Part("execute", 1e-6, True, "XLA"))
+    found = WarmCall(3e-6, 4e-6, steady)
+    other = WarmCall(1e-6, 1e-6, steady[1:])
+    rare = Node("rare", "b.py", 0.009, 0.009, "yours")
+    both = (
+        Contender("equinox", 7, 1.0, tree, found),
+        Contender("ours", 7, 1.0, Node("", "", 1.0, 0.1, "library", (rare,)), other),
+    )
+    parts, functions = Profile("f", both).tables()
+    assert [row[:5] for row in parts.rows] == [
+        ("partition", "3 us", "75%", "-", "-"),
+        ("execute", "1 us", "25%", "1 us", "100%"),
+        ("returns", "3 us", "", "1 us", ""),
+        ("is ready", "4 us", "", "1 us", ""),
+    ]
+    assert [tuple(row) for row in functions.rows] == [
+        ("equinox", "50%", "500 ms", "flatten_mine", "a.py"),
+        ("equinox", "50%", "500 ms", "is_array", "equinox"),
+    ]
+    assert "f: 7 warm calls each" in Profile("f", both).title()
 
 
 def test_profile(tmp_path):
@@ -210,7 +235,7 @@ def test_interrupted_and_without_functions(tmp_path):
 
 
 def test_help_has_the_defaults(capsys):
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="0"):
         cli.main(["profile", "--help"])
     assert capsys.readouterr().out.count("(default:") == 2
 

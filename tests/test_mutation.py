@@ -1,5 +1,6 @@
 """Mutation testing: which mutants there are, and what is made of them."""
 
+import json
 import textwrap
 from pathlib import Path
 
@@ -12,10 +13,7 @@ from tests.mutation._mutants import in_seeded_order, Mutant
 from tests.mutation._run import INVALID, KILLED, Outcome, SURVIVED, TIMEOUT
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("has no engine")
+pytestmark = pytest.mark.one_engine
 
 
 FILE = Path("a.py")
@@ -72,6 +70,9 @@ from typing import TYPE_CHECKING, overload
 if TYPE_CHECKING:
     LIMIT = 1 + 1
 
+@overload
+def f(x: int) -> int: ...
+
 def f(x: int | None = 1) -> int | None:
     """Not 1 + 1."""
     y: dict[str, int | None] = {}
@@ -82,7 +83,7 @@ def f(x: int | None = 1) -> int | None:
 def test_mutants_of_python_are_not_in_annotations():
     pytest.importorskip("cosmic_ray", reason="only nox -s mutation has it")
     mutants = list(_mutants.python_mutants(FILE, PYTHON))
-    assert {m.line for m in mutants} == {7, 10}
+    assert {m.line for m in mutants} == {10, 13}
     changed = {
         _mutants.changed_lines(PYTHON, _mutants.mutate_python(PYTHON, mutant))
         for mutant in mutants
@@ -95,7 +96,8 @@ def test_spans_of_annotations():
     spans = _mutants.annotations(PYTHON)
     lines = PYTHON.splitlines()
     texts = {lines[a - 1][b:d] for (a, b), (c, d) in spans if a == c}
-    assert texts == {"LIMIT = 1 + 1", "int | None", "dict[str, int | None]"}
+    optional = {"int", "int | None", "dict[str, int | None]"}
+    assert texts == {"TYPE_CHECKING", "LIMIT = 1 + 1", "@overload", *optional}
 
 
 def test_the_sample_depends_on_the_seed_alone():
@@ -196,6 +198,17 @@ def test_what_is_counted():
     assert command.summary(AREA, 9, found, other)["equivalent"] == 0
 
 
+def test_equivalent_mutants_are_of_the_source_of_today():
+    """And each has a reason."""
+    known = json.loads(command.EQUIVALENT.read_text(encoding="utf-8"))
+    for entry in known:
+        assert entry.keys() == {"file", "before", "after", "reason"}
+        source = (_areas.ROOT / entry["file"]).read_text(encoding="utf-8")
+        lines = "\n".join(line.strip() for line in source.splitlines())
+        assert entry["before"] in lines, entry
+        assert entry["after"] not in lines and entry["reason"].endswith("."), entry
+
+
 def test_the_table():
     found = outcomes(KILLED, KILLED, SURVIVED, SURVIVED)
     results = {
@@ -207,9 +220,16 @@ def test_the_table():
         "versions": {"python": "3.11"},
     }
     text = generate_docs._mutation(results)
-    assert "| doctor | 1,234 | 4 | 2 | 1 | 67% | 75% |" in text
+    assert "| doctor | 1,234 | 4 | 2 | 1 | 67% (21% to 94%) | 75% |" in text
     assert "- `a.py`: `a < 3` as `a <= 3`. It is an int." in text
     assert "commit `abc`; CPU, 2 cores, Linux; python 3.11." in text
+
+
+def test_a_large_sample_says_more():
+    area = {"share": 0.9, "mutants": 45, "equivalent": 5}
+    assert generate_docs._share_with_interval(area) == "90% (77% to 96%)"
+    area = {"share": 1.0, "mutants": 400, "equivalent": 0}
+    assert generate_docs._share_with_interval(area) == "100% (99% to 100%)"
 
 
 def test_time_is_divided_and_what_is_left_goes_on(monkeypatch):

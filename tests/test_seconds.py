@@ -28,10 +28,7 @@ from eqx_fastjit.insight._timing import Blocking, measure, nothing, Timer
 from tests.clock import Clock, COMPILED, LOWERED, record_call, TRACED
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 @pytest.fixture
@@ -329,7 +326,7 @@ def test_a_call_is_timed_until_it_returns(timing):
     assert run._replace(wait=wait).time(3).own == 1
 
 
-def test_what_a_call_blocks_by_itself_is_told_apart(timing):
+def test_what_a_call_blocks_by_itself_is_told_apart(timing, monkeypatch):
     blocking = Blocking()
     block = blocking._timed(timing.sleep)
 
@@ -340,6 +337,13 @@ def test_what_a_call_blocks_by_itself_is_told_apart(timing):
     timer = Timer(run, lambda _: timing.sleep(8.0), blocking)
     timed = timer.time(1)
     assert (timed.own, timed.blocking, timed.whole) == (1, 2, 3)
+    # Of several calls it is the mean, too.
+    monkeypatch.setattr(_timing, "_LONGEST_ROUND", 100.0)
+    assert timer.time(4) == timed
+    # But no more of them than fit; the last one may take longer.
+    monkeypatch.setattr(_timing, "_LONGEST_ROUND", 22.5)
+    start = timing.now
+    assert timer.time(4) == timed and timing.now - start == 3 * 11
 
 
 def test_medians_less_what_an_empty_call_takes(monkeypatch):
