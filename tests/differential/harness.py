@@ -188,10 +188,15 @@ class Store:
         named = parts(value)
         assert named is not None
         pairs = zip(old.children, new.children, strict=True)
-        for (_, part), (a, b) in zip(_in_order(value), pairs, strict=True):
+        n_dynamic = len(new.info.dynamic) if new.kind == "module" else len(new.children)
+        for i, ((_, part), (a, b)) in enumerate(
+            zip(_in_order(value), pairs, strict=True)
+        ):
             if a == b:
                 made.append(part)
-            elif _can_change(a, b):
+            elif i < n_dynamic and _can_change(a, b):
+                # Not a Module that is a static: what was traced with it, ours rightly
+                # traces again.
                 self.change(part, a, b)
                 made.append(part)
             else:
