@@ -28,9 +28,16 @@ ENGINES = ("native", "python")
 _states: dict[str, dict] = {}
 
 
-@pytest.fixture(autouse=True, params=ENGINES)
+def pytest_generate_tests(metafunc):
+    """Each test runs on both engines, unless it is marked with `one_engine`."""
+    once = metafunc.definition.get_closest_marker("one_engine") is not None
+    engines = ENGINES[:1] if once else ENGINES
+    metafunc.parametrize("engine", engines, indirect=True)
+
+
+@pytest.fixture(autouse=True)
 def engine(request, monkeypatch):
-    """Every test runs on both engines."""
+    """The engine that the test runs on, by name."""
     name = request.param
     monkeypatch.setenv("EQX_FASTJIT_ENGINE", name)
     monkeypatch.setattr(_function, "_state", _states.setdefault(name, {}))
@@ -43,12 +50,6 @@ def engine(request, monkeypatch):
     _install.uninstall()
     yield name
     _install.uninstall()
-
-
-@pytest.fixture
-def native_only(engine):
-    if engine != "native":
-        pytest.skip("about the native engine")
 
 
 @pytest.fixture

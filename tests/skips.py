@@ -11,17 +11,9 @@ _VARIABLE = "EQX_FASTJIT_SKIPS"
 # Reasons that have nothing to do with what is installed: the test is run elsewhere, or
 # the machine is busy.
 BY_DESIGN = (
-    "a sequence is run on both engines",
-    "about the native engine",
     "an interrupt on a thread of jaxlib's is jaxlib's affair",
-    "both engines are tested elsewhere",
-    "has no engine",
-    "in processes of its own",
     "jax.jit itself waits here",
     "only nox -s mutation has it",
-    "runs in another process",
-    "the processes run both engines",
-    "the same on both engines",
     "there is a GPU",
     "tried on one engine, for time",
 )

@@ -50,10 +50,7 @@ CHROMIUM = next(
 )
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 def _is_shallow():

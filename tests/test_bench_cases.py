@@ -17,10 +17,11 @@ from eqx_fastjit.bench import (
 )
 
 
+pytestmark = pytest.mark.one_engine
+
+
 @pytest.fixture(autouse=True)
-def as_a_user_has_it(engine):
-    if engine != "native":
-        pytest.skip("both engines are tested elsewhere; this is about the rivals")
+def as_a_user_has_it():
     # Optax's adam needs it.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield

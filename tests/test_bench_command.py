@@ -13,10 +13,7 @@ from eqx_fastjit.bench import _session, case_info, load
 from tests import faulty_cases
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 def test_everything_is_written(tmp_path, capsys):

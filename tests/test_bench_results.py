@@ -15,10 +15,7 @@ from eqx_fastjit.bench import _grids, _results, BadResults, load, markdown
 from scripts import generate_docs
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 def _entry(name, group="mlp", mode_times=None, **size):

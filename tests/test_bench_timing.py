@@ -9,10 +9,7 @@ from eqx_fastjit.bench._results import Spread
 from tests.clock import Clock, COMPILED, LOWERED, TRACED
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 @pytest.fixture

@@ -8,10 +8,7 @@ from eqx_fastjit import cli
 from eqx_fastjit._files import check_writable
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 def test_help(capsys):

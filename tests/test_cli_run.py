@@ -13,10 +13,7 @@ import pytest
 from eqx_fastjit import cli
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 PLAIN = [sys.executable]

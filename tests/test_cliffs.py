@@ -32,10 +32,7 @@ _ROOT = Path(__file__).parent.parent
 _X = Node("leaf", "float32", 3)
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 # --- programs ------------------------------------------------------------------------

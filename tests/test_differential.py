@@ -23,12 +23,6 @@ _FEWEST_CALLS = 2000
 
 
 @pytest.fixture
-def once(engine):
-    if engine != "native":
-        pytest.skip("a sequence is run on both engines")
-
-
-@pytest.fixture
 def programs_kept(tmp_path):
     with jax.numpy_dtype_promotion("standard"):
         keep_programs(str(tmp_path))
@@ -36,7 +30,8 @@ def programs_kept(tmp_path):
         keep_programs(None)
 
 
-def test_random_sequences(once, programs_kept):
+@pytest.mark.one_engine
+def test_random_sequences(programs_kept):
     tally = harness.Tally()
 
     @hypothesis.settings(
@@ -72,7 +67,8 @@ _ONES = Sequence(
 )
 
 
-def test_the_harness_passes_equal_statics_of_other_types(once, programs_kept):
+@pytest.mark.one_engine
+def test_the_harness_passes_equal_statics_of_other_types(programs_kept):
     tally = harness.Tally()
     run(_ONES, tally)
     assert (tally["calls"], tally["traces"]) == (6, 3)
@@ -104,6 +100,7 @@ def _gives_no_errors(f, fun):
     return faulty
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -114,7 +111,7 @@ def _gives_no_errors(f, fun):
         (_gives_no_errors, "Fails"),
     ],
 )
-def test_the_harness_sees_a_fault(fault, message, once, programs_kept, monkeypatch):
+def test_the_harness_sees_a_fault(fault, message, programs_kept, monkeypatch):
     ours = eqx_fastjit.filter_jit
     monkeypatch.setattr(
         eqx_fastjit, "filter_jit", lambda fun, **_: fault(ours(fun), fun)

@@ -115,9 +115,8 @@ def _in_two_processes():
     return {engine: rest for engine, *rest in map(json.loads, lines)}
 
 
-def test_two_processes_train_as_one(engine):
-    if engine != "native":
-        pytest.skip("the processes run both engines")
+@pytest.mark.one_engine
+def test_two_processes_train_as_one():
     losses, weights, traces = train()
     assert losses[-1] < losses[0]
     together = _in_two_processes()

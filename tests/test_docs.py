@@ -46,10 +46,7 @@ _NOT_RUN = re.compile(r"<!-- not run: \S[^>]* -->\s*\Z")
 _ELLIPSIS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 class _Block(NamedTuple):

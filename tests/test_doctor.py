@@ -17,10 +17,7 @@ from eqx_fastjit import cli
 from eqx_fastjit.doctor import _causes, _find, _page, _plain, _report, _text
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 PLANTED = Path(__file__).parent / "planted"

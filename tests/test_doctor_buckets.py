@@ -8,10 +8,7 @@ import pytest
 from eqx_fastjit.doctor._buckets import cheapest_buckets, padding_advice, show_shapes
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 def padding(lengths, buckets):

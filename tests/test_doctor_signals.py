@@ -10,15 +10,10 @@ import time
 import pytest
 
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-
-
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
-
-
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="signals of POSIX"),
+    pytest.mark.one_engine,
+]
 PROGRAM = """
     import os, signal, sys, time
     import equinox as eqx

@@ -15,10 +15,7 @@ from eqx_fastjit.doctor._sites import Line
 from eqx_fastjit.doctor._watch import Watch
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 PLANTED = Path(__file__).parent / "planted" / "hints"

@@ -33,7 +33,8 @@ def test_engine_is_what_was_asked_for(engine):
     assert eqx_fastjit.engine() == engine
 
 
-def test_a_known_call_runs_no_python(native_only):
+@pytest.mark.one_engine
+def test_a_known_call_runs_no_python():
     """Not a single Python function, ours or JAX's, is called for one that is known."""
     f = filter_jit(lambda m, x, n, *, key: (m, m(x) * n, key))
     m = eqx.nn.MLP(2, 2, 2, 2, key=jax.random.key(0))
@@ -65,8 +66,9 @@ def _trail(values):
     return [id(x) for x in found.arrays], tuple(found.trail)
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("seed", range(20))
-def test_the_native_walk_agrees_with_the_reference(seed, native_only):
+def test_the_native_walk_agrees_with_the_reference(seed):
     """The same arrays in the same order; the same calls share a specialization."""
     native = _function.native()
     rng = np.random.default_rng(seed)
@@ -169,7 +171,8 @@ def fresh(monkeypatch):
     monkeypatch.setenv("EQX_FASTJIT_ENGINE", "auto")
 
 
-def test_without_the_registry_of_nodes(native_only, take_away, fresh, monkeypatch):
+@pytest.mark.one_engine
+def test_without_the_registry_of_nodes(take_away, fresh, monkeypatch):
     """The Python engine, without a warning, and right results."""
     take_away("jax._src.tree_util:_registry")
     _compat.node_registry.cache_clear()

@@ -26,12 +26,6 @@ _X = ShapeDtypeStruct((2, 3), jnp.float32)
 
 
 @pytest.fixture
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
-
-
-@pytest.fixture
 def path(tmp_path):
     return tmp_path / "function.fastjit"
 
@@ -70,8 +64,9 @@ def test_a_fresh_process(folder, trusted):
     assert out.count("same") == len(functions.FUNCTIONS)
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("trusted", FORMS.values(), ids=FORMS)
-def test_eight_devices(once, tmp_path, trusted):
+def test_eight_devices(tmp_path, trusted):
     tests = functions.sharded_functions()
     for name, test in tests.items():
         exported = functions.filter_jit(test).export(*test.arguments())
@@ -117,6 +112,7 @@ def test_checks_raise_at_the_call(folder, trusted):
         f(jax.random.key(0), functions.x() + 11.0)
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("trusted", FORMS.values(), ids=FORMS)
 def test_loops_end_after_a_failed_check(once, folder, trusted):
     texts = ["before the loop", "in the body", "in a batch", "in the condition"]
@@ -178,7 +174,7 @@ def test_calls_on_virtual_devices_block(once, path, trusted, monkeypatch):
 
 @pytest.mark.parametrize("trusted", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("name", ["mlp", "checked"])
-def test_gradients(once, path, name, trusted):
+def test_gradients(path, name, trusted):
     test = functions.FUNCTIONS[name]
     f = functions.filter_jit(test)
     arguments = test.arguments()
@@ -238,7 +234,8 @@ def test_equal_partials_do_not_pile_up(folder, engine, monkeypatch):
         f(functions.layer(), x)
 
 
-def test_the_signature_is_the_functions_own(once, folder):
+@pytest.mark.one_engine
+def test_the_signature_is_the_functions_own(folder):
     f = load(folder / "statics.fastjit", allow=("tests",))
     ours, theirs = inspect.signature(f), inspect.signature(functions.statics)
     assert [(p.name, p.kind) for p in ours.parameters.values()] == [
@@ -252,7 +249,8 @@ def test_the_signature_is_the_functions_own(once, folder):
 # --- what a function has of its own ---
 
 
-def test_modules_and_methods_keep_their_arrays(once, path, tmp_path):
+@pytest.mark.one_engine
+def test_modules_and_methods_keep_their_arrays(path, tmp_path):
     # A class that no other process can import.
     (tmp_path / "vanishing.py").write_text(
         "import equinox as eqx, eqx_fastjit, jax\n"
@@ -287,7 +285,8 @@ def test_modules_and_methods_keep_their_arrays(once, path, tmp_path):
             ), what
 
 
-def test_lapack_is_loaded_only_for_programs_that_call_it(once, folder):
+@pytest.mark.one_engine
+def test_lapack_is_loaded_only_for_programs_that_call_it(folder):
     for name, expected in (("weak", False), ("linalg", True)):
         out = run_fresh(
             "import sys, eqx_fastjit, jax.numpy as jnp\n"
@@ -298,7 +297,8 @@ def test_lapack_is_loaded_only_for_programs_that_call_it(once, folder):
         assert out == f"{expected}\n", name
 
 
-def test_symbolic_sizes(once, path):
+@pytest.mark.one_engine
+def test_symbolic_sizes(path):
     (b,) = jax.export.symbolic_shape("b")
     f = filter_jit(lambda model, x: jax.vmap(model)(x))
     model = eqx.nn.Linear(4, 2, key=jax.random.key(0))
@@ -314,7 +314,8 @@ def test_symbolic_sizes(once, path):
         exported.save(path, compiled=True)
 
 
-def test_sizes_that_do_not_agree_name_the_leaf(once, path):
+@pytest.mark.one_engine
+def test_sizes_that_do_not_agree_name_the_leaf(path):
     b, c = jax.export.symbolic_shape("b, c")
     struct = ShapeDtypeStruct((b, c), jnp.float32)
     filter_jit(lambda x, y: x + y).export(struct, struct).save(path)
@@ -324,7 +325,8 @@ def test_sizes_that_do_not_agree_name_the_leaf(once, path):
         loaded(jnp.ones((2, 3)), jnp.ones((4, 3)))
 
 
-def test_platforms_by_name(once, path):
+@pytest.mark.one_engine
+def test_platforms_by_name(path):
     f = filter_jit(lambda x: x + 1)
     f.export(_X).save(path, platforms=("cpu", "cuda"))
     assert float(load(path)(functions.x())[0, 0]) == 1
@@ -333,7 +335,8 @@ def test_platforms_by_name(once, path):
         load(path)(functions.x())
 
 
-def test_inside_of_other_functions(once, folder):
+@pytest.mark.one_engine
+def test_inside_of_other_functions(folder):
     for trusted in FORMS.values():
         f = load(folder / "mlp.fastjit", trusted=trusted)
         arguments = functions.FUNCTIONS["mlp"].arguments()
@@ -350,7 +353,8 @@ def test_inside_of_other_functions(once, folder):
 
 
 @pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
-def test_what_cannot_be_written_is_refused(once):
+@pytest.mark.one_engine
+def test_what_cannot_be_written_is_refused():
     class Local(eqx.Module):
         x: jax.Array
 
@@ -371,8 +375,9 @@ def test_what_cannot_be_written_is_refused(once):
         filter_jit(lambda x: (x, object())).export(_X)
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("kind", ["print", "callback", "io"])
-def test_host_callbacks_are_refused(once, kind):
+def test_host_callbacks_are_refused(kind):
     def f(x):
         if kind == "print":
             jax.debug.print("{}", x)
@@ -386,7 +391,8 @@ def test_host_callbacks_are_refused(once, kind):
         filter_jit(f).export(_X)
 
 
-def test_save_says_what_it_cannot_do(once, path):
+@pytest.mark.one_engine
+def test_save_says_what_it_cannot_do(path):
     exported = filter_jit(lambda x: x).export(_X)
     with pytest.raises(ValueError, match="both false"):
         exported.save(path, portable=False)
@@ -397,6 +403,7 @@ def test_save_says_what_it_cannot_do(once, path):
     assert not path.exists() and list(path.parent.iterdir()) == []
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     "name",
     [
@@ -406,7 +413,7 @@ def test_save_says_what_it_cannot_do(once, path):
         "jax._src.callback:pure_callback_p",
     ],
 )
-def test_without_a_private_name_checks_are_refused(once, take_away, name):
+def test_without_a_private_name_checks_are_refused(take_away, name):
     take_away(name)
     test = functions.FUNCTIONS["checked"]
     with pytest.raises(ValueError, match="checks"):

@@ -48,10 +48,11 @@ _MODULE = """
 """
 
 
+pytestmark = pytest.mark.one_engine
+
+
 @pytest.fixture(autouse=True)
-def module(engine, tmp_path, monkeypatch):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+def module(tmp_path, monkeypatch):
     (tmp_path / "exported_by_command.py").write_text(textwrap.dedent(_MODULE))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

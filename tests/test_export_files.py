@@ -22,10 +22,7 @@ from . import exported_functions as functions
 pytest.importorskip("flatbuffers", reason="the portable form needs it")
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 @pytest.fixture(scope="module")

@@ -33,16 +33,11 @@ from eqx_fastjit.insight._gain_page import page
 from eqx_fastjit.insight._samples import alive, Samples
 
 
-@pytest.fixture
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
-
-
 # --- telling apart -------------------------------------------------------------------
 
 
-def test_interval(once):
+@pytest.mark.one_engine
+def test_interval():
     found = interval([0.5, 0.52, 0.48, 0.51, 0.49], 2)
     assert found.verdict == FASTER and found.low < 0.5 < found.high < 0.6
     assert interval([1 / x for x in (0.5, 0.52, 0.48, 0.51, 0.49)], 2).verdict == SLOWER
@@ -54,7 +49,8 @@ def test_interval(once):
     assert interval(ratios, 5).high > interval(ratios, 2).high
 
 
-def test_equal_times_are_seldom_told_apart(once):
+@pytest.mark.one_engine
+def test_equal_times_are_seldom_told_apart():
     rng = random.Random(0)
 
     def seconds(_):
@@ -69,7 +65,8 @@ def test_equal_times_are_seldom_told_apart(once):
     assert wrong <= 0.05 * 400
 
 
-def test_pairs_are_taken_until_they_can_be_told_apart(once):
+@pytest.mark.one_engine
+def test_pairs_are_taken_until_they_can_be_told_apart():
     runs = []
 
     def seconds(how):
@@ -83,7 +80,8 @@ def test_pairs_are_taken_until_they_can_be_told_apart(once):
     assert all(a > b for a, b in pairs)
 
 
-def test_a_limit_of_time_and_of_pairs(once):
+@pytest.mark.one_engine
+def test_a_limit_of_time_and_of_pairs():
     now = [0.0]
 
     def seconds(how):
@@ -100,7 +98,8 @@ def test_a_limit_of_time_and_of_pairs(once):
     assert len(take_pairs(seconds, lambda n: None, math.inf, 2, clock)[0]) == 2
 
 
-def test_interrupted_while_pairs_are_taken(once):
+@pytest.mark.one_engine
+def test_interrupted_while_pairs_are_taken():
     def seconds(how, runs=[]):  # noqa: B006
         runs.append(how)
         if len(runs) == 4:
@@ -264,7 +263,8 @@ def report(**changes):
     return Gain(**{**given, **changes})
 
 
-def test_report(once):
+@pytest.mark.one_engine
+def test_report():
     gain = report()
     assert gain.parts() == pytest.approx(
         {"compiling": 1, "device": 0.3, "overhead": 0.8, "rest": 1.9}
@@ -280,6 +280,7 @@ def test_report(once):
     assert found["functions"][1]["not_timed"] == "no time left"
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("ratios", "said"),
     [
@@ -289,14 +290,15 @@ def test_report(once):
         ((0.5,), "one pair of runs is not enough"),
     ],
 )
-def test_verdicts(ratios, said, once):
+def test_verdicts(ratios, said):
     gain = report(equinox=(1.0,) * len(ratios), ours=ratios, ratio=interval(ratios, 1))
     assert said in gain.title()
     json.dumps(gain.as_json(), allow_nan=False)
     assert said in page(gain)
 
 
-def test_page_is_escaped_and_needs_nothing_else(once):
+@pytest.mark.one_engine
+def test_page_is_escaped_and_needs_nothing_else():
     html = page(report())
     assert "&lt;a.py&gt;" in html and "<a.py>" not in html and "<step>" not in html
     assert 'src="' not in html and 'href="' not in html
@@ -333,7 +335,8 @@ def run(tmp_path, text, *args, options=()):
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
 
-def test_the_command(tmp_path, once):
+@pytest.mark.one_engine
+def test_the_command(tmp_path):
     options = ["--pairs", "1", "--json", "out.json", "--html", "out.html"]
     out = run(tmp_path, OVERHEAD, "50", "--pairs", options=options)
     assert out.returncode == 0, out.stderr
@@ -348,7 +351,8 @@ def test_the_command(tmp_path, once):
     assert "<table>" in (tmp_path / "out.html").read_text()
 
 
-def test_a_program_without_overhead(tmp_path, once):
+@pytest.mark.one_engine
+def test_a_program_without_overhead(tmp_path):
     text = """
         import equinox as eqx, jax, jax.numpy as jnp
         @eqx.filter_jit
@@ -362,6 +366,7 @@ def test_a_program_without_overhead(tmp_path, once):
     assert found["calls"] == 1 and found["overhead_share"] < 0.05
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [
@@ -372,14 +377,15 @@ def test_a_program_without_overhead(tmp_path, once):
         ("print(1)", 2, "called no function under equinox.filter_jit"),
     ],
 )
-def test_programs_that_fail_or_call_nothing(text, code, said, tmp_path, once):
+def test_programs_that_fail_or_call_nothing(text, code, said, tmp_path):
     out = run(tmp_path, text)
     assert out.returncode == code and said in out.stderr, out.stderr
     assert out.stdout == "" and "eqx-fastjit: " in out.stderr
     assert "_gain_child.py" not in out.stderr and "_script.py" not in out.stderr
 
 
-def test_a_program_that_fails_under_equinox_alone(tmp_path, once):
+@pytest.mark.one_engine
+def test_a_program_that_fails_under_equinox_alone(tmp_path):
     text = "import equinox as eqx, jax.numpy as jnp\n"
     text += "eqx.filter_jit(lambda x: x)(jnp.ones(1))\n"
     text += "assert eqx.filter_jit.__module__ != 'equinox._jit'"
@@ -388,6 +394,7 @@ def test_a_program_that_fails_under_equinox_alone(tmp_path, once):
     assert "under equinox.filter_jit the program ended with exit code 1" in out.stderr
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -399,7 +406,7 @@ def test_a_program_that_fails_under_equinox_alone(tmp_path, once):
         ([], "expected SCRIPT or -m MODULE"),
     ],
 )
-def test_bad_arguments(argv, message, capsys, tmp_path, monkeypatch, once):
+def test_bad_arguments(argv, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").write_text("print('ran')")
     try:

@@ -9,10 +9,7 @@ from benchmarks import gains
 from scripts import generate_docs
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 PROGRAM = """

@@ -15,10 +15,7 @@ _ROOT = Path(__file__).parent.parent
 _SCRIPT = _ROOT / "benchmarks" / "gpu.sh"
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 def _run(*args, **env):

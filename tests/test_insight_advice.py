@@ -9,10 +9,7 @@ from eqx_fastjit.insight._advice import advice, find_call
 from eqx_fastjit.insight._differences import Difference
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 PROGRAM = """

@@ -175,6 +175,7 @@ def test_warns_at_the_line_of_the_call(f):
         f(x, 4)
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     ("value", "code", "message"),
     [
@@ -190,7 +191,7 @@ def test_warns_at_the_line_of_the_call(f):
         ("2,raise", 1, "expected a number of traces, such as 8, or 8,warn"),
     ],
 )
-def test_a_limit_for_the_process(value, code, message, tmp_path, native_only):
+def test_a_limit_for_the_process(value, code, message, tmp_path):
     program = """
         import threading
         import eqx_fastjit, jax.numpy as jnp
@@ -258,9 +259,8 @@ def test_warmup_all(f, capsys):
         warmup(lambda x: x, x)
 
 
-def test_plugin(pytester, engine, monkeypatch):
-    if engine != "native":
-        pytest.skip("runs in another process")
+@pytest.mark.one_engine
+def test_plugin(pytester, monkeypatch):
     # Of an installed eqx_fastjit, pytest would load the plugin by itself.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeconftest("pytest_plugins = ['eqx_fastjit.pytest_plugin']")

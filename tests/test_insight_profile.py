@@ -16,10 +16,7 @@ from eqx_fastjit.insight import _profile, Part, profile, WarmCall
 from eqx_fastjit.insight._profile_tree import make_tree, tree_html, tree_text
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 def frame(file, function, own, *children):

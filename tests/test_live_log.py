@@ -72,19 +72,15 @@ EXPECTED = [
 ]
 
 
-@pytest.fixture
-def once(engine):
-    if engine != "native":
-        pytest.skip("in processes of its own")
-
-
+@pytest.mark.one_engine
 @pytest.mark.parametrize("args", [[], ["basic"]])
-def test_a_program_that_knows_nothing_of_it(args, tmp_path, once):
+def test_a_program_that_knows_nothing_of_it(args, tmp_path):
     out = run(tmp_path, "run", "prog.py", *args, EQX_FASTJIT_LOG="compiles")
     assert events(out.stderr) == EXPECTED, out.stderr
 
 
-def test_everything(tmp_path, once):
+@pytest.mark.one_engine
+def test_everything(tmp_path):
     out = run(tmp_path, "run", "prog.py", EQX_FASTJIT_LOG="all")
     found = events(out.stderr)
     assert [x for x in found if x in EXPECTED] == EXPECTED
@@ -93,7 +89,8 @@ def test_everything(tmp_path, once):
     assert any("inside of another jitted function" in x for x in found)
 
 
-def test_beside_the_doctor(tmp_path, once):
+@pytest.mark.one_engine
+def test_beside_the_doctor(tmp_path):
     out = run(
         tmp_path, "doctor", "--json", "a.json", "prog.py", EQX_FASTJIT_LOG="compiles"
     )
@@ -102,7 +99,8 @@ def test_beside_the_doctor(tmp_path, once):
     assert "1 static-churn" in out.stderr and "1 shape-churn" in out.stderr
 
 
-def test_off(tmp_path, once):
+@pytest.mark.one_engine
+def test_off(tmp_path):
     assert run(tmp_path, "run", "prog.py", EQX_FASTJIT_LOG="off").stderr == ""
     assert run(tmp_path, "run", "prog.py").stderr == ""
 

@@ -11,10 +11,7 @@ from eqx_fastjit import cli
 from eqx_fastjit.doctor import _lock
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 SCRIPT = """

@@ -12,10 +12,7 @@ from tests.mutation._mutants import in_seeded_order, Mutant
 from tests.mutation._run import INVALID, KILLED, Outcome, SURVIVED, TIMEOUT
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("has no engine")
+pytestmark = pytest.mark.one_engine
 
 
 FILE = Path("a.py")

@@ -20,7 +20,7 @@ from eqx_fastjit import filter_jit
 
 
 pytestmark = [
-    pytest.mark.usefixtures("native_only"),
+    pytest.mark.one_engine,
     pytest.mark.filterwarnings("ignore:A JAX array is being set as static"),
 ]
 X = jnp.ones(2)

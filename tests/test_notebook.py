@@ -14,10 +14,7 @@ pytest.importorskip("ipykernel")
 _NOTEBOOK = Path(__file__).parent.parent / "docs" / "notebook" / "tour.ipynb"
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 def _shown_as_html(notebook) -> dict[str, str]:

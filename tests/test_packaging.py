@@ -24,10 +24,7 @@ _SMOKE = _ROOT / "scripts" / "smoke.py"
 pytest.importorskip("setuptools", minversion="77.0.3", reason="needs the extra test")
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("has no engine")
+pytestmark = pytest.mark.one_engine
 
 
 # As `pip wheel` and `python -m build` have the backend do it, without what they set up
@@ -175,13 +172,13 @@ def test_processes_of_the_tests_have_the_same_engine():
     assert here.stdout == f"{native}\n", "pip install -e . builds it in the checkout"
 
 
-@pytest.mark.parametrize("engine", ["native", "python"])
-def test_installed_wheel_works_from_elsewhere(request, tmp_path, engine):
+@pytest.mark.parametrize("form", ["native", "python"])
+def test_installed_wheel_works_from_elsewhere(request, tmp_path, form):
     # What it depends on comes from the environment of the tests, which it itself does
     # not; `.ci/run` installs it all.
     wheel = (
         request.getfixturevalue("built")["wheel"]
-        if engine == "native"
+        if form == "native"
         else request.getfixturevalue("built_without")
     )
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
@@ -189,7 +186,9 @@ def test_installed_wheel_works_from_elsewhere(request, tmp_path, engine):
     (site,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
     install = [sys.executable, "-m", "pip", "--python", str(python), "install"]
     options = ["--no-deps", "--no-index", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, *options, str(wheel)], check=True)
+    # With the checkout on PYTHONPATH, pip takes it for installed.
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    subprocess.run([*install, *options, str(wheel)], check=True, env=env)
     # Below the site's own, so that ours comes first.
     outside = [path for path in sys.path if path.endswith("-packages")]
     (site / "outside.pth").write_text("\n".join(outside))
@@ -201,10 +200,10 @@ def test_installed_wheel_works_from_elsewhere(request, tmp_path, engine):
         assert out.returncode == 0, out.stderr
         return out.stdout
 
-    assert f"works: {engine} engine" in run(str(python), str(_SMOKE), engine)
+    assert f"works: {form} engine" in run(str(python), str(_SMOKE), form)
     script = str(tmp_path / "venv" / "bin" / "eqx-fastjit")
     said = run(script, "--version")
-    assert f"eqx_fastjit {_VERSION}\n" in said and f"engine {engine}" in said
+    assert f"eqx_fastjit {_VERSION}\n" in said and f"engine {form}" in said
 
 
 _PROGRAM = """

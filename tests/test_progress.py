@@ -88,11 +88,10 @@ TOLD = {
 }
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("call", TOLD)
-def test_on_a_terminal(call, engine):
+def test_on_a_terminal(call):
     """And nothing of it on stdout."""
-    if engine != "native":
-        pytest.skip("the same on both engines")
     name, stages = TOLD[call]
     program = f"""
 import jax.numpy as jnp

@@ -70,10 +70,7 @@ _LEAST_CONTRAST = """
 """
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 @pytest.mark.skipif(_CHROMIUM is None, reason="no Chromium")

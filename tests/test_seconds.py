@@ -28,10 +28,7 @@ from eqx_fastjit.insight._timing import Blocking, measure, nothing, Timer
 from tests.clock import Clock, COMPILED, LOWERED, record_call, TRACED
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 @pytest.fixture

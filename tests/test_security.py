@@ -42,10 +42,7 @@ NETWORK = {
 GENERATORS = {PACKAGE / "_binding.py"}
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 def _imported(tree):

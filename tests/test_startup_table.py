@@ -9,10 +9,7 @@ from eqx_fastjit.bench._results import new_results
 from scripts import generate_docs
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 def _entry(name, compiled, reason=None):

@@ -13,10 +13,7 @@ from eqx_fastjit.doctor._waits import Waiting
 from eqx_fastjit.doctor._watch import Deviation, Seen, Watch
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
+pytestmark = pytest.mark.one_engine
 
 
 HERE = Line("a.py", 1, "main")

@@ -14,10 +14,7 @@ import eqx_fastjit
 _ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("has no engine")
+pytestmark = pytest.mark.one_engine
 
 
 def _pyright(*args: str) -> dict:

@@ -15,10 +15,7 @@ _OF_PROJECT = _PROJECT["project"]
 _VERSION = r"(\d+(?:\.\d+)+)"
 
 
-@pytest.fixture(autouse=True)
-def once(engine):
-    if engine != "native":
-        pytest.skip("has no engine")
+pytestmark = pytest.mark.one_engine
 
 
 def _read(name: str) -> str:

@@ -84,14 +84,9 @@ def test_contenders_agree(name, engine):
     assert _compilations() == before
 
 
-@pytest.fixture
-def once(engine):
-    if engine != "native":
-        pytest.skip("the same on both engines")
-
-
+@pytest.mark.one_engine
 @pytest.mark.parametrize("file", PROGRAMS)
-def test_every_program_is_listed(file, once):
+def test_every_program_is_listed(file):
     if file == "differential":
         pytest.importorskip("diffrax")
     module = importlib.import_module(f"eqx_fastjit.bench._zoo.{file}")
@@ -105,13 +100,15 @@ def test_every_program_is_listed(file, once):
     assert sorted(programs) == sorted(PROGRAMS[file])
 
 
-def test_the_zoo_is_a_group(once):
+@pytest.mark.one_engine
+def test_the_zoo_is_a_group():
     zoo = [name for name in case_names() if case_info(name).group == "zoo"]
     assert zoo == NAMES and len(zoo) >= 24
     assert all(case_info(name).contenders == CONTENDERS for name in zoo)
 
 
-def test_what_is_not_installed_is_skipped_and_said(once, monkeypatch, tmp_path, capsys):
+@pytest.mark.one_engine
+def test_what_is_not_installed_is_skipped_and_said(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "diffrax", None)
     assert cli.main(["bench", "--cases", "neural_ode"]) == 2
     err = capsys.readouterr().err

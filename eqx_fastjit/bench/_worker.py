@@ -67,18 +67,10 @@ def serve(pipe: Connection, case: Case, contender: str, device: str | None) -> N
         _tell(pipe, "ok", output_arrays(call))
         sampler = Sampler(call, case.steps, case.times_itself)
         while True:
-            order = _told(pipe)
+            order = pipe.recv()
             _tell(pipe, "ok", sampler.warm() if order == "warm" else sampler.round())
-    except Exception as e:
+    except Exception as e:  # `EOFError` as well: then nobody listens
         _tell(pipe, "error", _one_line(e))
-
-
-def _told(pipe: Connection) -> Any:
-    """What the parent wants; ends this process once it has closed the pipe."""
-    try:
-        return pipe.recv()
-    except (EOFError, OSError):
-        raise SystemExit from None
 
 
 def _tell(pipe: Connection, status: str, value: Any) -> None:
