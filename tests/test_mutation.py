@@ -92,7 +92,12 @@ def test_spans_of_annotations():
     spans = _mutants.annotations(PYTHON)
     lines = PYTHON.splitlines()
     texts = {lines[a - 1][b:d] for (a, b), (c, d) in spans if a == c}
-    assert texts == {"LIMIT = 1 + 1", "int | None", "dict[str, int | None]"}
+    assert texts == {
+        "TYPE_CHECKING",
+        "LIMIT = 1 + 1",
+        "int | None",
+        "dict[str, int | None]",
+    }
 
 
 def test_the_sample_depends_on_the_seed_alone():

@@ -88,7 +88,7 @@ def annotations(source: str) -> list[_Span]:
         elif isinstance(node, ast.arg | ast.AnnAssign):
             found.append(node.annotation)
         elif isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING":
-            found += node.body
+            found += [node.test, *node.body]
     return [
         ((x.lineno, x.col_offset), (x.end_lineno or 0, x.end_col_offset or 0))
         for x in found
