@@ -312,6 +312,9 @@ class _Flat:
             [_ArrayParameter(path) for path in dict.fromkeys(paths)]
         )
 
+    def __repr__(self) -> str:
+        return f"<function {self.__qualname__}>"  # some of JAX's errors show it
+
     @property
     def __wrapped__(self) -> Any:
         function = self.function()

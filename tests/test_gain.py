@@ -153,7 +153,7 @@ def test_calls_by_function_and_signature(samples):
     outer.__wrapped__.__defaults__ = (4,)  # is bound anew
     assert outer(jnp.ones(2)).tolist() == [8, 8]
     jax.vmap(outer)(jnp.ones((3, 2)))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
         outer()
     samples.stop()
     outer(jnp.ones(2))

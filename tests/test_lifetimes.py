@@ -155,7 +155,7 @@ def test_attributes():
     assert inspect.unwrap(g) is f
     assert "f" in repr(g)
     assert callable(g)
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match="cannot assign to field 'anything'"):
         g.anything = 1
     # A pytree as it is when it is wrapped, as under Equinox.
     model = eqx.nn.Linear(2, 2, key=jax.random.key(0))

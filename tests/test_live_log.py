@@ -124,7 +124,7 @@ def test_by_the_logger_alone(caplog):
         f(x, 1)
         assert caplog.records == []
         f(x, 2)
-        with pytest.raises(KeyError):
+        with pytest.raises(KeyError, match="3"):
             f(x, 3)
         f.lower(x, 4).compile()
     again, failed, ahead = [r.compilation for r in caplog.records]

@@ -31,7 +31,7 @@ def test_stages_agree_with_a_call():
     assert "forward" in repr(compiled)
     assert eqx.tree_equal(compiled(model, x), forward(model, x))
     assert eqx.tree_equal(compiled(x=x, model=_model(1)), forward(_model(1), x))
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match="no_such_thing"):
         compiled.no_such_thing  # noqa: B018
 
 
@@ -129,7 +129,7 @@ def test_donation(donate):
 
 def test_compiler_options():
     lowered = filter_jit(lambda x: x * 2).lower(jnp.ones(2))
-    with pytest.raises(jax.errors.JaxRuntimeError):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no such option"):
         lowered.compile(compiler_options={"no such option": "1"})
     assert lowered.compile()(jnp.ones(2)).tolist() == [2, 2]
 
