@@ -132,9 +132,9 @@ def test_first_call_is_split_into_stages():
     measured = call()
     assert isinstance(measured, Measured)
     times = dict(measured.times)
-    assert all(times[stage] > 0 for stage in ("trace", "lower", "compile"))
-    total = times.pop("total")
-    assert sum(times.values()) == pytest.approx(total)
+    # How long each takes: tests/test_bench_timing.py.
+    assert list(times) == ["trace", "lower", "compile", "run", "total"]
+    assert all(times.values())
 
 
 def test_nested_spans_count_once():
@@ -150,5 +150,5 @@ def test_outputs_that_differ_are_not_timed():
     different = {"a": lambda: jnp.ones(2), "b": lambda: jnp.zeros(2)}
     with pytest.raises(OutputsDiffer, match="b returns other results than a"):
         list(measure(different, 1))
-    with pytest.raises(OutputsDiffer):  # dtypes count too
+    with pytest.raises(OutputsDiffer, match="b returns other"):  # dtypes count too
         check_equal({"a": lambda: jnp.ones(2), "b": lambda: jnp.ones(2, int)})

@@ -55,7 +55,7 @@ def test_looking_whether_a_file_can_be_written_leaves_all_as_it_was(tmp_path):
     assert old.read_text() == "kept"
     assert not new.exists()
     assert link.is_symlink()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(IsADirectoryError, match=tmp_path.name):
         check_writable(tmp_path)
 
 

@@ -109,5 +109,5 @@ def test_another_type_of_error_is_no_better():
     let_out = ValueError("INTERNAL: CpuCallback error: _EquinoxRuntimeError: negative")
     _same(_Raised(let_out), ours)
     for error in (ValueError("no"), KeyError("no"), jax.errors.JaxRuntimeError("no")):
-        with pytest.raises(AssertionError):
+        with pytest.raises(AssertionError, match="EquinoxRuntimeError"):
             _same(_Raised(error), ours)

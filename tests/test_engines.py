@@ -502,10 +502,10 @@ def test_an_interrupted_trace_leaves_the_function_usable():
     @filter_jit
     def f(x):
         if interrupt[0]:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt("here")
         return x + 1
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="here"):
         f(jnp.ones(2))
     interrupt[0] = False
     for _ in range(3):

@@ -156,7 +156,7 @@ def test_another_version(made, tmp_path):
 
 
 def test_what_is_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="none"):
         load(tmp_path / "none")
     (tmp_path / "text").write_text("hello " * 100)
     with pytest.raises(ValueError, match=r"not written by `Exported.save`"):

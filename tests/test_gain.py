@@ -233,7 +233,7 @@ def test_costs_of_a_call(samples, monkeypatch):
     (called,) = samples.ranked()
     costs, reason = function_costs(called, until=math.inf)
     assert reason == "" and costs is not None
-    assert all(x >= 0 for x in vars(costs).values()) and costs.equinox > 0
+    assert min(vars(costs).values()) >= 0 and costs.equinox
     assert "--replay" in function_costs(called, until=-1.0)[1]
     monkeypatch.setattr(_gain_costs, "_TOO_LONG", 0.0)
     costs, reason = function_costs(called, until=math.inf)

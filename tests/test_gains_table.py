@@ -85,6 +85,7 @@ def test_rows(tmp_path, monkeypatch):
     assert "| 1.00 (0.99 to 1.01) |" in rows[2]
 
 
-def test_no_programs(tmp_path):
-    with pytest.raises(SystemExit):
+def test_no_programs(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
         gains.main([str(tmp_path), "--json", "x"])
+    assert f"no program in {tmp_path}" in capsys.readouterr().err

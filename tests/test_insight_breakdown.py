@@ -43,8 +43,8 @@ def check(out, kind):
         "compile",
         "first run",
     ]
-    assert all(part.seconds > 0 for part in out.cold)
-    assert out.eager > 0
+    # How long each takes: tests/test_seconds.py.
+    assert all(part.seconds for part in out.cold) and out.eager
     text = str(out)
     for part in (*out.steady, *out.cold):
         assert part.name in text

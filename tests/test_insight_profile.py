@@ -207,7 +207,7 @@ def test_interrupted_and_without_functions(tmp_path):
 
 
 def test_help_has_the_defaults(capsys):
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="0"):
         cli.main(["profile", "--help"])
     assert capsys.readouterr().out.count("(default:") == 2
 
