@@ -15,6 +15,7 @@ from eqx_fastjit.bench import (
     Measured,
     OutputsDiffer,
 )
+from eqx_fastjit.bench._contenders import is_traced
 
 
 pytestmark = pytest.mark.one_engine
@@ -125,6 +126,41 @@ def test_size_is_that_of_the_model(layers):
     assert len([x for x in jtu.tree_leaves(model) if hasattr(x, "dtype")]) == (
         size["leaves"] - 1
     )
+
+
+# How many arrays the arguments have, and how many numbers in these. A case that is
+# changed needs another name: results of two versions are compared by name.
+_ARGUMENTS = {
+    "identity": (1, 1),
+    "mlp_8": (7, 224),
+    "mlp_8_1_layers": (3, 80),
+    "batch_4": (7, 3296),
+    "adam_19_leaves": (20, 681),
+    "recurrent": (5, 2112),
+    "convolutional": (7, 2602),
+    "transformer": (13, 8928),
+    "numpy_inputs": (7, 3200),
+    "typed_key": (2, 4),
+    "sharded": (7, 5216),
+    "selu": (1, 10**6),
+    "walk_scan": (1, 1),
+}
+
+
+@pytest.mark.parametrize("name", _ARGUMENTS)
+def test_a_case_is_what_it_was_and_what_it_says(name):
+    case = case_info(name)
+    _, arguments, _ = case.makers()["exportable"]()
+    arrays = [x for x in jtu.tree_leaves(arguments) if is_traced(x)]
+    assert (len(arrays), sum(x.size for x in arrays)) == _ARGUMENTS[name]
+    assert case.size.get("leaves", len(arrays)) == len(arrays)
+    model, x = arguments[0], arguments[-1]
+    if name.startswith("adam"):
+        x, (model, _) = arguments
+    if "batch" in case.size:
+        assert len(x) == case.size["batch"]
+    nodes = jtu.tree_structure(model).num_nodes
+    assert case.size.get("nodes", nodes) == nodes
 
 
 def test_first_call_is_split_into_stages():

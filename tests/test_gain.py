@@ -16,6 +16,7 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit import _jit, cli
+from eqx_fastjit._function import Options
 from eqx_fastjit.cli._gain import take_pairs
 from eqx_fastjit.insight import _gain_costs
 from eqx_fastjit.insight._gain import (
@@ -23,6 +24,7 @@ from eqx_fastjit.insight._gain import (
     FASTER,
     FunctionGain,
     Gain,
+    Interval,
     interval,
     LOOKS,
     SLOWER,
@@ -30,7 +32,7 @@ from eqx_fastjit.insight._gain import (
 )
 from eqx_fastjit.insight._gain_costs import Costs, function_costs
 from eqx_fastjit.insight._gain_page import page
-from eqx_fastjit.insight._samples import alive, Samples
+from eqx_fastjit.insight._samples import alive, Called, Samples, Signature
 
 
 # --- telling apart -------------------------------------------------------------------
@@ -240,6 +242,36 @@ def test_costs_of_a_call(samples, monkeypatch):
     assert costs is None and reason.endswith("its overhead does not matter")
 
 
+@pytest.mark.one_engine
+def test_costs_are_a_mean_over_the_calls(monkeypatch):
+    """Signatures of a tenth of the calls or less are not timed, nor those too late."""
+    timed, known = [], {}
+
+    def costs(signature, options):
+        timed.append(signature.calls)
+        found = Costs(*[float(signature.calls)] * 7) if signature.calls != 4 else None
+        return found, "" if found else "too long"
+
+    monkeypatch.setattr(_gain_costs, "_costs", costs)
+    for calls in (10, 30, 4, 5):
+        known[calls] = Signature(calls=calls)
+    called = Called("f", None, Options(), 49, signatures=known)
+    found, reason = function_costs(called, until=math.inf)
+    # 4 is less than a tenth of 49.
+    assert timed == [30, 10, 5] and reason == ""
+    assert found.equinox == found.floor_overhead == (30 * 30 + 10 * 10 + 5 * 5) / 45
+    times = iter([0.0, 1.0, 2.0])
+    found, reason = function_costs(called, until=1.0, clock=lambda: next(times))
+    assert found.ours == (30 * 30 + 10 * 10) / 40 and reason == ""
+    called = Called("f", None, Options(), 4, signatures={4: Signature(calls=4)})
+    assert function_costs(called, until=math.inf) == (None, "too long")
+    called = Called("f", None, Options(), 4, transformed=4)
+    assert function_costs(called, until=math.inf) == (
+        None,
+        "called only under eager transformations",
+    )
+
+
 # --- the report ----------------------------------------------------------------------
 
 
@@ -278,6 +310,45 @@ def test_report():
     assert found["verdict"] == "faster" and found["wall"]["equinox"] == [4.0, 4.1, 3.9]
     assert found["functions"][0]["overhead_share"] == pytest.approx(0.2)
     assert found["functions"][1]["not_timed"] == "no time left"
+
+
+def _rows(*functions):
+    return report(functions=functions)._functions().rows
+
+
+@pytest.mark.one_engine
+def test_a_row_of_all_functions_where_there_are_several():
+    step = FunctionGain("step", "a.py:3", "a.py", 3, 10_000, COSTS, "")
+    small = FunctionGain("small", "", None, None, 5_000, COSTS, "")
+    untimed = FunctionGain("once", "", None, None, 1, None, "no time left")
+    assert [row[:2] for row in _rows(step)] == [("step (a.py:3)", 10_000)]
+    assert [row[0] for row in _rows(step, untimed)] == ["step (a.py:3)", "once"]
+    rows = _rows(step, small, untimed)
+    assert rows[0][2:] == (
+        *("100 us", "20 us", "10 us", "30 us"),
+        *("80 us", "20.00%", "700 ms", ""),
+    )
+    assert rows[2] == ("once", 1, *["-"] * 7, "no time left")
+    assert rows[3] == ("all", 15_001, *["-"] * 5, "30.00%", "1.05 s", "")
+    # Without a reason to give there is no column for one.
+    assert [len(row) for row in _rows(step, small)] == [9, 9, 9]
+
+
+@pytest.mark.one_engine
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        ((0.9, 0.8, 0.999), "faster"),
+        ((0.9, 0.8, 1.0), "unknown"),
+        ((1.1, 1.001, 1.2), "slower"),
+        ((1.1, 1.0, 1.2), "unknown"),
+        ((1.0, 0.981, 1.019), "alike"),
+        ((1.0, 0.979, 1.019), "unknown"),
+        ((1.0, 0.981, 1.021), "unknown"),
+    ],
+)
+def test_edges_of_the_verdict(ratio, verdict):
+    assert Interval(*ratio).verdict == verdict
 
 
 @pytest.mark.one_engine

@@ -71,7 +71,7 @@ AREAS = (
         (
             *("seconds", "insight_explain", "insight_captures", "insight_guard"),
             *("insight_jaxpr", "insight_advice", "insight_breakdown"),
-            *("insight_numerics", "insight_profile", "gain", "progress"),
+            *("insight_numerics", "insight_profile", "gain", "progress", "frozen"),
         ),
         0.8,
         0.15,
@@ -81,7 +81,7 @@ AREAS = (
         ("eqx_fastjit/doctor/*.py",),
         (
             *("thresholds", "seconds", "doctor_time", "doctor_buckets", "doctor"),
-            *("live_log", "lock", "doctor_signals"),
+            *("live_log", "lock", "doctor_signals", "frozen"),
         ),
         0.8,
         0.15,
@@ -89,7 +89,7 @@ AREAS = (
     Area(
         "bench",
         ("eqx_fastjit/bench/_[!z]*.py",),
-        ("bench_timing", "bench_results", "bench_command", "bench_cases"),
+        ("bench_timing", "bench_results", "frozen", "bench_cases", "bench_command"),
         0.75,
         0.1,
     ),
@@ -98,7 +98,7 @@ AREAS = (
         ("eqx_fastjit/cli/*.py",),
         (
             *("cli", "cli_run", "bench_command", "lock", "doctor", "export_command"),
-            *("insight_profile", "gain"),
+            *("insight_profile", "gain", "frozen"),
         ),
         0.75,
         0.1,

@@ -81,19 +81,23 @@ _Span = tuple[tuple[int, int], tuple[int, int]]
 def annotations(source: str) -> list[_Span]:
     """Begin and end, line and column, of everything that is only for a type checker."""
     found: list[ast.AST | None] = []
+    overloads: list[ast.expr] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found.append(node.returns)
-            found += [x for x in node.decorator_list if _name(x) == "overload"]
+            overloads += [x for x in node.decorator_list if _name(x) == "overload"]
         elif isinstance(node, ast.arg | ast.AnnAssign):
             found.append(node.annotation)
         elif isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING":
             found += [node.test, *node.body]
-    return [
-        ((x.lineno, x.col_offset), (x.end_lineno or 0, x.end_col_offset or 0))
-        for x in found
-        if isinstance(x, ast.expr | ast.stmt)
-    ]
+    spans = [_span(x) for x in found if isinstance(x, ast.expr | ast.stmt)]
+    # With the `@`.
+    begins = [((x.lineno, x.col_offset - 1), _span(x)[1]) for x in overloads]
+    return spans + begins
+
+
+def _span(x: ast.expr | ast.stmt) -> _Span:
+    return (x.lineno, x.col_offset), (x.end_lineno or 0, x.end_col_offset or 0)
 
 
 def _name(node: ast.expr) -> str:

@@ -1,0 +1,40 @@
+"""What is reported does not change afterwards: each dataclass is frozen, or listed."""
+
+import importlib
+import pkgutil
+
+import equinox as eqx
+import pytest
+
+import eqx_fastjit
+
+
+pytestmark = pytest.mark.one_engine
+
+# These count while a program runs; none of them is in a report.
+MUTABLE = {
+    "eqx_fastjit.doctor._plain.Compile",
+    "eqx_fastjit.doctor._plain.Miss",
+    "eqx_fastjit.doctor._waits.Waiting",
+    "eqx_fastjit.doctor._watch.Seen",
+    "eqx_fastjit.insight._samples.Called",
+    "eqx_fastjit.insight._samples.Signature",
+}
+
+
+def _dataclasses():
+    """All of the package, by name; but for the programs of the zoo."""
+    for found in pkgutil.walk_packages(eqx_fastjit.__path__, "eqx_fastjit."):
+        if "._zoo" in found.name or found.name.endswith("__main__"):
+            continue
+        for x in vars(importlib.import_module(found.name)).values():
+            if not isinstance(x, type) or x.__module__ != found.name:
+                continue
+            if "__dataclass_params__" in vars(x) and not issubclass(x, eqx.Module):
+                yield f"{found.name}.{x.__qualname__}", x.__dataclass_params__
+
+
+def test_dataclasses_are_frozen():
+    found = dict(_dataclasses())
+    assert len(found) > 40
+    assert {name for name, params in found.items() if not params.frozen} == MUTABLE
