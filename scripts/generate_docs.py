@@ -15,6 +15,7 @@ exit code is 1 if something would be.
 import argparse
 import fnmatch
 import json
+import math
 import re
 import statistics
 import subprocess
@@ -302,6 +303,17 @@ def _runs(results: Any) -> str:
     return f"Run on {'; '.join(dict.fromkeys(map(run, results)))}."
 
 
+def _share_with_interval(area: Any) -> str:
+    """Wilson's: a sample of forty says little more than "about nine in ten"."""
+    share, n = area["share"], area["mutants"] - area["equivalent"]
+    if share is None:
+        return "-"
+    z = 1.96
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+    return f"{share:.0%} ({middle - half:.0%} to {middle + half:.0%})"
+
+
 def _mutation(results: Any) -> str:
     areas = results["areas"]
     rows = [
@@ -309,12 +321,15 @@ def _mutation(results: Any) -> str:
             area["area"],
             *(f"{area[name]:,}" for name in ("places", "mutants", "killed")),
             str(area["equivalent"]),
-            "-" if area["share"] is None else f"{area['share']:.0%}",
+            _share_with_interval(area),
             f"{area['goal']:.0%}",
         ]
         for area in areas
     ]
-    header = ("area", "places", "tried", "noticed", "equivalent", "share", "goal")
+    header = (
+        *("area", "places", "tried", "noticed", "equivalent"),
+        *("share (95% interval)", "goal"),
+    )
     reasons = [
         f"- `{x['file']}`: `{_one_line(x['before'])}` as `{_one_line(x['after'])}`. "
         f"{x['equivalent']}"

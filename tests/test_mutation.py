@@ -208,9 +208,16 @@ def test_the_table():
         "versions": {"python": "3.11"},
     }
     text = generate_docs._mutation(results)
-    assert "| doctor | 1,234 | 4 | 2 | 1 | 67% | 75% |" in text
+    assert "| doctor | 1,234 | 4 | 2 | 1 | 67% (21% to 94%) | 75% |" in text
     assert "- `a.py`: `a < 3` as `a <= 3`. It is an int." in text
     assert "commit `abc`; CPU, 2 cores, Linux; python 3.11." in text
+
+
+def test_a_large_sample_says_more():
+    area = {"share": 0.9, "mutants": 45, "equivalent": 5}
+    assert generate_docs._share_with_interval(area) == "90% (77% to 96%)"
+    area = {"share": 1.0, "mutants": 400, "equivalent": 0}
+    assert generate_docs._share_with_interval(area) == "100% (99% to 100%)"
 
 
 def test_time_is_divided_and_what_is_left_goes_on(monkeypatch):

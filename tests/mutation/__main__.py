@@ -187,6 +187,7 @@ def main() -> int:
     words = ["python -m tests.mutation", f"--minutes {options.minutes:g}"]
     words += [f"--seed {options.seed}"]
     words += [f"--area '{name}'" for name in options.area or ()]
+    words += [f"--most {options.most}"] if options.most is not None else []
     report: dict[str, Any] = {
         "command": " ".join(words),
         "seed": options.seed,
