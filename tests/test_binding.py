@@ -208,6 +208,26 @@ def test_buffers_that_cannot_be_used(donate, first, second, ahead):
             assert any(messages(eqx.filter_jit, large_first)) is expected
 
 
+@pytest.mark.parametrize("donate", ["all", "all-except-first", "warn", "none"])
+def test_a_warning_like_that_from_the_function_itself(donate):
+    """It is hidden where Equinox hides it, and nowhere else."""
+
+    def f(x):
+        warnings.warn("Some donated buffers were not usable: others", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+        return x + 1
+
+    def messages(jit):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            jit(f, donate=donate)(jnp.ones(2))
+        return [str(w.message) for w in caught]
+
+    ours = messages(filter_jit)
+    assert ours == messages(eqx.filter_jit)
+    assert len(ours) == (1 if donate.startswith("all") else 2)
+
+
 def test_partials_bind_what_is_left():
     def f(x, n, *, m=1):
         return x * n + m
