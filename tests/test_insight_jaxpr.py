@@ -285,6 +285,36 @@ def test_constants():
     assert "16.0 KiB" in str(report)
 
 
+def test_the_line_that_uses_a_constant():
+    """In the body of a loop, in a function that is given it, not in JAX's own."""
+    table = jnp.arange(8.0)
+
+    def in_a_loop(x):
+        def body(carry, _):
+            return carry * table, None
+
+        return jax.lax.scan(body, x, None, length=3)[0]
+
+    @jax.jit
+    def scaled(x, given):
+        x = x * 2
+        return x + given
+
+    def passed(x):
+        return scaled(x, table)
+
+    def by_jax(x):
+        return jnp.clip(x, table)
+
+    for f, inside, text in (
+        (in_a_loop, in_a_loop, "carry * table"),
+        (passed, scaled, "x + given"),
+        (by_jax, by_jax, "jnp.clip"),
+    ):
+        (found,) = inspect_jaxpr(f, jnp.ones(8), compile=False).constants
+        assert found.line == line_of(inside, text)
+
+
 def test_a_model_is_no_constant():
     model = eqx.nn.MLP(4, 4, 4, 2, key=jax.random.key(0))
     for f in (model, eqx_fastjit.filter_jit(model), eqx.filter_jit(model)):
