@@ -189,6 +189,11 @@ def test_arguments_are_kept_as_they_were(samples):
         x = donating(x)
         reading(buffer)
     by_name = {c.name.rpartition(".")[2]: c.ranked()[0] for c in samples.ranked()}
+    # An array that nothing may change is kept as it is, and not copied.
+    kept = jnp.ones(3)
+    eqx_fastjit.filter_jit(lambda kept: kept)(kept)
+    (only,) = [c.ranked()[0] for c in samples.ranked() if "<lambda>" in c.name]
+    assert only.args[0] is kept
     # Those of the fourth call.
     assert alive(by_name["donating"])[1][0].tolist() == [3, 3, 3, 3]
     assert alive(by_name["reading"])[1][0].tolist() == [3, 3, 3, 3]

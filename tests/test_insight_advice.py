@@ -5,6 +5,7 @@ import textwrap
 
 import pytest
 
+from eqx_fastjit.insight import _advice
 from eqx_fastjit.insight._advice import advice, find_call
 from eqx_fastjit.insight._differences import Difference
 
@@ -159,3 +160,26 @@ def test_no_source():
     assert find_call(None, "f", None) is None
     text = advice("static-churn", Difference("n", "", "1 (int)", "2 (int)"))
     assert text.startswith("Replace `n` by `jnp.asarray(n)`.")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "edit", "why"),
+    [
+        ("1 (int)", "1.0 (float)", "float(x)", "int to float"),
+        ("True (bool)", "1 (int)", "int(x)", "bool to int"),
+        ("2.0 (numpy.float32)", "1 (int)", "float(x)", "float to int"),
+        ("1 (int)", "2 (int)", "jnp.asarray(x)", "is static"),
+        ("1 (int)", "float32(3,)", "jnp.asarray(x)", "is static"),
+        ("float32(3,)", "1 (int)", "jnp.asarray(x)", "is static"),
+        ("1 (int)", "'mean' (str)", None, ""),
+        ("'mean' (str)", "1 (int)", None, ""),
+        ("'mean' (str)", "'sum' (str)", None, ""),
+    ],
+)
+def test_what_to_do_about_a_number(old, new, edit, why):
+    found = _advice._static_edit(Difference("x", "static", old, new))
+    if edit is None:
+        assert found is None
+    else:
+        wrap, reason = found
+        assert wrap("x") == edit and why in reason

@@ -1,5 +1,6 @@
 """Mutation testing: which mutants there are, and what is made of them."""
 
+import json
 import textwrap
 from pathlib import Path
 
@@ -195,6 +196,17 @@ def test_what_is_counted():
     # Of another file, or with another change, it is another mutant.
     other = [{**KNOWN[0], "file": "b.py"}, {**KNOWN[0], "after": "a == 3"}]
     assert command.summary(AREA, 9, found, other)["equivalent"] == 0
+
+
+def test_equivalent_mutants_are_of_the_source_of_today():
+    """And each has a reason."""
+    known = json.loads(command.EQUIVALENT.read_text(encoding="utf-8"))
+    for entry in known:
+        assert entry.keys() == {"file", "before", "after", "reason"}
+        source = (_areas.ROOT / entry["file"]).read_text(encoding="utf-8")
+        lines = "\n".join(line.strip() for line in source.splitlines())
+        assert entry["before"] in lines, entry
+        assert entry["after"] not in lines and entry["reason"].endswith("."), entry
 
 
 def test_the_table():
