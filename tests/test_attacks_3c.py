@@ -11,7 +11,7 @@ import pytest
 from eqx_fastjit import filter_jit
 
 
-pytestmark = pytest.mark.usefixtures("native_only")
+pytestmark = pytest.mark.one_engine
 
 _COMMON = """
 import collections, faulthandler, gc, sys

@@ -303,10 +303,9 @@ assert "inside that were traced before" in str(breakdown(timed, x, rounds=1))
 """
 
 
-def test_nothing_else_is_compiled_again(engine):
+@pytest.mark.one_engine
+def test_nothing_else_is_compiled_again():
     """In a process of its own: the first breakdown of a process is the one to see."""
-    if engine != "native":
-        pytest.skip("in a process of its own")
     subprocess.run([sys.executable, "-c", _ALONE], check=True, timeout=300)
 
 
