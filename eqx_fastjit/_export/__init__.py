@@ -3,7 +3,8 @@
     _exported   `f.export(...)`: what is written
     _loaded     `load(...)`: a file as a callable
     _show       a file in words
-    _program    the arrays-to-arrays program: `jax.export`, compiling, `error_if`
+    _program    the arrays-to-arrays program that is exported
+    _checks     `eqx.error_if` as a result of that program
     _tree       pytrees and statics as data
     _names      classes and functions by name, and which of them may be imported
     _arrays     shapes, dtypes and shardings as data
