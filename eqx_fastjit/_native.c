@@ -2271,13 +2271,14 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
         PyObject *arrays = list_of(w->arrays + 1, w->n_arrays);
         if (arrays == NULL) return NULL;
         result = PyObject_CallMethodObjArgs(function, s_result, (PyObject *)frame->spec, out,
-                                            arrays, NULL);
+                                            arrays, frame->call ? Py_True : Py_False, NULL);
         Py_DECREF(arrays);
         return result;
     }
     Py_INCREF(plan);
     PyObject *const *arrays = ((PyListObject *)out)->ob_item;
-    if (plan->blocks < 0) {
+    /* Or compiled: a trace that is known may now run on other devices. */
+    if (plan->blocks < 0 || (plan->blocks == 0 && frame->call != NULL)) {
         PyObject *python = PyObject_GetItem(frame->spec->plans, last), *blocks = NULL;
         PyObject *inputs = list_of(w->arrays + 1, w->n_arrays);
         if (python != NULL && inputs != NULL)
