@@ -881,7 +881,7 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
         return add_fields(w, record, x, visit, start);
     case KIND_NODE:
         if (record->node == NODE_MODULE) return add_module(w, record, x, start);
-        break;
+        return add_flattened(w, record, x, start); /* a jitted function */
     case KIND_METHOD:
         if (add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
             add_object(w, T_IDENTITY, PyMethod_GET_SELF(x)) < 0)

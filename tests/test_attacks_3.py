@@ -142,3 +142,103 @@ def test_a_dictionary_of_attributes_that_reads_in_its_own_way():
 @dataclasses.dataclass
 class _Plain:
     n: typing.Any
+
+
+# --- statics -------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda module: module.jitted,
+        lambda module: _Part([module.jitted]).dynamic[0],
+        lambda module: filter_jit(module.divide),
+        lambda module: filter_jit(filter_jit(module.jitted)),
+    ],
+)
+def test_jitted_functions_as_statics_are_compared_by_type_and_bits(of):
+    class Model(eqx.Module):
+        w: typing.Any
+
+        def divide(self, x):
+            return x / self.w
+
+        # In here: it is of the engine that it was wrapped for.
+        jitted = filter_jit(divide)
+
+    f, traces = _count(lambda h: h.static(h.x))
+    zero, nan = jnp.array(0.0), jnp.array(jnp.nan)
+    for w, expected in ((zero, jnp.inf), (-zero, -jnp.inf), (zero, jnp.inf)):
+        assert f(_Holder(X, of(Model(w))))[0] == expected
+    for w in (nan, nan + 0):
+        assert jnp.isnan(f(_Holder(X, of(Model(w))))[0])
+    assert len(traces) == 3
+    for w in (1, 1.0, 1):
+        f(_Holder(X, of(Model(w))))
+    assert len(traces) == 5
+
+
+class _Tuple(tuple):
+    @functools.cached_property
+    def total(self):
+        return sum(self)
+
+
+class _Str(str):
+    @functools.cached_property
+    def total(self):
+        return len(self)
+
+
+class _List(list):
+    @functools.cached_property
+    def total(self):
+        return len(self)
+
+
+@pytest.mark.parametrize("make", [lambda: _Tuple((1, 2)), lambda: _Str("ab")])
+def test_a_cached_property_is_no_part_of_a_leaf(make):
+    f, traces = _count(lambda x, static: x * static.total)
+    static = make()
+    for value in (static, static, make(), make(), static):
+        assert f(X, value)[0] == value.total
+    assert len(traces) == 1
+
+
+def test_a_cached_property_is_no_part_of_a_static():
+    f, traces = _count(lambda h: h.x * h.static.total)
+    for _ in range(3):
+        f(_Holder(X, _List([1])))
+    assert len(traces) == 1
+    noted = _List([1])
+    noted.note = "an attribute as others are"
+    f(_Holder(X, noted))
+    assert len(traces) == 2
+
+
+def test_a_cached_property_of_pydantic():
+    pydantic = pytest.importorskip("pydantic")
+
+    class Cfg(pydantic.BaseModel):
+        n: int
+
+        @functools.cached_property
+        def twice(self):
+            return self.n * 2
+
+    f, traces = _count(lambda h: h.x * h.static.twice)
+    for n in (1, 1, 2, 1):
+        assert f(_Holder(X, Cfg(n=n)))[0] == 2 * n
+    assert len(traces) == 2
+
+
+def test_attributes_of_a_tuple_need_no_hash():
+    f, traces = _count(lambda x, static: x * static.scale)
+    for scale in (2, 3, 2):
+        static = _Tuple((1, 2))
+        static.scale = scale
+        assert f(X, static)[0] == scale
+    assert len(traces) == 2
+    with pytest.raises(TypeError, match="cannot be hashed"):
+        f(X, _Tuple(([],)))
