@@ -452,7 +452,7 @@ def _unflatten_bound(_: None, children: Any) -> Any:
 jtu.register_pytree_with_keys(
     BoundJit, _flatten_bound_with_keys, _unflatten_bound, _flatten_bound
 )
-COMPARED_AS_NODES += (JitWrapped, BoundJit)
+COMPARED_AS_NODES.extend((JitWrapped, BoundJit))
 
 
 # --- the decorator ---
