@@ -2266,8 +2266,11 @@ and the handle of the trace. */
 static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out) {
     PyObject *result = NULL;
     if (frame->call != NULL) {
-        /* Something was traced or compiled. */
-        if (add_witnesses(frame->spec, w) < 0) return NULL;
+        /* Something was traced or compiled; but not under `jax.disable_jit()`, whose
+        statics nothing refers to later. */
+        int eager = PyList_CheckExact(out) && PyList_GET_SIZE(out) == 1 &&
+                    PyList_GET_ITEM(out, 0) == eager_handle;
+        if (!eager && add_witnesses(frame->spec, w) < 0) return NULL;
         PyObject *arrays = list_of(w->arrays + 1, w->n_arrays);
         PyObject *done = arrays == NULL ? NULL
                                         : PyObject_CallMethodObjArgs(function, s_finished,
@@ -2323,7 +2326,7 @@ static Spec *specialize(PyObject *function, Table *table, Walk *w, uint64_t hash
     made = PyObject_CallMethodOneArg(function, s_miss, tuple);
     Py_DECREF(tuple);
     if (made == NULL) return NULL;
-    if (Py_TYPE(made) != &SpecType) {
+    if (Py_TYPE(made) != &SpecType || ((Spec *)made)->jitted == NULL) {
         PyErr_SetString(PyExc_TypeError, "expected a specialization");
         Py_DECREF(made);
         return NULL;
