@@ -514,7 +514,7 @@ class Function:
             if call.run is not None and found.mutable:
                 specialization.add_witnesses(found)
             self.finished(call, arrays)
-        return self.result(specialization, out, arrays)
+        return self.result(specialization, out, arrays, call.run is not None)
 
     def walk(self, values: tuple[Any, ...], *, abstract: bool = False) -> Walk:
         """Partition a call. Raises `UnhashableStaticError` with the leaf's path."""
@@ -554,11 +554,17 @@ class Function:
         ):
             self.forget(specialization)
 
-    def result(self, specialization: Any, out: Any, arrays: Sequence[Any]) -> Any:
-        """The result of a call, from what the compiled function returned."""
+    def result(
+        self, specialization: Any, out: Any, arrays: Sequence[Any], compiled: bool
+    ) -> Any:
+        """The result of a call, from what the compiled function returned.
+
+        `compiled` says that something was compiled for it: a trace that is known may
+        now run on other devices.
+        """
         out, handle = split_result(out)
         plan = specialization.plans[handle]
-        if plan.blocks is None:
+        if plan.blocks is None or (compiled and not plan.blocks):
             self.decide_blocks(specialization, plan, arrays, out)
         if plan.blocks or reads_numpy(arrays):
             block(out)

@@ -36,7 +36,7 @@ from ._function import Function, Options
 from ._nodes import is_module_class, is_node
 from ._partition import ANY_ARRAY, DYNAMIC, partition, Structure, walk
 from ._stages import Lowered, trace, Traced
-from ._static_keys import is_identity_type, static_key
+from ._static_keys import COMPARED_AS_NODES, is_identity_type, static_key
 
 
 try:
@@ -452,6 +452,7 @@ def _unflatten_bound(_: None, children: Any) -> Any:
 jtu.register_pytree_with_keys(
     BoundJit, _flatten_bound_with_keys, _unflatten_bound, _flatten_bound
 )
+COMPARED_AS_NODES.extend((JitWrapped, BoundJit))
 
 
 # --- the decorator ---

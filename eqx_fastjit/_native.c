@@ -58,7 +58,7 @@ enum { KIND_IDENTITY, KIND_INT, KIND_FLOAT, KIND_COMPLEX, KIND_STR, KIND_BYTES, 
 enum { HASHABLE_YES, HASHABLE_NO, HASHABLE_AS_PARTS, HASHABLE_ASK };
 
 /* What an entry of a trail is. Those from `T_NODE` on hold an object. */
-enum { T_ARRAYS, T_INT, T_FLOAT, T_AGAIN,
+enum { T_ARRAYS, T_INT, T_FLOAT, T_AGAIN, T_FLATTENED,
        T_NODE, T_STATIC, T_IDENTITY, T_STR, T_BYTES, T_BIGINT, T_PURE, T_OPAQUE, T_KEY };
 
 typedef struct {
@@ -459,12 +459,13 @@ static inline PyObject *dict_of(PyObject *x) {
 
 /* Reads the fields of an instance, borrowed, in the order of `record->names`.
 
-Returns 1 if they are there and nothing else is, 0 if not, -1 for an error. A dictionary
-is gone through in order and compared with the orders in which it was found before: that
+Returns 1 if they are there (of a Module, and nothing else is), 0 if not. A dictionary is
+gone through in order and compared with the orders in which it was found before: that
 is quicker than looking names up, and runs nobody's `__eq__`. */
 static int read_fields(Record *record, PyObject *dict, PyObject **out) {
-    Py_ssize_t n = PyTuple_GET_SIZE(record->names);
-    if (PyDict_GET_SIZE(dict) != n) return 0;
+    Py_ssize_t n = PyTuple_GET_SIZE(record->names), size = PyDict_GET_SIZE(dict);
+    /* To Equinox a Module with other attributes is another Module. */
+    if (record->node == NODE_DATACLASS ? size < n : size != n) return 0;
     PyObject *key, *value;
     Py_ssize_t position = 0;
     for (int i = 0; i < 2; i++) {
@@ -481,17 +482,28 @@ static int read_fields(Record *record, PyObject *dict, PyObject **out) {
     Layout learnt = {PyMem_Calloc(n + 1, sizeof(PyObject *)),
                      PyMem_Calloc(n + 1, sizeof(uint16_t))};
     Py_ssize_t j = 0;
+    int others = 0;
     if (learnt.keys == NULL || learnt.places == NULL || n > UINT16_MAX) goto no;
-    for (position = 0; PyDict_Next(dict, &position, &key, &value); j++) {
+    for (position = 0; j < n && PyDict_Next(dict, &position, &key, &value);) {
         Py_ssize_t place = 0;
         if (!PyUnicode_CheckExact(key)) goto no;
         while (place < n && PyTuple_GET_ITEM(record->names, place) != key &&
                PyUnicode_Compare(PyTuple_GET_ITEM(record->names, place), key) != 0)
             place++;
-        if (place == n) goto no;
+        if (place == n) {
+            if (size == n) goto no;
+            others = 1;
+            continue;
+        }
         learnt.keys[j] = key;
-        learnt.places[j] = (uint16_t)place;
+        learnt.places[j++] = (uint16_t)place;
         out[place] = value;
+    }
+    if (j < n) goto no;
+    if (others) { /* in between, so their order is not worth learning */
+        PyMem_Free(learnt.keys);
+        PyMem_Free(learnt.places);
+        return 1;
     }
     for (j = 0; j < n; j++) Py_INCREF(learnt.keys[j]);
     Layout *old = &record->layouts[record->next_layout];
@@ -791,7 +803,8 @@ static int add_module(Walk *w, Record *record, PyObject *x, size_t start) {
     if (dict == NULL) return -1;
     int regular = n <= SMALL_FIELDS && read_fields(record, dict, small);
     Py_DECREF(dict); /* the instance has it */
-    if (!regular) return add_flattened(w, record, x, start);
+    if (!regular)
+        return add_bits(w, T_FLATTENED, 0) < 0 ? -1 : add_flattened(w, record, x, start);
     return add_parts(w, x, T_NODE, small, record->n_dynamic, n, VISIT_STATIC, start);
 }
 
@@ -868,7 +881,7 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
         return add_fields(w, record, x, visit, start);
     case KIND_NODE:
         if (record->node == NODE_MODULE) return add_module(w, record, x, start);
-        break;
+        return add_flattened(w, record, x, start); /* a jitted function */
     case KIND_METHOD:
         if (add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
             add_object(w, T_IDENTITY, PyMethod_GET_SELF(x)) < 0)
@@ -1165,8 +1178,10 @@ static int walk_module(Walk *w, Record *record, PyObject *x) {
     int failed = -1, regular = read_fields(record, dict, fields);
     Py_DECREF(dict); /* the instance has it */
     if (!regular) {
-        /* Under construction, with fields missing, or a wrapper. */
-        failed = walk_custom(w, record, x);
+        /* Under construction, with fields missing, or a wrapper. What is flattened must
+        not look like an instance whose static field has the same value. */
+        failed = add_bits(w, T_FLATTENED, 0);
+        if (failed == 0) failed = walk_custom(w, record, x);
     } else {
         failed = add_object(w, TAG(T_NODE, n_dynamic), (PyObject *)Py_TYPE(x));
         /* From the first static on that has parts, or needs Python, all comes later: what
@@ -2251,8 +2266,11 @@ and the handle of the trace. */
 static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out) {
     PyObject *result = NULL;
     if (frame->call != NULL) {
-        /* Something was traced or compiled. */
-        if (add_witnesses(frame->spec, w) < 0) return NULL;
+        /* Something was traced or compiled; but not under `jax.disable_jit()`, whose
+        statics nothing refers to later. */
+        int eager = PyList_CheckExact(out) && PyList_GET_SIZE(out) == 1 &&
+                    PyList_GET_ITEM(out, 0) == eager_handle;
+        if (!eager && add_witnesses(frame->spec, w) < 0) return NULL;
         PyObject *arrays = list_of(w->arrays + 1, w->n_arrays);
         PyObject *done = arrays == NULL ? NULL
                                         : PyObject_CallMethodObjArgs(function, s_finished,
@@ -2271,13 +2289,14 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
         PyObject *arrays = list_of(w->arrays + 1, w->n_arrays);
         if (arrays == NULL) return NULL;
         result = PyObject_CallMethodObjArgs(function, s_result, (PyObject *)frame->spec, out,
-                                            arrays, NULL);
+                                            arrays, frame->call ? Py_True : Py_False, NULL);
         Py_DECREF(arrays);
         return result;
     }
     Py_INCREF(plan);
     PyObject *const *arrays = ((PyListObject *)out)->ob_item;
-    if (plan->blocks < 0) {
+    /* Or compiled: a trace that is known may now run on other devices. */
+    if (plan->blocks < 0 || (plan->blocks == 0 && frame->call != NULL)) {
         PyObject *python = PyObject_GetItem(frame->spec->plans, last), *blocks = NULL;
         PyObject *inputs = list_of(w->arrays + 1, w->n_arrays);
         if (python != NULL && inputs != NULL)
@@ -2307,7 +2326,7 @@ static Spec *specialize(PyObject *function, Table *table, Walk *w, uint64_t hash
     made = PyObject_CallMethodOneArg(function, s_miss, tuple);
     Py_DECREF(tuple);
     if (made == NULL) return NULL;
-    if (Py_TYPE(made) != &SpecType) {
+    if (Py_TYPE(made) != &SpecType || ((Spec *)made)->jitted == NULL) {
         PyErr_SetString(PyExc_TypeError, "expected a specialization");
         Py_DECREF(made);
         return NULL;

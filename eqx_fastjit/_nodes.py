@@ -3,6 +3,8 @@
 import collections
 import dataclasses
 import functools
+import inspect
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -146,6 +148,8 @@ def reads_dict(cls: type, names: Sequence[str]) -> bool:
     return (
         cls.__dictoffset__ != 0
         and "__dict__" not in names
+        and type(inspect.getattr_static(cls, "__dict__", None))
+        is types.GetSetDescriptorType
         and cls.__getattribute__ is object.__getattribute__
         and all(
             not hasattr(type(value), "__set__")
@@ -249,29 +253,38 @@ ARRAY_KINDS = (
 )
 
 
+class _Flattened:
+    """On a trail: the static data is not the values of static fields, one by one."""
+
+
 def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
     """The static data of a node, and its children."""
     kind = node.kind
+    as_flattened = ()
     if kind == NodeKind.LIST or kind == NodeKind.TUPLE:
         return (), x
     if kind == NodeKind.DICT:
         keys = sort_keys(x)
         return keys, list(map(x.__getitem__, keys))
     if kind == NodeKind.MODULE or kind == NodeKind.DATACLASS:
-        values = instance_dict(x) if kind == NodeKind.MODULE else x.__dict__
-        if len(values) == len(node.dynamic) + len(node.static):
+        is_module = kind == NodeKind.MODULE
+        values = instance_dict(x) if is_module else x.__dict__
+        # To Equinox a Module with other attributes is another Module.
+        n_fields = len(node.dynamic) + len(node.static)
+        if type(values) is dict and not (is_module and len(values) != n_fields):
             try:
                 static = list(map(values.__getitem__, node.static))
                 return static, list(map(values.__getitem__, node.dynamic))
             except KeyError:
-                pass  # a field is missing and something else is there: as below
+                pass  # a field is missing: as below
+        as_flattened = (_Flattened,)
     elif kind == NodeKind.NAMEDTUPLE:
         return (), tuple.__getitem__(x, slice(None))
     elif kind == NodeKind.NONE:
         return (), ()
     assert node.flatten is not None
     children, aux = node.flatten(x)
-    return (aux,), list(children)
+    return (*as_flattened, aux), list(children)
 
 
 def sort_keys(x: dict[Any, Any]) -> list[Any]:

@@ -232,7 +232,18 @@ def _vars(x: Any) -> tuple[Any, ...]:
         found = object.__getattribute__(x, "__dict__")
     except AttributeError:
         return ()
+    if any(_is_cached(type(x), name) for name in found):
+        found = {k: v for k, v in found.items() if not _is_cached(type(x), k)}
     return (found,) if found else ()
+
+
+def _is_cached(cls: type, name: str) -> bool:
+    """Whether an attribute is what a `functools.cached_property` has kept.
+
+    It comes from the others. And a trace that asks for it would else change its static.
+    """
+    of_classes = [vars(base).get(name) for base in cls.__mro__]
+    return any(isinstance(value, functools.cached_property) for value in of_classes)
 
 
 def _items(base: type, x: Any) -> list[Any]:
@@ -436,7 +447,8 @@ def _generated_fields(cls: type) -> list[str] | None:
             return [f.name for f in fields if f.eq]
     eq_module = getattr(cls.__eq__, "__module__", None) or ""
     if eq_module == "pydantic.main":
-        return ["__dict__", "__pydantic_extra__", "__pydantic_private__"]
+        fields: Any = getattr(cls, "model_fields")  # noqa: B009
+        return [*fields, "__pydantic_extra__", "__pydantic_private__"]
     if hasattr(cls, "__struct_fields__") and _owner(cls, "__eq__").__module__ == (
         "msgspec"
     ):
@@ -490,6 +502,10 @@ def _numpy_policy(cls: type) -> Policy | None:
     return None
 
 
+# Whose `__eq__` compares them as pytrees; with the classes of what is jitted.
+COMPARED_AS_NODES: list[type] = [eqx.Module]
+
+
 def choose_policy(cls: type) -> Policy:
     """The policy for the values of a type that `_EXACT` does not have."""
     if any(cls is known for known in _ABSTRACT):
@@ -506,7 +522,7 @@ def choose_policy(cls: type) -> Policy:
     eq_owner = _owner(cls, "__eq__")
     if issubclass(cls, enum.Enum) and eq_owner.__module__ == "builtins":
         return Policy(Kind.IDENTITY)
-    if eq_owner is eqx.Module:
+    if any(eq_owner is known for known in COMPARED_AS_NODES):
         return Policy(Kind.NODE, None, Hashable.ASK, mutable=True)
     is_builtin = type(eq_owner) is type
     if is_builtin and (eq_owner in _SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS):
@@ -516,6 +532,8 @@ def choose_policy(cls: type) -> Policy:
             hashable = Hashable.ASK
         if base is tuple and not _has_dict(cls):
             return Policy(Kind.TUPLE, hashable=hashable)
+        if hashable is Hashable.AS_PARTS:
+            hashable = Hashable.ASK  # its attributes need no hash
         return _PARTS(parts, hashable, mutable=True)
     if is_builtin and eq_owner in (set, frozenset):
         return _KEY(_set_key(eq_owner), Hashable.ASK, mutable=True)
@@ -639,12 +657,9 @@ def _compound_parts(x: Any, kind: Kind, data: Any) -> Sequence[Any]:
         return Identity(x.__self__), x.__func__
     if kind is _FIELDS_KIND:
         found = x.__dict__
-        if all(map(found.__contains__, data)):
+        if type(found) is dict and all(map(found.__contains__, data)):
             return [found[name] for name in data]
-        return [
-            found[name] if name in found else getattr(x, name, _MISSING)
-            for name in data
-        ]
+        return [getattr(x, name, _MISSING) for name in data]
     return list(data(x))
 
 

@@ -1,14 +1,29 @@
 """What a third hostile reader of `_native.c` found: each of these was once wrong."""
 
+import gc
 import os
 import subprocess
 import sys
 import textwrap
+import typing
+import weakref
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqx_fastjit import filter_jit
+from eqx_fastjit import _function, filter_jit
+
+
+class _List(list):
+    """Which can be referred to weakly."""
+
+
+class _Layer(eqx.Module):
+    x: typing.Any
+    static: typing.Any = eqx.field(static=True)
 
 
 pytestmark = pytest.mark.one_engine
@@ -81,3 +96,27 @@ def test_numpy_arrays_with_as_many_bytes_as_there_are_numbers_for():
     huge = np.broadcast_to(np.zeros((), np.int8), (sys.maxsize,))
     f = filter_jit(lambda *arrays: len(arrays))
     assert f(np.ones(3, np.int8), huge) == 2
+
+
+def test_statics_of_calls_without_jit_are_not_kept():
+    f = filter_jit(lambda m: m.x)
+    refs = []
+    with jax.disable_jit():
+        for _ in range(20):
+            static = _List([1])
+            refs.append(weakref.ref(static))
+            f(_Layer(jnp.ones(()), static))
+    del static
+    gc.collect()
+    # The first is the one that the specialization was made for.
+    assert [ref() for ref in refs[1:]] == [None] * 19
+
+
+def test_a_specialization_that_was_never_made():
+    class Misses:
+        def miss(self, values):
+            return native.Specialization.__new__(native.Specialization)
+
+    native = _function.native()
+    with pytest.raises(TypeError, match="specialization"):
+        native.Table(1).get(Misses(), (1,))

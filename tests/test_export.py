@@ -114,7 +114,7 @@ def test_checks_raise_at_the_call(folder, trusted):
 
 @pytest.mark.one_engine
 @pytest.mark.parametrize("trusted", FORMS.values(), ids=FORMS)
-def test_loops_end_after_a_failed_check(once, folder, trusted):
+def test_loops_end_after_a_failed_check(folder, trusted):
     texts = ["before the loop", "in the body", "in a batch", "in the condition"]
     out = run_fresh(
         "import equinox as eqx, eqx_fastjit\n"
@@ -131,7 +131,8 @@ def test_loops_end_after_a_failed_check(once, folder, trusted):
     assert out.splitlines() == texts
 
 
-def test_checks_are_no_effects(once, folder):
+@pytest.mark.one_engine
+def test_checks_are_no_effects(folder):
     """Calls of programs with effects are dispatched in Python, and take long."""
     for name in ("checked", "loops"):
         f = load(folder / f"{name}.fastjit", trusted=True)
@@ -141,7 +142,8 @@ def test_checks_are_no_effects(once, folder):
         assert not portable.trace(*arguments).jaxpr.effects
 
 
-def test_a_part_without_checks_stays_as_it_is(once):
+@pytest.mark.one_engine
+def test_a_part_without_checks_stays_as_it_is():
     """`checkify` would carry the errors of others through it."""
 
     def f(x):
@@ -152,8 +154,9 @@ def test_a_part_without_checks_stays_as_it_is(once):
     assert "num_carry=1" in text and "cond[" not in text
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("trusted", FORMS.values(), ids=FORMS)
-def test_calls_on_virtual_devices_block(once, path, trusted, monkeypatch):
+def test_calls_on_virtual_devices_block(path, trusted, monkeypatch):
     waited = []
     array = type(jnp.ones(()))
     block = array.block_until_ready

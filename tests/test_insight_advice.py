@@ -181,5 +181,4 @@ def test_what_to_do_about_a_number(old, new, edit, why):
     if edit is None:
         assert found is None
     else:
-        wrap, reason = found
-        assert wrap("x") == edit and why in reason
+        assert found.wrap("x") == edit and why in found.why

@@ -204,7 +204,8 @@ INSPECTED = """
 """
 
 
-def test_what_insight_compiles_is_not_the_programs(tmp_path, once, monkeypatch):
+@pytest.mark.one_engine
+def test_what_insight_compiles_is_not_the_programs(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "PROGRAM", INSPECTED)
     out = run(tmp_path, "run", "prog.py", EQX_FASTJIT_LOG="compiles")
     assert events(out.stderr) == [

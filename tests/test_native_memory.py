@@ -332,7 +332,8 @@ for value, arrays, spec in known:
             failed += out is None
             assert out is None or right(out)
             assert right(call())
-print("done", failed > 20)
+# 25, or 20 with `PYTHONMALLOC=malloc`, which does not pass large blocks on.
+print("done", failed >= 15)
 """
 
 
