@@ -23,8 +23,8 @@ from typing import Any
 MAGIC = b"\x93EQXJIT\n"
 VERSION = 1
 _PREFIX = struct.Struct("<8sII32s")
-# Several times what a model with 100,000 leaves needs. Parsed, JSON may take twenty times
-# its size: at most some 700 MB.
+# Several times what a model with 100,000 leaves needs. Parsed, JSON may take twenty
+# times its size: at most some 700 MB.
 MAX_HEADER = 32 * 2**20
 
 
