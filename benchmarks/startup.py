@@ -20,6 +20,7 @@ All of it takes about 12 minutes on two cores. Run nothing else meanwhile.
 """
 
 import argparse
+import compileall
 import gc
 import importlib
 import multiprocessing
@@ -252,6 +253,10 @@ def _chosen(names: list[str] | None) -> list[str]:
 
 def _import_programs(names: list[str]) -> None:
     """Import what they need: once here, rather than in each process."""
+    # As `pip` does when it installs. Or else, where Python is told to write no bytecode,
+    # each process would compile what `load` imports.
+    package = Path(eqx_fastjit.__file__ or "").parent
+    compileall.compile_dir(package, maxlevels=3, quiet=2)
     importlib.import_module("equinox")
     importlib.import_module("eqx_fastjit.bench._session")
     for name in names:
