@@ -253,7 +253,7 @@ def _chosen(names: list[str] | None) -> list[str]:
 
 def _import_programs(names: list[str]) -> None:
     """Import what they need: once here, rather than in each process."""
-    # As `pip` does when it installs. Or else, where Python is told to write no bytecode,
+    # As `pip` does when it installs. Else, where Python is told to write no bytecode,
     # each process would compile what `load` imports.
     package = Path(eqx_fastjit.__file__ or "").parent
     compileall.compile_dir(package, maxlevels=3, quiet=2)
