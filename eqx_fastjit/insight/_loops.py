@@ -115,13 +115,15 @@ class Executions:
     """How often each instruction of the user's was executed in a trace.
 
     One call of JAX may create many equations (`jnp.stack`), and so may its derivative.
-    They follow one another like the iterations of a loop. The last equation that a call
-    creates in the forward pass is there once for each time that it was executed.
+    They follow one another like the iterations of a loop. The first or the last equation
+    that a call creates in the forward pass is there once for each time that it was
+    executed: the last of `jnp.stack`, the first of a derivative of a derivative.
     """
 
     def __init__(self) -> None:
         self._counts: collections.Counter[Any] = collections.Counter()
         # By instruction of the user's.
+        self._first: dict[Any, Any] = {}
         self._last: dict[Any, Any] = {}
         self._instructions: dict[int, Instruction] = {}
 
@@ -135,6 +137,7 @@ class Executions:
             return
         key = (equation.name, found.stack)
         self._counts[key] += 1
+        self._first.setdefault(found.users, key)
         self._last[found.users] = key
 
     def most_iterations(self, run: Run) -> int:
@@ -143,7 +146,8 @@ class Executions:
         for equation in run.iteration(0):
             found = self._instructions.get(id(equation))
             if found is not None and found.users in self._last:
-                counts.append(self._counts[self._last[found.users]])
+                ends = self._first[found.users], self._last[found.users]
+                counts.append(min(self._counts[key] for key in ends))
         return int(statistics.median_low(counts)) if counts else run.iterations
 
 
