@@ -115,9 +115,9 @@ class Executions:
     """How often each instruction of the user's was executed in a trace.
 
     One call of JAX may create many equations (`jnp.stack`), and so may its derivative.
-    They follow one another like the iterations of a loop. The first or the last equation
-    that a call creates in the forward pass is there once for each time that it was
-    executed: the last of `jnp.stack`, the first of a derivative of a derivative.
+    They follow one another like the iterations of a loop. The first or the last
+    equation that a call creates in the forward pass is there once for each time that it
+    was executed: the last of `jnp.stack`, the first of a derivative of a derivative.
     """
 
     def __init__(self) -> None:
