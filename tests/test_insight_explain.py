@@ -364,7 +364,9 @@ def test_an_odd_class_does_not_break_the_call():
     assert cache_info(f).traces == 2
 
 
-def test_records_are_bounded():
+def test_records_are_bounded(monkeypatch):
+    monkeypatch.setattr(_record, "_KEPT_PER_FUNCTION", 30)
+
     @filter_jit
     def f(n):
         return n
