@@ -2265,11 +2265,12 @@ static int reads_numpy(Walk *w) {
 and the handle of the trace. */
 static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out) {
     PyObject *result = NULL;
+    Py_ssize_t n = PyList_CheckExact(out) ? PyList_GET_SIZE(out) - 1 : -1;
+    PyObject *last = n < 0 ? NULL : PyList_GET_ITEM(out, n);
+    int eager = last == eager_handle && frame->call != NULL; /* `jax.disable_jit()` */
     if (frame->call != NULL) {
-        /* Something was traced or compiled; but not under `jax.disable_jit()`, whose
-        statics nothing refers to later. */
-        int eager = PyList_CheckExact(out) && PyList_GET_SIZE(out) == 1 &&
-                    PyList_GET_ITEM(out, 0) == eager_handle;
+        /* Something was traced or compiled; unless eager, where nothing refers to the
+        statics later. */
         if (!eager && add_witnesses(frame->spec, w) < 0) return NULL;
         PyObject *arrays = list_of(w->arrays + 1, w->n_arrays);
         PyObject *done = arrays == NULL ? NULL
@@ -2279,10 +2280,7 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
         if (done == NULL) return NULL;
         Py_DECREF(done);
     }
-    Py_ssize_t n = PyList_CheckExact(out) ? PyList_GET_SIZE(out) - 1 : -1;
-    PyObject *last = n < 0 ? NULL : PyList_GET_ITEM(out, n);
-    if (last == eager_handle && frame->call != NULL)
-        return PyObject_GetAttr(frame->call, s_eager_result);
+    if (eager) return PyObject_GetAttr(frame->call, s_eager_result);
     Plan *plan = last != NULL && Py_TYPE(last) == &HandleType ? ((Handle *)last)->plan : NULL;
     if (plan == NULL || plan->n_arrays != n || plan->steps == NULL) {
         /* `out_shardings`, or a result that has to be flattened anew. */

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
@@ -305,7 +304,7 @@ def _holds_its_data(cls: type) -> bool:
     """Whether the static data of a node are the very objects in its fields."""
     entry = (_compat.node_registry() or {}).get(cls)
     registered = entry is not None and _compat.is_dataclass_node(entry)
-    return registered or issubclass(cls, eqx.Module)
+    return registered or is_module_class(cls)
 
 
 # Their static data are keys.

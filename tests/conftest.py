@@ -70,6 +70,18 @@ def take_away(monkeypatch):
 
 
 @pytest.fixture
+def waited(monkeypatch):
+    """The shape of each array that anything waits for."""
+    shapes = []
+    array = type(jax.numpy.ones(()))
+    block = array.block_until_ready
+    monkeypatch.setattr(
+        array, "block_until_ready", lambda x: shapes.append(x.shape) or block(x)
+    )
+    return shapes
+
+
+@pytest.fixture
 def python_events():
     """What a profiler sees of a call."""
 

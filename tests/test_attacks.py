@@ -19,23 +19,13 @@ from jax.sharding import PartitionSpec as P
 
 from eqx_fastjit import filter_jit
 from eqx_fastjit._static_keys import Hashable, policy_of
+from tests.traces import count_traces
 
 
 class _WithStatic(eqx.Module):
     w: typing.Any
     b: typing.Any
     static: typing.Any = eqx.field(static=True)
-
-
-def _count(f, **options):
-    """A jitted function, and a list that is as long as it was traced often."""
-    traces = []
-
-    def counted(*args):
-        traces.append(None)
-        return f(*args)
-
-    return filter_jit(counted, **options), traces
 
 
 # --- statics -------------------------------------------------------------------------
@@ -58,8 +48,8 @@ class _NothingCompared:
 
 @pytest.mark.parametrize("make", [_EmptyAttrs, _EmptySlots, _NothingCompared])
 def test_statics_without_fields_or_a_dict(make):
-    f, traces = _count(lambda x, static: x)
-    g, traces_g = _count(lambda m: m.w)
+    f, traces = count_traces(lambda x, static: x)
+    g, traces_g = count_traces(lambda m: m.w)
     for _ in range(2):
         f(jnp.ones(2), make())
         g(_WithStatic(jnp.ones(2), None, make()))
@@ -97,7 +87,7 @@ def test_statics_whose_class_is_compared_in_its_own_way(metaclass):
     body = {"__eq__": own, "__hash__": lambda self: 1}
     a, b = metaclass("A", (), {"n": 1}), metaclass("B", (), {"n": 2})
     c, d = metaclass("C", (), {"n": 3, **body}), metaclass("D", (), {"n": 4, **body})
-    f, traces = _count(lambda x, static: x * jtu.tree_leaves(static)[-1].n)
+    f, traces = count_traces(lambda x, static: x * jtu.tree_leaves(static)[-1].n)
     for _ in range(2):
         for static in (a(), b(), c(), d()):
             assert f(jnp.ones(()), static) == static.n
@@ -113,7 +103,7 @@ def test_statics_whose_class_is_compared_in_its_own_way(metaclass):
     "static", [object(), (1, (2,)), jnp.float32, np.dtype("f4"), {"a": 1}]
 )
 def test_arrays_of_numpy_and_jax_share_a_trace(static):
-    f, traces = _count(lambda m: m.w + m.b)
+    f, traces = count_traces(lambda m: m.w + m.b)
     ours, numpys = jnp.ones(2), np.ones(2, np.float32)
     for w, b in ((ours, ours), (ours, numpys), (numpys, ours), (numpys, numpys)):
         f(_WithStatic(w, b, static))
@@ -131,7 +121,7 @@ jtu.register_pytree_node(
 
 
 def test_arrays_of_numpy_and_jax_in_a_registered_node():
-    f, traces = _count(lambda x: x.children[0] + x.children[1])
+    f, traces = count_traces(lambda x: x.children[0] + x.children[1])
     ours, numpys = jnp.ones(2), np.ones(2, np.float32)
     for pair in ((ours, ours), (ours, numpys), (numpys, ours)):
         f(_Pair(*pair))
@@ -142,7 +132,7 @@ def test_a_static_field_of_a_type_that_is_met_for_the_first_time():
     class Fresh:
         pass
 
-    f, traces = _count(lambda m: m.w)
+    f, traces = count_traces(lambda m: m.w)
     fresh = Fresh()
     for _ in range(3):
         f(_WithStatic(jnp.ones(2), None, fresh))
@@ -194,7 +184,7 @@ def test_caches_cleared_by_the_function_itself():
         jax.clear_caches()
         return x * 2
 
-    f, traces = _count(clears)
+    f, traces = count_traces(clears)
     for n in (1, 2):
         np.testing.assert_array_equal(f(jnp.ones(2)), 2 * jnp.ones(2))
         assert len(traces) == n
@@ -207,7 +197,7 @@ def test_configuration_changed_by_the_function_itself():
         jax.config.update("jax_default_matmul_precision", "highest")
         return x * 2
 
-    f, _ = _count(changes)
+    f, _ = count_traces(changes)
     try:
         np.testing.assert_array_equal(f(jnp.ones(2)), 2 * jnp.ones(2))
     finally:
@@ -219,7 +209,7 @@ def test_checkify_of_a_call_with_a_static():
         checkify.check(x.sum() > 0, "negative")
         return x * n, "static"
 
-    f, traces = _count(checks)
+    f, traces = count_traces(checks)
     checked = checkify.checkify(lambda x: f(x, 2)[0])
     assert checked(jnp.ones(2))[0].get() is None
     assert "negative" in checked(-jnp.ones(2))[0].get()
@@ -234,7 +224,7 @@ def test_collectives_in_an_eager_shard_map():
         axis_types=(jax.sharding.AxisType.Auto,),
         devices=jax.devices()[:2],
     )
-    f, traces = _count(lambda x, n: jax.lax.psum(x * n, "i"))
+    f, traces = count_traces(lambda x, n: jax.lax.psum(x * n, "i"))
     mapped = jax.shard_map(lambda x: f(x, 3), mesh=mesh, in_specs=P("i"), out_specs=P())
     for _ in range(2):
         np.testing.assert_array_equal(mapped(jnp.arange(4.0)), [6.0, 12.0])
@@ -348,7 +338,7 @@ def test_hashable_leaves_with_parts_that_are_not(make):
     def read(static):
         return static.sizes[0] if isinstance(static, _HashOfSome) else static[0][0]
 
-    f, traces = _count(lambda x, static: x * read(static))
+    f, traces = count_traces(lambda x, static: x * read(static))
     for n in (2, 3, 2):
         assert f(jnp.ones(()), make(n)) == n
         compiled = f.lower(jax.ShapeDtypeStruct((), jnp.float32), make(n)).compile()
@@ -375,7 +365,7 @@ def test_modules_that_contain_themselves():
     children = []
     parent = _WithStatic(jnp.ones(()), None, children)
     children += [_Child(jnp.full((), i), parent) for i in range(3)]
-    f, traces = _count(lambda m: m.w * 2)
+    f, traces = count_traces(lambda m: m.w * 2)
     for _ in range(2):
         for module in (parent, *children):
             assert f(module) == 2 * module.w
@@ -419,7 +409,7 @@ class _Jitted(eqx.Module):
 def test_statics_that_compare_arrays_in_the_midst_of_a_trace(make):
     ones = jnp.ones(2)
     static = make(jnp.array(2.0))
-    f, traces = _count(lambda m: m.static(m.w))
+    f, traces = count_traces(lambda m: m.static(m.w))
 
     def g(x, static=static):
         return f(_WithStatic(x, None, static))

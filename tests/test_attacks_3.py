@@ -10,6 +10,7 @@ import jax.tree_util as jtu
 import pytest
 
 from eqx_fastjit import filter_jit
+from tests.traces import count_traces
 
 
 X = jnp.ones(3)
@@ -23,17 +24,6 @@ class _Holder(eqx.Module):
 class _Part(eqx.Module):
     dynamic: typing.Any = None
     static: typing.Any = eqx.field(static=True, default=None)
-
-
-def _count(f, **options):
-    """A jitted function, and a list that is as long as it was traced often."""
-    traces = []
-
-    def counted(*args):
-        traces.append(None)
-        return f(*args)
-
-    return filter_jit(counted, **options), traces
 
 
 def _dataclass(cls):
@@ -65,7 +55,7 @@ def test_a_dataclass_with_a_field_missing_or_others():
         def size(self):
             return 3
 
-    f, traces = _count(lambda data: (data.a, data.n))
+    f, traces = count_traces(lambda data: (data.a, data.n))
 
     def make(a, n, *order):
         out = object.__new__(Data)
@@ -167,7 +157,7 @@ def test_jitted_functions_as_statics_are_compared_by_type_and_bits(of):
         # In here: it is of the engine that it was wrapped for.
         jitted = filter_jit(divide)
 
-    f, traces = _count(lambda h: h.static(h.x))
+    f, traces = count_traces(lambda h: h.static(h.x))
     zero, nan = jnp.array(0.0), jnp.array(jnp.nan)
     for w, expected in ((zero, jnp.inf), (-zero, -jnp.inf), (zero, jnp.inf)):
         assert f(_Holder(X, of(Model(w))))[0] == expected
@@ -199,7 +189,7 @@ class _List(list):
 
 @pytest.mark.parametrize("make", [lambda: _Tuple((1, 2)), lambda: _Str("ab")])
 def test_a_cached_property_is_no_part_of_a_leaf(make):
-    f, traces = _count(lambda x, static: x * static.total)
+    f, traces = count_traces(lambda x, static: x * static.total)
     static = make()
     for value in (static, static, make(), make(), static):
         assert f(X, value)[0] == value.total
@@ -207,7 +197,7 @@ def test_a_cached_property_is_no_part_of_a_leaf(make):
 
 
 def test_a_cached_property_is_no_part_of_a_static():
-    f, traces = _count(lambda h: h.x * h.static.total)
+    f, traces = count_traces(lambda h: h.x * h.static.total)
     for _ in range(3):
         f(_Holder(X, _List([1])))
     assert len(traces) == 1
@@ -227,14 +217,14 @@ def test_a_cached_property_of_pydantic():
         def twice(self):
             return self.n * 2
 
-    f, traces = _count(lambda h: h.x * h.static.twice)
+    f, traces = count_traces(lambda h: h.x * h.static.twice)
     for n in (1, 1, 2, 1):
         assert f(_Holder(X, Cfg(n=n)))[0] == 2 * n
     assert len(traces) == 2
 
 
 def test_attributes_of_a_tuple_need_no_hash():
-    f, traces = _count(lambda x, static: x * static.scale)
+    f, traces = count_traces(lambda x, static: x * static.scale)
     for scale in (2, 3, 2):
         static = _Tuple((1, 2))
         static.scale = scale

@@ -156,13 +156,7 @@ def test_a_part_without_checks_stays_as_it_is():
 
 @pytest.mark.one_engine
 @pytest.mark.parametrize("trusted", FORMS.values(), ids=FORMS)
-def test_calls_on_virtual_devices_block(path, trusted, monkeypatch):
-    waited = []
-    array = type(jnp.ones(()))
-    block = array.block_until_ready
-    monkeypatch.setattr(
-        array, "block_until_ready", lambda x: waited.append(x.shape) or block(x)
-    )
+def test_calls_on_virtual_devices_block(path, trusted, waited):
     sharding = jax.sharding.NamedSharding(
         functions.mesh(), jax.sharding.PartitionSpec("d")
     )
