@@ -9,9 +9,9 @@ from typing import Any, TYPE_CHECKING
 
 
 if TYPE_CHECKING:
+    from ._engine import engine as engine
     from ._export._exported import Exported as Exported
     from ._export._loaded import load as load
-    from ._function import engine as engine
     from ._install import (
         install as install,
         installed as installed,
@@ -42,7 +42,7 @@ _HOMES = {
     "filter_jit": "_jit",
     "install": "_install",
     "installed": "_install",
-    "engine": "_function",
+    "engine": "_engine",
     "load": "_export._loaded",
     "uninstall": "_install",
 }

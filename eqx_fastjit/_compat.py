@@ -9,7 +9,6 @@ import contextlib
 import functools
 import importlib
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -145,58 +144,6 @@ def on_clear_caches(clear: Callable[[], None]) -> None:
         resolve("equinox._caches:cache_clears").append(clear)
 
 
-class _QuietEquinoxErrors(logging.Filter):
-    """Drops JAX's "pure_callback failed" record when Equinox itself raised.
-
-    The user gets an `EquinoxRuntimeError` for it; the record would be a second and less
-    readable report. Records of other failing callbacks pass.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        exc_info = record.exc_info
-        if not exc_info or exc_info[0] is None:
-            return True
-        return exc_info[0].__name__ != "_EquinoxRuntimeError"
-
-
-def silence_equinox_callback_log() -> None:
-    """Add the filter, once per process: not on every call, as Equinox does it."""
-    logger = logging.getLogger("jax._src.callback")
-    if not any(type(f) is _QuietEquinoxErrors for f in logger.filters):
-        logger.addFilter(_QuietEquinoxErrors())
-
-
-# What `jax_explain_cache_misses` guesses about a function that it has not seen.
-_GUESS = (
-    "  but seen another function defined on the same line; maybe the function is\n"
-    "  being re-defined repeatedly, preventing caching?"
-)
-_INSTEAD = (
-    "  A static argument, or the structure of an argument, differs from earlier\n"
-    "  calls."
-    "  `eqx_fastjit.insight.explain` tells which."
-)
-
-
-class _KnowsSpecializations(logging.Filter):
-    """Corrects JAX's guess: each signature of a jitted function is a function to it."""
-
-    def __init__(self, is_ours: Callable[[], bool]):
-        super().__init__()
-        self.is_ours = is_ours
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.msg, str) and _GUESS in record.msg and self.is_ours():
-            record.msg = record.msg.replace(_GUESS, _INSTEAD)
-        return True
-
-
-def correct_cache_miss_log(is_ours: Callable[[], bool]) -> None:
-    """Add the filter. `is_ours` tells whether a function of ours is being called."""
-    for name in ("jax._src.interpreters.partial_eval", "jax._src.pjit"):
-        logging.getLogger(name).addFilter(_KnowsSpecializations(is_ours))
-
-
 # --- insight -------------------------------------------------------------------------
 
 
@@ -219,25 +166,6 @@ def equation_frames(equation: Any) -> list[Place]:
         return [Place(file, int(line), function.rstrip(")"))]
     except Exception:
         return []
-
-
-# What Equinox and JAX spend a call on: the file's name, the function's, the stage. A
-# function that has gone only moves time to "other Python" in a profile.
-CALL_FRAMES = (
-    ("_jit.py", "_bind", "bind"),
-    ("_jit.py", "_preprocess", "partition"),
-    ("_jit.py", "_postprocess", "unflatten"),
-    ("_compile_utils.py", "hashable_partition", "partition"),
-    ("_compile_utils.py", "hashable_combine", "unflatten"),
-    ("_filters.py", "combine", "unflatten"),
-    ("_misc.py", "currently_jitting", "state check"),
-    ("tree_util.py", "tree_flatten", "flatten"),
-    ("tree_util.py", "tree_leaves", "flatten"),
-    ("tree_util.py", "tree_unflatten", "unflatten"),
-    ("pjit.py", "cache_miss", "execute"),
-    ("pxla.py", "__call__", "execute"),
-    ("array.py", "block_until_ready", "wait"),
-)
 
 
 def name_stack(equation: Any) -> str:

@@ -6,20 +6,15 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportPrivateUsage=false
 
-import contextlib
 import dataclasses
 import functools as ft
-import inspect
 import sys
-import types
 import weakref
 from collections.abc import Callable
 from typing import (
     Any,
     Concatenate,
     Generic,
-    Literal,
-    NamedTuple,
     overload,
     ParamSpec,
     TYPE_CHECKING,
@@ -27,22 +22,18 @@ from typing import (
 )
 
 import equinox as eqx
-import jax
 import jax.tree_util as jtu
 
+from ._base import Base, inherit_vectorcall, PythonCall
 from ._binding import Binding, make_binder
-from ._compat import hide_from_tracebacks, instance_dict
-from ._function import Function, Options
-from ._nodes import is_module_class, is_node
+from ._callables import describe, function_for
+from ._compat import hide_from_tracebacks
+from ._function import Function
+from ._options import Donate, make_options
 from ._partition import ANY_ARRAY, DYNAMIC, partition, Structure, walk
 from ._stages import Lowered, trace, Traced
-from ._static_keys import COMPARED_AS_NODES, is_identity_type, static_key
+from ._static_keys import COMPARED_AS_NODES, static_key
 
-
-try:
-    from . import _native  # pyright: ignore[reportAttributeAccessIssue]
-except ImportError:  # not built
-    _native: Any = None
 
 if TYPE_CHECKING:
     from ._export._exported import Exported
@@ -54,26 +45,8 @@ _Q = ParamSpec("_Q")
 _T = TypeVar("_T")
 _S = TypeVar("_S")
 
-Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
-
-# mode: (donate_first, donate_rest, filter_warning)
-_DONATE: dict[str, tuple[bool, bool, bool]] = {
-    "all": (True, True, True),
-    "all-except-first": (False, True, True),
-    "warn": (True, True, False),
-    "warn-except-first": (False, True, False),
-    "none": (False, False, False),
-}
 _MISSING: Any = object()
-_CALL = "__call__"
-# What a jitted function shows of the function that it wraps, as `functools.wraps` does.
-_WRAPPER_NAMES = (
-    "__module__",
-    "__name__",
-    "__qualname__",
-    "__doc__",
-    "__annotations__",
-)
+_set = object.__setattr__  # that of `JitWrapped` raises
 
 
 class _WrapperAux:
@@ -110,50 +83,7 @@ class _WrapperAux:
         return hash(self.key)
 
 
-class _PythonBase:
-    """A callable object: what `_native.Callable` is, without the extension."""
-
-    __slots__ = ("_python_call",)
-
-    def _prepare(self, python_call: Any, **_: Any) -> None:
-        _set(self, "_python_call", python_call)
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        return self._python_call(*args, **kwargs)
-
-
-if TYPE_CHECKING:
-    _Base = _PythonBase
-else:
-    _Base = _PythonBase if _native is None else _native.Callable
-_set = object.__setattr__
-
-
-class _PythonCall:
-    """What a call does on the Python engine."""
-
-    __slots__ = ("wrapped",)
-
-    def __init__(self, wrapped: Any):
-        # Weak: the wrapped function has this.
-        self.wrapped = wrapped
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        wrapped = self.wrapped()
-        function = wrapped._function
-        values = wrapped._bind(*args, **kwargs)
-        try:
-            return function.call(values)
-        except BaseException as e:
-            better = function.translate(e)
-            if better is None:
-                raise
-            raise better from None
-
-
-class JitWrapped(_Base, Generic[_P, _T]):
+class JitWrapped(Base, Generic[_P, _T]):
     """A function compiled by `filter_jit`, which is called like the function itself.
 
     It is a pytree, whose leaves are the arrays of the callable (of a Module, say). As a
@@ -266,7 +196,7 @@ class JitWrapped(_Base, Generic[_P, _T]):
         """Have `__call__` bind its arguments, and call the function."""
         function, binding = self._function, self._binding
         if function.table is None:
-            self._prepare(_PythonCall(weakref.ref(self)))
+            self._prepare(PythonCall(weakref.ref(self)))
             return
         spec = binding.spec
         self._prepare(
@@ -311,6 +241,9 @@ class JitWrapped(_Base, Generic[_P, _T]):
 
     def __delattr__(self, name: str) -> None:
         raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+inherit_vectorcall(JitWrapped)
 
 
 def _global_of(fun: Any) -> Any:
@@ -372,7 +305,7 @@ def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
     if aux.structure is not None:
         flat = (tuple(children), aux)
         fun = aux.structure.rebuild(children)
-    described = _describe(fun)
+    described = describe(fun)
     return _make_wrapped(
         aux.function, aux.donate, described.binding, fun, described.shown, flat
     )
@@ -455,173 +388,6 @@ jtu.register_pytree_with_keys(
 COMPARED_AS_NODES.extend((JitWrapped, BoundJit))
 
 
-# --- the decorator ---
-
-# Functions remembered, for when they are wrapped again. One that is referred to by its
-# own compiled functions (by a static that refers back to it) would live as long.
-_MAX_FUNCTIONS = 1024
-# From a function, or from the class of any other callable, to what is made of it. The
-# functions are only referred to weakly by what is in here, so entries die with them.
-_functions: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-class _Description(NamedTuple):
-    """What wrapping needs to know of a callable."""
-
-    # Whether it is neither a pytree nor equal to anything but itself.
-    plain: bool
-    # Name and qualified name, as Equinox and JAX's logs show them.
-    names: tuple[str, str]
-    binding: Binding
-    # What the wrapped function shows of it.
-    shown: dict[str, Any]
-    # Of a function its code; of a Module, weakly, the function behind `__call__`.
-    code: Any
-
-
-def _is_plain(fun: Any) -> bool:
-    if type(fun) is types.FunctionType:
-        return True
-    if is_node(fun) or not is_identity_type(type(fun)):
-        return False
-    try:
-        weakref.ref(fun)
-    except TypeError:
-        return False
-    return True
-
-
-def _names(fun: Any) -> tuple[str, str]:
-    innermost: Any = fun
-    for _ in range(sys.getrecursionlimit()):
-        if hasattr(innermost, "__wrapped__"):
-            innermost = innermost.__wrapped__
-        elif isinstance(innermost, ft.partial):
-            innermost = innermost.func
-        else:
-            break
-    else:
-        raise ValueError(f"`filter_jit` of {fun!r}: its `__wrapped__` never ends.")
-    named = innermost if hasattr(innermost, "__name__") else type(innermost)
-    return named.__name__, getattr(named, "__qualname__", named.__name__)
-
-
-# Descriptions of functions, and of Modules by class. Describing one costs 60 us, most
-# of it in `inspect.signature`, which a loop that calls `filter_jit(model)(x)` should
-# not pay each time.
-_described: weakref.WeakKeyDictionary[Any, _Description] = weakref.WeakKeyDictionary()
-
-
-def _describe(fun: Any) -> _Description:
-    cls = type(fun)
-    if cls is types.FunctionType:
-        # Without attributes, which may say that it is like another.
-        owner = fun if not fun.__dict__ else None
-    else:
-        call = getattr(cls, _CALL, None)
-        by_class = isinstance(call, types.FunctionType) and is_module_class(cls)
-        by_class = by_class and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
-        owner = cls if by_class else None
-    known = None if owner is None else _described.get(owner)
-    if known is not None and _is_as_described(fun, known):
-        return known
-    out = _Description(
-        _is_plain(fun), _names(fun), Binding(fun), _shown(fun), _code(fun)
-    )
-    if owner is cls and any(vars(c).keys() & _OF_INSTANCES for c in cls.__mro__):
-        owner = None
-    if owner is not None:
-        _described[owner] = out
-    return out
-
-
-def _code(fun: Any) -> Any:
-    if type(fun) is types.FunctionType:
-        return fun.__code__
-    call = getattr(type(fun), _CALL, None)
-    return weakref.ref(call) if isinstance(call, types.FunctionType) else None
-
-
-def _shown(fun: Any) -> dict[str, Any]:
-    shown = {}
-    for name in _WRAPPER_NAMES:
-        with contextlib.suppress(AttributeError):
-            shown[name] = getattr(fun, name)
-    return shown
-
-
-def _is_as_described(fun: Any, known: _Description) -> bool:
-    if type(fun) is not types.FunctionType:
-        return known.code == _code(fun) and known.binding.is_current()
-    return (
-        known.code is fun.__code__
-        and (fun.__name__, fun.__qualname__) == known.names
-        and known.binding.is_current()
-        and known.shown == _shown(fun)
-    )
-
-
-# With one of these on a class, its instances need not all be described alike.
-_OF_INSTANCES = {"__wrapped__", "__signature__", "__getattr__"}
-
-
-def _function_for(fun: Any, described: _Description, options: Options) -> Function:
-    spec = described.binding.spec
-    more = options.jit_kwargs or options.in_shardings or options.out_shardings
-    key = (spec, described.names, options[:3], static_key(options) if more else None)
-    owner = fun if described.plain else type(fun)
-    function = _functions.get(owner, {}).get(key)
-    if function is not None:
-        return function
-    function = Function(
-        fun, spec, options, described.names, with_fun=not described.plain
-    )
-    while len(_functions) >= _MAX_FUNCTIONS:
-        # The oldest. Those that are still wrapped somewhere live on.
-        _functions.pop(next(iter(_functions)), None)
-    # Without a lock: another thread, or a signal handler, may be as far. The first one
-    # stays.
-    return _functions.setdefault(owner, {}).setdefault(key, function)
-
-
-_FORBIDDEN = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
-_LEGACY = ("default", "fn", "args", "kwargs", "out")
-_JIT_PARAMETERS = frozenset(
-    {
-        name
-        for name, p in inspect.signature(jax.jit).parameters.items()
-        if p.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-)
-
-
-def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
-    for name in kwargs:
-        if name in _FORBIDDEN:
-            what = "donation" if "donate" in name else "what is static"
-            instead = (
-                "use `donate=...`"
-                if "donate" in name
-                else "arrays are traced and everything else is static"
-            )
-            raise ValueError(
-                f"`filter_jit` does not accept `{name}`: it decides {what} itself; "
-                f"{instead}."
-            )
-        if name in _LEGACY and name not in _JIT_PARAMETERS:
-            raise ValueError(
-                f"`filter_jit(..., {name}=...)` was removed in Equinox 0.10: all "
-                "arrays are traced and everything else is static."
-            )
-        if name not in _JIT_PARAMETERS:
-            raise TypeError(
-                f"filter_jit() got an unexpected keyword argument {name!r}; expected "
-                f"`donate` or one of `jax.jit`'s: {', '.join(sorted(_JIT_PARAMETERS))}."
-            )
-
-
 @overload
 def filter_jit(
     *, donate: Donate = "none", **jitkwargs: Any
@@ -677,45 +443,15 @@ def filter_jit(
     """
     if fun is _MISSING:
         return ft.partial(filter_jit, donate=donate, **jitkwargs)
-    _check_jit_kwargs(jitkwargs)
-    try:
-        donate_first, donate_rest, filter_warning = _DONATE[donate]
-    except (KeyError, TypeError):
-        modes = ", ".join(map(repr, _DONATE))
-        raise ValueError(
-            f"`filter_jit(..., donate={donate!r})`: expected one of {modes}."
-        ) from None
-    if jitkwargs:
-        # Have JAX check the values now, and warn of deprecated ones.
-        jax.jit(_nothing, **jitkwargs)
-    options = Options(
-        donate_first,
-        donate_rest,
-        filter_warning,
-        in_shardings=jitkwargs.pop("in_shardings", None),
-        out_shardings=jitkwargs.pop("out_shardings", None),
-        jit_kwargs=tuple(sorted(_copied(jitkwargs).items())),
-    )
-    described = _describe(fun)
+    options = make_options(donate, jitkwargs)
+    described = describe(fun)
     if not described.plain:
         # As it is now, and as Equinox has it: a Module that keeps a jitted method of
         # its own would contain itself else.
         leaves, treedef = jtu.tree_flatten(fun)
         fun = jtu.tree_unflatten(treedef, leaves)
-    function = _function_for(fun, described, options)
+    function = function_for(fun, described, options)
     return _make_wrapped(function, donate, described.binding, fun, described.shown)
-
-
-def _copied(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {k: dict(v) if isinstance(v, dict) else v for k, v in kwargs.items()}
-
-
-def _nothing() -> None:
-    pass
-
-
-if _native is not None:
-    _native.inherit_vectorcall(JitWrapped)
 
 
 def jitted_function(f: Any) -> Function:

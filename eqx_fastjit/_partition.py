@@ -30,11 +30,11 @@ from ._nodes import (
     NodeKind,
     parts_of,
 )
+from ._parts import type_key
 from ._static_keys import (
     append_atoms,
     append_static,
     is_atom,
-    type_key,
     UnhashableStatic,
 )
 

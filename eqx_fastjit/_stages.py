@@ -15,20 +15,12 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import jax
 
 from . import _record
+from ._blocking import block, copied, has_host_callbacks, must_block, reads_numpy
 from ._compat import hide_from_tracebacks
-from ._function import (
-    block,
-    Call,
-    calling,
-    copied,
-    Function,
-    has_host_callbacks,
-    must_block,
-    quiet_donation,
-    reads_numpy,
-    split_result,
-)
+from ._engine import Call, calling, quiet_donation
+from ._function import Function
 from ._partition import DYNAMIC, partition, Structure
+from ._specialization import split_result
 from ._static_keys import static_key
 
 

@@ -13,14 +13,13 @@ snapshot, so a value that is changed in place has another trail at the next call
 
 import array
 import collections
-import copy
 import dataclasses
 import enum
 import functools
 import struct
 import types
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -28,186 +27,24 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from ._keys import array_kind, Identity, Opaque, snapshot_key, StaticArray
 from ._nodes import ARRAY_KINDS, ByType, node_of, NodeKind, parts_of, reads_dict
+from ._parts import (
+    deque_parts,
+    extra_attributes,
+    generated_fields,
+    hashed_fields,
+    is_identity_type,
+    items,
+    MISSING,
+    owner_of,
+    SUBCLASS_PARTS,
+    type_key,
+)
+from ._policy import Hashable, Kind, Policy
 
 
-class Kind(enum.IntEnum):
-    """How values of a type are compared. `_native.c` has the same numbers."""
-
-    # By identity alone.
-    IDENTITY = 0
-    # Exactly these types, by value; floats by their bits.
-    INT = 1
-    FLOAT = 2
-    COMPLEX = 3
-    STR = 4
-    BYTES = 5
-    # By `hash` and `==`, which run no code of the user's.
-    PURE = 6
-    # By `hash` and `==` of the user's. Changes that leave the hash alone are not seen.
-    OPAQUE = 7
-    # Part by part: tuples and their subclasses, lists, dicts (in order).
-    TUPLE = 8
-    LIST = 9
-    DICT = 10
-    # Part by part: attributes in the instance's `__dict__`, by name.
-    FIELDS = 11
-    # Part by part: those that a function gives.
-    PARTS = 12
-    # By a hashable key that a function makes.
-    KEY = 13
-    # Part by part, as a pytree with its arrays: Modules, as `eqx.tree_equal` does, but
-    # types and bits decide.
-    NODE = 14
-    # By the object it is bound to, and its function.
-    METHOD = 15
-
-
-class Hashable(enum.IntEnum):
-    """Whether a value has a hash, which a static *leaf* must have, as in Equinox."""
-
-    YES = 0
-    NO = 1
-    # If all its parts do.
-    AS_PARTS = 2
-    # To be asked.
-    ASK = 3
-
-
-class Policy(NamedTuple):
-    """How the values of one type are compared."""
-
-    kind: Kind
-    # For `FIELDS` the names, for `PARTS` and `KEY` a function of the value.
-    data: Any = None
-    hashable: Hashable = Hashable.YES
-    # Whether a value can be changed without that its hash changes.
-    mutable: bool = False
-
-
-# What stands for an attribute that an instance does not have.
-_MISSING = type("Missing", (), {"__slots__": ()})()
-
-
-class Identity:
-    """A key that is equal for one and the same object."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __hash__(self) -> int:
-        # The value is alive for as long as this is: its id is not reused.
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Identity and self.value is other.value
-
-
-class Opaque:
-    """A key for a value whose class defines `__eq__` and `__hash__`.
-
-    Keeps the hash that the value had: a value changed in place differs from what it
-    was, if its hash does.
-    """
-
-    __slots__ = ("hash", "value")
-
-    def __init__(self, value: Any):
-        self.value = value
-        self.hash = hash(value)
-
-    def __hash__(self) -> int:
-        return self.hash
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            type(other) is Opaque
-            and type(self.value) is type(other.value)
-            and self.hash == other.hash
-            and (self.value is other.value or bool(self.value == other.value))
-        )
-
-
-class Snapshot:
-    """A key for a value with `__eq__` and without a hash: a copy to compare with."""
-
-    __slots__ = ("snapshot", "type")
-
-    def __init__(self, value: Any):
-        self.type = type(value)
-        self.snapshot = value
-        try:
-            with jax.ensure_compile_time_eval():
-                snapshot = copy.deepcopy(value)
-            if _equal(snapshot, value):
-                self.snapshot = snapshot
-        except Exception:
-            # No use as a snapshot: compare the value itself, as Equinox does.
-            pass
-
-    def __hash__(self) -> int:
-        return hash(self.type)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            type(other) is Snapshot
-            and self.type is other.type
-            and (
-                self.snapshot is other.snapshot or _equal(self.snapshot, other.snapshot)
-            )
-        )
-
-
-def _equal(x: Any, y: Any) -> bool:
-    """Whether `==` holds, which may compute with arrays.
-
-    Not as a part of the program that is being traced, if there is one.
-    """
-    with jax.ensure_compile_time_eval():
-        return bool(x == y)
-
-
-class StaticArray:
-    """A key for an array in a static field.
-
-    A single element is compared by its bits. Larger arrays compare by identity, and
-    those of NumPy, which can be written to, by their contents as well. Equinox compares
-    them with `==`, which is an error for two of them; so it is with us
-    (`Function.check_static_arrays`).
-    """
-
-    __slots__ = ("contents", "kind", "value")
-
-    def __init__(self, value: Any):
-        self.kind = (
-            type(value),
-            tuple(value.shape),
-            str(value.dtype),
-            bool(getattr(value, "weak_type", False)),
-        )
-        self.value = value
-        self.contents: Any = None
-        if isinstance(value, np.ndarray) or value.size == 1:
-            self.contents = contents(value)
-
-    def is_single(self) -> bool:
-        return self.value.size == 1
-
-    def __hash__(self) -> int:
-        return hash(self.kind)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            type(other) is StaticArray
-            and self.kind == other.kind
-            and (self.value is other.value or self.is_single())
-            and self.contents == other.contents
-        )
-
-
-def contents(array: Any) -> Any:
+def _contents(array: Any) -> Any:
     """What is in an array, to compare with. Not a part of a trace, if there is one."""
     if isinstance(array, jax.Array) and jax.dtypes.issubdtype(
         array.dtype, jax.dtypes.prng_key
@@ -220,51 +57,8 @@ def contents(array: Any) -> Any:
     return host.tobytes()
 
 
-# --- containers, read by the base type's own means ------------------------------------
-
-# A subclass may override `__iter__`, `items` or `__getattr__`; what it then shows need
-# not be what it holds, and looking may change it.
-
-
-def _vars(x: Any) -> tuple[Any, ...]:
-    """The attributes that an instance of a subclass has beside its contents."""
-    try:
-        found = object.__getattribute__(x, "__dict__")
-    except AttributeError:
-        return ()
-    if any(_is_cached(type(x), name) for name in found):
-        found = {k: v for k, v in found.items() if not _is_cached(type(x), k)}
-    return (found,) if found else ()
-
-
-def _is_cached(cls: type, name: str) -> bool:
-    """Whether an attribute is what a `functools.cached_property` has kept.
-
-    It comes from the others. And a trace that asks for it would else change its static.
-    """
-    of_classes = [vars(base).get(name) for base in cls.__mro__]
-    return any(isinstance(value, functools.cached_property) for value in of_classes)
-
-
-def _items(base: type, x: Any) -> list[Any]:
-    out: list[Any] = []
-    for pair in base.items(x):  # pyright: ignore[reportAttributeAccessIssue]
-        out += pair
-    return out
-
-
-def _dict_parts(x: Any) -> list[Any]:
-    base = collections.OrderedDict if isinstance(x, collections.OrderedDict) else dict
-    out = _items(base, x)
-    if isinstance(x, collections.defaultdict):
-        # Which `==` does not look at.
-        out.append(vars(collections.defaultdict)["default_factory"].__get__(x))
-    return [*out, *_vars(x)]
-
-
-def _deque_parts(x: Any) -> list[Any]:
-    maxlen = vars(collections.deque)["maxlen"].__get__(x)
-    return [maxlen, *collections.deque.__iter__(x), *_vars(x)]
+def _static_array(x: Any) -> StaticArray:
+    return StaticArray(x, _contents)
 
 
 def _set_key(base: type) -> Callable[[Any], Any]:
@@ -276,32 +70,14 @@ def _set_key(base: type) -> Callable[[Any], Any]:
 
 
 def _vars_key(x: Any) -> Any:
-    return tuple([static_key(v) for v in _vars(x)])
+    return tuple([static_key(v) for v in extra_attributes(x)])
 
 
-def _scalar_parts(base: type, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda x: [convert(x), *_vars(x)]
-
-
-# Subclasses that compare as the base class does are read as the base class.
-_SUBCLASS_PARTS: dict[type, tuple[Callable[[Any], Iterable[Any]], Hashable]] = {
-    tuple: (lambda x: [*tuple.__iter__(x), *_vars(x)], Hashable.AS_PARTS),
-    list: (lambda x: [*list.__iter__(x), *_vars(x)], Hashable.NO),
-    dict: (_dict_parts, Hashable.NO),
-    collections.deque: (_deque_parts, Hashable.NO),
-    int: (_scalar_parts(int, int.__int__), Hashable.ASK),
-    float: (_scalar_parts(float, float.__float__), Hashable.ASK),
-    complex: (
-        _scalar_parts(
-            complex,
-            lambda x: complex(
-                vars(complex)["real"].__get__(x), vars(complex)["imag"].__get__(x)
-            ),
-        ),
-        Hashable.ASK,
-    ),
-    str: (_scalar_parts(str, lambda x: str.__str__(x)), Hashable.ASK),
-    bytes: (_scalar_parts(bytes, lambda x: bytes(memoryview(x))), Hashable.ASK),
+_SUBCLASS_HASHABLE = {
+    tuple: Hashable.AS_PARTS,
+    list: Hashable.NO,
+    dict: Hashable.NO,
+    collections.deque: Hashable.NO,
 }
 _COMPARE_AS_DICTS = (collections.OrderedDict, collections.Counter)
 
@@ -322,38 +98,12 @@ def array_key(array: Any) -> Any:
     known = _array_keys.get(id(array))
     if known is not None and known[0]() is array:
         return known[1]
-    key = (*StaticArray(array).kind, contents(array))
+    key = (*array_kind(array), _contents(array))
     if isinstance(array, jax.Array):
         number = id(array)
         forget = functools.partial(_array_keys.pop, number)
         _array_keys[number] = weakref.ref(array, lambda _: forget(None)), key
     return key
-
-
-# From the id of a living value to the last snapshot of it, likewise.
-_snapshots: dict[int, tuple[weakref.ref[Any], Snapshot]] = {}
-
-
-def _snapshot_key(x: Any) -> Snapshot:
-    """The last snapshot if it is still like the value: copying it may take long."""
-    key = id(x)
-    known = _snapshots.get(key)
-    if known is not None and known[0]() is x:
-        try:
-            if _equal(known[1].snapshot, x):
-                return known[1]
-        except Exception:
-            pass  # as where a snapshot is made
-    out = Snapshot(x)
-    if out.snapshot is x:
-        return out
-    try:
-        # Bound here: the module may be gone before the last static.
-        forget = functools.partial(_snapshots.pop, key)
-        _snapshots[key] = weakref.ref(x, lambda _: forget(None)), out
-    except TypeError:
-        pass
-    return out
 
 
 _PARTS = functools.partial(Policy, Kind.PARTS)
@@ -386,9 +136,9 @@ _EXACT: dict[type, Policy] = {
     memoryview: _KEY(
         lambda x: (x.format, x.shape, bytes(x)), Hashable.ASK, mutable=True
     ),
-    collections.deque: _PARTS(_deque_parts, Hashable.NO, mutable=True),
+    collections.deque: _PARTS(deque_parts, Hashable.NO, mutable=True),
     types.MappingProxyType: _PARTS(
-        lambda x: _items(types.MappingProxyType, x), Hashable.ASK, mutable=True
+        lambda x: items(types.MappingProxyType, x), Hashable.ASK, mutable=True
     ),
     types.SimpleNamespace: _OF_ATTRIBUTES,
     # `==` compares numbers, whatever their type.
@@ -403,80 +153,18 @@ _EXACT: dict[type, Policy] = {
 _ABSTRACT = (collections.UserDict, collections.UserList, collections.ChainMap)
 
 
-def is_identity_type(cls: type) -> bool:
-    """Whether instances of `cls` are equal to themselves alone."""
-    return (
-        cls.__eq__ is object.__eq__
-        and cls.__ne__ is object.__ne__
-        and cls.__hash__ is object.__hash__
-    )
-
-
-def type_key(cls: type) -> Any:
-    """What stands for a type on a trail, where it is asked for its hash and `==`."""
-    return cls if type(cls) is type or is_identity_type(type(cls)) else Identity(cls)
-
-
-def _owner(cls: type, name: str) -> type:
-    """The class that a special method of `cls` comes from."""
-    return next(base for base in cls.__mro__ if name in vars(base))
-
-
-def _is_plain_dataclass(cls: type) -> bool:
-    """Whether `cls` compares by the `__eq__` that `dataclasses` wrote for a class."""
-    if not hasattr(cls, "__dataclass_fields__"):
-        return False
-    return _code_name(cls.__eq__) == "__create_fn__.<locals>.__eq__"
-
-
-def _code_name(fun: Any) -> str | None:
-    """What a function was called where its code stands."""
-    return getattr(getattr(fun, "__code__", None), "co_qualname", None)
-
-
-def _generated_fields(cls: type) -> list[str] | None:
-    """The fields that a generated `__eq__` compares; `None` if it was not generated."""
-    if _is_plain_dataclass(cls):
-        owner: Any = _owner(cls, "__eq__")
-        owner = owner if dataclasses.is_dataclass(owner) else cls
-        return [f.name for f in dataclasses.fields(owner) if f.compare]
-    code = getattr(cls.__eq__, "__code__", None)
-    if code is not None and code.co_filename.startswith("<attrs generated"):
-        fields = getattr(_owner(cls, "__eq__"), "__attrs_attrs__", ())
-        if all(f.eq_key is None for f in fields):
-            return [f.name for f in fields if f.eq]
-    eq_module = getattr(cls.__eq__, "__module__", None) or ""
-    if eq_module == "pydantic.main":
-        fields: Any = getattr(cls, "model_fields")  # noqa: B009
-        return [*fields, "__pydantic_extra__", "__pydantic_private__"]
-    if hasattr(cls, "__struct_fields__") and _owner(cls, "__eq__").__module__ == (
-        "msgspec"
-    ):
-        return list(cls.__struct_fields__)
-    return None
-
-
-def _hashed_fields(cls: type) -> list[str] | None:
-    """The fields that a `__hash__` made by `dataclasses` goes over; `None` if other."""
-    if _code_name(cls.__hash__) != "__create_fn__.<locals>.__hash__":
-        return None
-    owner: Any = _owner(cls, "__hash__")
-    fields = dataclasses.fields(owner if dataclasses.is_dataclass(owner) else cls)
-    return [f.name for f in fields if (f.compare if f.hash is None else f.hash)]
-
-
 def _fields_policy(cls: type, names: list[str]) -> Policy:
     hashable = Hashable.ASK
     if cls.__hash__ is None:
         hashable = Hashable.NO
-    elif _hashed_fields(cls) == names:
+    elif hashed_fields(cls) == names:
         hashable = Hashable.AS_PARTS
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
     if reads_dict(cls, names):
         return Policy(Kind.FIELDS, tuple(names), hashable, mutable=not frozen)
 
     def parts(x: Any) -> list[Any]:
-        return [getattr(x, name, _MISSING) for name in names]
+        return [getattr(x, name, MISSING) for name in names]
 
     return _PARTS(parts, hashable, mutable=not frozen)
 
@@ -492,13 +180,13 @@ def _numpy_policy(cls: type) -> Policy | None:
     if issubclass(cls, np.generic):
         # A record's fields can be written to.
         return _KEY(
-            lambda x: (static_key(x.dtype), contents(x)),
+            lambda x: (static_key(x.dtype), _contents(x)),
             mutable=issubclass(cls, np.void),
         )
     if issubclass(cls, np.ndarray):
-        return _KEY(StaticArray, Hashable.NO, mutable=True)
+        return _KEY(_static_array, Hashable.NO, mutable=True)
     if issubclass(cls, jax.Array):
-        return _KEY(StaticArray, Hashable.NO)
+        return _KEY(_static_array, Hashable.NO)
     return None
 
 
@@ -519,30 +207,30 @@ def choose_policy(cls: type) -> Policy:
         return policy
     if is_identity_type(cls):
         return Policy(Kind.IDENTITY)
-    eq_owner = _owner(cls, "__eq__")
+    eq_owner = owner_of(cls, "__eq__")
     if issubclass(cls, enum.Enum) and eq_owner.__module__ == "builtins":
         return Policy(Kind.IDENTITY)
     if any(eq_owner is known for known in COMPARED_AS_NODES):
         return Policy(Kind.NODE, None, Hashable.ASK, mutable=True)
     is_builtin = type(eq_owner) is type
-    if is_builtin and (eq_owner in _SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS):
+    if is_builtin and (eq_owner in SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS):
         base = dict if eq_owner in _COMPARE_AS_DICTS else eq_owner
-        parts, hashable = _SUBCLASS_PARTS[base]
+        hashable = _SUBCLASS_HASHABLE.get(base, Hashable.ASK)
         if cls.__hash__ is not base.__hash__:
             hashable = Hashable.ASK
         if base is tuple and not _has_dict(cls):
             return Policy(Kind.TUPLE, hashable=hashable)
         if hashable is Hashable.AS_PARTS:
             hashable = Hashable.ASK  # its attributes need no hash
-        return _PARTS(parts, hashable, mutable=True)
+        return _PARTS(SUBCLASS_PARTS[base], hashable, mutable=True)
     if is_builtin and eq_owner in (set, frozenset):
         return _KEY(_set_key(eq_owner), Hashable.ASK, mutable=True)
-    if (names := _generated_fields(cls)) is not None:
+    if (names := generated_fields(cls)) is not None:
         return _fields_policy(cls, names)
     if cls.__hash__ is None:
         if dataclasses.is_dataclass(cls):
             return _KEY(_unhashable_dataclass_key, Hashable.NO, mutable=True)
-        return _KEY(_snapshot_key, Hashable.NO, mutable=True)
+        return _KEY(snapshot_key, Hashable.NO, mutable=True)
     return Policy(Kind.OPAQUE, hashable=Hashable.ASK, mutable=True)
 
 
@@ -555,16 +243,16 @@ def opaque_key(x: Any) -> Any:
         return Opaque(x)
     except Exception:
         is_dataclass = dataclasses.is_dataclass(x)
-        return _unhashable_dataclass_key(x) if is_dataclass else _snapshot_key(x)
+        return _unhashable_dataclass_key(x) if is_dataclass else snapshot_key(x)
 
 
 def _unhashable_dataclass_key(x: Any) -> Any:
     """By a copy, if `==` finds it equal; else by parts."""
-    snapshot = _snapshot_key(x)
+    snapshot = snapshot_key(x)
     if snapshot.snapshot is not x:
         return snapshot
     names = [f.name for f in dataclasses.fields(x)]
-    return tuple([static_key(getattr(x, name, _MISSING)) for name in names])
+    return tuple([static_key(getattr(x, name, MISSING)) for name in names])
 
 
 def _has_dict(cls: type) -> bool:
@@ -649,7 +337,7 @@ def _compound_parts(x: Any, kind: Kind, data: Any) -> Sequence[Any]:
     if kind is _LIST_KIND:
         return x
     if kind is _DICT_KIND:
-        return _items(dict, x)
+        return items(dict, x)
     if kind is _NODE_KIND:
         return _node_parts(x)
     if kind is _METHOD_KIND:
@@ -659,7 +347,7 @@ def _compound_parts(x: Any, kind: Kind, data: Any) -> Sequence[Any]:
         found = x.__dict__
         if type(found) is dict and all(map(found.__contains__, data)):
             return [found[name] for name in data]
-        return [getattr(x, name, _MISSING) for name in data]
+        return [getattr(x, name, MISSING) for name in data]
     return list(data(x))
 
 

@@ -14,7 +14,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-from eqx_fastjit import _compat, _function, _install, _jit, _record  # noqa: E402
+from eqx_fastjit import _callables, _compat, _engine, _install, _record  # noqa: E402
 from tests.skips import pytest_configure  # noqa: E402, F401
 
 
@@ -40,9 +40,9 @@ def engine(request, monkeypatch):
     """The engine that the test runs on, by name."""
     name = request.param
     monkeypatch.setenv("EQX_FASTJIT_ENGINE", name)
-    monkeypatch.setattr(_function, "_state", _states.setdefault(name, {}))
+    monkeypatch.setattr(_engine, "_state", _states.setdefault(name, {}))
     # Module classes outlive a test, and what was made of them for the other engine.
-    monkeypatch.setattr(_jit, "_functions", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(_callables, "_functions", weakref.WeakKeyDictionary())
     # Functions of other tests, made by the same line.
     _record.traces.clear()
     # `equinox.filter_jit` is Equinox's own, whatever a test or a program that it ran

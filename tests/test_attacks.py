@@ -18,7 +18,8 @@ from jax.experimental import checkify
 from jax.sharding import PartitionSpec as P
 
 from eqx_fastjit import filter_jit
-from eqx_fastjit._static_keys import Hashable, policy_of
+from eqx_fastjit._policy import Hashable
+from eqx_fastjit._static_keys import policy_of
 from tests.traces import count_traces
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqx_fastjit import _function, filter_jit
+from eqx_fastjit import _engine, filter_jit
 
 
 class _List(list):
@@ -32,9 +32,9 @@ _COMMON = """
 import collections, faulthandler, gc, sys
 faulthandler.enable()
 import equinox as eqx, jax, jax.numpy as jnp, numpy as np
-from eqx_fastjit import _function, filter_jit
+from eqx_fastjit import _engine, filter_jit
 
-native = _function.native()
+native = _engine.native()
 x = jnp.ones(2)
 """
 
@@ -117,6 +117,6 @@ def test_a_specialization_that_was_never_made():
         def miss(self, values):
             return native.Specialization.__new__(native.Specialization)
 
-    native = _function.native()
+    native = _engine.native()
     with pytest.raises(TypeError, match="specialization"):
         native.Table(1).get(Misses(), (1,))

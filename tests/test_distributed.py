@@ -16,7 +16,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import eqx_fastjit
-from eqx_fastjit import _function
+from eqx_fastjit import _engine
 
 
 N_DEVICES = 4
@@ -74,7 +74,7 @@ def main(port, n_processes, index):
     assert len(jax.devices()) == N_DEVICES
     for engine in ("native", "python"):
         os.environ["EQX_FASTJIT_ENGINE"] = engine
-        _function._state.clear()
+        _engine._state.clear()
         print(json.dumps([eqx_fastjit.engine(), *train()]), flush=True)
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import _compat, _function, _jit, _partition, filter_jit, insight
-from eqx_fastjit.insight import _warm_call
+from eqx_fastjit import _callables, _compat, _engine, _partition, filter_jit, insight
+from eqx_fastjit.insight import _profile_tree, _warm_call
 
 
 def _python(code, **env):
@@ -70,7 +70,7 @@ def _trail(values):
 @pytest.mark.parametrize("seed", range(20))
 def test_the_native_walk_agrees_with_the_reference(seed):
     """The same arrays in the same order; the same calls share a specialization."""
-    native = _function.native()
+    native = _engine.native()
     rng = np.random.default_rng(seed)
     values = [_random_tree(rng, 4) for _ in range(12)]
     values += [jax.tree_util.tree_map(lambda x: x, v) for v in values]
@@ -166,8 +166,8 @@ def test_the_first_call_of_a_process_is_like_the_others(engine):
 @pytest.fixture
 def fresh(monkeypatch):
     """Nothing has been wrapped yet, and no engine is asked for."""
-    monkeypatch.setattr(_function, "_state", {})
-    monkeypatch.setattr(_jit, "_functions", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(_engine, "_state", {})
+    monkeypatch.setattr(_callables, "_functions", weakref.WeakKeyDictionary())
     monkeypatch.setenv("EQX_FASTJIT_ENGINE", "auto")
 
 
@@ -176,7 +176,7 @@ def test_without_the_registry_of_nodes(take_away, fresh, monkeypatch):
     """The Python engine, without a warning, and right results."""
     take_away("jax._src.tree_util:_registry")
     _compat.node_registry.cache_clear()
-    _function._load_native.cache_clear()
+    _engine._load_native.cache_clear()
     try:
         assert eqx_fastjit.engine() == "python"
         f = filter_jit(lambda m, x, n: (m(x) * n, m, {"n": n}))
@@ -186,14 +186,14 @@ def test_without_the_registry_of_nodes(take_away, fresh, monkeypatch):
             assert eqx.tree_equal((out, same), (eqx.filter_jit(m)(X) * n, m))
             assert static == {"n": n}
         _registered_after_use(f)
-        monkeypatch.setattr(_function, "_state", {})
+        monkeypatch.setattr(_engine, "_state", {})
         monkeypatch.setenv("EQX_FASTJIT_ENGINE", "native")
         with pytest.raises(RuntimeError, match="EQX_FASTJIT_ENGINE=native, but"):
             filter_jit(lambda x: x)
     finally:
         monkeypatch.undo()
         _compat.node_registry.cache_clear()
-        _function._load_native.cache_clear()
+        _engine._load_native.cache_clear()
 
 
 def _registered_after_use(f):
@@ -354,7 +354,7 @@ def test_frames_of_a_profile_are_there():
     """In the versions that are installed: else a profile knows less than it could."""
     folders = [Path(eqx.__file__).parent, Path(jax.__file__).parent / "_src"]
     files = [file for folder in folders for file in folder.rglob("*.py")]
-    for name, function, _ in _compat.CALL_FRAMES:
+    for name, function, _ in _profile_tree.CALL_FRAMES:
         sources = [file.read_text() for file in files if file.name == name]
         defined = re.compile(rf"^ *def {function}\(", re.MULTILINE)
         assert any(map(defined.search, sources)), f"no {function} in any {name}"
@@ -370,7 +370,7 @@ def test_every_private_name_is_taken_away_above():
 
 def test_unknown_engine(monkeypatch):
     monkeypatch.setenv("EQX_FASTJIT_ENGINE", "fast")
-    monkeypatch.setattr(_function, "_state", {})
+    monkeypatch.setattr(_engine, "_state", {})
     with pytest.raises(ValueError, match="'fast' is not an engine; expected one of"):
         filter_jit(lambda x: x)
 

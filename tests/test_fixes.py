@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import _compat, _function
+from eqx_fastjit import _blocking, _compat
 
 
 class Counter:
@@ -227,8 +227,8 @@ class _Subclass(np.ndarray):
     ],
 )
 def test_what_is_copied(arrays, blocks):
-    copied = _function.copied(arrays)
-    assert _function.reads_numpy(copied) == _function.reads_numpy(arrays) == blocks
+    copied = _blocking.copied(arrays)
+    assert _blocking.reads_numpy(copied) == _blocking.reads_numpy(arrays) == blocks
     for before, after in zip(arrays, copied, strict=True):
         same = blocks or type(before) is not np.ndarray
         assert (after is before) == same

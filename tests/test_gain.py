@@ -16,7 +16,7 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit import _jit, cli
-from eqx_fastjit._function import Options
+from eqx_fastjit._options import Options
 from eqx_fastjit.cli._gain import take_pairs
 from eqx_fastjit.insight import _gain_costs
 from eqx_fastjit.insight._gain import (

@@ -283,7 +283,7 @@ _COMMON = """
 import faulthandler, gc, sys
 faulthandler.enable()
 import equinox as eqx, jax, jax.numpy as jnp, numpy as np
-from eqx_fastjit import _function, filter_jit
+from eqx_fastjit import _engine, filter_jit
 
 class Layer(eqx.Module):
     weight: object
@@ -296,7 +296,7 @@ x = jnp.ones(2)
 # alone: JAX itself does not survive.
 _NO_MEMORY = """
 import _testcapi
-native = _function.native()
+native = _engine.native()
 shared = ((1,), (2.0,))
 values = [
     ([x] * 100, {f"k{i}": (x, i) for i in range(100)}),
@@ -359,7 +359,7 @@ def make(*args, **kwargs):
     (handle,) = made[0].plans
     # In JAX's order, which is that of the arguments; of a dictionary, of its keys.
     run = lambda *arrays: [*arrays, handle]
-    fake = _function.native().Specialization(run, made[0].flat)
+    fake = _engine.native().Specialization(run, made[0].flat)
     fake.plans.update(made[0].plans)
     function.specialize = (
         lambda values, cls: fake if cls is type(fake) else specialize(values, cls)
@@ -434,7 +434,7 @@ def test_garbage_is_collected_at_every_allocation():
 # NumPy allocates to hash a dtype: before Python 3.12 that may start the collector, and
 # here drops what is being walked.
 _GARBAGE_AT_HASH = """
-native = _function.native()
+native = _engine.native()
 native.arrays_of(([Layer(x, np.dtype(">f4")), "a"],))
 
 class Drops:
@@ -536,7 +536,7 @@ except ImportError as e:
     print(e)
 """
     )
-    + """ % (sys.path, _function.native().__file__)
+    + """ % (sys.path, _engine.native().__file__)
 assert _testcapi.run_in_subinterp(code) == 0
 assert eqx.tree_equal(filter_jit(lambda x: x)(x), x)
 print("done")

@@ -18,7 +18,7 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 
-from eqx_fastjit import _jit, filter_jit
+from eqx_fastjit import _callables, filter_jit
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
@@ -605,7 +605,7 @@ def test_classes_of_statics_die():
 
 def test_a_function_that_its_static_refers_to_dies(monkeypatch):
     """Not at once, but after so many others have been wrapped."""
-    monkeypatch.setattr(_jit, "_MAX_FUNCTIONS", 4)
+    monkeypatch.setattr(_callables, "_MAX_FUNCTIONS", 4)
 
     def make():
         @filter_jit

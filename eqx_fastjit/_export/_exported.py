@@ -16,9 +16,10 @@ import jax.export
 import jax.tree_util as jtu
 
 from eqx_fastjit import _compat
+from eqx_fastjit._engine import quiet_donation
 from eqx_fastjit._files import check_writable
-from eqx_fastjit._function import quiet_donation, split_result
 from eqx_fastjit._partition import ANY_ARRAY
+from eqx_fastjit._specialization import split_result
 from eqx_fastjit._stages import trace
 
 from . import _format

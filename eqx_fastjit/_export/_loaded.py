@@ -15,17 +15,12 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 from eqx_fastjit._binding import Binding, make_binder, Spec
-from eqx_fastjit._function import (
-    _make_plan,
-    block,
-    copied,
-    Function,
-    must_block,
-    Options,
-    reads_numpy,
-)
+from eqx_fastjit._blocking import block, copied, must_block, reads_numpy
+from eqx_fastjit._function import Function
 from eqx_fastjit._jit import _make_wrapped, JitWrapped
+from eqx_fastjit._options import Options
 from eqx_fastjit._partition import ANY_ARRAY, omitted, partition, Plan
+from eqx_fastjit._specialization import make_plan
 from eqx_fastjit._stages import Expected
 from eqx_fastjit._static_keys import static_key
 
@@ -162,7 +157,7 @@ class LoadedFunction(Function):
         )
         self.values = values
         holder = types.SimpleNamespace(plans={})
-        self.handle, _, _ = _make_plan(holder, result)
+        self.handle, _, _ = make_plan(holder, result)
         (plan,) = holder.plans.values()
         self.plan = plan
         self.payloads = payloads

@@ -80,7 +80,7 @@ class Parts:
     def _find_shardings(self, values: tuple[Any, ...], free: list[int]) -> list[Any]:
         """One for each array that a caller passes; `None` where any will do."""
         if self.function.options.in_shardings is not None:
-            given = self.function.flatten_in_shardings(values)
+            given = self.function.in_shardings(values)
             return [given[k] for k in free]
         out: list[Any] = []
         for x in self.arrays:

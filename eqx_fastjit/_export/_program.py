@@ -12,7 +12,7 @@ import jax
 import jax.extend.core
 
 from eqx_fastjit import _compat
-from eqx_fastjit._function import has_host_callbacks
+from eqx_fastjit._blocking import has_host_callbacks
 
 from ._checks import functionalize, without_dead_code
 from ._tree import ExportError

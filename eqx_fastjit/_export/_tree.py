@@ -20,7 +20,8 @@ import numpy as np
 from eqx_fastjit._compat import instance_dict, node_registry
 from eqx_fastjit._nodes import ARRAY_TYPES, classify, NodeKind, one_level
 from eqx_fastjit._partition import Omitted, partition, walk
-from eqx_fastjit._static_keys import Kind, policy_of
+from eqx_fastjit._policy import Kind
+from eqx_fastjit._static_keys import policy_of
 
 from ._format import ExportFileError
 from ._names import name_of, Names

@@ -282,7 +282,7 @@ class Watch:
         self._paused = self.plain.paused = self.waits.paused = paused
 
     def _inspect(self, seen: Seen, jitted: Any, arrays: list[Any], around: Any) -> None:
-        from eqx_fastjit._function import kept_trace
+        from eqx_fastjit._specialization import kept_trace
         from eqx_fastjit.insight._equations import read_jaxpr
         from eqx_fastjit.insight._jaxpr import inspect_scope
         from eqx_fastjit.insight._surroundings import executed, read_by
@@ -292,7 +292,7 @@ class Watch:
         self._keep_snapshot(seen.trace, read_by(executed(scope), around or {}))
 
     def _keep_program(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
-        from eqx_fastjit._function import kept_trace
+        from eqx_fastjit._specialization import kept_trace
 
         from ._program import program_of
 
@@ -306,7 +306,7 @@ class Watch:
     def _compare(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
         import jax
 
-        from eqx_fastjit._function import result_of
+        from eqx_fastjit._specialization import result_of
 
         if any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays):
             name = seen.trace.function.qualname

@@ -13,7 +13,7 @@ import jax
 import jax.tree_util as jtu
 
 from eqx_fastjit._compat import raw_execute
-from eqx_fastjit._function import native
+from eqx_fastjit._engine import native
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit, jitted_function
 from eqx_fastjit._nodes import ARRAY_TYPES

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from eqx_fastjit._compat import CALL_FRAMES
 from eqx_fastjit._units import show_seconds
 from eqx_fastjit.doctor._sites import is_library, shorten
 
@@ -23,6 +22,23 @@ _CALL_COMPILED = (
     ("_profile.py", "run_calls"),
     ("_function.py", "call"),
     ("_jit.py", "_call"),
+)
+# What Equinox and JAX spend a call on: the file's name, the function's, the stage. A
+# function that has gone only moves time to "other Python" in a profile.
+CALL_FRAMES = (
+    ("_jit.py", "_bind", "bind"),
+    ("_jit.py", "_preprocess", "partition"),
+    ("_jit.py", "_postprocess", "unflatten"),
+    ("_compile_utils.py", "hashable_partition", "partition"),
+    ("_compile_utils.py", "hashable_combine", "unflatten"),
+    ("_filters.py", "combine", "unflatten"),
+    ("_misc.py", "currently_jitting", "state check"),
+    ("tree_util.py", "tree_flatten", "flatten"),
+    ("tree_util.py", "tree_leaves", "flatten"),
+    ("tree_util.py", "tree_unflatten", "unflatten"),
+    ("pjit.py", "cache_miss", "execute"),
+    ("pxla.py", "__call__", "execute"),
+    ("array.py", "block_until_ready", "wait"),
 )
 # What of a call may happen in compiled code, whoever makes it.
 _COMPILED = ("bind", "flatten", "transfer", "lookup", "execute", "unflatten", "wait")

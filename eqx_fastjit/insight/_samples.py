@@ -20,7 +20,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from eqx_fastjit import _compat, _function, _jit
+from eqx_fastjit import _compat, _engine
+from eqx_fastjit._base import Base
+from eqx_fastjit._jit import JitWrapped
+from eqx_fastjit._options import Options
 from eqx_fastjit._place import Place
 
 
@@ -54,7 +57,7 @@ class Called:
 
     name: str
     place: Place | None
-    options: _function.Options
+    options: Options
     calls: int = 0
     # Of those, under `jax.vmap`, `jax.grad` or the like: they cannot be made again.
     transformed: int = 0
@@ -79,14 +82,14 @@ class Samples:
     def start(self) -> None:
         """To be called when `filter_jit` has been imported and nothing is jitted."""
         # Whatever makes a jitted function goes through this, unflattening included.
-        wrapped: Any = _jit.JitWrapped
+        wrapped: Any = JitWrapped
         wrapped._prepare = _hook(self)
         self._on = True
 
     def stop(self) -> None:
         """What is jitted from now on is not watched; what was, is not counted."""
         if self._on:
-            del _jit.JitWrapped._prepare
+            del JitWrapped._prepare
         self._on = False
 
     def ranked(self) -> list[Called]:
@@ -105,7 +108,7 @@ class Samples:
     def _begin(self, owner: Any, args: Any, kwargs: Any) -> Signature | None:
         function = owner._function
         values = owner._bind(*args, **kwargs)
-        engine = _function.native()
+        engine = _engine.native()
         arrays = (
             function.walk(values).arrays if engine is None else engine.arrays_of(values)
         )
@@ -163,16 +166,16 @@ def _shown(function: Any) -> tuple[str, Place | None]:
 
 def _is_inside() -> bool:
     """Whether this thread is in the middle of another call of ours."""
-    engine = _function.native()
+    engine = _engine.native()
     if engine is not None:
         return engine.innermost_call() is not None
-    return bool(_function._calls.pending)
+    return bool(_engine._calls.pending)
 
 
 # --- the hook ------------------------------------------------------------------------
 
 
-class _Inner(_jit._Base):
+class _Inner(Base):
     """Calls the function itself."""
 
     __slots__ = ("owner",)
@@ -210,7 +213,7 @@ def _hook(samples: Samples) -> Any:
         watched = vars(owner).get(_KEY)
         if watched is None:
             watched = vars(owner)[_KEY] = _Watched(samples, owner)
-            _jit._Base._prepare(owner, watched)
+            Base._prepare(owner, watched)
         watched.inner._prepare(call, **how)
 
     return prepare
@@ -230,7 +233,7 @@ def alive(signature: Signature) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     return jtu.tree_map(again, (signature.fun, signature.args, signature.kwargs))
 
 
-def jit_kwargs(options: _function.Options) -> dict[str, Any]:
+def jit_kwargs(options: Options) -> dict[str, Any]:
     """What `filter_jit` was told beside the function, donation left out."""
     kwargs = dict(options.jit_kwargs)
     for name in ("in_shardings", "out_shardings"):

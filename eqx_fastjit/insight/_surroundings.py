@@ -163,7 +163,7 @@ def _on_called(trace: Trace, jitted: Any, arrays: list[Any]) -> None:
     source, around = begun
     if (function := source()) is None:
         return
-    from eqx_fastjit._function import kept_trace
+    from eqx_fastjit._specialization import kept_trace
 
     try:
         ran = executed(read_jaxpr(kept_trace(jitted, arrays).jaxpr))

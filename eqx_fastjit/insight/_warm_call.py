@@ -17,7 +17,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from eqx_fastjit._compat import equinox_partition, raw_execute
-from eqx_fastjit._function import native
+from eqx_fastjit._engine import native
 from eqx_fastjit._progress import Progress
 from eqx_fastjit._units import show_seconds
 

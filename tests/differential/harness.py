@@ -18,7 +18,7 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 import eqx_fastjit
-from eqx_fastjit import _function, _jit
+from eqx_fastjit import _callables, _engine, _function
 from tests.errors import is_error_if_let_out
 
 from .callables import (
@@ -247,7 +247,7 @@ def on_engine(engine: str, *, eager: bool = False) -> Iterator[None]:
     With `eager`, few specializations are kept.
     """
     empty: Any = {}, weakref.WeakKeyDictionary()
-    places: list[Any] = [(_function, "_state"), (_jit, "_functions")]
+    places: list[Any] = [(_engine, "_state"), (_callables, "_functions")]
     new = list(_states.setdefault((engine, eager), empty))
     if eager:
         places.append((_function, "_MAX_SPECIALIZATIONS"))
@@ -258,7 +258,7 @@ def on_engine(engine: str, *, eager: bool = False) -> Iterator[None]:
     before = os.environ.get("EQX_FASTJIT_ENGINE")
     os.environ["EQX_FASTJIT_ENGINE"] = engine
     try:
-        assert _function.engine() == engine
+        assert _engine.engine() == engine
         yield
     finally:
         if before is None:

@@ -1,0 +1,126 @@
+"""When a call must block, and what it copies so that it need not."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend.core.primitives
+import numpy as np
+from jax.core import Tracer
+
+from ._compat import concrete
+
+
+# The most bytes of NumPy arrays that a call copies. That many take some 100 us; and a
+# call which need not block leaves Python free for as long as the device works.
+COPIED_BYTES = 1 << 20
+
+
+def copied(arrays: Sequence[Any]) -> Sequence[Any]:
+    """Arrays with copies in the place of NumPy's, if those are small.
+
+    JAX does not always copy such an argument, so the caller must not get a chance to
+    reuse the buffer before the device is done. Nobody else can write to a copy.
+    """
+    if not any(type(x) is np.ndarray for x in arrays) or reads_numpy(arrays):
+        return arrays
+    return [x.copy() if type(x) is np.ndarray else x for x in arrays]
+
+
+def reads_numpy(arrays: Sequence[Any]) -> bool:
+    """Whether a computation may read memory that NumPy can write to.
+
+    Of small arrays it has `copied`. Under an eager transformation the array is inside
+    of a tracer, and of that there is no copy.
+    """
+    n_bytes = 0
+    for x in arrays:
+        if type(x) is np.ndarray:
+            n_bytes += x.nbytes
+        elif isinstance(concrete(x), np.ndarray):
+            return True
+    return n_bytes > COPIED_BYTES
+
+
+def on_virtual_devices(arrays: Sequence[Any]) -> bool:
+    """Whether an array is on several devices of the CPU."""
+    # Tracers do not say.
+    known = [
+        x for x in arrays if isinstance(x, jax.Array) and not isinstance(x, Tracer)
+    ]
+    shardings = {x.sharding for x in known}
+    devices = [s.device_set for s in shardings if len(s.device_set) > 1]
+    return any(next(iter(d)).platform == "cpu" for d in devices)
+
+
+def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
+    """Whether a call must block, however it is made: jitted, compiled or exported.
+
+    A host callback may raise after the dispatch. And virtual CPU devices share one pool
+    of threads: where several runs with collectives are in flight, they may starve each
+    other, and XLA ends the process after 40 s ("Termination timeout for all reduce"),
+    also under `jax.jit`. Equinox's calls block; programs rely on it.
+
+    **Arguments:**
+
+    - `callbacks`: whether the program has host callbacks.
+    - `arrays`: the arguments and results. All results of a program are on all of its
+        devices, where the arguments may have been on one.
+    """
+    return callbacks or on_virtual_devices(arrays)
+
+
+def block(arrays: Sequence[Any]) -> None:
+    """Wait for a computation: the results of one are ready together.
+
+    Also under an eager transformation, whose tracers hold results; not as a part of a
+    trace.
+    """
+    staged = False
+    for array in arrays:
+        inner = concrete(array)
+        if isinstance(inner, Tracer):
+            staged = True
+        elif isinstance(inner, jax.Array):  # and not `float0`, which is NumPy's
+            inner.block_until_ready()
+            return
+    if not staged:
+        jax.effects_barrier()
+
+
+# Primitives whose lowering is JAX's own, and calls nothing but what its jaxprs say.
+_JAX_PRIMITIVES = frozenset(
+    {
+        id(x)
+        for x in vars(jax.extend.core.primitives).values()
+        if isinstance(x, jax.extend.core.Primitive)
+    }
+)
+
+
+def has_host_callbacks(traced: jax.stages.Traced) -> bool:
+    """Whether running what was traced calls back into Python, which may raise.
+
+    The lowering of a primitive that is not JAX's (`lineax.linear_solve`,
+    `equinox.internal.noinline`) may have callbacks of which the jaxpr shows nothing, so
+    there the text of the program is searched.
+    """
+    seen: set[int] = set()
+    pending: list[Any] = [traced.jaxpr]
+    foreign = False
+    while pending:
+        value = pending.pop()
+        if isinstance(value, tuple | list):
+            pending.extend(value)
+            continue
+        value = getattr(value, "jaxpr", value)  # closed or open
+        if not hasattr(value, "eqns") or id(value) in seen:
+            continue
+        seen.add(id(value))  # alive, as `traced` is
+        for equation in value.eqns:
+            name = equation.primitive.name
+            if name.endswith("callback") or name == "debug_print":
+                return True
+            foreign = foreign or id(equation.primitive) not in _JAX_PRIMITIVES
+            pending.extend(equation.params.values())
+    return foreign and "callback" in traced.lower().as_text()

@@ -1,0 +1,160 @@
+"""What is wrapped: what is known of a callable, and the `Function` made of it."""
+
+# Callables are anybody's.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+import contextlib
+import functools as ft
+import sys
+import types
+import weakref
+from typing import Any, NamedTuple
+
+from ._binding import Binding
+from ._compat import instance_dict
+from ._function import Function
+from ._nodes import is_module_class, is_node
+from ._options import Options
+from ._parts import is_identity_type
+from ._static_keys import static_key
+
+
+_CALL = "__call__"
+# What a jitted function shows of the function that it wraps, as `functools.wraps` does.
+_WRAPPER_NAMES = (
+    "__module__",
+    "__name__",
+    "__qualname__",
+    "__doc__",
+    "__annotations__",
+)
+# Functions remembered, for when they are wrapped again. One that is referred to by its
+# own compiled functions (by a static that refers back to it) would live as long.
+_MAX_FUNCTIONS = 1024
+# From a function, or from the class of any other callable, to what is made of it. The
+# functions are only referred to weakly by what is in here, so entries die with them.
+_functions: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+class Description(NamedTuple):
+    """What wrapping needs to know of a callable."""
+
+    # Whether it is neither a pytree nor equal to anything but itself.
+    plain: bool
+    # Name and qualified name, as Equinox and JAX's logs show them.
+    names: tuple[str, str]
+    binding: Binding
+    # What the wrapped function shows of it.
+    shown: dict[str, Any]
+    # Of a function its code; of a Module, weakly, the function behind `__call__`.
+    code: Any
+
+
+def _is_plain(fun: Any) -> bool:
+    if type(fun) is types.FunctionType:
+        return True
+    if is_node(fun) or not is_identity_type(type(fun)):
+        return False
+    try:
+        weakref.ref(fun)
+    except TypeError:
+        return False
+    return True
+
+
+def _names(fun: Any) -> tuple[str, str]:
+    innermost: Any = fun
+    for _ in range(sys.getrecursionlimit()):
+        if hasattr(innermost, "__wrapped__"):
+            innermost = innermost.__wrapped__
+        elif isinstance(innermost, ft.partial):
+            innermost = innermost.func
+        else:
+            break
+    else:
+        raise ValueError(f"`filter_jit` of {fun!r}: its `__wrapped__` never ends.")
+    named = innermost if hasattr(innermost, "__name__") else type(innermost)
+    return named.__name__, getattr(named, "__qualname__", named.__name__)
+
+
+# Descriptions of functions, and of Modules by class. Describing one costs 60 us, most
+# of it in `inspect.signature`, which a loop that calls `filter_jit(model)(x)` should
+# not pay each time.
+_described: weakref.WeakKeyDictionary[Any, Description] = weakref.WeakKeyDictionary()
+
+
+def describe(fun: Any) -> Description:
+    """The description of a callable, remembered if making it again would cost much."""
+    cls = type(fun)
+    if cls is types.FunctionType:
+        # Without attributes, which may say that it is like another.
+        owner = fun if not fun.__dict__ else None
+    else:
+        call = getattr(cls, _CALL, None)
+        by_class = isinstance(call, types.FunctionType) and is_module_class(cls)
+        by_class = by_class and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
+        owner = cls if by_class else None
+    known = None if owner is None else _described.get(owner)
+    if known is not None and _is_as_described(fun, known):
+        return known
+    out = Description(
+        _is_plain(fun), _names(fun), Binding(fun), _shown(fun), _code(fun)
+    )
+    if owner is cls and any(vars(c).keys() & _OF_INSTANCES for c in cls.__mro__):
+        owner = None
+    if owner is not None:
+        _described[owner] = out
+    return out
+
+
+def _code(fun: Any) -> Any:
+    if type(fun) is types.FunctionType:
+        return fun.__code__
+    call = getattr(type(fun), _CALL, None)
+    return weakref.ref(call) if isinstance(call, types.FunctionType) else None
+
+
+def _shown(fun: Any) -> dict[str, Any]:
+    shown = {}
+    for name in _WRAPPER_NAMES:
+        with contextlib.suppress(AttributeError):
+            shown[name] = getattr(fun, name)
+    return shown
+
+
+def _is_as_described(fun: Any, known: Description) -> bool:
+    if type(fun) is not types.FunctionType:
+        return known.code == _code(fun) and known.binding.is_current()
+    return (
+        known.code is fun.__code__
+        and (fun.__name__, fun.__qualname__) == known.names
+        and known.binding.is_current()
+        and known.shown == _shown(fun)
+    )
+
+
+# With one of these on a class, its instances need not all be described alike.
+_OF_INSTANCES = {"__wrapped__", "__signature__", "__getattr__"}
+
+
+def function_for(fun: Any, described: Description, options: Options) -> Function:
+    """The `Function` of a callable: the same one each time that it is wrapped."""
+    spec = described.binding.spec
+    more = options.jit_kwargs or options.in_shardings or options.out_shardings
+    key = (spec, described.names, options[:3], static_key(options) if more else None)
+    owner = fun if described.plain else type(fun)
+    function = _functions.get(owner, {}).get(key)
+    if function is not None:
+        return function
+    function = Function(
+        fun, spec, options, described.names, with_fun=not described.plain
+    )
+    while len(_functions) >= _MAX_FUNCTIONS:
+        # The oldest. Those that are still wrapped somewhere live on.
+        _functions.pop(next(iter(_functions)), None)
+    # Without a lock: another thread, or a signal handler, may be as far. The first one
+    # stays.
+    return _functions.setdefault(owner, {}).setdefault(key, function)

@@ -1,0 +1,240 @@
+"""Which engine is in use, and the calls that each thread is in the middle of."""
+
+import contextlib
+import functools
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+
+from . import _compat, _record
+from ._blocking import block, COPIED_BYTES, reads_numpy
+from ._logs import correct_cache_miss_log, silence_equinox_callback_log
+from ._nodes import classify, sort_keys
+from ._partition import ResultHandle
+from ._static_keys import array_key, opaque_key, policy_of
+
+
+# Comes back in place of a result under `jax.disable_jit()`.
+EAGER = ResultHandle()
+
+_ENGINES = ("auto", "native", "python")
+
+# Compared by identity, as plain functions are. They are what activations are, often in
+# the configuration of a layer.
+_FUNCTION_TYPES = (type, type(jax.jit(len)), jax.custom_jvp, jax.custom_vjp)
+
+
+@functools.cache
+def _load_native() -> Any:
+    """The compiled engine. Raises `ImportError` where it cannot be used."""
+    registry = _compat.node_registry()
+    if registry is None:
+        raise ImportError(
+            f"JAX {jax.__version__} does not show which types are registered as nodes"
+        )
+    from . import _native  # pyright: ignore[reportAttributeAccessIssue]
+
+    _native.setup(
+        registry=registry,
+        classify=classify,
+        policy_of=policy_of,
+        opaque_key=opaque_key,
+        array_key=array_key,
+        sort_keys=sort_keys,
+        check_ends=jtu.tree_structure,
+        call_class=Call,
+        block=block,
+        reads_numpy=reads_numpy,
+        eager_handle=EAGER,
+        instance_dict=_compat.INSTANCE_DICT,
+        function_types=_FUNCTION_TYPES,
+        numpy_type=np.ndarray,
+        copied_bytes=COPIED_BYTES,
+    )
+    _register_handle(_native)
+    return _native
+
+
+@functools.cache
+def _register_handle(native: Any) -> None:
+    jtu.register_pytree_node(
+        native.Handle, native.flatten_handle, native.unflatten_handle
+    )
+
+
+_state: dict[str, Any] = {}
+
+
+def native() -> Any:
+    """The compiled engine, or `None` where the Python engine is in use.
+
+    Decided when the first function is wrapped, so that importing this library costs
+    nothing and cannot fail.
+    """
+    try:
+        return _state["native"]
+    except KeyError:
+        pass
+    wanted = os.environ.get("EQX_FASTJIT_ENGINE", "auto")
+    if wanted not in _ENGINES:
+        raise ValueError(
+            f"EQX_FASTJIT_ENGINE={wanted!r} is not an engine; expected one of "
+            f"{', '.join(map(repr, _ENGINES))}."
+        )
+    chosen = None
+    if wanted != "python":
+        try:
+            chosen = _load_native()
+        except ImportError as e:
+            if wanted == "native":
+                raise RuntimeError(
+                    f"EQX_FASTJIT_ENGINE=native, but the native engine is not "
+                    f"available ({e})."
+                ) from e
+    _prepare()
+    return _state.setdefault("native", chosen)
+
+
+@functools.cache
+def _prepare() -> None:
+    silence_equinox_callback_log()
+    correct_cache_miss_log(lambda: innermost_call() is not None)
+    _record.listen(_open_innermost)
+
+
+def engine() -> str:
+    """The engine in use: `"native"`, the C extension, or `"python"`.
+
+    Chosen when the first function is wrapped: native if it is available, unless
+    `EQX_FASTJIT_ENGINE` in the environment is `native` or `python`.
+    """
+    return "python" if native() is None else "native"
+
+
+# --- calls ---
+
+
+@contextlib.contextmanager
+def quiet_donation() -> Iterator[None]:
+    """Hides JAX's warning of donated buffers that it cannot use."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="Some donated buffers were not usable*"
+        )
+        yield
+
+
+class Call:
+    """A call of a jitted function that a thread is in the middle of."""
+
+    __slots__ = (
+        "abstract",
+        "eager_result",
+        "function",
+        "quiet",
+        "run",
+        "specialization",
+        "values",
+    )
+
+    def __init__(
+        self,
+        function: Any,
+        specialization: Any,
+        values: tuple[Any, ...],
+        abstract: bool = False,
+    ):
+        self.function = function
+        # Whether a `jax.ShapeDtypeStruct` stands for an array.
+        self.abstract = abstract
+        self.specialization = specialization
+        # One per parameter.
+        self.values = values
+        # For the record, once something is traced or compiled.
+        self.run: Any = None
+        # Hides warnings while something is lowered.
+        self.quiet: Any = None
+        # Under `jax.disable_jit()`.
+        self.eager_result: Any = None
+
+    def open_run(self) -> None:
+        """Begin a record of this call, if there is none yet."""
+        if self.run is None:
+            function = self.function
+            arguments = functools.partial(function.named, self.values)
+            self.run = _record.begin(function.history, arguments)
+            if function.options.filter_warning:
+                self.quiet = quiet_donation()
+                self.quiet.__enter__()
+
+    def close_run(self) -> None:
+        """End the record, if one was begun."""
+        if self.quiet is not None:
+            self.quiet.__exit__(None, None, None)
+        if self.run is not None:
+            _record.end(self.run)
+
+
+class _Calls(threading.local):
+    """The calls that this thread is in the middle of, the innermost last."""
+
+    def __init__(self) -> None:
+        self.pending: list[Call] = []
+
+
+_calls = _Calls()
+
+
+@contextlib.contextmanager
+def calling(call: Call) -> Iterator[None]:
+    """The context of whatever may trace a specialization for a call."""
+    engine = native()
+    if engine is not None:
+        with engine.Calling(call):
+            yield
+        return
+    _calls.pending.append(call)
+    try:
+        yield
+    finally:
+        _calls.pending.pop()
+
+
+def call_of(flat: Any) -> Call:
+    """The innermost call of the specialization that JAX traces: of its `flat`."""
+    engine = native()
+    if engine is not None:
+        call = engine.find_call(flat)
+    else:
+        calls = reversed(_calls.pending)
+        found = [x for x in calls if x.specialization.flat is flat]
+        call = found[0] if found else None
+    if call is None:
+        raise RuntimeError("a specialization was traced outside of a call")
+    return call
+
+
+def innermost_call() -> Call | None:
+    """The last of the calls that this thread is in the middle of."""
+    engine = native()
+    if engine is not None:
+        return engine.innermost_call()
+    return _calls.pending[-1] if _calls.pending else None
+
+
+def _open_innermost() -> None:
+    """JAX lowers or compiles: begin the record of the call that this is for."""
+    call = innermost_call()
+    if call is not None:
+        call.open_run()
+
+
+def is_jit_disabled() -> bool:
+    """Whether this thread is under `jax.disable_jit()`."""
+    return jax.config.jax_disable_jit  # pyright: ignore

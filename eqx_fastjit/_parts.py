@@ -1,0 +1,146 @@
+"""What `==` compares of a value: its parts, read by the base type's own means.
+
+A subclass may override `__iter__`, `items` or `__getattr__`; what it then shows need
+not be what it holds, and looking may change it.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ._keys import Identity
+
+
+# What stands for an attribute that an instance does not have.
+MISSING = type("Missing", (), {"__slots__": ()})()
+
+
+def extra_attributes(x: Any) -> tuple[Any, ...]:
+    """The attributes that an instance of a subclass has beside its contents."""
+    try:
+        found = object.__getattribute__(x, "__dict__")
+    except AttributeError:
+        return ()
+    if any(_is_cached(type(x), name) for name in found):
+        found = {k: v for k, v in found.items() if not _is_cached(type(x), k)}
+    return (found,) if found else ()
+
+
+def _is_cached(cls: type, name: str) -> bool:
+    """Whether an attribute is what a `functools.cached_property` has kept.
+
+    It comes from the others. And a trace that asks for it would else change its static.
+    """
+    of_classes = [vars(base).get(name) for base in cls.__mro__]
+    return any(isinstance(value, functools.cached_property) for value in of_classes)
+
+
+def items(base: type, x: Any) -> list[Any]:
+    """The keys and values of a mapping, in turn."""
+    out: list[Any] = []
+    for pair in base.items(x):  # pyright: ignore[reportAttributeAccessIssue]
+        out += pair
+    return out
+
+
+def dict_parts(x: Any) -> list[Any]:
+    """Those of a dictionary of any kind."""
+    base = collections.OrderedDict if isinstance(x, collections.OrderedDict) else dict
+    out = items(base, x)
+    if isinstance(x, collections.defaultdict):
+        # Which `==` does not look at.
+        out.append(vars(collections.defaultdict)["default_factory"].__get__(x))
+    return [*out, *extra_attributes(x)]
+
+
+def deque_parts(x: Any) -> list[Any]:
+    """Those of a deque."""
+    maxlen = vars(collections.deque)["maxlen"].__get__(x)
+    return [maxlen, *collections.deque.__iter__(x), *extra_attributes(x)]
+
+
+def _scalar_parts(base: type, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: [convert(x), *extra_attributes(x)]
+
+
+# Of subclasses that compare as the base class does.
+SUBCLASS_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
+    tuple: lambda x: [*tuple.__iter__(x), *extra_attributes(x)],
+    list: lambda x: [*list.__iter__(x), *extra_attributes(x)],
+    dict: dict_parts,
+    collections.deque: deque_parts,
+    int: _scalar_parts(int, int.__int__),
+    float: _scalar_parts(float, float.__float__),
+    complex: _scalar_parts(
+        complex,
+        lambda x: complex(
+            vars(complex)["real"].__get__(x), vars(complex)["imag"].__get__(x)
+        ),
+    ),
+    str: _scalar_parts(str, lambda x: str.__str__(x)),
+    bytes: _scalar_parts(bytes, lambda x: bytes(memoryview(x))),
+}
+
+
+def is_identity_type(cls: type) -> bool:
+    """Whether instances of `cls` are equal to themselves alone."""
+    return (
+        cls.__eq__ is object.__eq__
+        and cls.__ne__ is object.__ne__
+        and cls.__hash__ is object.__hash__
+    )
+
+
+def type_key(cls: type) -> Any:
+    """What stands for a type on a trail, where it is asked for its hash and `==`."""
+    return cls if type(cls) is type or is_identity_type(type(cls)) else Identity(cls)
+
+
+def owner_of(cls: type, name: str) -> type:
+    """The class that a special method of `cls` comes from."""
+    return next(base for base in cls.__mro__ if name in vars(base))
+
+
+def _is_plain_dataclass(cls: type) -> bool:
+    """Whether `cls` compares by the `__eq__` that `dataclasses` wrote for a class."""
+    if not hasattr(cls, "__dataclass_fields__"):
+        return False
+    return _code_name(cls.__eq__) == "__create_fn__.<locals>.__eq__"
+
+
+def _code_name(fun: Any) -> str | None:
+    """What a function was called where its code stands."""
+    return getattr(getattr(fun, "__code__", None), "co_qualname", None)
+
+
+def generated_fields(cls: type) -> list[str] | None:
+    """The fields that a generated `__eq__` compares; `None` if it was not generated."""
+    if _is_plain_dataclass(cls):
+        owner: Any = owner_of(cls, "__eq__")
+        owner = owner if dataclasses.is_dataclass(owner) else cls
+        return [f.name for f in dataclasses.fields(owner) if f.compare]
+    code = getattr(cls.__eq__, "__code__", None)
+    if code is not None and code.co_filename.startswith("<attrs generated"):
+        fields = getattr(owner_of(cls, "__eq__"), "__attrs_attrs__", ())
+        if all(f.eq_key is None for f in fields):
+            return [f.name for f in fields if f.eq]
+    eq_module = getattr(cls.__eq__, "__module__", None) or ""
+    if eq_module == "pydantic.main":
+        fields: Any = getattr(cls, "model_fields")  # noqa: B009
+        return [*fields, "__pydantic_extra__", "__pydantic_private__"]
+    if hasattr(cls, "__struct_fields__") and owner_of(cls, "__eq__").__module__ == (
+        "msgspec"
+    ):
+        return list(cls.__struct_fields__)
+    return None
+
+
+def hashed_fields(cls: type) -> list[str] | None:
+    """The fields that a `__hash__` made by `dataclasses` goes over; `None` if other."""
+    if _code_name(cls.__hash__) != "__create_fn__.<locals>.__hash__":
+        return None
+    owner: Any = owner_of(cls, "__hash__")
+    fields = dataclasses.fields(owner if dataclasses.is_dataclass(owner) else cls)
+    return [f.name for f in fields if (f.compare if f.hash is None else f.hash)]

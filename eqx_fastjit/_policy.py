@@ -1,0 +1,58 @@
+"""How the values of a type are compared: the words for it."""
+
+import enum
+from typing import Any, NamedTuple
+
+
+class Kind(enum.IntEnum):
+    """How values of a type are compared. `_native.c` has the same numbers."""
+
+    # By identity alone.
+    IDENTITY = 0
+    # Exactly these types, by value; floats by their bits.
+    INT = 1
+    FLOAT = 2
+    COMPLEX = 3
+    STR = 4
+    BYTES = 5
+    # By `hash` and `==`, which run no code of the user's.
+    PURE = 6
+    # By `hash` and `==` of the user's. Changes that leave the hash alone are not seen.
+    OPAQUE = 7
+    # Part by part: tuples and their subclasses, lists, dicts (in order).
+    TUPLE = 8
+    LIST = 9
+    DICT = 10
+    # Part by part: attributes in the instance's `__dict__`, by name.
+    FIELDS = 11
+    # Part by part: those that a function gives.
+    PARTS = 12
+    # By a hashable key that a function makes.
+    KEY = 13
+    # Part by part, as a pytree with its arrays: Modules, as `eqx.tree_equal` does, but
+    # types and bits decide.
+    NODE = 14
+    # By the object it is bound to, and its function.
+    METHOD = 15
+
+
+class Hashable(enum.IntEnum):
+    """Whether a value has a hash, which a static *leaf* must have, as in Equinox."""
+
+    YES = 0
+    NO = 1
+    # If all its parts do.
+    AS_PARTS = 2
+    # To be asked.
+    ASK = 3
+
+
+class Policy(NamedTuple):
+    """How the values of one type are compared."""
+
+    kind: Kind
+    # For `FIELDS` the names, for `PARTS` and `KEY` a function of the value.
+    data: Any = None
+    hashable: Hashable = Hashable.YES
+    # Whether a value can be changed without that its hash changes.
+    mutable: bool = False

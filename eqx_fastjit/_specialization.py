@@ -1,0 +1,185 @@
+"""What JAX traces: a function of arrays alone, for each signature of a call."""
+
+import inspect
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax.tree_util as jtu
+
+from . import _record
+from ._compat import hide_from_tracebacks
+from ._engine import call_of, EAGER, is_jit_disabled, native
+from ._nodes import ARRAY_TYPES
+from ._partition import (
+    DYNAMIC,
+    partition,
+    Plan,
+    ResultHandle,
+    same_trail,
+    Structure,
+    Walk,
+)
+
+
+hide_from_tracebacks(__file__)
+
+
+class _ArrayParameter(inspect.Parameter):
+    """A parameter whose name is the path of an array, for JAX's error messages."""
+
+    def __init__(self, path: str):
+        super().__init__("array", inspect.Parameter.POSITIONAL_ONLY)
+        self._name = path
+
+
+class Flat:
+    """The function that JAX traces: arrays in, arrays out.
+
+    The rest comes from the call that it is traced for, each time. A specialization is
+    traced again for other shapes, and the statics of an earlier call may have been
+    changed since, or may only be equal to those of this one.
+
+    An object rather than a function, so that JAX's logs can name the user's function
+    without this holding on to it: `__wrapped__` goes through weak references.
+    """
+
+    def __init__(self, function: Any, paths: Iterable[str]):
+        self.function = weakref.ref(function)
+        self.traced = False
+        self.__name__ = function.name
+        self.__qualname__ = function.qualname
+        self.__signature__ = inspect.Signature(
+            [_ArrayParameter(path) for path in dict.fromkeys(paths)]
+        )
+
+    def __repr__(self) -> str:
+        return f"<function {self.__qualname__}>"  # some of JAX's errors show it
+
+    @property
+    def __wrapped__(self) -> Any:
+        function = self.function()
+        source = None if function is None else function.source()
+        if source is None:
+            raise AttributeError("__wrapped__")
+        return source
+
+    def __call__(self, *arrays: Any) -> Any:
+        __tracebackhide__ = True
+        # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
+        # inside of JIT from what is outside.
+        __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
+        if getattr(_reading, "now", False):
+            raise LookupError("JAX no longer has the trace")
+        function = self.function()
+        assert function is not None
+        call = call_of(self)
+        if is_jit_disabled():
+            call.eager_result = function.call_without_jit(call.values)
+            return [EAGER]
+        call.open_run()
+        with _record.tracing(function.history, function.source()):
+            _, structure = partition(call.values, abstract=call.abstract)
+            out = function.call_python(*structure.rebuild(arrays))
+        handle, out_arrays, tree = make_plan(call.specialization, out)
+        self.traced = True
+        if function.options.out_shardings is None:
+            return [*out_arrays, handle]
+        # The user's own structure, for which the shardings are a prefix.
+        return tree, handle
+
+
+def make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any], Any]:
+    """What a trace hands back to JAX: a handle, and the arrays of the result.
+
+    The arrays also in the tree of the result, with `None` for all else.
+    """
+    leaves, treedef = jtu.tree_flatten(out)
+    are_arrays = [isinstance(x, ARRAY_TYPES) for x in leaves]
+    pairs = list(zip(leaves, are_arrays, strict=True))
+    structure = Structure(treedef, tuple([DYNAMIC if a else x for x, a in pairs]))
+    arrays = [x for x, a in pairs if a]
+    plan = Plan(structure)
+    engine = native()
+    handle: Any
+    if engine is None:
+        handle = ResultHandle()
+    else:
+        handle = engine.Handle()
+        handle.set_plan(plan)
+    specialization.plans[handle] = plan
+    return (
+        handle,
+        arrays,
+        jtu.tree_unflatten(treedef, [x if a else None for x, a in pairs]),
+    )
+
+
+_reading = threading.local()
+
+
+def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
+    """What JAX keeps of a call that has just been made.
+
+    Raises `LookupError` if it was dropped, say by `jax.clear_caches()` in the function
+    itself: nothing is traced for it.
+    """
+    _reading.now = True
+    try:
+        return jitted.trace(*arrays)
+    finally:
+        _reading.now = False
+
+
+def split_result(out: Any) -> tuple[list[Any], Any]:
+    """The arrays, and the handle, of what a compiled function returned."""
+    if type(out) is list:
+        return out[:-1], out[-1]
+    tree, handle = out
+    return jtu.tree_leaves(tree), handle
+
+
+def result_of(jitted: Any, arrays: Sequence[Any], *, eager: bool = False) -> Any:
+    """The result of a specialization once more, for one of `_record.called`.
+
+    `eager` runs the user's function without jit.
+    """
+    call = call_of(jitted.__wrapped__)
+    out = (jitted.__wrapped__ if eager else jitted)(*arrays)
+    out_arrays, handle = split_result(out)
+    return call.specialization.plans[handle].build(out_arrays)
+
+
+class Specialization:
+    """What is compiled for one signature of one function, on the Python engine.
+
+    `jitted` takes the arrays of a call, by position.
+    """
+
+    __slots__ = ("flat", "jitted", "plans", "trail", "witnesses")
+
+    def __init__(self, jitted: Any, flat: Flat):
+        self.jitted = jitted
+        self.flat = flat
+        self.trail: list[Any] = []
+        # By the handle that a trace gave.
+        self.plans: dict[Any, Plan] = {}
+        # Mutable statics that it was traced with, and their number among those of the
+        # call. What was traced may refer to these very objects.
+        self.witnesses: list[tuple[int, Any]] = []
+
+    def add_witnesses(self, found: Walk) -> None:
+        """A call with these statics was traced."""
+        known = {(i, id(x)) for i, x in self.witnesses}
+        for i, (x, _, _) in enumerate(found.mutable):
+            if (i, id(x)) not in known:
+                self.witnesses.append((i, x))
+
+    def is_stale(self, found: Walk) -> bool:
+        """Whether a static that it was traced with has been changed since."""
+        for i, x in self.witnesses:
+            current, start, stop = found.mutable[i]
+            if x is not current and not same_trail(x, self.trail[start:stop]):
+                return True
+        return False
