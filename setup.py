@@ -20,7 +20,9 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 
 
-NATIVE = Extension("eqx_fastjit._native", ["eqx_fastjit/_native.c"])
+NATIVE = Extension(
+    "eqx_fastjit._native", ["eqx_fastjit/_native.c"], depends=["eqx_fastjit/_walk.h"]
+)
 
 _REQUIRED = os.environ.get("EQX_FASTJIT_REQUIRE_NATIVE", "0") not in ("", "0")
 _NOT_BUILT = (

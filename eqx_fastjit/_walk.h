@@ -1,0 +1,1324 @@
+/* The walk over a call: its arrays, and the trail of everything else.
+
+It is `_partition.walk` and `_static_keys.append_static`, compiled. Included by
+`_native.c` alone.
+
+Two rules keep it right while user code runs in the middle (`flatten` functions,
+`__hash__`, `__eq__`, finalizers), which may drop what is being walked:
+
+- As long as no Python has run in a walk, references are borrowed from the arguments.
+  `own_everything` comes before any Python, and the walk owns what it holds from then on.
+- A `Record` of a type is not touched after Python has run: it may be gone. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(_MSC_VER)
+#define THREAD_LOCAL __declspec(thread)
+#else
+#define THREAD_LOCAL _Thread_local
+#endif
+
+/* --- what Python gives (`setup`) ---------------------------------------------------- */
+
+static PyObject *registry;       /* JAX's dict of registered node types */
+static Py_ssize_t n_registered;  /* its size when the type records were made */
+static PyObject *py_classify, *py_policy_of, *py_opaque_key, *py_array_key, *py_sort_keys;
+static PyObject *py_check_ends, *py_call_class, *py_block, *py_reads_numpy, *eager_handle;
+static PyObject *module_dict; /* the descriptor of `__dict__` of all Modules */
+static PyTypeObject *array_type; /* jaxlib's array, once one was met */
+static PyObject *function_types; /* a tuple: JAX's types of functions, and `type` */
+static PyTypeObject *numpy_type; /* `numpy.ndarray` */
+static Py_ssize_t copied_bytes; /* the most of NumPy arrays that a call copies */
+
+static PyObject *s_block_until_ready, *s_miss, *s_call, *s_finished, *s_failed;
+static PyObject *s_translate, *s_result, *s_decide_blocks, *s_renew_binding, *s_flat;
+static PyObject *s_specialization, *s_eager_result, *s_build, *s_steps, *s_native;
+static PyObject *s_nbytes, *s_copy, *s_default_factory;
+
+/* --- trails --------------------------------------------------------------------------
+
+The numbers of `NodeKind` and `Kind` are those of the Python files. */
+
+enum { NODE_STATIC, NODE_ARRAY, NODE_NUMPY, NODE_NONE, NODE_TUPLE, NODE_LIST, NODE_DICT,
+       NODE_NAMEDTUPLE, NODE_MODULE, NODE_CUSTOM, NODE_STRUCT, NODE_OTHER_ARRAY,
+       NODE_TRACER, NODE_DATACLASS, NODE_DEFAULTDICT, NODE_ORDERED_DICT };
+enum { KIND_IDENTITY, KIND_INT, KIND_FLOAT, KIND_COMPLEX, KIND_STR, KIND_BYTES, KIND_PURE,
+       KIND_OPAQUE, KIND_TUPLE, KIND_LIST, KIND_DICT, KIND_FIELDS, KIND_PARTS, KIND_KEY,
+       KIND_NODE, KIND_METHOD };
+enum { HASHABLE_YES, HASHABLE_NO, HASHABLE_AS_PARTS, HASHABLE_ASK };
+
+/* What an entry of a trail is. Those from `T_NODE` on hold an object. */
+enum { T_ARRAYS, T_INT, T_FLOAT, T_AGAIN, T_FLATTENED,
+       T_NODE, T_STATIC, T_IDENTITY, T_STR, T_BYTES, T_BIGINT, T_PURE, T_OPAQUE, T_KEY };
+
+typedef struct {
+    uint64_t tag; /* one of the above; from bit 8 on a count or the bits of a hash */
+    union { PyObject *object; int64_t integer; double real; uint64_t bits; } as;
+} Entry;
+
+#define KIND_OF(tag) ((int)((tag) & 0xff))
+#define TAG(kind, payload) ((uint64_t)(kind) | ((uint64_t)(payload) << 8))
+#define HOLDS(entry) (KIND_OF((entry).tag) >= T_NODE)
+
+/* A static that can be changed in place: where it begins and ends on the trail. */
+typedef struct { PyObject *object; size_t start, stop; } Mutable;
+
+/* What a value on the stack of things to visit is; in the low bits of its pointer. */
+enum { VISIT_TREE, VISIT_STATIC, VISIT_HASHABLE };
+
+#define VISITED(x, visit) ((uintptr_t)(x) | (uintptr_t)(visit))
+#define POINTER(x) ((PyObject *)((x) & ~(uintptr_t)3))
+#define VISIT(x) ((int)((x) & 3))
+
+/* A compound part of a static, read as a node or not, and where on the trail it was first
+met. */
+typedef struct { uintptr_t part; size_t where; } Seen;
+
+#define SMALL_TRAIL 160
+#define SMALL_ARRAYS 64
+#define SMALL_PENDING 128
+#define SMALL_FIELDS 48
+#define LONG_TRAIL 10000
+
+typedef struct {
+    Entry *trail;
+    size_t n_trail, max_trail;
+    /* Owned. The first place is free, for the vectorcall. */
+    PyObject **arrays;
+    size_t n_arrays, max_arrays;
+    uintptr_t *pending;
+    size_t n_pending, max_pending;
+    Mutable *mutables;
+    size_t n_mutables, max_mutables;
+    /* Of the static at hand; open addressing, by identity. */
+    Seen *seen;
+    size_t n_seen, max_seen;
+    /* The length of a trail at which Python has to say that the tree ends at all. */
+    size_t limit;
+    /* What is being visited, off the stack. */
+    PyObject *current_tree, *current_static;
+    char owning, numpy, tracer, is_mutable;
+    Entry small_trail[SMALL_TRAIL];
+    PyObject *small_arrays[SMALL_ARRAYS + 1];
+    uintptr_t small_pending[SMALL_PENDING];
+} Walk;
+
+/* Of the last walk that was too long for the stack, for the next: allocating them anew
+is a tenth of what a call with 200 statics costs. */
+static struct {
+    Entry *trail;
+    PyObject **arrays;
+    uintptr_t *pending;
+    size_t max_trail, max_arrays, max_pending;
+} spare;
+
+#define TAKE(w, name, size)                                                     \
+    do {                                                                        \
+        (w)->name = spare.name != NULL ? spare.name : (w)->small_##name;        \
+        (w)->max_##name = spare.name != NULL ? spare.max_##name : (size);       \
+        spare.name = NULL;                                                      \
+    } while (0)
+
+#define GIVE_BACK(w, name)                                                      \
+    do {                                                                        \
+        if ((w)->name == (w)->small_##name) break;                              \
+        if (spare.name == NULL && (w)->max_##name <= LONG_TRAIL) {              \
+            spare.name = (w)->name;                                             \
+            spare.max_##name = (w)->max_##name;                                 \
+        } else {                                                                \
+            PyMem_Free((w)->name);                                              \
+        }                                                                       \
+    } while (0)
+
+static void walk_init(Walk *w) {
+    memset(w, 0, offsetof(Walk, small_trail));
+    TAKE(w, trail, SMALL_TRAIL);
+    TAKE(w, arrays, SMALL_ARRAYS);
+    TAKE(w, pending, SMALL_PENDING);
+    w->limit = LONG_TRAIL;
+}
+
+static void clear_seen(Walk *w) {
+    for (size_t i = 0; i < w->max_seen; i++)
+        if (w->owning) Py_XDECREF(POINTER(w->seen[i].part));
+    if (w->seen != NULL) memset(w->seen, 0, w->max_seen * sizeof(Seen));
+    w->n_seen = 0;
+}
+
+/* Drops what a walk holds, except its arrays. */
+static void walk_release(Walk *w) {
+    if (w->n_seen) clear_seen(w);
+    if (w->owning) {
+        w->owning = 0;
+        for (size_t i = 0; i < w->n_trail; i++)
+            if (HOLDS(w->trail[i])) Py_DECREF(w->trail[i].as.object);
+        for (size_t i = 0; i < w->n_pending; i++) Py_DECREF(POINTER(w->pending[i]));
+        for (size_t i = 0; i < w->n_mutables; i++) Py_DECREF(w->mutables[i].object);
+    }
+    w->n_trail = w->n_pending = w->n_mutables = 0;
+}
+
+static void walk_free(Walk *w) {
+    walk_release(w);
+    for (size_t i = 0; i < w->n_arrays; i++) Py_DECREF(w->arrays[i + 1]);
+    GIVE_BACK(w, trail);
+    GIVE_BACK(w, arrays);
+    GIVE_BACK(w, pending);
+    PyMem_Free(w->mutables);
+    PyMem_Free(w->seen);
+}
+
+/* From here on Python may run: hold on to all that the walk has met. */
+static void own_everything(Walk *w) {
+    if (w->owning) return;
+    w->owning = 1;
+    for (size_t i = 0; i < w->n_trail; i++)
+        if (HOLDS(w->trail[i])) Py_INCREF(w->trail[i].as.object);
+    for (size_t i = 0; i < w->n_pending; i++) Py_INCREF(POINTER(w->pending[i]));
+    for (size_t i = 0; i < w->n_mutables; i++) Py_INCREF(w->mutables[i].object);
+    for (size_t i = 0; w->n_seen && i < w->max_seen; i++)
+        Py_XINCREF(POINTER(w->seen[i].part));
+    Py_XINCREF(w->current_tree);
+    Py_XINCREF(w->current_static);
+}
+
+/* An array twice as large, with the same contents and off the stack; NULL for want of
+memory, and then the old one is as it was. */
+static void *grown(void *data, size_t *max, size_t extra, size_t size, void *small) {
+    size_t n = *max ? *max * 2 : 16;
+    void *bigger = data == small ? PyMem_Malloc((n + extra) * size)
+                                 : PyMem_Realloc(data, (n + extra) * size);
+    if (bigger == NULL) return PyErr_NoMemory();
+    if (data == small && small != NULL) memcpy(bigger, small, (*max + extra) * size);
+    *max = n;
+    return bigger;
+}
+
+/* Not by a `void **`: pointers of another type may not be written through one. */
+#define GROW(data, max, extra, small)                                        \
+    do {                                                                     \
+        void *bigger = grown(data, &(max), extra, sizeof(*(data)), small);   \
+        if (bigger == NULL) return -1;                                       \
+        (data) = bigger;                                                     \
+    } while (0)
+
+static inline int push(Walk *w, PyObject *x, int visit) {
+    if (w->n_pending == w->max_pending)
+        GROW(w->pending, w->max_pending, 0, w->small_pending);
+    if (w->owning) Py_INCREF(x);
+    w->pending[w->n_pending++] = VISITED(x, visit);
+    return 0;
+}
+
+static inline int add_bits(Walk *w, uint64_t tag, uint64_t bits) {
+    if (w->n_trail == w->max_trail) GROW(w->trail, w->max_trail, 0, w->small_trail);
+    Entry *entry = &w->trail[w->n_trail++];
+    entry->tag = tag;
+    entry->as.bits = bits;
+    return 0;
+}
+
+static inline int add_object(Walk *w, uint64_t tag, PyObject *x) {
+    if (add_bits(w, tag, 0) < 0) return -1;
+    w->trail[w->n_trail - 1].as.object = x;
+    if (w->owning) Py_INCREF(x);
+    return 0;
+}
+
+static inline int add_array(Walk *w, PyObject *x) {
+    if (w->n_arrays == w->max_arrays)
+        GROW(w->arrays, w->max_arrays, 1, w->small_arrays);
+    Entry *last = w->n_trail ? &w->trail[w->n_trail - 1] : NULL;
+    if (last != NULL && KIND_OF(last->tag) == T_ARRAYS)
+        last->as.bits++;
+    else if (add_bits(w, T_ARRAYS, 1) < 0)
+        return -1;
+    Py_INCREF(x);
+    w->arrays[++w->n_arrays] = x;
+    return 0;
+}
+
+/* --- what is known of types ---------------------------------------------------------- */
+
+/* The order in which a dictionary of fields was found to have them. */
+typedef struct { PyObject **keys; uint16_t *places; } Layout;
+
+typedef struct {
+    PyTypeObject *type; /* borrowed: `reference` takes the record away with the type */
+    PyObject *reference;
+    unsigned int version; /* the type's, 0 if it cannot change */
+    int node, kind, hashable, is_mutable;
+    PyObject *data;  /* the function of `KIND_PARTS`, `KIND_KEY` */
+    PyObject *flatten; /* of a node that C does not know */
+    PyObject *names; /* a tuple: of the dynamic, then of the static fields */
+    Py_ssize_t n_dynamic;
+    Layout layouts[2];
+    int next_layout;
+} Record;
+
+static Record **records;
+static size_t n_records, records_mask;
+
+#define SLOT_OF(type) ((((uintptr_t)(type) >> 4) ^ ((uintptr_t)(type) >> 12)) & records_mask)
+
+static void record_free(Record *record) {
+    Py_XDECREF(record->reference);
+    Py_XDECREF(record->data);
+    Py_XDECREF(record->flatten);
+    for (int i = 0; i < 2; i++) {
+        if (record->layouts[i].keys != NULL)
+            for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(record->names); j++)
+                Py_DECREF(record->layouts[i].keys[j]);
+        PyMem_Free(record->layouts[i].keys);
+        PyMem_Free(record->layouts[i].places);
+    }
+    Py_XDECREF(record->names);
+    PyMem_Free(record);
+}
+
+static inline Record *find_record(PyTypeObject *type) {
+    if (records == NULL) return NULL;
+    for (size_t i = SLOT_OF(type);; i = (i + 1) & records_mask) {
+        Record *record = records[i];
+        if (record == NULL || record->type == type) return record;
+    }
+}
+
+static void place_record(Record *record) {
+    size_t i = SLOT_OF(record->type);
+    while (records[i] != NULL) i = (i + 1) & records_mask;
+    records[i] = record;
+    n_records++;
+}
+
+/* Keeps the records of all types but one (or none at all), in a table of some size. */
+static int rebuild_records(size_t size, PyTypeObject *without, int keep) {
+    Record **old = records;
+    size_t n_old = old ? records_mask + 1 : 0;
+    Record **table = PyMem_Calloc(size, sizeof(*table));
+    if (table == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    records = table;
+    records_mask = size - 1;
+    n_records = 0;
+    for (size_t i = 0; i < n_old; i++)
+        if (old[i] != NULL && keep && old[i]->type != without) {
+            place_record(old[i]);
+            old[i] = NULL;
+        }
+    for (size_t i = 0; i < n_old; i++)
+        if (old[i] != NULL) record_free(old[i]);
+    PyMem_Free(old);
+    return 0;
+}
+
+static void forget_record(PyTypeObject *type) {
+    if (find_record(type) != NULL && rebuild_records(records_mask + 1, type, 1) < 0) {
+        /* No memory for a table without it: leave a record that is never found. */
+        PyErr_Clear();
+        find_record(type)->type = NULL;
+    }
+}
+
+/* Called with the weak reference of a type that has died. */
+static PyObject *type_died(PyObject *self, PyObject *reference) {
+    (void)self;
+    for (size_t i = 0; records != NULL && i <= records_mask; i++)
+        if (records[i] != NULL && records[i]->reference == reference) {
+            if (records[i]->type != NULL) forget_record(records[i]->type);
+            break;
+        }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef type_died_def = {"type_died", type_died, METH_O, NULL};
+static PyObject *type_died_function;
+
+static int as_int(PyObject *x, Py_ssize_t i) {
+    PyObject *item = PyTuple_GetItem(x, i);
+    return item == NULL ? -1 : (int)PyLong_AsLong(item);
+}
+
+/* Asks Python about the type of `x`. The walk must own what it holds. */
+static Record *ask_about(PyObject *x) {
+    /* Owned: somebody may give `x` another class meanwhile. */
+    PyTypeObject *type = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(x));
+    PyObject *node = PyObject_CallOneArg(py_classify, x), *policy = NULL;
+    Record *record = NULL, *made = NULL;
+    if (node == NULL) goto done;
+    policy = PyObject_CallOneArg(py_policy_of, (PyObject *)type);
+    if (policy == NULL) goto done;
+    record = PyMem_Calloc(1, sizeof(Record));
+    if (record == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    record->type = type;
+    /* Node(kind, dynamic, static, flatten); Policy(kind, data, hashable, mutable) */
+    record->node = as_int(node, 0);
+    record->kind = as_int(policy, 0);
+    record->hashable = as_int(policy, 2);
+    record->is_mutable = as_int(policy, 3);
+    if (PyErr_Occurred()) goto done;
+    record->flatten = Py_NewRef(PyTuple_GET_ITEM(node, 3));
+    PyObject *data = PyTuple_GET_ITEM(policy, 1);
+    if (record->node == NODE_MODULE || record->node == NODE_DATACLASS) {
+        record->n_dynamic = PyTuple_GET_SIZE(PyTuple_GET_ITEM(node, 1));
+        record->names =
+            PySequence_Concat(PyTuple_GET_ITEM(node, 1), PyTuple_GET_ITEM(node, 2));
+        if (record->names == NULL) goto done;
+    } else if (record->kind == KIND_FIELDS) {
+        record->names = Py_NewRef(data);
+        record->n_dynamic = PyTuple_GET_SIZE(data);
+    }
+    record->data = Py_NewRef(data);
+    /* A class may be given another `__eq__`; its version then changes. */
+    if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) &&
+        !(type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE))
+        record->version = type->tp_version_tag ? type->tp_version_tag : (unsigned)-1;
+    record->reference = PyWeakref_NewRef((PyObject *)type, type_died_function);
+    if (record->reference == NULL) goto done;
+    forget_record(type); /* Python may have made one in between */
+    if (records == NULL || 2 * (n_records + 1) > records_mask + 1) {
+        size_t size = records ? 2 * (records_mask + 1) : 256;
+        if (rebuild_records(size, NULL, 1) < 0) goto done;
+    }
+    place_record(record);
+    if (record->node == NODE_ARRAY && array_type == NULL)
+        array_type = (PyTypeObject *)Py_NewRef((PyObject *)type);
+    made = record;
+    if (Py_TYPE(x) != type) {
+        PyErr_SetString(PyExc_RuntimeError, "an object has changed its class");
+        record = NULL; /* stays in the table, for as long as the type lives */
+        made = NULL;
+    }
+done:
+    if (made == NULL && record != NULL) record_free(record);
+    Py_XDECREF(node);
+    Py_XDECREF(policy);
+    Py_DECREF(type);
+    return made;
+}
+
+static inline int is_current(const Record *record, const PyTypeObject *type) {
+    return record->version == 0 || record->version == type->tp_version_tag;
+}
+
+static inline Record *record_of(Walk *w, PyObject *x) {
+    PyTypeObject *type = Py_TYPE(x);
+    Record *record = find_record(type);
+    if (record != NULL && is_current(record, type)) return record;
+    own_everything(w);
+    return ask_about(x);
+}
+
+/* Types may have become nodes since they were met as statics. */
+static int drop_records_if_grown(void) {
+    if (registry == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "setup() has not been called");
+        return -1;
+    }
+    if (PyDict_GET_SIZE(registry) == n_registered) return 0;
+    n_registered = PyDict_GET_SIZE(registry);
+    return records == NULL ? 0 : rebuild_records(records_mask + 1, NULL, 0);
+}
+
+/* --- fields ----------------------------------------------------------------------- */
+
+/* Calls what allocates, and runs no Python by itself: before 3.12, an allocation may start
+the garbage collector, and that finalizers and weak references' callbacks. */
+#if PY_VERSION_HEX < 0x030C0000
+#define WITHOUT_COLLECTOR(call)          \
+    do {                                 \
+        int enabled = PyGC_Disable();    \
+        call;                            \
+        if (enabled) PyGC_Enable();      \
+    } while (0)
+#else
+#define WITHOUT_COLLECTOR(call) call
+#endif
+
+/* The `__dict__` of an instance, without running Python. */
+static inline PyObject *dict_of(PyObject *x) {
+    PyObject *dict;
+    WITHOUT_COLLECTOR(dict = PyObject_GenericGetDict(x, NULL));
+    return dict;
+}
+
+/* Reads the fields of an instance, borrowed, in the order of `record->names`.
+
+Returns 1 if they are there (of a Module, and nothing else is), 0 if not. A dictionary is
+gone through in order and compared with the orders in which it was found before: that
+is quicker than looking names up, and runs nobody's `__eq__`. */
+static int read_fields(Record *record, PyObject *dict, PyObject **out) {
+    Py_ssize_t n = PyTuple_GET_SIZE(record->names), size = PyDict_GET_SIZE(dict);
+    /* To Equinox a Module with other attributes is another Module. */
+    if (record->node == NODE_DATACLASS ? size < n : size != n) return 0;
+    PyObject *key, *value;
+    Py_ssize_t position = 0;
+    for (int i = 0; i < 2; i++) {
+        Layout *layout = &record->layouts[i];
+        if (layout->keys == NULL) continue;
+        Py_ssize_t j = 0;
+        for (position = 0; PyDict_Next(dict, &position, &key, &value); j++) {
+            if (key != layout->keys[j]) break;
+            out[layout->places[j]] = value;
+        }
+        if (j == n) return 1;
+    }
+    /* Another order: learn it, in place of the older of two. */
+    Layout learnt = {PyMem_Calloc(n + 1, sizeof(PyObject *)),
+                     PyMem_Calloc(n + 1, sizeof(uint16_t))};
+    Py_ssize_t j = 0;
+    int others = 0;
+    if (learnt.keys == NULL || learnt.places == NULL || n > UINT16_MAX) goto no;
+    for (position = 0; j < n && PyDict_Next(dict, &position, &key, &value);) {
+        Py_ssize_t place = 0;
+        if (!PyUnicode_CheckExact(key)) goto no;
+        while (place < n && PyTuple_GET_ITEM(record->names, place) != key &&
+               PyUnicode_Compare(PyTuple_GET_ITEM(record->names, place), key) != 0)
+            place++;
+        if (place == n) {
+            if (size == n) goto no;
+            others = 1;
+            continue;
+        }
+        learnt.keys[j] = key;
+        learnt.places[j++] = (uint16_t)place;
+        out[place] = value;
+    }
+    if (j < n) goto no;
+    if (others) { /* in between, so their order is not worth learning */
+        PyMem_Free(learnt.keys);
+        PyMem_Free(learnt.places);
+        return 1;
+    }
+    for (j = 0; j < n; j++) Py_INCREF(learnt.keys[j]);
+    Layout *old = &record->layouts[record->next_layout];
+    record->next_layout ^= 1;
+    Layout dropped = *old;
+    *old = learnt;
+    if (dropped.keys != NULL)
+        for (j = 0; j < n; j++) Py_DECREF(dropped.keys[j]);
+    PyMem_Free(dropped.keys);
+    PyMem_Free(dropped.places);
+    return 1;
+no:
+    PyMem_Free(learnt.keys);
+    PyMem_Free(learnt.places);
+    return 0;
+}
+
+/* --- statics ---------------------------------------------------------------------- */
+
+static uint64_t double_bits(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+/* Adds a key that Python has made, with the type of `x`; takes the reference. */
+static int add_key(Walk *w, PyObject *x, PyObject *key) {
+    if (key == NULL) return -1;
+    Py_hash_t hash = PyObject_Hash(key);
+    int failed = (hash == -1 && PyErr_Occurred()) ||
+                 add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
+                 add_object(w, TAG(T_KEY, hash), key) < 0;
+    Py_DECREF(key);
+    return failed ? -1 : 0;
+}
+
+static Seen *seen_place(Walk *w, uintptr_t part) {
+    size_t k = (part >> 4) & (w->max_seen - 1);
+    while (w->seen[k].part != 0 && w->seen[k].part != part)
+        k = (k + 1) & (w->max_seen - 1);
+    return &w->seen[k];
+}
+
+static int grow_seen(Walk *w) {
+    Seen *old = w->seen;
+    size_t n_old = w->max_seen, size = n_old ? 2 * n_old : 32;
+    Seen *fresh = PyMem_Calloc(size, sizeof(Seen));
+    if (fresh == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    w->seen = fresh;
+    w->max_seen = size;
+    for (size_t i = 0; i < n_old; i++)
+        if (old[i].part != 0) *seen_place(w, old[i].part) = old[i];
+    PyMem_Free(old);
+    return 0;
+}
+
+/* Writes a static of a type that needs no record on the trail: 1 if it is one, 0 if not,
+-1 for an error. What is known of other types must not decide what stands where. */
+static inline int add_atom(Walk *w, PyObject *x) {
+    PyTypeObject *type = Py_TYPE(x);
+    if (x == Py_None || type == &PyBool_Type || type == &PyFunction_Type)
+        return add_object(w, T_IDENTITY, x) < 0 ? -1 : 1;
+    if (type == &PyUnicode_Type) return add_object(w, T_STR, x) < 0 ? -1 : 1;
+    if (type == &PyLong_Type) {
+        int overflow;
+        long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
+        int failed = overflow ? add_object(w, T_BIGINT, x) : add_bits(w, T_INT, (uint64_t)value);
+        return failed < 0 ? -1 : 1;
+    }
+    if (type == &PyFloat_Type)
+        return add_bits(w, T_FLOAT, double_bits(PyFloat_AS_DOUBLE(x))) < 0 ? -1 : 1;
+    if (type == &PyBytes_Type) return add_object(w, T_BYTES, x) < 0 ? -1 : 1;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(function_types); i++)
+        if (PyTuple_GET_ITEM(function_types, i) == (PyObject *)type)
+            return add_object(w, T_IDENTITY, x) < 0 ? -1 : 1;
+    return 0;
+}
+
+/* Whether `==` of a member of a set, and of what is in it, mixes nothing up. */
+static int is_plain(PyObject *x, int depth) {
+    PyTypeObject *type = Py_TYPE(x);
+    if (type == &PyUnicode_Type || type == &PyLong_Type || x == Py_None ||
+        type == &PyFunction_Type || type == &PyType_Type)
+        return 1;
+    if (type != &PyTuple_Type || depth == 0) return 0;
+    for (Py_ssize_t i = 0; i < Py_SIZE(x); i++)
+        if (!is_plain(PyTuple_GET_ITEM(x, i), depth - 1)) return 0;
+    return 1;
+}
+
+/* A set of such members, which is compared whole: 1 if it is one, 0 if not, -1 for an
+error. A seventh of what a key made by Python costs. */
+static int add_plain_set(Walk *w, PyObject *x) {
+    PyObject *member, *iterator, *kept;
+    int plain = 1;
+    WITHOUT_COLLECTOR(iterator = PyObject_GetIter(x));
+    if (iterator == NULL) return -1;
+    while (plain && (member = PyIter_Next(iterator)) != NULL) {
+        plain = is_plain(member, 3);
+        Py_DECREF(member);
+    }
+    Py_DECREF(iterator);
+    if (!plain) return 0;
+    if (PyFrozenSet_CheckExact(x)) {
+        kept = Py_NewRef(x);
+    } else { /* which can be changed: keep a copy */
+        own_everything(w);
+        WITHOUT_COLLECTOR(kept = PyFrozenSet_New(x));
+        if (kept == NULL) return -1;
+        w->is_mutable = 1;
+    }
+    Py_hash_t hash = PyObject_Hash(kept);
+    int failed = (hash == -1 && PyErr_Occurred()) ||
+                 add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
+                 add_object(w, TAG(T_PURE, hash), kept) < 0;
+    Py_DECREF(kept);
+    return failed ? -1 : 1;
+}
+
+/* Takes what was written since back from the trail. */
+static void truncate_trail(Walk *w, size_t n) {
+    while (w->n_trail > n) {
+        Entry *entry = &w->trail[--w->n_trail];
+        if (w->owning && HOLDS(*entry)) Py_DECREF(entry->as.object);
+    }
+}
+
+/* What is compared part by part: its type and number of parts, and the parts. From the
+first on that has parts itself they are to be visited, those before `n_children` as nodes;
+and then it is written only once: linear for any graph. */
+static int add_parts(Walk *w, PyObject *x, int tag, PyObject *const *parts,
+                     Py_ssize_t n_children, Py_ssize_t n, int visit, size_t start) {
+    size_t begin = w->n_trail;
+    Py_ssize_t later = 0;
+    if (add_object(w, TAG(tag, n), (PyObject *)Py_TYPE(x)) < 0) return -1;
+    for (; later < n; later++) {
+        int added = add_atom(w, parts[later]);
+        if (added < 0) return -1;
+        if (!added) break;
+    }
+    if (later == n) return 0;
+    if (2 * (w->n_seen + 1) > w->max_seen && grow_seen(w) < 0) return -1;
+    uintptr_t part = VISITED(x, tag == T_NODE ? VISIT_TREE : VISIT_STATIC);
+    Seen *place = seen_place(w, part);
+    if (place->part == part) {
+        truncate_trail(w, begin);
+        return add_bits(w, T_AGAIN, place->where - start);
+    }
+    if (w->owning) Py_INCREF(x);
+    *place = (Seen){part, begin};
+    w->n_seen++;
+    for (Py_ssize_t i = n - 1; i >= later; i--)
+        if (push(w, parts[i], i < n_children ? VISIT_TREE : visit) < 0) return -1;
+    return 0;
+}
+
+static int add_compound(Walk *w, PyObject *x, PyObject *const *parts, Py_ssize_t n,
+                        int visit, size_t start) {
+    return add_parts(w, x, T_STATIC, parts, 0, n, visit, start);
+}
+
+static int add_dict_parts(Walk *w, PyObject *x, int visit, size_t start) {
+    Py_ssize_t n = 2 * PyDict_GET_SIZE(x), i = 0, position = 0;
+    PyObject *key, *value, **parts;
+    size_t begin = w->n_trail;
+    int added = 1;
+    /* A dictionary of atoms, say a vocabulary, without a copy: 3 ms for 100,000 words. */
+    if (add_object(w, TAG(T_STATIC, n), (PyObject *)Py_TYPE(x)) < 0) return -1;
+    while (added > 0 && PyDict_Next(x, &position, &key, &value))
+        if ((added = add_atom(w, key)) > 0) added = add_atom(w, value);
+    if (added) return added < 0 ? -1 : 0;
+    truncate_trail(w, begin);
+    if ((parts = PyMem_Malloc((n + 1) * sizeof(PyObject *))) == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    position = 0;
+    while (i < n && PyDict_Next(x, &position, &key, &value)) {
+        parts[i++] = key;
+        parts[i++] = value;
+    }
+    int failed = add_compound(w, x, parts, i, visit, start);
+    PyMem_Free(parts);
+    return failed;
+}
+
+static int add_parts_of_sequence(Walk *w, PyObject *x, PyObject *parts, int visit,
+                                 size_t start) {
+    if (parts == NULL) return -1;
+    PyObject *fast = PySequence_Fast(parts, "expected a sequence of parts");
+    Py_DECREF(parts);
+    if (fast == NULL) return -1;
+    int failed = add_compound(w, x, PySequence_Fast_ITEMS(fast),
+                              PySequence_Fast_GET_SIZE(fast), visit, start);
+    Py_DECREF(fast);
+    return failed;
+}
+
+static PyTypeObject SpecType;
+
+/* The attributes of an instance that are to be compared. */
+static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
+    PyObject *small[SMALL_FIELDS];
+    Py_ssize_t n = PyTuple_GET_SIZE(record->names);
+    PyObject *dict = dict_of(x);
+    if (dict == NULL) return -1;
+    if (n <= SMALL_FIELDS && read_fields(record, dict, small) == 1) {
+        /* The instance keeps its dictionary alive. */
+        Py_DECREF(dict);
+        return add_compound(w, x, small, n, visit, start);
+    }
+    Py_DECREF(dict);
+    PyObject *names = Py_NewRef(record->names);
+    own_everything(w);
+    PyObject *parts = PyList_New(0);
+    for (Py_ssize_t i = 0; parts != NULL && i < n; i++) {
+        PyObject *value = PyObject_GetAttr(x, PyTuple_GET_ITEM(names, i));
+        if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+            PyErr_Clear();
+            value = Py_NewRef((PyObject *)&SpecType); /* which no attribute is */
+        }
+        if (value == NULL || PyList_Append(parts, value) < 0) Py_CLEAR(parts);
+        Py_XDECREF(value);
+    }
+    Py_DECREF(names);
+    return add_parts_of_sequence(w, x, parts, visit, start);
+}
+
+/* What the registered flatten function of a node gives: a tuple, which stays as it is
+while the static data is walked, and the static data. */
+static int flatten_node(Record *record, PyObject *x, PyObject **children, PyObject **aux) {
+    PyObject *flatten = Py_NewRef(record->flatten);
+    PyObject *flat = PyObject_CallOneArg(flatten, x);
+    Py_DECREF(flatten);
+    if (flat == NULL) return -1;
+    if (PyTuple_Check(flat) && PyTuple_GET_SIZE(flat) == 2) {
+        *aux = Py_NewRef(PyTuple_GET_ITEM(flat, 1));
+        *children = PySequence_Tuple(PyTuple_GET_ITEM(flat, 0));
+        if (*children == NULL) Py_DECREF(*aux);
+    } else {
+        PyErr_SetString(PyExc_TypeError, "a flatten function must return two values");
+        *children = NULL;
+    }
+    Py_DECREF(flat);
+    return *children == NULL ? -1 : 0;
+}
+
+/* A node below a static, by its flatten function. */
+static int add_flattened(Walk *w, Record *record, PyObject *x, size_t start) {
+    own_everything(w);
+    PyObject *children = NULL, *aux = NULL, *parts;
+    if (flatten_node(record, x, &children, &aux) < 0) return -1;
+    Py_ssize_t n = PyTuple_GET_SIZE(children);
+    int failed = -1;
+    if ((parts = PyTuple_New(n + 1)) != NULL) {
+        for (Py_ssize_t i = 0; i < n; i++)
+            PyTuple_SET_ITEM(parts, i, Py_NewRef(PyTuple_GET_ITEM(children, i)));
+        PyTuple_SET_ITEM(parts, n, Py_NewRef(aux));
+        failed = add_parts(w, x, T_NODE, ((PyTupleObject *)parts)->ob_item, n, n + 1,
+                           VISIT_STATIC, start);
+        Py_DECREF(parts);
+    }
+    Py_DECREF(children);
+    Py_DECREF(aux);
+    return failed;
+}
+
+/* A dictionary below a static that is a node: its values, then its sorted keys. */
+static int add_dict_node(Walk *w, PyObject *x, size_t start) {
+    own_everything(w);
+    PyObject *keys = PyObject_CallOneArg(py_sort_keys, x), *parts = NULL;
+    if (keys == NULL) return -1;
+    Py_ssize_t n = PyList_GET_SIZE(keys);
+    int failed = -1;
+    if ((parts = PyTuple_New(2 * n)) == NULL) goto done;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *key = PyList_GET_ITEM(keys, i), *value = PyObject_GetItem(x, key);
+        if (value == NULL) goto done;
+        PyTuple_SET_ITEM(parts, i, value);
+        PyTuple_SET_ITEM(parts, n + i, Py_NewRef(key));
+    }
+    failed = add_parts(w, x, T_NODE, ((PyTupleObject *)parts)->ob_item, n, 2 * n,
+                       VISIT_STATIC, start);
+done:
+    Py_DECREF(keys);
+    Py_XDECREF(parts);
+    return failed;
+}
+
+/* A Module below a static, or a dataclass. */
+static int add_module(Walk *w, Record *record, PyObject *x, size_t start) {
+    PyObject *small[SMALL_FIELDS], *dict = dict_of(x);
+    Py_ssize_t n = PyTuple_GET_SIZE(record->names);
+    if (dict == NULL) return -1;
+    int regular = n <= SMALL_FIELDS && read_fields(record, dict, small);
+    Py_DECREF(dict); /* the instance has it */
+    if (!regular)
+        return add_bits(w, T_FLATTENED, 0) < 0 ? -1 : add_flattened(w, record, x, start);
+    return add_parts(w, x, T_NODE, small, record->n_dynamic, n, VISIT_STATIC, start);
+}
+
+static int add_static(Walk *w, PyObject *x, int visit, size_t start);
+
+/* A Module that is a static, and what is below it: as `walk_node`, but for arrays. */
+static int add_node(Walk *w, PyObject *x, size_t start) {
+    PyTypeObject *type = Py_TYPE(x);
+    int added = add_atom(w, x);
+    if (added) return added < 0 ? -1 : 0;
+    if (type == &PyTuple_Type || type == &PyList_Type)
+        return add_parts(w, x, T_NODE, PySequence_Fast_ITEMS(x), Py_SIZE(x), Py_SIZE(x),
+                         VISIT_STATIC, start);
+    if (type == &PyDict_Type) return add_dict_node(w, x, start);
+    Record *record = record_of(w, x);
+    if (record == NULL) return -1;
+    switch (record->node) {
+    case NODE_TRACER:
+    case NODE_OTHER_ARRAY:
+    case NODE_ARRAY:
+    case NODE_NUMPY:
+        own_everything(w);
+        return add_key(w, x, PyObject_CallOneArg(py_array_key, x));
+    case NODE_NAMEDTUPLE:
+        return add_parts(w, x, T_NODE, ((PyTupleObject *)x)->ob_item, Py_SIZE(x),
+                         Py_SIZE(x), VISIT_STATIC, start);
+    case NODE_MODULE:
+    case NODE_DATACLASS:
+        return add_module(w, record, x, start);
+    case NODE_CUSTOM:
+    case NODE_DEFAULTDICT:
+    case NODE_ORDERED_DICT:
+        return add_flattened(w, record, x, start);
+    default:
+        return add_static(w, x, VISIT_STATIC, start);
+    }
+}
+
+/* Whether a static leaf has a hash. (`Hashable` of the policy says how to tell.) */
+static int check_hashable(Walk *w, PyObject *x, int hashable) {
+    if (hashable == HASHABLE_ASK) {
+        own_everything(w);
+        if (PyObject_Hash(x) == -1 && PyErr_Occurred()) return -1;
+    } else if (hashable == HASHABLE_NO) {
+        PyErr_SetString(PyExc_TypeError, "a static leaf cannot be hashed");
+        return -1;
+    }
+    return 0;
+}
+
+static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
+    Record *record = record_of(w, x);
+    if (record == NULL) return -1;
+    int kind = record->kind, hashable = record->hashable;
+    if (record->is_mutable) w->is_mutable = 1;
+    if (visit == VISIT_HASHABLE && hashable == HASHABLE_ASK) {
+        visit = VISIT_STATIC; /* asked of the whole */
+        if (check_hashable(w, x, hashable) < 0) return -1;
+        if ((record = record_of(w, x)) == NULL) return -1;
+        kind = record->kind;
+    } else if (visit == VISIT_HASHABLE && check_hashable(w, x, hashable) < 0) {
+        return -1;
+    }
+    PyObject *function;
+    Py_hash_t hash;
+    switch (kind) {
+    case KIND_IDENTITY:
+        /* With its class, if that can be another one day. */
+        if (record->version && add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0) return -1;
+        return add_object(w, T_IDENTITY, x);
+    case KIND_TUPLE: /* and its subclasses, by the base type's own means */
+        return add_compound(w, x, ((PyTupleObject *)x)->ob_item, Py_SIZE(x), visit, start);
+    case KIND_FIELDS:
+        return add_fields(w, record, x, visit, start);
+    case KIND_NODE:
+        if (record->node == NODE_MODULE) return add_module(w, record, x, start);
+        return add_flattened(w, record, x, start); /* a jitted function */
+    case KIND_METHOD:
+        if (add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
+            add_object(w, T_IDENTITY, PyMethod_GET_SELF(x)) < 0)
+            return -1;
+        return push(w, PyMethod_GET_FUNCTION(x), VISIT_STATIC);
+    case KIND_PURE:
+        /* No code of the user's, but NumPy allocates to hash and compare its dtypes, and
+        before Python 3.12 an allocation may start the garbage collector. */
+        own_everything(w);
+        hash = PyObject_Hash(x);
+        if (hash == -1 && PyErr_Occurred()) return -1;
+        return add_object(w, TAG(T_PURE, hash), x);
+    case KIND_OPAQUE:
+        own_everything(w);
+        hash = PyObject_Hash(x);
+        if (hash != -1 || !PyErr_Occurred())
+            return add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0
+                       ? -1
+                       : add_object(w, TAG(T_OPAQUE, hash), x);
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+        PyErr_Clear();
+        return add_key(w, x, PyObject_CallOneArg(py_opaque_key, x));
+    case KIND_PARTS:
+        own_everything(w);
+        function = Py_NewRef(record->data);
+        PyObject *parts = PyObject_CallOneArg(function, x);
+        Py_DECREF(function);
+        return add_parts_of_sequence(w, x, parts, visit, start);
+    case KIND_KEY:
+        own_everything(w);
+        function = Py_NewRef(record->data);
+        PyObject *key = PyObject_CallOneArg(function, x);
+        Py_DECREF(function);
+        return add_key(w, x, key);
+    }
+    PyErr_SetString(PyExc_SystemError, "eqx_fastjit: unknown kind of static");
+    return -1;
+}
+
+/* Writes one value of a static on the trail; its parts are left to be visited. */
+static int add_static(Walk *w, PyObject *x, int visit, size_t start) {
+    PyTypeObject *type = Py_TYPE(x);
+    int added = add_atom(w, x);
+    if (added) return added < 0 ? -1 : 0;
+    if (type == &PyTuple_Type)
+        return add_compound(w, x, ((PyTupleObject *)x)->ob_item, Py_SIZE(x), visit, start);
+    if (type == &PyComplex_Type) {
+        Py_complex value = PyComplex_AsCComplex(x);
+        return add_object(w, T_STATIC, (PyObject *)type) < 0 ||
+                       add_bits(w, T_FLOAT, double_bits(value.real)) < 0
+                   ? -1
+                   : add_bits(w, T_FLOAT, double_bits(value.imag));
+    }
+    if (type == &PyList_Type || type == &PyDict_Type) {
+        w->is_mutable = 1;
+        if (visit == VISIT_HASHABLE) return check_hashable(w, x, HASHABLE_NO);
+        if (type == &PyDict_Type) return add_dict_parts(w, x, visit, start);
+        return add_compound(w, x, ((PyListObject *)x)->ob_item, Py_SIZE(x), visit, start);
+    }
+    if (type == &PySlice_Type && visit == VISIT_STATIC) {
+        PySliceObject *slice = (PySliceObject *)x;
+        PyObject *parts[] = {slice->start, slice->stop, slice->step};
+        return add_compound(w, x, parts, 3, visit, start);
+    }
+    if (type == &PyFrozenSet_Type || (type == &PySet_Type && visit == VISIT_STATIC)) {
+        if ((added = add_plain_set(w, x)) != 0) return added < 0 ? -1 : 0;
+    }
+    return add_by_record(w, x, visit, start);
+}
+
+/* A static leaf or field, whole. Iterative: statics may be nested to any depth. */
+static int walk_static(Walk *w, PyObject *root, int visit) {
+    size_t base = w->n_pending, start = w->n_trail;
+    int added = add_atom(w, root);
+    if (added) return added < 0 ? -1 : 0;
+    w->is_mutable = 0;
+    /* Whoever calls holds `root`. */
+    if (add_static(w, root, visit, start) < 0) return -1;
+    while (w->n_pending > base) {
+        uintptr_t next = w->pending[--w->n_pending];
+        PyObject *x = w->current_static = POINTER(next);
+        int failed = VISIT(next) == VISIT_TREE ? add_node(w, x, start)
+                                               : add_static(w, x, VISIT(next), start);
+        w->current_static = NULL;
+        if (w->owning) Py_DECREF(x);
+        if (failed < 0) return -1;
+    }
+    if (w->n_seen) clear_seen(w);
+    if (!w->is_mutable) return 0;
+    if (w->n_mutables == w->max_mutables) GROW(w->mutables, w->max_mutables, 0, NULL);
+    if (w->owning) Py_INCREF(root);
+    w->mutables[w->n_mutables++] = (Mutable){root, start, w->n_trail};
+    return 0;
+}
+
+/* --- trees ------------------------------------------------------------------------ */
+
+/* Leaves children to be visited, before all that is left already. */
+static inline int push_children(Walk *w, PyObject *const *children, Py_ssize_t n) {
+    for (Py_ssize_t i = n - 1; i >= 0; i--)
+        if (push(w, children[i], VISIT_TREE) < 0) return -1;
+    return 0;
+}
+
+/* Visits the arrays that come first at once, and leaves the others for later. Only where
+nothing is to come between on the trail: an array would else stand elsewhere on it than a
+tracer in its place does, and be another specialization. */
+static inline int visit_children(Walk *w, PyObject *const *children, Py_ssize_t n) {
+    Py_ssize_t first = 0;
+    while (first < n && Py_TYPE(children[first]) == array_type)
+        if (add_array(w, children[first++]) < 0) return -1;
+    return push_children(w, children + first, n - first);
+}
+
+typedef struct { PyObject *key, *value; Py_ssize_t index; } Item;
+
+static int compare_str(const void *a, const void *b) {
+    return PyUnicode_Compare(((const Item *)a)->key, ((const Item *)b)->key);
+}
+
+static int compare_int(const void *a, const void *b) {
+    PyObject *x = ((const Item *)a)->key, *y = ((const Item *)b)->key;
+    return PyObject_RichCompareBool(x, y, Py_GT) - PyObject_RichCompareBool(x, y, Py_LT);
+}
+
+/* Orders of keys that were sorted before, by the identity of the keys, which are kept:
+sorting the 200 keys of a call anew took 11 of its 21 us. */
+#define FEW_KEYS 4
+#define MANY_KEYS 1024
+typedef struct { Py_ssize_t n; PyObject **keys; uint16_t *order; } Sorted;
+static Sorted sorted_before[64];
+
+/* Takes the place of what was sorted before with the same slot. */
+static void remember_order(Sorted *place, const Item *items, Py_ssize_t n) {
+    PyObject **keys = PyMem_Malloc(n * sizeof(PyObject *));
+    uint16_t *order = PyMem_Malloc(n * sizeof(uint16_t));
+    if (keys == NULL || order == NULL) { /* it was only for speed */
+        PyMem_Free(keys);
+        PyMem_Free(order);
+        return;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        keys[items[i].index] = Py_NewRef(items[i].key);
+        order[items[i].index] = (uint16_t)i;
+    }
+    Sorted old = *place;
+    *place = (Sorted){n, keys, order};
+    for (Py_ssize_t i = 0; i < old.n; i++) Py_DECREF(old.keys[i]); /* `str` or `int` */
+    PyMem_Free(old.keys);
+    PyMem_Free(old.order);
+}
+
+/* Sorts what stands in `items` into `out`, which has room for as many: returns which of
+the two is sorted. */
+static Item *sort_items(Item *items, Item *out, Py_ssize_t n, size_t hash) {
+    int (*compare)(const void *, const void *) =
+        n && PyLong_CheckExact(items[0].key) ? compare_int : compare_str;
+    Sorted *before = &sorted_before[hash % Py_ARRAY_LENGTH(sorted_before)];
+    int keep = n > FEW_KEYS && n <= MANY_KEYS;
+    if (keep && before->n == n) {
+        Py_ssize_t i = 0;
+        while (i < n && items[i].key == before->keys[i]) i++;
+        if (i == n) {
+            for (i = 0; i < n; i++) out[before->order[i]] = items[i];
+            return out;
+        }
+    }
+    Py_ssize_t i = 1;
+    while (i < n && compare(&items[i - 1], &items[i]) <= 0) i++;
+    if (i < n) qsort(items, n, sizeof(Item), compare);
+    if (keep) remember_order(before, items, n);
+    return items;
+}
+
+/* A node by its registered flatten function. */
+static int walk_custom(Walk *w, Record *record, PyObject *x) {
+    own_everything(w);
+    PyObject *children, *aux;
+    if (flatten_node(record, x, &children, &aux) < 0) return -1;
+    Py_ssize_t n = PyTuple_GET_SIZE(children);
+    int failed = add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x));
+    /* Before the children: arrays among them are visited at once or later, depending on
+    their type, of which the trail must tell nothing. */
+    if (failed == 0) failed = walk_static(w, aux, VISIT_STATIC);
+    if (failed == 0) failed = visit_children(w, ((PyTupleObject *)children)->ob_item, n);
+    Py_DECREF(children);
+    Py_DECREF(aux);
+    return failed;
+}
+
+/* A dictionary whose keys are neither all `str` nor all `int`: JAX's order may run the
+user's code. */
+static int walk_odd_dict(Walk *w, Record *record, PyObject *x) {
+    if (record != NULL) return walk_custom(w, record, x);
+    own_everything(w);
+    PyObject *keys = PyObject_CallOneArg(py_sort_keys, x);
+    if (keys == NULL) return -1;
+    Py_ssize_t n = PyList_GET_SIZE(keys);
+    int failed = add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x));
+    for (Py_ssize_t i = 0; i < n && failed == 0; i++)
+        failed = walk_static(w, PyList_GET_ITEM(keys, i), VISIT_STATIC);
+    for (Py_ssize_t i = n - 1; i >= 0 && failed == 0; i--) {
+        PyObject *value = PyObject_GetItem(x, PyList_GET_ITEM(keys, i));
+        failed = value == NULL ? -1 : push(w, value, VISIT_TREE);
+        Py_XDECREF(value);
+    }
+    Py_DECREF(keys);
+    return failed;
+}
+
+/* The items of a dictionary whose keys are all `str` or all `int`, in the order of `keys`
+if that is a list: 1 if they are, 0 if not. */
+static int read_items(PyObject *x, PyObject *keys, Item *items, Py_ssize_t n, size_t *hash) {
+    Py_ssize_t i = 0, position = 0;
+    PyTypeObject *type = NULL;
+    for (; i < n && PyDict_Next(x, &position, &items[i].key, &items[i].value); i++) {
+        if (i == 0) type = Py_TYPE(items[0].key);
+        if (Py_TYPE(items[i].key) != type) return 0;
+        items[i].index = i;
+        *hash = *hash * 31 + ((size_t)items[i].key >> 4);
+    }
+    if (n && type != &PyUnicode_Type && type != &PyLong_Type) return 0;
+    if (keys == NULL) return 1;
+    if (PyList_GET_SIZE(keys) != n || PyDict_GET_SIZE(x) != n) return 0;
+    for (i = 0; i < n; i++) {
+        items[i].key = PyList_GET_ITEM(keys, i);
+        if (Py_TYPE(items[i].key) != type) return 0;
+        items[i].value = PyDict_GetItemWithError(x, items[i].key);
+        if (items[i].value == NULL) return 0;
+    }
+    return 1;
+}
+
+/* A `dict`, or one that has a record: a `defaultdict`, an `OrderedDict`. */
+static int walk_dict(Walk *w, Record *record, PyObject *x) {
+    Item small[2 * SMALL_FIELDS], *items = small, *sorted;
+    Py_ssize_t n = PyDict_GET_SIZE(x), i;
+    size_t hash = (size_t)n;
+    PyObject *factory = NULL, *keys = NULL;
+    int failed = -1, kind = record == NULL ? NODE_DICT : record->node;
+    if (kind == NODE_ORDERED_DICT) {
+        /* Whose order is not that of the dictionary that it is, and which asks a key for
+        its hash if `dict.__delitem__` took that key out. */
+        own_everything(w);
+        if ((keys = PySequence_List(x)) == NULL) return -1;
+        if ((record = record_of(w, x)) == NULL) goto done;
+        n = PyDict_GET_SIZE(x);
+        hash = (size_t)n;
+    }
+    if (n > SMALL_FIELDS && (items = PyMem_Malloc(2 * n * sizeof(Item))) == NULL) {
+        items = small;
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (!read_items(x, keys, items, n, &hash)) {
+        failed = walk_odd_dict(w, record, x);
+        goto done;
+    }
+    sorted = keys != NULL ? items : sort_items(items, items + n, n, hash);
+    if (add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x)) < 0) goto done;
+    for (i = 0; i < n; i++)
+        if (add_atom(w, sorted[i].key) < 0) goto done;
+    for (i = n - 1; i >= 0; i--)
+        if (push(w, sorted[i].value, VISIT_TREE) < 0) goto done;
+    if (kind == NODE_DEFAULTDICT) {
+        /* Last, since it may need Python; all else is on the stack already. */
+        if ((factory = PyObject_GetAttr(x, s_default_factory)) == NULL) goto done;
+        int added = add_atom(w, factory);
+        if (added < 0) goto done;
+        if (added == 0) {
+            own_everything(w);
+            if (push(w, factory, VISIT_STATIC) < 0) goto done;
+        }
+    }
+    failed = 0;
+done:
+    Py_XDECREF(factory);
+    Py_XDECREF(keys);
+    if (items != small) PyMem_Free(items);
+    return failed;
+}
+
+/* A Module or a dataclass: its dictionary is read directly, as Equinox does as well. */
+static int walk_module(Walk *w, Record *record, PyObject *x) {
+    PyObject *small[SMALL_FIELDS], **fields = small;
+    Py_ssize_t n = PyTuple_GET_SIZE(record->names), n_dynamic = record->n_dynamic;
+    PyObject *dict = dict_of(x);
+    if (dict == NULL) return -1;
+    if (n > SMALL_FIELDS && (fields = PyMem_Malloc(n * sizeof(PyObject *))) == NULL) {
+        Py_DECREF(dict);
+        PyErr_NoMemory();
+        return -1;
+    }
+    int failed = -1, regular = read_fields(record, dict, fields);
+    Py_DECREF(dict); /* the instance has it */
+    if (!regular) {
+        /* Under construction, with fields missing, or a wrapper. What is flattened must
+        not look like an instance whose static field has the same value. */
+        failed = add_bits(w, T_FLATTENED, 0);
+        if (failed == 0) failed = walk_custom(w, record, x);
+    } else {
+        failed = add_object(w, TAG(T_NODE, n_dynamic), (PyObject *)Py_TYPE(x));
+        /* From the first static on that has parts, or needs Python, all comes later: what
+        runs may change the dictionary. The trail is the same either way, since what can
+        be written at once depends on which types have been met before. */
+        Py_ssize_t later = n_dynamic;
+        for (; later < n && failed == 0; later++) {
+            int added = add_atom(w, fields[later]);
+            failed = added < 0 ? -1 : 0;
+            if (!added) break;
+        }
+        if (failed == 0 && later == n) {
+            failed = visit_children(w, fields, n_dynamic);
+        } else {
+            for (Py_ssize_t i = n_dynamic - 1; i >= 0 && failed == 0; i--)
+                failed = push(w, fields[i], VISIT_TREE);
+            for (Py_ssize_t i = n - 1; i >= later && failed == 0; i--)
+                failed = push(w, fields[i], VISIT_STATIC);
+        }
+    }
+    if (fields != small) PyMem_Free(fields);
+    return failed;
+}
+
+static int walk_node(Walk *w, PyObject *x) {
+    PyTypeObject *type = Py_TYPE(x);
+    if (type == array_type) return add_array(w, x);
+    if (x == Py_None) return add_object(w, TAG(T_NODE, 0), (PyObject *)type);
+    if (type == &PyTuple_Type || type == &PyList_Type) {
+        Py_ssize_t n = Py_SIZE(x);
+        if (add_object(w, TAG(T_NODE, n), (PyObject *)type) < 0) return -1;
+        return visit_children(w, PySequence_Fast_ITEMS(x), n);
+    }
+    if (type == &PyDict_Type) return walk_dict(w, NULL, x);
+    if (type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type ||
+        type == &PyBool_Type || type == &PyFunction_Type)
+        return walk_static(w, x, VISIT_HASHABLE);
+    Record *record = record_of(w, x);
+    if (record == NULL) return -1;
+    switch (record->node) {
+    case NODE_TRACER:
+        w->tracer = 1;
+        return add_array(w, x);
+    case NODE_OTHER_ARRAY:
+    case NODE_ARRAY:
+        return add_array(w, x);
+    case NODE_NUMPY:
+        w->numpy = 1;
+        return add_array(w, x);
+    case NODE_NAMEDTUPLE:
+        if (add_object(w, TAG(T_NODE, Py_SIZE(x)), (PyObject *)type) < 0) return -1;
+        return visit_children(w, ((PyTupleObject *)x)->ob_item, Py_SIZE(x));
+    case NODE_MODULE:
+    case NODE_DATACLASS:
+        return walk_module(w, record, x);
+    case NODE_DEFAULTDICT:
+    case NODE_ORDERED_DICT:
+        return walk_dict(w, record, x);
+    case NODE_CUSTOM:
+        return walk_custom(w, record, x);
+    default:
+        return walk_static(w, x, VISIT_HASHABLE);
+    }
+}
+
+static int walk_tree(Walk *w, PyObject *root) {
+    size_t base = w->n_pending;
+    if (push(w, root, VISIT_TREE) < 0) return -1;
+    while (w->n_pending > base) {
+        uintptr_t next = w->pending[--w->n_pending];
+        PyObject *x = w->current_tree = POINTER(next);
+        int visit = VISIT(next);
+        int failed = visit == VISIT_TREE ? walk_node(w, x) : walk_static(w, x, visit);
+        if (w->n_trail > w->limit && failed == 0) {
+            /* It may contain itself. */
+            own_everything(w);
+            w->limit = SIZE_MAX;
+            PyObject *checked = PyObject_CallOneArg(py_check_ends, root);
+            failed = checked == NULL ? -1 : 0;
+            Py_XDECREF(checked);
+        }
+        w->current_tree = NULL;
+        if (w->owning) Py_DECREF(x);
+        if (failed < 0) return -1;
+    }
+    return 0;
+}
+
+/* --- comparing trails --------------------------------------------------------------- */
+
+#define ODD UINT64_C(0x9E3779B97F4A7C15)
+
+/* One multiplication waits for the last one; that of the tag does not. */
+static inline uint64_t mix(uint64_t hash, uint64_t tag, uint64_t x) {
+    hash = (hash ^ x ^ (tag * ODD)) * ODD;
+    return hash ^ (hash >> 29);
+}
+
+static uint64_t hash_trail(const Walk *w) {
+    uint64_t hash = w->n_trail;
+    for (size_t i = 0; i < w->n_trail; i++) {
+        const Entry *entry = &w->trail[i];
+        uint64_t x = entry->as.bits;
+        switch (KIND_OF(entry->tag)) {
+        case T_STR:
+        case T_BYTES:
+        case T_BIGINT:
+            x = (uint64_t)PyObject_Hash(entry->as.object); /* of these exact types */
+            break;
+        case T_PURE:
+        case T_OPAQUE:
+        case T_KEY:
+            x = 0; /* the tag has the bits of the hash */
+        }
+        hash = mix(hash, entry->tag, x);
+    }
+    return hash;
+}
+
+/* Whether two entries are the same: 1 or 0, -1 for an error. May run the user's `==`; a
+walk that has met something like that owns what it holds. */
+static int same_entry(const Entry *a, const Entry *b) {
+    if (a->tag != b->tag) return 0;
+    if (a->as.bits == b->as.bits) return 1;
+    PyObject *x = a->as.object, *y = b->as.object;
+    switch (KIND_OF(a->tag)) {
+    case T_STR:
+        return PyUnicode_Compare(x, y) == 0;
+    case T_BYTES:
+    case T_BIGINT:
+        return PyObject_RichCompareBool(x, y, Py_EQ);
+    case T_PURE:
+    case T_OPAQUE:
+    case T_KEY:
+        return Py_TYPE(x) == Py_TYPE(y) ? PyObject_RichCompareBool(x, y, Py_EQ) : 0;
+    default:
+        return 0;
+    }
+}
+
+static int same_trail(const Entry *a, size_t n_a, const Entry *b, size_t n_b) {
+    int same = n_a == n_b;
+    for (size_t i = 0; i < n_a && same > 0; i++) same = same_entry(&a[i], &b[i]);
+    return same;
+}
