@@ -158,6 +158,79 @@ def _ratio(times: dict[str, list[float]], rival: str) -> float:
     return statistics.median([a / b for a, b in pairs])
 
 
+# What a snippet prints, once for each process: name, code, processes, of which so many
+# are left out at first, at most, unit.
+_OTHERS = [
+    ("first call: ours/eqx", (_FIRST_CALL, 10), 3, 0, 1.03, ""),
+    # The first reads the files of JAX from the disk.
+    ("import after equinox", (_IMPORT,), 6, 1, 20, "ms"),
+    ("a static dict of 100,000 words", (_WORDS,), 3, 0, 3, "ms"),
+    ("a million calls", (_MEMORY,), 1, 0, 1, "MB"),
+]
+
+
+class Figures:
+    """The figures of a run, printed as they come."""
+
+    def __init__(self, command: str):
+        self.results = new_results(command, eqx_fastjit.engine())
+        self.rows: list[dict[str, object]] = []
+
+    def add(self, what: str, values: list[float], at_most: float, unit: str) -> None:
+        value = statistics.median(values)
+        self.rows.append(
+            {
+                "what": what,
+                "value": value,
+                "runs": values,
+                "at_most": at_most,
+                "commit": short_commit(self.results["commit"]),
+                "command": self.results["command"],
+            }
+        )
+        verdict = "met" if value <= at_most else "MISSED"
+        spread = f"({min(values):.2f} to {max(values):.2f})"
+        print(f"{what:38} {value:7.2f}{unit:3} {spread:18} <= {at_most}  {verdict}")
+        sys.stdout.flush()
+
+    def save(self, path: Path, keep: bool) -> None:
+        """Write the file. `keep` keeps the figures there that were not measured now."""
+        known = json.loads(path.read_text())["rows"] if keep and path.exists() else []
+        names = {row["what"] for row in self.rows}
+        order = [f"{name}: ours/{rival}" for name, rival, _ in CALLS]
+        rows = self.rows + [row for row in known if row["what"] not in names]
+        rows.sort(key=lambda r: order.index(r["what"]) if r["what"] in order else 99)
+        names = ("date", "machine", "versions", "engine")
+        kept = {name: self.results[name] for name in names}
+        path.write_text(json.dumps({**kept, "rows": rows}, indent=1) + "\n")
+
+
+def _measure_calls(figures: Figures, only: str, rounds: int) -> None:
+    cases: dict[str, list[dict[str, list[float]]]] = {}
+    for name, rival, at_most in CALLS:
+        what = f"{name}: ours/{rival}"
+        if only not in what:
+            continue
+        if name not in cases:
+            cases[name] = [json.loads(_python(_CALLS, name, rounds)) for _ in range(3)]
+        figures.add(what, [_ratio(times, rival) for times in cases[name]], at_most, "")
+
+
+def _show_signatures_in_turn(rounds: int) -> None:
+    """Each of 1,000 programs is cold in the processor's caches when its turn comes."""
+    times = json.loads(_python(_CALLS, "signatures_in_turn", rounds))
+    shown = {
+        who: statistics.median(
+            a / b for a, b in zip(times[who], times[one], strict=True)
+        )
+        for who, one in (("ours", "one"), ("jit", "jit_one"))
+    }
+    print(
+        f"  (1,000 signatures in turn, over one: ours {shown['ours']:.2f}, "
+        f"jax.jit {shown['jit']:.2f})"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=25)
@@ -168,79 +241,19 @@ def main() -> None:
         help="figures with this in their name; --json keeps others",
     )
     options = parser.parse_args()
-    rows = []
     command = ["python", "-m", "benchmarks.targets", "--rounds", str(options.rounds)]
     if options.only:
         command += ["--only", options.only]
-    results = new_results(shlex.join(command), eqx_fastjit.engine())
-    known = _known(options.json) if options.json and options.only else []
-
-    def row(what: str, values: list[float], at_most: float, unit: str = "") -> None:
-        value = statistics.median(values)
-        rows.append(
-            {
-                "what": what,
-                "value": value,
-                "runs": values,
-                "at_most": at_most,
-                "commit": short_commit(results["commit"]),
-                "command": results["command"],
-            }
-        )
-        verdict = "met" if value <= at_most else "MISSED"
-        spread = f"({min(values):.2f} to {max(values):.2f})"
-        print(f"{what:38} {value:7.2f}{unit:3} {spread:18} <= {at_most}  {verdict}")
-        sys.stdout.flush()
-
-    def wanted(what: str) -> bool:
-        return options.only in what
-
-    cases: dict[str, list[dict[str, list[float]]]] = {}
-    for name, rival, at_most in CALLS:
-        what = f"{name}: ours/{rival}"
-        if not wanted(what):
-            continue
-        if name not in cases:
-            cases[name] = [
-                json.loads(_python(_CALLS, name, options.rounds)) for _ in range(3)
-            ]
-        row(what, [_ratio(times, rival) for times in cases[name]], at_most)
-    if wanted("signatures in turn"):
-        # Each of 1,000 programs is cold in the processor's caches when its turn comes.
-        times = json.loads(_python(_CALLS, "signatures_in_turn", options.rounds))
-        shown = {
-            who: statistics.median(
-                a / b for a, b in zip(times[who], times[one], strict=True)
-            )
-            for who, one in (("ours", "one"), ("jit", "jit_one"))
-        }
-        print(
-            f"  (1,000 signatures in turn, over one: ours {shown['ours']:.2f}, "
-            f"jax.jit {shown['jit']:.2f})"
-        )
-    if wanted("first call: ours/eqx"):
-        values = [float(_python(_FIRST_CALL, 10)) for _ in range(3)]
-        row("first call: ours/eqx", values, 1.03)
-    if wanted("import after equinox"):
-        values = [float(_python(_IMPORT)) for _ in range(6)][1:]
-        row("import after equinox", values, 20, "ms")
-    if wanted("a static dict of 100,000 words"):
-        values = [float(_python(_WORDS)) for _ in range(3)]
-        row("a static dict of 100,000 words", values, 3, "ms")
-    if wanted("a million calls"):
-        row("a million calls", [float(_python(_MEMORY))], 1, "MB")
+    figures = Figures(shlex.join(command))
+    _measure_calls(figures, options.only, options.rounds)
+    if options.only in "signatures in turn":
+        _show_signatures_in_turn(options.rounds)
+    for what, code, processes, skipped, at_most, unit in _OTHERS:
+        if options.only in what:
+            values = [float(_python(*code)) for _ in range(processes)]
+            figures.add(what, values[skipped:], at_most, unit)
     if options.json:
-        names = {row["what"] for row in rows}
-        order = [f"{name}: ours/{rival}" for name, rival, _ in CALLS]
-        rows += [row for row in known if row["what"] not in names]
-        rows.sort(key=lambda r: order.index(r["what"]) if r["what"] in order else 99)
-        kept = {key: results[key] for key in ("date", "machine", "versions", "engine")}
-        options.json.write_text(json.dumps({**kept, "rows": rows}, indent=1) + "\n")
-
-
-def _known(path: Path) -> list[dict[str, object]]:
-    """The figures of earlier runs."""
-    return json.loads(path.read_text())["rows"] if path.exists() else []
+        figures.save(options.json, keep=bool(options.only))
 
 
 if __name__ == "__main__":

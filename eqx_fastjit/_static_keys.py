@@ -404,9 +404,6 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
 
     Whether the value, or a part of it, can be changed in place. Raises
     `UnhashableStatic` for a leaf without a hash.
-
-    Iterative, since statics may be nested deeper than Python's limit, and linear: a
-    part that occurs again is written as the place of its first occurrence.
     """
     cls = type(x)
     if is_atom(cls):
@@ -417,6 +414,15 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
         key = cls if known[4] else Identity(cls)
         trail += (key, x if known[5] else Identity(x))
         return False
+    return _append_compound(trail, x, leaf)
+
+
+def _append_compound(trail: list[Any], x: Any, leaf: bool) -> bool:
+    """Write a value that may have parts.
+
+    Iterative, since statics may be nested deeper than Python's limit, and linear: a
+    part that occurs again is written as the place of its first occurrence.
+    """
     mutable = False
     root, pending = x, [x]
     start = len(trail)
