@@ -79,8 +79,12 @@ def _blocks(page: str) -> list[_Block]:
 _RUNNER = """
 import contextlib, io, json, linecache, sys, types
 page, blocks = sys.argv[1], json.load(sys.stdin)
-lines = open(page, encoding="utf-8").read().splitlines(keepends=True)
-linecache.cache[page] = (sum(map(len, lines)), None, lines, page)
+# The code alone, so that `explain` can parse what it quotes.
+code = "".join("\\n" * (line - 1) + source for line, source in blocks[:1])
+for line, source in blocks[1:]:
+    code += "\\n" * (line - 1 - code.count("\\n")) + source
+lines = code.splitlines(keepends=True)
+linecache.cache[page] = (len(code), None, lines, page)
 runner, main = sys.modules["__main__"], types.ModuleType("__main__")
 main.__file__ = page
 sys.modules["__main__"] = main

@@ -309,7 +309,7 @@ def test_report():
     assert sum(gain.parts("ours").values()) == pytest.approx(3)
     assert gain.functions[0].saved == pytest.approx(0.7)
     text = str(gain)
-    for part in ("faster: it takes", "20.00%", "700 ms", "no time left", "3 pairs"):
+    for part in ("faster: the wall time is", "20.00%", "700 ms", "no time left", "3 pairs"):
         assert part in text
     found = json.loads(json.dumps(gain.as_json(), allow_nan=False))
     assert found["verdict"] == "faster" and found["wall"]["equinox"] == [4.0, 4.1, 3.9]
@@ -360,9 +360,9 @@ def test_edges_of_the_verdict(ratio, verdict):
 @pytest.mark.parametrize(
     ("ratios", "said"),
     [
-        ((2.0, 2.1, 1.9), "slower: it takes"),
+        ((2.0, 2.1, 1.9), "slower: the wall time is"),
         ((1.0, 1.0, 1.0), "no difference of more than 2%"),
-        ((0.5, 1.5, 1.0), "inconclusive: it takes"),
+        ((0.5, 1.5, 1.0), "inconclusive: the wall time is"),
         ((0.5,), "one pair of runs is not enough"),
     ],
 )

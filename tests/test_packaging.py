@@ -220,8 +220,8 @@ _WITHOUT_EXTRAS = [
     (["run", "program.py"], 0, "(3,)"),
     (["doctor", "program.py"], 0, "eqx-fastjit doctor: program.py"),
     (["lock", "program.py"], 0, "signature"),
-    (["bench"], 2, "pip install 'eqx_fastjit[bench]'"),
-    (["profile", "program.py"], 2, "pip install 'eqx_fastjit[profile]'"),
+    (["bench"], 2, "pip install rich"),
+    (["profile", "program.py"], 2, "pip install pyinstrument rich"),
 ]
 _NO_NETWORK = ("error sending request", "Failed to fetch", "network was disabled")
 

@@ -117,5 +117,5 @@ def test_what_is_not_installed_is_skipped_and_said(monkeypatch, tmp_path, capsys
     argv = ["bench", "--cases", "neural_ode,identity", "--rounds", "1"]
     argv += ["--device", "cpu", "--contenders", "jit,ours", "--json", str(file)]
     assert cli.main(argv) == 0
-    assert "Skipped: neural_ode needs diffrax" in capsys.readouterr().out
+    assert "Skipped neural_ode, which needs diffrax" in capsys.readouterr().out
     assert '"neural_ode"' not in file.read_text()

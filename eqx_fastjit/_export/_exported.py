@@ -195,8 +195,7 @@ class Exported:
             out = bytes(exported.serialize(vjp_order=vjp_order))
         except ImportError as e:
             raise ExportError(
-                "the portable form needs flatbuffers: pip install "
-                "'eqx_fastjit[export]'."
+                "the portable form needs flatbuffers: pip install flatbuffers"
             ) from e
         except (ValueError, NotImplementedError) as e:
             raise ExportError(f"`jax.export` cannot export {self.name}: {e}") from e

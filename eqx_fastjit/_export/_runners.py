@@ -124,7 +124,7 @@ class Payloads:
             exported = jax.export.deserialize(blob)
         except ImportError as e:
             raise ExportFileError(
-                "the portable form needs flatbuffers: pip install 'eqx_fastjit[export]'"
+                "the portable form needs flatbuffers: pip install flatbuffers"
             ) from e
         except Exception as e:  # of flatbuffers and of JAX, of many kinds
             raise ExportFileError(

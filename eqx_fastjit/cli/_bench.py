@@ -77,7 +77,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def main(options: argparse.Namespace) -> int:
     """Run the subcommand; returns the exit code."""
-    need("rich", "bench")
+    need("rich")
     if options.compare:
         return _compare(options)
     if options.fail_above is not None:
@@ -148,8 +148,8 @@ def _without_missing(cases: list[str]) -> tuple[list[str], list[str]]:
 
     missing = {name: case_info(name).missing for name in cases}
     lines = [
-        f"Skipped: {name} needs {' and '.join(packages)}, not installed: "
-        'pip install "eqx_fastjit[bench]"'
+        f"Skipped {name}, which needs {' and '.join(packages)}: "
+        f"pip install {' '.join(packages)}"
         for name, packages in missing.items()
         if packages
     ]
@@ -214,10 +214,10 @@ def _time(options: argparse.Namespace) -> int:
     if options.json:
         check_output("--json", options.json)
     if options.html:
-        need("matplotlib", "bench")
+        need("matplotlib")
         check_output("--html", options.html)
     if options.plot:
-        need("matplotlib", "bench")
+        need("matplotlib")
         _check_directory(options.plot, "--plot")
 
     from rich.console import Console

@@ -7,13 +7,16 @@ class CommandError(Exception):
     """Printed as one line after the command's name; the exit code is 2."""
 
 
-def need(package: str, extra: str | None = None) -> None:
-    """Raise `CommandError` if a package is missing, naming the extra that has it."""
+def need(*packages: str) -> None:
+    """Raise `CommandError` if a package is missing, with the line that installs it."""
     import importlib.util
 
-    if importlib.util.find_spec(package) is None:
-        what = package if extra is None else f"'eqx_fastjit[{extra}]'"
-        raise CommandError(f"this command needs {package}: pip install {what}")
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandError(
+            f"this command needs {' and '.join(missing)}: "
+            f"pip install {' '.join(missing)}"
+        )
 
 
 def check_output(option: str, path: str) -> None:

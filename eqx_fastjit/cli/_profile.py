@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def main(options: argparse.Namespace) -> int:
     """Run the subcommand; returns the program's exit code."""
-    need("pyinstrument", "profile")
+    need("pyinstrument", "rich")
     for name in ("calls", "functions"):
         number = getattr(options, name)
         if number is not None and number < 1:

@@ -142,19 +142,19 @@ class Gain(Report):
             return "no pair of runs was completed"
         pairs = plural(len(self.ours), "pair") + " of runs"
         low, high = self.ratio.low, self.ratio.high
-        around = (
-            f"{self.ratio.ratio:.3g} times as long (between {low:.3g} and {high:.3g}; "
-        )
-        around += f"{pairs})"
-        if self.ratio.verdict == FASTER:
-            return f"faster: it takes {around}"
-        if self.ratio.verdict == SLOWER:
-            return f"slower: it takes {around}"
-        if self.ratio.verdict == ALIKE:
-            return f"no difference of more than {_ALIKE:.0%}: it takes {around}"
         if len(self.ours) < 2:
             return "inconclusive: one pair of runs is not enough"
-        return f"inconclusive: it takes {around}"
+        verdicts = {
+            FASTER: "faster",
+            SLOWER: "slower",
+            ALIKE: f"no difference of more than {_ALIKE:.0%}",
+            UNKNOWN: "inconclusive",
+        }
+        return (
+            f"{verdicts[self.ratio.verdict]}: the wall time is {self.ratio.ratio:.3f} "
+            f"times that under equinox.filter_jit (95% interval {low:.3f} to "
+            f"{high:.3f}; {pairs})"
+        )
 
     def tables(self) -> list[Table]:
         """The wall times, the functions, and where the time goes."""

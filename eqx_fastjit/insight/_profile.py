@@ -170,7 +170,7 @@ def profile(
     """Profile warm calls under `filter_jit`, Equinox's, and `jax.jit`.
 
     `jax.jit` gets the statics removed by hand. Needs pyinstrument:
-    `pip install "eqx_fastjit[profile]"`. A function that donates arguments is profiled
+    `pip install pyinstrument`. A function that donates arguments is profiled
     without donation.
 
     **Arguments:**
