@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 _MARKER = re.compile(r"^<!-- (/?)bench:([\w.-]+) -->$", re.MULTILINE)
 
-# Better than a table from nowhere, and than a gap that nobody can explain.
-_MISSING = "*Not measured yet: there is no `benchmarks/results/{}`.*"
+_MISSING = "*Not measured yet.*"
 
 
 # What the figures of ours are set against, and what to call it.

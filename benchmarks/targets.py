@@ -167,6 +167,7 @@ _OTHERS = [
     ("a static dict of 100,000 words", (_WORDS,), 3, 0, 3, "ms"),
     ("a million calls", (_MEMORY,), 1, 0, 1, "MB"),
 ]
+UNITS = {what: unit for what, *_, unit in _OTHERS}
 
 
 class Figures:

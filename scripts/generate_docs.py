@@ -1,15 +1,15 @@
-"""Makes all parts of the README and the documentation that are made by programs.
+"""Generate parts of the README and of the documentation.
 
     python scripts/generate_docs.py [--check] [NAME ...]
 
-What stands between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` is made
-anew, by running what it shows or from the files in benchmarks/results. A part that says
-the same but for durations is left as it is: they are those of one run. The tables
-between markers `bench:`, which are made by `benchmarks/render.py`, all go by the name
-'tables', and what a figure shows is made where its file shows something else.
+The text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` is replaced, by
+running the command that it shows, or from the files in benchmarks/results. It is left as
+it is if only durations differ, because these are from one run. All tables between
+`bench:` markers, which `benchmarks/render.py` makes, have the name 'tables'. Figures are
+drawn again if their results have changed.
 
 NAME may be a pattern, such as 'finding-*'. With `--check` nothing is written, and the
-exit code is 1 if something would be.
+exit code is 1 if something differs.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def _finding(kind: str, _: Path) -> str:
     said = "\n\n".join(found)
     return (
         f"{shown_source(faulty)}\n\n`{command}` says:\n\n```text\n{said}\n```\n\n"
-        f"Nothing is found in this one:\n\n{shown_source(clean)}"
+        f"This script has no finding:\n\n{shown_source(clean)}"
     )
 
 
@@ -129,7 +129,7 @@ _FIGURES = {
         "Cost of a call against the width of an MLP",
     ),
     "nodes": ("mlp", "Cost of a call against the number of pytree nodes"),
-    "ratios": ("table", "Ours over each rival, a bar for each case"),
+    "ratios": ("table", "Ours relative to each rival, with a bar for each case"),
 }
 
 
@@ -198,7 +198,7 @@ def _reliability(name: str, _: Path) -> str:
     """The last results of a long run."""
     results = _load(name)
     if results is None:
-        return "*No result of this is kept yet.*"
+        return "*Not measured yet.*"
     return _RELIABILITY[name](results)
 
 
@@ -212,7 +212,7 @@ def _differential(results: Any) -> str:
         ("traces counted", f"{counts.get('traces', 0):,}"),
         ("calls that should raise, and did", f"{counts.get('errors', 0):,}"),
         (
-            "results of Equinox from the trace of an equal static (a new trace agreed)",
+            "results that Equinox took from an equal static's trace (a new trace agreed)",
             f"{counts.get('stale traces of Equinox', 0):,}",
         ),
         ("differences", f"{len(results['failures']):,}"),
@@ -277,8 +277,8 @@ def _memory(results: Any) -> str:
     rows = [row(entry) for entry in ordered]
     header = ("run", "growth of Python's memory (bytes)", "of resident memory (MiB)")
     return (
-        f"{_table(header, rows)}\n\nGrowth over the second half of each run; the first "
-        f"fills caches and pools. {_runs(results)}"
+        f"{_table(header, rows)}\n\nThis is the growth over the second half of each "
+        f"run, because the first half fills caches and pools. {_runs(results)}"
     )
 
 
@@ -337,7 +337,7 @@ def _mutation(results: Any) -> str:
         for x in area["survived"]
         if "equivalent" in x
     ]
-    said = "\n\nEquivalent, for the reason given:\n\n" + "\n".join(reasons)
+    said = "\n\nThese are equivalent:\n\n" + "\n".join(reasons)
     return (
         f"{_table(header, rows)}{said if reasons else ''}\n\nMade by "
         f"`{results['command']}` on {results['date'][:10]}, commit "
@@ -374,20 +374,23 @@ def _table(header: Any, rows: Any) -> str:
 
 def _targets(name: str, _: Path) -> str:
     """Each figure that the engine is to reach beside the one reached."""
+    from benchmarks.targets import UNITS
+
     results = _load(name)
     if results is None:
         return "*Not measured yet.*"
     rows = [
         [
-            row["what"].replace("_", " "),
+            row["what"].replace("_", " ") + _in_unit(UNITS.get(row["what"], "")),
             f"{row['at_most']:g}",
-            f"{row['value']:.2f}",
+            # Three digits, so that 1.052 does not look like a limit of 1.05.
+            f"{row['value']:.3f}",
             f"{min(row['runs']):.2f} to {max(row['runs']):.2f}",
             "yes" if row["value"] <= row["at_most"] else "**no**",
         ]
         for row in results["rows"]
     ]
-    header = ("figure", "limit", "measured", "min to max", "met")
+    header = ("", "limit", "measured", "min to max", "met")
     runs = {(row["command"], row["commit"]): None for row in results["rows"]}
     made = "; ".join(f"`{command}` at commit `{commit}`" for command, commit in runs)
     machine = describe_machine(results["machine"])
@@ -395,6 +398,10 @@ def _targets(name: str, _: Path) -> str:
         f"{_table(header, rows)}\n\nMade by {made}. {machine}; "
         f"{_versions(results['versions'])}."
     )
+
+
+def _in_unit(unit: str) -> str:
+    return f", {unit}" if unit else ""
 
 
 # --- the zoo --------------------------------------------------------------------------
@@ -426,7 +433,7 @@ def _gain(name: str, _: Path) -> str:
     """What each program gained, also where that is nothing."""
     results = _load("gain")
     if results is None:
-        return "*Not measured yet: there is no `benchmarks/results/gain.json`.*"
+        return "*Not measured yet.*"
     rows = [_gain_row(report) for report in results["programs"]]
     # Those that gained most come first.
     rows = [row for _, row in sorted(rows, key=lambda x: x[0])]
@@ -483,7 +490,7 @@ def _startup(name: str, _: Path) -> str:
 
     results = _load(name)
     if results is None:
-        return "*Not measured yet: there is no `benchmarks/results/startup.json`.*"
+        return "*Not measured yet.*"
     return startup_tables(results)
 
 

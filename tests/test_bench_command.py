@@ -128,7 +128,7 @@ def _run(case, rounds=1, proved=None):
 @pytest.mark.parametrize(
     ("makers", "message"),
     [
-        (faulty_cases.differing, "ours returns other results than jit"),
+        (faulty_cases.differing, "ours and jit return different results"),
         (faulty_cases.failing, "ours: ValueError: faulty$"),
         (faulty_cases.dying, "ours: its process ended with code 3"),
     ],
@@ -178,7 +178,7 @@ def test_cases_that_compute_the_same_are_held_to_it():
         mode: {"jit": 2, "ours": 2} for mode in ("dispatch", "blocked")
     }
     other = faulty_cases.make_case(faulty_cases.differing, computes="x")
-    with pytest.raises(_session.Refused, match="ours returns other results than jit"):
+    with pytest.raises(_session.Refused, match="ours and jit return different results"):
         _run(other, proved=proved)
 
 

@@ -95,7 +95,7 @@ def test_samples_share_the_fixed_cost(results):
     [
         (lambda r: r.pop("schema"), "it has no 'schema'"),
         (lambda r: r.update(schema=99), "has schema 99; this version reads 1"),
-        (lambda r: r.pop("machine"), "not a whole results file: KeyError: 'machine'"),
+        (lambda r: r.pop("machine"), "not a complete results file: KeyError: 'machine'"),
         (lambda r: r["cases"][0].update(name=3), "name is 3"),
         (
             lambda r: r["cases"][0]["times"]["blocked"].update(jit=[1.0]),
@@ -182,10 +182,10 @@ def test_compare_ratios_of_two_machines(results, file, tmp_path, capsys):
     assert cli.main([*command, "--fail-above", "150"]) == 1
     out = capsys.readouterr().out
     assert "CPU [/x] [red]" in out
-    assert "Not the same machine: compare ratios, with --ratios." in out
+    assert "These are different machines: compare --ratios." in out
     assert cli.main([*command, "--ratios", "--fail-above", "1"]) == 0
     out = capsys.readouterr().out
-    assert "ours/jit" in out and "Not the same machine" not in out
+    assert "ours/jit" in out and "different machines" not in out
     backwards = ["bench", "--compare", str(after), str(file), "--fail-above", "1000"]
     assert cli.main(backwards) == 1
     assert "mlp_8 (cpu), dispatch, ours: +inf% is above 1000%" in (

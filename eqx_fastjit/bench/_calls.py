@@ -1,4 +1,4 @@
-"""Cases about ways to call, with as little work in the function as can be."""
+"""Cases about ways to call, with as little computation as possible."""
 
 import functools as ft
 import itertools
@@ -56,7 +56,7 @@ def method() -> Makers:
 
 @case(
     group="calls",
-    title="callable with arrays inside: an MLP of 3 linear layers, width 32, jitted",
+    title="callable that contains arrays: a jitted MLP of 3 linear layers, width 32",
     contenders=("jit", "eqx", "ours"),
     size=mlp_size(32),
 )
@@ -73,7 +73,7 @@ def callable_model() -> Makers:
 
 @case(
     group="calls",
-    title="function with equinox.error_if, which must wait so as to raise",
+    title="function with equinox.error_if, which blocks so that it can raise",
     contenders=("eqx", "ours"),
     size={"leaves": 1},
 )
@@ -87,7 +87,7 @@ def error_if() -> Makers:
 
 @case(
     group="calls",
-    title="an integer and a string, both static, and no array",
+    title="a static integer and a static string, without an array",
     contenders=("jit", "eqx", "ours"),
     size={"leaves": 0},
 )
@@ -147,7 +147,7 @@ def numpy_inputs() -> Makers:
 
 @case(
     group="calls",
-    title="typed key: three normal numbers from it",
+    title="typed key, which generates three normal numbers",
     contenders=FUNCTION,
     size={"leaves": 2},
 )

@@ -112,7 +112,7 @@ def print_comparison(
     console.print(f"B: {after['date']}, {describe(after)}", markup=False)
     ratios = any("/" in row.contender for row in comparison.changes)
     if before["machine"] != after["machine"] and not ratios:
-        console.print("[yellow]Not the same machine: compare ratios, with --ratios.[/]")
+        console.print("[yellow]These are different machines: compare --ratios.[/]")
     table = Table()
     for title in ("case", "device", "mode", "contender"):
         table.add_column(title)

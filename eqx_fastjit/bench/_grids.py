@@ -11,9 +11,9 @@ _CALLS = {
     "blocked": "Blocked: until the result is ready",
 }
 EXPLANATION = (
-    "Times are medians over rounds, ± half the interquartile range. Ratios are medians "
-    "of the ratio within each round, and so need not equal the ratio of the medians. "
-    "Below 1, ours is faster; ~ marks ratios whose interquartile range includes 1."
+    "Times are medians over rounds, ± half the interquartile range. Ratios are computed "
+    "in each round, and their medians may differ from the ratio of the median times. "
+    "Below 1, ours is faster. ~ marks ratios whose interquartile range includes 1."
 )
 
 
@@ -120,7 +120,7 @@ def _per_sample_grid(entries: list[Entry], device: str) -> Grid:
         return Cell(number(spread(values).median / entry["size"]["batch"]))
 
     return Grid(
-        f"Blocked, microseconds a sample: the fixed cost of a call, shared ({device})",
+        f"Blocked, microseconds a sample: overhead is shared by the batch ({device})",
         ["case", *contenders],
         [[Cell(e["name"]), *[cell(e, c) for c in contenders]] for e in entries],
     )
@@ -153,7 +153,7 @@ def noise(results: Results) -> list[str]:
                     by_case = found.setdefault(f"{entry['device']}, {mode}", {})
                     by_case.setdefault(entry["name"], []).append(rival)
     return [
-        f"Within the noise of this machine ({mode}): "
+        f"No clear difference on this machine ({mode}): "
         + "; ".join(f"{name}: ours and {', '.join(r)}" for name, r in by_case.items())
         for mode, by_case in found.items()
     ]

@@ -28,7 +28,7 @@ def _apply_to_batch(model: Any, x: Any) -> Any:
 
 
 def _by_flax(make_model: Callable[[], Any], x: Any) -> Makers:
-    """`model(x)` by flax's two. `make_model` imports flax, and so is called late."""
+    """`model(x)` by both of flax's ways. `make_model` imports flax when it is called."""
 
     def nnx_jit() -> Call:
         from flax import nnx
@@ -93,14 +93,14 @@ def identity() -> Makers:
 
 
 def mlp(width: int, layers: int = 3) -> eqx.nn.MLP:
-    """An MLP of so many linear layers, all as wide."""
+    """An MLP of `layers` linear layers of the same width."""
     return filled(
         lambda: eqx.nn.MLP(width, width, width, layers - 1, key=jr.key(0)),
     )
 
 
 def mlp_size(width: int, layers: int = 3, **more: int) -> dict[str, int]:
-    """What describes a case of `mlp(width, layers)` and one other array."""
+    """The size of a case with `mlp(width, layers)` and one other array."""
     # Of each layer the weight, the bias and itself; the MLP, its tuple of layers, and
     # its two activation functions.
     leaves, nodes = 2 * layers + 1, 3 * layers + 4

@@ -28,7 +28,7 @@ class _Net(eqx.Module):
 
 
 def _step(net: _Net, batch: Any) -> tuple[_Net, Any]:
-    """One step; it cannot begin before the last one has ended."""
+    """One step, which cannot begin before the previous one has ended."""
 
     def product(_: int, x: Any) -> Any:
         return jnp.tanh(x @ net.weight)

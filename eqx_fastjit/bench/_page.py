@@ -44,7 +44,7 @@ figure img { width: 100%; min-width: 34rem; height: auto; }
 """
 _ALT = {
     "width": "Microseconds a call against the width of an MLP, for each contender.",
-    "ratios": "Time of ours over that of each rival, a bar for each case.",
+    "ratios": "Time of ours relative to each rival, with a bar for each case.",
     "nodes": "Microseconds a call against the number of pytree nodes.",
 }
 
@@ -60,15 +60,15 @@ def page(results: Results) -> str:
         ),
         "Versions": versions,
         "Commit": results.get("commit", "unknown"),
-        "Route": results["engine"],
+        "Engine": results["engine"],
         "Command": results["command"],
         "Date": results["date"],
     }
     names = present(results["cases"])
     parts = [
         "<h1>The cost of a jitted call</h1>",
-        '<p class="soft">eqx_fastjit against jax.jit and equinox.filter_jit, each '
-        "in processes of its own, in turn, on one machine.</p>",
+        '<p class="soft">eqx_fastjit compared with jax.jit and equinox.filter_jit, '
+        "each in its own processes, in interleaved rounds, on one machine.</p>",
         *_figures(results),
         *[_table(grid) for grid in grids(results)],
         f'<p class="soft">{escape(EXPLANATION)}</p>',

@@ -57,7 +57,7 @@ def spread(values: list[float]) -> Spread:
 
 
 def ratio(entry: Entry, mode: str, rival: str, ours: str = "ours") -> Spread | None:
-    """Ours over a rival's, each round against itself; `None` if there is none."""
+    """Ours over a rival's, computed in each round; `None` if there is none."""
     times = entry["times"].get(mode, {})
     if ours not in times or rival not in times or 0 in times[rival]:
         return None
@@ -66,7 +66,7 @@ def ratio(entry: Entry, mode: str, rival: str, ours: str = "ours") -> Spread | N
 
 
 def indistinct(ratio: Spread) -> bool:
-    """Whether rounds do not agree on who is faster: the quartiles have 1 between."""
+    """Whether rounds disagree on which is faster: 1 is between the quartiles."""
     return ratio.low <= 1 <= ratio.high
 
 
@@ -81,7 +81,7 @@ def _cpu() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What this runs on."""
+    """The machine that this runs on."""
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -165,7 +165,7 @@ def describe(results: Results) -> str:
 
 
 def even(entry: Entry) -> Entry:
-    """The entry without a round that some contenders have not finished."""
+    """The entry without its last round, if some contenders have not finished it."""
     lists = [v for by in entry["times"].values() for v in by.values()]
     rounds = min(map(len, lists), default=0)
     times = {
@@ -176,7 +176,7 @@ def even(entry: Entry) -> Entry:
 
 
 def _rounded(x: Any) -> Any:
-    """Four digits, which no clock here deserves, keep the file small."""
+    """Round to four digits, which keeps the file small."""
     if isinstance(x, float):
         return float(f"{x:.4g}")
     if isinstance(x, dict):
@@ -221,7 +221,7 @@ def load(path: str | Path) -> Results:
         _check(results)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise BadResults(
-            f"{path} is not a whole results file: {type(e).__name__}: {e}"
+            f"{path} is not a complete results file: {type(e).__name__}: {e}"
         ) from None
     return results
 

@@ -52,7 +52,7 @@ def run_jobs(console: Console, jobs: list[Job], results: Results) -> None:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        speed_estimate_period=600,  # cases differ: the speed of all so far
+        speed_estimate_period=600,  # cases differ, so use the speed of all so far
     )
     proved: dict[str, dict[str, Any]] = {}
     try:

@@ -112,12 +112,12 @@ def _workers(
 def _prove_equal(
     case: Case, outputs: dict[str, list[np.ndarray]], proved: dict[str, Any]
 ) -> None:
-    """Every contender against the first, and that against other cases of the same."""
+    """Compare each contender with the first, and that with equal cases before it."""
     what = case.computes or case.name
     first, expected = proved.setdefault(what, next(iter(outputs.items())))
     for name, got in outputs.items():
         if not same_arrays(expected, got):
-            raise Refused(f"{name} returns other results than {first}")
+            raise Refused(f"{name} and {first} return different results")
 
 
 def run_case(
@@ -164,7 +164,7 @@ def run_case(
                 for name in contenders:
                     by_contender = times.setdefault(mode, {})
                     by_contender.setdefault(name, []).append(done[name][mode])
-            # Nobody is always first, or always after the same rival.
+            # No contender is always first, or always after the same rival.
             order = order[1:] + order[:1]
             advance(1)
 

@@ -1,4 +1,4 @@
-"""Cases with a shape of their own: first calls, strategies, loops, whole processes."""
+"""Cases that need their own code: first calls, strategies, loops, whole processes."""
 
 import functools as ft
 import subprocess
@@ -33,7 +33,7 @@ _STAGES = ("trace", "lower", "compile", "run", "total")
 
 
 class _Listener(threading.local):
-    """When JAX traced, lowered and compiled, as it tells itself."""
+    """When JAX traced, lowered and compiled, according to its monitoring events."""
 
     spans: list[tuple[str, float, float]] | None = None
 
@@ -51,7 +51,7 @@ def _listener() -> _Listener:
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
-    """How long at least one span was open: a trace within a trace counts once."""
+    """How long at least one span was open. A trace inside of a trace counts once."""
     total, until = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, until))
@@ -60,7 +60,7 @@ def _covered(spans: list[tuple[float, float]]) -> float:
 
 
 def split_in_stages(call: Call) -> Measured:
-    """Call, and say how long it traced, lowered, compiled and did the rest.
+    """Call, and return how long tracing, lowering, compiling and the rest took.
 
     **Returns:** the output, with milliseconds for `trace`, `lower`, `compile`, `run`
     (what is left: the wrapper's own work, the first run and waiting for it) and
@@ -241,7 +241,7 @@ for _name, _title in _STRATEGIES.items():
 
 @case(
     group="eager",
-    title="SELU of a million numbers",
+    title="SELU on a million numbers",
     contenders=("eager", "jit", "eqx", "ours"),
     size={"elements": 10**6},
     max_rounds=10,
@@ -366,7 +366,7 @@ def _measured(mode: str, code: str) -> Measured:
 
 @case(
     group="process",
-    title="import in a fresh process, with what it imports in turn",
+    title="import in a fresh process, including its own imports",
     contenders=tuple(_IMPORTS),
     modes=("import",),
     unit="ms",

@@ -62,7 +62,7 @@ def check_equal(calls: dict[str, Call]) -> None:
     (first, expected), *others = outputs.items()
     for name, got in others:
         if not same_arrays(expected, got):
-            raise OutputsDiffer(f"{name} returns other results than {first}")
+            raise OutputsDiffer(f"{name} and {first} return different results")
 
 
 class Sampler:
