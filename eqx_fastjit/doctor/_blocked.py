@@ -1,4 +1,4 @@
-"""Where Python was blocked by the device in a loop, why, and what to do."""
+"""The lines in loops that block on the device, with the cause and a fix."""
 
 import ast
 import collections
@@ -12,11 +12,11 @@ from ._waits import CALL, Waiting
 from ._watch import Seen
 
 
-# Waiting once for the result, or at the end of each epoch, is no loop.
+# Blocking once for the result, or at the end of each epoch, is fine.
 _WAITS = 10
 # Seconds, share of the time from the first such wait to the last, and share of the
-# whole run: less is noise, or not worth a change. A loop that logs the loss of each
-# step, but has nothing else to do meanwhile, stays below.
+# whole run. Less is noise, or not worth a change. A loop that logs the loss of each
+# step, but has no other work to do, stays below.
 _WAIT_SECONDS = 0.3
 _WAIT_SHARE = 0.1
 _WAIT_RUN_SHARE = 0.02

@@ -1,7 +1,7 @@
-"""Why functions were compiled again, and which of that is a finding.
+"""Why functions were compiled again, and when that is a finding.
 
-Each threshold says why it is what it is. The rule behind all of them: a program that
-compiles for a few shapes, modes or dtypes because it was meant to has no finding.
+Each threshold has its reason beside it. Behind all of them is one rule: a program that
+is meant to compile for a few shapes, modes or dtypes has no finding.
 """
 
 import collections
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from eqx_fastjit._record import Trace
     from eqx_fastjit.insight._explain import Explanation
 
-# How often the call at one line must have had its function compiled again, for the same
-# kind of reason, until that is a finding.
+# How often the call at one line has to recompile its function, for the same kind of
+# reason, before it is a finding.
 _AT_LEAST = {
     # A training and an evaluation batch, each with a ragged last one, may all go
     # through one helper: four shapes, three of them traced after the first.
@@ -30,11 +30,11 @@ _AT_LEAST = {
     "static-churn": 5,
     # With and without an optional argument, for training and for evaluation: three.
     "structure-churn": 4,
-    # A step built for each of a few configurations that are compared is meant so.
+    # A step that is built for each of a few configurations is intended.
     "fresh-function": 4,
     # float16, bfloat16 and float32 are compared on purpose. But see `_changes_kind`.
     "dtype-churn": 3,
-    # Nobody wants two programs for this, which differ in nothing else.
+    # Two programs that differ in nothing else are never intended.
     "weak-type": 1,
     # On the host, then on one device, then on all.
     "sharding-churn": 3,
@@ -46,8 +46,8 @@ _NUMBERS = 3
 _NUMBER_TYPES = ("(int)", "(float)", "(complex)")
 
 
-# Of the seconds that the program ran: a quarter is high, a twentieth medium. Or that
-# many seconds, in a program that runs for long. In a short one, up to a second is low.
+# The share of the run that is high or medium, or the seconds if the program runs for
+# long. In a short program, up to one second is low.
 _HIGH = 0.25, 30.0
 _MEDIUM = 0.05, 3.0
 _LOW = 1.0
@@ -62,7 +62,7 @@ class ShapeChange(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """One time that a function was traced or compiled once more."""
+    """A retrace or recompilation of a function."""
 
     function: str
     # The same for each function that the line made.
@@ -80,7 +80,7 @@ class Cause(NamedTuple):
 
 
 def severity(seconds: float, total: float) -> str:
-    """How much a finding weighs that cost so many of the seconds of the run."""
+    """The severity of a finding that cost `seconds` of the `total` of a run."""
     if seconds <= _LOW:
         return "low"
     for name, (share, limit) in (("high", _HIGH), ("medium", _MEDIUM)):
@@ -93,10 +93,10 @@ def severity(seconds: float, total: float) -> str:
 
 
 def our_causes(seen: list[Seen]) -> Iterator[Cause]:
-    """Explain each trace of ours. Gives the causes of those that happened once more."""
+    """Explain each trace of ours, and yield the causes of the retraces."""
     from eqx_fastjit.insight._explain import explain_trace
 
-    # To compare with the last ones is enough, and with all may be very many.
+    # Comparing with the last few is enough. There may be very many in total.
     earlier: dict[Any, collections.deque[Any]] = collections.defaultdict(
         lambda: collections.deque(maxlen=32)
     )
@@ -112,12 +112,12 @@ def our_causes(seen: list[Seen]) -> Iterator[Cause]:
 
 
 def function_place(trace: "Trace") -> Line | None:
-    """Where the function was defined; of a `Partial` that is not known."""
+    """Where the function was defined, which is unknown for a `Partial`."""
     return None if trace.wrapped() else line_of(trace.function.place)
 
 
 def function_name(trace: "Trace") -> str:
-    """The name of the function, or of what a `Partial` is of."""
+    """The name of the function, or of what a `Partial` wraps."""
     inside = trace.wrapped()
     name = trace.function.qualname
     return f"{name} of {inside[0].partition(' (')[0]}" if inside else name

@@ -1,7 +1,7 @@
-"""From what was seen to findings.
+"""Makes the findings of a report from what was seen.
 
-Each threshold says why it is what it is. The rule behind all of them: a program that
-compiles for a few shapes, modes or dtypes because it was meant to has no finding.
+Each threshold has its reason beside it. Behind all of them is one rule: a program that
+is meant to compile for a few shapes, modes or dtypes has no finding.
 """
 
 import linecache
@@ -33,18 +33,17 @@ from ._time import time_spent
 from ._watch import Deviation, Seen, Watch
 
 
-# Below this a person does not ask why it takes so long, and large models take it on any
-# machine. Seconds; `--slow` sets another.
+# In seconds. Large models take up to this long on any machine. `--slow` changes it.
 SLOW = 60.0
 
-# A dozen layers in a Python loop compile well enough, and fewer equations in no time. A
-# loop that is a small part of the function is not what makes it slow.
+# A dozen layers in a Python loop compile fast enough, as do fewer equations. A loop that
+# is a small part of a function does not make it slow.
 _ITERATIONS = 20
 _LOOP_EQUATIONS = 300
 _LOOP_SHARE = 0.3
-# A block called for each of a dozen layers, by hand, is no fault.
+# Calling a block for each of a dozen layers, by hand, is fine.
 _CALL_SITES = 16
-# Bytes. A table of positions or of filters may well be a constant; a data set may not.
+# In bytes. Tables of positions or filters may be constants, but data sets should not.
 _LARGE_CONSTANT = 4 << 20
 
 
@@ -239,7 +238,7 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
                 message=f"{name} captured an array of {x.bytes / 2**20:.1f} MiB "
                 f"({x.dtype}[{shape}]), first used here: it is a constant, copied "
                 "into each compiled program",
-                fix="Pass it as an argument, or in a field of a Module that is one.",
+                fix="Pass it as an argument, or as a field of a Module argument.",
             )
 
 
@@ -247,7 +246,7 @@ def _loop_fix(loop: Any) -> str:
     source = linecache.getline(loop.file, loop.line).strip()
     source = re.sub(r"\s+#.*", "", source)  # a comment
     if source.startswith(("for ", "while ")):
-        # The iterations that are alike need not be all of them: the first may differ.
+        # Not all iterations need be alike: the first may differ.
         bounds = re.fullmatch(r"for .* in range\(([^,]*)\):", source)
         fori = f", or as `jax.lax.fori_loop(0, {bounds[1]}, ...)`" if bounds else ""
         return (
@@ -264,7 +263,7 @@ def _is_unrolled(loop: Any, equations: int) -> bool:
     return (
         loop.iterations >= _ITERATIONS
         and loop.equations >= max(_LOOP_EQUATIONS, _LOOP_SHARE * equations)
-        # Without that there is no `scan`.
+        # `scan` needs this.
         and loop.uniform
         and not is_library(loop.file)
     )
@@ -294,7 +293,7 @@ def _stale(watch: Watch) -> Iterator[Finding]:
         return
     from eqx_fastjit.insight import changed
 
-    # By what is read where: several traces of a function tell the same.
+    # By what is read where, because several traces of a function find the same.
     found: dict[Any, _Stale] = {}
     for kept in watch.snapshots.values():
         for trace, snapshot in reversed(kept):
@@ -307,7 +306,7 @@ def _stale(watch: Watch) -> Iterator[Finding]:
     for trace, change, numbers in found.values():
         yield Finding(
             kind="stale-global",
-            # What it costs are wrong results, not seconds.
+            # It costs wrong results, not seconds.
             severity="medium",
             function=trace.function.qualname,
             file=change.file,
@@ -334,10 +333,14 @@ def _numerics(seen: list[Seen]) -> Iterator[Finding]:
         worst = max(wrong, key=lambda d: (d.not_finite, d.absolute / (d.scale or 1)))
         function = s.trace.function
         line = line_of(function.place) or s.site
-        text = f"up to {worst.absolute:.3g} where values go up to {worst.scale:.3g}"
+        text = (
+            f"by up to {worst.absolute:.3g}, where values go up to {worst.scale:.3g} "
+            f"({worst.ulps} units in the last place)"
+        )
         if worst.not_finite:
             n = plural(worst.not_finite, "element")
-            text = f"{n} NaN or infinite in only one of them"
+            verb = "is" if worst.not_finite == 1 else "are"
+            text = f"{n} {verb} NaN or infinite in only one of them"
         yield Finding(
             kind="numerics",
             severity="medium",
@@ -347,17 +350,16 @@ def _numerics(seen: list[Seen]) -> Iterator[Finding]:
             leaf=worst.path,
             seconds=None,
             count=len(wrong),
-            message=f"jitted and eager results of {function.qualname} differ: {text} "
-            f"({worst.ulps} units in the last place)",
+            message=f"jitted and eager results of {function.qualname} differ: {text}",
             fix="The compiler may reorder and simplify arithmetic (`x + y - x`). "
             "Rewrite expressions that cancel, or compute them in a wider dtype.",
         )
 
 
 def _is_wrong(d: Deviation) -> bool:
-    # Fusion and reordering cost a few, sometimes many, units in the last place. What
-    # takes half of the digits of the leaf's largest value is more than that, unless it
-    # is within the rounding of larger values that it may come from.
+    # Fusion and reordering cost a few, sometimes many, units in the last place. A loss
+    # of half of the digits of the leaf's largest value is more than that, unless it is
+    # within the rounding of larger values that the leaf may be computed from.
     limit = max(d.eps**0.5 * d.scale, d.eps * d.largest)
     return d.not_finite > 0 or d.absolute > limit
 

@@ -1,6 +1,6 @@
-"""What would help although nothing is wrong: a hint is not a finding, nor a failure.
+"""Hints: what would save time although nothing is wrong. They never fail a run.
 
-Each has a threshold in seconds, so that fast programs have none.
+Each has a threshold in seconds, so fast programs have none.
 """
 
 import collections
@@ -16,15 +16,15 @@ from ._sites import is_library
 from ._watch import Seen, Watch
 
 
-# Seconds that can be saved, and their share of the run: less is not worth a change.
+# The seconds to be saved, and their share of the run, that make a change worthwhile.
 _CACHE = 5.0, 0.2
 _EXPORT = 3.0, 0.1
 _SCAN = 3.0, 0.1
 _RAGGED = 1.0, 0.02
 _EAGER = 3.0, 0.2
-# Layers in a Python loop that are worth a scan; more are a finding (unrolled-loop).
+# Layers in a Python loop that make a scan worthwhile. Many more are unrolled-loop.
 _LAYERS = 4
-# What reading a compiled program takes of the time to compile it, at most.
+# Reading a compiled program takes at most this share of the time to compile it.
 _READING = 0.1
 
 
@@ -91,7 +91,7 @@ def _cache(watch: Watch, total: float) -> Iterator[Hint]:
 
 
 def _export(seen: list[Seen], total: float) -> Iterator[Hint]:
-    """What is traced and lowered in each process again, persistent cache or not."""
+    """What each process traces and lowers again, even with a persistent cache."""
     first: dict[Any, Seen] = {}
     for s in seen:
         trace, place = s.trace, s.trace.function.place
@@ -117,9 +117,9 @@ def _export(seen: list[Seen], total: float) -> Iterator[Hint]:
         line=s.site and s.site.line,
         seconds=saved,
         message=f"tracing and lowering {names} took {show_seconds(front)}. This is "
-        "repeated in each process, even with a persistent cache. Loaded from a file "
-        "with native code, which is not compiled again either, the first calls would "
-        f"take about {show_seconds(LOADING * (front + compiling))}",
+        "repeated in each process, even with a persistent cache. If they were loaded "
+        "from a file with native code, nothing would be compiled either, and the first "
+        f"calls would take about {show_seconds(LOADING * (front + compiling))}",
         fix="Save it with `f.export(...).save(path, compiled=True)`, and call "
         "`eqx_fastjit.load(path, trusted=True)`.",
     )
@@ -179,7 +179,7 @@ def _layers(seen: list[Seen], total: float, unrolled: set[Any]) -> Iterator[Hint
 
 
 def _ragged(seen: list[Seen], total: float) -> Iterator[Hint]:
-    """Of one call a batch and a smaller one, whatever else differs between the two."""
+    """Calls with a batch and a smaller one, whatever else differs between them."""
     groups: dict[Any, list[Seen]] = collections.defaultdict(list)
     for s in seen:
         if not s.trace.inlined and not s.trace.failed:
@@ -187,7 +187,7 @@ def _ragged(seen: list[Seen], total: float) -> Iterator[Hint]:
     for group in groups.values():
         found = list(_smaller_batches(group))
         seconds = sum(x.seen.trace.seconds for x in found)
-        # A third size is another matter: shape-churn.
+        # A third size is a finding instead: shape-churn.
         if len({(x.large, x.small) for x in found}) != 1:
             continue
         if not _is_worth(seconds, total, _RAGGED):
@@ -205,7 +205,7 @@ def _ragged(seen: list[Seen], total: float) -> Iterator[Hint]:
             message=f"the call has batches of {first.large}, and one of {first.small} "
             f"(`{first.leaf}`), for which {name} was compiled again{hidden}",
             fix=f"Drop the last batch (`drop_last`), or pad it to {first.large} and "
-            "mask what was added.",
+            "mask the padding.",
         )
 
 
@@ -233,8 +233,8 @@ class _Smaller(NamedTuple):
 def _smaller_batches(group: list[Seen]) -> Iterator[_Smaller]:
     """Traces for a smaller batch than an earlier one.
 
-    The leading dimension of some arrays is the same number, and another one in the
-    other trace, and that is all that differs in their shapes.
+    The shapes of the two traces differ only in the leading dimension of some arrays,
+    which is the same number for all of them.
     """
     earlier: list[tuple[Seen, _Shapes]] = []
     for s in group:

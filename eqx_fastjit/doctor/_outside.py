@@ -1,4 +1,4 @@
-"""What was compiled again and again outside of any jitted function."""
+"""Operations outside of jit that were compiled many times."""
 
 import ast
 import collections
@@ -12,16 +12,16 @@ from ._report import Finding
 from ._sites import Line
 
 
-# Loops and branches, which take functions. If each call creates a new function, as any
-# function inside a function is, each call compiles again.
+# Loops and branches, which take functions. If a nested function is passed, it is a new
+# function in each call, so each call compiles again.
 _OF_FUNCTIONS = frozenset(
     {"scan", "while", "cond", "custom_linear_solve", "checkpoint"}
 )
-# The same one, by the same line, for as often as that.
+# How often one line has to compile the same one.
 _COMPILES = 3
-# Any other operation compiles for each shape. To make a model takes a few.
+# Other operations compile for each shape. Creating a model takes a few.
 _OTHER_COMPILES = 12
-# Seconds and share of the run, altogether.
+# Seconds and share of the run, in total.
 _SECONDS = 0.5
 _SHARE = 0.05
 
