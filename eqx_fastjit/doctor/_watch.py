@@ -286,9 +286,9 @@ class Watch:
         self._paused = self.plain.paused = self.waits.paused = paused
 
     def _inspect(self, seen: Seen, jitted: Any, arrays: list[Any], around: Any) -> None:
+        from eqx_fastjit._describe import show_shape
         from eqx_fastjit._function import kept_trace
         from eqx_fastjit.insight._equations import read_jaxpr
-        from eqx_fastjit._describe import show_shape
         from eqx_fastjit.insight._jaxpr import inspect_scope
         from eqx_fastjit.insight._surroundings import executed, read_by
 
