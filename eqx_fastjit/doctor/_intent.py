@@ -6,6 +6,7 @@ tells them apart is where the calls are: their lines, and the loops around them.
 """
 
 import ast
+import functools as ft
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -151,11 +152,17 @@ def _is_data(new: "Seen", changed: "list[Difference]") -> bool:
     ]
     if not any("float" in dtype or "complex" in dtype for dtype in others):
         return False
-    return any(True for line in new.stack for _ in _loops_around(line))
+    return any(map(_loops_around, new.stack))
 
 
-def _loops_around(line: Line) -> Iterator[ast.AST]:
+# A report may have hundreds of causes at one line.
+@ft.lru_cache(maxsize=256)
+def _loops_around(line: Line) -> tuple[ast.AST, ...]:
     """The loops, comprehensions included, that have a line in their body."""
+    return tuple(_find_loops(line))
+
+
+def _find_loops(line: Line) -> Iterator[ast.AST]:
     from eqx_fastjit.insight._advice import find_nodes
 
     for node in find_nodes(line.file, (*_LOOPS, *_COMPREHENSIONS)):
@@ -181,6 +188,7 @@ def _targets(loop: ast.AST) -> set[str]:
     return {ast.unparse(x) for part in parts for x in _parts(part)}
 
 
+@ft.lru_cache(maxsize=256)
 def _compares(line: Line) -> bool:
     """Whether a loop around a line goes through dtypes, or things that have some."""
     return any(_chooses(line, loop) for loop in _loops_around(line))
