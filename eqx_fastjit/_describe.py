@@ -208,9 +208,14 @@ def _static(path: str, x: Any) -> Entry:
     return Entry(path, "static", facets)
 
 
+def show_shape(shape: tuple[int, ...]) -> str:
+    """A shape as Python writes it, of dimensions of any kind."""
+    return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
+
+
 def _array(path: str, x: Any) -> Entry:
     facets = [
-        ("shape", f"({', '.join(map(str, x.shape))}{',' * (len(x.shape) == 1)})"),
+        ("shape", show_shape(x.shape)),
         ("dtype", str(x.dtype)),
         ("weak_type", str(bool(getattr(x, "weak_type", False)))),
     ]

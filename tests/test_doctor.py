@@ -65,6 +65,7 @@ FAULTS = {
         ("config-churn", "jax_default_matmul_precision", "product(jnp.ones((4, 4)))", 4)
     ],
     "dtype_churn": [("dtype-churn", "state", "state = step(", 1)],
+    "dtype_churn_once": [("dtype-churn", "x", "self._step(self.model", 1)],
     "fresh_function": [("fresh-function", "<lambda>", "lambda y: y * 0.5", 5)],
     "inlined_function": [("inlined-function", "", "y = jnp.sin(x + shift)", 24)],
     "kinds_of_keys": [("dtype-churn", "key", "noise(key)", 1)],
@@ -137,6 +138,7 @@ SAID = {
     "closures": ["was 0.5 (float32) when", "is 0.0625 (float32) at", "Pass `SCALE`"],
     "config_churn": ["Set `jax_default_matmul_precision` once"],
     "dtype_churn": ["int32 -> float32", "dtype=jnp.float32"],
+    "dtype_churn_once": ["float32 -> float16", "x, dtype=jnp.float32)"],
     "kinds_of_keys": ["uint32 -> key<fry>", "typed keys"],
     "outside_jit": ["`eqx.filter_jit(jax.vmap(lambda x: simulate(x, 3)))(xs)`"],
     "plain_jit": ["Write `power(jnp.ones(2), jnp.asarray(n))`"],

@@ -182,3 +182,52 @@ def test_what_to_do_about_a_number(old, new, edit, why):
         assert found is None
     else:
         assert found.wrap("x") == edit and why in found.why
+
+
+ALIASES = """
+    class Trainer:
+        def __init__(self, model):
+            self.model = model
+            self._step = eqx.filter_jit(self.update)
+            self.plain = jit(fun=other)
+
+        def update(model, x):
+            return model
+
+        def fit(self, x):
+            self.model = self._step(self.model, jnp.asarray(x))
+            self.plain(self.model, x)
+"""
+
+
+def test_a_function_that_has_another_name_where_it_is_called(file):
+    with open(file, "w") as f:
+        f.write(textwrap.dedent(ALIASES))
+    linecache.checkcache(file)
+    defined = "    def update("
+    method = {"function": "update", "defined": defined}
+    at = "self._step(self"
+    text = say(file, "dtype-churn", "x", "float32", "float16", at, **method)
+    # What is cast already is not cast twice.
+    assert "Write `self._step(self.model, jnp.asarray(x, dtype=jnp.float32))`" in text
+    site = file, line_of(file, "self.plain(self")
+    assert find_call(site, "update", None) is None
+
+
+def test_what_the_function_returns(file):
+    difference = Difference("state", "dtype", "bfloat16", "float32", "float32")
+    site = file, line_of(file, "state = step(params, state, lr=config")
+    defined = file, line_of(file, "@other") - 1
+    text = advice(
+        "dtype-churn",
+        difference,
+        site=site,
+        function="step",
+        defined=defined,
+        fed_back=True,
+    )
+    line = line_of(file, "state = jnp.asarray(0.0)")
+    assert text == (
+        f"Write `state = jnp.asarray(0.0, dtype=jnp.float32)` in line {line}. The "
+        "initial value is bfloat16, and the function returns float32."
+    )

@@ -267,6 +267,22 @@ def test_what_the_persistent_cache_saves():
     assert compiled(5.5) == []
 
 
+def test_what_the_persistent_cache_does_not_keep():
+    """Of a function with host callbacks, also traces that were not looked into."""
+
+    def seen(name, calls_host):
+        trace = types.SimpleNamespace(key=lambda: name, compile=5.0)
+        return types.SimpleNamespace(trace=trace, calls_host=calls_host)
+
+    watch = Watch()
+    all_seen = [seen("f", True), seen("f", False), seen("g", False), seen("g", False)]
+    watch.seen = dict(enumerate(all_seen))
+    (hint,) = _hints._cache(watch, 20.0)
+    assert "ran for 10 s of 20 s, programs with host callbacks aside" in hint.message
+    watch.seen = dict(enumerate(all_seen[:2]))
+    assert list(_hints._cache(watch, 20.0)) == []
+
+
 def test_operations_outside_of_jit_by_their_share():
     def hints(seconds, total):
         part = TimePart("eager", "", seconds, ())

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, TYPE_CHECKING
 
 from ._buckets import padding_advice, show_shapes
+from ._intent import DATA, ELSEWHERE, FED_BACK, intent, MEANT, plain_intent
 from ._plain import Compile
 from ._report import Finding
 from ._sites import is_library, Line
@@ -32,7 +33,7 @@ _AT_LEAST = {
     "structure-churn": 4,
     # A step that is built for each of a few configurations is intended.
     "fresh-function": 4,
-    # float16, bfloat16 and float32 are compared on purpose. But see `_changes_kind`.
+    # float16, bfloat16 and float32 are compared on purpose. But see `_nobody_means`.
     "dtype-churn": 3,
     # Two programs that differ in nothing else are never intended.
     "weak-type": 1,
@@ -44,6 +45,8 @@ _AT_LEAST = {
 # A number that is static has two or three values by design, such as a depth.
 _NUMBERS = 3
 _NUMBER_TYPES = ("(int)", "(float)", "(complex)")
+# Seconds. Less is not worth a word about a batch that has another dtype once.
+_ONCE = 0.5
 
 
 # The share of the run that is high or medium, or the seconds if the program runs for
@@ -77,6 +80,8 @@ class Cause(NamedTuple):
     advice: str
     # Of each array whose shape changed.
     shapes: tuple[ShapeChange, ...] = ()
+    # Of a dtype: why it is another one, of `_intent`.
+    intent: str = ""
 
 
 def severity(seconds: float, total: float) -> str:
@@ -94,8 +99,9 @@ def severity(seconds: float, total: float) -> str:
 
 def our_causes(seen: list[Seen]) -> Iterator[Cause]:
     """Explain each trace of ours, and yield the causes of the retraces."""
-    from eqx_fastjit.insight._explain import explain_trace
+    from eqx_fastjit.insight._explain import compare_trace, explain_difference
 
+    by_number = {s.trace.number: s for s in seen}
     # Comparing with the last few is enough. There may be very many in total.
     earlier: dict[Any, collections.deque[Any]] = collections.defaultdict(
         lambda: collections.deque(maxlen=32)
@@ -105,10 +111,16 @@ def our_causes(seen: list[Seen]) -> Iterator[Cause]:
         if trace.failed:
             continue
         key = trace.key()
-        s.explanation = explain_trace(trace, list(earlier[key]))
+        found = compare_trace(trace, list(earlier[key]))
         earlier[key].append(trace)
-        if s.explanation is not None and not trace.inlined:
-            yield _cause(s, s.explanation)
+        if found is None:
+            continue
+        s.explanation = explain_difference(trace, found)
+        if not trace.inlined:
+            why = ""
+            if found.kind == "dtype-churn":
+                why = intent(by_number[found.old.number], s, found.differences)
+            yield _cause(s, s.explanation, why)
 
 
 def function_place(trace: "Trace") -> Line | None:
@@ -128,7 +140,7 @@ def line_of(place: Any) -> Line | None:
     return None if place is None else Line(*place)
 
 
-def _cause(s: Seen, explanation: "Explanation") -> Cause:
+def _cause(s: Seen, explanation: "Explanation", why: str) -> Cause:
     from eqx_fastjit.insight._advice import advice
     from eqx_fastjit.insight._differences import main_difference
 
@@ -155,17 +167,32 @@ def _cause(s: Seen, explanation: "Explanation") -> Cause:
             site=site and site[:2],
             function=s.trace.function.name,
             defined=place and place[:2],
+            fed_back=why == FED_BACK,
         ),
         tuple(
             ShapeChange(d.path, d.old, d.new)
             for d in explanation.differences
             if d.what == "shape"
         ),
+        why,
     )
 
 
-def plain_cause(c: Compile) -> Cause | None:
-    """Why a function under plain `jax.jit` was compiled; `None` for a first call."""
+def plain_causes(compiles: list[Compile]) -> Iterator[Cause]:
+    """Why functions under plain `jax.jit` were compiled once more."""
+    # Of the last compilation of each, from where.
+    stacks: dict[Any, tuple[Line, ...]] = {}
+    for c in compiles:
+        if c.miss is None:
+            continue
+        key = c.miss.name, c.miss.place
+        cause = _plain_cause(c, plain_intent(stacks.get(key), c.stack))
+        stacks[key] = c.stack
+        if cause is not None:
+            yield cause
+
+
+def _plain_cause(c: Compile, why: str) -> Cause | None:
     miss = c.miss
     if miss is None or miss.kind in ("first-call", "other"):
         return None
@@ -188,6 +215,7 @@ def plain_cause(c: Compile) -> Cause | None:
         c.seconds,
         fix,
         shapes,
+        why if miss.kind == "dtype-churn" else "",
     )
 
 
@@ -199,7 +227,8 @@ def churn(causes: list[Cause], total: float) -> Iterator[Finding]:
     groups: dict[Any, list[Cause]] = collections.defaultdict(list)
     for cause in causes:
         # By line: calls at several lines with several signatures are meant so.
-        groups[cause.key, cause.site, cause.kind].append(cause)
+        if cause.intent != MEANT:
+            groups[cause.key, cause.site, cause.kind].append(cause)
     for group in groups.values():
         first = group[0]
         seconds = sum(c.seconds for c in group)
@@ -246,16 +275,23 @@ def _threshold(group: list[Cause]) -> int | float:
     kind = group[0].kind
     if kind == "static-churn" and all(c.new.endswith(_NUMBER_TYPES) for c in group):
         return _NUMBERS
-    if kind == "dtype-churn" and any(map(_changes_kind, group)):
+    if kind == "dtype-churn" and any(map(_nobody_means, group)):
         return 1
     return _AT_LEAST.get(kind, float("inf"))
 
 
-def _changes_kind(cause: Cause) -> bool:
-    """Whether integers became floats, at one call.
+def _nobody_means(cause: Cause) -> bool:
+    """Whether one other dtype is a fault, and not a precision to be compared."""
+    if cause.intent == FED_BACK:
+        return True
+    if cause.intent == ELSEWHERE:
+        return False
+    # A carry with the wrong initial value.
+    return _changes_kind(cause) or (cause.intent == DATA and cause.seconds >= _ONCE)
 
-    That is a carry with the wrong initial value, not a precision to be compared.
-    """
+
+def _changes_kind(cause: Cause) -> bool:
+    """Whether integers became floats."""
 
     def is_whole(dtype: str) -> bool:
         return dtype.startswith(("int", "uint", "bool", "s", "u", "i", "pred"))

@@ -19,7 +19,7 @@ from ._causes import (
     function_place,
     line_of,
     our_causes,
-    plain_cause,
+    plain_causes,
     severity,
 )
 from ._compilations import make_compilations
@@ -63,7 +63,7 @@ def make_report(
     plain = list(watch.plain.compiles)
     causes = [
         *(our_causes(seen) if seen else ()),
-        *[c for c in map(plain_cause, plain) if c is not None],
+        *plain_causes(plain),
     ]
     total = watch.so_far()
     findings = [

@@ -58,9 +58,12 @@ def _is_worth(seconds: float, total: float, least: tuple[float, float]) -> bool:
 def _cache(watch: Watch, total: float) -> Iterator[Hint]:
     if watch.cache_directory is not None:
         return
+    seen = tuple(watch.seen.values())
+    # JAX does not keep a program with host callbacks. Only the first traces of a
+    # function are looked into, and the others are like them.
+    callers = {s.trace.key() for s in seen if s.calls_host}
     compiled = [
-        # JAX does not keep a program with host callbacks.
-        *[s.trace.compile for s in tuple(watch.seen.values()) if not s.calls_host],
+        *[s.trace.compile for s in seen if s.trace.key() not in callers],
         *[c.compile for c in tuple(watch.plain.compiles)],
     ]
     kept = (1 - _READING) * sum(x for x in compiled if x >= watch.cache_seconds)
@@ -74,6 +77,9 @@ def _cache(watch: Watch, total: float) -> Iterator[Hint]:
             f"compilations took less than {watch.cache_seconds:g} s, and are not kept "
             "by default"
         )
+    but = ""
+    if callers:
+        but = ", programs with host callbacks aside, which JAX does not keep"
     yield Hint(
         kind="persistent-cache",
         function="",
@@ -81,7 +87,7 @@ def _cache(watch: Watch, total: float) -> Iterator[Hint]:
         line=None,
         seconds=saved,
         message=f"XLA's compiler ran for {show_seconds(sum(compiled))} of "
-        f"{show_seconds(total)}. With JAX's persistent cache, a second run would "
+        f"{show_seconds(total)}{but}. With JAX's persistent cache, a second run would "
         f"take about {show_seconds(total - saved)}",
         fix=f"{fix}.",
     )

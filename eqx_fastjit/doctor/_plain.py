@@ -16,7 +16,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ._sites import expression_at, Line, line_at, outermost_frame, user_frame
+from ._sites import (
+    expression_at,
+    Line,
+    line_at,
+    outermost_frame,
+    user_frame,
+    user_lines,
+)
 
 
 # Explanations that wait for the compilation they explain, functions inside included.
@@ -58,6 +65,8 @@ class Compile:
     thread: int = 0
     # Whether JAX's persistent cache had it.
     cached: bool = False
+    # The lines that all functions of the program were at, the innermost first.
+    stack: tuple[Line, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -170,6 +179,7 @@ class PlainJits:
             seconds,
             threading.get_ident(),
             pending.cached,
+            user_lines() if miss is not None else (),
         )
         if self.keep:
             self.compiles.append(compiled)

@@ -12,6 +12,8 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 
+_MAX_LINES = 32
+
 # What is taken for a library wherever it is.
 _OURS = ("jax", "equinox", __name__.partition(".")[0])
 
@@ -135,6 +137,15 @@ def user_line() -> Line | None:
     """The line that the innermost frame of the program itself is at."""
     frame = user_frame()
     return None if frame is None else line_at(frame)
+
+
+def user_lines() -> tuple[Line, ...]:
+    """The lines that all frames of the program itself are at, the innermost first.
+
+    Of a deep recursion the innermost alone.
+    """
+    own = (f for f in _frames() if not is_library(f.f_code.co_filename))
+    return tuple(map(line_at, itertools.islice(own, _MAX_LINES)))
 
 
 @ft.lru_cache(maxsize=1024)

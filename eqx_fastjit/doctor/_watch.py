@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TYPE_CHECKING
 from ._plain import PlainJits
 from ._report import Program
 from ._sampler import Sampler
-from ._sites import Line, look_again, user_line
+from ._sites import Line, look_again, user_line, user_lines
 from ._waits import Waits
 
 
@@ -59,6 +59,10 @@ class Seen:
     explanation: "Explanation | None" = None
     # With `programs`.
     program: Program | None = None
+    # The lines that all functions of the program were at, the innermost first.
+    stack: tuple[Line, ...] = ()
+    # Dtype and shape of each array of the result.
+    results: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def calls_host(self) -> bool:
@@ -222,7 +226,7 @@ class Watch:
         # Comes once for each stage, of what is compiled ahead of time.
         if self._paused or trace.number in self.seen:
             return
-        seen = self.seen[trace.number] = Seen(trace, user_line())
+        seen = self.seen[trace.number] = Seen(trace, user_line(), stack=user_lines())
         begun = self._begun.pop(trace.number, None)
         if trace.failed:
             self._around.pop(trace.number, None)
@@ -282,6 +286,7 @@ class Watch:
         self._paused = self.plain.paused = self.waits.paused = paused
 
     def _inspect(self, seen: Seen, jitted: Any, arrays: list[Any], around: Any) -> None:
+        from eqx_fastjit._describe import show_shape
         from eqx_fastjit._specialization import kept_trace
         from eqx_fastjit.insight._equations import read_jaxpr
         from eqx_fastjit.insight._jaxpr import inspect_scope
@@ -289,6 +294,11 @@ class Watch:
 
         scope = read_jaxpr(kept_trace(jitted, arrays).jaxpr)
         seen.inspection = inspect_scope(scope)
+        seen.results = frozenset(
+            (str(v.aval.dtype), show_shape(v.aval.shape))
+            for v in scope.jax.outvars
+            if hasattr(v.aval, "dtype")
+        )
         self._keep_snapshot(seen.trace, read_by(executed(scope), around or {}))
 
     def _keep_program(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:

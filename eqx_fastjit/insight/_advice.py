@@ -46,7 +46,8 @@ class Call(NamedTuple):
             at = self.arguments[parameter]
             old = self.argument(parameter)
             assert old is not None
-            parts.append(text := wrap(old))
+            bare = _without_cast(ast.parse(old, mode="eval").body)
+            parts.append(text := wrap(bare))
             new = ast.parse(text, mode="eval").body
             if isinstance(at, int):
                 node.args[at] = new
@@ -66,7 +67,8 @@ def _tree(file: str, text: str) -> ast.Module | None:
         return None
 
 
-def _nodes(file: str, kind: type[Any] | tuple[type[Any], ...]) -> Iterator[Any]:
+def find_nodes(file: str, kind: type[Any] | tuple[type[Any], ...]) -> Iterator[Any]:
+    """All nodes of some kinds in a source file, outer ones first."""
     tree = _tree(file, "".join(linecache.getlines(file)))
     for node in () if tree is None else ast.walk(tree):
         if isinstance(node, kind):
@@ -86,12 +88,15 @@ def find_call(
     """
     if site is None:
         return None
-    found = [
+    calls = [
         node
-        for node in _nodes(site[0], ast.Call)
+        for node in find_nodes(site[0], ast.Call)
         if node.lineno <= site[1] <= (node.end_lineno or node.lineno)
-        if _callee(node.func) == name
     ]
+    found = [node for node in calls if _callee(node.func) == name]
+    if not found:
+        aliases = _aliases(site[0], name)
+        found = [node for node in calls if _callee(node.func) in aliases]
     if len(found) != 1:
         return None
     (node,) = found
@@ -109,6 +114,17 @@ def find_call(
     return Call(node, arguments, receiver)
 
 
+def _aliases(file: str, name: str) -> set[str]:
+    """What else a function is called, as `self._step` in `self._step = jit(step)`."""
+    out: set[str] = set()
+    for node in find_nodes(file, ast.Assign):
+        value = node.value
+        parts = [*value.args] if isinstance(value, ast.Call) else [value]
+        if name in map(_callee, parts):
+            out |= {_callee(target) for target in node.targets}
+    return out - {""}
+
+
 def _callee(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
@@ -119,7 +135,7 @@ def _parameters(defined: tuple[str, int] | None, name: str) -> list[str]:
     """The names of a function's positional parameters."""
     if defined is None:
         return []
-    for node in _nodes(defined[0], (ast.FunctionDef, ast.Lambda)):
+    for node in find_nodes(defined[0], (ast.FunctionDef, ast.Lambda)):
         if isinstance(node, ast.FunctionDef):
             lines = [node.lineno, *[d.lineno for d in node.decorator_list]]
             if node.name != name or not min(lines) <= defined[1] <= node.lineno:
@@ -137,7 +153,7 @@ def find_assignment(site: tuple[str, int] | None, name: str) -> ast.Assign | Non
     file, line = site
     scopes = [
         n
-        for n in _nodes(file, (ast.Module, ast.FunctionDef))
+        for n in find_nodes(file, (ast.Module, ast.FunctionDef))
         if isinstance(n, ast.Module) or n.lineno <= line <= (n.end_lineno or n.lineno)
     ]
     for scope in reversed(scopes):  # the innermost comes last
@@ -175,7 +191,7 @@ def find_attribute(site: tuple[str, int] | None, leaf: str) -> ast.Assign | None
         return None
     found = [
         n
-        for n in _nodes(site[0], ast.Assign)
+        for n in find_nodes(site[0], ast.Assign)
         if [t.attr for t in n.targets if isinstance(t, ast.Attribute)] == [name]
     ]
     return found[0] if len(found) == 1 else None
@@ -191,6 +207,7 @@ def advice(
     site: tuple[str, int] | None = None,
     function: str = "",
     defined: tuple[str, int] | None = None,
+    fed_back: bool = False,
 ) -> str:
     """What to do about a cause.
 
@@ -199,6 +216,7 @@ def advice(
     - `kind`: one of `ADVICE`.
     - `difference`: what differs, if anything does.
     - `site`, `function`, `defined`: as for `find_call`.
+    - `fed_back`: whether the function itself has returned what has another dtype.
 
     **Returns:** a sentence or two, with the edited call where it can be written.
     """
@@ -210,7 +228,7 @@ def advice(
         return f"Set `{difference.path}` once, before the first call."
     if kind not in _EDITS:
         return ADVICE[kind]
-    edit = _EDITS[kind](difference)
+    edit = _fed_back_edit(difference) if fed_back else _EDITS[kind](difference)
     if edit is None:
         return ADVICE[kind]
     call = find_call(site, function, defined)
@@ -324,6 +342,11 @@ def _dtype_edit(d: Difference) -> _Edit:
         return _Edit(f"jnp.asarray({{}}, dtype=jnp.{d.new})", why)
     why = f"Its dtype was {d.old}, and then {d.new}."
     return _Edit(f"jnp.asarray({{}}, dtype=jnp.{d.old})", why)
+
+
+def _fed_back_edit(d: Difference) -> _Edit:
+    why = f"The initial value is {d.old}, and the function returns {d.new}."
+    return _Edit(f"jnp.asarray({{}}, dtype=jnp.{d.new})", why)
 
 
 def _is_whole(dtype: str) -> bool:

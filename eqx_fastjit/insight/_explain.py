@@ -248,12 +248,22 @@ class Explanations(tuple[Explanation, ...]):
         return html_text(str(self))
 
 
-def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
-    """Why a trace happened, given all earlier ones; `None` for a first one.
+class Compared(NamedTuple):
+    """The kind of cause of a trace, the nearest earlier one, and what differs."""
+
+    kind: str
+    old: Trace
+    differences: list[Difference]
+
+
+def compare_trace(trace: Trace, earlier: list[Trace]) -> Compared | None:
+    """What a trace differs in from the nearest of all earlier ones.
 
     Traces of the same function count, and if there is none, those of other functions
     made by the same line. Of those inlined into other functions only those that were
     inlined too: that one was is no reason to compile another for a call.
+
+    **Returns:** `None` for a first trace.
     """
     kind_of_trace = origin(trace)
     own = [t for t in earlier if t.function.number == trace.function.number]
@@ -262,16 +272,27 @@ def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
         kind = kind_of(found[1])
         if not found[1] and kind_of_trace != "call":
             return None  # JAX's caches are another matter there
-    else:
-        place = trace.function.place
-        twins = [t for t in earlier if t.key() == trace.key()]
-        found = nearest(trace, twins) if place is not None and not own else None
-        if found is None:
-            return None
-        made = Difference(place.function, "function", "", f"created again at {place}")  # pyright: ignore
-        found = found[0], [made, *found[1]]
-        kind = "fresh-function"
-    old, differing = found
+        return Compared(kind, *found)
+    place = trace.function.place
+    if place is None or own:
+        return None
+    twins = [t for t in earlier if t.key() == trace.key()]
+    if (found := nearest(trace, twins)) is None:
+        return None
+    made = Difference(place.function, "function", "", f"created again at {place}")
+    return Compared("fresh-function", found[0], [made, *found[1]])
+
+
+def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
+    """Why a trace happened, given all earlier ones; `None` for a first one."""
+    if (found := compare_trace(trace, earlier)) is None:
+        return None
+    return explain_difference(trace, found)
+
+
+def explain_difference(trace: Trace, found: Compared) -> Explanation:
+    """Why a trace happened, once it is compared with the earlier ones."""
+    kind, old, differing = found
     place = trace.function.place
     return Explanation(
         function=trace.title(),

@@ -1,0 +1,267 @@
+"""Whether a program means to call a function with several dtypes.
+
+To compare precisions is no fault; that one batch has another dtype, or that a result
+has when it comes back as an argument, is. Both compile a function once more, so what
+tells them apart is where the calls are: their lines, and the loops around them.
+"""
+
+import ast
+import functools as ft
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ._sites import Line
+
+
+if TYPE_CHECKING:
+    from eqx_fastjit.insight._differences import Difference
+
+    from ._watch import Seen
+
+# Another dtype than before, ...
+MEANT = "meant"  # ... as the loop around the call goes through several
+ELSEWHERE = "elsewhere"  # ... in a call from elsewhere, or of another array
+FED_BACK = "fed back"  # ... as the function itself has returned it
+DATA = "data"  # ... of some data, in the same loop, while all else is as it was
+UNKNOWN = ""
+
+# Both `x` and `y` of a batch, and its weights.
+_MAX_LEAVES = 3
+# Frames in which a statement may give a result back to the call.
+_MAX_FRAMES = 3
+
+# What is written where a dtype is chosen: in code, ...
+_DTYPE = re.compile(
+    r"dtype|astype|precision|quanti|bits\b"
+    r"|(?:float|fp|bf|int|complex|x|f)(?:8|16|32|64|128)\b",
+    re.IGNORECASE,
+)
+# ... and as the name of a choice.
+_WORD = re.compile(r"half|single|double|full|mixed|cast|low|high", re.IGNORECASE)
+_WIDTHS = {8, 16, 32, 64, 128}
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+
+
+def intent(old: "Seen", new: "Seen", differing: "list[Difference]") -> str:
+    """Why a call has another dtype than an earlier one.
+
+    **Arguments:**
+
+    - `old`, `new`: two traces of a function.
+    - `differing`: all that differs between them, a dtype most of all.
+
+    **Returns:** one of the texts above.
+    """
+    changed = [d for d in differing if d.what == "dtype"]
+    if any("key<" in d.old + d.new for d in changed):
+        return UNKNOWN  # nobody compares kinds of keys
+    if _is_fed_back(old, new, changed[0]):
+        return FED_BACK
+    if any(_compares(line) for line in new.stack):
+        return MEANT
+    reshaped = {d.path for d in differing if d.what == "shape"}
+    if old.stack != new.stack or changed[0].path in reshaped:
+        return ELSEWHERE
+    return DATA if _is_data(new, changed) else UNKNOWN
+
+
+def plain_intent(old: tuple[Line, ...] | None, new: tuple[Line, ...]) -> str:
+    """The same for a plain `jax.jit`, of which less is known."""
+    if any(map(_compares, new)):
+        return MEANT
+    return ELSEWHERE if old is not None and old != new else UNKNOWN
+
+
+# --- what the function has returned --------------------------------------------------
+
+
+def _is_fed_back(old: "Seen", new: "Seen", changed: "Difference") -> bool:
+    """Whether an array came out of the function as it now goes in."""
+    shape = dict(_facets(new, changed.path)).get("shape", "")
+    if (changed.new, shape) not in old.results:
+        return False
+    return any(
+        # Not if the loop itself has another one for each iteration.
+        not any(names & _targets(loop) for loop in _loops_around(line))
+        for seen in (new, old)
+        for line in seen.stack[:_MAX_FRAMES]
+        if (names := _carried(seen, line, changed.path))
+    )
+
+
+def _carried(seen: "Seen", line: Line, leaf: str) -> set[str]:
+    """What a statement both passes and assigns to, as `x = f(x)` does."""
+    from eqx_fastjit.insight._advice import find_call, find_nodes, root_of
+
+    targets: set[str] = set()
+    passed: set[str] = set()
+    for node in find_nodes(line.file, (ast.Assign, ast.AnnAssign)):
+        if not _is_at(node, line) or node.value is None:
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            targets |= {ast.unparse(x) for x in _parts(target)}
+        for call in ast.walk(node.value):
+            if isinstance(call, ast.Call):
+                values = [*call.args, *[k.value for k in call.keywords]]
+                passed |= {ast.unparse(x) for x in values}
+    function = seen.trace.function
+    defined = function.place and function.place[:2]
+    call = find_call(line[:2], function.name, defined)
+    argument = None if call is None else call.argument(root_of(leaf))
+    if argument is not None:
+        passed = {argument}
+    return targets & passed
+
+
+def _parts(target: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(target, ast.Tuple | ast.List):
+        for element in target.elts:
+            yield from _parts(element)
+    else:
+        yield target.value if isinstance(target, ast.Starred) else target
+
+
+def _facets(seen: "Seen", path: str) -> tuple[tuple[str, str], ...]:
+    return next((e.facets for e in seen.trace.entries if e.path == path), ())
+
+
+# --- what the program goes through ---------------------------------------------------
+
+
+def _is_data(new: "Seen", changed: "list[Difference]") -> bool:
+    """Whether some data in a loop changed, and the model that they are for did not."""
+    from eqx_fastjit.insight._advice import root_of
+
+    roots = {root_of(d.path) for d in changed}
+    if len(roots) > 1 or len(changed) > _MAX_LEAVES:
+        return False
+    (root,) = roots
+    facets = dict(_facets(new, root))
+    if "." in facets.get("type", ""):
+        return False  # a Module: another model
+    if any(_carried(new, line, root) for line in new.stack[:_MAX_FRAMES]):
+        return False  # is trained in the loop: another beginning
+    paths = {d.path for d in changed}
+    others = [
+        dict(e.facets)["dtype"]
+        for e in new.trace.entries
+        if e.kind == "array" and e.path not in paths
+    ]
+    if not any("float" in dtype or "complex" in dtype for dtype in others):
+        return False
+    return any(map(_loops_around, new.stack))
+
+
+# A report may have hundreds of causes at one line.
+@ft.lru_cache(maxsize=256)
+def _loops_around(line: Line) -> tuple[ast.AST, ...]:
+    """The loops, comprehensions included, that have a line in their body."""
+    return tuple(_find_loops(line))
+
+
+def _find_loops(line: Line) -> Iterator[ast.AST]:
+    from eqx_fastjit.insight._advice import find_nodes
+
+    for node in find_nodes(line.file, (*_LOOPS, *_COMPREHENSIONS)):
+        if isinstance(node, _LOOPS):
+            if node.body[0].lineno <= line.line <= (node.body[-1].end_lineno or 0):
+                yield node
+        elif _is_at(node, line):
+            yield node
+
+
+def _is_at(node: ast.stmt | ast.expr, line: Line) -> bool:
+    return node.lineno <= line.line <= (node.end_lineno or node.lineno)
+
+
+def _targets(loop: ast.AST) -> set[str]:
+    """The variables of a `for`."""
+    if isinstance(loop, ast.For | ast.AsyncFor):
+        parts = [loop.target]
+    elif isinstance(loop, _COMPREHENSIONS):
+        parts = [g.target for g in loop.generators]
+    else:
+        parts = []
+    return {ast.unparse(x) for part in parts for x in _parts(part)}
+
+
+@ft.lru_cache(maxsize=256)
+def _compares(line: Line) -> bool:
+    """Whether a loop around a line goes through dtypes, or things that have some."""
+    return any(_chooses(line, loop) for loop in _loops_around(line))
+
+
+def _chooses(line: Line, loop: ast.AST) -> bool:
+    if any(map(_names_choice, _targets(loop))):
+        return True
+    if isinstance(loop, ast.For | ast.AsyncFor):
+        sources = [loop.iter]
+    elif isinstance(loop, _COMPREHENSIONS):
+        sources = [g.iter for g in loop.generators]
+    else:
+        sources = []
+    if any(_is_choice(line, source) for source in sources):
+        return True
+    # `x.astype(...) if ... else x`, in each iteration.
+    branches: list[ast.AST] = []
+    for node in ast.walk(loop):
+        if isinstance(node, ast.IfExp):
+            branches.append(node)
+        elif isinstance(node, ast.If):
+            branches += [n for n in ast.walk(node) if isinstance(n, ast.Assign)]
+    return any(_DTYPE.search(ast.unparse(node)) for node in branches)
+
+
+def _names_choice(text: str) -> bool:
+    return bool(_DTYPE.search(text) or _WORD.search(text))
+
+
+def _is_choice(line: Line, source: ast.expr) -> bool:
+    """Whether what is iterated over is written out, and not as mere numbers or names.
+
+    Or has the name of a variable that is.
+    """
+    for node in ast.walk(source):
+        if isinstance(node, ast.Name):
+            node = _value_of(line, node.id)
+        if isinstance(node, ast.Dict):
+            elements = [*filter(None, node.keys), *node.values]
+        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+            elements = node.elts
+        elif isinstance(node, _COMPREHENSIONS):
+            if any(_is_choice(line, g.iter) for g in node.generators):
+                return True
+            continue
+        else:
+            continue
+        if any(map(_is_option, elements)):
+            return True
+    return False
+
+
+def _value_of(line: Line, name: str) -> ast.expr | None:
+    """What a variable is assigned to, in its function or its module."""
+    from eqx_fastjit.insight._advice import find_assignment, find_nodes
+
+    found = find_assignment(line[:2], name)
+    if found is not None:
+        return found.value
+    for node in find_nodes(line.file, ast.Assign):
+        if [t.id for t in node.targets if isinstance(t, ast.Name)] == [name]:
+            return node.value
+    return None
+
+
+def _is_option(element: ast.expr) -> bool:
+    """Whether something that is written out may decide about a dtype."""
+    if isinstance(element, ast.Constant):
+        value = element.value
+        if isinstance(value, str):
+            return _names_choice(value)
+        return isinstance(value, bool) or value in _WIDTHS
+    if isinstance(element, ast.Tuple | ast.List):
+        return any(map(_is_option, element.elts))
+    return not isinstance(element, ast.UnaryOp)  # -1
