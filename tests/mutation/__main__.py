@@ -39,6 +39,8 @@ from ._run import (
 
 # Seconds of tests that a mutant is shown to, the quickest first.
 _BUDGET = 60.0
+# A test that takes so many seconds may start processes.
+_DOUBTFUL = 1.0
 # Mutants that change nothing that could be noticed: `[{"file": ..., "before": ...,
 # "after": ..., "reason": ...}, ...]`, with the lines that differ.
 EQUIVALENT = pathlib.Path(__file__).parent / "equivalent.json"
@@ -188,6 +190,7 @@ class _AreaRun:
             tests,
             list(self.covered.seconds),
             limit_of(seconds),
+            [test for test in tests if self.covered.seconds[test] >= _DOUBTFUL],
         )
 
     def run(self, mutant: Mutant) -> None:

@@ -74,21 +74,18 @@ def _switch(name: str) -> None:
     running = coverage.Coverage.current()
     if running is not None:
         running.switch_context(name)
-    _dump_counters(name)
+    if "GCOV_PREFIX" in os.environ:
+        _dump_counters(Path(os.environ["GCOV_PREFIX"]), name)
 
 
-def _dump_counters(name: str) -> None:
-    """The same of the extension, if it was built to count its lines."""
+def _dump_counters(folder: Path, name: str) -> None:
+    """The same of the extension, which was built to count its lines."""
     import ctypes
 
     import eqx_fastjit._native as native  # type: ignore[reportMissingImports]
 
-    dump = getattr(ctypes.PyDLL(native.__file__), "mutation_dump", None)
-    if dump is None:
-        return
-    dump()
+    ctypes.PyDLL(native.__file__).mutation_dump()
     if not name:
-        folder = Path(os.environ["GCOV_PREFIX"])
         target = folder / "tests" / os.environ[_TEST]
         for path in folder.glob("*.gcda"):
             target.mkdir(parents=True, exist_ok=True)
