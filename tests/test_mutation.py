@@ -315,6 +315,15 @@ def test_a_mutant_that_does_not_compile(tree):
     assert (tree / "f.c").read_text() == source
 
 
+def test_a_mutant_that_is_no_python(tree):
+    pytest.importorskip("cosmic_ray", reason="only nox -s mutation has it")
+    source = "def f(*, x): pass\n"
+    (tree / "f.py").write_text(source)
+    found = list(_mutants.python_mutants(Path("f.py"), source))
+    assert found, "cosmic-ray has mended it: _is_python can go"
+    assert _run.run_mutant(tree, found[0], choice(5)).outcome == INVALID
+
+
 def test_a_later_run_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(_kept, "ROOT", tmp_path)
     (tmp_path / "a.py").write_text("1")

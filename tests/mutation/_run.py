@@ -180,6 +180,8 @@ def run_mutant(tree: Path, mutant: Mutant, choice: Choice) -> Outcome:
         mutated = mutate_python(source, mutant)
     lines = changed_lines(source, mutated)
     start = time.monotonic()
+    if not is_c and not _is_python(mutated):
+        return Outcome(INVALID, 0.0, *lines)
     try:
         path.write_text(mutated, encoding="utf-8")
         if is_c and not build(tree):
@@ -201,6 +203,15 @@ def run_mutant(tree: Path, mutant: Mutant, choice: Choice) -> Outcome:
             outcome = UNCLEAR
     seconds = time.monotonic() - start
     return Outcome(outcome, seconds, *lines, (tested.failed or ("",))[0])
+
+
+def _is_python(source: str) -> bool:
+    """Cosmic-ray takes the `*` of keyword-only parameters for an operator."""
+    try:
+        compile(source, "mutant", "exec", dont_inherit=True)
+    except SyntaxError:
+        return False
+    return True
 
 
 def _outcome(tested: Tested) -> str:
