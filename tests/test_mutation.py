@@ -192,6 +192,15 @@ def test_what_is_known_of_lines_is_written_and_read(tmp_path):
     assert _covered.Covered.load(tmp_path / "a" / "b.json") == COVERED
 
 
+def test_what_is_known_of_several_test_files():
+    other = _covered.Covered({"test_c.py::c": 2.0}, {"a.py": {1: [0], 5: [0]}})
+    both = _covered.Covered.of_all([COVERED, other])
+    assert both.tests_of(Path("a.py"), [1], 60) == [
+        *("test_a.py::quick", "test_c.py::c", "test_b.py::slow")
+    ]
+    assert both.tests_of(Path("a.py"), [5], 60) == ["test_c.py::c"]
+
+
 def test_lines_are_counted_by_test_and_in_processes(tmp_path):
     pytest.importorskip("coverage", reason="only nox -s mutation has it")
     (tmp_path / "eqx_fastjit").mkdir()
@@ -238,9 +247,6 @@ def tree(tmp_path):
             while "&&" in text:
                 time.sleep(0.1)
 
-        def test_new():
-            pathlib.Path("new").touch()
-
         def test_left_out():
             assert False
     """
@@ -249,8 +255,7 @@ def tree(tmp_path):
 
 
 def choice(limit):
-    known = ["test_f.py::test_f", "test_f.py::test_left_out"]
-    return _run.Choice(["test_f.py"], known[:1], known, limit)
+    return _run.Choice(["test_f.py"], ["test_f.py::test_f"], limit)
 
 
 @pytest.mark.parametrize(
@@ -266,8 +271,6 @@ def test_what_becomes_of_a_mutant(operator, limit, outcome, tree, monkeypatch):
     assert found.before == source.strip() != found.after
     assert found.test == ("test_f.py::test_f" if outcome == KILLED else "")
     assert (tree / "f.c").read_text() == source
-    # What nothing is known of yet is run as well.
-    assert (tree / "new").exists()
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ class _AreaRun:
         self.covered = trees.use(lambda tree: kept.covered(area, tree))
 
     def choice(self, mutant: Mutant) -> Choice:
-        """The tests for a mutant; if it is shown again, with those that are new."""
+        """The tests for a mutant."""
         lines = range(mutant.line, mutant.line + 1)
         if mutant.file.suffix == ".py":
             source = (ROOT / mutant.file).read_text(encoding="utf-8")
@@ -186,9 +186,8 @@ class _AreaRun:
         files = dict.fromkeys(test.partition("::")[0] for test in tests)
         seconds = sum(self.covered.seconds[test] for test in tests)
         return Choice(
-            self.area.test_files() if self.again or not tests else list(files),
+            list(files),
             tests,
-            list(self.covered.seconds),
             limit_of(seconds),
             [test for test in tests if self.covered.seconds[test] >= _DOUBTFUL],
         )

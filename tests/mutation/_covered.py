@@ -62,6 +62,19 @@ class Covered(NamedTuple):
             out.append(name)
         return out
 
+    @staticmethod
+    def of_all(parts: Iterable["Covered"]) -> "Covered":
+        """What is known of the tests of several files."""
+        seconds: dict[str, float] = {}
+        lines: dict[str, dict[int, list[int]]] = {}
+        for part in parts:
+            for file, by_line in part.lines.items():
+                into = lines.setdefault(file, {})
+                for line, tests in by_line.items():
+                    into.setdefault(line, []).extend(len(seconds) + i for i in tests)
+            seconds |= part.seconds
+        return Covered(seconds, lines)
+
     def save(self, path: Path) -> None:
         """Write it as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)

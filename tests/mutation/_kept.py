@@ -24,16 +24,19 @@ class Kept:
         self._lock = threading.Lock()
 
     def covered(self, area: Area, tree: Path) -> Covered:
-        """Which tests of the area run which lines; recorded if that is not known."""
-        digest = hashlib.sha256()
+        """Which of its tests run which lines; recorded where that is not known."""
+        package = hashlib.sha256()
         for file in sorted((ROOT / "eqx_fastjit").rglob("*.[cp]*")):
             if file.suffix in (".c", ".py"):
-                digest.update(file.read_bytes())
-        name = f"{area.name.partition(',')[0]}-{digest.hexdigest()[:12]}.json"
-        path = self.folder / name
-        if not path.exists():
-            record(tree, area.test_files()).save(path)
-        return Covered.load(path)
+                package.update(file.read_bytes())
+        parts: list[Covered] = []
+        for test in area.test_files():
+            names = (Path(test).stem, package.hexdigest()[:12], _digest(Path(test)))
+            path = self.folder / f"{'-'.join(names)}.json"
+            if not path.exists():
+                record(tree, [test]).save(path)
+            parts.append(Covered.load(path))
+        return Covered.of_all(parts)
 
     def add(self, area: Area, mutant: Mutant, outcome: Outcome) -> None:
         """Write down what became of a mutant."""

@@ -2,8 +2,7 @@
 
 With `MUTATION_RECORD`, the tests say which they are, so that what they run of the
 source is known by test, and leave what became of them in that file. With
-`MUTATION_CHOSEN`, only the tests run that this file names, in its order, after those
-that it does not know.
+`MUTATION_CHOSEN`, only the tests run that this file names, in its order.
 """
 
 import json
@@ -31,13 +30,11 @@ if _CHOSEN is not None:
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     if _CHOSEN is None:
         return
-    choice = json.loads(Path(_CHOSEN).read_text())
-    order = {name: i for i, name in enumerate(choice["chosen"])}
-    known = set(choice["known"])
-    kept = [x for x in items if x.nodeid in order or x.nodeid not in known]
-    left_out = [x for x in items if x.nodeid not in order and x.nodeid in known]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = sorted(kept, key=lambda x: order.get(x.nodeid, -1))
+    chosen = json.loads(Path(_CHOSEN).read_text())
+    order = {name: i for i, name in enumerate(chosen)}
+    kept = [x for x in items if x.nodeid in order]
+    config.hook.pytest_deselected(items=[x for x in items if x.nodeid not in order])
+    items[:] = sorted(kept, key=lambda x: order[x.nodeid])
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

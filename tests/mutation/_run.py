@@ -53,8 +53,6 @@ class Choice(NamedTuple):
     files: Sequence[str]
     # In this order.
     tests: Sequence[str]
-    # All that are known: what is not is run first.
-    known: Sequence[str]
     # Seconds after which they are ended.
     limit: float
     # Those that start processes, or may: they have to fail twice.
@@ -150,21 +148,13 @@ def run_tests(
     return Tested(code, tuple(failed), time.monotonic() - start)
 
 
-def run_chosen(
-    tree: Path, choice: Choice, limit: float | None = None, *options: str
-) -> Tested:
-    """Run chosen tests, and those of the files that are not known, which come first."""
+def run_chosen(tree: Path, choice: Choice) -> Tested:
+    """Run chosen tests, in their order."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump({"chosen": choice.tests, "known": choice.known}, file)
+        json.dump(choice.tests, file)
         file.flush()
         env = {"MUTATION_CHOSEN": file.name}
-        return run_tests(
-            tree,
-            choice.files,
-            choice.limit if limit is None else limit,
-            env=env,
-            options=options or ("-x",),
-        )
+        return run_tests(tree, choice.files, choice.limit, env=env)
 
 
 def run_mutant(tree: Path, mutant: Mutant, choice: Choice) -> Outcome:
