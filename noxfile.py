@@ -86,6 +86,9 @@ REQUIREMENTS = [
     "rich>=13",
 ]
 
+# gcov comes with gcc.
+MUTATION_TOOLS = ["cosmic-ray>=8.7", "coverage>=7.10", "wheel"]
+
 _VERSIONS = """
 import json, platform
 from importlib.metadata import version
@@ -208,7 +211,7 @@ def debug(session: nox.Session) -> None:
 def mutation(session: nox.Session) -> None:
     """How many small faults the tests notice, by area; keeps the result."""
     build = {"EQX_FASTJIT_REQUIRE_NATIVE": "1"}
-    session.install("-e", ".[test]", "cosmic-ray>=8.7", "wheel", env=build)
+    session.install("-e", ".[test]", *MUTATION_TOOLS, env=build)
     # What finds the mutants can be tested here alone.
     session.run("python", "-m", "pytest", "-q", "-n", "0", "tests/test_mutation.py")
     arguments = session.posargs or ["--minutes", "60", "--json", str(MUTATION)]

@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 from scripts import generate_docs
-from tests.mutation import __main__ as command, _areas, _c, _mutants, _run
+from tests.mutation import (
+    __main__ as command,
+    _areas,
+    _c,
+    _covered,
+    _kept,
+    _mutants,
+    _run,
+)
 from tests.mutation._areas import Area
 from tests.mutation._mutants import in_seeded_order, Mutant
-from tests.mutation._run import INVALID, KILLED, Outcome, SURVIVED, TIMEOUT
+from tests.mutation._run import INVALID, KILLED, Outcome, SURVIVED, TIMEOUT, UNCLEAR
 
 
 pytestmark = pytest.mark.one_engine
@@ -115,10 +123,112 @@ def test_every_area_has_its_files_and_tests():
         assert len(area.files()) >= 1
         for test in area.tests:
             assert (_areas.ROOT / "tests" / f"test_{test}.py").exists(), test
-    (engine,) = [a for a in _areas.AREAS if a.name == "engine"]
-    tests = engine.tests_of(Path("eqx_fastjit/_stages.py"))
-    assert tests[0] == "tests/test_stages.py" and len(tests) == len(engine.tests)
     assert sum(area.weight for area in _areas.AREAS) == pytest.approx(1)
+
+
+# --- which tests run a line ----------------------------------------------------------
+
+
+STATEMENTS = """\
+def f(x,
+      y=1):
+    if (x
+            and y):
+        return [
+            x,
+        ]
+    try:
+        pass
+    except (ValueError,
+            TypeError):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "first", "last"),
+    [(2, 1, 2), (4, 3, 4), (6, 5, 7), (9, 9, 9), (11, 10, 11), (8, 8, 8)],
+)
+def test_the_lines_of_a_statement(line, first, last):
+    """Of a block they are those of its head: what is within has its own tests."""
+    assert _covered.statement(STATEMENTS, line) == range(first, last + 1)
+
+
+COVERED = _covered.Covered(
+    {"test_b.py::slow": 9.0, "test_a.py::quick": 1.0, "test_b.py::middle": 5.0},
+    {"a.py": {1: [0, 1], 2: [2]}, "_b.py": {7: [0, 1, 2]}},
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "lines", "budget", "tests"),
+    [
+        ("a.py", [1], 60, ["test_a.py::quick", "test_b.py::slow"]),
+        (
+            "a.py",
+            [1, 2],
+            60,
+            ["test_a.py::quick", "test_b.py::middle", "test_b.py::slow"],
+        ),
+        ("a.py", [1, 2], 14, ["test_a.py::quick", "test_b.py::middle"]),
+        # One test at least.
+        ("a.py", [2], 1, ["test_b.py::middle"]),
+        # It runs on import: those with its name come first.
+        (
+            "_b.py",
+            [1],
+            60,
+            ["test_b.py::middle", "test_b.py::slow", "test_a.py::quick"],
+        ),
+        ("c.py", [1], 60, []),
+    ],
+)
+def test_the_tests_of_a_line(file, lines, budget, tests):
+    assert COVERED.tests_of(Path(file), lines, budget) == tests
+
+
+def test_what_is_known_of_lines_is_written_and_read(tmp_path):
+    COVERED.save(tmp_path / "a" / "b.json")
+    assert _covered.Covered.load(tmp_path / "a" / "b.json") == COVERED
+
+
+def test_what_is_known_of_several_test_files():
+    other = _covered.Covered({"test_c.py::c": 2.0}, {"a.py": {1: [0], 5: [0]}})
+    both = _covered.Covered.of_all([COVERED, other])
+    assert both.tests_of(Path("a.py"), [1], 60) == [
+        *("test_a.py::quick", "test_c.py::c", "test_b.py::slow")
+    ]
+    assert both.tests_of(Path("a.py"), [5], 60) == ["test_c.py::c"]
+
+
+def test_lines_are_counted_by_test_and_in_processes(tmp_path):
+    pytest.importorskip("coverage", reason="only nox -s mutation has it")
+    (tmp_path / "eqx_fastjit").mkdir()
+    module = "def f():\n    return 1\n\ndef g():\n    return 2\n"
+    (tmp_path / "eqx_fastjit" / "__init__.py").write_text(module)
+    (tmp_path / "eqx_fastjit" / "pytest_plugin.py").write_text("")
+    test = """
+        import subprocess, sys
+        import eqx_fastjit
+
+        def test_here():
+            assert eqx_fastjit.f() == 1
+
+        def test_in_a_process():
+            code = "import eqx_fastjit; eqx_fastjit.g()"
+            subprocess.run([sys.executable, "-c", code], check=True)
+    """
+    (tmp_path / "test_f.py").write_text(textwrap.dedent(test))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    report = folder / "tests.json"
+    with _covered.counted_python(tmp_path, folder) as env:
+        env = env | {"MUTATION_RECORD": str(report)}
+        _run.run_tests(tmp_path, ["test_f.py"], 100, env=env, options=())
+    names = {test: x["name"] for test, x in json.loads(report.read_text()).items()}
+    lines = _covered.python_lines(tmp_path, folder)["eqx_fastjit/__init__.py"]
+    assert lines[2] == [names["test_f.py::test_here"]]
+    assert lines[5] == [names["test_f.py::test_in_a_process"]]
 
 
 # --- running -------------------------------------------------------------------------
@@ -136,32 +246,102 @@ def tree(tmp_path):
             assert "==" in text
             while "&&" in text:
                 time.sleep(0.1)
+
+        def test_left_out():
+            assert False
     """
     (tmp_path / "test_f.py").write_text(textwrap.dedent(test))
     return tmp_path
 
 
+def choice(limit):
+    return _run.Choice(["test_f.py"], ["test_f.py::test_f"], limit)
+
+
 @pytest.mark.parametrize(
     ("operator", "limit", "outcome"),
-    [("equal", 100, KILLED), ("zero", 100, SURVIVED), ("or", 5, TIMEOUT)],
+    [("equal", 100, KILLED), ("zero", 100, SURVIVED), ("or", 20, TIMEOUT)],
 )
 def test_what_becomes_of_a_mutant(operator, limit, outcome, tree, monkeypatch):
     monkeypatch.setattr(_run, "build", lambda tree: True)
     source = (tree / "f.c").read_text()
     mutants = {m.operator: m for m in _c.c_mutants(Path("f.c"), source)}
-    found = _run.run_mutant(tree, mutants[operator], ["test_f.py"], limit)
+    found = _run.run_mutant(tree, mutants[operator], choice(limit))
     assert found.outcome == outcome
     assert found.before == source.strip() != found.after
     assert found.test == ("test_f.py::test_f" if outcome == KILLED else "")
     assert (tree / "f.c").read_text() == source
 
 
+@pytest.mark.parametrize(
+    ("codes", "seconds", "outcome"),
+    [
+        ([None, 0], 1.0, TIMEOUT),
+        # Without the mutant as well: a slow machine.
+        ([None, None], 10.0, UNCLEAR),
+        ([None, 0], 6.0, UNCLEAR),
+        ([None, 1], 1.0, UNCLEAR),
+        # The system was out of memory.
+        ([-9], 1.0, UNCLEAR),
+        ([-11], 1.0, KILLED),
+        ([2], 1.0, KILLED),
+        # There is no test for it.
+        ([5], 1.0, SURVIVED),
+    ],
+)
+def test_a_slow_machine_notices_nothing(codes, seconds, outcome, tree, monkeypatch):
+    monkeypatch.setattr(_run, "build", lambda tree: True)
+    results = iter([_run.Tested(code, (), seconds) for code in codes])
+    monkeypatch.setattr(_run, "run_chosen", lambda tree, choice: next(results))
+    mutant = next(_c.c_mutants(Path("f.c"), (tree / "f.c").read_text()))
+    assert _run.run_mutant(tree, mutant, choice(10.0)).outcome == outcome
+    assert next(results, None) is None
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(0, UNCLEAR), (1, KILLED)])
+def test_a_test_of_processes_has_to_fail_twice(code, outcome, tree, monkeypatch):
+    monkeypatch.setattr(_run, "build", lambda tree: True)
+    failed = _run.Tested(1, ("test_f.py::test_f",), 1.0)
+    monkeypatch.setattr(_run, "run_chosen", lambda *args: failed)
+    monkeypatch.setattr(_run, "run_tests", lambda *args: failed._replace(code=code))
+    mutant = next(_c.c_mutants(Path("f.c"), (tree / "f.c").read_text()))
+    doubtful = choice(10.0)._replace(doubtful=["test_f.py::test_f"])
+    assert _run.run_mutant(tree, mutant, doubtful).outcome == outcome
+    assert _run.run_mutant(tree, mutant, choice(10.0)).outcome == KILLED
+
+
 def test_a_mutant_that_does_not_compile(tree):
     """There is no setup.py."""
     source = (tree / "f.c").read_text()
     mutant = next(_c.c_mutants(Path("f.c"), source))
-    assert _run.run_mutant(tree, mutant, ["test_f.py"], 5).outcome == INVALID
+    assert _run.run_mutant(tree, mutant, choice(5)).outcome == INVALID
     assert (tree / "f.c").read_text() == source
+
+
+def test_a_mutant_that_is_no_python(tree):
+    pytest.importorskip("cosmic_ray", reason="only nox -s mutation has it")
+    source = "def f(*, x): pass\n"
+    (tree / "f.py").write_text(source)
+    found = list(_mutants.python_mutants(Path("f.py"), source))
+    assert found, "cosmic-ray has mended it: _is_python can go"
+    assert _run.run_mutant(tree, found[0], choice(5)).outcome == INVALID
+
+
+def test_a_later_run_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(_kept, "ROOT", tmp_path)
+    (tmp_path / "a.py").write_text("1")
+    kept = _kept.Kept(tmp_path / "kept")
+    (first, one), (second, two) = outcomes(SURVIVED, SURVIVED)
+    kept.add(AREA, first, one)
+    kept.add(AREA, second, two)
+    # The last word on it.
+    kept.add(AREA, second, two._replace(outcome=KILLED))
+    again = _kept.Kept(tmp_path / "kept")
+    assert again.outcomes(AREA) == {first: one, second: two._replace(outcome=KILLED)}
+    assert again.outcomes(AREA._replace(name="cli")) == {}
+    # Of other source nothing is known.
+    (tmp_path / "a.py").write_text("2")
+    assert again.outcomes(AREA) == {}
 
 
 # --- results -------------------------------------------------------------------------
@@ -183,9 +363,10 @@ KNOWN = [
 
 
 def test_what_is_counted():
-    found = outcomes(KILLED, TIMEOUT, SURVIVED, SURVIVED, INVALID)
+    found = outcomes(KILLED, TIMEOUT, SURVIVED, SURVIVED, INVALID, UNCLEAR, UNCLEAR)
     summary = command.summary(AREA, 99, found, KNOWN)
-    assert (summary["places"], summary["mutants"], summary["invalid"]) == (99, 4, 1)
+    assert (summary["places"], summary["mutants"]) == (99, 4)
+    assert (summary["invalid"], summary["unclear"]) == (1, 2)
     assert (summary["killed"], summary["equivalent"]) == (2, 1)
     assert summary["share"] == pytest.approx(2 / 3)
     assert [(x["line"], x.get("equivalent")) for x in summary["survived"]] == [

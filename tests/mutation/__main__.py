@@ -19,19 +19,28 @@ from tests.records import stamp, write
 
 from ._areas import Area, AREAS, ROOT
 from ._c import c_mutants
+from ._covered import statement
+from ._kept import Kept
 from ._mutants import in_seeded_order, Mutant, python_mutants
 from ._run import (
     build,
+    Choice,
     copy_tree,
     INVALID,
+    KILLED,
     limit_of,
     Outcome,
     run_mutant,
     run_tests,
     SURVIVED,
+    UNCLEAR,
 )
 
 
+# Seconds of tests that a mutant is shown to, the quickest first.
+_BUDGET = 60.0
+# A test that takes so many seconds may start processes.
+_DOUBTFUL = 1.0
 # Mutants that change nothing that could be noticed: `[{"file": ..., "before": ...,
 # "after": ..., "reason": ...}, ...]`, with the lines that differ.
 EQUIVALENT = pathlib.Path(__file__).parent / "equivalent.json"
@@ -48,6 +57,16 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--most", type=int, help="mutants of each area, at most")
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count(), help="mutants at once"
+    )
+    parser.add_argument(
+        "--keep",
+        type=pathlib.Path,
+        help="folder for what is known, from which a later run goes on",
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="run those kept that survived once more, with the tests of today",
     )
     parser.add_argument("--json", type=pathlib.Path, help="file for the result")
     return parser.parse_args()
@@ -97,7 +116,9 @@ def summary(
     - `outcomes`: of the mutants that were run.
     - `equivalent`: what is known of those that nobody could notice.
     """
-    valid = [(m, o) for m, o in outcomes if o.outcome != INVALID]
+    unclear = sum(o.outcome == UNCLEAR for _, o in outcomes)
+    invalid = sum(o.outcome == INVALID for _, o in outcomes)
+    valid = [(m, o) for m, o in outcomes if o.outcome not in (INVALID, UNCLEAR)]
     survived = [entry_of(m, o) for m, o in valid if o.outcome == SURVIVED]
     for entry in survived:
         if reason := reason_for(entry, equivalent):
@@ -110,7 +131,8 @@ def summary(
         "goal": area.goal,
         "places": total,
         "mutants": len(valid),
-        "invalid": len(outcomes) - len(valid),
+        "invalid": invalid,
+        "unclear": unclear,
         "killed": killed,
         "equivalent": len(survived) - len(unnoticed),
         "share": killed / counted if counted else None,
@@ -122,12 +144,13 @@ class _Trees:
     """Copies of the tree, one for each mutant that runs at the same time."""
 
     def __init__(self, folder: pathlib.Path, n: int):
+        self.all = [folder / str(i) for i in range(n)]
         self.free: queue.Queue[pathlib.Path] = queue.Queue()
-        for i in range(n):
-            copy_tree(ROOT, folder / str(i))
-            if not build(folder / str(i)):
+        for tree in self.all:
+            copy_tree(ROOT, tree)
+            if not build(tree):
                 raise SystemExit("the extension cannot be built")
-            self.free.put(folder / str(i))
+            self.free.put(tree)
 
     def use(self, do: Callable[[pathlib.Path], Any]) -> Any:
         """Do something in a copy that nobody else is using."""
@@ -138,36 +161,86 @@ class _Trees:
             self.free.put(tree)
 
 
-def _run_area(
-    area: Area, options: argparse.Namespace, trees: _Trees, until: float
-) -> tuple[int, list[tuple[Mutant, Outcome]]]:
-    """How many places there are, and what became of as many as there was time for."""
-    everything = mutants_of(area)
-    order = in_seeded_order(everything, options.seed)
-    tests = area.tests_of(pathlib.Path("none.py"))
-    code, failed, seconds = trees.use(lambda tree: run_tests(tree, tests, 3600))
-    if code != 0:
-        raise SystemExit(f"{area.name}: without a mutant the tests fail: {failed}")
-    limit = limit_of(seconds)
+class _AreaRun:
+    """The mutants of one area, shown to its tests.
 
-    def run(mutant: Mutant) -> tuple[Mutant, Outcome] | None:
-        if time.monotonic() > until:
-            return None
-        own = area.tests_of(mutant.file)
-        outcome = trees.use(lambda tree: run_mutant(tree, mutant, own, limit))
+    **Arguments:**
+
+    - `area`: what is mutated.
+    - `trees`: copies of the tree.
+    - `kept`: what is known from earlier.
+    - `again`: whether mutants that survived are shown to the tests again.
+    """
+
+    def __init__(self, area: Area, trees: _Trees, kept: Kept, again: bool):
+        self.area, self.trees, self.kept, self.again = area, trees, kept, again
+        self.covered = trees.use(lambda tree: kept.covered(area, tree))
+
+    def choice(self, mutant: Mutant) -> Choice:
+        """The tests for a mutant."""
+        lines = range(mutant.line, mutant.line + 1)
+        if mutant.file.suffix == ".py":
+            source = (ROOT / mutant.file).read_text(encoding="utf-8")
+            lines = statement(source, mutant.line)
+        tests = self.covered.tests_of(mutant.file, lines, _BUDGET)
+        files = dict.fromkeys(test.partition("::")[0] for test in tests)
+        seconds = sum(self.covered.seconds[test] for test in tests)
+        return Choice(
+            list(files),
+            tests,
+            limit_of(seconds),
+            [test for test in tests if self.covered.seconds[test] >= _DOUBTFUL],
+        )
+
+    def run(self, mutant: Mutant) -> None:
+        """Run one, and keep what became of it."""
+        choice = self.choice(mutant)
+        outcome = self.trees.use(lambda tree: run_mutant(tree, mutant, choice))
+        self.kept.add(self.area, mutant, outcome)
         print(
-            f"{area.name}: {outcome.outcome} {mutant.file}:{mutant.line} "
-            f"{mutant.operator} ({outcome.seconds:.0f} s) {outcome.test}",
+            f"{self.area.name}: {outcome.outcome} {mutant.file}:{mutant.line} "
+            f"{mutant.operator} ({outcome.seconds:.0f} s, {len(choice.tests)} tests) "
+            f"{outcome.test}",
             flush=True,
         )
-        return mutant, outcome
 
-    with concurrent.futures.ThreadPoolExecutor(options.workers) as pool:
-        found = list(pool.map(run, order[: options.most]))
-    if area.sources[0].endswith(".c"):
-        for _ in range(options.workers):
-            trees.use(build)  # the source is as it was, and what was built is not
-    return len(order), [x for x in found if x is not None]
+    def run_all(
+        self, mutants: list[Mutant], until: float, most: int | None, workers: int
+    ) -> None:
+        """Run those of which nothing is known, until the time is over."""
+        known = self.kept.outcomes(self.area)
+        if self.again:
+            done = {m for m, o in known.items() if o.outcome != SURVIVED}
+            chosen = [m for m in mutants if m in known and m not in done]
+        else:
+            chosen = [m for m in mutants[:most] if m not in known]
+
+        def run(mutant: Mutant) -> None:
+            if time.monotonic() <= until:
+                self.run(mutant)
+
+        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+            list(pool.map(run, chosen))
+        if self.area.sources[0].endswith(".c"):
+            for tree in self.trees.all:
+                build(tree)  # the source is as it was, and what was built is not
+        self._look_again(set(chosen))
+
+    def _look_again(self, run: set[Mutant]) -> None:
+        """Do the tests that noticed pass without a mutant? If not, nothing is known."""
+        found = {m: o for m, o in self.kept.outcomes(self.area).items() if m in run}
+        tests = {
+            o.test for o in found.values() if o.outcome == KILLED and "::" in o.test
+        }
+        if not tests:
+            return
+        tested = self.trees.use(
+            lambda tree: run_tests(tree, sorted(tests), 3600, options=())
+        )
+        for mutant, outcome in found.items():
+            if outcome.outcome == KILLED and outcome.test in tested.failed:
+                print(f"fails without a mutant: {outcome.test}", flush=True)
+                self.kept.add(self.area, mutant, outcome._replace(outcome=UNCLEAR))
 
 
 def _deadlines(areas: list[Area], minutes: float) -> Iterator[tuple[Area, float]]:
@@ -180,25 +253,31 @@ def _deadlines(areas: list[Area], minutes: float) -> Iterator[tuple[Area, float]
         yield area, now + weight * (rest - (now - start))
 
 
-def main() -> int:
-    options = _parse()
-    areas = [a for a in AREAS if not options.area or a.name in options.area]
-    known = json.loads(EQUIVALENT.read_text(encoding="utf-8"))
+def _report(options: argparse.Namespace) -> dict[str, Any]:
     words = ["python -m tests.mutation", f"--minutes {options.minutes:g}"]
     words += [f"--seed {options.seed}"]
     words += [f"--area '{name}'" for name in options.area or ()]
     words += [f"--most {options.most}"] if options.most is not None else []
-    report: dict[str, Any] = {
-        "command": " ".join(words),
-        "seed": options.seed,
-        "areas": [],
-        **stamp("cosmic-ray"),
-    }
-    with tempfile.TemporaryDirectory(prefix="mutation") as folder:
-        trees = _Trees(pathlib.Path(folder), options.workers)
+    report: dict[str, Any] = {"command": " ".join(words), "seed": options.seed}
+    return {**report, "areas": [], **stamp("cosmic-ray", "coverage")}
+
+
+def main() -> int:
+    options = _parse()
+    areas = [a for a in AREAS if not options.area or a.name in options.area]
+    known = json.loads(EQUIVALENT.read_text(encoding="utf-8"))
+    report = _report(options)
+    with tempfile.TemporaryDirectory(prefix="mutation") as name:
+        folder = pathlib.Path(name)
+        kept = Kept(options.keep or folder / "kept")
+        trees = _Trees(folder, options.workers)
         for area, until in _deadlines(areas, options.minutes):
-            total, outcomes = _run_area(area, options, trees, until)
-            found = summary(area, total, outcomes, known)
+            mutants = in_seeded_order(mutants_of(area), options.seed)
+            run = _AreaRun(area, trees, kept, options.again)
+            run.run_all(mutants, until, options.most, options.workers)
+            outcomes = kept.outcomes(area)
+            tried = [(m, outcomes[m]) for m in mutants if m in outcomes]
+            found = summary(area, len(mutants), tried, known)
             report["areas"].append(found)
             print(f"{area.name}: {found['killed']} of {found['mutants']}", flush=True)
             if options.json is not None:

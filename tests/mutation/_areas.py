@@ -13,30 +13,27 @@ class Area(NamedTuple):
     name: str
     # Patterns of files, from the root.
     sources: tuple[str, ...]
-    # Names of test files, the quickest to notice first.
+    # Names of test files.
     tests: tuple[str, ...]
     # Share of the mutants that tests should notice.
     goal: float
     # Share of the time.
     weight: float
-    # Further arguments for pytest.
-    options: tuple[str, ...] = ()
 
     def files(self, root: Path = ROOT) -> list[Path]:
         """The files, relative to the root."""
         found = {path for pattern in self.sources for path in root.glob(pattern)}
         return sorted(path.relative_to(root) for path in found)
 
-    def tests_of(self, file: Path) -> list[str]:
-        """Arguments for pytest: tests that have the file's name come first."""
-        own = file.stem.strip("_")
-        tests = [f"tests/test_{name}.py" for name in self.tests]
-        return [*sorted(tests, key=lambda test: own not in test), *self.options]
+    def test_files(self) -> list[str]:
+        """Arguments for pytest."""
+        return [f"tests/test_{name}.py" for name in self.tests]
 
 
 _ENGINE = (
     *("corpus", "binding", "statics", "stages", "fixes", "engines", "contexts"),
-    *("sharding", "lifetimes", "attacks", "attacks_2", "native_memory", "hostile"),
+    *("sharding", "lifetimes", "attacks", "attacks_2", "attacks_3", "attacks_3c"),
+    *("native_memory", "nodes", "static_modules", "crashes", "hostile"),
 )
 
 AREAS = (
@@ -45,8 +42,8 @@ AREAS = (
         tuple(
             f"eqx_fastjit/_{name}.py"
             for name in (
-                *("binding", "errors", "function", "jit", "partition"),
-                *("stages", "static_keys"),
+                *("binding", "errors", "function", "install", "jit", "nodes"),
+                *("partition", "stages", "static_keys"),
             )
         ),
         _ENGINE,
@@ -59,8 +56,6 @@ AREAS = (
         _ENGINE,
         0.9,
         0.25,
-        # With the Python engine, nothing of it runs.
-        ("-k", "native"),
     ),
     Area(
         "insight",

@@ -1,0 +1,249 @@
+"""Which tests run a line of the source, and how long they take.
+
+A mutant is shown to these tests alone, the quickest first: that takes seconds, where
+all tests of an area take minutes. Lines of Python are counted by coverage.py and lines
+of C by gcov, by test, and in the processes that tests start as well.
+"""
+
+import ast
+import contextlib
+import json
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ._run import build, run_tests
+
+
+# The slowest area's tests take minutes; what goes on for an hour does not end.
+_LIMIT = 3600.0
+
+
+class Covered(NamedTuple):
+    """What is known of an area's tests."""
+
+    # Those that passed, and the seconds that they take.
+    seconds: dict[str, float]
+    # By file and line, the tests that run it, by their places in `seconds`.
+    lines: dict[str, dict[int, list[int]]]
+
+    def tests_of(self, file: Path, lines: Iterable[int], budget: float) -> list[str]:
+        """Tests that run one of these lines, the quickest first.
+
+        What runs only on import is shown to tests that run anything of the file, those
+        that have its name first.
+
+        **Arguments:**
+
+        - `file`: from the root.
+        - `lines`: of the statement.
+        - `budget`: so many seconds of tests, at least one test if there is any.
+        """
+        known = self.lines.get(file.as_posix(), {})
+        found = {test for line in lines for test in known.get(line, ())}
+        names = list(self.seconds)
+        own = file.stem.strip("_")
+        if found:
+            order = [(0, self.seconds[names[i]], names[i]) for i in found]
+        else:
+            anything = {test for tests in known.values() for test in tests}
+            order = [
+                (int(own not in names[i]), self.seconds[names[i]], names[i])
+                for i in anything
+            ]
+        out: list[str] = []
+        for _, seconds, name in sorted(order):
+            budget -= seconds
+            if out and budget < 0:
+                break
+            out.append(name)
+        return out
+
+    @staticmethod
+    def of_all(parts: Iterable["Covered"]) -> "Covered":
+        """What is known of the tests of several files."""
+        seconds: dict[str, float] = {}
+        lines: dict[str, dict[int, list[int]]] = {}
+        for part in parts:
+            for file, by_line in part.lines.items():
+                into = lines.setdefault(file, {})
+                for line, tests in by_line.items():
+                    into.setdefault(line, []).extend(len(seconds) + i for i in tests)
+            seconds |= part.seconds
+        return Covered(seconds, lines)
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self._asdict()))
+
+    @staticmethod
+    def load(path: Path) -> "Covered":
+        """Read what `save` has written."""
+        known = json.loads(path.read_text())
+        lines = {
+            file: {int(n): tests for n, tests in by_line.items()}
+            for file, by_line in known["lines"].items()
+        }
+        return Covered(known["seconds"], lines)
+
+
+def statement(source: str, line: int) -> range:
+    """The lines of the statement that a line is part of; of a block, its head alone."""
+    best = range(line, line + 1)
+    size = float("inf")
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+            continue
+        body = getattr(node, "body", None)
+        first = getattr(node, "lineno", 0) or node.pattern.lineno  # type: ignore[reportAttributeAccessIssue]
+        last = body[0].lineno - 1 if body else node.end_lineno or first  # type: ignore[reportAttributeAccessIssue]
+        span = range(first, max(first, last) + 1)
+        if line in span and len(span) < size:
+            best, size = span, len(span)
+    return best
+
+
+def record(tree: Path, tests: Sequence[str]) -> Covered:
+    """Run tests, and find what they run of the source.
+
+    **Arguments:**
+
+    - `tree`: a copy of the tree.
+    - `tests`: test files.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        objects = f"--build-temp={folder / 'objects'}"
+        flags = flags_of_counters(folder)
+        if not build(tree, flags, objects):
+            raise SystemExit("the extension cannot be built")
+        report = folder / "tests.json"
+        env = {"MUTATION_RECORD": str(report), **counted_c(folder)}
+        with counted_python(tree, folder) as config:
+            run_tests(tree, tests, _LIMIT, env=env | config, options=())
+        results = json.loads(report.read_text())
+        by_line = python_lines(tree, folder) | c_lines(folder)
+        if not build(tree):
+            raise SystemExit("the extension cannot be built")
+        failed = [test for test, result in results.items() if not result["passed"]]
+        if failed:
+            # Some cannot be counted: they are about what traces or starts processes.
+            run_tests(
+                tree, failed, _LIMIT, env={"MUTATION_RECORD": str(report)}, options=()
+            )
+            results |= {
+                test: {**result, "name": results[test]["name"]}
+                for test, result in json.loads(report.read_text()).items()
+            }
+    passed = {test: result for test, result in results.items() if result["passed"]}
+    for test in results.keys() - passed.keys():
+        print(f"left out, as it fails without a mutant: {test}", flush=True)
+    places = {result["name"]: i for i, result in enumerate(passed.values())}
+    lines = {
+        file: {
+            line: [places[name] for name in names if name in places]
+            for line, names in by_number.items()
+        }
+        for file, by_number in by_line.items()
+    }
+    return Covered({test: x["seconds"] for test, x in passed.items()}, lines)
+
+
+# --- Python --------------------------------------------------------------------------
+
+_CONFIG = """
+[run]
+source = {tree}/eqx_fastjit
+data_file = {folder}/data
+parallel = true
+concurrency = thread,multiprocessing
+context = ${{MUTATION_TEST-}}
+disable_warnings = no-data-collected,module-not-measured,no-sysmon
+"""
+_START = (
+    "import os; 'COVERAGE_PROCESS_START' in os.environ "
+    "and __import__('coverage').process_startup()"
+)
+
+
+@contextlib.contextmanager
+def counted_python(tree: Path, folder: Path) -> Iterator[dict[str, str]]:
+    """Environment in which every process counts the lines that it runs."""
+    config = folder / "coveragerc"
+    config.write_text(_CONFIG.format(tree=tree, folder=folder))
+    # On the path of every process, whatever environment a test gives it.
+    start = Path(sysconfig.get_path("purelib")) / "mutation_coverage.pth"
+    start.write_text(_START)
+    try:
+        yield {"COVERAGE_PROCESS_START": str(config)}
+    finally:
+        start.unlink(missing_ok=True)
+
+
+def python_lines(tree: Path, folder: Path) -> dict[str, dict[int, list[str]]]:
+    """By file and line, the names of tests."""
+    from coverage import Coverage
+
+    combined = Coverage(data_file=str(folder / "data"), config_file=False)
+    combined.combine([str(folder)], keep=True)
+    data = combined.get_data()
+    return {
+        Path(file).relative_to(tree).as_posix(): {
+            line: sorted({x for context in contexts for x in context.split("|")} - {""})
+            for line, contexts in data.contexts_by_lineno(file).items()
+        }
+        for file in data.measured_files()
+    }
+
+
+# --- C -------------------------------------------------------------------------------
+
+_DUMP = """
+extern void __gcov_dump(void);
+extern void __gcov_reset(void);
+__attribute__((visibility("default"))) void mutation_dump(void);
+void mutation_dump(void) { __gcov_dump(); __gcov_reset(); }
+"""
+
+
+def flags_of_counters(folder: Path) -> dict[str, str]:
+    """Environment of a build that counts lines."""
+    header = folder / "mutation_dump.h"
+    header.write_text(_DUMP)
+    flags = "--coverage -O0"
+    return {"CFLAGS": f"{flags} -include {header}", "LDFLAGS": flags}
+
+
+def counted_c(folder: Path) -> dict[str, str]:
+    """Environment in which counters are written to a folder."""
+    return {"GCOV_PREFIX": str(folder), "GCOV_PREFIX_STRIP": "99"}
+
+
+def c_lines(folder: Path) -> dict[str, dict[int, list[str]]]:
+    """By file and line, the names of tests."""
+    (notes,) = (folder / "objects").rglob("_native.gcno")
+    lines: dict[str, dict[int, list[str]]] = {}
+    for counters in sorted(folder.glob("tests/*/_native.gcda")):
+        for file, executed in _executed(notes, counters):
+            for line in executed:
+                by_line = lines.setdefault(file, {})
+                by_line.setdefault(line, []).append(counters.parent.name)
+    return lines
+
+
+def _executed(notes: Path, counters: Path) -> Iterator[tuple[str, list[int]]]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / notes.name).write_bytes(notes.read_bytes())
+        (folder / counters.name).write_bytes(counters.read_bytes())
+        command = ["gcov", "--json-format", "--stdout", counters.name]
+        out = subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    found: Any = json.loads(out.stdout)
+    for file in found["files"]:
+        if file["file"].endswith("_native.c"):
+            executed = [x["line_number"] for x in file["lines"] if x["count"]]
+            yield file["file"], executed

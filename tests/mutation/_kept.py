@@ -1,0 +1,71 @@
+"""What is known of mutants and tests, in a folder: a later run goes on from there."""
+
+import hashlib
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+from ._areas import Area, ROOT
+from ._covered import Covered, record
+from ._mutants import Mutant
+from ._run import Outcome
+
+
+class Kept:
+    """A folder with what became of mutants, and which tests run which lines.
+
+    Of a file that has changed since then, nothing is known.
+    """
+
+    def __init__(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._lock = threading.Lock()
+
+    def covered(self, area: Area, tree: Path) -> Covered:
+        """Which of its tests run which lines; recorded where that is not known."""
+        package = hashlib.sha256()
+        for file in sorted((ROOT / "eqx_fastjit").rglob("*.[cp]*")):
+            if file.suffix in (".c", ".py"):
+                package.update(file.read_bytes())
+        parts: list[Covered] = []
+        for test in area.test_files():
+            names = (Path(test).stem, package.hexdigest()[:12], _digest(Path(test)))
+            path = self.folder / f"{'-'.join(names)}.json"
+            if not path.exists():
+                record(tree, [test]).save(path)
+            parts.append(Covered.load(path))
+        return Covered.of_all(parts)
+
+    def add(self, area: Area, mutant: Mutant, outcome: Outcome) -> None:
+        """Write down what became of a mutant."""
+        entry = {
+            "area": area.name,
+            "source": _digest(mutant.file),
+            "mutant": [mutant.file.as_posix(), *mutant[1:]],
+            "outcome": outcome,
+        }
+        with self._lock, self._outcomes.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def outcomes(self, area: Area) -> dict[Mutant, Outcome]:
+        """What is known of the area's mutants; the last word on each."""
+        out: dict[Mutant, Outcome] = {}
+        lines = self._outcomes.read_text() if self._outcomes.exists() else ""
+        for line in lines.splitlines():
+            entry: dict[str, Any] = json.loads(line)
+            file, *rest = entry["mutant"]
+            mutant = Mutant(Path(file), *rest)
+            if entry["area"] == area.name and entry["source"] == _digest(mutant.file):
+                out[mutant] = Outcome(*entry["outcome"])
+        return out
+
+    @property
+    def _outcomes(self) -> Path:
+        return self.folder / "outcomes.jsonl"
+
+
+def _digest(file: Path) -> str:
+    path = ROOT / file
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.exists() else ""
