@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.records import stamp, write
 
-from ._areas import Area, AREAS, ROOT
+from ._areas import Area, AREAS, C_SUFFIXES, ROOT
 from ._c import c_mutants
 from ._covered import statement
 from ._kept import Kept
@@ -77,7 +77,7 @@ def mutants_of(area: Area, root: pathlib.Path = ROOT) -> list[Mutant]:
     out: list[Mutant] = []
     for file in area.files(root):
         source = (root / file).read_text(encoding="utf-8")
-        find = c_mutants if file.suffix == ".c" else python_mutants
+        find = c_mutants if file.suffix in C_SUFFIXES else python_mutants
         out += find(file, source)
     return out
 
@@ -221,7 +221,7 @@ class _AreaRun:
 
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
             list(pool.map(run, chosen))
-        if self.area.sources[0].endswith(".c"):
+        if self.area.sources[0].endswith(C_SUFFIXES):
             for tree in self.trees.all:
                 build(tree)  # the source is as it was, and what was built is not
         self._look_again(set(chosen))

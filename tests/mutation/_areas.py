@@ -36,14 +36,18 @@ _ENGINE = (
     *("native_memory", "nodes", "static_modules", "crashes", "hostile"),
 )
 
+# What the extension is compiled from.
+C_SUFFIXES = (".c", ".h")
+
 AREAS = (
     Area(
         "engine",
         tuple(
             f"eqx_fastjit/_{name}.py"
             for name in (
-                *("binding", "errors", "function", "install", "jit", "nodes"),
-                *("partition", "stages", "static_keys"),
+                *("base", "binding", "blocking", "callables", "engine", "errors"),
+                *("function", "install", "jit", "keys", "logs", "nodes", "options"),
+                *("partition", "parts", "specialization", "stages", "static_keys"),
             )
         ),
         _ENGINE,
@@ -52,7 +56,7 @@ AREAS = (
     ),
     Area(
         "engine, compiled",
-        ("eqx_fastjit/_native.c",),
+        ("eqx_fastjit/_native.c", "eqx_fastjit/_walk.h"),
         _ENGINE,
         0.9,
         0.25,

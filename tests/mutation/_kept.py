@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ._areas import Area, ROOT
+from ._areas import Area, C_SUFFIXES, ROOT
 from ._covered import Covered, record
 from ._mutants import Mutant
 from ._run import Outcome
@@ -26,8 +26,8 @@ class Kept:
     def covered(self, area: Area, tree: Path) -> Covered:
         """Which of its tests run which lines; recorded where that is not known."""
         package = hashlib.sha256()
-        for file in sorted((ROOT / "eqx_fastjit").rglob("*.[cp]*")):
-            if file.suffix in (".c", ".py"):
+        for file in sorted((ROOT / "eqx_fastjit").rglob("*.*")):
+            if file.suffix in (".py", *C_SUFFIXES):
                 package.update(file.read_bytes())
         parts: list[Covered] = []
         for test in area.test_files():

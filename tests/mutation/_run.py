@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ._areas import ROOT
+from ._areas import C_SUFFIXES, ROOT
 from ._mutants import changed_lines, Mutant, mutate_python
 
 
@@ -161,7 +161,7 @@ def run_mutant(tree: Path, mutant: Mutant, choice: Choice) -> Outcome:
     """Put a mutant in, run the tests, and put the source back."""
     path = tree / mutant.file
     source = path.read_text(encoding="utf-8")
-    is_c = path.suffix == ".c"
+    is_c = path.suffix in C_SUFFIXES
     if is_c:
         from ._c import mutate_c
 
