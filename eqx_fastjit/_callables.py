@@ -14,21 +14,13 @@ from typing import Any, NamedTuple
 from ._binding import Binding
 from ._compat import instance_dict
 from ._function import Function
-from ._nodes import is_module_class, is_node
+from ._nodes import is_module_class, is_node, WRAPPER_NAMES
 from ._options import Options
 from ._parts import is_identity_type
 from ._static_keys import static_key
 
 
 _CALL = "__call__"
-# What a jitted function shows of the function that it wraps, as `functools.wraps` does.
-_WRAPPER_NAMES = (
-    "__module__",
-    "__name__",
-    "__qualname__",
-    "__doc__",
-    "__annotations__",
-)
 # Functions remembered, for when they are wrapped again. One that is referred to by its
 # own compiled functions (by a static that refers back to it) would live as long.
 _MAX_FUNCTIONS = 1024
@@ -95,7 +87,7 @@ def describe(fun: Any) -> Description:
     else:
         call = getattr(cls, _CALL, None)
         by_class = isinstance(call, types.FunctionType) and is_module_class(cls)
-        by_class = by_class and instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES)
+        by_class = by_class and instance_dict(fun).keys().isdisjoint(WRAPPER_NAMES)
         owner = cls if by_class else None
     known = None if owner is None else _described.get(owner)
     if known is not None and _is_as_described(fun, known):
@@ -119,7 +111,7 @@ def _code(fun: Any) -> Any:
 
 def _shown(fun: Any) -> dict[str, Any]:
     shown = {}
-    for name in _WRAPPER_NAMES:
+    for name in WRAPPER_NAMES:
         with contextlib.suppress(AttributeError):
             shown[name] = getattr(fun, name)
     return shown

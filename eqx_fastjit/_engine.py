@@ -15,7 +15,7 @@ import numpy as np
 from . import _compat, _record
 from ._blocking import block, COPIED_BYTES, reads_numpy
 from ._logs import correct_cache_miss_log, silence_equinox_callback_log
-from ._nodes import classify, sort_keys
+from ._nodes import classify, sort_keys, WRAPPER_NAMES
 from ._partition import ResultHandle
 from ._static_keys import array_key, opaque_key, policy_of
 
@@ -54,6 +54,7 @@ def _load_native() -> Any:
         eager_handle=EAGER,
         instance_dict=_compat.INSTANCE_DICT,
         function_types=_FUNCTION_TYPES,
+        wrapper_names=WRAPPER_NAMES,
         numpy_type=np.ndarray,
         copied_bytes=COPIED_BYTES,
     )

@@ -3,7 +3,6 @@
 import copy
 import functools
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -118,8 +117,13 @@ def snapshot_key(x: Any) -> Snapshot:
 
 def array_kind(array: Any) -> tuple[Any, ...]:
     """What an array is, less what is in it."""
-    weak_type = bool(getattr(array, "weak_type", False))
-    return type(array), tuple(array.shape), str(array.dtype), weak_type
+    dtype = array.dtype
+    if not isinstance(dtype, np.dtype) or dtype.names is not None:
+        dtype = str(dtype)  # names of fields can be written to
+    weak_type = isinstance(array, jax.Array) and bool(
+        getattr(array, "weak_type", False)
+    )
+    return type(array), tuple(array.shape), dtype, weak_type
 
 
 class StaticArray:
@@ -133,12 +137,10 @@ class StaticArray:
 
     __slots__ = ("contents", "kind", "value")
 
-    def __init__(self, value: Any, contents: Callable[[Any], Any]):
-        self.kind = array_kind(value)
+    def __init__(self, value: Any, kind: Any, contents: Any):
         self.value = value
-        self.contents: Any = None
-        if isinstance(value, np.ndarray) or value.size == 1:
-            self.contents = contents(value)
+        self.kind = kind
+        self.contents = contents
 
     def is_single(self) -> bool:
         return self.value.size == 1

@@ -257,6 +257,20 @@ class _Flattened:
     """On a trail: the static data is not the values of static fields, one by one."""
 
 
+class _Wrapper:
+    """On a trail: after the static fields come the attributes of a wrapper."""
+
+
+# What wrapping gives a Module, to Equinox static data (`eqx.module_update_wrapper`).
+WRAPPER_NAMES = (
+    "__module__",
+    "__name__",
+    "__qualname__",
+    "__doc__",
+    "__annotations__",
+)
+
+
 def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
     """The static data of a node, and its children."""
     kind = node.kind
@@ -271,12 +285,20 @@ def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
         values = instance_dict(x) if is_module else x.__dict__
         # To Equinox a Module with other attributes is another Module.
         n_fields = len(node.dynamic) + len(node.static)
-        if type(values) is dict and not (is_module and len(values) != n_fields):
+        n_others = len(values) - n_fields
+        if is_module and n_others > 0:
+            n_others -= sum(map(values.__contains__, WRAPPER_NAMES))
+        if type(values) is dict and not (is_module and n_others):
             try:
                 static = list(map(values.__getitem__, node.static))
-                return static, list(map(values.__getitem__, node.dynamic))
+                dynamic = list(map(values.__getitem__, node.dynamic))
             except KeyError:
                 pass  # a field is missing: as below
+            else:
+                if is_module and len(values) > n_fields:
+                    others = [values.get(name, _Wrapper) for name in WRAPPER_NAMES]
+                    static = [_Wrapper, *static, *others]
+                return static, dynamic
         as_flattened = (_Flattened,)
     elif kind == NodeKind.NAMEDTUPLE:
         return (), tuple.__getitem__(x, slice(None))

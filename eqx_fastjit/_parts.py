@@ -17,6 +17,10 @@ from ._keys import Identity
 MISSING = type("Missing", (), {"__slots__": ()})()
 
 
+# Stands before the attributes of an instance of a subclass.
+_ATTRIBUTES = type("Attributes", (), {"__slots__": ()})()
+
+
 def extra_attributes(x: Any) -> tuple[Any, ...]:
     """The attributes that an instance of a subclass has beside its contents."""
     try:
@@ -25,7 +29,8 @@ def extra_attributes(x: Any) -> tuple[Any, ...]:
         return ()
     if any(_is_cached(type(x), name) for name in found):
         found = {k: v for k, v in found.items() if not _is_cached(type(x), k)}
-    return (found,) if found else ()
+    # Not as they are: the last element of a list may be such a dictionary.
+    return (_ATTRIBUTES, found) if found else ()
 
 
 def _is_cached(cls: type, name: str) -> bool:

@@ -19,7 +19,7 @@ class Kind(enum.IntEnum):
     PURE = 6
     # By `hash` and `==` of the user's. Changes that leave the hash alone are not seen.
     OPAQUE = 7
-    # Part by part: tuples and their subclasses, lists, dicts (in order).
+    # Part by part: tuples, lists, dicts (in order) and their subclasses.
     TUPLE = 8
     LIST = 9
     DICT = 10
@@ -34,6 +34,8 @@ class Kind(enum.IntEnum):
     NODE = 14
     # By the object it is bound to, and its function.
     METHOD = 15
+    # Part by part: attributes, by name, wherever the instance has them.
+    ATTRIBUTES = 16
 
 
 class Hashable(enum.IntEnum):
@@ -51,7 +53,8 @@ class Policy(NamedTuple):
     """How the values of one type are compared."""
 
     kind: Kind
-    # For `FIELDS` the names, for `PARTS` and `KEY` a function of the value.
+    # For `FIELDS` and `ATTRIBUTES` the names, for `PARTS` and `KEY` a function of the
+    # value; for a subclass of a container, one for instances with attributes.
     data: Any = None
     hashable: Hashable = Hashable.YES
     # Whether a value can be changed without that its hash changes.

@@ -57,10 +57,6 @@ def _contents(array: Any) -> Any:
     return host.tobytes()
 
 
-def _static_array(x: Any) -> StaticArray:
-    return StaticArray(x, _contents)
-
-
 def _set_key(base: type) -> Callable[[Any], Any]:
     def key(x: Any) -> Any:
         parts = base.__iter__(x)  # pyright: ignore[reportAttributeAccessIssue]
@@ -79,6 +75,7 @@ _SUBCLASS_HASHABLE = {
     dict: Hashable.NO,
     collections.deque: Hashable.NO,
 }
+_CONTAINER_KINDS = {tuple: Kind.TUPLE, list: Kind.LIST, dict: Kind.DICT}
 _COMPARE_AS_DICTS = (collections.OrderedDict, collections.Counter)
 
 
@@ -95,15 +92,23 @@ def array_key(array: Any) -> Any:
     """The key of an array in a Module that is a static."""
     if isinstance(array, Tracer):
         return Identity(array)
-    known = _array_keys.get(id(array))
+    number = id(array)
+    known = _array_keys.get(number)
     if known is not None and known[0]() is array:
         return known[1]
-    key = (*array_kind(array), _contents(array))
+    key = array_kind(array), _contents(array)
     if isinstance(array, jax.Array):
-        number = id(array)
         forget = functools.partial(_array_keys.pop, number)
         _array_keys[number] = weakref.ref(array, lambda _: forget(None)), key
     return key
+
+
+def _static_array(array: Any) -> StaticArray:
+    """The key of an array in a static field."""
+    if isinstance(array, np.ndarray):
+        return StaticArray(array, array_kind(array), _contents(array))
+    kind, contents = array_key(array) if array.size == 1 else (array_kind(array), None)
+    return StaticArray(array, kind, contents)
 
 
 _PARTS = functools.partial(Policy, Kind.PARTS)
@@ -160,13 +165,8 @@ def _fields_policy(cls: type, names: list[str]) -> Policy:
     elif hashed_fields(cls) == names:
         hashable = Hashable.AS_PARTS
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
-    if reads_dict(cls, names):
-        return Policy(Kind.FIELDS, tuple(names), hashable, mutable=not frozen)
-
-    def parts(x: Any) -> list[Any]:
-        return [getattr(x, name, MISSING) for name in names]
-
-    return _PARTS(parts, hashable, mutable=not frozen)
+    kind = Kind.FIELDS if reads_dict(cls, names) else Kind.ATTRIBUTES
+    return Policy(kind, tuple(names), hashable, mutable=not frozen)
 
 
 def _numpy_policy(cls: type) -> Policy | None:
@@ -178,11 +178,9 @@ def _numpy_policy(cls: type) -> Policy | None:
             return _KEY(lambda x: (str(x), x.itemsize, x.alignment), mutable=True)
         return Policy(Kind.PURE)
     if issubclass(cls, np.generic):
-        # A record's fields can be written to.
-        return _KEY(
-            lambda x: (static_key(x.dtype), _contents(x)),
-            mutable=issubclass(cls, np.void),
-        )
+        if issubclass(cls, np.void):  # a record, whose fields can be written to
+            return _KEY(lambda x: (static_key(x.dtype), _contents(x)), mutable=True)
+        return _KEY(lambda x: (x.dtype, x.tobytes()))
     if issubclass(cls, np.ndarray):
         return _KEY(_static_array, Hashable.NO, mutable=True)
     if issubclass(cls, jax.Array):
@@ -222,7 +220,10 @@ def choose_policy(cls: type) -> Policy:
             return Policy(Kind.TUPLE, hashable=hashable)
         if hashable is Hashable.AS_PARTS:
             hashable = Hashable.ASK  # its attributes need no hash
-        return _PARTS(SUBCLASS_PARTS[base], hashable, mutable=True)
+        kind = _CONTAINER_KINDS.get(base, Kind.PARTS)
+        if issubclass(cls, collections.OrderedDict | collections.defaultdict):
+            kind = Kind.PARTS  # an order, or a part, of its own
+        return Policy(kind, SUBCLASS_PARTS[base], hashable, mutable=True)
     if is_builtin and eq_owner in (set, frozenset):
         return _KEY(_set_key(eq_owner), Hashable.ASK, mutable=True)
     if (names := generated_fields(cls)) is not None:
@@ -327,16 +328,17 @@ _IDENTITY_KIND, _PURE_KIND, _COMPLEX_KIND = Kind.IDENTITY, Kind.PURE, Kind.COMPL
 _OPAQUE_KIND, _KEY_KIND, _TUPLE_KIND = Kind.OPAQUE, Kind.KEY, Kind.TUPLE
 _LIST_KIND, _DICT_KIND, _FIELDS_KIND = Kind.LIST, Kind.DICT, Kind.FIELDS
 _NODE_KIND, _METHOD_KIND = Kind.NODE, Kind.METHOD
+_ATTRIBUTES_KIND = Kind.ATTRIBUTES
 _YES, _AS_PARTS = Hashable.YES, Hashable.AS_PARTS
 
 
 def _compound_parts(x: Any, kind: Kind, data: Any) -> Sequence[Any]:
     """The parts of a static that is compared part by part."""
-    if kind is _TUPLE_KIND:
+    if kind is _TUPLE_KIND and data is None:
         return x if type(x) is tuple else list(tuple.__iter__(x))
-    if kind is _LIST_KIND:
+    if kind is _LIST_KIND and data is None:
         return x
-    if kind is _DICT_KIND:
+    if kind is _DICT_KIND and data is None:
         return items(dict, x)
     if kind is _NODE_KIND:
         return _node_parts(x)
@@ -347,6 +349,8 @@ def _compound_parts(x: Any, kind: Kind, data: Any) -> Sequence[Any]:
         found = x.__dict__
         if type(found) is dict and all(map(found.__contains__, data)):
             return [found[name] for name in data]
+        return [getattr(x, name, MISSING) for name in data]
+    if kind is _ATTRIBUTES_KIND:
         return [getattr(x, name, MISSING) for name in data]
     return list(data(x))
 

@@ -33,6 +33,7 @@ static PyObject *module_dict; /* the descriptor of `__dict__` of all Modules */
 static PyTypeObject *array_type; /* jaxlib's array, once one was met */
 static PyObject *function_types; /* a tuple: JAX's types of functions, and `type` */
 static PyTypeObject *numpy_type; /* `numpy.ndarray` */
+static PyObject *wrapper_names;  /* a tuple: of attributes that wrappers have */
 static Py_ssize_t copied_bytes; /* the most of NumPy arrays that a call copies */
 
 static PyObject *s_block_until_ready, *s_miss, *s_call, *s_finished, *s_failed;
@@ -49,11 +50,11 @@ enum { NODE_STATIC, NODE_ARRAY, NODE_NUMPY, NODE_NONE, NODE_TUPLE, NODE_LIST, NO
        NODE_TRACER, NODE_DATACLASS, NODE_DEFAULTDICT, NODE_ORDERED_DICT };
 enum { KIND_IDENTITY, KIND_INT, KIND_FLOAT, KIND_COMPLEX, KIND_STR, KIND_BYTES, KIND_PURE,
        KIND_OPAQUE, KIND_TUPLE, KIND_LIST, KIND_DICT, KIND_FIELDS, KIND_PARTS, KIND_KEY,
-       KIND_NODE, KIND_METHOD };
+       KIND_NODE, KIND_METHOD, KIND_ATTRIBUTES };
 enum { HASHABLE_YES, HASHABLE_NO, HASHABLE_AS_PARTS, HASHABLE_ASK };
 
 /* What an entry of a trail is. Those from `T_NODE` on hold an object. */
-enum { T_ARRAYS, T_INT, T_FLOAT, T_AGAIN, T_FLATTENED,
+enum { T_ARRAYS, T_INT, T_FLOAT, T_AGAIN, T_READING,
        T_NODE, T_STATIC, T_IDENTITY, T_STR, T_BYTES, T_BIGINT, T_PURE, T_OPAQUE, T_KEY };
 
 typedef struct {
@@ -246,7 +247,7 @@ static inline int add_array(Walk *w, PyObject *x) {
 /* --- what is known of types ---------------------------------------------------------- */
 
 /* The order in which a dictionary of fields was found to have them. */
-typedef struct { PyObject **keys; uint16_t *places; } Layout;
+typedef struct { PyObject **keys; uint16_t *places; Py_ssize_t n; } Layout;
 
 typedef struct {
     PyTypeObject *type; /* borrowed: `reference` takes the record away with the type */
@@ -255,8 +256,9 @@ typedef struct {
     int node, kind, hashable, is_mutable;
     PyObject *data;  /* the function of `KIND_PARTS`, `KIND_KEY` */
     PyObject *flatten; /* of a node that C does not know */
-    PyObject *names; /* a tuple: of the dynamic, then of the static fields */
-    Py_ssize_t n_dynamic;
+    /* A tuple: of the dynamic, then of the static fields; and of what a wrapper has. */
+    PyObject *names;
+    Py_ssize_t n_dynamic, n_fields;
     Layout layouts[2];
     int next_layout;
 } Record;
@@ -272,7 +274,7 @@ static void record_free(Record *record) {
     Py_XDECREF(record->flatten);
     for (int i = 0; i < 2; i++) {
         if (record->layouts[i].keys != NULL)
-            for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(record->names); j++)
+            for (Py_ssize_t j = 0; j < record->layouts[i].n; j++)
                 Py_DECREF(record->layouts[i].keys[j]);
         PyMem_Free(record->layouts[i].keys);
         PyMem_Free(record->layouts[i].places);
@@ -374,9 +376,13 @@ static Record *ask_about(PyObject *x) {
         record->names =
             PySequence_Concat(PyTuple_GET_ITEM(node, 1), PyTuple_GET_ITEM(node, 2));
         if (record->names == NULL) goto done;
-    } else if (record->kind == KIND_FIELDS) {
+        record->n_fields = PyTuple_GET_SIZE(record->names);
+        if (record->node == NODE_MODULE)
+            Py_SETREF(record->names, PySequence_Concat(record->names, wrapper_names));
+        if (record->names == NULL) goto done;
+    } else if (record->kind == KIND_FIELDS || record->kind == KIND_ATTRIBUTES) {
         record->names = Py_NewRef(data);
-        record->n_dynamic = PyTuple_GET_SIZE(data);
+        record->n_dynamic = record->n_fields = PyTuple_GET_SIZE(data);
     }
     record->data = Py_NewRef(data);
     /* A class may be given another `__eq__`; its version then changes. */
@@ -432,6 +438,10 @@ static int drop_records_if_grown(void) {
 
 /* --- fields ----------------------------------------------------------------------- */
 
+/* Stands for an attribute that is not there: no attribute is this. */
+static PyTypeObject SpecType;
+#define ABSENT ((PyObject *)&SpecType)
+
 /* Calls what allocates, and runs no Python by itself: before 3.12, an allocation may start
 the garbage collector, and that finalizers and weak references' callbacks. */
 #if PY_VERSION_HEX < 0x030C0000
@@ -452,68 +462,83 @@ static inline PyObject *dict_of(PyObject *x) {
     return dict;
 }
 
-/* Reads the fields of an instance, borrowed, in the order of `record->names`.
+/* Reads the fields of an instance, borrowed, in the order of `record->names`: returns how
+many there are, -1 if they cannot be read.
 
-Returns 1 if they are there (of a Module, and nothing else is), 0 if not. A dictionary is
-gone through in order and compared with the orders in which it was found before: that
-is quicker than looking names up, and runs nobody's `__eq__`. */
-static int read_fields(Record *record, PyObject *dict, PyObject **out) {
-    Py_ssize_t n = PyTuple_GET_SIZE(record->names), size = PyDict_GET_SIZE(dict);
-    /* To Equinox a Module with other attributes is another Module. */
-    if (record->node == NODE_DATACLASS ? size < n : size != n) return 0;
+`eqx.module_update_wrapper` gives a Module further attributes, to Equinox static data: those
+that are not there are `ABSENT`. A Module with any others is left to Equinox. A dictionary
+is gone through in order and compared with the orders in which it was found before: that is
+quicker than looking names up, and runs nobody's `__eq__`. */
+static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
+    Py_ssize_t n = record->n_fields, size = PyDict_GET_SIZE(dict);
+    Py_ssize_t n_names = PyTuple_GET_SIZE(record->names);
+    int others_allowed = record->node == NODE_DATACLASS;
+    if (size < n || (size > n_names && !others_allowed)) return -1;
     PyObject *key, *value;
     Py_ssize_t position = 0;
+    for (Py_ssize_t i = n; i < n_names; i++) out[i] = ABSENT;
     for (int i = 0; i < 2; i++) {
         Layout *layout = &record->layouts[i];
-        if (layout->keys == NULL) continue;
+        if (layout->keys == NULL || (layout->n != size && !others_allowed)) continue;
         Py_ssize_t j = 0;
         for (position = 0; PyDict_Next(dict, &position, &key, &value); j++) {
             if (key != layout->keys[j]) break;
             out[layout->places[j]] = value;
         }
-        if (j == n) return 1;
+        if (j == layout->n) return j == n ? n : n_names;
+        for (Py_ssize_t k = n; k < n_names; k++) out[k] = ABSENT;
     }
     /* Another order: learn it, in place of the older of two. */
-    Layout learnt = {PyMem_Calloc(n + 1, sizeof(PyObject *)),
-                     PyMem_Calloc(n + 1, sizeof(uint16_t))};
-    Py_ssize_t j = 0;
+    Layout learnt = {PyMem_Calloc(n_names + 1, sizeof(PyObject *)),
+                     PyMem_Calloc(n_names + 1, sizeof(uint16_t)), 0};
+    Py_ssize_t found = 0;
     int others = 0;
-    if (learnt.keys == NULL || learnt.places == NULL || n > UINT16_MAX) goto no;
-    for (position = 0; j < n && PyDict_Next(dict, &position, &key, &value);) {
+    if (learnt.keys == NULL || learnt.places == NULL || n_names > UINT16_MAX) goto no;
+    for (position = 0; (found < n || !others_allowed) &&
+                       PyDict_Next(dict, &position, &key, &value);) {
         Py_ssize_t place = 0;
         if (!PyUnicode_CheckExact(key)) goto no;
-        while (place < n && PyTuple_GET_ITEM(record->names, place) != key &&
+        while (place < n_names && PyTuple_GET_ITEM(record->names, place) != key &&
                PyUnicode_Compare(PyTuple_GET_ITEM(record->names, place), key) != 0)
             place++;
-        if (place == n) {
-            if (size == n) goto no;
+        if (place == n_names) {
+            if (!others_allowed) goto no;
             others = 1;
             continue;
         }
-        learnt.keys[j] = key;
-        learnt.places[j++] = (uint16_t)place;
+        learnt.keys[learnt.n] = key;
+        learnt.places[learnt.n++] = (uint16_t)place;
         out[place] = value;
+        found += place < n;
     }
-    if (j < n) goto no;
+    if (found < n) goto no;
+    Py_ssize_t n_read = learnt.n == n ? n : n_names;
     if (others) { /* in between, so their order is not worth learning */
         PyMem_Free(learnt.keys);
         PyMem_Free(learnt.places);
-        return 1;
+        return n_read;
     }
-    for (j = 0; j < n; j++) Py_INCREF(learnt.keys[j]);
+    for (Py_ssize_t j = 0; j < learnt.n; j++) Py_INCREF(learnt.keys[j]);
     Layout *old = &record->layouts[record->next_layout];
     record->next_layout ^= 1;
     Layout dropped = *old;
     *old = learnt;
-    if (dropped.keys != NULL)
-        for (j = 0; j < n; j++) Py_DECREF(dropped.keys[j]);
+    for (Py_ssize_t j = 0; j < dropped.n; j++) Py_DECREF(dropped.keys[j]);
     PyMem_Free(dropped.keys);
     PyMem_Free(dropped.places);
-    return 1;
+    return n_read;
 no:
     PyMem_Free(learnt.keys);
     PyMem_Free(learnt.places);
-    return 0;
+    return -1;
+}
+
+/* Writes how the fields of a Module were read, unless it has these alone. What a flatten
+function gives, or a wrapper has, must not look like an instance whose static fields have the
+same values. */
+static int add_reading(Walk *w, const Record *record, Py_ssize_t n_read) {
+    if (n_read == record->n_fields) return 0;
+    return add_bits(w, T_READING, n_read > record->n_fields);
 }
 
 /* --- statics ---------------------------------------------------------------------- */
@@ -700,20 +725,53 @@ static int add_parts_of_sequence(Walk *w, PyObject *x, PyObject *parts, int visi
     return failed;
 }
 
-static PyTypeObject SpecType;
+/* What Python's function gives for a value. */
+static int add_parts_by_function(Walk *w, Record *record, PyObject *x, int visit,
+                                 size_t start) {
+    own_everything(w);
+    PyObject *function = Py_NewRef(record->data);
+    PyObject *parts = PyObject_CallOneArg(function, x);
+    Py_DECREF(function);
+    return add_parts_of_sequence(w, x, parts, visit, start);
+}
 
-/* The attributes of an instance that are to be compared. */
+/* Whether an instance of a subclass has attributes beside its contents; -1 for an error.
+Python reads those. */
+static int has_attributes(Record *record, PyObject *x) {
+    if (record->data == Py_None || Py_TYPE(x)->tp_dictoffset == 0) return 0;
+    PyObject *dict = dict_of(x);
+    if (dict == NULL) return -1;
+    int found = PyDict_GET_SIZE(dict) > 0;
+    Py_DECREF(dict);
+    return found;
+}
+
+/* A subclass of `tuple`, `list` or `dict`, read by the base type's own means. */
+static int add_container(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
+    int others = has_attributes(record, x);
+    if (others < 0) return -1;
+    if (others) return add_parts_by_function(w, record, x, visit, start);
+    if (record->kind == KIND_DICT) return add_dict_parts(w, x, visit, start);
+    return add_compound(w, x, PySequence_Fast_ITEMS(x), Py_SIZE(x), visit, start);
+}
+
+static int add_attributes(Walk *w, Record *record, PyObject *x, int visit, size_t start);
+
+/* The attributes in the dictionary of an instance that are to be compared. */
 static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
     PyObject *small[SMALL_FIELDS];
     Py_ssize_t n = PyTuple_GET_SIZE(record->names);
     PyObject *dict = dict_of(x);
     if (dict == NULL) return -1;
-    if (n <= SMALL_FIELDS && read_fields(record, dict, small) == 1) {
-        /* The instance keeps its dictionary alive. */
-        Py_DECREF(dict);
-        return add_compound(w, x, small, n, visit, start);
-    }
-    Py_DECREF(dict);
+    int few = n <= SMALL_FIELDS, regular = few && read_fields(record, dict, small) == n;
+    Py_DECREF(dict); /* the instance has it */
+    if (regular) return add_compound(w, x, small, n, visit, start);
+    return add_attributes(w, record, x, visit, start);
+}
+
+/* Attributes that are not in a dictionary, or may not be. */
+static int add_attributes(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
+    Py_ssize_t n = PyTuple_GET_SIZE(record->names);
     PyObject *names = Py_NewRef(record->names);
     own_everything(w);
     PyObject *parts = PyList_New(0);
@@ -721,7 +779,7 @@ static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t st
         PyObject *value = PyObject_GetAttr(x, PyTuple_GET_ITEM(names, i));
         if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
             PyErr_Clear();
-            value = Py_NewRef((PyObject *)&SpecType); /* which no attribute is */
+            value = Py_NewRef(ABSENT);
         }
         if (value == NULL || PyList_Append(parts, value) < 0) Py_CLEAR(parts);
         Py_XDECREF(value);
@@ -794,12 +852,12 @@ done:
 /* A Module below a static, or a dataclass. */
 static int add_module(Walk *w, Record *record, PyObject *x, size_t start) {
     PyObject *small[SMALL_FIELDS], *dict = dict_of(x);
-    Py_ssize_t n = PyTuple_GET_SIZE(record->names);
     if (dict == NULL) return -1;
-    int regular = n <= SMALL_FIELDS && read_fields(record, dict, small);
+    int few = PyTuple_GET_SIZE(record->names) <= SMALL_FIELDS;
+    Py_ssize_t n = few ? read_fields(record, dict, small) : -1;
     Py_DECREF(dict); /* the instance has it */
-    if (!regular)
-        return add_bits(w, T_FLATTENED, 0) < 0 ? -1 : add_flattened(w, record, x, start);
+    if (add_reading(w, record, n) < 0) return -1;
+    if (n < 0) return add_flattened(w, record, x, start);
     return add_parts(w, x, T_NODE, small, record->n_dynamic, n, VISIT_STATIC, start);
 }
 
@@ -870,10 +928,14 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
         /* With its class, if that can be another one day. */
         if (record->version && add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0) return -1;
         return add_object(w, T_IDENTITY, x);
-    case KIND_TUPLE: /* and its subclasses, by the base type's own means */
-        return add_compound(w, x, ((PyTupleObject *)x)->ob_item, Py_SIZE(x), visit, start);
+    case KIND_TUPLE:
+    case KIND_LIST:
+    case KIND_DICT:
+        return add_container(w, record, x, visit, start);
     case KIND_FIELDS:
         return add_fields(w, record, x, visit, start);
+    case KIND_ATTRIBUTES:
+        return add_attributes(w, record, x, visit, start);
     case KIND_NODE:
         if (record->node == NODE_MODULE) return add_module(w, record, x, start);
         return add_flattened(w, record, x, start); /* a jitted function */
@@ -900,11 +962,7 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
         PyErr_Clear();
         return add_key(w, x, PyObject_CallOneArg(py_opaque_key, x));
     case KIND_PARTS:
-        own_everything(w);
-        function = Py_NewRef(record->data);
-        PyObject *parts = PyObject_CallOneArg(function, x);
-        Py_DECREF(function);
-        return add_parts_of_sequence(w, x, parts, visit, start);
+        return add_parts_by_function(w, record, x, visit, start);
     case KIND_KEY:
         own_everything(w);
         function = Py_NewRef(record->data);
@@ -1162,41 +1220,42 @@ done:
 /* A Module or a dataclass: its dictionary is read directly, as Equinox does as well. */
 static int walk_module(Walk *w, Record *record, PyObject *x) {
     PyObject *small[SMALL_FIELDS], **fields = small;
-    Py_ssize_t n = PyTuple_GET_SIZE(record->names), n_dynamic = record->n_dynamic;
+    Py_ssize_t n_names = PyTuple_GET_SIZE(record->names), n_dynamic = record->n_dynamic;
     PyObject *dict = dict_of(x);
     if (dict == NULL) return -1;
-    if (n > SMALL_FIELDS && (fields = PyMem_Malloc(n * sizeof(PyObject *))) == NULL) {
+    if (n_names > SMALL_FIELDS &&
+        (fields = PyMem_Malloc(n_names * sizeof(PyObject *))) == NULL) {
         Py_DECREF(dict);
         PyErr_NoMemory();
         return -1;
     }
-    int failed = -1, regular = read_fields(record, dict, fields);
+    int failed = -1;
+    Py_ssize_t n = read_fields(record, dict, fields);
     Py_DECREF(dict); /* the instance has it */
-    if (!regular) {
-        /* Under construction, with fields missing, or a wrapper. What is flattened must
-        not look like an instance whose static field has the same value. */
-        failed = add_bits(w, T_FLATTENED, 0);
-        if (failed == 0) failed = walk_custom(w, record, x);
-    } else {
-        failed = add_object(w, TAG(T_NODE, n_dynamic), (PyObject *)Py_TYPE(x));
-        /* From the first static on that has parts, or needs Python, all comes later: what
-        runs may change the dictionary. The trail is the same either way, since what can
-        be written at once depends on which types have been met before. */
-        Py_ssize_t later = n_dynamic;
-        for (; later < n && failed == 0; later++) {
-            int added = add_atom(w, fields[later]);
-            failed = added < 0 ? -1 : 0;
-            if (!added) break;
-        }
-        if (failed == 0 && later == n) {
-            failed = visit_children(w, fields, n_dynamic);
-        } else {
-            for (Py_ssize_t i = n_dynamic - 1; i >= 0 && failed == 0; i--)
-                failed = push(w, fields[i], VISIT_TREE);
-            for (Py_ssize_t i = n - 1; i >= later && failed == 0; i--)
-                failed = push(w, fields[i], VISIT_STATIC);
-        }
+    if (add_reading(w, record, n) < 0) goto done;
+    if (n < 0) {
+        failed = walk_custom(w, record, x);
+        goto done;
     }
+    failed = add_object(w, TAG(T_NODE, n_dynamic), (PyObject *)Py_TYPE(x));
+    /* From the first static on that has parts, or needs Python, all comes later: what runs
+    may change the dictionary. The trail is the same either way, since what can be written at
+    once depends on which types have been met before. */
+    Py_ssize_t later = n_dynamic;
+    for (; later < n && failed == 0; later++) {
+        int added = add_atom(w, fields[later]);
+        failed = added < 0 ? -1 : 0;
+        if (!added) break;
+    }
+    if (failed == 0 && later == n) {
+        failed = visit_children(w, fields, n_dynamic);
+    } else {
+        for (Py_ssize_t i = n_dynamic - 1; i >= 0 && failed == 0; i--)
+            failed = push(w, fields[i], VISIT_TREE);
+        for (Py_ssize_t i = n - 1; i >= later && failed == 0; i--)
+            failed = push(w, fields[i], VISIT_STATIC);
+    }
+done:
     if (fields != small) PyMem_Free(fields);
     return failed;
 }

@@ -224,7 +224,7 @@ class Writer:
         is_module = classify(x).kind == NodeKind.MODULE
         if is_module or policy_of(cls).kind is Kind.FIELDS:
             return self._instance(x, path, None)
-        if dataclasses.is_dataclass(cls) and policy_of(cls).kind is Kind.PARTS:
+        if dataclasses.is_dataclass(cls) and policy_of(cls).kind is Kind.ATTRIBUTES:
             return self._instance(x, path, None)
         raise _unwritable(x, path, _advice(x))
 
