@@ -705,16 +705,19 @@ static PyTypeObject SpecType;
 /* The attributes of an instance that are to be compared. */
 static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
     PyObject *small[SMALL_FIELDS];
-    Py_ssize_t n = PyTuple_GET_SIZE(record->names);
+    Py_ssize_t n = PyTuple_GET_SIZE(record->data);
     PyObject *dict = dict_of(x);
     if (dict == NULL) return -1;
-    if (n <= SMALL_FIELDS && read_fields(record, dict, small) == 1) {
+    /* The fields of a node are others: also those that are not compared, and none that is
+    no parameter. */
+    int known = record->names == record->data && n <= SMALL_FIELDS;
+    if (known && read_fields(record, dict, small) == 1) {
         /* The instance keeps its dictionary alive. */
         Py_DECREF(dict);
         return add_compound(w, x, small, n, visit, start);
     }
     Py_DECREF(dict);
-    PyObject *names = Py_NewRef(record->names);
+    PyObject *names = Py_NewRef(record->data);
     own_everything(w);
     PyObject *parts = PyList_New(0);
     for (Py_ssize_t i = 0; parts != NULL && i < n; i++) {

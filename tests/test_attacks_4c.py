@@ -1,0 +1,81 @@
+"""What a fourth hostile reader of the C files found: each of these was once wrong."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import textwrap
+import typing
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+from eqx_fastjit import filter_jit
+
+
+_COMMON = """
+import faulthandler, gc
+faulthandler.enable()
+import equinox as eqx, jax, jax.numpy as jnp
+from eqx_fastjit import _engine, filter_jit
+
+native = _engine.native()
+x = jnp.ones(())
+
+class Layer(eqx.Module):
+    x: object
+    static: object = eqx.field(static=True)
+"""
+
+
+def _run(code):
+    """Runs a program for which memory that was freed has no meaning any more."""
+    return subprocess.run(
+        [sys.executable, "-c", _COMMON + textwrap.dedent(code)],
+        env=dict(os.environ, EQX_FASTJIT_ENGINE="native", PYTHONMALLOC="debug"),
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+# --- statics that are nodes ----------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Config:
+    n: int
+    scale: int = dataclasses.field(init=False, default=0)
+    name: str = dataclasses.field(default="", compare=False)
+
+
+jax.tree_util.register_dataclass(_Config, data_fields=[], meta_fields=["n", "name"])
+
+
+class _Layer(eqx.Module):
+    x: typing.Any
+    config: typing.Any = eqx.field(static=True)
+
+
+def _layer(scale, name=""):
+    config = _Config(1, name)
+    object.__setattr__(config, "scale", scale)
+    return _Layer(jnp.ones(()), config)
+
+
+def test_registered_dataclasses_as_statics_are_compared_by_the_fields_that_compare():
+    """Not by those of the node, which are the parameters of its `__init__`."""
+    traces = []
+
+    @filter_jit
+    def f(layer):
+        traces.append(None)
+        return layer.x * layer.config.scale
+
+    for scale in (2, 3, 2):
+        assert f(_layer(scale)) == scale
+    assert len(traces) == 2
+    assert f(_layer(2, "another")) == 2
+    assert len(traces) == 2
