@@ -79,3 +79,32 @@ def test_registered_dataclasses_as_statics_are_compared_by_the_fields_that_compa
     assert len(traces) == 2
     assert f(_layer(2, "another")) == 2
     assert len(traces) == 2
+
+
+# --- code of the user's that finds what is being read --------------------------------
+
+_DEFAULTS = """
+class Key:
+    def __hash__(self):
+        return hash("n")
+
+    def __eq__(self, other):
+        fun.__kwdefaults__ = {"n": 1}
+        [{i: i} for i in range(200)]
+        return False
+
+def fun(x, *, n=1):
+    return x * n
+
+f = filter_jit(fun)
+for _ in range(20):
+    fun.__kwdefaults__ = {Key(): 3, **{f"k{i}": i for i in range(50)}, "n": 2}
+    assert f(x) == 1
+print("done")
+"""
+
+
+@pytest.mark.one_engine
+def test_defaults_that_are_replaced_when_they_are_looked_up():
+    out = _run(_DEFAULTS)
+    assert out.stdout == "done\n", out.stderr[-4000:]
