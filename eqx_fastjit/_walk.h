@@ -780,6 +780,7 @@ static int add_dict_node(Walk *w, PyObject *x, size_t start) {
     Py_ssize_t n = PyList_GET_SIZE(keys);
     int failed = -1;
     if ((parts = PyTuple_New(2 * n)) == NULL) goto done;
+    PyObject_GC_UnTrack(parts); /* with holes in it as long as Python runs */
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *key = PyList_GET_ITEM(keys, i), *value = PyObject_GetItem(x, key);
         if (value == NULL) goto done;

@@ -108,3 +108,32 @@ print("done")
 def test_defaults_that_are_replaced_when_they_are_looked_up():
     out = _run(_DEFAULTS)
     assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+_TUPLES = """
+class Key:
+    def __init__(self, name):
+        self.name = name
+
+    def __hash__(self):
+        return 5
+
+    def __lt__(self, other):
+        return self.name < other.name
+
+    def __eq__(self, other):
+        for found in gc.get_objects():
+            if type(found) is tuple and len(found) == 6:
+                list(found)
+        return self.name == other.name
+
+tree = {Key(name): [name] for name in "abc"}
+static = Layer(tree, 1)
+print(filter_jit(lambda layer: layer.x)(Layer(x, static)))
+"""
+
+
+@pytest.mark.one_engine
+def test_no_tuple_with_holes_is_to_be_found():
+    out = _run(_TUPLES)
+    assert out.stdout == "1.0\n", out.stderr[-4000:]
