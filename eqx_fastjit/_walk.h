@@ -426,8 +426,10 @@ static int drop_records_if_grown(void) {
         return -1;
     }
     if (PyDict_GET_SIZE(registry) == n_registered) return 0;
-    n_registered = PyDict_GET_SIZE(registry);
-    return records == NULL ? 0 : rebuild_records(records_mask + 1, NULL, 0);
+    Py_ssize_t n = PyDict_GET_SIZE(registry);
+    if (records != NULL && rebuild_records(records_mask + 1, NULL, 0) < 0) return -1;
+    n_registered = n; /* else the next call tries again */
+    return 0;
 }
 
 /* --- fields ----------------------------------------------------------------------- */

@@ -137,3 +137,31 @@ print(filter_jit(lambda layer: layer.x)(Layer(x, static)))
 def test_no_tuple_with_holes_is_to_be_found():
     out = _run(_TUPLES)
     assert out.stdout == "1.0\n", out.stderr[-4000:]
+
+
+# --- memory --------------------------------------------------------------------------
+
+_NO_MEMORY = """
+import _testcapi
+
+class Later:
+    pass
+
+value = (Later(),)
+assert native.arrays_of(value) == []
+flatten, unflatten = lambda _: ((x,), None), lambda *_: None
+jax.tree_util.register_pytree_node(Later, flatten, unflatten)
+_testcapi.set_nomemory(0, 1)
+try:
+    native.arrays_of(value)
+except MemoryError:
+    _testcapi.remove_mem_hooks()
+    print(native.arrays_of(value))
+"""
+
+
+@pytest.mark.one_engine
+def test_what_was_known_of_types_is_forgotten_in_spite_of_no_memory():
+    pytest.importorskip("_testcapi")
+    out = _run(_NO_MEMORY)
+    assert out.stdout == "[Array(1., dtype=float32)]\n", out.stderr[-4000:]
