@@ -763,10 +763,13 @@ static int default_is_current(PyObject *const *with, Py_ssize_t i, PyObject *pai
     }
     PyObject *now = PyFunction_GET_KW_DEFAULTS(with[P_SOURCE]);
     if (now == NULL) return 0;
-    /* The keys of `__kwdefaults__` are `str`, as a rule. */
-    now = PyDict_GetItemWithError(now, PyTuple_GET_ITEM(with[P_NAMES], i));
-    if (now == NULL) PyErr_Clear();
-    return now == PyTuple_GET_ITEM(pair, 1);
+    /* A key of `__kwdefaults__` that is no `str` may replace them when it is compared. */
+    Py_INCREF(now);
+    PyObject *value = PyDict_GetItemWithError(now, PyTuple_GET_ITEM(with[P_NAMES], i));
+    int same = value == PyTuple_GET_ITEM(pair, 1);
+    if (value == NULL) PyErr_Clear();
+    Py_DECREF(now);
+    return same;
 }
 
 enum { BOUND, NOT_PLAIN, FAILED };

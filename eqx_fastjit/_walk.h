@@ -432,8 +432,10 @@ static int drop_records_if_grown(void) {
         return -1;
     }
     if (PyDict_GET_SIZE(registry) == n_registered) return 0;
-    n_registered = PyDict_GET_SIZE(registry);
-    return records == NULL ? 0 : rebuild_records(records_mask + 1, NULL, 0);
+    Py_ssize_t n = PyDict_GET_SIZE(registry);
+    if (records != NULL && rebuild_records(records_mask + 1, NULL, 0) < 0) return -1;
+    n_registered = n; /* else the next call tries again */
+    return 0;
 }
 
 /* --- fields ----------------------------------------------------------------------- */
@@ -760,10 +762,13 @@ static int add_attributes(Walk *w, Record *record, PyObject *x, int visit, size_
 /* The attributes in the dictionary of an instance that are to be compared. */
 static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
     PyObject *small[SMALL_FIELDS];
-    Py_ssize_t n = PyTuple_GET_SIZE(record->names);
+    Py_ssize_t n = PyTuple_GET_SIZE(record->data);
     PyObject *dict = dict_of(x);
     if (dict == NULL) return -1;
-    int few = n <= SMALL_FIELDS, regular = few && read_fields(record, dict, small) == n;
+    /* The fields of a node are others: also those that are not compared, and none that is
+    no parameter. */
+    int known = record->names == record->data && n <= SMALL_FIELDS;
+    int regular = known && read_fields(record, dict, small) == n;
     Py_DECREF(dict); /* the instance has it */
     if (regular) return add_compound(w, x, small, n, visit, start);
     return add_attributes(w, record, x, visit, start);
@@ -771,8 +776,8 @@ static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t st
 
 /* Attributes that are not in a dictionary, or may not be. */
 static int add_attributes(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
-    Py_ssize_t n = PyTuple_GET_SIZE(record->names);
-    PyObject *names = Py_NewRef(record->names);
+    Py_ssize_t n = PyTuple_GET_SIZE(record->data);
+    PyObject *names = Py_NewRef(record->data);
     own_everything(w);
     PyObject *parts = PyList_New(0);
     for (Py_ssize_t i = 0; parts != NULL && i < n; i++) {
@@ -835,6 +840,7 @@ static int add_dict_node(Walk *w, PyObject *x, size_t start) {
     Py_ssize_t n = PyList_GET_SIZE(keys);
     int failed = -1;
     if ((parts = PyTuple_New(2 * n)) == NULL) goto done;
+    PyObject_GC_UnTrack(parts); /* with holes in it as long as Python runs */
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *key = PyList_GET_ITEM(keys, i), *value = PyObject_GetItem(x, key);
         if (value == NULL) goto done;
