@@ -55,6 +55,7 @@ def _load_native() -> Any:
         instance_dict=_compat.INSTANCE_DICT,
         function_types=_FUNCTION_TYPES,
         numpy_type=np.ndarray,
+        array_class=jax.Array,
         copied_bytes=COPIED_BYTES,
     )
     _register_handle(_native)

@@ -171,7 +171,7 @@ def _fields_policy(cls: type, names: list[str]) -> Policy:
 
 def _numpy_policy(cls: type) -> Policy | None:
     if issubclass(cls, Tracer):
-        return Policy(Kind.IDENTITY)
+        return Policy(Kind.IDENTITY, hashable=Hashable.NO)
     if issubclass(cls, np.dtype):
         if cls is type(np.dtype([("x", int)])):
             # The names of its fields can be written to.

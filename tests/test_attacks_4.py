@@ -1,0 +1,91 @@
+"""What a fourth hostile reader of the engine found: each of these was once wrong."""
+
+import typing
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eqx_fastjit import filter_jit
+
+
+X = jnp.arange(3.0)
+
+
+class _Holder(eqx.Module):
+    x: typing.Any
+    static: typing.Any = eqx.field(static=True)
+
+
+def _count(f, **options):
+    """A jitted function, and a list that is as long as it was traced often."""
+    traces = []
+
+    def counted(*args):
+        traces.append(None)
+        return f(*args)
+
+    return filter_jit(counted, **options), traces
+
+
+# --- leaves of which some are arrays, by their type ----------------------------------
+
+
+@pytest.mark.skipif(not hasattr(jax, "new_ref"), reason="an older JAX")
+@pytest.mark.parametrize("ref_first", [True, False])
+def test_tracers_of_references(ref_first):
+    """They are of one type with those of arrays, and statics without a hash."""
+
+    def of_ref(x, y):
+        with pytest.raises(TypeError, match="cannot be hashed"):
+            f(jax.new_ref(x), y)
+        return x
+
+    # Nothing is known of the type of the tracers, as in a new process.
+    type("Fresh", (eqx.Module,), {})
+    f, _ = _count(lambda x, y: x * 2 + y)
+    calls = [lambda: jax.jit(of_ref)(X, X), lambda: jax.jit(f)(X, X)]
+    for call in calls if ref_first else reversed(calls):
+        call()
+    np.testing.assert_array_equal(jax.jit(f)(X, X), 3 * X)
+    np.testing.assert_array_equal(jax.vmap(f)(X, X), 3 * X)
+
+
+class _Proxy:
+    """As those of `wrapt` and Django."""
+
+    def __init__(self, value):
+        self._value = value
+
+    @property
+    def __class__(self):
+        return type(self._value)
+
+    def __getattr__(self, name):
+        return getattr(self._value, name)
+
+    def __hash__(self):
+        return hash(self._value)
+
+    def __eq__(self, other):
+        return self._value == other._value
+
+
+@pytest.mark.parametrize("array_first", [True, False])
+def test_proxies_of_arrays_and_of_others(array_first):
+    class Proxy(_Proxy):
+        pass
+
+    f, traces = _count(lambda x, n: x * n._value)
+    values = [np.ones(2), 3, 4, 3] if array_first else [3, X, 4, 3]
+    for value in values:
+        if isinstance(value, int):
+            np.testing.assert_array_equal(f(X, Proxy(value)), X * value)
+        else:
+            with pytest.raises(TypeError):
+                f(X, Proxy(value))
+            with pytest.raises(TypeError):
+                f.lower(X, Proxy(value))
+    assert len(traces) == 2
