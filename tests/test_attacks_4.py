@@ -1,5 +1,9 @@
 """What a fourth hostile reader of the engine found: each of these was once wrong."""
 
+import argparse
+import collections
+import functools
+import types
 import typing
 
 import equinox as eqx
@@ -89,3 +93,43 @@ def test_proxies_of_arrays_and_of_others(array_first):
             with pytest.raises(TypeError):
                 f.lower(X, Proxy(value))
     assert len(traces) == 2
+
+
+# --- statics compared by what they hold ----------------------------------------------
+
+
+@functools.cache
+def _subclass(base):
+    return type("Sub", (base,), {})
+
+
+def _msgspec(frozen):
+    msgspec = pytest.importorskip("msgspec")
+    return msgspec.defstruct("Struct", [("a", typing.Any)], frozen=frozen)
+
+
+def _root_model():
+    pydantic = pytest.importorskip("pydantic")
+    return pydantic.RootModel[typing.Any]
+
+
+_HOLDERS = {
+    "namespace": lambda: lambda n: _subclass(types.SimpleNamespace)(a=n),
+    "user dict": lambda: lambda n: _subclass(collections.UserDict)(a=n),
+    "user list": lambda: lambda n: _subclass(collections.UserList)([n]),
+    "chain map": lambda: lambda n: _subclass(collections.ChainMap)({"a": n}),
+    "arguments": lambda: lambda n: argparse.Namespace(a=n),
+    "subclass of arguments": lambda: lambda n: _subclass(argparse.Namespace)(a=n),
+    "struct": lambda: _msgspec(False),
+    "frozen struct": lambda: _msgspec(True),
+    "root model": lambda: _root_model(),
+}
+
+
+@pytest.mark.parametrize("name", _HOLDERS)
+def test_holders_are_compared_by_type_and_bits(name):
+    make = _HOLDERS[name]()
+    f, traces = _count(lambda h: (h.x, repr(h.static)))
+    for n in (1, 1.0, True, 1, 1.0):
+        assert f(_Holder(X, make(n)))[1] == repr(make(n))
+    assert len(traces) == 3
