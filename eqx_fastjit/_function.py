@@ -32,7 +32,8 @@ from ._errors import (
     UnhashableStaticError,
 )
 from ._keys import StaticArray
-from ._options import donated, flatten_in_shardings, is_array_or_struct, Options
+from ._nodes import is_array_or_struct
+from ._options import donated, flatten_in_shardings, Options
 from ._partition import (
     ANY_ARRAY,
     partition,

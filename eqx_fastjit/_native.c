@@ -1240,13 +1240,14 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"registry", "function_types", "wrapper_names", "numpy_type",
                             "classify", "policy_of", "opaque_key", "array_key", "sort_keys",
                             "check_ends", "call_class", "block", "reads_numpy",
-                            "eager_handle", "instance_dict", "copied_bytes", NULL};
+                            "eager_handle", "instance_dict", "array_class",
+                            "copied_bytes", NULL};
     PyObject **places[] = {&registry,      &function_types, &wrapper_names,
                            (PyObject **)&numpy_type,
                            &py_classify,   &py_policy_of,   &py_opaque_key,
                            &py_array_key,  &py_sort_keys,   &py_check_ends,
                            &py_call_class, &py_block,       &py_reads_numpy,
-                           &eager_handle,  &module_dict};
+                           &eager_handle,  &module_dict,    &array_class};
     /* Not `Py_ARRAY_LENGTH`, which is no constant expression on Python 3.13. */
     PyObject *given[sizeof(places) / sizeof(*places)] = {NULL};
     Py_ssize_t copied = -1;
@@ -1256,10 +1257,10 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
         return NULL;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$O!O!O!O!OOOOOOOOOOOn", names, &PyDict_Type, &given[0],
+            args, kwargs, "|$O!O!O!O!OOOOOOOOOOOOn", names, &PyDict_Type, &given[0],
             &PyTuple_Type, &given[1], &PyTuple_Type, &given[2], &PyType_Type, &given[3],
             &given[4], &given[5], &given[6], &given[7], &given[8], &given[9], &given[10],
-            &given[11], &given[12], &given[13], &given[14], &copied))
+            &given[11], &given[12], &given[13], &given[14], &given[15], &copied))
         return NULL;
     for (size_t i = 0; i < Py_ARRAY_LENGTH(places); i++) {
         if (given[i] == NULL) {

@@ -22,6 +22,20 @@ from ._compat import instance_dict
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
 
 
+def is_array(x: Any) -> bool:
+    """Whether a leaf of a call is an array.
+
+    A proxy (of `wrapt`, say) claims to be an instance of the class of what it stands
+    for. JAX takes none, and proxies of arrays and of others are of one type.
+    """
+    return isinstance(x, ARRAY_TYPES) and x.__class__ is type(x)
+
+
+def is_array_or_struct(x: Any) -> bool:
+    """Whether a leaf is an array, or says what one would be like."""
+    return type(x) is jax.ShapeDtypeStruct or is_array(x)
+
+
 class ByType:
     """Values by type, compared by identity, without keeping types alive.
 
@@ -72,7 +86,7 @@ class NodeKind:
     STRUCT = 10
     # An array of keys, a NumPy scalar.
     OTHER_ARRAY = 11
-    # What an array of NumPy may be inside of.
+    # What an array of NumPy may be inside of. Those of a `jax.Ref` are statics.
     TRACER = 12
     # Of `jax.tree_util.register_dataclass`, with its fields in its `__dict__`.
     DATACLASS = 13
@@ -195,15 +209,15 @@ def classify(x: Any) -> Node:
         if registry is not None and entry is None and isinstance(x, tuple):
             return Node(NodeKind.NAMEDTUPLE)
         return Node(NodeKind.CUSTOM, flatten=flatten)
-    if isinstance(x, np.ndarray):
-        return Node(NodeKind.NUMPY)
-    if isinstance(x, np.generic):  # nobody can write to it
-        return Node(NodeKind.OTHER_ARRAY)
-    if isinstance(x, jax.Array):
-        # The native walk takes the first type that is an `ARRAY` for jaxlib's own.
-        if issubclass(cls, Tracer):
-            return Node(NodeKind.TRACER)
-        return Node(NodeKind.OTHER_ARRAY if _has_keys(x) else NodeKind.ARRAY)
+    if issubclass(cls, Tracer):
+        return Node(NodeKind.TRACER)
+    if is_array(x):
+        if isinstance(x, np.ndarray):
+            return Node(NodeKind.NUMPY)
+        # Nobody can write to a scalar of NumPy. The native walk takes the first type
+        # that is an `ARRAY` for jaxlib's own.
+        other = isinstance(x, np.generic) or _has_keys(x)
+        return Node(NodeKind.OTHER_ARRAY if other else NodeKind.ARRAY)
     if cls is jax.ShapeDtypeStruct:
         return Node(NodeKind.STRUCT)
     return Node(NodeKind.STATIC)

@@ -8,7 +8,7 @@ import jax
 import jax.tree_util as jtu
 
 from ._binding import Spec
-from ._nodes import ARRAY_TYPES
+from ._nodes import is_array_or_struct
 from ._partition import DYNAMIC, partition
 
 
@@ -104,13 +104,6 @@ def _nothing() -> None:
 
 
 # --- a call ---
-
-_ARRAYS_OR_STRUCTS = (*ARRAY_TYPES, jax.ShapeDtypeStruct)
-
-
-def is_array_or_struct(x: Any) -> bool:
-    """Whether `x` is an array, or says what one would be like."""
-    return isinstance(x, _ARRAYS_OR_STRUCTS)
 
 
 def donated(options: Options, spec: Spec, values: tuple[Any, ...]) -> tuple[int, ...]:

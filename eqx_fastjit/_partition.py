@@ -8,12 +8,12 @@ without Python, and must agree with this file; where it cannot be had, this is u
 import collections
 import dataclasses
 import functools
+import itertools
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.tree_util as jtu
 import numpy as np
 
@@ -21,8 +21,9 @@ from . import _compat
 from ._compat import hide_from_tracebacks, instance_dict
 from ._nodes import (
     ARRAY_KINDS,
-    ARRAY_TYPES,
     drop_nodes_if_grown,
+    is_array,
+    is_array_or_struct,
     is_module_class,
     known_nodes,
     Node,
@@ -109,10 +110,11 @@ def partition(tree: Any, *, abstract: bool = False) -> tuple[list[Any], Structur
 
     The arrays in JAX's order, and the `Structure` that puts them together again.
     """
-    dynamic_types = ARRAY_TYPES + ((jax.ShapeDtypeStruct,) if abstract else ())
     leaves, treedef = jtu.tree_flatten(tree)
-    arrays = [x for x in leaves if isinstance(x, dynamic_types)]
-    kept = [DYNAMIC if isinstance(x, dynamic_types) else x for x in leaves]
+    are_dynamic = list(map(is_array_or_struct if abstract else is_array, leaves))
+    arrays = list(itertools.compress(leaves, are_dynamic))
+    pairs = zip(leaves, are_dynamic, strict=True)
+    kept = [DYNAMIC if dynamic else x for x, dynamic in pairs]
     return arrays, Structure(treedef, tuple(kept))
 
 
@@ -171,6 +173,8 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
         else:
             node = node_of(x)
         kind = node.kind
+        if kind == NodeKind.TRACER and not is_array(x):
+            kind = NodeKind.STATIC
         if kind in ARRAY_KINDS or (kind == NodeKind.STRUCT and abstract):
             arrays.append(x)
             trail.append(DYNAMIC)

@@ -132,12 +132,11 @@ def generated_fields(cls: type) -> list[str] | None:
         if all(f.eq_key is None for f in fields):
             return [f.name for f in fields if f.eq]
     eq_module = getattr(cls.__eq__, "__module__", None) or ""
-    if eq_module == "pydantic.main":
+    if eq_module in ("pydantic.main", "pydantic.root_model"):
         fields: Any = getattr(cls, "model_fields")  # noqa: B009
         return [*fields, "__pydantic_extra__", "__pydantic_private__"]
-    if hasattr(cls, "__struct_fields__") and owner_of(cls, "__eq__").__module__ == (
-        "msgspec"
-    ):
+    is_struct = hasattr(cls, "__struct_fields__")
+    if is_struct and owner_of(cls, "__eq__").__module__.split(".")[0] == "msgspec":
         return list(cls.__struct_fields__)
     return None
 

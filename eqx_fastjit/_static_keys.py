@@ -113,7 +113,7 @@ def _static_array(array: Any) -> StaticArray:
 
 _PARTS = functools.partial(Policy, Kind.PARTS)
 _KEY = functools.partial(Policy, Kind.KEY)
-_OF_ATTRIBUTES = _PARTS(lambda x: [vars(x)], Hashable.NO, mutable=True)
+_OF_ATTRIBUTES = _PARTS(extra_attributes, Hashable.ASK, mutable=True)
 # The class of each is `type` itself.
 _EXACT: dict[type, Policy] = {
     type(None): Policy(Kind.IDENTITY),
@@ -145,7 +145,6 @@ _EXACT: dict[type, Policy] = {
     types.MappingProxyType: _PARTS(
         lambda x: items(types.MappingProxyType, x), Hashable.ASK, mutable=True
     ),
-    types.SimpleNamespace: _OF_ATTRIBUTES,
     # `==` compares numbers, whatever their type.
     array.array: _KEY(lambda x: (x.typecode, x.tobytes()), Hashable.NO, mutable=True),
     types.MethodType: Policy(Kind.METHOD),
@@ -154,8 +153,24 @@ _EXACT: dict[type, Policy] = {
 }
 
 
-# Their class is `ABCMeta`.
-_ABSTRACT = (collections.UserDict, collections.UserList, collections.ChainMap)
+# What they hold is in attributes. (Not in `_EXACT`: the class of most is `ABCMeta`.)
+_WITH_ATTRIBUTES = (
+    types.SimpleNamespace,
+    collections.UserDict,
+    collections.UserList,
+    collections.ChainMap,
+)
+
+
+def _compares_attributes(cls: type) -> bool:
+    """Whether `cls` is one of those, or a subclass that compares as they do."""
+    # By identity, and not `issubclass`: a class need not have a hash.
+    bases = [base for base in cls.__mro__ if any(base is x for x in _WITH_ATTRIBUTES)]
+    eq: Any = cls.__eq__
+    name = getattr(eq, "__module__", None), getattr(eq, "__qualname__", None)
+    # Looked at by name: few programs import it.
+    is_of_argparse = name == ("argparse", "Namespace.__eq__")
+    return is_of_argparse or any(eq is base.__eq__ for base in bases)
 
 
 def _fields_policy(cls: type, names: list[str]) -> Policy:
@@ -171,7 +186,7 @@ def _fields_policy(cls: type, names: list[str]) -> Policy:
 
 def _numpy_policy(cls: type) -> Policy | None:
     if issubclass(cls, Tracer):
-        return Policy(Kind.IDENTITY)
+        return Policy(Kind.IDENTITY, hashable=Hashable.NO)
     if issubclass(cls, np.dtype):
         if cls is type(np.dtype([("x", int)])):
             # The names of its fields can be written to.
@@ -194,8 +209,6 @@ COMPARED_AS_NODES: list[type] = [eqx.Module]
 
 def choose_policy(cls: type) -> Policy:
     """The policy for the values of a type that `_EXACT` does not have."""
-    if any(cls is known for known in _ABSTRACT):
-        return _OF_ATTRIBUTES
     if issubclass(cls, type):
         # Of JAX's scalar types, such as `jnp.float32`, there is one each.
         alone = is_identity_type(cls) or cls.__eq__ is type.__eq__
@@ -205,6 +218,8 @@ def choose_policy(cls: type) -> Policy:
         return policy
     if is_identity_type(cls):
         return Policy(Kind.IDENTITY)
+    if _compares_attributes(cls):
+        return _OF_ATTRIBUTES
     eq_owner = owner_of(cls, "__eq__")
     if issubclass(cls, enum.Enum) and eq_owner.__module__ == "builtins":
         return Policy(Kind.IDENTITY)

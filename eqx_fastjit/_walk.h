@@ -31,6 +31,7 @@ static PyObject *py_classify, *py_policy_of, *py_opaque_key, *py_array_key, *py_
 static PyObject *py_check_ends, *py_call_class, *py_block, *py_reads_numpy, *eager_handle;
 static PyObject *module_dict; /* the descriptor of `__dict__` of all Modules */
 static PyTypeObject *array_type; /* jaxlib's array, once one was met */
+static PyObject *array_class;    /* `jax.Array` */
 static PyObject *function_types; /* a tuple: JAX's types of functions, and `type` */
 static PyTypeObject *numpy_type; /* `numpy.ndarray` */
 static PyObject *wrapper_names;  /* a tuple: of attributes that wrappers have */
@@ -1283,6 +1284,10 @@ static int walk_node(Walk *w, PyObject *x) {
     if (record == NULL) return -1;
     switch (record->node) {
     case NODE_TRACER:
+        own_everything(w);
+        int is_array = PyObject_IsInstance(x, array_class);
+        if (is_array < 0) return -1;
+        if (!is_array) return walk_static(w, x, VISIT_HASHABLE);
         w->tracer = 1;
         return add_array(w, x);
     case NODE_OTHER_ARRAY:

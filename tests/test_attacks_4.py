@@ -1,0 +1,135 @@
+"""What a fourth hostile reader of the engine found: each of these was once wrong."""
+
+import argparse
+import collections
+import functools
+import types
+import typing
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eqx_fastjit import filter_jit
+
+
+X = jnp.arange(3.0)
+
+
+class _Holder(eqx.Module):
+    x: typing.Any
+    static: typing.Any = eqx.field(static=True)
+
+
+def _count(f, **options):
+    """A jitted function, and a list that is as long as it was traced often."""
+    traces = []
+
+    def counted(*args):
+        traces.append(None)
+        return f(*args)
+
+    return filter_jit(counted, **options), traces
+
+
+# --- leaves of which some are arrays, by their type ----------------------------------
+
+
+@pytest.mark.skipif(not hasattr(jax, "new_ref"), reason="an older JAX")
+@pytest.mark.parametrize("ref_first", [True, False])
+def test_tracers_of_references(ref_first):
+    """They are of one type with those of arrays, and statics without a hash."""
+
+    def of_ref(x, y):
+        with pytest.raises(TypeError, match="cannot be hashed"):
+            f(jax.new_ref(x), y)
+        return x
+
+    # Nothing is known of the type of the tracers, as in a new process.
+    type("Fresh", (eqx.Module,), {})
+    f, _ = _count(lambda x, y: x * 2 + y)
+    calls = [lambda: jax.jit(of_ref)(X, X), lambda: jax.jit(f)(X, X)]
+    for call in calls if ref_first else reversed(calls):
+        call()
+    np.testing.assert_array_equal(jax.jit(f)(X, X), 3 * X)
+    np.testing.assert_array_equal(jax.vmap(f)(X, X), 3 * X)
+
+
+class _Proxy:
+    """As those of `wrapt` and Django."""
+
+    def __init__(self, value):
+        self._value = value
+
+    @property
+    def __class__(self):
+        return type(self._value)
+
+    def __getattr__(self, name):
+        return getattr(self._value, name)
+
+    def __hash__(self):
+        return hash(self._value)
+
+    def __eq__(self, other):
+        return self._value == other._value
+
+
+@pytest.mark.parametrize("array_first", [True, False])
+def test_proxies_of_arrays_and_of_others(array_first):
+    class Proxy(_Proxy):
+        pass
+
+    f, traces = _count(lambda x, n: x * n._value)
+    values = [np.ones(2), 3, 4, 3] if array_first else [3, X, 4, 3]
+    for value in values:
+        if isinstance(value, int):
+            np.testing.assert_array_equal(f(X, Proxy(value)), X * value)
+        else:
+            with pytest.raises(TypeError):
+                f(X, Proxy(value))
+            with pytest.raises(TypeError):
+                f.lower(X, Proxy(value))
+    assert len(traces) == 2
+
+
+# --- statics compared by what they hold ----------------------------------------------
+
+
+@functools.cache
+def _subclass(base):
+    return type("Sub", (base,), {})
+
+
+def _msgspec(frozen):
+    msgspec = pytest.importorskip("msgspec")
+    return msgspec.defstruct("Struct", [("a", typing.Any)], frozen=frozen)
+
+
+def _root_model():
+    pydantic = pytest.importorskip("pydantic")
+    return pydantic.RootModel[typing.Any]
+
+
+_HOLDERS = {
+    "namespace": lambda: lambda n: _subclass(types.SimpleNamespace)(a=n),
+    "user dict": lambda: lambda n: _subclass(collections.UserDict)(a=n),
+    "user list": lambda: lambda n: _subclass(collections.UserList)([n]),
+    "chain map": lambda: lambda n: _subclass(collections.ChainMap)({"a": n}),
+    "arguments": lambda: lambda n: argparse.Namespace(a=n),
+    "subclass of arguments": lambda: lambda n: _subclass(argparse.Namespace)(a=n),
+    "struct": lambda: _msgspec(False),
+    "frozen struct": lambda: _msgspec(True),
+    "root model": lambda: _root_model(),
+}
+
+
+@pytest.mark.parametrize("name", _HOLDERS)
+def test_holders_are_compared_by_type_and_bits(name):
+    make = _HOLDERS[name]()
+    f, traces = _count(lambda h: (h.x, repr(h.static)))
+    for n in (1, 1.0, True, 1, 1.0):
+        assert f(_Holder(X, make(n)))[1] == repr(make(n))
+    assert len(traces) == 3
