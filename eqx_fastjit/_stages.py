@@ -96,7 +96,7 @@ class Expected:
             if then != now:
                 return f"{self.what} expected `{then}`, got `{now}`."
         if len(names) > len(self.names):
-            return f"{self.what} `{names[len(self.names)]}` was not there."
+            return f"{self.what} `{names[len(self.names)]}` is new."
         if len(names) < len(self.names):
             return f"{self.what} `{self.names[len(names)]}` is missing."
         return (
@@ -129,8 +129,8 @@ class _Call:
             structure,
             [path for path, _ in function.leaves(values)],
             function.walk(values, abstract=True).trail,
-            f"This compiled {function.name} cannot be called with other arguments than "
-            "it was lowered for:",
+            f"The compiled {function.name} was called with different arguments than it "
+            "was lowered for:",
         )
         call = Call(function, self.specialization, values, abstract=True)
         with self.quiet(), self.recorded(values) as run, calling(call):

@@ -157,13 +157,13 @@ def test_compare(results, file, tmp_path, capsys):
     del slower["cases"][1]["times"]["blocked"]["jit"]
     after.write_text(_results.dumps(slower))
     assert cli.main([*command, "--fail-above", "101"]) == 1
-    assert "mlp_16 (cpu), blocked, jit: is not in B" in capsys.readouterr().out
+    assert "mlp_16 (cpu), blocked, jit: missing in B" in capsys.readouterr().out
     assert cli.main(backwards) == 0
     assert "Only in B: mlp_16 (cpu), blocked, jit" in capsys.readouterr().out
     slower["cases"] = []
     after.write_text(_results.dumps(slower))
     assert cli.main(command) == 2
-    assert "no case and contender in common" in capsys.readouterr().err
+    assert "do not share any case and contender" in capsys.readouterr().err
     assert cli.main(["bench", "--fail-above", "5"]) == 2
 
 

@@ -151,8 +151,8 @@ class LoadedFunction(Function):
             structure,
             [path for path, _ in self.leaves(values)],
             self.walk(values).trail,
-            f"The exported {self.name} cannot be called with other arguments than it "
-            "was exported for:",
+            f"The exported {self.name} was called with different arguments than it was "
+            "exported for:",
             key=_key,
         )
         self.values = values

@@ -156,12 +156,12 @@ class Payloads:
         return jax.jit(_Portable(self, exported), **kwargs)
 
     def check_arrays(self, arrays: Sequence[Any]) -> None:
-        """Raise `TypeError` and name the leaf if an array is not like that exported."""
+        """Raise `TypeError`, naming the leaf, if an array does not match the exported one."""
         for then, now in zip(self.header["arrays"], arrays, strict=True):
             if not matches(then, now):
                 shown = {"shape": list(now.shape), "dtype": str(now.dtype)}
                 raise TypeError(
-                    f"The exported {self.header['name']} cannot be called with other "
+                    f"The exported {self.header['name']} was called with different "
                     f"arguments than it was exported for: `{then['path']}` was "
                     f"{show_array(then)} and is now {show_array(shown)}."
                 )
@@ -313,7 +313,7 @@ class _Portable:
             out = list(self.exported.call(*arrays))
         except ValueError as e:
             raise TypeError(
-                f"The exported {self.__name__} cannot be called like this: "
+                f"The exported {self.__name__} cannot be called with these arguments: "
                 f"{self._named(e)}"
             ) from None
         if payloads.checked:

@@ -79,7 +79,7 @@ def log_trace(trace: Trace) -> None:
     try:
         _log_trace(trace)
     except Exception as e:
-        logger.debug("could not word a compilation: %s: %s", type(e).__name__, e)
+        logger.debug("could not describe a compilation: %s: %s", type(e).__name__, e)
 
 
 def _log_trace(trace: Trace) -> None:
@@ -224,7 +224,7 @@ def log_compile(compiled: Compile) -> None:
     try:
         _log_compile(compiled)
     except Exception as e:
-        logger.debug("could not word a compilation: %s: %s", type(e).__name__, e)
+        logger.debug("could not describe a compilation: %s: %s", type(e).__name__, e)
 
 
 def _log_compile(c: Compile) -> None:

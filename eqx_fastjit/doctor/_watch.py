@@ -320,7 +320,7 @@ class Watch:
 
         if any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays):
             name = seen.trace.function.qualname
-            self.notes.append(f"{name} was not compared: its arguments are donated.")
+            self.notes.append(f"{name} donates its arguments, so it was not compared.")
             return
         seen.deviations = deviations(
             result_of(jitted, arrays), result_of(jitted, arrays, eager=True)
