@@ -226,7 +226,10 @@ def _startup_row(program: Any, by_way: Any) -> str:
         if not ratios:
             return ""
         least, greatest = min(ratios), max(ratios)
-        return f"{statistics.median(ratios):.2f} ({least:.2f} to {greatest:.2f})"
+        # No-break spaces keep the range in one line.
+        return (
+            f"{statistics.median(ratios):.2f} ({least:.2f}\u00a0to\u00a0{greatest:.2f})"
+        )
 
     sizes = [x["bytes"] for x in program["forms"].values() if "bytes" in x]
     cells = [

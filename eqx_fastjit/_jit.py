@@ -86,8 +86,9 @@ class _WrapperAux:
 class JitWrapped(Base, Generic[_P, _T]):
     """A function compiled by `filter_jit`, which is called like the function itself.
 
-    It is a pytree, whose leaves are the arrays of the callable (of a Module, say). As a
-    method, it binds to its instance, and the result is a pytree too.
+    It is a pytree, whose leaves are the arrays of the callable (if it is a Module, for
+    example). As a method, it binds to its instance, and the bound method is also a
+    pytree.
     """
 
     __slots__ = (
@@ -132,7 +133,7 @@ class JitWrapped(Base, Generic[_P, _T]):
     def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
         """Trace and lower the function for these arguments, without running it.
 
-        **Arguments:** those of the function; a `jax.ShapeDtypeStruct` may take the
+        **Arguments:** those of the function. A `jax.ShapeDtypeStruct` may be passed in
         place of an array.
 
         **Returns:** a `Lowered`, whose `compile()` gives a `Compiled`.
@@ -160,7 +161,7 @@ class JitWrapped(Base, Generic[_P, _T]):
     def export(self, *args: Any, **kwargs: Any) -> "Exported":
         """Trace the function for these arguments, to save it to a file.
 
-        **Arguments:** as for `lower`; sizes may be symbolic (`jax.export`).
+        **Arguments:** as for `lower`. Sizes may be symbolic, as in `jax.export`.
 
         **Returns:** an `Exported`, whose `save(path)` writes a file for
         `eqx_fastjit.load`. Raises `ValueError`, with the path, for a static that cannot
@@ -319,9 +320,9 @@ jtu.register_pytree_with_keys(
 class BoundJit(ft.partial[_T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 
-    A pytree with `func`, `args` and `keywords`, like `equinox.Partial`. It is a
-    `functools.partial`, because accessing a method creates one each time, and creating
-    an `equinox.Partial` takes 8 us.
+    It is a pytree with `func`, `args` and `keywords`, like `equinox.Partial`. It is a
+    `functools.partial`, because each access of the method creates one, and creating an
+    `equinox.Partial` takes 8 us.
     """
 
     if TYPE_CHECKING:
@@ -406,31 +407,33 @@ def filter_jit(
     """Compile a function whose arguments may be any pytrees.
 
     All JAX and NumPy arrays in the arguments, and in `fun` itself, are traced.
-    Everything else is static: each new value triggers recompilation. A drop-in for
-    `equinox.filter_jit`.
+    Everything else is static, and each new value triggers recompilation. This is a
+    drop-in replacement for `equinox.filter_jit`.
 
     **Arguments:**
 
-    - `fun`: any callable: a function, a Module with `__call__`, or the result of
-        another transformation. If omitted, a decorator is returned.
-    - `donate`: the arrays whose memory may be reused for the results, and which the
-        call deletes: `"all"`; `"all-except-first"`, all but those of the first
-        positional argument; `"warn"` and `"warn-except-first"`, which are the same with
-        JAX's warning for arrays that could not be used; `"none"`.
+    - `fun`: any callable, such as a function, a Module with `__call__`, or the result
+        of another transformation. If omitted, a decorator is returned.
+    - `donate`: which arrays to donate. Their memory may be reused for the results, and
+        they can no longer be used after the call. `"all"` donates all arrays,
+        `"all-except-first"` all but those of the first positional argument, and
+        `"none"` (the default) donates none. `"warn"` and `"warn-except-first"` are like
+        the first two, but keep JAX's warning about donated arrays that could not be
+        used.
     - `**jitkwargs`: passed to `jax.jit`: `inline`, `keep_unused`, `compiler_options`,
         `device`, `backend`, `out_shardings`, and `in_shardings`, a pytree prefix of the
         arguments as the user passes them.
 
     **Returns:**
 
-    A `JitWrapped`, which is called like `fun`. Calls return immediately, before the
-    device has finished. They block in three cases only: if the function has host
-    callbacks (`eqx.error_if`, `jax.pure_callback`); if more than 1 MiB of the arguments
-    is in NumPy arrays, whose memory JAX may still be reading; and if arguments are
-    sharded over several virtual CPU devices.
+    A `JitWrapped`, which is called like `fun`. Calls return before the device has
+    finished, as with `jax.jit`. They only block if the function has host callbacks
+    (`eqx.error_if`, `jax.pure_callback`); if more than 1 MiB of the arguments is in
+    NumPy arrays, whose memory JAX may still be reading; or if arguments are sharded
+    over several virtual CPU devices.
 
     Raises `ValueError` for an unknown `donate`, and for arguments of `jax.jit` that
-    `filter_jit` sets itself, and `TypeError` for arguments that `jax.jit` does not
+    `filter_jit` sets itself. Raises `TypeError` for arguments that `jax.jit` does not
     have. Calls raise `TypeError` for static arguments that cannot be hashed.
 
     !!! example
@@ -455,7 +458,7 @@ def filter_jit(
 
 
 def jitted_function(f: Any) -> Function:
-    """What is behind a jitted function or method. `eqx_fastjit.insight` begins here.
+    """The function behind a jitted function or method, for `eqx_fastjit.insight`.
 
     Raises `TypeError` for anything that `filter_jit` did not return.
     """

@@ -2,11 +2,11 @@
 
     python scripts/generate_docs.py [--check] [NAME ...]
 
-The text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` is replaced, by
-running the command that it shows, or from the files in benchmarks/results. It is left as
-it is if only durations differ, because these are from one run. All tables between
-`bench:` markers, which `benchmarks/render.py` makes, have the name 'tables'. Figures are
-drawn again if their results have changed.
+The text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` is replaced,
+by running the command that it shows, or from the files in benchmarks/results. It is
+left as it is if only durations differ, because these are from one run. All tables
+between `bench:` markers, which `benchmarks/render.py` makes, have the name 'tables'.
+Figures are drawn again if their results have changed.
 
 NAME may be a pattern, such as 'finding-*'. With `--check` nothing is written, and the
 exit code is 1 if something differs.
@@ -212,7 +212,7 @@ def _differential(results: Any) -> str:
         ("traces counted", f"{counts.get('traces', 0):,}"),
         ("calls that should raise, and did", f"{counts.get('errors', 0):,}"),
         (
-            "results that Equinox took from an equal static's trace (a new trace agreed)",
+            "results that Equinox took from an equal static (a new trace agreed)",
             f"{counts.get('stale traces of Equinox', 0):,}",
         ),
         ("differences", f"{len(results['failures']):,}"),
@@ -460,7 +460,9 @@ def _gain_row(report: Any) -> tuple[float, list[str]]:
     ratio = report["wall"]["ratio"]
     shown = "one pair"
     if ratio is not None:
-        shown = f"{ratio['ratio']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+        # No-break spaces keep the range in one line.
+        interval = f"{ratio['low']:.2f}\u00a0to\u00a0{ratio['high']:.2f}"
+        shown = f"{ratio['ratio']:.2f} ({interval})"
         if report["verdict"] in ("faster", "slower"):
             shown = f"**{shown}**"
         elif report["verdict"] == "unknown":

@@ -45,15 +45,24 @@ def test_everything_is_written(tmp_path, capsys):
         (["--cases", "nonsense"], "no case or group 'nonsense' (--list shows all)"),
         (["--cases", "identiti"], "did you mean 'identity'? (--list shows all)"),
         (["--cases", ","], "--cases: expected at least one name"),
-        (["--contenders", "nonsense"], "no contender 'nonsense'; expected one of eager"),
+        (
+            ["--contenders", "nonsense"],
+            "no contender 'nonsense'; expected one of eager",
+        ),
         (["--cases", "method", "--contenders", "flat"], "has the contender 'flat'"),
         (["--rounds", "0"], "--rounds 0: expected at least 1"),
         (["--json", "{tmp}/no/a.json"], "--json: cannot write"),
         (["--html", "{tmp}"], "--html: cannot write"),
         (["--plot", "{tmp}/file/plots"], "--plot: cannot write to"),
         (["--compare", "{tmp}/a", "{tmp}/b"], "cannot read"),
-        (["--compare", "a", "b", "--json", "c"], "--json cannot be used with --compare"),
-        (["--compare", "a", "b", "--cases", "c"], "--cases cannot be used with --compare"),
+        (
+            ["--compare", "a", "b", "--json", "c"],
+            "--json cannot be used with --compare",
+        ),
+        (
+            ["--compare", "a", "b", "--cases", "c"],
+            "--cases cannot be used with --compare",
+        ),
         (
             ["--compare", "a", "b", "--fail-above", "nan"],
             "expected a percentage",

@@ -95,7 +95,10 @@ def test_samples_share_the_fixed_cost(results):
     [
         (lambda r: r.pop("schema"), "it has no 'schema'"),
         (lambda r: r.update(schema=99), "has schema 99; this version reads 1"),
-        (lambda r: r.pop("machine"), "not a complete results file: KeyError: 'machine'"),
+        (
+            lambda r: r.pop("machine"),
+            "not a complete results file: KeyError: 'machine'",
+        ),
         (lambda r: r["cases"][0].update(name=3), "name is 3"),
         (
             lambda r: r["cases"][0]["times"]["blocked"].update(jit=[1.0]),
@@ -307,7 +310,7 @@ def test_render_refuses(text, message, folder):
 
 def test_render_says_what_was_not_measured(folder):
     new = rendered("<!-- bench:b -->\n<!-- /bench:b -->\n", folder)
-    assert "there is no `benchmarks/results/b.json`" in new
+    assert "*Not measured yet.*" in new
     assert rendered(new, folder) == new
 
 

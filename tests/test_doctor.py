@@ -393,7 +393,10 @@ def test_a_program_without_jax(tmp_path):
     ("argv", "message"),
     [
         (["missing.py"], "cannot open 'missing.py': no such file"),
-        (["a.py", "--fail-on", "x,any"], "no kind 'x'; expected one of any, static-churn"),
+        (
+            ["a.py", "--fail-on", "x,any"],
+            "no kind 'x'; expected one of any, static-churn",
+        ),
         (["a.py", "--json", "no/a.json"], "--json: cannot write"),
         (["a.py", "--html", "."], "Is a directory"),
         (["a.py", "--slow", "-1"], "--slow -1.0: expected 0 or more"),

@@ -309,7 +309,13 @@ def test_report():
     assert sum(gain.parts("ours").values()) == pytest.approx(3)
     assert gain.functions[0].saved == pytest.approx(0.7)
     text = str(gain)
-    for part in ("faster: the wall time is", "20.00%", "700 ms", "no time left", "3 pairs"):
+    for part in (
+        "faster: the wall time is",
+        "20.00%",
+        "700 ms",
+        "no time left",
+        "3 pairs",
+    ):
         assert part in text
     found = json.loads(json.dumps(gain.as_json(), allow_nan=False))
     assert found["verdict"] == "faster" and found["wall"]["equinox"] == [4.0, 4.1, 3.9]

@@ -1,4 +1,4 @@
-"""`f.export(...)`: a traced call, ready to be written to a file."""
+"""`f.export(...)`: a traced call that can be saved to a file."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -83,18 +83,18 @@ class Exported:
         **Arguments:**
 
         - `path`: the path of the file, which is replaced if it exists.
-        - `portable`: whether to save StableHLO (`jax.export`), which other machines and
-            later versions of JAX can load. This needs the package `flatbuffers`.
+        - `portable`: whether to save StableHLO (by `jax.export`), which other machines
+            and later versions of JAX can load. This needs the package flatbuffers.
         - `compiled`: whether to save native code for this version of jaxlib and this
-            kind of device, which is not compiled again. It is used only with
+            kind of device, so that loading does not compile. It is only used with
             `load(..., trusted=True)`.
         - `platforms`: the platforms of the portable form: `"cpu"`, `"cuda"`, `"rocm"`,
             `"tpu"`. By default, the platform in use.
         - `vjp_order`: how many times the portable form can be differentiated in reverse
             mode.
 
-        **Returns:** nothing. Raises `ValueError`, with the reason, if the function
-        cannot be saved in this way, and `OSError` if the file cannot be written.
+        Raises `ValueError`, with the reason, if the function cannot be saved in this
+        way, and `OSError` if the file cannot be written.
         """
         if not portable and not compiled:
             raise ValueError("`save`: `portable` and `compiled` are both false.")

@@ -156,7 +156,7 @@ class Payloads:
         return jax.jit(_Portable(self, exported), **kwargs)
 
     def check_arrays(self, arrays: Sequence[Any]) -> None:
-        """Raise `TypeError`, naming the leaf, if an array does not match the exported one."""
+        """Raise `TypeError`, naming the leaf, if an array does not match."""
         for then, now in zip(self.header["arrays"], arrays, strict=True):
             if not matches(then, now):
                 shown = {"shape": list(now.shape), "dtype": str(now.dtype)}

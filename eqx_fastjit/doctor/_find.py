@@ -36,8 +36,8 @@ from ._watch import Deviation, Seen, Watch
 # In seconds. Large models take up to this long on any machine. `--slow` changes it.
 SLOW = 60.0
 
-# A dozen layers in a Python loop compile fast enough, as do fewer equations. A loop that
-# is a small part of a function does not make it slow.
+# A dozen layers in a Python loop compile fast enough, as do fewer equations. A loop
+# that is a small part of a function does not make it slow.
 _ITERATIONS = 20
 _LOOP_EQUATIONS = 300
 _LOOP_SHARE = 0.3
