@@ -50,7 +50,7 @@ _set = object.__setattr__  # that of `JitWrapped` raises
 
 
 class _WrapperAux:
-    """What a `JitWrapped` is, less its arrays."""
+    """A `JitWrapped` without its arrays."""
 
     __slots__ = ("donate", "fun", "function", "key", "structure")
 
@@ -105,8 +105,9 @@ class JitWrapped(Base, Generic[_P, _T]):
     _function: Function
     _donate: str
     _binding: Binding
-    # Children and aux data, if made by unflattening. The children need not be arrays
-    # then (`None`, after `eqx.partition`), and could not be found in `_fun` again.
+    # The children and aux data, if this was created by unflattening. The children may
+    # then be anything (`None`, after `eqx.partition`), and cannot be recovered from
+    # `_fun`.
     _flat: tuple[tuple[Any, ...], _WrapperAux] | None
 
     if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class JitWrapped(Base, Generic[_P, _T]):
             self._prepare_call()
 
     def _prepare_call(self) -> None:
-        """Have `__call__` bind its arguments, and call the function."""
+        """Set up `__call__` to bind its arguments and call the function."""
         function, binding = self._function, self._binding
         if function.table is None:
             self._prepare(PythonCall(weakref.ref(self)))
@@ -227,8 +228,8 @@ class JitWrapped(Base, Generic[_P, _T]):
 
     def __reduce__(self) -> Any:
         if _global_of(self._fun) is self:
-            # Under its own name, as functions are: `@filter_jit` leaves no other way to
-            # the function inside.
+            # Under its own name, like any function: after `@filter_jit`, the function
+            # inside has no other name.
             return self._fun.__qualname__
         options = self._function.options
         extra = dict(options.jit_kwargs)
@@ -248,7 +249,7 @@ inherit_vectorcall(JitWrapped)
 
 
 def _global_of(fun: Any) -> Any:
-    """What is to be found where `fun` says that it was defined."""
+    """The object at the place where `fun` says that it was defined."""
     found = sys.modules.get(getattr(fun, "__module__", None) or "")
     for name in getattr(fun, "__qualname__", "").split("."):
         found = getattr(found, name, None)
@@ -281,7 +282,7 @@ def _make_wrapped(
 def _flatten_wrapped(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
     function, donate, fun = wrapped._function, wrapped._donate, wrapped._fun
     if wrapped._flat is not None:
-        # The same children; but a static may have been changed since.
+        # The children are the same, but a static may have been changed.
         children, aux = wrapped._flat
         if aux.structure is None:
             return children, _WrapperAux(function, donate, fun, None, None)
@@ -379,7 +380,7 @@ def _unflatten_bound(_: None, children: Any) -> Any:
     func, args, keywords = children
     if callable(func) and type(args) is tuple and type(keywords) is dict:
         return BoundJit(func, *args, **keywords)
-    # Placeholders, as some tree functions put in place of subtrees.
+    # Placeholders, which some tree functions put in place of subtrees.
     return eqx.Partial(func, args, keywords)
 
 
@@ -449,8 +450,8 @@ def filter_jit(
     options = make_options(donate, jitkwargs)
     described = describe(fun)
     if not described.plain:
-        # As it is now, and as Equinox has it: a Module that keeps a jitted method of
-        # its own would contain itself else.
+        # This is the current value, as in Equinox. Otherwise, a Module that stores its
+        # own jitted method would contain itself.
         leaves, treedef = jtu.tree_flatten(fun)
         fun = jtu.tree_unflatten(treedef, leaves)
     function = function_for(fun, described, options)
