@@ -221,8 +221,7 @@ class Function:
     # --- specializations ---
 
     def specialization_for(self, values: tuple[Any, ...]) -> Any:
-        """The specialization for a call. It may have `jax.ShapeDtypeStruct`s for
-        arrays."""
+        """The specialization for a call, which may have no values for its arrays."""
         found = self.walk(values, abstract=True)
         if self.table is None:
             return self.find(found, values)
