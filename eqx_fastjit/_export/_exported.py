@@ -43,8 +43,8 @@ class Exported:
         self._function = wrapped._function
         values = wrapped._bind(*bound, *args, **kwargs)
         self._parts = Parts(wrapped, values, len(bound))
-        # What cannot be written is refused before the function is traced, which may
-        # take minutes.
+        # Reject what cannot be saved before the function is traced, which may take
+        # minutes.
         Writer().write(self._parts.written())
         call: Any = trace(self._function, lambda: values, (), {})._call
         self._trace_seconds: float = call.record.trace
@@ -151,7 +151,7 @@ class Exported:
         }
 
     def _read_back(self, writer: Writer, arguments: Any, result: Any) -> None:
-        """Read what was written, and compare: a class may keep more than it shows."""
+        """Read it again, and compare, because a class may have hidden state."""
         names = Names(writer.objects, ())
         reader = TreeReader(writer.names, names, lambda _: SOME_DEFAULT)
         n = len(self._parts.arrays), len(self._outputs)
@@ -239,7 +239,7 @@ class Exported:
 
 
 class _timed:
-    """Notes how long a payload took to make: what loading it will save."""
+    """Note how long a payload took to create, which loading it saves."""
 
     def __init__(self, header: dict[str, Any], name: str):
         self.seconds, self.name = header["seconds"], name

@@ -149,7 +149,7 @@ def _chosen_contenders(text: str | None, cases: list[str]) -> dict[str, Any]:
 
 
 def _without_missing(cases: list[str]) -> tuple[list[str], list[str]]:
-    """The cases that can be built, and a line on each of the others."""
+    """The cases that can be built, and a line about each of the others."""
     from eqx_fastjit.bench import case_info
 
     missing = {name: case_info(name).missing for name in cases}
@@ -174,7 +174,7 @@ def _check_directory(path: str, option: str) -> None:
 
 
 def _devices(option: str | None) -> list[dict[str, str]]:
-    """What to run on, as seen by a fresh process."""
+    """The devices to run on, according to a fresh process."""
     from eqx_fastjit.bench._session import describe_device, Refused
 
     try:

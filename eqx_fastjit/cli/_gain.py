@@ -72,7 +72,7 @@ class _Failed(Exception):
 
 
 class _Run(NamedTuple):
-    """What it takes to run the program once."""
+    """Runs the program once."""
 
     program: Program
     out: str
@@ -206,7 +206,7 @@ def take_pairs(
         if len(pairs) >= LOOKS[0] and clock() - begun > limit:
             break
         told(len(pairs) + 1)
-        # In turn, as the machine may become slower or faster meanwhile.
+        # They take turns, because the speed of the machine may change.
         order = ("equinox", "ours") if len(pairs) % 2 == 0 else ("ours", "equinox")
         try:
             times = {how: seconds(how) for how in order}

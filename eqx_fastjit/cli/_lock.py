@@ -231,7 +231,7 @@ def _precompile(program: Any, path: str, shown: str, cache_dir: str | None) -> i
 
 
 def _set_cache(cache_dir: str | None) -> None:
-    """Have JAX keep every program, however small. Before the program imports it."""
+    """Make JAX cache every program, however small. Call this before JAX is imported."""
     if cache_dir is not None:
         try:
             os.makedirs(cache_dir, exist_ok=True)
