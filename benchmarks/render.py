@@ -216,6 +216,11 @@ def _median_interval(ordered: list[float]) -> tuple[float, float]:
     return ordered[k], ordered[n - 1 - k]
 
 
+def unbroken(text: str) -> str:
+    """A text that a narrow table keeps in one line, by no-break spaces."""
+    return text.replace(" ", "\u00a0")
+
+
 def _startup_row(program: Any, by_way: Any) -> str:
     import statistics
 
@@ -226,16 +231,14 @@ def _startup_row(program: Any, by_way: Any) -> str:
         if not ratios:
             return ""
         least, greatest = min(ratios), max(ratios)
-        # No-break spaces keep the range in one line.
-        return (
-            f"{statistics.median(ratios):.2f} ({least:.2f}\u00a0to\u00a0{greatest:.2f})"
-        )
+        interval = unbroken(f"({least:.2f} to {greatest:.2f})")
+        return f"{statistics.median(ratios):.2f} {interval}"
 
     sizes = [x["bytes"] for x in program["forms"].values() if "bytes" in x]
     cells = [
-        show_seconds(statistics.median(program["seconds"]["anew"])),
+        unbroken(show_seconds(statistics.median(program["seconds"]["anew"]))),
         *[cell(way) for way in ("compiled", "portable", "cached")],
         cell("calls"),
-        show_bytes(sum(sizes)) if sizes else "",
+        unbroken(show_bytes(sum(sizes))) if sizes else "",
     ]
     return f"| `{program['name']}` | {' | '.join(cells)} |"

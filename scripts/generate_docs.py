@@ -454,15 +454,15 @@ def _gain(name: str, _: Path) -> str:
 
 def _gain_row(report: Any) -> tuple[float, list[str]]:
     """A line of the table, after what it is sorted by."""
+    from benchmarks.render import unbroken
     from eqx_fastjit._units import show_seconds
 
     walls = [statistics.median(report["wall"][who]) for who in ("equinox", "ours")]
     ratio = report["wall"]["ratio"]
     shown = "one pair"
     if ratio is not None:
-        # No-break spaces keep the range in one line.
-        interval = f"{ratio['low']:.2f}\u00a0to\u00a0{ratio['high']:.2f}"
-        shown = f"{ratio['ratio']:.2f} ({interval})"
+        interval = unbroken(f"({ratio['low']:.2f} to {ratio['high']:.2f})")
+        shown = f"{ratio['ratio']:.2f} {interval}"
         if report["verdict"] in ("faster", "slower"):
             shown = f"**{shown}**"
         elif report["verdict"] == "unknown":
@@ -471,14 +471,16 @@ def _gain_row(report: Any) -> tuple[float, list[str]]:
     most = max(timed or report["functions"], key=lambda f: f["calls"])
     costs = most["seconds"]
     names = ("equinox", "ours", "floor", "device")
-    cells = [show_seconds(costs[n]) if costs else "-" for n in names]
+    cells = [unbroken(show_seconds(costs[n])) if costs else "-" for n in names]
     saved = sum(f["saved"] for f in report["functions"])
     share = sum(f["overhead_share"] for f in report["functions"])
     name = most["name"].rpartition(".")[2]
     row = [
-        *(f"`{report['program']}`", *map(show_seconds, walls), shown),
+        f"`{report['program']}`",
+        *(unbroken(show_seconds(wall)) for wall in walls),
+        shown,
         *(f"`{name}`", f"{most['calls']:,}", *cells),
-        *(f"{share:.1%}", show_seconds(saved)),
+        *(f"{share:.1%}", unbroken(show_seconds(saved))),
     ]
     return (walls[1] / walls[0] if ratio is None else ratio["ratio"]), row
 

@@ -81,7 +81,7 @@ _record.before.append(_on_trace)
 
 @dataclasses.dataclass(frozen=True)
 class Captures(Report):
-    """What `captures` found."""
+    """The result of `captures`."""
 
     name: str
     changes: tuple[Change, ...]

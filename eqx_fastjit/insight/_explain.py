@@ -236,7 +236,7 @@ class Explanation:
 
 
 class Explanations(tuple[Explanation, ...]):
-    """What `explain` returns: a tuple with a readable `str`."""
+    """The result of `explain`: a tuple with a readable `str`."""
 
     __slots__ = ()
 

@@ -139,7 +139,7 @@ class Residuals:
 
 @dataclasses.dataclass(frozen=True)
 class JaxprReport(Report):
-    """What `inspect_jaxpr` found."""
+    """The result of `inspect_jaxpr`."""
 
     name: str
     equations: int

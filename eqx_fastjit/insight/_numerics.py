@@ -52,7 +52,7 @@ class LeafDifference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison(Report):
-    """What `compare_eager` found."""
+    """The result of `compare_eager`."""
 
     name: str
     leaves: tuple[LeafDifference, ...]

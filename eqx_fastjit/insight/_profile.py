@@ -61,7 +61,7 @@ class Contender:
 
 @dataclasses.dataclass(frozen=True)
 class Profile(Report):
-    """What `profile` found."""
+    """The result of `profile`."""
 
     name: str
     contenders: tuple[Contender, ...]
