@@ -65,7 +65,7 @@ def _doctor(script: str, options: list[str]) -> str:
 
 
 def planted(kind: str) -> tuple[str, str]:
-    """The scripts, from the root, that have a fault of this kind, and have not."""
+    """The scripts with and without a fault of this kind, relative to the root."""
     name = kind.replace("-", "_")
     return f"tests/planted/{name}.py", f"tests/planted/{name}_clean.py"
 
@@ -76,13 +76,13 @@ def shown_source(script: str) -> str:
 
 
 def _finding(kind: str, _: Path) -> str:
-    """A script with a fault, what the doctor says of it, and one without; if any."""
+    """A script with a fault, the doctor's report on it, and a script without one."""
     faulty, clean = planted(kind)
     if not (ROOT / faulty).exists():
         return ""
     options = _OPTIONS.get(kind, [])
     report = _doctor(faulty, options)
-    # Of its findings those of this kind alone: from its line to the next empty one.
+    # Only the findings of this kind, each from its line to the next empty one.
     found = re.findall(rf"^{kind} \(.*?(?=\n\n|\Z)", report, re.MULTILINE | re.DOTALL)
     if not found:
         raise RuntimeError(f"doctor finds no {kind} in {faulty}:\n{report}")
@@ -373,7 +373,7 @@ def _table(header: Any, rows: Any) -> str:
 
 
 def _targets(name: str, _: Path) -> str:
-    """Each figure that the engine is to reach beside the one reached."""
+    """The engine's targets, and the figures that it reaches."""
     from benchmarks.targets import UNITS
 
     results = _load(name)
@@ -430,7 +430,7 @@ def _zoo(name: str, page: Path) -> str:
 
 
 def _gain(name: str, _: Path) -> str:
-    """What each program gained, also where that is nothing."""
+    """How much faster each program is, even if it is not."""
     results = _load("gain")
     if results is None:
         return "*Not measured yet.*"
@@ -489,7 +489,7 @@ def _gain_row(report: Any) -> tuple[float, list[str]]:
 
 
 def _startup(name: str, _: Path) -> str:
-    """What exporting saves, also where that is nothing."""
+    """What exporting saves, even if it is nothing."""
     from benchmarks.render import startup_tables
 
     results = _load(name)
@@ -519,7 +519,7 @@ def _is_chosen(name: str, patterns: list[str]) -> bool:
 
 
 def generated(page: Path, patterns: list[str]) -> tuple[str, list[str]]:
-    """A page with its parts made anew.
+    """A page with its parts generated again.
 
     **Arguments:**
 
