@@ -226,7 +226,7 @@ def test_what_the_tables_say(planted):
     assert plain["<lambda>"]["objects"] == 6
     assert any("plain `jax.jit`" in note for note in planted["plain_jit"]["notes"])
     (note,) = planted["numerics_clean"]["notes"]
-    assert note == "donates was not compared: its arguments are donated."
+    assert note == "donates donates its arguments, so it was not compared."
 
 
 # --- the command ---------------------------------------------------------------------
