@@ -1,4 +1,4 @@
-"""The tests under every line of Python, JAX and Equinox that we support.
+"""Runs the tests under every supported combination of Python, JAX and Equinox.
 
     nox -s matrix      # every combination; writes benchmarks/results/matrix.json
     nox -s corners     # the two that CI runs
@@ -42,7 +42,7 @@ EQUINOX = {"oldest": "equinox==0.13.2", "newest": "equinox"}
 MATRIX = [
     (python, jax, equinox) for python in PYTHONS for jax in JAX for equinox in EQUINOX
 ]
-# What CI tests besides is Python 3.11 with the newest of everything.
+# CI also tests Python 3.11 with the newest version of everything.
 CORNERS = [("3.11", "oldest", "oldest"), ("3.13", "newest", "newest")]
 
 # The engine's tests: those that could depend on a version.
@@ -230,7 +230,7 @@ from eqx_fastjit import _native
 assert pathlib.Path.cwd() in pathlib.Path(_native.__file__).parents, _native.__file__
 assert b"__asan_" in pathlib.Path(_native.__file__).read_bytes(), _native.__file__
 """
-# Of the tree, what those tests need; none of it is installed.
+# The files that these tests need. None of them is installed.
 _SANITIZED_TREE = (
     *("eqx_fastjit", "tests", "examples", "scripts", "setup.py", "pyproject.toml"),
     *("README.md", "LICENSE", "MANIFEST.in"),

@@ -1,4 +1,4 @@
-"""Builds the C extension. All else about the package is in pyproject.toml.
+"""Builds the C extension. Everything else about the package is in pyproject.toml.
 
 Where the extension cannot be built, the package is installed without it: calls then
 take the Python engine, and `eqx_fastjit.engine()` says so. A wheel that is published
@@ -47,7 +47,8 @@ class BuildExt(build_ext):
             if _REQUIRED:
                 raise
             if in_checkout:
-                # What an earlier editable install has left is not of these sources.
+                # An earlier editable install may have left one that was built from
+                # other sources.
                 self.inplace = True
                 Path(self.get_ext_fullpath(NATIVE.name)).unlink(missing_ok=True)
             reason = textwrap.shorten(str(error), 72, placeholder="...")
@@ -57,7 +58,7 @@ class BuildExt(build_ext):
         if self.compiler.compiler_type == "msvc":
             return ["/std:c11"]
         flags = ["-std=c11", "-fvisibility=hidden"]
-        # These come after $CFLAGS, which would then be of no use.
+        # These come after $CFLAGS, and would override them.
         if "CFLAGS" not in os.environ:
             # Debugging information names the folder of the build: never the same twice.
             flags += ["-O3", "-g0"]

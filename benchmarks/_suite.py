@@ -1,4 +1,4 @@
-"""What all benchmarks share: the cases of this checkout, made ready on a device.
+"""Shared by all benchmarks: prepares the cases of this checkout on a device.
 
 asv knows a parameter by its place in its list, on every commit. So the lists stand
 here and in the benchmarks, and are not taken from what is installed: add at the end.
@@ -17,7 +17,7 @@ from typing import Any
 
 Call = Callable[[], Any]
 
-# What the charts call them, and what `eqx_fastjit.bench` does.
+# Their names in the charts, and in `eqx_fastjit.bench`.
 CONTENDERS = {
     "ours": "ours",
     "jax.jit": "jit",
@@ -81,7 +81,7 @@ ZOO = (
 
 PACKAGE = "eqx_fastjit"
 _SAMPLE_SECONDS = 10e-3
-# JAX lets 32 computations wait for a device; then a call waits too.
+# With more than 32 computations in flight, JAX makes calls block.
 _IN_FLIGHT = 30
 _WARM_CALLS = 40  # our own code generation waits for some calls
 _WARM_SECONDS = 0.5
@@ -138,10 +138,10 @@ with contextlib.suppress(NotImplementedError):
 
 
 def _use(device: str, cpu_devices: int) -> None:
-    """Have JAX, in this process, put arrays on one kind of device, or skip."""
+    """Make JAX use one kind of device in this process, or skip."""
     import jax
 
-    # What one process has compiled on disk must not help another.
+    # A process must not benefit from what another one has compiled to disk.
     jax.config.update("jax_enable_compilation_cache", False)
     if device == "cpu":
         jax.config.update("jax_platforms", "cpu")
@@ -228,20 +228,20 @@ class Ready:
         return time.perf_counter() / self.count
 
     def dispatch(self) -> None:
-        """A sample of calls that nobody waits for."""
+        """A sample of calls, without waiting for the results."""
         call = self.call
         for _ in range(self.count):
             self._last = call()
 
     def block(self) -> None:
-        """Wait for what `dispatch` has left undone."""
+        """Wait for the computations that `dispatch` started."""
         import jax
 
         jax.block_until_ready(self._last)
         self._last = None
 
     def blocked(self) -> None:
-        """A sample of calls whose results are waited for."""
+        """A sample of calls, each until its result is ready."""
         import jax
 
         call, block = self.call, jax.block_until_ready

@@ -1,4 +1,4 @@
-"""Seconds a call, each contender in processes of its own.
+"""Seconds a call. Each contender has its own processes.
 
 What asv times is `Ready.count` calls, by a clock that goes as much slower.
 """
@@ -98,7 +98,7 @@ class Batches(_Calls):
 
 
 class Zoo(_Calls):
-    """Whole programs as people write them, with what each brings along."""
+    """Whole programs as people write them, with their own requirements."""
 
     params = (ZOO_CONTENDERS, ZOO, DEVICES)
     param_names = ("contender", "case", "device")

@@ -48,6 +48,6 @@ class Loops:
 
 
 def _median(case, call, stage):
-    """Of some calls: each is a first call, of a new function."""
+    """Calls that are all first calls, each of a new function."""
     count = min(_MOST_CALLS, load_bench().case_info(case).max_rounds)
     return statistics.median([call().times[stage] for _ in range(count)])

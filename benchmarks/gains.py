@@ -1,4 +1,4 @@
-"""What whole programs gain, unedited: the table on the performance page.
+"""How much faster unedited programs are, for the table on the performance page.
 
     python -m benchmarks.gains FOLDER --json benchmarks/results/gain.json
 
@@ -100,7 +100,8 @@ def main(argv: list[str] | None = None) -> int:
                 continue
         results["programs"].append(kept(report))
         print(f"{script.stem}: {report['verdict']}", flush=True)
-        # After each: what was measured is not lost if the next one is interrupted.
+        # Save after each program, so that nothing is lost if the next one is
+        # interrupted.
         text = json.dumps(results, indent=1, allow_nan=False)
         options.json.write_text(text + "\n", encoding="utf-8")
     return int(bool(results["problems"]))

@@ -4,7 +4,7 @@ from benchmarks._suite import DEVICES, FUNCTION, load_bench, make_case, Ready
 
 
 class Memory:
-    """Peak memory of a process that makes one contender ready and calls it."""
+    """Peak memory of a process that prepares and calls one contender."""
 
     params = (FUNCTION, ("identity", "mlp_32", "adam_103_leaves"), DEVICES)
     param_names = ("contender", "case", "device")
@@ -20,7 +20,7 @@ class Memory:
 
 
 class Import:
-    """Seconds to import, in fresh processes, once what it stands on is there."""
+    """Seconds to import, in fresh processes that have imported its requirements."""
 
     params = (("jax", "equinox after jax", "eqx_fastjit after equinox"),)
     param_names = ("module",)

@@ -1,4 +1,4 @@
-"""Ours over a rival, timed in turn in one process.
+"""Ours over a rival. They take turns in one process.
 
 Each time in `calls.py` has a process of its own, and the machine may be busier for one
 than for the other. Both sides of a ratio see the same noise.
@@ -13,7 +13,7 @@ ROUNDS = 15
 
 
 class _Ratios:
-    """Medians of the ratios of rounds; below 1 is in our favour."""
+    """Medians of ratios over rounds. Below 1, ours is faster."""
 
     unit = "ours/rival"
 

@@ -15,7 +15,7 @@ _MARKER = re.compile(r"^<!-- (/?)bench:([\w.-]+) -->$", re.MULTILINE)
 _MISSING = "*Not measured yet.*"
 
 
-# What the figures of ours are set against, and what to call it.
+# The rivals to compare ours with, and their names.
 _RIVALS = {
     "jit": "`jax.jit` with the statics removed by hand",
     "flat": "`jax.jit` on a flat list of arrays",
@@ -37,7 +37,7 @@ class BadMarker(Exception):
 
 
 def rendered(text: str, results: Path) -> str:
-    """The text with what is between markers made anew.
+    """The text, with the parts between markers generated again.
 
     **Arguments:**
 
@@ -127,7 +127,7 @@ def summary_line(results: Any, link: str) -> str:
 
 # --- start-up -------------------------------------------------------------------------
 
-# Each way to a first result over tracing and compiling: what to call it, and the limit.
+# The ways to a first result, compared with tracing and compiling: names and limits.
 _STARTUP = {
     "compiled": ("compiled form", 0.15),
     "portable": ("portable form, warm persistent cache", 0.4),
@@ -137,7 +137,7 @@ _CALLS = ("later calls, loaded over `filter_jit`", 1.05)
 
 
 def startup_tables(results: Any) -> str:
-    """What `benchmarks.startup` measured: the medians, each program, and on what."""
+    """The results of `benchmarks.startup`: medians, programs, and the machine."""
     import statistics
 
     from eqx_fastjit.bench._results import describe
@@ -167,7 +167,7 @@ def startup_tables(results: Any) -> str:
         for form, found in p["forms"].items()
         if "reason" in found
     ]
-    # Both forms are most often refused for one reason.
+    # Usually, both forms fail for the same reason.
     reasons = dict.fromkeys(line.replace(", compiled:", ":") for line in refused)
     parts = ["\n".join(summary), "\n".join(rows)]
     if refused:
@@ -203,7 +203,7 @@ def _startup_summary(name: str, limit: float | None, ratios: Any) -> str:
 
 
 def _median_interval(ordered: list[float]) -> tuple[float, float]:
-    """Between which of some ordered values their median is, in 95% of samples.
+    """The 95% confidence interval of a median, from ordered values.
 
     By the binomial distribution, which asks nothing of theirs.
     """
@@ -216,6 +216,11 @@ def _median_interval(ordered: list[float]) -> tuple[float, float]:
     return ordered[k], ordered[n - 1 - k]
 
 
+def unbroken(text: str) -> str:
+    """A text that a narrow table keeps in one line, by no-break spaces."""
+    return text.replace(" ", "\u00a0")
+
+
 def _startup_row(program: Any, by_way: Any) -> str:
     import statistics
 
@@ -226,13 +231,14 @@ def _startup_row(program: Any, by_way: Any) -> str:
         if not ratios:
             return ""
         least, greatest = min(ratios), max(ratios)
-        return f"{statistics.median(ratios):.2f} ({least:.2f} to {greatest:.2f})"
+        interval = unbroken(f"({least:.2f} to {greatest:.2f})")
+        return f"{statistics.median(ratios):.2f} {interval}"
 
     sizes = [x["bytes"] for x in program["forms"].values() if "bytes" in x]
     cells = [
-        show_seconds(statistics.median(program["seconds"]["anew"])),
+        unbroken(show_seconds(statistics.median(program["seconds"]["anew"]))),
         *[cell(way) for way in ("compiled", "portable", "cached")],
         cell("calls"),
-        show_bytes(sum(sizes)) if sizes else "",
+        unbroken(show_bytes(sum(sizes))) if sizes else "",
     ]
     return f"| `{program['name']}` | {' | '.join(cells)} |"

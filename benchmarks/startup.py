@@ -1,4 +1,4 @@
-"""What exporting saves at start-up: the programs of the zoo, to their first result.
+"""Measures what exporting saves at start-up, for programs of the zoo.
 
     python -m benchmarks.startup --json benchmarks/results/startup.json
 
@@ -46,7 +46,7 @@ WAYS = ("anew", "cached", "portable", "compiled")
 _ROUNDS, _CALL_ROUNDS = 3, 25
 _QUICK_ROUNDS, _QUICK_CALL_ROUNDS = 1, 3
 _IMPORTS = 5
-# Nothing takes so long but a process that hangs.
+# Only a process that hangs takes this long.
 _TIMEOUT = 600
 
 _IMPORT = """
@@ -84,7 +84,7 @@ def _use_cache(folder: str) -> None:
 
 
 def export(name: str, folder: str) -> dict[str, Any]:
-    """Write a file for each form. What refuses gives its reason."""
+    """Write a file for each form, or note the reason why it cannot be saved."""
     program = _program(name)
     out: dict[str, Any] = {}
     try:
@@ -118,7 +118,7 @@ def first_result(name: str, way: str, folder: str) -> float:
 
 
 def _load(program: Any, form: str, folder: str) -> Any:
-    # A warning that native code is not used would be a wrong figure.
+    # If native code were not used, the figure would be wrong, so a warning is an error.
     warnings.simplefilter("error")
     return eqx_fastjit.load(
         os.path.join(folder, form),
@@ -267,7 +267,7 @@ def _import_programs(names: list[str]) -> None:
 
 
 def _summary(entry: dict[str, Any]) -> str:
-    """A line for who waits."""
+    """A line of progress."""
     medians = {k: statistics.median(v) for k, v in entry["seconds"].items()}
     shown = ", ".join(f"{way} {x:.2f} s" for way, x in medians.items())
     return f"{entry['name']}: {shown}"
@@ -307,7 +307,8 @@ def main(argv: list[str] | None = None) -> int:
             continue
         results["programs"].append(entry)
         print(_summary(entry), flush=True)
-        # After each: what was measured is not lost if the next one is interrupted.
+        # Save after each program, so that nothing is lost if the next one is
+        # interrupted.
         options.json.write_text(dumps(results) + "\n", encoding="utf-8")
     return int(bool(results["problems"]))
 

@@ -1,4 +1,4 @@
-"""Each figure that the engine promises, beside the one reached on this machine.
+"""Compares the engine's figures on this machine with their targets.
 
     python -m benchmarks.targets [--rounds 25] [--json FILE] [--only TEXT]
 
@@ -95,7 +95,7 @@ ratios = [b / a for a, b in zip(*times)][2:]
 print(statistics.median(ratios))
 """
 
-# Less the garbage that the import of Equinox leaves to whoever comes next.
+# Without the garbage that importing Equinox leaves behind.
 _IMPORT = """
 import gc, time, equinox
 gc.collect()
@@ -158,8 +158,8 @@ def _ratio(times: dict[str, list[float]], rival: str) -> float:
     return statistics.median([a / b for a, b in pairs])
 
 
-# What a snippet prints, once for each process: name, code, processes, of which so many
-# are left out at first, at most, unit.
+# A figure that a snippet prints: name, code, number of processes, how many of the first
+# to ignore, limit, unit.
 _OTHERS = [
     ("first call: ours/eqx", (_FIRST_CALL, 10), 3, 0, 1.03, ""),
     # The first reads the files of JAX from the disk.
@@ -171,7 +171,7 @@ UNITS = {what: unit for what, *_, unit in _OTHERS}
 
 
 class Figures:
-    """The figures of a run, printed as they come."""
+    """The figures of a run, which are printed as they are measured."""
 
     def __init__(self, command: str):
         self.results = new_results(command, eqx_fastjit.engine())

@@ -1,4 +1,4 @@
-"""The website of asv, from real runs of some commits in this environment.
+"""Builds asv's website, from runs of some commits in this environment.
 
     python -m benchmarks.website [COMMIT ...] [--quick] [--bench REGEX]... [--offline]
                                  [--output .asv/website]
@@ -61,7 +61,7 @@ def _git(*args: str) -> bytes:
 
 
 def last_commits(n: int) -> list[str]:
-    """The last commits that touch the package, oldest first; fewer if git has fewer."""
+    """The last commits that changed the package, oldest first, if git has as many."""
     # asv's charts know the commits of a branch by their first parents.
     log = _git("log", "--first-parent", "--format=%H", f"-{n}", "--", PACKAGE)
     return log.decode().split()[::-1]
@@ -88,7 +88,8 @@ def _check_out(commit: str, folder: Path) -> None:
             command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
             env = os.environ | {"EQX_FASTJIT_REQUIRE_NATIVE": "1"}
             subprocess.run(command, cwd=tree, env=env, check=True)
-        # Without the suite beside it: each commit is timed by that of this checkout.
+        # Without its benchmarks, because each commit is timed by those of this
+        # checkout.
         shutil.copytree(Path(tree) / PACKAGE, folder / PACKAGE)
 
 
@@ -154,7 +155,7 @@ def run_commit(config: Path, commit: str, *options: str) -> None:
 
 
 def vendor(html: Path) -> None:
-    """Put the libraries that asv's pages load from elsewhere beside the pages.
+    """Store the libraries that asv's pages load from other sites beside the pages.
 
     **Arguments:**
 

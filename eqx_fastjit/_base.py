@@ -1,4 +1,4 @@
-"""The base class of what `filter_jit` returns: in C, or in Python."""
+"""The base class of jitted functions, in C or in Python."""
 
 from typing import Any, TYPE_CHECKING
 
@@ -14,7 +14,7 @@ hide_from_tracebacks(__file__)
 
 
 class _PythonBase:
-    """A callable object: what `_native.Callable` is, without the extension."""
+    """The Python version of `_native.Callable`."""
 
     __slots__ = ("_python_call",)
 
@@ -39,7 +39,7 @@ def inherit_vectorcall(cls: type) -> None:
 
 
 class PythonCall:
-    """What a call does on the Python engine."""
+    """A call on the Python engine."""
 
     __slots__ = ("wrapped",)
 

@@ -1,4 +1,4 @@
-"""Binding arguments: one form for all spellings of a call.
+"""Binds arguments, so that all spellings of a call have one form.
 
 `f(1, y)`, `f(1, y=y)` and, for `def f(x, y=2)`, `f(1)` and `f(1, 2)` are the same call
 and must share a trace. So the arguments of each call are *bound*: one value per
@@ -30,19 +30,19 @@ _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
 
-# The default of a parameter is not known, or may be another than a call uses.
+# The default of a parameter is unknown, or may differ from the one that a call uses.
 _UNKNOWN: Any = object()
 
 
 class Spec(NamedTuple):
-    """Names and kinds of the parameters, in order; which of them have a default."""
+    """Names, kinds and presence of defaults of the parameters, in order."""
 
     names: tuple[str, ...]
     kinds: tuple[Any, ...]
     defaulted: tuple[bool, ...]
 
     def to_call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
-        """From one value per parameter to the arguments of an ordinary call."""
+        """Turn one value per parameter into the arguments of an ordinary call."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         by_keyword = False
@@ -52,7 +52,7 @@ class Spec(NamedTuple):
             elif kind is _VAR_KEYWORD:
                 kwargs.update(value)
             elif type(value) is Omitted:
-                # What follows can no longer be told by position.
+                # The rest can no longer be identified by position.
                 by_keyword = True
             elif kind is _POSITIONAL_ONLY and by_keyword:
                 pass  # not passed either, and its default is the function's affair
@@ -71,7 +71,7 @@ class Spec(NamedTuple):
         )
 
     def fun_index(self) -> int:
-        """Where a callable that is passed along stands among the values.
+        """The index, among the values, of a callable that is passed along.
 
         After the first positional argument: of several arrays that could be reused for
         a result, JAX takes the first donated one, and this is Equinox's order.
@@ -81,7 +81,7 @@ class Spec(NamedTuple):
     def named(
         self, values: tuple[Any, ...], fun: tuple[str, Any] | None = None
     ) -> list[tuple[str, Any]]:
-        """Each argument with its name as the user would write it.
+        """Each argument, with its name as the user would write it.
 
         `fun` is the name and value of a callable that is passed along.
         """
@@ -96,14 +96,14 @@ class Spec(NamedTuple):
             if kind is _VAR_POSITIONAL:
                 out += [(f"{name}[{j}]", x) for j, x in enumerate(value)]
             elif kind is _VAR_KEYWORD:
-                # In the order in which JAX goes through a dictionary.
+                # In JAX's order of dictionaries.
                 out += [(key, value[key]) for key in sorted(value)]
             else:
                 out.append((name, value))
         return out + pending
 
 
-# What a builtin without a signature is taken to accept.
+# The assumed parameters of a builtin without a signature.
 GENERIC = Spec(("args", "kwargs"), (_VAR_POSITIONAL, _VAR_KEYWORD), (False, False))
 
 
@@ -134,7 +134,7 @@ def _can_name_parameter(name: str) -> bool:
 
 
 def _source(fun: Any) -> types.FunctionType | None:
-    """The Python function that a call of `fun` calls with the arguments as they are.
+    """The Python function that `fun` calls with unchanged arguments.
 
     `None` if there is none, or if `fun` shows the signature of something else, as
     `functools.wraps` and its like do.
@@ -175,7 +175,7 @@ def _read_spec(fun: Callable[..., Any]) -> Spec:
 
 
 class Binding:
-    """How the arguments of a call become one value per parameter.
+    """Turns the arguments of a call into one value per parameter.
 
     Of a function whose defaults have been changed this is out of date (`is_current`),
     and another is to be made.
@@ -185,13 +185,13 @@ class Binding:
         self.spec = _read_spec(fun)
         source = _source(fun)
         if like is not None and self.spec[:2] != like[:2]:
-            # The function has been given other parameters since it was wrapped. It is
-            # called as it then was, as under Equinox.
+            # The function's parameters were changed after it was wrapped. As under
+            # Equinox, the old ones are used.
             self.spec = like
             source = None
-        # Weak: bindings are remembered for as long as their function lives.
+        # A weak reference, because bindings live as long as their function.
         self._source = None if source is None else weakref.ref(source)
-        # As they were: `__defaults__`, and what `__kwdefaults__` holds.
+        # The original `__defaults__` and items of `__kwdefaults__`.
         self.positional: tuple[Any, ...] | None = None
         self.keyword: dict[str, Any] | None = None
         own: dict[str, Any] = {}
@@ -200,8 +200,7 @@ class Binding:
             keyword_only = source.__kwdefaults__
             self.keyword = None if keyword_only is None else dict(keyword_only)
             own = _defaults(source)
-        # What to pass for each parameter that is left out; of those without a default,
-        # `None`.
+        # What to pass for each parameter that is omitted: `None` if it has no default.
         self.defaults = tuple(
             [
                 self._passed(name, own) if defaulted else None
@@ -224,9 +223,9 @@ class Binding:
 
     @ft.cached_property
     def for_native(self) -> dict[str, Any]:
-        """What the native engine needs to bind arguments by itself."""
+        """What the native engine needs for binding arguments."""
         spec, known = self.spec, self.keyword or {}
-        # For each parameter what to pass, and the default that this stands for.
+        # For each parameter, what to pass, and the default that this represents.
         defaults = [
             (passed, known.get(name)) if defaulted else None
             for name, passed, defaulted in zip(
@@ -301,7 +300,8 @@ def _binder_maker(spec: Spec, name: str) -> tuple[Callable[..., Any], str]:
         values="".join([f"{arg}, " for arg in spec.names]),
     )
     namespace: dict[str, Any] = {}
-    # A name below ours, so that JAX leaves these frames out of its tracebacks as well.
+    # A name inside of this package, so that JAX hides these frames in tracebacks as
+    # well.
     exec(compile(source, f"{__file__}:binder", "exec"), namespace)
     return namespace["make"], source
 

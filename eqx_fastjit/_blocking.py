@@ -1,4 +1,4 @@
-"""When a call must block, and what it copies so that it need not."""
+"""When a call must block, and which arrays are copied to avoid it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +11,13 @@ from jax.core import Tracer
 from ._compat import concrete
 
 
-# The most bytes of NumPy arrays that a call copies. That many take some 100 us; and a
-# call which need not block leaves Python free for as long as the device works.
+# The most bytes of NumPy arrays that a call copies. Copying this many takes about 100
+# us, and a call that does not block lets Python continue while the device works.
 COPIED_BYTES = 1 << 20
 
 
 def copied(arrays: Sequence[Any]) -> Sequence[Any]:
-    """Arrays with copies in the place of NumPy's, if those are small.
+    """The arrays, with NumPy arrays replaced by copies if they are small.
 
     JAX does not always copy such an argument, so the caller must not get a chance to
     reuse the buffer before the device is done. Nobody else can write to a copy.
@@ -54,7 +54,7 @@ def on_virtual_devices(arrays: Sequence[Any]) -> bool:
 
 
 def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
-    """Whether a call must block, however it is made: jitted, compiled or exported.
+    """Whether a jitted, compiled or exported call must block.
 
     A host callback may raise after the dispatch. And virtual CPU devices share one pool
     of threads: where several runs with collectives are in flight, they may starve each
@@ -71,7 +71,7 @@ def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
 
 
 def block(arrays: Sequence[Any]) -> None:
-    """Wait for a computation: the results of one are ready together.
+    """Wait for a computation. All of its results are ready at the same time.
 
     Also under an eager transformation, whose tracers hold results; not as a part of a
     trace.
@@ -88,7 +88,7 @@ def block(arrays: Sequence[Any]) -> None:
         jax.effects_barrier()
 
 
-# Primitives whose lowering is JAX's own, and calls nothing but what its jaxprs say.
+# Primitives that JAX itself lowers, and that only call what is in their jaxprs.
 _JAX_PRIMITIVES = frozenset(
     {
         id(x)
@@ -99,7 +99,7 @@ _JAX_PRIMITIVES = frozenset(
 
 
 def has_host_callbacks(traced: jax.stages.Traced) -> bool:
-    """Whether running what was traced calls back into Python, which may raise.
+    """Whether the traced program calls back into Python, which may raise.
 
     The lowering of a primitive that is not JAX's (`lineax.linear_solve`,
     `equinox.internal.noinline`) may have callbacks of which the jaxpr shows nothing, so

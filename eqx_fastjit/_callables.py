@@ -1,8 +1,7 @@
-"""What is wrapped: what is known of a callable, and the `Function` made of it."""
+"""Describes a callable that is wrapped, and creates its `Function`."""
 
-# Callables are anybody's.
-# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
+# Callables can be of any type. pyright: reportUnknownArgumentType=false,
+# reportUnknownMemberType=false pyright: reportUnknownVariableType=false
 
 import contextlib
 import functools as ft
@@ -24,24 +23,24 @@ _CALL = "__call__"
 # Functions remembered, for when they are wrapped again. One that is referred to by its
 # own compiled functions (by a static that refers back to it) would live as long.
 _MAX_FUNCTIONS = 1024
-# From a function, or from the class of any other callable, to what is made of it. The
-# functions are only referred to weakly by what is in here, so entries die with them.
+# From a function, or the class of any other callable, to what was created for it. The
+# values only refer to functions weakly, so entries die with their function.
 _functions: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 class Description(NamedTuple):
-    """What wrapping needs to know of a callable."""
+    """What wrapping needs to know about a callable."""
 
-    # Whether it is neither a pytree nor equal to anything but itself.
+    # Whether it is not a pytree, and is only equal to itself.
     plain: bool
-    # Name and qualified name, as Equinox and JAX's logs show them.
+    # Its name and qualified name, as Equinox and JAX's logs show them.
     names: tuple[str, str]
     binding: Binding
-    # What the wrapped function shows of it.
+    # The attributes that the jitted function copies.
     shown: dict[str, Any]
-    # Of a function its code; of a Module, weakly, the function behind `__call__`.
+    # A function's code, or (weakly) the function behind a Module's `__call__`.
     code: Any
 
 
@@ -72,17 +71,17 @@ def _names(fun: Any) -> tuple[str, str]:
     return named.__name__, getattr(named, "__qualname__", named.__name__)
 
 
-# Descriptions of functions, and of Modules by class. Describing one costs 60 us, most
-# of it in `inspect.signature`, which a loop that calls `filter_jit(model)(x)` should
-# not pay each time.
+# Descriptions of functions, and of Modules by class. Describing one takes 60 us, mostly
+# in `inspect.signature`. A loop that calls `filter_jit(model)(x)` should not pay this
+# each time.
 _described: weakref.WeakKeyDictionary[Any, Description] = weakref.WeakKeyDictionary()
 
 
 def describe(fun: Any) -> Description:
-    """The description of a callable, remembered if making it again would cost much."""
+    """The description of a callable, which is cached if it is expensive."""
     cls = type(fun)
     if cls is types.FunctionType:
-        # Without attributes, which may say that it is like another.
+        # Without attributes, which may claim that it is like another callable.
         owner = fun if not fun.__dict__ else None
     else:
         call = getattr(cls, _CALL, None)
@@ -128,7 +127,7 @@ def _is_as_described(fun: Any, known: Description) -> bool:
     )
 
 
-# With one of these on a class, its instances need not all be described alike.
+# If a class defines one of these, its instances may have different descriptions.
 _OF_INSTANCES = {"__wrapped__", "__signature__", "__getattr__"}
 
 
@@ -145,8 +144,8 @@ def function_for(fun: Any, described: Description, options: Options) -> Function
         fun, spec, options, described.names, with_fun=not described.plain
     )
     while len(_functions) >= _MAX_FUNCTIONS:
-        # The oldest. Those that are still wrapped somewhere live on.
+        # Drop the oldest. Those that are still wrapped somewhere stay alive.
         _functions.pop(next(iter(_functions)), None)
-    # Without a lock: another thread, or a signal handler, may be as far. The first one
-    # stays.
+    # There is no lock, so another thread or a signal handler may get here, too. The
+    # first one wins.
     return _functions.setdefault(owner, {}).setdefault(key, function)

@@ -1,4 +1,4 @@
-"""Every private JAX, jaxlib and Equinox name that this library touches.
+"""Every private name of JAX, jaxlib and Equinox that this library uses.
 
 No other file may import from `jax._src`, `jaxlib` or `equinox._*` (the linter bans it).
 Each name is looked up by `resolve`; where it is not there the caller gets `None` (or a
@@ -21,7 +21,7 @@ from ._place import Place
 
 
 class MissingPrivateName(Exception):
-    """A private name is not there in this JAX or Equinox."""
+    """A private name does not exist in this version of JAX or Equinox."""
 
 
 def resolve(path: str) -> Any:
@@ -42,7 +42,7 @@ def resolve(path: str) -> Any:
 
 @functools.cache
 def node_registry() -> Mapping[type, Any] | None:
-    """JAX's table of the types that are registered as nodes; `None` if not found.
+    """JAX's table of the types that are registered as nodes, or `None` if not found.
 
     Its entries have `to_iter` and `from_iter`, the flatten and unflatten functions.
     """
@@ -65,7 +65,8 @@ def is_dataclass_node(entry: Any) -> bool:
 
 
 def concrete(x: Any) -> Any:
-    """What is inside of the tracers of eager transformations (`jax.grad`, `jax.vmap`).
+    """The values inside of the tracers of eager transformations (`jax.grad`,
+    `jax.vmap`).
 
     Tracers that hold no value are returned as they are.
     """
@@ -96,7 +97,7 @@ instance_dict: Callable[[Any], dict[str, Any]] = INSTANCE_DICT.__get__
 
 
 def hide_from_tracebacks(filename: str) -> None:
-    """Leave the frames of a file of ours out of JAX's filtered tracebacks."""
+    """Hide the frames of one of our files in JAX's filtered tracebacks."""
     try:
         register_exclusion = resolve("jax._src.traceback_util:register_exclusion")
     except MissingPrivateName:
@@ -113,7 +114,7 @@ EquinoxRuntimeError: type[RuntimeError] = eqx.EquinoxRuntimeError
 
 
 def last_error_info() -> tuple[str, list[bytes | str]]:
-    """Message and trace-time stack of the last `eqx.error_if` that fired."""
+    """The message and trace-time stack of the last `eqx.error_if` that failed."""
     try:
         info = resolve("equinox._jit:last_error_info")
     except MissingPrivateName:
@@ -139,7 +140,7 @@ def runtime_error_text(message: str, stack: str) -> str:
 
 
 def on_clear_caches(clear: Callable[[], None]) -> None:
-    """Have `eqx.clear_caches()` call `clear` too."""
+    """Make `eqx.clear_caches()` call `clear` as well."""
     with contextlib.suppress(MissingPrivateName):
         resolve("equinox._caches:cache_clears").append(clear)
 
@@ -169,12 +170,12 @@ def equation_frames(equation: Any) -> list[Place]:
 
 
 def name_stack(equation: Any) -> str:
-    """The names and transformations that an equation is under; may be empty."""
+    """The names and transformations that an equation is under, which may be empty."""
     return str(getattr(getattr(equation, "source_info", None), "name_stack", ""))
 
 
 def jit_options(jitted: Any) -> dict[str, Any] | None:
-    """What `jax.jit` was told of a function's arguments; `None` if that is not known.
+    """The options of a function under `jax.jit`, or `None` if they are not known.
 
     The keys are those of `jax.jit` that say which arguments are static or donated.
     """
@@ -187,7 +188,7 @@ def jit_options(jitted: Any) -> dict[str, Any] | None:
 
 
 def filter_jit_options(wrapper: Any) -> tuple[Any, str] | None:
-    """The function and the `donate` of something that `equinox.filter_jit` made.
+    """The function and `donate` of a function under `equinox.filter_jit`.
 
     `None` if it is something else.
     """
@@ -206,7 +207,7 @@ def filter_jit_options(wrapper: Any) -> tuple[Any, str] | None:
 
 
 def equinox_partition() -> Callable[[Any], Any] | None:
-    """What Equinox does to the arguments of each call; `None` if that is not known."""
+    """How Equinox processes the arguments of a call; `None` if it is not known."""
     try:
         partition = resolve("equinox._compile_utils:hashable_partition")
     except MissingPrivateName:
@@ -217,13 +218,13 @@ def equinox_partition() -> Callable[[Any], Any] | None:
 def raw_execute(
     compiled: Any, arrays: list[Any]
 ) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
-    """Run a compiled program with nothing of JAX's around it, and wait for it.
+    """Run a compiled program without JAX's dispatch, and wait for it.
 
     Two functions: one to run it, one to wait for what that returned. `None` where it
     cannot be done: the interface below is jaxlib's own.
     """
 
-    # jaxlib knows typed PRNG keys by the arrays in them only.
+    # jaxlib only knows the arrays inside of typed PRNG keys.
     arrays = [
         jax.random.key_data(x)
         if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
@@ -249,7 +250,7 @@ def raw_execute(
 
 
 def equinox_callback(flat_callback: Any) -> tuple[str, list[str]] | None:
-    """Which of Equinox's a host callback is, and its messages; `None` if not its own.
+    """Identify a host callback of Equinox, with its messages; `None` for any other.
 
     `"raises"` raises; `"tpu_msg"` follows it where a callback cannot raise.
     """
@@ -266,10 +267,10 @@ def equinox_callback(flat_callback: Any) -> tuple[str, list[str]] | None:
 
 
 class Checkify:
-    """What `jax.experimental.checkify` is made of. Raises `MissingPrivateName`."""
+    """The parts of `jax.experimental.checkify`. Raises `MissingPrivateName`."""
 
     def __init__(self) -> None:
-        # By primitive: what becomes of an equation, and of the error.
+        # By primitive: how to transform an equation and the error.
         self.rules: dict[Any, Any] = resolve("jax._src.checkify:error_checks")
         self.callback = resolve("jax._src.callback:pure_callback_p")
         self.sink = resolve("jax._src.lax.lax:dce_sink_p")
@@ -286,7 +287,7 @@ class Checkify:
         self._n_context = int("ctx" in parameters)
 
     def adapted(self, rule: Callable[["Errors", list[Any], Any], Any]) -> Any:
-        """A rule of ours as `checkify` calls it: it returns the results alone."""
+        """Adapt one of our rules, which returns only the results, to `checkify`."""
 
         def adapter(*args: Any, **params: Any) -> Any:
             n = self._n_context
@@ -336,7 +337,7 @@ class Errors:
         return out
 
     def follow(self, rule: Callable[..., Any], values: list[Any], params: Any) -> Any:
-        """Do what one of JAX's own rules says."""
+        """Apply one of JAX's own rules."""
         self.error, out = rule(
             *self._context, self.error, self._enabled, *values, **params
         )
@@ -349,7 +350,7 @@ def check_numbers(error: Any) -> list[int]:
 
 
 def error_signal(error: Any) -> Any:
-    """The number of the check that failed and of its message; -1 if none did."""
+    """The numbers of the check that failed and of its message, or -1 if none did."""
     jnp = jax.numpy
     out = jnp.array([-1, 0], jnp.int32)
     for effect, failed in error._pred.items():
@@ -357,7 +358,7 @@ def error_signal(error: Any) -> Any:
         code = jnp.ravel(jnp.asarray(error._code[effect], jnp.int32))
         (payload,) = error._payload[effect]
         index = jnp.ravel(jnp.asarray(payload, jnp.int32))
-        # One for each shard, under `shard_map`: of those that failed, the first.
+        # Under `shard_map`, there is one for each shard. This is the first that failed.
         first = jnp.argmax(failed)
         found = jnp.stack([code[first], index[first]])
         out = jnp.where(failed.any() & (out[0] < 0), found, out)
@@ -365,7 +366,7 @@ def error_signal(error: Any) -> Any:
 
 
 def stable_custom_calls() -> frozenset[str]:
-    """The custom calls that JAX promises to keep, and so allows in what is exported."""
+    """The custom calls that JAX's guarantees cover, which may be exported."""
     try:
         return frozenset(
             resolve("jax._src.export._export:_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE")
@@ -375,7 +376,7 @@ def stable_custom_calls() -> frozenset[str]:
 
 
 def serialize_executable(compiled: Any) -> tuple[bytes, dict[str, Any]]:
-    """A compiled function as native code, and what JAX keeps beside it.
+    """A compiled function as native code, with JAX's metadata.
 
     **Returns:**
 
@@ -431,7 +432,8 @@ def load_executable(
     *,
     blocks: bool,
 ) -> Callable[..., Any]:
-    """Native code as a `jax.stages.Compiled`. It is executed: it must be trusted.
+    """Native code as a `jax.stages.Compiled`. It can do anything, so it must be
+    trusted.
 
     **Arguments:**
 
@@ -478,7 +480,7 @@ def load_executable(
 
 
 def _deserialized_inline(deserialize: Callable[..., Any]) -> Any:
-    """An executable that CPUs run in the thread of its caller; `None` on JAX 0.7.
+    """An executable that CPUs run in the calling thread, or `None` on JAX 0.7.
 
     As they do if there are host callbacks, or very little work. A call that blocks
     otherwise takes 15 us longer, to change threads and back.

@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     facets: tuple[tuple[str, str], ...]
 
 
-# Types of what `lambda`, `def`, `functools.partial` and a method create each time.
+# Types of which `lambda`, `def`, `functools.partial` and methods create new objects.
 FUNCTIONS = {"function", "method", "functools.partial"}
 
 
@@ -50,7 +50,7 @@ def is_below(path: str, node: str) -> bool:
 
 
 def describe_static(x: Any) -> str:
-    """A static value in at most about 60 characters; never raises."""
+    """A static value in about 60 characters at most. Never raises."""
     text = _text(x, 2)
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
 
@@ -197,8 +197,8 @@ def _type_name(cls: type) -> str:
 
 
 def _static(path: str, x: Any) -> Entry:
-    # The hash tells apart what the text does not: two lambdas of one line, two long
-    # strings with one beginning.
+    # The hash distinguishes what the text does not: two lambdas on one line, or two
+    # long strings that begin alike.
     identity = str(hash(static_key(x)))
     facets = (
         ("type", _type_name(type(x))),

@@ -1,4 +1,4 @@
-"""Which engine is in use, and the calls that each thread is in the middle of."""
+"""The engine in use, and the current calls of each thread."""
 
 import contextlib
 import functools
@@ -111,10 +111,11 @@ def _prepare() -> None:
 
 
 def engine() -> str:
-    """The engine in use: `"native"`, the C extension, or `"python"`.
+    """The engine in use: `"native"` (the C extension) or `"python"`.
 
-    Chosen when the first function is wrapped: native if it is available, unless
-    `EQX_FASTJIT_ENGINE` in the environment is `native` or `python`.
+    It is chosen when the first function is wrapped. The environment variable
+    `EQX_FASTJIT_ENGINE` can be `native`, `python` or `auto` (the default), which is
+    native if available.
     """
     return "python" if native() is None else "native"
 
@@ -124,7 +125,7 @@ def engine() -> str:
 
 @contextlib.contextmanager
 def quiet_donation() -> Iterator[None]:
-    """Hides JAX's warning of donated buffers that it cannot use."""
+    """Hide JAX's warning about donated buffers that it cannot use."""
     with warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", message="Some donated buffers were not usable*"
@@ -133,7 +134,7 @@ def quiet_donation() -> Iterator[None]:
 
 
 class Call:
-    """A call of a jitted function that a thread is in the middle of."""
+    """A call of a jitted function that is in progress."""
 
     __slots__ = (
         "abstract",
@@ -223,7 +224,7 @@ def call_of(flat: Any) -> Call:
 
 
 def innermost_call() -> Call | None:
-    """The last of the calls that this thread is in the middle of."""
+    """The innermost call that is in progress in this thread."""
     engine = native()
     if engine is not None:
         return engine.innermost_call()

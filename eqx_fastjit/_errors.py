@@ -52,8 +52,8 @@ def explain_runtime_error(error: BaseException) -> BaseException | None:
     start = text.find(_MARK)
     if start < 0:
         return None
-    # The text belongs to this very call; what Equinox keeps in a global may be another
-    # thread's, so of that only take the stack, and only if the message agrees.
+    # The text belongs to this call. Equinox's global may be from another thread, so
+    # only take its stack, and only if the message matches.
     message = text[start + len(_MARK) :]
     message = message.partition(_ADVICE)[0]
     last_message, last_stack = last_error_info()

@@ -1,4 +1,4 @@
-"""Files that we are told to write."""
+"""Checks files before they are written."""
 
 import os
 

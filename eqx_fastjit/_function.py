@@ -1,4 +1,4 @@
-"""A user's function under one set of options, and what has been compiled for it.
+"""A user's function under one set of options, and its compiled specializations.
 
 A *specialization* is kept for each distinct signature (`_partition.py`): a public
 `jax.jit` of a function of the call's arrays alone, everything else being fixed. A call
@@ -48,7 +48,7 @@ from ._specialization import Flat, kept_trace, Specialization, split_result
 
 _compat.hide_from_tracebacks(__file__)
 
-# Specializations kept for one function; beyond, the oldest quarter is dropped.
+# The most specializations for one function. Beyond, the oldest quarter is dropped.
 _MAX_SPECIALIZATIONS = 4096
 
 
@@ -68,7 +68,8 @@ class Function:
         self.options = options
         self.name, self.qualname = names
         self.with_fun = with_fun
-        # Weak: this lives in a table whose entries die with their function.
+        # A weak reference, because this is in a table whose entries die with their
+        # function.
         self.fun = None if with_fun else weakref.ref(fun)
         self.source = _weak_source(fun)
         self.history = _record.history(*names, place_of(self.source()))
@@ -77,7 +78,7 @@ class Function:
         # By signature. (The native engine has a table of its own.)
         self.specializations: dict[tuple[Any, ...], Specialization] = {}
         self.table = None if engine is None else engine.Table(_MAX_SPECIALIZATIONS)
-        # Signatures less the arrays in static fields, with those arrays.
+        # Signatures without the arrays in static fields, and those arrays.
         self.static_arrays: dict[Any, list[Any]] = {}
         _functions.add(self)
 
@@ -103,7 +104,7 @@ class Function:
         return values[i], values[:i] + values[i + 1 :]
 
     def call(self, values: tuple[Any, ...]) -> Any:
-        """A call, on the Python engine; and what the native one leaves to it."""
+        """A call on the Python engine, or one that the native engine leaves to it."""
         __tracebackhide__ = True
         if is_jit_disabled():
             return self.call_without_jit(values)
@@ -163,7 +164,7 @@ class Function:
     def result(
         self, specialization: Any, out: Any, arrays: Sequence[Any], compiled: bool
     ) -> Any:
-        """The result of a call, from what the compiled function returned.
+        """Build the result of a call from the output of the compiled function.
 
         `compiled` says that something was compiled for it: a trace that is known may
         now run on other devices.
@@ -177,7 +178,7 @@ class Function:
         return plan.build(out)
 
     def plan_of(self, values: tuple[Any, ...]) -> tuple[Plan, list[Any]]:
-        """Make a call; the plan for its result, and the arrays that came back."""
+        """Make a call. Returns the plan for its result, and the arrays."""
         specialization = self.specialization_for(values)
         call = Call(self, specialization, values)
         with calling(call):
@@ -208,19 +209,20 @@ class Function:
         try:
             return has_host_callbacks(kept_trace(specialization.jitted, arrays))
         except Exception:
-            # Be on the safe side. `jax.jit` has been replaced; or the trace has been
-            # dropped (`jax.clear_caches()` in the function itself); or it cannot be
-            # lowered by itself (`psum` in an eager `shard_map`, an unchecked `check`).
+            # It is not known, so block. `jax.jit` has been replaced; or the trace has
+            # been dropped (`jax.clear_caches()` in the function itself); or it cannot
+            # be lowered by itself (`psum` in an eager `shard_map`, an unchecked
+            # `check`).
             return True
 
     def translate(self, error: BaseException) -> BaseException | None:
-        """A better exception to raise in place of `error`, if there is one."""
+        """A clearer exception to raise in place of `error`, if there is one."""
         return explain_runtime_error(error)
 
     # --- specializations ---
 
     def specialization_for(self, values: tuple[Any, ...]) -> Any:
-        """That of a call; a `jax.ShapeDtypeStruct` may stand for an array."""
+        """The specialization for a call, which may have no values for its arrays."""
         found = self.walk(values, abstract=True)
         if self.table is None:
             return self.find(found, values)
@@ -233,12 +235,12 @@ class Function:
         try:
             return self.table.get(self, concrete)
         except Exception:
-            # What the native walk makes nothing of is a matter for the reference, as in
-            # a call.
+            # If the native walk cannot handle the call, the reference does, as in a
+            # call.
             return self.find(found, values)
 
     def find(self, found: Walk, values: tuple[Any, ...]) -> Specialization:
-        """The specialization for a call, made if there is none."""
+        """The specialization for a call, which is created if there is none."""
         key = tuple(found.trail)
         specialization = self.specializations.get(key)
         if specialization is not None and specialization.is_stale(found):
@@ -248,7 +250,7 @@ class Function:
             self.check_static_arrays(values, key)
             specialization = self.specialize(values, Specialization)
             specialization.trail = found.trail
-            # Another thread may have been quicker.
+            # Another thread may have been faster.
             specialization = self.specializations.setdefault(key, specialization)
             if len(self.specializations) > _MAX_SPECIALIZATIONS:
                 self.evict()
@@ -275,42 +277,43 @@ class Function:
             paths = [f"array{i}" for i in range(len(partition(values)[0]))]
         flat = Flat(self, paths)
         with warnings.catch_warnings():
-            # `device` and `backend` are deprecated; said once, when wrapping.
+            # `device` and `backend` are deprecated. JAX has warned already, when
+            # wrapping.
             if "device" in kwargs or "backend" in kwargs:
                 warnings.simplefilter("ignore", DeprecationWarning)
             jitted = jax.jit(flat, **kwargs)
         return cls(jitted, flat)
 
     def evict(self) -> None:
-        """Forget the oldest quarter of the specializations."""
+        """Drop the oldest quarter of the specializations."""
         n = _MAX_SPECIALIZATIONS // 4 + 1
         for key in list(itertools.islice(self.specializations, n)):
             self.specializations.pop(key, None)
         self.static_arrays.clear()
 
     def forget(self, specialization: Any) -> None:
-        """Forget one specialization: the next call like it is a cache miss."""
+        """Drop one specialization, so that the next such call is a cache miss."""
         if self.table is not None:
             self.table.remove(specialization)
-        # Not by its key: comparing keys may run the user's code.
+        # Do not look up its key, because comparing keys may run the user's code.
         for key, other in list(self.specializations.items()):
             if other is specialization:
                 self.specializations.pop(key, None)
 
     def clear(self) -> None:
-        """Forget every trace and compiled program."""
+        """Drop all traces and compiled programs."""
         self.specializations.clear()
         self.static_arrays.clear()
         if self.table is not None:
             self.table.clear()
 
     def n_specializations(self) -> int:
-        """How many specializations are kept."""
+        """The number of specializations."""
         n = 0 if self.table is None else len(self.table)
         return n + len(self.specializations)
 
     def donated(self, values: tuple[Any, ...]) -> tuple[int, ...]:
-        """The numbers of those arrays that are to be donated."""
+        """The indices of the arrays to donate."""
         return donated(self.options, self.spec, values)
 
     def in_shardings(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -333,7 +336,7 @@ class Function:
     def check_static_arrays(
         self, values: tuple[Any, ...], key: tuple[Any, ...]
     ) -> None:
-        """Refuse a call that differs from another in an array in a static field alone.
+        """Reject a call that differs from another only in an array in a static field.
 
         Raises `ValueError` with the field's path.
         """
@@ -384,12 +387,12 @@ _functions: weakref.WeakSet[Function] = weakref.WeakSet()
 
 @functools.cache
 def _follow_equinox() -> None:
-    """Have `eqx.clear_caches()` clear ours too."""
+    """Make `eqx.clear_caches()` clear our caches as well."""
     _compat.on_clear_caches(clear_all)
 
 
 def clear_all() -> None:
-    """Forget everything that was traced (`eqx.clear_caches()`)."""
+    """Drop all traces of all functions, for `eqx.clear_caches()`."""
     for function in list(_functions):
         function.clear()
 

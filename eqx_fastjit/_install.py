@@ -1,4 +1,4 @@
-"""Replacing Equinox's `filter_jit` in programs that are not edited."""
+"""Replace Equinox's `filter_jit`, for programs that should not be edited."""
 
 import contextlib
 import sys
@@ -33,7 +33,7 @@ def install() -> None:
     """Replace `equinox.filter_jit` in every loaded module of Equinox.
 
     Libraries that are imported afterwards use `eqx_fastjit.filter_jit`. Functions that
-    were wrapped before are not affected. `uninstall()` restores Equinox's own.
+    are already wrapped are not affected. `uninstall()` restores Equinox's own.
     """
     _replace(equinox_filter_jit, filter_jit)
 
@@ -45,9 +45,9 @@ def uninstall() -> None:
 
 @contextlib.contextmanager
 def installed() -> Generator[None, None, None]:
-    """Like `install()`, within a context: `with installed(): ...`.
+    """A context manager that calls `install()`, and undoes it on exit.
 
-    If it was installed before, it stays installed afterwards.
+    If it was already installed, it stays installed.
     """
     was_installed = eqx.filter_jit is filter_jit
     install()

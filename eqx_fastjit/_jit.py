@@ -50,7 +50,7 @@ _set = object.__setattr__  # that of `JitWrapped` raises
 
 
 class _WrapperAux:
-    """What a `JitWrapped` is, less its arrays."""
+    """A `JitWrapped` without its arrays."""
 
     __slots__ = ("donate", "fun", "function", "key", "structure")
 
@@ -86,8 +86,9 @@ class _WrapperAux:
 class JitWrapped(Base, Generic[_P, _T]):
     """A function compiled by `filter_jit`, which is called like the function itself.
 
-    It is a pytree, whose leaves are the arrays of the callable (of a Module, say). As a
-    method, it binds to its instance, and the result is a pytree too.
+    It is a pytree, whose leaves are the arrays of the callable (if it is a Module, for
+    example). As a method, it binds to its instance, and the bound method is also a
+    pytree.
     """
 
     __slots__ = (
@@ -104,8 +105,9 @@ class JitWrapped(Base, Generic[_P, _T]):
     _function: Function
     _donate: str
     _binding: Binding
-    # Children and aux data, if made by unflattening. The children need not be arrays
-    # then (`None`, after `eqx.partition`), and could not be found in `_fun` again.
+    # The children and aux data, if this was created by unflattening. The children may
+    # then be anything (`None`, after `eqx.partition`), and cannot be recovered from
+    # `_fun`.
     _flat: tuple[tuple[Any, ...], _WrapperAux] | None
 
     if TYPE_CHECKING:
@@ -132,7 +134,7 @@ class JitWrapped(Base, Generic[_P, _T]):
     def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
         """Trace and lower the function for these arguments, without running it.
 
-        **Arguments:** those of the function; a `jax.ShapeDtypeStruct` may take the
+        **Arguments:** those of the function. A `jax.ShapeDtypeStruct` may be passed in
         place of an array.
 
         **Returns:** a `Lowered`, whose `compile()` gives a `Compiled`.
@@ -160,7 +162,7 @@ class JitWrapped(Base, Generic[_P, _T]):
     def export(self, *args: Any, **kwargs: Any) -> "Exported":
         """Trace the function for these arguments, to save it to a file.
 
-        **Arguments:** as for `lower`; sizes may be symbolic (`jax.export`).
+        **Arguments:** as for `lower`. Sizes may be symbolic, as in `jax.export`.
 
         **Returns:** an `Exported`, whose `save(path)` writes a file for
         `eqx_fastjit.load`. Raises `ValueError`, with the path, for a static that cannot
@@ -193,7 +195,7 @@ class JitWrapped(Base, Generic[_P, _T]):
             self._prepare_call()
 
     def _prepare_call(self) -> None:
-        """Have `__call__` bind its arguments, and call the function."""
+        """Set up `__call__` to bind its arguments and call the function."""
         function, binding = self._function, self._binding
         if function.table is None:
             self._prepare(PythonCall(weakref.ref(self)))
@@ -226,8 +228,8 @@ class JitWrapped(Base, Generic[_P, _T]):
 
     def __reduce__(self) -> Any:
         if _global_of(self._fun) is self:
-            # Under its own name, as functions are: `@filter_jit` leaves no other way to
-            # the function inside.
+            # Under its own name, like any function: after `@filter_jit`, the function
+            # inside has no other name.
             return self._fun.__qualname__
         options = self._function.options
         extra = dict(options.jit_kwargs)
@@ -247,7 +249,7 @@ inherit_vectorcall(JitWrapped)
 
 
 def _global_of(fun: Any) -> Any:
-    """What is to be found where `fun` says that it was defined."""
+    """The object at the place where `fun` says that it was defined."""
     found = sys.modules.get(getattr(fun, "__module__", None) or "")
     for name in getattr(fun, "__qualname__", "").split("."):
         found = getattr(found, name, None)
@@ -280,7 +282,7 @@ def _make_wrapped(
 def _flatten_wrapped(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
     function, donate, fun = wrapped._function, wrapped._donate, wrapped._fun
     if wrapped._flat is not None:
-        # The same children; but a static may have been changed since.
+        # The children are the same, but a static may have been changed.
         children, aux = wrapped._flat
         if aux.structure is None:
             return children, _WrapperAux(function, donate, fun, None, None)
@@ -319,9 +321,9 @@ jtu.register_pytree_with_keys(
 class BoundJit(ft.partial[_T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 
-    A pytree with `func`, `args` and `keywords`, like `equinox.Partial`. It is a
-    `functools.partial`, because accessing a method creates one each time, and creating
-    an `equinox.Partial` takes 8 us.
+    It is a pytree with `func`, `args` and `keywords`, like `equinox.Partial`. It is a
+    `functools.partial`, because each access of the method creates one, and creating an
+    `equinox.Partial` takes 8 us.
     """
 
     if TYPE_CHECKING:
@@ -378,7 +380,7 @@ def _unflatten_bound(_: None, children: Any) -> Any:
     func, args, keywords = children
     if callable(func) and type(args) is tuple and type(keywords) is dict:
         return BoundJit(func, *args, **keywords)
-    # Placeholders, as some tree functions put in place of subtrees.
+    # Placeholders, which some tree functions put in place of subtrees.
     return eqx.Partial(func, args, keywords)
 
 
@@ -406,31 +408,33 @@ def filter_jit(
     """Compile a function whose arguments may be any pytrees.
 
     All JAX and NumPy arrays in the arguments, and in `fun` itself, are traced.
-    Everything else is static: each new value triggers recompilation. A drop-in for
-    `equinox.filter_jit`.
+    Everything else is static, and each new value triggers recompilation. This is a
+    drop-in replacement for `equinox.filter_jit`.
 
     **Arguments:**
 
-    - `fun`: any callable: a function, a Module with `__call__`, or the result of
-        another transformation. If omitted, a decorator is returned.
-    - `donate`: the arrays whose memory may be reused for the results, and which the
-        call deletes: `"all"`; `"all-except-first"`, all but those of the first
-        positional argument; `"warn"` and `"warn-except-first"`, which are the same with
-        JAX's warning for arrays that could not be used; `"none"`.
+    - `fun`: any callable, such as a function, a Module with `__call__`, or the result
+        of another transformation. If omitted, a decorator is returned.
+    - `donate`: which arrays to donate. Their memory may be reused for the results, and
+        they can no longer be used after the call. `"all"` donates all arrays,
+        `"all-except-first"` all but those of the first positional argument, and
+        `"none"` (the default) donates none. `"warn"` and `"warn-except-first"` are like
+        the first two, but keep JAX's warning about donated arrays that could not be
+        used.
     - `**jitkwargs`: passed to `jax.jit`: `inline`, `keep_unused`, `compiler_options`,
         `device`, `backend`, `out_shardings`, and `in_shardings`, a pytree prefix of the
         arguments as the user passes them.
 
     **Returns:**
 
-    A `JitWrapped`, which is called like `fun`. Calls return immediately, before the
-    device has finished. They block in three cases only: if the function has host
-    callbacks (`eqx.error_if`, `jax.pure_callback`); if more than 1 MiB of the arguments
-    is in NumPy arrays, whose memory JAX may still be reading; and if arguments are
-    sharded over several virtual CPU devices.
+    A `JitWrapped`, which is called like `fun`. Calls return before the device has
+    finished, as with `jax.jit`. They only block if the function has host callbacks
+    (`eqx.error_if`, `jax.pure_callback`); if more than 1 MiB of the arguments is in
+    NumPy arrays, whose memory JAX may still be reading; or if arguments are sharded
+    over several virtual CPU devices.
 
     Raises `ValueError` for an unknown `donate`, and for arguments of `jax.jit` that
-    `filter_jit` sets itself, and `TypeError` for arguments that `jax.jit` does not
+    `filter_jit` sets itself. Raises `TypeError` for arguments that `jax.jit` does not
     have. Calls raise `TypeError` for static arguments that cannot be hashed.
 
     !!! example
@@ -446,8 +450,8 @@ def filter_jit(
     options = make_options(donate, jitkwargs)
     described = describe(fun)
     if not described.plain:
-        # As it is now, and as Equinox has it: a Module that keeps a jitted method of
-        # its own would contain itself else.
+        # This is the current value, as in Equinox. Otherwise, a Module that stores its
+        # own jitted method would contain itself.
         leaves, treedef = jtu.tree_flatten(fun)
         fun = jtu.tree_unflatten(treedef, leaves)
     function = function_for(fun, described, options)
@@ -455,7 +459,7 @@ def filter_jit(
 
 
 def jitted_function(f: Any) -> Function:
-    """What is behind a jitted function or method. `eqx_fastjit.insight` begins here.
+    """The function behind a jitted function or method, for `eqx_fastjit.insight`.
 
     Raises `TypeError` for anything that `filter_jit` did not return.
     """

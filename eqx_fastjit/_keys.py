@@ -18,7 +18,7 @@ class Identity:
         self.value = value
 
     def __hash__(self) -> int:
-        # The value is alive for as long as this is: its id is not reused.
+        # The value lives as long as this key, so its id is not reused.
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
@@ -51,7 +51,7 @@ class Opaque:
 
 
 class Snapshot:
-    """A key for a value with `__eq__` and without a hash: a copy to compare with."""
+    """A key for a value with `__eq__` but without a hash: a copy to compare with."""
 
     __slots__ = ("snapshot", "type")
 
@@ -64,7 +64,8 @@ class Snapshot:
             if equal(snapshot, value):
                 self.snapshot = snapshot
         except Exception:
-            # No use as a snapshot: compare the value itself, as Equinox does.
+            # It cannot be used as a snapshot, so compare the value itself, as Equinox
+            # does.
             pass
 
     def __hash__(self) -> int:
@@ -94,7 +95,7 @@ _snapshots: dict[int, tuple[weakref.ref[Any], Snapshot]] = {}
 
 
 def snapshot_key(x: Any) -> Snapshot:
-    """The last snapshot if it is still like the value: copying it may take long."""
+    """The last snapshot, if it still equals the value. Copying may be slow."""
     key = id(x)
     known = _snapshots.get(key)
     if known is not None and known[0]() is x:
@@ -107,7 +108,7 @@ def snapshot_key(x: Any) -> Snapshot:
     if out.snapshot is x:
         return out
     try:
-        # Bound here: the module may be gone before the last static.
+        # Bound here, because at exit, the module may be gone before the last static.
         forget = functools.partial(_snapshots.pop, key)
         _snapshots[key] = weakref.ref(x, lambda _: forget(None)), out
     except TypeError:
@@ -116,7 +117,7 @@ def snapshot_key(x: Any) -> Snapshot:
 
 
 def array_kind(array: Any) -> tuple[Any, ...]:
-    """What an array is, less what is in it."""
+    """What identifies an array, apart from its contents."""
     dtype = array.dtype
     if not isinstance(dtype, np.dtype) or dtype.names is not None:
         dtype = str(dtype)  # names of fields can be written to

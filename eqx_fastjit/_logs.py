@@ -1,4 +1,4 @@
-"""JAX's log records that are wrong, or too much, where a function of ours is called."""
+"""Corrects or drops log records of JAX that are misleading for our functions."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class _QuietEquinoxErrors(logging.Filter):
 
 
 def silence_equinox_callback_log() -> None:
-    """Add the filter, once per process: not on every call, as Equinox does it."""
+    """Add the filter once per process, rather than in every call, as Equinox does."""
     logger = logging.getLogger("jax._src.callback")
     if not any(type(f) is _QuietEquinoxErrors for f in logger.filters):
         logger.addFilter(_QuietEquinoxErrors())
@@ -38,7 +38,7 @@ _INSTEAD = (
 
 
 class _KnowsSpecializations(logging.Filter):
-    """Corrects JAX's guess: each signature of a jitted function is a function to it."""
+    """Corrects JAX's guess. To JAX, each signature is a function of its own."""
 
     def __init__(self, is_ours: Callable[[], bool]):
         super().__init__()

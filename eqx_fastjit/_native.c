@@ -116,7 +116,7 @@ static void table_unlink(Table *self, Spec *spec) {
     self->count--;
 }
 
-/* Forgets the oldest, down to some number. What dies may run anything. */
+/* Drops the oldest, down to a given number. Finalizers may run any code. */
 static void table_shrink(Table *self, Py_ssize_t count) {
     while (self->count > count) {
         Spec *spec = self->oldest;
@@ -204,7 +204,7 @@ static Spec *table_find(Table *self, Walk *w, uint64_t hash) {
     return NULL;
 }
 
-/* Whether a static that it was traced with has been changed since: 1, 0 or -1. */
+/* Whether a static that it was traced with has been changed: 1, 0 or -1. */
 static int is_stale(Spec *spec, Walk *w) {
     for (size_t i = 0; i < spec->n_witnesses; i++) {
         size_t number = spec->witnesses[i].start;
@@ -369,7 +369,7 @@ static int plan_traverse(Plan *self, visitproc visit, void *arg) {
 static int plan_clear(Plan *self) {
     Py_ssize_t n = self->n_steps;
     self->n_steps = 0;
-    /* Results are not built from here any more, should a finalizer ask for one. */
+    /* From here on, no result can be built, in case a finalizer asks for one. */
     if (self->handle != NULL) self->handle->plan = NULL;
     self->handle = NULL;
     for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(self->steps[i].data);
@@ -469,7 +469,7 @@ static void handle_dealloc(Handle *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Without an address: it may be in the text of a program. */
+/* Without an address, because it may be in the text of a program. */
 static PyObject *handle_repr(Handle *self) {
     (void)self;
     return PyUnicode_FromString("<result>");
@@ -570,7 +570,7 @@ static PyObject *plan_build_method(Plan *self, PyObject *arrays) {
 
 #define SMALL_STACK 64
 
-/* The result, from the arrays that came back. */
+/* Builds the result from the arrays that were returned. */
 static PyObject *plan_build(Plan *self, PyObject *const *arrays) {
     PyObject *small[SMALL_STACK], **stack = small, *result = NULL;
     Py_ssize_t top = 0;
@@ -597,7 +597,7 @@ done:
     return result;
 }
 
-/* --- the calls that a thread is in the middle of ---------------------------------------- */
+/* --- the current calls of each thread --------------------------------------------------- */
 
 typedef struct Frame {
     struct Frame *outer;
@@ -633,7 +633,7 @@ static PyObject *innermost_call(PyObject *self, PyObject *unused) {
     return call_of_frame(innermost);
 }
 
-/* The innermost call of the specialization that traces a certain function. */
+/* The innermost call of the specialization that traces a given function. */
 static PyObject *find_call(PyObject *self, PyObject *flat) {
     (void)self;
     for (Frame *frame = innermost; frame != NULL; frame = frame->outer) {
@@ -651,7 +651,7 @@ static PyObject *find_call(PyObject *self, PyObject *flat) {
     Py_RETURN_NONE;
 }
 
-/* A context manager: a call that Python makes. */
+/* A context manager for a call that Python makes. */
 typedef struct { PyObject_HEAD Frame frame; int entered; } Calling;
 
 static int calling_init(Calling *self, PyObject *args, PyObject *kwargs) {
@@ -754,7 +754,7 @@ static void callable_dealloc(Callable *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Whether the default of a parameter is the one that is known. */
+/* Whether the default of a parameter is still the known one. */
 static int default_is_current(PyObject *const *with, Py_ssize_t i, PyObject *pair) {
     if (with[P_SOURCE] == Py_None) return 1;
     if (PyBytes_AS_STRING(with[P_KINDS])[i] != KEYWORD_ONLY) {
@@ -835,7 +835,7 @@ static int bind(PyObject *const *with, PyObject *const *args, Py_ssize_t n_args,
     return n_positional == n_args && n_used == n_keywords ? BOUND : NOT_PLAIN;
 }
 
-/* As `bind`, by Python. */
+/* Like `bind`, but in Python. */
 static int bind_in_python(Callable *self, PyObject *const *args, size_t nargsf,
                           PyObject *kwnames, PyObject **values, Py_ssize_t n) {
     for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(values[i]);
@@ -855,7 +855,7 @@ static int bind_in_python(Callable *self, PyObject *const *args, size_t nargsf,
     return fits ? BOUND : FAILED;
 }
 
-/* Has Python explain the exception that is set. */
+/* Lets Python explain the exception that is set. */
 static void translate(PyObject *function) {
     PyObject *type, *error, *traceback, *better = NULL;
     PyErr_Fetch(&type, &error, &traceback);
@@ -878,7 +878,7 @@ static void translate(PyObject *function) {
     Py_XDECREF(traceback);
 }
 
-/* A compiled function has raised: Python decides what becomes of it. */
+/* A compiled function has raised: Python decides what to raise. */
 static void call_failed(PyObject *function, Frame *frame) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
@@ -893,7 +893,7 @@ static void call_failed(PyObject *function, Frame *frame) {
     PyErr_Restore(type, error, traceback);
 }
 
-/* Blocks until a computation is done: the results of one are ready together. */
+/* Blocks until a computation is done. All of its results are ready together. */
 static int block(PyObject *const *arrays, Py_ssize_t n) {
     PyObject *out;
     if (n && Py_TYPE(arrays[0]) == array_type) {
@@ -908,7 +908,7 @@ static int block(PyObject *const *arrays, Py_ssize_t n) {
     return out == NULL ? -1 : 0;
 }
 
-/* Puts copies in the place of NumPy arrays if they are small (`copied` in Python). */
+/* Replaces NumPy arrays by copies if they are small (`copied` in Python). */
 static int copy_numpy(Walk *w) {
     Py_ssize_t bytes = 0;
     for (size_t i = 1; i <= w->n_arrays; i++) {
@@ -922,7 +922,7 @@ static int copy_numpy(Walk *w) {
         Py_ssize_t more = size == NULL ? 0 : PyLong_AsSsize_t(size);
         Py_XDECREF(size);
         if (PyErr_Occurred()) return -1;
-        /* One that was broadcast may have as many as there are numbers for. */
+        /* The size of a broadcast array may overflow. */
         if (more > copied_bytes - bytes) return 0;
         bytes += more;
     }
@@ -968,7 +968,7 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
     if (eager) return PyObject_GetAttr(frame->call, s_eager_result);
     Plan *plan = last != NULL && Py_TYPE(last) == &HandleType ? ((Handle *)last)->plan : NULL;
     if (plan == NULL || plan->n_arrays != n || plan->steps == NULL) {
-        /* `out_shardings`, or a result that has to be flattened anew. */
+        /* `out_shardings`, or a result that has to be flattened again. */
         PyObject *arrays = list_of(w->arrays + 1, w->n_arrays);
         if (arrays == NULL) return NULL;
         result = PyObject_CallMethodObjArgs(function, s_result, (PyObject *)frame->spec, out,
@@ -1000,7 +1000,7 @@ done:
     return result;
 }
 
-/* A specialization that Python makes, or another thread made meanwhile. */
+/* A specialization that Python creates, or another thread has just created. */
 static Spec *specialize(PyObject *function, Table *table, Walk *w, uint64_t hash,
                         PyObject *const *values, Py_ssize_t n) {
     own_everything(w);
@@ -1022,7 +1022,7 @@ static Spec *specialize(PyObject *function, Table *table, Walk *w, uint64_t hash
     return (Spec *)made;
 }
 
-/* The specialization for a walk, found or made: a new reference. */
+/* Finds or creates the specialization for a walk: a new reference. */
 static Spec *look_up(PyObject *function, Table *table, Walk *w, PyObject *const *values,
                      Py_ssize_t n) {
     uint64_t hash = hash_trail(w);
@@ -1099,7 +1099,7 @@ done:
     return result;
 }
 
-/* The specialization for a call that is not made: `table.get(function, values)`. */
+/* The specialization for a call, without the call: `table.get(function, values)`. */
 static PyObject *table_get(Table *self, PyObject *args) {
     PyObject *function, *values;
     Walk w;
@@ -1251,7 +1251,7 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     /* Not `Py_ARRAY_LENGTH`, which is no constant expression on Python 3.13. */
     PyObject *given[sizeof(places) / sizeof(*places)] = {NULL};
     Py_ssize_t copied = -1;
-    /* What is kept here is of one interpreter. */
+    /* The static variables belong to one interpreter. */
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
         PyErr_SetString(PyExc_ImportError, "not in a subinterpreter");
         return NULL;
@@ -1278,7 +1278,7 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     Py_RETURN_NONE;
 }
 
-/* What a walk costs, for `insight.breakdown`: the arrays of bound values. */
+/* Only the walk, for `insight.breakdown`: the arrays of bound values. */
 static PyObject *arrays_of(PyObject *self, PyObject *values) {
     (void)self;
     Walk w;

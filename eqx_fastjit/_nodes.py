@@ -1,4 +1,4 @@
-"""What a type is to a pytree: a node of some kind, an array, or a static."""
+"""Classifies types: a pytree node of some kind, an array, or a static."""
 
 import collections
 import dataclasses
@@ -43,7 +43,7 @@ class ByType:
     """
 
     def __init__(self) -> None:
-        # The id of a type that has died may be another's: a hit needs the type as well.
+        # The id of a dead type may be reused, so a hit has to compare the type as well.
         self.entries: dict[int, tuple[weakref.ref[type], Any]] = {}
 
     def get(self, cls: type) -> Any:
@@ -52,7 +52,7 @@ class ByType:
         return entry[1] if entry is not None and entry[0]() is cls else None
 
     def set(self, cls: type, value: Any) -> Any:
-        """Have a value for a type; gives the value."""
+        """Set the value for a type, and return the value."""
         number, entries = id(cls), self.entries
 
         def forget(reference: weakref.ref[type]) -> None:
@@ -96,7 +96,7 @@ class NodeKind:
 
 
 class Node(NamedTuple):
-    """What is known of a type."""
+    """What is known about a type."""
 
     kind: int
     # Of a Module or a dataclass: the names of its dynamic and of its static fields.
@@ -112,7 +112,7 @@ _BUILTIN_NODES = {
     list: Node(NodeKind.LIST),
     dict: Node(NodeKind.DICT),
 }
-# Types that no program registers as nodes: JAX itself would not survive it.
+# Types that no program registers as nodes, because JAX itself would break.
 _NEVER_NODES = frozenset({int, bool, float, complex, str, bytes, type(lambda: None)})
 
 
@@ -122,7 +122,7 @@ def is_module_class(cls: type) -> bool:
 
 
 def is_node(x: Any) -> bool:
-    """Whether JAX looks into a value; asked of JAX itself."""
+    """Whether JAX flattens a value, according to JAX itself."""
     treedef = jtu.tree_structure(x, is_leaf=lambda y: y is not x)
     # (`treedef_is_leaf` takes a node without children for a leaf.)
     return treedef.node_data() is not None
@@ -230,7 +230,7 @@ _registered = 0
 
 
 def node_of(x: Any) -> Node:
-    """What the type of a value is to a pytree, asked of JAX once for each type."""
+    """The kind of a value's type. JAX is asked once for each type."""
     drop_nodes_if_grown()
     cls = type(x)
     node = known_nodes.get(cls)
@@ -244,7 +244,7 @@ def node_of(x: Any) -> Node:
 
 
 def drop_nodes_if_grown() -> None:
-    """Ask again what each type is, if one has been registered as a node since."""
+    """Classify all types again if one has been registered as a node."""
     global _registered
     registry = _compat.node_registry()
     if registry is not None and len(registry) != _registered:
@@ -253,7 +253,7 @@ def drop_nodes_if_grown() -> None:
 
 
 def one_level(x: Any) -> tuple[list[Any], Any]:
-    """The children and the static data of a registered node, by JAX's own means."""
+    """The children and the static data of a registered node, from JAX's registry."""
     children, treedef = jtu.tree_flatten(x, is_leaf=lambda y: y is not x)
     data = treedef.node_data()
     return children, None if data is None else data[1]
@@ -297,7 +297,7 @@ def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
     if kind == NodeKind.MODULE or kind == NodeKind.DATACLASS:
         is_module = kind == NodeKind.MODULE
         values = instance_dict(x) if is_module else x.__dict__
-        # To Equinox a Module with other attributes is another Module.
+        # In Equinox, a Module with different attributes is a different Module.
         n_fields = len(node.dynamic) + len(node.static)
         n_others = len(values) - n_fields
         if is_module and n_others > 0:

@@ -1,4 +1,4 @@
-"""What is passed to `filter_jit` beside the function, and what it says of a call."""
+"""The options of `filter_jit`, and what they mean for a call."""
 
 import inspect
 import itertools
@@ -25,7 +25,7 @@ _DONATE: dict[str, tuple[bool, bool, bool]] = {
 
 
 class Options(NamedTuple):
-    """What was passed to `filter_jit` beside the function."""
+    """The options that were passed to `filter_jit`."""
 
     donate_first: bool = False
     donate_rest: bool = False
@@ -47,7 +47,7 @@ def make_options(donate: Any, jit_kwargs: dict[str, Any]) -> Options:
             f"`filter_jit(..., donate={donate!r})`: expected one of {modes}."
         ) from None
     if jit_kwargs:
-        # Have JAX check the values now, and warn of deprecated ones.
+        # Let JAX check the values now, and warn about deprecated ones.
         jax.jit(_nothing, **jit_kwargs)
     own = ("in_shardings", "out_shardings")
     return Options(
@@ -107,7 +107,7 @@ def _nothing() -> None:
 
 
 def donated(options: Options, spec: Spec, values: tuple[Any, ...]) -> tuple[int, ...]:
-    """The numbers of those arrays that are to be donated."""
+    """The indices of the arrays to donate."""
     _, structure = partition(values, abstract=True)
     groups = [(x, options.donate_rest) for x in structure.treedef.children()]
     if spec.first_is_positional():

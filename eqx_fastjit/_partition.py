@@ -1,4 +1,4 @@
-"""Partition and combine: what a call *is*, and how a result is made. The reference.
+"""Partition and combine, in Python: the reference for the native engine.
 
 A call is its arrays, in JAX's order, and a *signature* of everything else: the types,
 arities, keys and statics on the way, written on a trail. `_native.c` does the same
@@ -42,12 +42,12 @@ from ._static_keys import (
 
 hide_from_tracebacks(__file__)
 
-# Stands for an array where any will do.
+# A placeholder for any array.
 ANY_ARRAY = np.float32(0)
 
 
 class _Dynamic:
-    """Stands on a trail, and among the leaves of a `Structure`, for an array."""
+    """The placeholder for an array on a trail, and in the leaves of a `Structure`."""
 
     __slots__ = ()
 
@@ -79,12 +79,12 @@ _omitted: weakref.WeakValueDictionary[int, Omitted] = weakref.WeakValueDictionar
 
 
 def omitted(default: Any) -> Omitted:
-    """What stands for a default that was not passed."""
+    """The placeholder for a default that was not passed."""
     return _omitted.setdefault(id(default), Omitted(default))
 
 
 class Structure(NamedTuple):
-    """A pytree less its arrays."""
+    """A pytree without its arrays."""
 
     treedef: Any
     # One per leaf: the static value, or `DYNAMIC`.
@@ -99,7 +99,7 @@ class Structure(NamedTuple):
 
 
 def partition(tree: Any, *, abstract: bool = False) -> tuple[list[Any], Structure]:
-    """Split a pytree into its arrays and the rest, by JAX's own means.
+    """Split a pytree into its arrays and the rest, by `jax.tree_util`.
 
     **Arguments:**
 
@@ -121,12 +121,12 @@ def partition(tree: Any, *, abstract: bool = False) -> tuple[list[Any], Structur
 # --- the walk ------------------------------------------------------------------------
 
 
-# The length of a trail at which JAX is asked whether a tree ends at all.
+# The length of a trail at which JAX is asked whether the tree is finite.
 _LONG_TRAIL = 10_000
 
 
 class Walk(NamedTuple):
-    """What a walk over a call has found."""
+    """The result of a walk over a call."""
 
     arrays: list[Any]
     # Hashable, and equal for calls that share their traces.
@@ -144,7 +144,7 @@ class StaticLeafError(TypeError):
 
 
 def walk(tree: Any, *, abstract: bool = False) -> Walk:
-    """Go over a pytree in JAX's order.
+    """Walk over a pytree in JAX's order.
 
     **Arguments:**
 
@@ -162,7 +162,7 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
     limit = _LONG_TRAIL
     pending = [tree]  # an explicit stack: trees may be deeper than Python's limit
     nodes = known_nodes.entries  # `ByType.get`, which is asked for each value
-    # Without a registry to look at, a type may have become a node since.
+    # If the registry is not available, a type may have become a node unnoticed.
     unknown = NodeKind.STATIC if _compat.node_registry() is None else None
     while pending:
         x = pending.pop()
@@ -228,7 +228,7 @@ def same_trail(static: Any, trail: Sequence[Any], *, leaf: bool = False) -> bool
 
 
 class ResultHandle:
-    """Carries out of a trace, as a pytree without leaves, which result it gave.
+    """A pytree without leaves, which carries the structure of a result out of a trace.
 
     JAX keeps it in caches of its own, so it holds nothing of the user's. It is its own
     static data, and unflattening gives it back: of another object JAX would not repeat
@@ -263,7 +263,7 @@ class Plan:
 
     def __init__(self, structure: Structure):
         self.structure = structure
-        # What the native engine has made of it.
+        # The native engine's form of it.
         self.native: Any = None
         # Whether a host callback may raise after the call was dispatched; not known
         # until the trace is complete.
@@ -326,12 +326,12 @@ def _node_data(treedef: Any) -> Iterator[tuple[type, Any]]:
 
 
 def _steps(structure: Structure) -> tuple[tuple[int, int, Any], ...]:
-    """The steps that build a result; each node comes after what is below it."""
+    """The steps that build a result. Each node comes after its children."""
     leaves = iter(structure.leaves)
     steps: list[tuple[int, int, Any]] = []
     # Where the steps begin that make each of the values on the stack.
     begins: list[int] = []
-    # A node, and whether what is below it is done.
+    # A node, and whether its children are done.
     pending = [(structure.treedef, False)]
     while pending:
         treedef, done = pending.pop()
@@ -402,7 +402,7 @@ def _one_level_treedef(treedef: Any) -> Any:
 def _module_steps(
     steps: list[tuple[int, int, Any]], begins: list[int], treedef: Any, n: int
 ) -> None:
-    """Make a Module by copying a dictionary of its fields, if it has just those."""
+    """Create a Module by copying a dictionary, if it has exactly its fields."""
     one_level = _one_level_treedef(treedef)
     placeholders = [object() for _ in range(n)]
     sample = one_level.unflatten(placeholders)

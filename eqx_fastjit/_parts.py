@@ -13,7 +13,7 @@ from typing import Any
 from ._keys import Identity
 
 
-# What stands for an attribute that an instance does not have.
+# The placeholder for a missing attribute.
 MISSING = type("Missing", (), {"__slots__": ()})()
 
 
@@ -90,7 +90,7 @@ SUBCLASS_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
 
 
 def is_identity_type(cls: type) -> bool:
-    """Whether instances of `cls` are equal to themselves alone."""
+    """Whether instances of `cls` are only equal to themselves."""
     return (
         cls.__eq__ is object.__eq__
         and cls.__ne__ is object.__ne__

@@ -1,4 +1,4 @@
-"""A line of somebody's program."""
+"""A line of a program."""
 
 import inspect
 import re

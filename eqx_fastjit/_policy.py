@@ -1,4 +1,4 @@
-"""How the values of a type are compared: the words for it."""
+"""The ways to compare the values of a type."""
 
 import enum
 from typing import Any, NamedTuple
@@ -15,9 +15,9 @@ class Kind(enum.IntEnum):
     COMPLEX = 3
     STR = 4
     BYTES = 5
-    # By `hash` and `==`, which run no code of the user's.
+    # By `hash` and `==`, which do not run the user's code.
     PURE = 6
-    # By `hash` and `==` of the user's. Changes that leave the hash alone are not seen.
+    # By the user's `hash` and `==`. A change is only noticed if it changes the hash.
     OPAQUE = 7
     # Part by part: tuples, lists, dicts (in order) and their subclasses.
     TUPLE = 8
@@ -25,7 +25,7 @@ class Kind(enum.IntEnum):
     DICT = 10
     # Part by part: attributes in the instance's `__dict__`, by name.
     FIELDS = 11
-    # Part by part: those that a function gives.
+    # Part by part, with a function that returns the parts.
     PARTS = 12
     # By a hashable key that a function makes.
     KEY = 13
@@ -57,5 +57,5 @@ class Policy(NamedTuple):
     # value; for a subclass of a container, one for instances with attributes.
     data: Any = None
     hashable: Hashable = Hashable.YES
-    # Whether a value can be changed without that its hash changes.
+    # Whether a value can change while its hash stays the same.
     mutable: bool = False

@@ -1,4 +1,4 @@
-"""What was traced and compiled, when, from where, for what call and for how long.
+"""Records what was traced and compiled, when, from where, for which call, how long.
 
 Written whenever something is traced or compiled, which takes milliseconds at least;
 never on a call that is not. `eqx_fastjit.insight` reads it. Nothing here refers to a
@@ -24,11 +24,11 @@ from ._describe import describe_call, Entry, FUNCTIONS, is_below
 from ._place import Place
 
 
-# Traces kept for one function, and for the process. The counts and sums go on.
+# The most traces for one function, and for the process. Counts and sums continue.
 _KEPT_PER_FUNCTION = 256
 _KEPT = 4096
 
-# Settings of JAX that are part of the key of a trace.
+# JAX's settings that are part of the key of a trace.
 _CONFIG = (
     "jax_enable_x64",
     "jax_numpy_dtype_promotion",
@@ -51,7 +51,7 @@ _CONFIG = (
 class FunctionInfo(NamedTuple):
     """A jitted function, in words."""
 
-    # Tells apart functions of one name and place, such as a lambda made in a loop.
+    # Distinguishes functions with the same name and place, such as lambdas in a loop.
     number: int
     name: str
     qualname: str
@@ -70,7 +70,7 @@ class FunctionInfo(NamedTuple):
 
 
 class Trace:
-    """One time that a function was traced, or compiled again without being traced.
+    """One trace of a function, or a compilation without a trace.
 
     Seconds are of the wall clock.
     """
@@ -109,9 +109,9 @@ class Trace:
         self.thread = threading.get_ident()
         # Whether it was ahead of time (`lower`, `trace`, ...), not for a call.
         self.ahead = ahead
-        # Whether the Python function was run; if not, it was compiled again alone.
+        # Whether the Python function was run. If not, it was only compiled again.
         self.retraced = False
-        # Whether the Python function raised, so that there is nothing to be run again.
+        # Whether the Python function raised, so that there is nothing to run.
         self.failed = False
         # Spent in the Python function, in lowering to StableHLO, in XLA's compiler,
         # and from then to the return of the call, which need not wait for the device.
@@ -121,14 +121,15 @@ class Trace:
         self.first_run = 0.0
         # Whether JAX's persistent cache had it, so that `compile` was spent on reading.
         self.cached = False
-        # Of all that, spent on other functions inside, which have traces of their own.
+        # The part of this that was spent on inner functions, which have their own
+        # traces.
         self.nested = 0.0
         # The number of the trace that this one is a part of.
         self.inside: int | None = None
 
     @property
     def seconds(self) -> float:
-        """The time it took altogether, functions inside of it included."""
+        """The total time, including inner functions."""
         return self.trace + self.lower + self.compile + self.first_run
 
     @property
@@ -208,7 +209,7 @@ logger = logging.getLogger("eqx_fastjit")
 _numbers = itertools.count(1)
 _function_numbers = itertools.count(1)
 _lock = threading.RLock()  # a signal handler may call a jitted function, too
-# All traces of the process, also of functions that are no more.
+# All traces of the process, including those of functions that no longer exist.
 traces: collections.deque[Trace] = collections.deque(maxlen=_KEPT)
 # Called with a `Trace` and the Python function, which is about to be run; and with the
 # `Trace` when all is done and its seconds are known. Their exceptions end the call.
@@ -292,7 +293,7 @@ def begin(
 
 
 def end(token: tuple[Run, bool]) -> None:
-    """The run is over, well or not."""
+    """The run has ended, with or without an error."""
     run, was_tracing = token
     seconds = time.perf_counter() - run.start
     _here.run, _here.tracing = run.outer, was_tracing
@@ -415,7 +416,7 @@ _DURATIONS = ("/jaxpr_to_mlir_module_duration", "/backend_compile_duration")
 
 
 def listen(open_run: Callable[[], None]) -> None:
-    """Have JAX tell how long it lowers and compiles. Once per process.
+    """Listen to JAX's events on lowering and compiling. Once per process.
 
     `open_run` is called first each time: the call that this is for may have no run.
     What environment variables ask for begins here too.

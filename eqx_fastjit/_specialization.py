@@ -1,4 +1,4 @@
-"""What JAX traces: a function of arrays alone, for each signature of a call."""
+"""The functions that JAX traces, which take only arrays: one for each signature."""
 
 import inspect
 import threading
@@ -91,7 +91,7 @@ class Flat:
 
 
 def make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any], Any]:
-    """What a trace hands back to JAX: a handle, and the arrays of the result.
+    """The output of a trace: a handle, and the arrays of the result.
 
     The arrays also in the tree of the result, with `None` for all else.
     """
@@ -120,7 +120,7 @@ _reading = threading.local()
 
 
 def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
-    """What JAX keeps of a call that has just been made.
+    """JAX's cached trace of a call that has just been made.
 
     Raises `LookupError` if it was dropped, say by `jax.clear_caches()` in the function
     itself: nothing is traced for it.
@@ -152,7 +152,7 @@ def result_of(jitted: Any, arrays: Sequence[Any], *, eager: bool = False) -> Any
 
 
 class Specialization:
-    """What is compiled for one signature of one function, on the Python engine.
+    """The specialization for one signature of a function, on the Python engine.
 
     `jitted` takes the arrays of a call, by position.
     """
@@ -177,7 +177,7 @@ class Specialization:
                 self.witnesses.append((i, x))
 
     def is_stale(self, found: Walk) -> bool:
-        """Whether a static that it was traced with has been changed since."""
+        """Whether a static that it was traced with has been changed."""
         for i, x in self.witnesses:
             current, start, stop = found.mutable[i]
             if x is not current and not same_trail(x, self.trail[start:stop]):

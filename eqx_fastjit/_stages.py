@@ -1,7 +1,7 @@
-"""Ahead of time: a call traced, then lowered, then compiled.
+"""Ahead-of-time compilation: trace, then lower, then compile a call.
 
-Each stage wraps JAX's own (`jax.stages`) and has its attributes. It adds the user's
-calling convention, and a check that a compiled call is like the one lowered for.
+Each stage wraps the one in `jax.stages`, and has its attributes. It adds the user's
+calling convention, and checks that calls match the one that was lowered.
 """
 
 # JAX does not mark all that it shows as such.
@@ -96,7 +96,7 @@ class Expected:
             if then != now:
                 return f"{self.what} expected `{then}`, got `{now}`."
         if len(names) > len(self.names):
-            return f"{self.what} `{names[len(self.names)]}` was not there."
+            return f"{self.what} `{names[len(self.names)]}` is new."
         if len(names) < len(self.names):
             return f"{self.what} `{self.names[len(names)]}` is missing."
         return (
@@ -129,8 +129,8 @@ class _Call:
             structure,
             [path for path, _ in function.leaves(values)],
             function.walk(values, abstract=True).trail,
-            f"This compiled {function.name} cannot be called with other arguments than "
-            "it was lowered for:",
+            f"The compiled {function.name} was called with different arguments than it "
+            "was lowered for:",
         )
         call = Call(function, self.specialization, values, abstract=True)
         with self.quiet(), self.recorded(values) as run, calling(call):
@@ -139,7 +139,7 @@ class _Call:
 
     @functools.cached_property
     def callbacks(self) -> bool:
-        """Whether there are host callbacks: asked once it is compiled."""
+        """Whether there are host callbacks. Only used once it is compiled."""
         return has_host_callbacks(self.traced)
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
@@ -156,7 +156,7 @@ class _Call:
         return _record.ahead_of_time(function.history, None, self.record)
 
     def arrays_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The arrays of a call, which must be like the one compiled for."""
+        """The arrays of a call, which must match the one that was lowered."""
         values = self.bind(*args, **kwargs)
         arrays = self.expected.arrays_of(values)
         array_types = zip(self.types, arrays, strict=True)
@@ -206,7 +206,7 @@ class _Stage:
 
 
 class Compiled(_Stage, Generic[_P, _T]):
-    """A compiled function. Its arguments must be like those it was lowered for."""
+    """A compiled function, for arguments like those it was lowered for."""
 
     @property
     def compiled(self) -> jax.stages.Compiled:

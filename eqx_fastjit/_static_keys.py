@@ -89,7 +89,7 @@ _array_keys: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
 def array_key(array: Any) -> Any:
-    """The key of an array in a Module that is a static."""
+    """The key of an array in a static Module."""
     if isinstance(array, Tracer):
         return Identity(array)
     number = id(array)
@@ -276,7 +276,7 @@ def _has_dict(cls: type) -> bool:
 
 
 class _Known(NamedTuple):
-    """What is known of a type: its policy, and what comes of it."""
+    """What is known about a type: its policy, and what follows from it."""
 
     kind: Kind
     data: Any
@@ -395,7 +395,7 @@ def _policy_of_child(x: Any, kind: Kind, data: Any) -> tuple[Kind, Any]:
 
 
 def append_atoms(trail: list[Any], values: Sequence[Any]) -> bool:
-    """Write values without parts on a trail, if all are: whether that was so.
+    """Write values on a trail, if none has parts. Returns whether that was so.
 
     Their types come first, unlike those of values that are written one by one, so the
     two cannot be mixed up: no atom is a type.

@@ -23,14 +23,14 @@ Two rules keep it right while user code runs in the middle (`flatten` functions,
 #define THREAD_LOCAL _Thread_local
 #endif
 
-/* --- what Python gives (`setup`) ---------------------------------------------------- */
+/* --- set by Python (`setup`) -------------------------------------------------------- */
 
 static PyObject *registry;       /* JAX's dict of registered node types */
 static Py_ssize_t n_registered;  /* its size when the type records were made */
 static PyObject *py_classify, *py_policy_of, *py_opaque_key, *py_array_key, *py_sort_keys;
 static PyObject *py_check_ends, *py_call_class, *py_block, *py_reads_numpy, *eager_handle;
 static PyObject *module_dict; /* the descriptor of `__dict__` of all Modules */
-static PyTypeObject *array_type; /* jaxlib's array, once one was met */
+static PyTypeObject *array_type; /* jaxlib's array, once one was seen */
 static PyObject *array_class;    /* `jax.Array` */
 static PyObject *function_types; /* a tuple: JAX's types of functions, and `type` */
 static PyTypeObject *numpy_type; /* `numpy.ndarray` */
@@ -54,7 +54,7 @@ enum { KIND_IDENTITY, KIND_INT, KIND_FLOAT, KIND_COMPLEX, KIND_STR, KIND_BYTES, 
        KIND_NODE, KIND_METHOD, KIND_ATTRIBUTES };
 enum { HASHABLE_YES, HASHABLE_NO, HASHABLE_AS_PARTS, HASHABLE_ASK };
 
-/* What an entry of a trail is. Those from `T_NODE` on hold an object. */
+/* Kinds of entries of a trail. Those from `T_NODE` on hold an object. */
 enum { T_ARRAYS, T_INT, T_FLOAT, T_AGAIN, T_READING,
        T_NODE, T_STATIC, T_IDENTITY, T_STR, T_BYTES, T_BIGINT, T_PURE, T_OPAQUE, T_KEY };
 
@@ -67,10 +67,10 @@ typedef struct {
 #define TAG(kind, payload) ((uint64_t)(kind) | ((uint64_t)(payload) << 8))
 #define HOLDS(entry) (KIND_OF((entry).tag) >= T_NODE)
 
-/* A static that can be changed in place: where it begins and ends on the trail. */
+/* Where a static that can be changed in place begins and ends on the trail. */
 typedef struct { PyObject *object; size_t start, stop; } Mutable;
 
-/* What a value on the stack of things to visit is; in the low bits of its pointer. */
+/* Kinds of values on the stack of values to visit, in the low bits of pointers. */
 enum { VISIT_TREE, VISIT_STATIC, VISIT_HASHABLE };
 
 #define VISITED(x, visit) ((uintptr_t)(x) | (uintptr_t)(visit))
@@ -102,7 +102,7 @@ typedef struct {
     size_t n_seen, max_seen;
     /* The length of a trail at which Python has to say that the tree ends at all. */
     size_t limit;
-    /* What is being visited, off the stack. */
+    /* The value that is being visited, which is no longer on the stack. */
     PyObject *current_tree, *current_static;
     char owning, numpy, tracer, is_mutable;
     Entry small_trail[SMALL_TRAIL];
@@ -175,7 +175,7 @@ static void walk_free(Walk *w) {
     PyMem_Free(w->seen);
 }
 
-/* From here on Python may run: hold on to all that the walk has met. */
+/* From here on, Python may run: own references to all that the walk has seen. */
 static void own_everything(Walk *w) {
     if (w->owning) return;
     w->owning = 1;
@@ -245,9 +245,9 @@ static inline int add_array(Walk *w, PyObject *x) {
     return 0;
 }
 
-/* --- what is known of types ---------------------------------------------------------- */
+/* --- what is known about types ------------------------------------------------------- */
 
-/* The order in which a dictionary of fields was found to have them. */
+/* The order in which a dictionary of fields has been found to have them. */
 typedef struct { PyObject **keys; uint16_t *places; Py_ssize_t n; } Layout;
 
 typedef struct {
@@ -351,7 +351,7 @@ static int as_int(PyObject *x, Py_ssize_t i) {
 
 /* Asks Python about the type of `x`. The walk must own what it holds. */
 static Record *ask_about(PyObject *x) {
-    /* Owned: somebody may give `x` another class meanwhile. */
+    /* Owned, because the class of `x` may be changed while Python runs. */
     PyTypeObject *type = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(x));
     PyObject *node = PyObject_CallOneArg(py_classify, x), *policy = NULL;
     Record *record = NULL, *made = NULL;
@@ -426,7 +426,7 @@ static inline Record *record_of(Walk *w, PyObject *x) {
     return ask_about(x);
 }
 
-/* Types may have become nodes since they were met as statics. */
+/* Types may have become nodes after they were seen as statics. */
 static int drop_records_if_grown(void) {
     if (registry == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "setup() has not been called");
@@ -491,7 +491,7 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
         if (j == layout->n) return j == n ? n : n_names;
         for (Py_ssize_t k = n; k < n_names; k++) out[k] = ABSENT;
     }
-    /* Another order: learn it, in place of the older of two. */
+    /* A new order: remember it, in place of the older of two. */
     Layout learnt = {PyMem_Calloc(n_names + 1, sizeof(PyObject *)),
                      PyMem_Calloc(n_names + 1, sizeof(uint16_t)), 0};
     Py_ssize_t found = 0;
@@ -608,7 +608,7 @@ static inline int add_atom(Walk *w, PyObject *x) {
     return 0;
 }
 
-/* Whether `==` of a member of a set, and of what is in it, mixes nothing up. */
+/* Whether `==` of a member of a set, and of its parts, compares types as well. */
 static int is_plain(PyObject *x, int depth) {
     PyTypeObject *type = Py_TYPE(x);
     if (type == &PyUnicode_Type || type == &PyLong_Type || x == Py_None ||
@@ -649,7 +649,7 @@ static int add_plain_set(Walk *w, PyObject *x) {
     return failed ? -1 : 1;
 }
 
-/* Takes what was written since back from the trail. */
+/* Removes what has been written since from the trail. */
 static void truncate_trail(Walk *w, size_t n) {
     while (w->n_trail > n) {
         Entry *entry = &w->trail[--w->n_trail];
@@ -696,7 +696,7 @@ static int add_dict_parts(Walk *w, PyObject *x, int visit, size_t start) {
     PyObject *key, *value, **parts;
     size_t begin = w->n_trail;
     int added = 1;
-    /* A dictionary of atoms, say a vocabulary, without a copy: 3 ms for 100,000 words. */
+    /* A dictionary of atoms (a vocabulary), without a copy: 3 ms for 100,000 words. */
     if (add_object(w, TAG(T_STATIC, n), (PyObject *)Py_TYPE(x)) < 0) return -1;
     while (added > 0 && PyDict_Next(x, &position, &key, &value))
         if ((added = add_atom(w, key)) > 0) added = add_atom(w, value);
@@ -932,7 +932,7 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     Py_hash_t hash;
     switch (kind) {
     case KIND_IDENTITY:
-        /* With its class, if that can be another one day. */
+        /* With its class, if the class can change. */
         if (record->version && add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0) return -1;
         return add_object(w, T_IDENTITY, x);
     case KIND_TUPLE:
@@ -1018,7 +1018,7 @@ static int walk_static(Walk *w, PyObject *root, int visit) {
     int added = add_atom(w, root);
     if (added) return added < 0 ? -1 : 0;
     w->is_mutable = 0;
-    /* Whoever calls holds `root`. */
+    /* The caller owns a reference to `root`. */
     if (add_static(w, root, visit, start) < 0) return -1;
     while (w->n_pending > base) {
         uintptr_t next = w->pending[--w->n_pending];
@@ -1039,7 +1039,7 @@ static int walk_static(Walk *w, PyObject *root, int visit) {
 
 /* --- trees ------------------------------------------------------------------------ */
 
-/* Leaves children to be visited, before all that is left already. */
+/* Pushes children to visit, before those that are already on the stack. */
 static inline int push_children(Walk *w, PyObject *const *children, Py_ssize_t n) {
     for (Py_ssize_t i = n - 1; i >= 0; i--)
         if (push(w, children[i], VISIT_TREE) < 0) return -1;
@@ -1074,7 +1074,7 @@ sorting the 200 keys of a call anew took 11 of its 21 us. */
 typedef struct { Py_ssize_t n; PyObject **keys; uint16_t *order; } Sorted;
 static Sorted sorted_before[64];
 
-/* Takes the place of what was sorted before with the same slot. */
+/* Replaces the previous entry of the same slot. */
 static void remember_order(Sorted *place, const Item *items, Py_ssize_t n) {
     PyObject **keys = PyMem_Malloc(n * sizeof(PyObject *));
     uint16_t *order = PyMem_Malloc(n * sizeof(uint16_t));

@@ -2,11 +2,11 @@
 
     python scripts/generate_docs.py [--check] [NAME ...]
 
-The text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` is replaced, by
-running the command that it shows, or from the files in benchmarks/results. It is left as
-it is if only durations differ, because these are from one run. All tables between
-`bench:` markers, which `benchmarks/render.py` makes, have the name 'tables'. Figures are
-drawn again if their results have changed.
+The text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` is replaced,
+by running the command that it shows, or from the files in benchmarks/results. It is
+left as it is if only durations differ, because these are from one run. All tables
+between `bench:` markers, which `benchmarks/render.py` makes, have the name 'tables'.
+Figures are drawn again if their results have changed.
 
 NAME may be a pattern, such as 'finding-*'. With `--check` nothing is written, and the
 exit code is 1 if something differs.
@@ -65,7 +65,7 @@ def _doctor(script: str, options: list[str]) -> str:
 
 
 def planted(kind: str) -> tuple[str, str]:
-    """The scripts, from the root, that have a fault of this kind, and have not."""
+    """The scripts with and without a fault of this kind, relative to the root."""
     name = kind.replace("-", "_")
     return f"tests/planted/{name}.py", f"tests/planted/{name}_clean.py"
 
@@ -76,13 +76,13 @@ def shown_source(script: str) -> str:
 
 
 def _finding(kind: str, _: Path) -> str:
-    """A script with a fault, what the doctor says of it, and one without; if any."""
+    """A script with a fault, the doctor's report on it, and a script without one."""
     faulty, clean = planted(kind)
     if not (ROOT / faulty).exists():
         return ""
     options = _OPTIONS.get(kind, [])
     report = _doctor(faulty, options)
-    # Of its findings those of this kind alone: from its line to the next empty one.
+    # Only the findings of this kind, each from its line to the next empty one.
     found = re.findall(rf"^{kind} \(.*?(?=\n\n|\Z)", report, re.MULTILINE | re.DOTALL)
     if not found:
         raise RuntimeError(f"doctor finds no {kind} in {faulty}:\n{report}")
@@ -212,7 +212,7 @@ def _differential(results: Any) -> str:
         ("traces counted", f"{counts.get('traces', 0):,}"),
         ("calls that should raise, and did", f"{counts.get('errors', 0):,}"),
         (
-            "results that Equinox took from an equal static's trace (a new trace agreed)",
+            "results that Equinox took from an equal static (a new trace agreed)",
             f"{counts.get('stale traces of Equinox', 0):,}",
         ),
         ("differences", f"{len(results['failures']):,}"),
@@ -373,7 +373,7 @@ def _table(header: Any, rows: Any) -> str:
 
 
 def _targets(name: str, _: Path) -> str:
-    """Each figure that the engine is to reach beside the one reached."""
+    """The engine's targets, and the figures that it reaches."""
     from benchmarks.targets import UNITS
 
     results = _load(name)
@@ -430,7 +430,7 @@ def _zoo(name: str, page: Path) -> str:
 
 
 def _gain(name: str, _: Path) -> str:
-    """What each program gained, also where that is nothing."""
+    """How much faster each program is, even if it is not."""
     results = _load("gain")
     if results is None:
         return "*Not measured yet.*"
@@ -454,13 +454,15 @@ def _gain(name: str, _: Path) -> str:
 
 def _gain_row(report: Any) -> tuple[float, list[str]]:
     """A line of the table, after what it is sorted by."""
+    from benchmarks.render import unbroken
     from eqx_fastjit._units import show_seconds
 
     walls = [statistics.median(report["wall"][who]) for who in ("equinox", "ours")]
     ratio = report["wall"]["ratio"]
     shown = "one pair"
     if ratio is not None:
-        shown = f"{ratio['ratio']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+        interval = unbroken(f"({ratio['low']:.2f} to {ratio['high']:.2f})")
+        shown = f"{ratio['ratio']:.2f} {interval}"
         if report["verdict"] in ("faster", "slower"):
             shown = f"**{shown}**"
         elif report["verdict"] == "unknown":
@@ -469,14 +471,16 @@ def _gain_row(report: Any) -> tuple[float, list[str]]:
     most = max(timed or report["functions"], key=lambda f: f["calls"])
     costs = most["seconds"]
     names = ("equinox", "ours", "floor", "device")
-    cells = [show_seconds(costs[n]) if costs else "-" for n in names]
+    cells = [unbroken(show_seconds(costs[n])) if costs else "-" for n in names]
     saved = sum(f["saved"] for f in report["functions"])
     share = sum(f["overhead_share"] for f in report["functions"])
     name = most["name"].rpartition(".")[2]
     row = [
-        *(f"`{report['program']}`", *map(show_seconds, walls), shown),
+        f"`{report['program']}`",
+        *(unbroken(show_seconds(wall)) for wall in walls),
+        shown,
         *(f"`{name}`", f"{most['calls']:,}", *cells),
-        *(f"{share:.1%}", show_seconds(saved)),
+        *(f"{share:.1%}", unbroken(show_seconds(saved))),
     ]
     return (walls[1] / walls[0] if ratio is None else ratio["ratio"]), row
 
@@ -485,7 +489,7 @@ def _gain_row(report: Any) -> tuple[float, list[str]]:
 
 
 def _startup(name: str, _: Path) -> str:
-    """What exporting saves, also where that is nothing."""
+    """What exporting saves, even if it is nothing."""
     from benchmarks.render import startup_tables
 
     results = _load(name)
@@ -515,7 +519,7 @@ def _is_chosen(name: str, patterns: list[str]) -> bool:
 
 
 def generated(page: Path, patterns: list[str]) -> tuple[str, list[str]]:
-    """A page with its parts made anew.
+    """A page with its parts generated again.
 
     **Arguments:**
 

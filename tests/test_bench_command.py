@@ -24,7 +24,7 @@ def test_everything_is_written(tmp_path, capsys):
     out = capsys.readouterr().out
     for text in ("identity", "method", "Dispatch only", "Blocked", "jaxlib"):
         assert text in out
-    assert "No figure 'width'" in out
+    assert "The figure 'width' was not drawn" in out
     results = load(tmp_path / "a.json")
     assert [e["name"] for e in results["cases"]] == ["identity", "method"]
     for entry in results["cases"]:
@@ -42,22 +42,32 @@ def test_everything_is_written(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--cases", "nonsense"], "no case 'nonsense'; there are: identity"),
+        (["--cases", "nonsense"], "no case or group 'nonsense' (--list shows all)"),
+        (["--cases", "identiti"], "did you mean 'identity'? (--list shows all)"),
         (["--cases", ","], "--cases: expected at least one name"),
-        (["--contenders", "nonsense"], "no contender 'nonsense'; there are: eager"),
+        (
+            ["--contenders", "nonsense"],
+            "no contender 'nonsense'; expected one of eager",
+        ),
         (["--cases", "method", "--contenders", "flat"], "has the contender 'flat'"),
         (["--rounds", "0"], "--rounds 0: expected at least 1"),
         (["--json", "{tmp}/no/a.json"], "--json: cannot write"),
         (["--html", "{tmp}"], "--html: cannot write"),
         (["--plot", "{tmp}/file/plots"], "--plot: cannot write to"),
         (["--compare", "{tmp}/a", "{tmp}/b"], "cannot read"),
-        (["--compare", "a", "b", "--json", "c"], "--json does not go with --compare"),
-        (["--compare", "a", "b", "--cases", "c"], "--cases does not go with --compare"),
+        (
+            ["--compare", "a", "b", "--json", "c"],
+            "--json cannot be used with --compare",
+        ),
+        (
+            ["--compare", "a", "b", "--cases", "c"],
+            "--cases cannot be used with --compare",
+        ),
         (
             ["--compare", "a", "b", "--fail-above", "nan"],
-            "expected a number of percent",
+            "expected a percentage",
         ),
-        (["--ratios"], "--ratios goes with --compare"),
+        (["--ratios"], "--ratios can only be used with --compare"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_timed(

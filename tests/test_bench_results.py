@@ -160,13 +160,13 @@ def test_compare(results, file, tmp_path, capsys):
     del slower["cases"][1]["times"]["blocked"]["jit"]
     after.write_text(_results.dumps(slower))
     assert cli.main([*command, "--fail-above", "101"]) == 1
-    assert "mlp_16 (cpu), blocked, jit: is not in B" in capsys.readouterr().out
+    assert "mlp_16 (cpu), blocked, jit: missing in B" in capsys.readouterr().out
     assert cli.main(backwards) == 0
     assert "Only in B: mlp_16 (cpu), blocked, jit" in capsys.readouterr().out
     slower["cases"] = []
     after.write_text(_results.dumps(slower))
     assert cli.main(command) == 2
-    assert "no case and contender in common" in capsys.readouterr().err
+    assert "do not share any case and contender" in capsys.readouterr().err
     assert cli.main(["bench", "--fail-above", "5"]) == 2
 
 
@@ -310,7 +310,7 @@ def test_render_refuses(text, message, folder):
 
 def test_render_says_what_was_not_measured(folder):
     new = rendered("<!-- bench:b -->\n<!-- /bench:b -->\n", folder)
-    assert "there is no `benchmarks/results/b.json`" in new
+    assert "*Not measured yet.*" in new
     assert rendered(new, folder) == new
 
 

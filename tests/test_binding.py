@@ -110,8 +110,8 @@ def test_the_leaf_that_is_not_hashable(args, kwargs, leaf):
     [
         (3, 1, "`xs[1]` is missing."),
         (3, 2, "`xs[2]` is missing."),
-        (1, 3, "`xs[1]` was not there."),
-        (2, 3, "`xs[2]` was not there."),
+        (1, 3, "`xs[1]` is new."),
+        (2, 3, "`xs[2]` is new."),
         (4, 0, "`xs[0]` is missing."),
     ],
 )

@@ -226,7 +226,7 @@ def test_what_the_tables_say(planted):
     assert plain["<lambda>"]["objects"] == 6
     assert any("plain `jax.jit`" in note for note in planted["plain_jit"]["notes"])
     (note,) = planted["numerics_clean"]["notes"]
-    assert note == "donates was not compared: its arguments are donated."
+    assert note == "donates donates its arguments, so it was not compared."
 
 
 # --- the command ---------------------------------------------------------------------
@@ -393,7 +393,10 @@ def test_a_program_without_jax(tmp_path):
     ("argv", "message"),
     [
         (["missing.py"], "cannot open 'missing.py': no such file"),
-        (["a.py", "--fail-on", "x,any"], "no kind 'x'; there are: any, static-churn"),
+        (
+            ["a.py", "--fail-on", "x,any"],
+            "no kind 'x'; expected one of any, static-churn",
+        ),
         (["a.py", "--json", "no/a.json"], "--json: cannot write"),
         (["a.py", "--html", "."], "Is a directory"),
         (["a.py", "--slow", "-1"], "--slow -1.0: expected 0 or more"),

@@ -80,9 +80,9 @@ def test_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(generate_docs, "RESULTS", tmp_path)
     rows = generate_docs._gain("programs", tmp_path).splitlines()[2:5]
     assert [row.split("`")[1] for row in rows] == ["faster", "unknown", "alike"]
-    assert "**0.50 (0.40 to 0.60)**" in rows[0] and "25.0%" in rows[0]
+    assert "**0.50 (0.40\u00a0to\u00a00.60)**" in rows[0] and "25.0%" in rows[0]
     assert "~0.90" in rows[1] and "| - | - |" in rows[1]
-    assert "| 1.00 (0.99 to 1.01) |" in rows[2]
+    assert "| 1.00 (0.99\u00a0to\u00a01.01) |" in rows[2]
 
 
 def test_no_programs(tmp_path, capsys):

@@ -153,7 +153,7 @@ def test_a_log_that_fails_does_not_fail_the_call(monkeypatch, caplog):
     f = eqx_fastjit.filter_jit(lambda x: x + 1)
     with caplog.at_level(logging.DEBUG, "eqx_fastjit"):
         assert f(jnp.ones(2))[0] == 2
-    assert "could not word a compilation" in caplog.text
+    assert "could not describe a compilation" in caplog.text
 
 
 def test_a_compilation_that_takes_long_is_announced(monkeypatch, caplog):

@@ -189,7 +189,7 @@ def _replay(time: Timer, program: Program, rounds: int) -> int:
 def _found(
     time: Timer, options: argparse.Namespace, settings: Settings
 ) -> tuple[list[Found], bool]:
-    """What is found, the worst first; and whether Ctrl-C ended it early."""
+    """The results, with the worst first, and whether Ctrl-C ended the search."""
     found: list[Found] = []
 
     def note(words: str) -> None:

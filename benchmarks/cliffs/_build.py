@@ -1,4 +1,4 @@
-"""From the description of a program to its arguments."""
+"""Builds the arguments of a program from its description."""
 
 import collections
 import dataclasses
@@ -129,7 +129,7 @@ class NamedPart(enum.StrEnum):
 
 
 class Name(str):
-    """A string of the user's own."""
+    """A subclass of `str`."""
 
 
 MAX_KEYS = 4

@@ -1,4 +1,4 @@
-"""A program as each contender would call it."""
+"""Programs as each contender would call them."""
 
 import dataclasses
 import functools as ft
@@ -20,7 +20,7 @@ from ._programs import Program
 Call = Callable[[], Any]
 
 NAMES = ("ours", "jit", "flat", "eqx")
-# More than any cache of the last few would hold.
+# More than a cache of the last few would hold.
 _REBUILT = 16
 _VARIANTS = 3
 
@@ -171,7 +171,7 @@ def _method_call(m: Any, rest: tuple[Any, ...]) -> Call:
 
 
 def _by_hand(program: Program, flat: bool, trees: list[Any]) -> tuple[list[Call], Any]:
-    """As `jax.jit` is called by someone who keeps the statics out of its way."""
+    """How `jax.jit` is called with the statics removed by hand."""
     functions = []
 
     def jitted(args: tuple[Any, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""The search: times programs, confirms what looks bad, shrinks what is."""
+"""The search: times programs, confirms the bad ones, and shrinks them."""
 
 import dataclasses
 import re
@@ -20,7 +20,7 @@ _LONGER = 4
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A program with what came of it.
+    """A program and its result.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""What a program cost each contender, and what it may cost."""
+"""The cost of a program for each contender, and the limits."""
 
 import dataclasses
 import statistics
@@ -73,7 +73,7 @@ class Limit:
 
 
 def _of_jit(outcome: Outcome) -> float | None:
-    # Elsewhere pytrees cost `jax.jit` next to nothing, and there is nothing to gain.
+    # For others, pytrees cost `jax.jit` almost nothing, and there is nothing to gain.
     if outcome.ratios and outcome.ratios["flat/jit"] < 0.9:
         return outcome.ratios["ours/jit"]
     return None

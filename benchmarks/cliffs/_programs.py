@@ -78,7 +78,7 @@ class Program:
             yield from arg.walk()
 
     def instances(self) -> int:
-        """How many parts the arguments have, about, once they are made."""
+        """Roughly how many parts the arguments have."""
         return sum(instances(arg) for arg in self.args)
 
 

@@ -8,7 +8,7 @@ from ._programs import CALLS, instances, Node, Program, RETURNS, STYLES, USED
 from ._statics import HASHABLE, MUTABLE, STATICS
 
 
-# A larger one would take long to compile, and say nothing that this does not.
+# A larger one would take long to compile, without showing anything else.
 _MAX_INSTANCES = 600
 _MAX_TURNING = 200  # compiled for each of three trees
 _MAX_OUTPUTS = 200

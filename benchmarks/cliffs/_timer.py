@@ -1,4 +1,4 @@
-"""Times programs, in a process that may die of one."""
+"""Times programs in a separate process, which may crash."""
 
 import contextlib
 import faulthandler

@@ -10,7 +10,7 @@ from ._format import ExportFileError
 
 
 def describe_array(x: Any) -> dict[str, Any]:
-    """What a program needs to know of an array: sizes may be symbolic."""
+    """The description of an array. Sizes may be symbolic."""
     dtype = x.dtype
     if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
         dtype = jax.dtypes.canonicalize_dtype(dtype)

@@ -1,4 +1,4 @@
-"""The checks of `eqx.error_if` as a result of a program, in place of host callbacks.
+"""Turns the checks of `eqx.error_if` into an output, in place of host callbacks.
 
 JAX's `checkify` carries errors through control flow and nested jitted functions. It is
 given rules: for Equinox's checks; for loops, which must end after a check has failed,
@@ -55,7 +55,7 @@ class _EquinoxChecks(Exception):
 
 
 def without_dead_code(closed: Any) -> Any:
-    """A program without what its results do not need.
+    """A program without the equations that its results do not need.
 
     A check whose result is unused is not performed.
     """
@@ -68,7 +68,7 @@ def without_dead_code(closed: Any) -> Any:
 def functionalize(
     fun: Callable[..., Any], messages: dict[int, list[str]]
 ) -> Callable[..., Any]:
-    """`fun` with the errors of `eqx.error_if` as a result.
+    """`fun`, with the errors of `eqx.error_if` as an additional result.
 
     **Arguments:**
 
@@ -98,8 +98,8 @@ def functionalize(
             messages.update({i: _checks.messages[i] for i in check_numbers(error)})
             return out, error_signal(error)
         except AttributeError as e:
-            # `fun` itself has been traced before, so this is a `checkify` of another
-            # JAX, which our rules do not fit.
+            # `fun` itself has been traced before, so this is a `checkify` that does not
+            # match our rules.
             raise MissingPrivateName(f"jax._src.checkify ({e})") from e
         finally:
             checkify.rules.clear()
@@ -115,7 +115,7 @@ _conditions: list[Any] = []
 
 
 def _rules(before: dict[Any, Any]) -> dict[Any, Any]:
-    """Those for primitives that JAX shows."""
+    """The rules for JAX's public primitives."""
     follow_cond = _as_before(primitives.cond_p, before[primitives.cond_p])
     follow_jvp = _as_before(
         primitives.custom_jvp_call_p, before[primitives.custom_jvp_call_p]
@@ -135,8 +135,8 @@ def _rules(before: dict[Any, Any]) -> dict[Any, Any]:
         return jax.extend.core.jaxpr_as_fun(branches[0])(*operands)
 
     def custom_jvp(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
-        # Equinox's own, which keeps a callback from being differentiated. There is none
-        # now; and JAX's rule gives a function that cannot be differentiated.
+        # Equinox uses this to keep a callback from being differentiated. There is no
+        # callback now, and JAX's rule would make the function non-differentiable.
         if _has_check(params.values()):
             return errors.inline(params["call_jaxpr"], values)
         return follow_jvp(errors, values, params)
@@ -149,7 +149,7 @@ def _rules(before: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _as_before(primitive: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
-    """JAX's own rule where there is a check; otherwise the equation stays as it is.
+    """JAX's own rule if there is a check; otherwise the equation is unchanged.
 
     JAX would carry the error through each loop, and evaluate its condition twice.
     """
@@ -164,7 +164,7 @@ def _as_before(primitive: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _callbacks(primitive: Any) -> Callable[..., Any]:
-    """For host callbacks, of which Equinox's are checks."""
+    """The rule for host callbacks. Those of Equinox are checks."""
 
     def rule(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
         found = equinox_callback(params["callback"])
@@ -183,7 +183,7 @@ def _callbacks(primitive: Any) -> Callable[..., Any]:
 
 
 def _dropped(sink: Any) -> Callable[..., Any]:
-    """For what keeps a value from being removed as dead code.
+    """The rule for primitives that keep a value from being removed as dead code.
 
     `checkify` puts one into loops. It is nothing but an effect: calls of a program with
     effects are dispatched in Python (130 us rather than 22), and it has no native code.
@@ -264,7 +264,7 @@ def _leading(active: Any, x: Any) -> Any:
 
 
 def _has_check(values: Iterable[Any], loops: bool = False) -> bool:
-    """Whether there is a check in jaxprs, at whatever depth; or a `while` loop."""
+    """Whether there is a check in jaxprs, at any depth, or a `while` loop."""
     seen: set[int] = set()
     pending = list(values)
     while pending:

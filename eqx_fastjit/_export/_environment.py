@@ -1,4 +1,4 @@
-"""Where native code may run: what it was compiled for, and what is here."""
+"""Whether native code may run here: compares this machine with what it is for."""
 
 import hashlib
 import platform

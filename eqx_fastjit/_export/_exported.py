@@ -1,4 +1,4 @@
-"""`f.export(...)`: a traced call, ready to be written to a file."""
+"""`f.export(...)`: a traced call that can be saved to a file."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -43,8 +43,8 @@ class Exported:
         self._function = wrapped._function
         values = wrapped._bind(*bound, *args, **kwargs)
         self._parts = Parts(wrapped, values, len(bound))
-        # What cannot be written is refused before the function is traced, which may
-        # take minutes.
+        # Reject what cannot be saved before the function is traced, which may take
+        # minutes.
         Writer().write(self._parts.written())
         call: Any = trace(self._function, lambda: values, (), {})._call
         self._trace_seconds: float = call.record.trace
@@ -83,18 +83,18 @@ class Exported:
         **Arguments:**
 
         - `path`: the path of the file, which is replaced if it exists.
-        - `portable`: whether to save StableHLO (`jax.export`), which other machines and
-            later versions of JAX can load. This needs the package `flatbuffers`.
+        - `portable`: whether to save StableHLO (by `jax.export`), which other machines
+            and later versions of JAX can load. This needs the package flatbuffers.
         - `compiled`: whether to save native code for this version of jaxlib and this
-            kind of device, which is not compiled again. It is used only with
+            kind of device, so that loading does not compile. It is only used with
             `load(..., trusted=True)`.
         - `platforms`: the platforms of the portable form: `"cpu"`, `"cuda"`, `"rocm"`,
             `"tpu"`. By default, the platform in use.
         - `vjp_order`: how many times the portable form can be differentiated in reverse
             mode.
 
-        **Returns:** nothing. Raises `ValueError`, with the reason, if the function
-        cannot be saved in this way, and `OSError` if the file cannot be written.
+        Raises `ValueError`, with the reason, if the function cannot be saved in this
+        way, and `OSError` if the file cannot be written.
         """
         if not portable and not compiled:
             raise ValueError("`save`: `portable` and `compiled` are both false.")
@@ -151,7 +151,7 @@ class Exported:
         }
 
     def _read_back(self, writer: Writer, arguments: Any, result: Any) -> None:
-        """Read what was written, and compare: a class may keep more than it shows."""
+        """Read it again, and compare, because a class may have hidden state."""
         names = Names(writer.objects, ())
         reader = TreeReader(writer.names, names, lambda _: SOME_DEFAULT)
         n = len(self._parts.arrays), len(self._outputs)
@@ -239,7 +239,7 @@ class Exported:
 
 
 class _timed:
-    """Notes how long a payload took to make: what loading it will save."""
+    """Note how long a payload took to create, which loading it saves."""
 
     def __init__(self, header: dict[str, Any], name: str):
         self.seconds, self.name = header["seconds"], name

@@ -1,4 +1,4 @@
-"""The container: a header in JSON, and sections of bytes, each with its checksum.
+"""The file format: a JSON header and sections of bytes, each with a checksum.
 
     8 bytes    b"\x93EQXJIT\n"
     4 bytes    version of the format, little-endian, as all numbers
@@ -33,7 +33,7 @@ class ExportFileError(ValueError):
 
 
 def write(path: Any, header: Mapping[str, Any], sections: Mapping[str, bytes]) -> None:
-    """Write a file. It is there as a whole or not at all.
+    """Write a file, either completely or not at all.
 
     **Arguments:**
 
@@ -78,7 +78,7 @@ def _like_a_new_file(path: str) -> None:
 
 
 class Reader:
-    """A file: its header, checked; and its sections, read and checked when asked for.
+    """A file with a checked header. Sections are read and checked on access.
 
     Raises `ExportFileError` for everything that is wrong with it, `OSError` if it
     cannot be read.

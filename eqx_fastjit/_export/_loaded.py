@@ -1,4 +1,4 @@
-"""`load(path)`: a file as a callable, with nothing traced."""
+"""`load(path)`: loads a file as a callable, without tracing anything."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -37,28 +37,29 @@ def load(
     allow: Iterable[str] = (),
     trusted: bool = False,
 ) -> JitWrapped[..., Any]:
-    """Load a function from a file that `Exported.save` wrote. Nothing is traced.
+    """Load a function from a file that `Exported.save` wrote, without tracing it.
 
     **Arguments:**
 
     - `path`: the path of the file.
-    - `example`: the positional arguments of a call, as a tuple. The file may use their
-        classes without `allow`.
-    - `allow`: modules and packages whose classes and functions may be imported if the
-        arguments or the result need them. JAX, Equinox and NumPy are always allowed.
-    - `trusted`: whether to run native code from the file, if it has any that fits this
-        machine. Native code can do anything, so trust only files that you, or somebody
-        whom you trust, wrote. Otherwise the portable form is compiled.
+    - `example`: the positional arguments of a call, as a tuple. Their classes may be
+        used without `allow`.
+    - `allow`: names of modules and packages whose classes and functions may be imported
+        if the arguments or the result need them. JAX, Equinox and NumPy are always
+        allowed.
+    - `trusted`: whether to run the file's native code, if it has any that matches this
+        machine. Native code can do anything, so only trust files that were written by
+        you, or by somebody you trust. Otherwise, the portable form is compiled.
 
     **Returns:**
 
-    A callable with the signature of the function, for calls like the one that it was
-    exported for. Other shapes, dtypes, statics or structures raise a `TypeError` that
-    names the leaf.
+    A callable with the signature of the function, for calls like the one that was
+    exported. Other shapes, dtypes, statics or structures raise a `TypeError` that names
+    the leaf.
 
     Raises `ValueError` if the file was not written by `save`, is damaged, or needs
-    something that is not available. Warns if native code was requested and does not
-    fit.
+    something that is not available. Warns if native code was requested, but does not
+    match this machine.
 
     !!! example
 
@@ -127,9 +128,9 @@ class _Unknown:
 
 
 class LoadedFunction(Function):
-    """A function of which there is one program, from a file.
+    """A function that only has one program, which is from a file.
 
-    It has a specialization for each signature, of which there may be many: each
+    It has a specialization for each signature. There may be many of them, because each
     `functools.partial` is another one.
     """
 
@@ -144,15 +145,15 @@ class LoadedFunction(Function):
         self.payloads: Payloads | None = None
 
     def expect(self, values: tuple[Any, ...], result: Any, payloads: Payloads) -> None:
-        """Say what calls look like, and what they return. Both have any arrays."""
+        """Set the structure of calls and of their result. Array values are not used."""
         _, structure = partition(values)
         self.expected = Expected(
             self,
             structure,
             [path for path, _ in self.leaves(values)],
             self.walk(values).trail,
-            f"The exported {self.name} cannot be called with other arguments than it "
-            "was exported for:",
+            f"The exported {self.name} was called with different arguments than it was "
+            "exported for:",
             key=_key,
         )
         self.values = values
@@ -164,7 +165,7 @@ class LoadedFunction(Function):
         payloads.prepare(self.handle)
 
     def specialize(self, values: tuple[Any, ...], cls: Callable[..., Any]) -> Any:
-        """For the one program. Raises `TypeError` for a call that is not its."""
+        """Specialize for the program. Raises `TypeError` if the call does not match."""
         assert self.payloads is not None
         self._arrays_of(values)
         made = cls(self.payloads.run, _FLAT)
@@ -202,7 +203,7 @@ class LoadedFunction(Function):
         return self.payloads.callbacks
 
     def call_without_jit(self, values: tuple[Any, ...]) -> Any:
-        """There is nothing but the program: it is run as it is."""
+        """There is only the program, so it is run as it is."""
         assert self.payloads is not None and self.plan is not None
         arrays = copied(self._arrays_of(values))
         out = self.payloads.run(*arrays)[:-1]

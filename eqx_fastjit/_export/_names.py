@@ -1,4 +1,4 @@
-"""Classes and functions by name: how they are written, and which may be imported.
+"""Names of classes and functions: how they are saved, and which may be imported.
 
 A name is `"module:qualified.name"`. A file may name whatever it likes, so nothing is
 imported for one unless its package is Equinox, JAX or NumPy and there already, or was
@@ -17,15 +17,15 @@ from typing import Any
 from ._format import ExportFileError
 
 
-# Of these a name is looked up where they have been imported already. Their functions
-# are compared and returned, never called.
+# Names in these packages are looked up in modules that are already imported. Their
+# functions are compared and returned, but never called.
 _OWN_PACKAGES = ("jax", "equinox", "numpy", "ml_dtypes")
 # From the standard library.
 _STANDARD = {
     "builtins:" + x.__name__: x
     for x in (bool, int, float, complex, str, bytes, list, dict, tuple, set, frozenset)
 }
-# Where JAX shows what its private modules define; those move.
+# Public modules of JAX, because the private ones that define these names may change.
 _PUBLIC = (
     "jax.nn",
     "jax.nn.initializers",
@@ -65,7 +65,7 @@ def name_of(x: Any) -> str | None:
 
 
 def _anonymous(x: Any, module: Any, qualname: str) -> str | None:
-    """Where a lambda is kept in the module, or class, that it is written in.
+    """The name that refers to a lambda in its module or class.
 
     Under a name; or as the default of a parameter, as `MLP.__init__?final_activation`.
     """
@@ -95,7 +95,7 @@ def _defaults(function: Any) -> dict[str, Any]:
 
 
 def _look_up(module: Any, qualname: str) -> Any:
-    """An attribute of a module, reached through classes alone; `None` if not there."""
+    """An attribute of a module, by way of classes only; `None` if there is none."""
     qualname, _, parameter = qualname.partition("?")
     found = module
     *outer, last = qualname.split(".")

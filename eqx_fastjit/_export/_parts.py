@@ -1,4 +1,4 @@
-"""The arguments of a call that is exported: what is bound, and what a caller passes."""
+"""Divides the arguments of an exported call into bound ones and those of the caller."""
 
 # The functions beside a class are part of it.
 # pyright: reportPrivateUsage=false
@@ -40,7 +40,7 @@ class Parts:
     def __init__(self, wrapped: Any, values: tuple[Any, ...], n_bound: int):
         function = wrapped._function
         self.function = function
-        # Which of the values a caller passes.
+        # Which of the values the caller passes.
         at = function.spec.fun_index() if function.with_fun else None
         free_values = [i for i in range(len(values)) if i != at][n_bound:]
         spec = function.spec
@@ -93,7 +93,7 @@ class Parts:
         return out
 
     def _find_defaults(self, defaults: tuple[Any, ...]) -> list[tuple[str, Any]]:
-        """What stands for each default: itself, if it is plain data.
+        """The placeholder for each default, or the default itself if it is plain data.
 
         Nobody should have to import a function for being a default.
         """
@@ -149,7 +149,7 @@ class Parts:
         return self._defaults
 
     def parameters(self) -> list[dict[str, Any]]:
-        """Names, kinds, and whether there is a default."""
+        """The names and kinds, and whether there is a default."""
         return [
             {"name": name, "kind": kind.name, "default": defaulted}
             for name, kind, defaulted in zip(*self.spec, strict=True)

@@ -18,7 +18,7 @@ from ._checks import functionalize, without_dead_code
 from ._tree import ExportError
 
 
-# A smaller constant stays one, for the compiler to work with: a table of indices, say.
+# Smaller constants, such as a table of indices, stay constants for the compiler.
 _LIFT_BYTES = 1024
 # The names of LAPACK's routines in a program for CPUs begin with this.
 LAPACK = "lapack_"

@@ -1,7 +1,6 @@
-"""What a loaded function runs: native code where it fits, or the portable program."""
+"""What a loaded function runs: native code if it matches, or the portable program."""
 
-# JAX does not mark all that it shows as such.
-# pyright: reportPrivateImportUsage=false
+# JAX does not mark all of its public names. pyright: reportPrivateImportUsage=false
 
 import dataclasses
 import functools
@@ -27,7 +26,7 @@ from ._format import ExportFileError, Reader
 from ._program import LAPACK
 
 
-# Kernels of a user's own: stable, but code nevertheless.
+# Custom kernels, which are stable, but are native code.
 _KERNELS = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "tf.call_tf_function"}
 _CUSTOM_CALL = re.compile(
     r'custom_call\s*@"?([^\s"(]+)|call_target_name\s*=\s*"([^"]*)"'
@@ -55,13 +54,13 @@ class Payloads:
         self.messages = {
             int(number): [str(x) for x in texts] for number, texts in header["checks"]
         }
-        # Why there is native code that is not run.
+        # Why native code is not used, if there is any.
         self.reason: str | None = None
         self.handle: Any = None
         self.native: Callable[..., Any] | None = None
         # Takes the arrays of a call; returns those of the result, and the handle.
         self.run: Callable[..., Any] = _not_prepared
-        # Whether there are host callbacks: native code tells of failed checks itself.
+        # Whether there are host callbacks. Native code reports failed checks itself.
         self.callbacks = False
         if "compiled" in reader.sections and trusted:
             self.native = self._try_native
@@ -99,7 +98,7 @@ class Payloads:
         return out
 
     def prepare(self, handle: Any) -> None:
-        """Choose what to run. `handle` is to come with each result."""
+        """Choose what to run. `handle` is added to each result."""
         self.handle = handle
         if self.native is not None:
             run = self._try_native()
@@ -156,12 +155,12 @@ class Payloads:
         return jax.jit(_Portable(self, exported), **kwargs)
 
     def check_arrays(self, arrays: Sequence[Any]) -> None:
-        """Raise `TypeError` and name the leaf if an array is not like that exported."""
+        """Raise `TypeError`, naming the leaf, if an array does not match."""
         for then, now in zip(self.header["arrays"], arrays, strict=True):
             if not matches(then, now):
                 shown = {"shape": list(now.shape), "dtype": str(now.dtype)}
                 raise TypeError(
-                    f"The exported {self.header['name']} cannot be called with other "
+                    f"The exported {self.header['name']} was called with different "
                     f"arguments than it was exported for: `{then['path']}` was "
                     f"{show_array(then)} and is now {show_array(shown)}."
                 )
@@ -169,7 +168,7 @@ class Payloads:
     # --- native code ---
 
     def _try_native(self) -> Callable[..., Any] | None:
-        """What runs the native code; `None`, and a reason, if it does not fit."""
+        """Load the native code; `None`, with `reason` set, if it does not match."""
         # Outside of `try`: damage is an error, whatever else is in the file.
         code = self.reader.section("compiled")
         try:
@@ -223,7 +222,7 @@ class Payloads:
         return self._guarded(self._with_kept(run))
 
     def _guarded(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Native code, and what else a call may need: a transformation, or an error."""
+        """Calls native code, or the portable program for transformations and errors."""
 
         def instead(arrays: tuple[Any, ...], error: Exception) -> Any:
             self.check_arrays(arrays)
@@ -255,7 +254,7 @@ class Payloads:
 
 
 def _initialize_lapack() -> None:
-    """Have JAX find LAPACK, as it does whenever it lowers a call of it.
+    """Make JAX load LAPACK, as it does when it lowers a call of it.
 
     A program that calls it would crash otherwise: nothing has been lowered for it.
     """
@@ -313,7 +312,7 @@ class _Portable:
             out = list(self.exported.call(*arrays))
         except ValueError as e:
             raise TypeError(
-                f"The exported {self.__name__} cannot be called like this: "
+                f"The exported {self.__name__} cannot be called with these arguments: "
                 f"{self._named(e)}"
             ) from None
         if payloads.checked:
@@ -322,7 +321,7 @@ class _Portable:
         return [*out, payloads.handle]
 
     def _named(self, error: ValueError) -> str:
-        """JAX's message, with the paths of the arrays for their numbers."""
+        """JAX's message, with paths of arrays in place of their numbers."""
         n = len(self.payloads.kept)
         paths = [x["path"] for x in self.payloads.header["arrays"]]
 
@@ -354,7 +353,7 @@ def _raise_if(out: list[Any], signal: Any, messages: dict[int, list[str]]) -> li
 
 
 def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:
-    """Refuse a program that calls what is not a part of JAX."""
+    """Reject a program that calls anything that is not part of JAX."""
     allowed = _compat.stable_custom_calls() - _KERNELS
     for order in range(vjp_order + 1):
         if order:

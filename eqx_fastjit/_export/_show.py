@@ -9,7 +9,7 @@ from ._arrays import show_array
 from ._format import Reader
 
 
-# A model has more leaves than anybody reads.
+# Models have too many leaves to read.
 _MAX_LINES = 50
 
 

@@ -27,7 +27,7 @@ from ._format import ExportFileError
 from ._names import name_of, Names
 
 
-# A static that contains itself would be written down for ever.
+# Limits statics that contain themselves.
 _MAX_STEPS = 10_000_000
 
 
@@ -37,14 +37,14 @@ class ExportError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class ArrayRef:
-    """Stands for an array: a leaf of the tree that is written, by its number."""
+    """A placeholder for an array of the tree, by its number."""
 
     number: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DefaultRef:
-    """Stands for the default of a parameter that was not passed."""
+    """A placeholder for the default of a parameter that was not passed."""
 
     name: str
 
@@ -65,13 +65,13 @@ _SINGLETONS: dict[Any, str] = {
 
 
 class Writer:
-    """Writes trees as steps. Names are numbers: those of `names`."""
+    """Writes trees as steps, which refer to `names` by index."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         # What they are here.
         self.objects: dict[str, Any] = {}
-        # The path and a short text of each static, for people.
+        # The path and a short text of each static, for `show`.
         self.statics: list[tuple[str, str]] = []
 
     def write(self, roots: Sequence[tuple[str, Any]], root: str = "tuple") -> list[Any]:
@@ -87,8 +87,8 @@ class Writer:
         The steps. Raises `ExportError` with the path of what cannot be written.
         """
         steps: list[Any] = []
-        # What is to be visited: a value, its path, whether it is part of a static. Or a
-        # finished step.
+        # What remains to be visited: a value, its path, and whether it is part of a
+        # static; or a finished step.
         pending: list[Any] = [(x, path, False) for path, x in reversed(roots)]
         if root:
             pending.insert(0, [root, len(roots)])
@@ -109,7 +109,7 @@ class Writer:
         return steps
 
     def _note_statics(self, item: Any, step: list[Any], parts: list[Any]) -> None:
-        """Note what is static at this place, but not what is a part of that."""
+        """Note the static at this path, without its parts."""
         x, path, _ = item
         if step[0] == "instance":
             found = [(value, at) for value, at, static in parts if static]
@@ -160,7 +160,7 @@ class Writer:
     def _instance(
         self, x: Any, path: str, static: set[str] | None
     ) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
-        """An instance by its attributes; all are static if `static` is `None`."""
+        """An instance, as its attributes. All are static if `static` is `None`."""
         values = _attributes(x)
         if values is None:
             raise _unwritable(x, path, "its attributes cannot be read")
@@ -171,7 +171,7 @@ class Writer:
         return ["instance", self._name(type(x), path), list(values)], children
 
     def _node(self, x: Any, path: str) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
-        """A registered node: its class's own functions take it apart and build it."""
+        """A registered node, which its own functions flatten and unflatten."""
         children, aux = one_level(x)
         keys = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
         parts = [
@@ -247,7 +247,7 @@ _NOT_IMPORTABLE = (
 
 
 def _is_instance_like(x: Any) -> bool:
-    """Whether a value is data, with a name of its own by chance."""
+    """Whether a value is data that happens to have a name."""
     return dataclasses.is_dataclass(x) and not isinstance(x, type)
 
 
@@ -334,7 +334,7 @@ class TreeReader:
     def _step(
         self, kind: str, data: Sequence[Any], arrays: Sequence[Any]
     ) -> tuple[int, Callable[[list[Any]], Any]]:
-        """How many parts a step takes, and what it makes of them."""
+        """How many parts a step takes, and the function that builds its value."""
         if kind in _MAKE:
             (n,) = data
             return _count(n) * (1 + (kind == "dict")), _MAKE[kind]
@@ -402,7 +402,7 @@ _VALUES: dict[str, Callable[..., Any]] = {
 
 
 def _new_instance(cls: type, names: Sequence[str], parts: list[Any]) -> Any:
-    """An instance with these attributes. Neither `__new__` nor `__init__` of it run."""
+    """An instance with these attributes, without running `__new__` or `__init__`."""
     is_module_or_data = (
         dataclasses.is_dataclass(cls) or policy_of(cls).kind is Kind.FIELDS
     )
@@ -435,9 +435,9 @@ def written(tree: Any) -> tuple[list[Any], list[str]]:
 
 
 def same_tree(x: Any, y: Any) -> bool:
-    """Whether two trees are the same but for their arrays, as calls compare them."""
+    """Whether two trees are equal apart from their arrays, as calls compare them."""
     steps, names = written(x)
-    # Those compare by identity, and need not be the same objects.
+    # These compare by identity, but need not be the same objects here.
     has_partial = any(step[0] == "partial" for step in steps)
     same = (steps, names) == written(y)
     return same and (has_partial or walk(x).trail == walk(y).trail)

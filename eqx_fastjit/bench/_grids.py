@@ -11,9 +11,10 @@ _CALLS = {
     "blocked": "Blocked: until the result is ready",
 }
 EXPLANATION = (
-    "Times are medians over rounds, ± half the interquartile range. Ratios are computed "
-    "in each round, and their medians may differ from the ratio of the median times. "
-    "Below 1, ours is faster. ~ marks ratios whose interquartile range includes 1."
+    "Times are medians over rounds, ± half the interquartile range. Ratios are "
+    "computed in each round, and their medians may differ from the ratio of the median "
+    "times. Below 1, ours is faster. ~ marks ratios whose interquartile range includes "
+    "1."
 )
 
 
@@ -111,7 +112,7 @@ def _grid(title: str, rows: list[tuple[Entry, str, str]]) -> Grid:
 def _per_sample_grid(entries: list[Entry], device: str) -> Grid:
     """How the fixed cost of a call spreads over a batch."""
     entries = [e for e in entries if e["group"] == "batch" and "blocked" in e["times"]]
-    contenders = present(entries)
+    contenders = sorted(present(entries), key=lambda c: c != "ours")
 
     def cell(entry: Entry, contender: str) -> Cell:
         values = entry["times"]["blocked"].get(contender)

@@ -28,7 +28,7 @@ def _apply_to_batch(model: Any, x: Any) -> Any:
 
 
 def _by_flax(make_model: Callable[[], Any], x: Any) -> Makers:
-    """`model(x)` by both of flax's ways. `make_model` imports flax when it is called."""
+    """`model(x)` by both of flax's ways. `make_model` imports flax when called."""
 
     def nnx_jit() -> Call:
         from flax import nnx

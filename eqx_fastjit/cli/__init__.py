@@ -30,13 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     **Arguments:**
 
-    - `argv`: the arguments after the name of the command; those of the process if left
-        out.
+    - `argv`: the arguments after the name of the command. By default, those of the
+        process.
 
     **Returns:**
 
-    The exit code: 0; 1 where a check that was asked for fails; 2 for arguments that
-    make no sense.
+    The exit code: 0, 1 if a requested check fails, or 2 for invalid arguments.
     """
     parser = argparse.ArgumentParser(
         prog="eqx-fastjit",

@@ -1,6 +1,7 @@
 """`eqx-fastjit bench`."""
 
 import argparse
+import difflib
 import math
 import shlex
 import tempfile
@@ -22,18 +23,18 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         description="Time jax.jit, equinox.filter_jit and eqx_fastjit side by side: "
         "each in its own processes, in interleaved rounds, after checking that all "
         "return the same results. The exit code is 1 if something could not be timed, "
-        "or if --compare finds more than --fail-above allows; 2 for bad input; and 130 "
-        "after Ctrl-C, which keeps what was measured.",
+        "or if --compare finds more than --fail-above allows. It is 2 for bad input, "
+        "and 130 after Ctrl-C, which still shows the results so far.",
     )
     parser.add_argument(
         "--cases",
         default="table",
-        help="names of cases or groups, separated by commas; 'table' (identity and "
-        "MLPs of width 8 to 1024; the default); or 'all'",
+        help="names of cases or groups, separated by commas; or 'all' (default: "
+        "'table', which is identity and MLPs of width 8 to 1024)",
     )
     parser.add_argument(
         "--contenders",
-        help="names, separated by commas (default: all that a case has and that are "
+        help="names, separated by commas (default: all of a case's contenders that are "
         "installed)",
     )
     parser.add_argument(
@@ -63,8 +64,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--fail-above",
         type=float,
         metavar="PERCENT",
-        help="with --compare: exit with 1 if a median has grown by more than this, or "
-        "is missing",
+        help="with --compare: exit with 1 if a median grew by more than this, or is "
+        "missing",
     )
     parser.add_argument(
         "--ratios",
@@ -81,9 +82,9 @@ def main(options: argparse.Namespace) -> int:
     if options.compare:
         return _compare(options)
     if options.fail_above is not None:
-        raise CommandError("--fail-above goes with --compare")
+        raise CommandError("--fail-above can only be used with --compare")
     if options.ratios:
-        raise CommandError("--ratios goes with --compare")
+        raise CommandError("--ratios can only be used with --compare")
     if options.list:
         return _list()
     try:
@@ -97,6 +98,11 @@ def _split(text: str, option: str) -> list[str]:
     if not names:
         raise CommandError(f"{option}: expected at least one name")
     return names
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    found = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _chosen_cases(text: str) -> list[str]:
@@ -113,9 +119,9 @@ def _chosen_cases(text: str) -> list[str]:
         elif name in case_names():
             names.append(name)
         else:
+            known = [*case_names(), *group_names(), "table", "all"]
             raise CommandError(
-                f"no case {name!r}; there are: {', '.join(case_names())}; groups: "
-                f"{', '.join(('table', 'all', *group_names()))}"
+                f"no case or group {name!r}{_nearest(name, known)} (--list shows all)"
             )
     return list(dict.fromkeys(names))
 
@@ -130,7 +136,7 @@ def _chosen_contenders(text: str | None, cases: list[str]) -> dict[str, Any]:
     for name in wanted:
         if name not in CONTENDERS:
             raise CommandError(
-                f"no contender {name!r}; there are: {', '.join(CONTENDERS)}"
+                f"no contender {name!r}; expected one of {', '.join(CONTENDERS)}"
             )
         if not any(name in case_info(case).contenders for case in cases):
             raise CommandError(f"no chosen case has the contender {name!r}")
@@ -143,7 +149,7 @@ def _chosen_contenders(text: str | None, cases: list[str]) -> dict[str, Any]:
 
 
 def _without_missing(cases: list[str]) -> tuple[list[str], list[str]]:
-    """The cases that can be built, and a line on each of the others."""
+    """The cases that can be built, and a line about each of the others."""
     from eqx_fastjit.bench import case_info
 
     missing = {name: case_info(name).missing for name in cases}
@@ -168,7 +174,7 @@ def _check_directory(path: str, option: str) -> None:
 
 
 def _devices(option: str | None) -> list[dict[str, str]]:
-    """What to run on, as seen by a fresh process."""
+    """The devices to run on, according to a fresh process."""
     from eqx_fastjit.bench._session import describe_device, Refused
 
     try:
@@ -247,7 +253,7 @@ def _time(options: argparse.Namespace) -> int:
     if results["cases"]:
         _write(options, results, console)
     if results["interrupted"]:
-        console.print("Interrupted. This is what was measured until then.")
+        console.print("Interrupted. The results so far are shown above.")
         return 130
     return 1 if results["problems"] else 0
 
@@ -277,7 +283,7 @@ def _plot(directory: Path, results: Any, console: Any) -> None:
             (directory / f"{name}.{suffix}").write_bytes(content)
     for name, needs in FIGURES.items():
         if not any(drawn_name.startswith(name) for drawn_name in drawn):
-            console.print(f"No figure '{name}': it needs {needs}.")
+            console.print(f"The figure '{name}' was not drawn: it needs {needs}.")
 
 
 def _list() -> int:
@@ -297,13 +303,13 @@ def _list() -> int:
 def _check_compared(options: argparse.Namespace) -> None:
     limit = options.fail_above
     if limit is not None and not math.isfinite(limit):
-        raise CommandError(f"--fail-above {limit}: expected a number of percent")
+        raise CommandError(f"--fail-above {limit}: expected a percentage")
     others = ("contenders", "device", "rounds", "json", "html", "plot", "quick", "list")
     given = [name for name in others if getattr(options, name) not in (None, False)]
     if options.cases != "table":
         given.insert(0, "cases")
     if given:
-        raise CommandError(f"--{given[0]} does not go with --compare: it times nothing")
+        raise CommandError(f"--{given[0]} cannot be used with --compare")
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -319,7 +325,7 @@ def _compare(options: argparse.Namespace) -> int:
         raise CommandError(str(e)) from None
     comparison = compare(before, after, ratios=options.ratios)
     if not comparison.changes:
-        raise CommandError("these results have no case and contender in common")
+        raise CommandError("these results do not share any case and contender")
     console = Console()
     print_comparison(console, before, after, comparison)
     limit = options.fail_above
@@ -334,9 +340,9 @@ def _compare(options: argparse.Namespace) -> int:
             highlight=False,
             markup=False,
         )
-    # What is gone may have failed, and cannot be said not to have grown.
+    # What is missing may have failed, so it cannot count as unchanged.
     for name in comparison.gone:
         console.print(
-            f"{name}: is not in B", style="red", highlight=False, markup=False
+            f"{name}: missing in B", style="red", highlight=False, markup=False
         )
     return 1 if worse or comparison.gone else 0

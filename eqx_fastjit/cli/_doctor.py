@@ -19,10 +19,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "doctor",
         help="run a program unchanged, and report why it recompiled and blocked",
         description="Run a program as python would, with eqx_fastjit.filter_jit in "
-        "place of equinox.filter_jit, and report what it lost to compiling and "
-        "blocking, and how to fix it. The report is written to stderr, after the "
-        "program's own output, or before SIGTERM ends the program. The exit code is "
-        "that of the program, or 1 if --fail-on finds something.",
+        "place of equinox.filter_jit. Report the time lost to compiling and blocking, "
+        "the lines responsible, and how to fix them. The report is written to stderr "
+        "when the program ends, or before SIGTERM ends it. The exit code is that of "
+        "the program, or 1 if --fail-on finds something.",
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
     parser.add_argument("--html", metavar="FILE", help="write the report as a page")
@@ -34,27 +34,27 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--interim",
         metavar="FILE",
-        help="write an interim report whenever this file appears, and remove it; "
+        help="write an interim report whenever this file appears, and remove the file. "
         "SIGUSR1 does the same",
     )
     parser.add_argument(
         "--fail-on",
         metavar="KIND,...",
         default="",
-        help="exit with 1 if there are findings of these kinds; 'any' is all of: "
+        help="exit with 1 if there are findings of these kinds: 'any', or "
         + ", ".join(KINDS),
     )
     parser.add_argument(
         "--programs",
         action="store_true",
         help="add the jaxpr, the HLO, and XLA's estimates of cost and memory of each "
-        "compilation to --html and --json; compiles everything twice",
+        "compilation to --html and --json. This compiles everything twice",
     )
     parser.add_argument(
         "--numerics",
         action="store_true",
-        help="compare the first call of each function with an eager run; this runs "
-        "the function's Python code twice more, side effects included",
+        help="compare the first call of each function with an eager run. This runs "
+        "the function's Python code twice more, including its side effects",
     )
     parser.add_argument(
         "--slow",
@@ -141,6 +141,6 @@ def _kinds(text: str) -> set[str]:
     kinds = {kind.strip() for kind in text.split(",")} - {""}
     for kind in sorted(kinds - KINDS.keys() - {"any"}):
         raise CommandError(
-            f"--fail-on: no kind {kind!r}; there are: any, {', '.join(KINDS)}"
+            f"--fail-on: no kind {kind!r}; expected one of any, {', '.join(KINDS)}"
         )
     return set(KINDS) if "any" in kinds else kinds

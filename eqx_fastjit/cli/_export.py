@@ -15,21 +15,21 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "export",
         help="trace and compile a function, and save it to a file",
         description="Trace a function for given arguments, and save it to a file. In "
-        "another process, eqx_fastjit.load loads it, without tracing it again. The "
-        "modules are imported; the function itself is only traced.",
+        "another process, eqx_fastjit.load loads it without tracing it again. This "
+        "imports the modules, and traces the function, but does not run it.",
     )
     parser.add_argument(
         "function",
         metavar="MODULE:FUNCTION",
-        help="a function, jitted or not; a Module; or a method of a Module",
+        help="a function (jitted or not), a Module, or a method of a Module",
     )
     parser.add_argument(
         "--args",
         metavar="MODULE:FACTORY",
         required=True,
         help="a function without parameters that returns the arguments: a tuple, or a "
-        "dictionary of keyword arguments. A jax.ShapeDtypeStruct may take the place of "
-        "an array",
+        "dictionary of keyword arguments. A jax.ShapeDtypeStruct may be used in place "
+        "of an array",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help="the file to write"
@@ -37,14 +37,14 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--compiled",
         action="store_true",
-        help="also save native code for this kind of machine, which is not compiled "
-        "again",
+        help="also save native code for this kind of machine, so that loading does not "
+        "compile",
     )
     parser.add_argument(
         "--no-portable",
         dest="portable",
         action="store_false",
-        help="with --compiled: save native code only",
+        help="with --compiled: only save native code",
     )
     parser.add_argument(
         "--platforms",

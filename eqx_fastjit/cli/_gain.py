@@ -26,14 +26,14 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "gain",
-        help="measure how much a program gains, by running it unchanged both ways",
+        help="measure how much faster a program is, by running it unchanged both ways",
         description="Run a program unchanged under equinox.filter_jit and under "
-        "eqx_fastjit, and compare how long it takes. For each jitted function, the "
-        "report also shows what a call costs and how much is saved. The program runs "
-        "once to count calls, and then in pairs of fresh processes, at least three, "
-        "until one way is significantly faster or the difference is below 2%. Its "
-        "output is discarded, and its input is empty. The exit code is 0, or that of "
-        "the program if it fails.",
+        "eqx_fastjit, and compare how long it takes. For each jitted function, report "
+        "how long a call takes and how much time is saved. The program runs once to "
+        "count calls. Then it runs in at least three pairs of fresh processes, until "
+        "one way is significantly faster, or the difference is below 2%. Its output is "
+        "discarded, and its input is empty. The exit code is 0, or that of the program "
+        "if it fails.",
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
     parser.add_argument("--html", metavar="FILE", help="write the report as a page")
@@ -48,8 +48,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         type=float,
         default=_SECONDS,
         metavar="S",
-        help="after the first three pairs, start no other pair once S seconds have "
-        f"passed (default: {_SECONDS:.0f})",
+        help="after the first three pairs, stop once S seconds have passed "
+        f"(default: {_SECONDS:.0f})",
     )
     parser.add_argument(
         "--replay",
@@ -72,7 +72,7 @@ class _Failed(Exception):
 
 
 class _Run(NamedTuple):
-    """What it takes to run the program once."""
+    """Runs the program once."""
 
     program: Program
     out: str
@@ -206,7 +206,7 @@ def take_pairs(
         if len(pairs) >= LOOKS[0] and clock() - begun > limit:
             break
         told(len(pairs) + 1)
-        # In turn, as the machine may become slower or faster meanwhile.
+        # They take turns, because the speed of the machine may change.
         order = ("equinox", "ours") if len(pairs) % 2 == 0 else ("ours", "equinox")
         try:
             times = {how: seconds(how) for how in order}

@@ -16,8 +16,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "lock",
         help="record every signature that a program compiles; check or precompile them",
-        description="Run a program, and write every signature that functions under "
-        "filter_jit were called with to a file: leaf paths, shapes, dtypes and short "
+        description="Run a program, and record every signature that its functions "
+        "under filter_jit are called with: leaf paths, shapes, dtypes and shortened "
         "texts of statics. Functions under plain jax.jit are not included, nor are "
         "calls inside other jitted functions, which are compiled with those.",
     )
@@ -38,19 +38,18 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     mode.add_argument(
         "--precompile",
         action="store_true",
-        help="fill JAX's persistent compilation cache with every signature in the "
-        "file. Compiling needs the objects that functions are traced with, so this "
-        "runs the program, and ends it once all have been compiled. The exit code is "
-        "1 if the program ends before that. Side effects until then are real: files "
-        "that it writes are written",
+        help="compile every signature in the file into JAX's persistent compilation "
+        "cache. This runs the program, because compiling needs its objects, and ends "
+        "it once all signatures have been compiled. Until then, its side effects are "
+        "real. The exit code is 1 if the program ends before that",
     )
     parser.add_argument(
         "--cache-dir",
         metavar="DIR",
         help="where --precompile keeps compiled programs (default: what "
         "JAX_COMPILATION_CACHE_DIR or the program itself sets). To use them, run the "
-        "program (with `eqx-fastjit run`, or with `install()`) with the same setting, "
-        "spelled in the same way: JAX takes another spelling for another directory",
+        "program (with `eqx-fastjit run`, or with `install()`) with the same setting. "
+        "It has to be spelled in the same way, because JAX compares the text",
     )
     parser.add_program(trailing=True)
     return parser
@@ -232,7 +231,7 @@ def _precompile(program: Any, path: str, shown: str, cache_dir: str | None) -> i
 
 
 def _set_cache(cache_dir: str | None) -> None:
-    """Have JAX keep every program, however small. Before the program imports it."""
+    """Make JAX cache every program, however small. Call this before JAX is imported."""
     if cache_dir is not None:
         try:
             os.makedirs(cache_dir, exist_ok=True)

@@ -21,9 +21,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "profile",
         help="run a program, then profile the jitted functions that it called most",
         description="Run a program with eqx_fastjit.filter_jit in place of "
-        "equinox.filter_jit. Then call the jitted functions that it called most once "
-        "more, with the program's arguments, under eqx_fastjit, Equinox and jax.jit, "
-        "and time the parts of a call and sample it with pyinstrument.",
+        "equinox.filter_jit. Then call the jitted functions that it called most again, "
+        "with the program's arguments, under eqx_fastjit, Equinox and jax.jit. This "
+        "times the parts of a call, and samples it with pyinstrument.",
     )
     parser.add_argument("--html", metavar="FILE", help="write a self-contained page")
     parser.add_argument(
@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def main(options: argparse.Namespace) -> int:
     """Run the subcommand; returns the program's exit code."""
-    need("pyinstrument", "rich")
+    need("pyinstrument")
     for name in ("calls", "functions"):
         number = getattr(options, name)
         if number is not None and number < 1:

@@ -15,7 +15,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="run a program unchanged, with eqx_fastjit in place of Equinox's jit",
         description="Run a program as python would, with eqx_fastjit.filter_jit in "
         "place of equinox.filter_jit. Its output, arguments, exit code and tracebacks "
-        "are its own. With EQX_FASTJIT_LOG=compiles in the environment, each "
+        "do not change. With EQX_FASTJIT_LOG=compiles in the environment, each "
         "compilation is logged to stderr as it happens.",
     )
     parser.add_program()

@@ -1,4 +1,4 @@
-"""Running somebody's program, as `python SCRIPT` or `python -m MODULE` would.
+"""Runs a program, as `python SCRIPT` or `python -m MODULE` would.
 
 What the program sees is the same: `__main__`, `sys.argv`, `sys.path[0]`, its exit code
 and its tracebacks. (Only code that walks the stack to its very bottom finds frames of
@@ -244,7 +244,7 @@ def run_script(path_or_module: str, args: Sequence[str], is_module: bool) -> int
     main_before = sys.modules["__main__"]
     sys.modules["__main__"] = main
     sys.argv[:] = ["-m" if is_module else path_or_module, *args]
-    # Not `os.path.abspath`, which would tidy up what the user wrote.
+    # Not `os.path.abspath`, which would normalise the user's spelling.
     filename = os.path.join(os.getcwd(), path_or_module)
     try:
         if is_module:
@@ -311,7 +311,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """Have an exception printed as Python does it; returns the exit code."""
+    """Print an exception as Python does. Returns the exit code."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next

@@ -11,9 +11,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "show",
         help="show the contents of a file written by eqx-fastjit export",
-        description="Check a file written by eqx-fastjit export or Exported.save, and "
-        "show its contents. Nothing that it names is imported, and none of its code is "
-        "run.",
+        description="Validate a file written by eqx-fastjit export or Exported.save, "
+        "and show its contents. This does not import anything that the file names, or "
+        "run any of its code.",
     )
     parser.add_argument("file", metavar="FILE")
     parser.add_argument(

@@ -20,14 +20,14 @@ _INTERIM = tuple(filter(None, [getattr(signal, "SIGUSR1", None)]))
 _FATAL = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
-# Seconds between two looks for the file.
+# Seconds between checks for the file.
 _INTERVAL = 1.0
-# That the main thread has to end the process by itself, once the report is written.
+# Seconds that the main thread has to end the process once the report is written.
 _PATIENCE = 2.0
 
 
 class Reporter:
-    """Has a report written when a signal, or a file, asks for it.
+    """Writes a report when a signal or a file requests it.
 
     A program's own handlers take the place of these, and a signal that is ignored
     already stays so. Processes that the program forks are as without it.
@@ -43,7 +43,7 @@ class Reporter:
         self._write = write
         self._file = file
         self._handlers: dict[int, Any] = {}
-        # Signals are written to the one end, and read from the other.
+        # Signals are written to one end, and read from the other.
         self._read, self._wake = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._wake, False)
@@ -55,7 +55,7 @@ class Reporter:
         self._pid = os.getpid()
 
     def start(self) -> None:
-        """Begin; on POSIX, and in the main thread, as elsewhere nothing can be done."""
+        """Start. This only works on POSIX, and in the main thread."""
         main = threading.current_thread() is threading.main_thread()
         if os.name != "posix" or not main:
             return
@@ -75,7 +75,7 @@ class Reporter:
         _thread.start_new_thread(self._run, ())
 
     def stop(self) -> None:
-        """The last report is written, and nothing more is to be done."""
+        """Stop, after the last report has been written."""
         if self._stopped or os.getpid() != self._pid:
             return
         self._forget()
@@ -85,7 +85,7 @@ class Reporter:
             os.close(self._wake)
 
     def _forget(self) -> None:
-        """Leave the signals as they were."""
+        """Restore the signal handlers."""
         if self._stopped:
             return
         self._stopped = True
@@ -159,7 +159,7 @@ class Reporter:
         asked = self._asked()
         if self._stopped:
             return
-        # Others come through here too: Ctrl-C, and what the program handles itself.
+        # Other signals arrive here as well: Ctrl-C, and those that the program handles.
         asked = {number for number in asked if self._is_ours(number)}
         for number in asked.intersection(_FATAL):
             self._finish(number)

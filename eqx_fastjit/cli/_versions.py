@@ -1,4 +1,4 @@
-"""`eqx-fastjit --version`: what a bug report should begin with."""
+"""`eqx-fastjit --version`: the information that a bug report needs."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ _SETTINGS = ("EQX_", "JAX_", "JAXTYPING_", "XLA_FLAGS")
 def print_versions() -> int:
     """Print versions, the engine, the devices and the settings; returns 0.
 
-    What cannot be found out is said to be so: a bug report is wanted most where
+    Anything that fails is printed as unknown, because bug reports are needed most when
     something is broken.
     """
     print("eqx_fastjit", _own_version())
@@ -41,7 +41,7 @@ def print_versions() -> int:
     for name, value in sorted(os.environ.items()):
         if name.startswith(_SETTINGS):
             print(f"{name}={value}")
-    # Last, as they import JAX and start its backends, which takes a while and may fail.
+    # These are last, because they import JAX and start its backends, which may fail.
     print("engine", _attempt(_engine), flush=True)
     print("devices", _attempt(_devices))
     return 0

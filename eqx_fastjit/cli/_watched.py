@@ -25,7 +25,7 @@ class Watcher(Protocol):
 
 
 class _JaxHook:
-    """A meta path finder that tells once JAX has been imported, and removes itself."""
+    """A meta path finder that calls back once JAX has been imported."""
 
     def __init__(self, then: Any):
         self.then = then
@@ -68,7 +68,7 @@ def run_watched(program: Program, watch: Watcher) -> int:
 
 
 def flush() -> None:
-    """Have the program's output appear before ours."""
+    """Flush the program's output, so that it appears before ours."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -77,7 +77,7 @@ def flush() -> None:
 
 
 def write_output(option: str, path: str, text: str) -> None:
-    """Write a file; raises `CommandError` if that fails after all."""
+    """Write a file. Raises `CommandError` if this fails."""
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)

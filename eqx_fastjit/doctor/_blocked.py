@@ -33,7 +33,7 @@ class _Reason(NamedTuple):
 def blocking(
     waits: Iterable[Waiting], seen: list[Seen], total: float
 ) -> Iterator[Finding]:
-    """The lines that blocked often and long, with the cause."""
+    """The lines that blocked often and for long, with the cause."""
     by_line: dict[Line, list[Waiting]] = collections.defaultdict(list)
     for waiting in waits:
         by_line[waiting.line].append(waiting)
@@ -76,7 +76,8 @@ def _reason(worst: Waiting, group: list[Waiting], seen: list[Seen]) -> _Reason:
 def _reason_of_call(waiting: Waiting, seen: list[Seen]) -> _Reason:
     name = _called(waiting.expression)
     named = [s for s in seen if s.trace.function.name == name]
-    # One that was first called at another line, or that has another name here.
+    # The function may first have been called at another line, or have another name
+    # here.
     of = named or [s for s in seen if s.site == waiting.line]
     shown = f"`{name}`" if name else "a jitted function"
     for s in of:

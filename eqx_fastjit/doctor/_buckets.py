@@ -1,4 +1,4 @@
-"""For arguments whose shapes vary: to which lengths to pad them."""
+"""Suggests lengths to pad to, for arguments whose shapes vary."""
 
 import collections
 import itertools
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from eqx_fastjit._units import plural
 
 
-# On average so much larger, at most, than what was passed.
+# The most that padding may add, on average.
 _PADDING = 0.25
-# Leaves and axes that a sentence is spent on.
+# The most leaves and axes to mention.
 _MAX_SENTENCES = 3
 _MAX_SHOWN = 8
 
@@ -27,8 +27,8 @@ def cheapest_buckets(lengths: dict[int, int]) -> list[int]:
     """
     sizes = sorted(lengths)
     total = sum(n * count for n, count in lengths.items())
-    # For each last bucket: the padded sum of all up to it, and the buckets. One more
-    # bucket in each round.
+    # For each last bucket, the padded sum of all lengths up to it, and the buckets.
+    # Each round adds one bucket.
     counts = list(itertools.accumulate((lengths[n] for n in sizes), initial=0))
     best: list[tuple[int, list[int]]] = [
         (n * counts[i + 1], [n]) for i, n in enumerate(sizes)
@@ -48,7 +48,7 @@ def cheapest_buckets(lengths: dict[int, int]) -> list[int]:
 
 
 def parse_shape(text: str) -> tuple[int, ...] | None:
-    """The numbers of `(3, 4)` or `[3,4]`; `None` if it is no shape of numbers."""
+    """The numbers in `(3, 4)` or `[3,4]`, or `None` if it is not a shape of numbers."""
     inside = text.strip()[1:-1]
     parts = [part.strip() for part in inside.split(",") if part.strip()]
     if not all(re.fullmatch(r"\d+", part) for part in parts):
@@ -74,7 +74,7 @@ def padding_advice(leaves: Mapping[str, Iterable[str]]) -> str:
 
     - `leaves`: for each path its shapes, one for each compilation.
     """
-    # Leaves that vary alike are told together.
+    # Leaves that vary in the same way are mentioned together.
     alike: dict[tuple[int, tuple[int, ...]], list[str]] = {}
     for path, texts in leaves.items():
         shapes = [shape for text in texts if (shape := parse_shape(text)) is not None]

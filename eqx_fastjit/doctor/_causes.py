@@ -68,7 +68,7 @@ class Cause(NamedTuple):
     """A retrace or recompilation of a function."""
 
     function: str
-    # The same for each function that the line made.
+    # Equal for all functions that the line created.
     key: Any
     place: Line | None
     site: Line | None
@@ -226,7 +226,8 @@ def churn(causes: list[Cause], total: float) -> Iterator[Finding]:
     """What was compiled again too often, by line and cause."""
     groups: dict[Any, list[Cause]] = collections.defaultdict(list)
     for cause in causes:
-        # By line: calls at several lines with several signatures are meant so.
+        # By line, because calls with different signatures at different lines are
+        # intended.
         if cause.intent != MEANT:
             groups[cause.key, cause.site, cause.kind].append(cause)
     for group in groups.values():
@@ -281,7 +282,7 @@ def _threshold(group: list[Cause]) -> int | float:
 
 
 def _nobody_means(cause: Cause) -> bool:
-    """Whether one other dtype is a fault, and not a precision to be compared."""
+    """Whether a second dtype is a mistake, rather than another precision to compare."""
     if cause.intent == FED_BACK:
         return True
     if cause.intent == ELSEWHERE:

@@ -1,4 +1,4 @@
-"""Everything that is known of each compilation."""
+"""Everything that is known about each compilation."""
 
 import math
 import re
@@ -107,5 +107,5 @@ def _item_bytes(dtype: str) -> int:
     if dtype == "bool":
         return 1
     bits = re.search(r"(\d+)", dtype)
-    # Keys and what has no size in its name count as 8 bytes.
+    # Keys, and dtypes without a size in their name, count as 8 bytes.
     return 8 if bits is None or dtype.startswith("key") else max(1, int(bits[1]) // 8)

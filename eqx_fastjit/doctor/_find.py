@@ -36,8 +36,8 @@ from ._watch import Deviation, Seen, Watch
 # In seconds. Large models take up to this long on any machine. `--slow` changes it.
 SLOW = 60.0
 
-# A dozen layers in a Python loop compile fast enough, as do fewer equations. A loop that
-# is a small part of a function does not make it slow.
+# A dozen layers in a Python loop compile fast enough, as do fewer equations. A loop
+# that is a small part of a function does not make it slow.
 _ITERATIONS = 20
 _LOOP_EQUATIONS = 300
 _LOOP_SHARE = 0.3
@@ -168,7 +168,7 @@ def _slow(
 
 
 def _traced(seen: list[Seen], total: float) -> Iterator[Finding]:
-    # Of the same function each trace tells the same: the one that cost most counts.
+    # All traces of a function find the same, so only use the most expensive one.
     best: dict[Any, Finding] = {}
     for s in seen:
         if s.inspection is None:
@@ -281,7 +281,7 @@ def _is_inlined(x: Any, equations: int) -> bool:
 
 
 class _Stale(NamedTuple):
-    """What has changed since a trace, and the numbers of all traces that read it."""
+    """A change since a trace, and the numbers of all traces that read the value."""
 
     trace: Any
     change: Any

@@ -59,8 +59,8 @@ def _cache(watch: Watch, total: float) -> Iterator[Hint]:
     if watch.cache_directory is not None:
         return
     seen = tuple(watch.seen.values())
-    # JAX does not keep a program with host callbacks. Only the first traces of a
-    # function are looked into, and the others are like them.
+    # JAX does not cache programs with host callbacks. Only the first traces of a
+    # function are inspected, and the others are like them.
     callers = {s.trace.key() for s in seen if s.calls_host}
     compiled = [
         *[s.trace.compile for s in seen if s.trace.key() not in callers],

@@ -1,4 +1,4 @@
-"""Whether a program means to call a function with several dtypes.
+"""Whether a program intends to call a function with several dtypes.
 
 To compare precisions is no fault; that one batch has another dtype, or that a result
 has when it comes back as an argument, is. Both compile a function once more, so what
@@ -26,12 +26,12 @@ FED_BACK = "fed back"  # ... as the function itself has returned it
 DATA = "data"  # ... of some data, in the same loop, while all else is as it was
 UNKNOWN = ""
 
-# Both `x` and `y` of a batch, and its weights.
+# For example, `x` and `y` of a batch, and its weights.
 _MAX_LEAVES = 3
 # Frames in which a statement may give a result back to the call.
 _MAX_FRAMES = 3
 
-# What is written where a dtype is chosen: in code, ...
+# Texts that show that a dtype is chosen: in code, ...
 _DTYPE = re.compile(
     r"dtype|astype|precision|quanti|bits\b"
     r"|(?:float|fp|bf|int|complex|x|f)(?:8|16|32|64|128)\b",
@@ -79,12 +79,12 @@ def plain_intent(old: tuple[Line, ...] | None, new: tuple[Line, ...]) -> str:
 
 
 def _is_fed_back(old: "Seen", new: "Seen", changed: "Difference") -> bool:
-    """Whether an array came out of the function as it now goes in."""
+    """Whether the function has returned an array like the one that is passed now."""
     shape = dict(_facets(new, changed.path)).get("shape", "")
     if (changed.new, shape) not in old.results:
         return False
     return any(
-        # Not if the loop itself has another one for each iteration.
+        # Not if the loop itself provides a new one in each iteration.
         not any(names & _targets(loop) for loop in _loops_around(line))
         for seen in (new, old)
         for line in seen.stack[:_MAX_FRAMES]
@@ -93,7 +93,7 @@ def _is_fed_back(old: "Seen", new: "Seen", changed: "Difference") -> bool:
 
 
 def _carried(seen: "Seen", line: Line, leaf: str) -> set[str]:
-    """What a statement both passes and assigns to, as `x = f(x)` does."""
+    """The variables that a statement both passes and assigns to, such as `x = f(x)`."""
     from eqx_fastjit.insight._advice import find_call, find_nodes, root_of
 
     targets: set[str] = set()
@@ -132,7 +132,7 @@ def _facets(seen: "Seen", path: str) -> tuple[tuple[str, str], ...]:
 
 
 def _is_data(new: "Seen", changed: "list[Difference]") -> bool:
-    """Whether some data in a loop changed, and the model that they are for did not."""
+    """Whether the data in a loop changed its dtype, and the model did not."""
     from eqx_fastjit.insight._advice import root_of
 
     roots = {root_of(d.path) for d in changed}
@@ -190,7 +190,7 @@ def _targets(loop: ast.AST) -> set[str]:
 
 @ft.lru_cache(maxsize=256)
 def _compares(line: Line) -> bool:
-    """Whether a loop around a line goes through dtypes, or things that have some."""
+    """Whether a loop around a line iterates over dtypes, or things that have one."""
     return any(_chooses(line, loop) for loop in _loops_around(line))
 
 
@@ -256,7 +256,7 @@ def _value_of(line: Line, name: str) -> ast.expr | None:
 
 
 def _is_option(element: ast.expr) -> bool:
-    """Whether something that is written out may decide about a dtype."""
+    """Whether a literal may decide about a dtype."""
     if isinstance(element, ast.Constant):
         value = element.value
         if isinstance(value, str):

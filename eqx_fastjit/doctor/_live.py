@@ -1,4 +1,4 @@
-"""Each compilation as it happens, through the logger "eqx_fastjit".
+"""Logs each compilation as it happens, by the logger "eqx_fastjit".
 
 A line says which function was compiled, by which line of the program, why, which leaf
 was not as before, and how long it took. Nothing here runs unless something is traced or
@@ -25,11 +25,11 @@ _LEVELS = {"compiles": logging.INFO, "all": logging.DEBUG}
 _COMPARED = 32
 # Differences that are shown in a line.
 _SHOWN = 3
-# Seconds after which a compilation that goes on is announced; then twice that, and so
-# on. Nobody else tells that the program is not hanging.
+# Seconds after which a running compilation is announced; then twice that, and so on.
+# Otherwise, the program would seem to hang.
 _LONG = 10.0
-# An operation outside of jit takes some 20 ms, and there are dozens. From here on, in
-# seconds, one is worth a line of its own.
+# An operation outside of jit takes some 20 ms, and there are dozens of them. In
+# seconds, the time above which one has its own line.
 _LONG_OPERATION = 0.5
 
 
@@ -48,7 +48,7 @@ class _Stderr(logging.Handler):
 
 
 def log_from_environment() -> None:
-    """Do what `EQX_FASTJIT_LOG` says; raises `ValueError` for what it cannot mean."""
+    """Start logging as `EQX_FASTJIT_LOG` says. Raises `ValueError` if it is invalid."""
     text = os.environ.get("EQX_FASTJIT_LOG", "")
     if text in ("", "off", "0") or any(isinstance(h, _Stderr) for h in logger.handlers):
         return
@@ -79,7 +79,7 @@ def log_trace(trace: Trace) -> None:
     try:
         _log_trace(trace)
     except Exception as e:
-        logger.debug("could not word a compilation: %s: %s", type(e).__name__, e)
+        logger.debug("could not describe a compilation: %s: %s", type(e).__name__, e)
 
 
 def _log_trace(trace: Trace) -> None:
@@ -98,7 +98,7 @@ def _log_trace(trace: Trace) -> None:
     text += f", called at {site or '?'}"
     if trace.inlined:
         text += ", inside of another jitted function"
-    # What is inlined into another function is a part of that one's compilation.
+    # An inlined function is part of the compilation of the outer function.
     is_part = trace.inlined or not (trace.compile or trace.failed)
     _emit(
         f"{text}{why}",
@@ -131,7 +131,7 @@ def _title(trace: Trace) -> str:
 
 
 def _site(trace: Trace) -> Line | None:
-    """The program's own line; a library's, if there is none."""
+    """The program's own line, or a library's if there is none."""
     return user_line() or (None if trace.site is None else Line(*trace.site))
 
 
@@ -224,7 +224,7 @@ def log_compile(compiled: Compile) -> None:
     try:
         _log_compile(compiled)
     except Exception as e:
-        logger.debug("could not word a compilation: %s: %s", type(e).__name__, e)
+        logger.debug("could not describe a compilation: %s: %s", type(e).__name__, e)
 
 
 def _log_compile(c: Compile) -> None:

@@ -1,4 +1,4 @@
-"""The signatures that a program uses, as a text that can be kept and compared.
+"""The signatures that a program uses, as a text that can be saved and compared.
 
 A signature is a call less its values: for each leaf its path, with shape and dtype of
 an array, and type and short text of a static. The text is the same on each machine and
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 
-# Settings of JAX that are a part of a signature, where they are not as by default.
+# JAX's settings that are part of a signature if they differ from the default.
 _SETTINGS = {
     "jax_default_device": "None",
     "jax_default_matmul_precision": "None",
@@ -70,7 +70,7 @@ def _array(facets: dict[str, str]) -> str:
     text = f"{facets['dtype']}[{shape}]"
     if facets["weak_type"] == "True":
         text += " weakly typed"
-    # Of one device only that it is one: its name is the machine's.
+    # For a single device, omit its name, which depends on the machine.
     if " over " in (sharding := facets.get("sharding", "")):
         text += f" {sharding}"
     return text
@@ -139,7 +139,8 @@ class Recorder:
         return f"{self._relative(place.file)}:{trace.function.qualname}"
 
     def _relative(self, file: str) -> str:
-        # The innermost folder that it lies in: an environment may be in the script's.
+        # The innermost of these folders, because an environment may be inside the
+        # script's folder.
         folders = [sysconfig.get_path(n) for n in ("purelib", "platlib", "stdlib")]
         folders += [self.folder, *filter(os.path.isabs, sys.path)]
         file = os.path.abspath(file)
@@ -149,7 +150,7 @@ class Recorder:
         return os.path.relpath(file, max(inside, key=len)).replace(os.sep, "/")
 
     def signatures(self) -> Signatures:
-        """Everything that was seen, in an order that depends on nothing else."""
+        """Everything that was seen, in a reproducible order."""
         out: Signatures = {}
         for (name, _), (signature, _) in sorted(self.seen.items()):
             out.setdefault(name, []).append(signature)
@@ -201,7 +202,7 @@ def _is_signatures(functions: dict[str, Any]) -> bool:
 def explain_unknown(
     name: str, signature: Signature, site: str, locked: Signatures
 ) -> Iterator[str]:
-    """Why a signature is not in a lock file, in lines."""
+    """Why a signature is not in a lock file, as lines of text."""
     known = locked.get(name)
     if not known:
         yield f"{name}: not in the file; called at {site}"

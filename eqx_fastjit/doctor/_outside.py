@@ -27,7 +27,7 @@ _SHARE = 0.05
 
 
 def outside_of_jit(plain: list[Compile], total: float) -> Iterator[Finding]:
-    """Lines that have an operation compiled again and again."""
+    """Lines that repeatedly compile an operation."""
     groups: dict[tuple[Line, str], list[Compile]] = collections.defaultdict(list)
     for c in plain:
         if c.miss is None and c.site is not None:
@@ -61,7 +61,7 @@ def _fix(expression: str, inside: str) -> str:
     except SyntaxError:
         node = None
     function = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-    # JAX's own functions take functions, which are new ones each time.
+    # JAX's own functions take functions, which are new in each call.
     if not isinstance(node, ast.Call) or function.startswith(("jax.lax.", "lax.")):
         name = "a function" if inside.startswith("<") else f"`{inside}`"
         return f"Call it in {name} under `eqx.filter_jit`. {why}"

@@ -1,4 +1,4 @@
-"""The report as one page of HTML that needs nothing from elsewhere."""
+"""The report as a self-contained HTML page."""
 
 import linecache
 from collections.abc import Iterator

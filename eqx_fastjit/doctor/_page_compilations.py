@@ -1,4 +1,4 @@
-"""The part of the report's page that is about compilations, one by one."""
+"""The section on compilations of the report's page."""
 
 from collections.abc import Iterator
 

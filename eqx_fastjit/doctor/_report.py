@@ -12,29 +12,29 @@ SCHEMA = 1
 HINTS = {
     "persistent-cache": "a second run would not have to compile",
     "export": "a second run would not have to trace",
-    "scan-layers": "layers that are alike are compiled one by one",
+    "scan-layers": "identical layers are compiled one by one",
     "ragged-batch": "a smaller last batch is compiled separately",
     "eager-operations": "JAX is called outside of any jitted function",
 }
 
 # Every kind of finding, and what it is.
 KINDS = {
-    "static-churn": "a static argument has a new value again and again",
-    "shape-churn": "an array argument has a new shape again and again",
-    "weak-type": "an array is weakly typed in one call and not in another",
+    "static-churn": "a static argument keeps changing its value",
+    "shape-churn": "an array argument keeps changing its shape",
+    "weak-type": "an array is weakly typed in some calls only",
     "dtype-churn": "an array argument changes its dtype",
-    "structure-churn": "an argument changes its pytree structure again and again",
-    "sharding-churn": "an array argument has a new device or sharding again and again",
+    "structure-churn": "an argument keeps changing its pytree structure",
+    "sharding-churn": "an array argument keeps changing its device or sharding",
     "config-churn": "JAX's configuration changes between calls",
     "fresh-function": "one line creates a new function each time, and each is traced",
     "unrolled-loop": "a Python loop was unrolled into many equations",
     "inlined-function": "a function was inlined in many places",
     "large-constant": "a large array became a constant of the compiled program",
-    "stale-global": "a value that was read while tracing has changed since",
+    "stale-global": "a value that was read while tracing has changed",
     "numerics": "the jitted result differs from the eager one (with --numerics)",
-    "blocking": "Python was blocked by the device in a loop",
-    "outside-jit": "an operation outside of jit is compiled again and again",
-    "slow-first-call": "the first call took long to trace, lower or compile",
+    "blocking": "a loop blocks on the device in each iteration",
+    "outside-jit": "an operation outside of jit keeps recompiling",
+    "slow-first-call": "the first call takes long to trace, lower or compile",
 }
 
 

@@ -59,7 +59,7 @@ def _title(report: Report) -> str:
     return f"eqx-fastjit doctor: {report.program}: {interim}{headline(report)}"
 
 
-# Parts of the run that are less than this share of it are summed up.
+# Parts of the run below this share are added up.
 _LEAST_SHARE = 0.01
 
 

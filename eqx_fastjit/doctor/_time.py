@@ -1,4 +1,4 @@
-"""Where the time of a run went. The parts add up to the whole, and none is negative.
+"""Where the time of a run went. The parts add up to the total, and none is negative.
 
 Compiling and blocking are measured; the rest is divided according to samples.
 """
@@ -76,7 +76,7 @@ def _measured(watch: Watch) -> dict[str, float]:
     out = {"compile": 0.0, "trace": 0.0, "lower": 0.0}
     for s in tuple(watch.seen.values()):
         t = s.trace
-        # What is inside of another trace is a part of that one's time.
+        # The time of a trace inside another one is part of the outer one's time.
         if not t.inlined:
             out["compile"] += t.compile
             out["lower"] += t.lower
@@ -85,7 +85,7 @@ def _measured(watch: Watch) -> dict[str, float]:
         out["compile"] += c.compile
         out["lower"] += c.lower
         out["trace"] += c.trace
-    # Of what is going on nobody knows which part it has come to.
+    # It is not known which stage a running compilation has reached.
     outermost = [t for t in tuple(watch.begun.values()) if t.inside is None]
     out["compile"] += sum(time.time() - t.started for t in outermost[:1])
     out["wait"] = sum(w.waited for w in tuple(watch.waits.by_call.values()))
@@ -116,7 +116,7 @@ def _lines_outside_jit(watch: Watch, sites: _Sites) -> _Sites:
 def _part(found: Where, sites: _Sites, eager: _Sites) -> str:
     if found.kind in ("import", "wait", "own"):
         return found.kind
-    # Where C++ alone is at work there is no frame but that of the line.
+    # While only C++ runs, there is no frame other than that of the line.
     line = found.line and (found.line.file, found.line.line)
     if found.kind in ("line", "jax") and line in sites:
         return "calls"

@@ -30,7 +30,7 @@ KINDS = {
     "library": "in a library",
     "line": "at this line",
 }
-# Samples that found the same, this close to each other, are one event. Seconds.
+# In seconds. Equal samples that are this close to each other are one event.
 _GAP = 0.1
 
 
@@ -42,7 +42,8 @@ def timeline(watch: Watch, report: Report) -> dict[str, Any]:
     - `watch`: what was seen.
     - `report`: what was made of it, for the reasons.
     """
-    # Rows by small numbers: Python's own take more bits than Perfetto reads.
+    # Rows have small numbers, because Python's thread ids have too many bits for
+    # Perfetto.
     main = threading.main_thread().ident
     rows = {main: _MAIN}
     for bar in report.compilations:

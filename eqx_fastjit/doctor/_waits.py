@@ -1,4 +1,4 @@
-"""Where Python was blocked by the device.
+"""Records the lines where Python was blocked by the device.
 
 `float(x)`, `x.item()`, `np.asarray(x)`, `print(x)`, `jax.device_get` and
 `block_until_ready` all block until the device has finished. In a loop, Python cannot
@@ -18,7 +18,7 @@ from ._sites import expression_at, Line, line_at, user_frame
 
 CALL = "a jitted call"
 _BLOCK = ".block_until_ready()"
-# What reads the value of an array, or waits for it.
+# Functions that read the value of an array, or wait for it.
 _METHODS = {
     "__array__": "np.asarray()",
     "__bool__": "bool()",
@@ -33,7 +33,7 @@ _METHODS = {
     "item": ".item()",
     "tolist": ".tolist()",
 }
-# A shorter wait is none: the device was done, and the value was copied.
+# Shorter waits do not count: the device was done, and the value was only copied.
 _SHORTEST = 50e-6
 
 
@@ -49,7 +49,7 @@ class Waiting:
     expression: str = ""
     count: int = 0
     waited: float = 0.0
-    # What could have been saved at most: see `Waits`.
+    # The most that could have been saved; see `Waits`.
     lost: float = 0.0
     first: float = 0.0
     last: float = 0.0
@@ -75,7 +75,7 @@ class Waits:
         self.by_call: dict[tuple[Line, str, str], Waiting] = {}
         # What cannot be watched in this JAX.
         self.missing: list[str] = []
-        # While we ourselves wait for something.
+        # Set while the doctor itself waits for something.
         self.paused = False
         self._compiled = compiled
         self._here = _Here()
@@ -100,7 +100,7 @@ class Waits:
             self._wrap(np, name, f"np.{name}()", only=jax.Array)
 
     def stop(self) -> None:
-        """Put everything back."""
+        """Restore everything."""
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()

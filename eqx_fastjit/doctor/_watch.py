@@ -1,4 +1,4 @@
-"""Watching a program: what it traces and compiles, and where it blocks."""
+"""Watches a program: what it traces and compiles, and where it blocks."""
 
 import collections
 import dataclasses
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from eqx_fastjit.insight._explain import Explanation
     from eqx_fastjit.insight._jaxpr import Inspection
 
-# Traces that are looked into, for each function: it takes about as long as a trace.
+# The most traces to inspect for each function. Each takes about as long as a trace.
 _INSPECTED = 2
 # Programs that are kept, with `programs`.
 _PROGRAMS = 50
@@ -41,18 +41,18 @@ class Deviation(NamedTuple):
     # Of the dtype: the distance from 1 to the next number.
     eps: float
     ulps: int
-    # NaNs and infinities in one of the two alone.
+    # NaNs and infinities in only one of the two.
     not_finite: int
 
 
 @dataclasses.dataclass
 class Seen:
-    """A trace of ours, and what was found out about it."""
+    """A trace of a function under `filter_jit`, and what was found about it."""
 
     trace: "Trace"
     # The line of the program that led to it.
     site: Line | None
-    # Texts and numbers alone.
+    # It only contains texts and numbers.
     inspection: "Inspection | None" = None
     deviations: list[Deviation] | None = None
     # Why it was traced again, once that is known.
@@ -107,12 +107,12 @@ class Watch:
         self.plain = PlainJits()
         self.waits = Waits(lambda: self.plain.seconds)
         self.sampler = Sampler(self.compiling)
-        # Spent on looking into what was traced.
+        # Seconds spent on inspecting traces.
         self.own_seconds = 0.0
-        # Where JAX keeps compiled programs, if it does; shorter compilations are not.
+        # JAX's cache directory, if any, and the shortest compilations that it keeps.
         self.cache_directory: str | None = None
         self.cache_seconds = 0.0
-        # By number of the function: what it had read from around it, trace by trace.
+        # By number of the function: the values that each trace may have read.
         self.snapshots: dict[int, collections.deque[_Kept]] = {}
         # Names that a trace itself writes to, such as a count of traces.
         self.written: set[str] = set()
@@ -267,7 +267,7 @@ class Watch:
             self._guarded(trace, ft.partial(self._compare, seen, jitted, arrays))
 
     def _guarded(self, trace: "Trace", look: Callable[[], None]) -> None:
-        """Have a look; the program must neither fail because of it nor be blamed."""
+        """Inspect a trace, without failing the program or being counted as its own."""
         was_paused = self._paused
         self._pause(True)
         start = time.perf_counter()
@@ -320,7 +320,7 @@ class Watch:
 
         if any(isinstance(x, jax.Array) and x.is_deleted() for x in arrays):
             name = seen.trace.function.qualname
-            self.notes.append(f"{name} was not compared: its arguments are donated.")
+            self.notes.append(f"{name} donates its arguments, so it was not compared.")
             return
         seen.deviations = deviations(
             result_of(jitted, arrays), result_of(jitted, arrays, eager=True)

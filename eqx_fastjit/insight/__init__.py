@@ -1,4 +1,4 @@
-"""Why did it compile, recompile or block? By leaf path and source line.
+"""Why functions compile, recompile or block, by leaf path and source line.
 
 Imported on demand, never by `import eqx_fastjit`.
 """

@@ -1,4 +1,4 @@
-"""What to do about a cause: the edit on the user's own line, where that is known."""
+"""What to do about a cause: an edit of the user's own line, if that is known."""
 
 import ast
 import copy
@@ -115,7 +115,7 @@ def find_call(
 
 
 def _aliases(file: str, name: str) -> set[str]:
-    """What else a function is called, as `self._step` in `self._step = jit(step)`."""
+    """Other names of a function, such as `self._step` in `self._step = jit(step)`."""
     out: set[str] = set()
     for node in find_nodes(file, ast.Assign):
         value = node.value
@@ -232,7 +232,7 @@ def advice(
     if edit is None:
         return ADVICE[kind]
     call = find_call(site, function, defined)
-    # What is carried from call to call is to be right from the beginning.
+    # What is carried from call to call should be right from the beginning.
     first = kind == "dtype-churn" or difference.old in ("True", "weak")
     first = first and kind in ("dtype-churn", "weak-type")
     # Or it was, and is not any more.
@@ -367,7 +367,7 @@ _EDITS: dict[str, Callable[[Difference], _Edit | None]] = {
 
 
 def key_advice(old: str, new: str) -> str | None:
-    """For keys of two kinds, which no cast makes one."""
+    """Advice for two kinds of keys, which cannot be cast to each other."""
     if not (old.startswith("key<") or new.startswith("key<")):
         return None
     if old.startswith("key<") and new.startswith("key<"):
@@ -399,7 +399,7 @@ def _dtype(short: str) -> str:
 def plain_advice(
     miss: Any, *, site: tuple[str, int] | None, defined: tuple[str, int] | None
 ) -> str:
-    """What to do about a cause that JAX's log told (`doctor._plain.Miss`)."""
+    """What to do about a cause that JAX's log reported (`doctor._plain.Miss`)."""
     leaf, old, new = miss.leaf, miss.old, miss.new
     if miss.kind == "dtype-churn":
         old, new = _dtype(old), _dtype(new)

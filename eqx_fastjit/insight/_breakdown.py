@@ -1,4 +1,4 @@
-"""Where the time of a call goes, warm and cold."""
+"""Where the time of a warm call and of a cold call goes."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -37,7 +37,7 @@ _WORTH_EXPORTING = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class NodeTime:
-    """Flattening all nodes of one type in the arguments, without those inside them."""
+    """The time to flatten all nodes of one type, without their children."""
 
     type: str
     number: int
@@ -46,7 +46,7 @@ class NodeTime:
 
 @dataclasses.dataclass(frozen=True)
 class Breakdown(Report):
-    """What `breakdown` measured. All times are in seconds, medians over rounds."""
+    """The result of `breakdown`. Times are in seconds, and medians over rounds."""
 
     name: str
     kind: str
@@ -64,7 +64,7 @@ class Breakdown(Report):
 
     @property
     def break_even(self) -> int | None:
-        """Number of calls after which compiling pays off; `None` if it never does."""
+        """After how many calls compiling pays off, or `None` if it never does."""
         if self.eager is None or self.eager <= self.blocked:
             return None
         cost = sum(part.seconds for part in self.cold)
@@ -74,8 +74,8 @@ class Breakdown(Report):
     def export_saves(self) -> float:
         """Seconds of a cold call that `f.export` would save in each process.
 
-        This is an estimate: native code is loaded instead of being traced, lowered and
-        compiled. The page on exporting says what can be exported.
+        This is an estimate, for loading native code rather than tracing, lowering and
+        compiling. The page on exporting says what can be exported.
         """
         names = ("trace", "lower", "compile")
         spent = sum(part.seconds for part in self.cold if part.name in names)
@@ -125,22 +125,21 @@ class Breakdown(Report):
 def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     """Measure where the time of a call goes.
 
-    The function is called some hundred times with these arguments. A cold call is timed
-    with a fresh copy, for which jitted functions inside are traced again as well.
+    The function is called some hundred times with these arguments. Cold calls are timed
+    with a fresh copy, in which inner jitted functions are traced again as well.
 
     **Arguments:**
 
     - `f`: a function under `eqx_fastjit.filter_jit`, `equinox.filter_jit` or `jax.jit`,
-        or a plain one, which is jitted. If it donates arguments, a copy that does not
-        is timed.
+        or a plain function, which is then jitted. It is timed without donation.
     - `*args`, `**kwargs`: the arguments of the call.
-    - `rounds`: how often each part is timed, in turn with the others.
+    - `rounds`: how often each part is timed. The parts take turns.
 
     **Returns:**
 
-    A `Breakdown`. It shows which parts were timed separately and which are differences;
-    small differences are noise. Raises what the function raises, and `ValueError` for
-    less than one round.
+    A `Breakdown`. It shows which parts were timed separately, and which are
+    differences. Small differences are noise. Raises what the function raises, and
+    `ValueError` for less than one round.
     """
     if rounds < 1:
         raise ValueError(f"rounds={rounds}: expected at least 1")

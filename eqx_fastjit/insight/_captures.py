@@ -1,11 +1,11 @@
-"""What a function read from around it when it was traced, and what is there now.
+"""Values from outside that a function read when it was traced, and what they are now.
 
-A trace keeps the globals, closure cells and default arguments that the function read.
-A later change is ignored until a new shape has the function traced again, and then it
-is suddenly seen. A `Snapshot` remembers what was there, without keeping it alive.
+A trace keeps the globals, closure cells and default arguments that the function read. A
+later change is ignored until something triggers a retrace, and then takes effect. A
+`Snapshot` remembers the values without keeping them alive.
 
-Taking one is cheap, because it goes by the *names* in the code, which may be too many;
-which of them are read, and where, is looked up only for what has changed.
+Taking one is cheap, because it includes all *names* in the code. Only for those that
+have changed, it is looked up whether they are read, and where.
 """
 
 # Values are anybody's: of what `isinstance` tells of them the rest is unknown.
@@ -36,15 +36,15 @@ _snapshots: weakref.WeakKeyDictionary[types.FunctionType, dict[Any, Snapshot]] =
 
 
 def watch(f: Any, key: Any = None) -> None:
-    """Remember, for `captures`, what a function would read if it were traced now.
+    """Remember what a function would read if it were traced now, for `captures`.
 
-    Never raises. It is called when the function is traced, not on each call.
+    This never raises. Call it when the function is traced, not in each call.
 
     **Arguments:**
 
     - `f`: a function, jitted or not.
-    - `key`: identifies the trace; a newer snapshot replaces one with an equal key. Must
-        be hashable, and is kept alive.
+    - `key`: identifies the trace. A newer snapshot replaces one with an equal key. It
+        must be hashable, and is kept alive.
     """
     try:
         function = python_function(f)
@@ -62,7 +62,7 @@ def watch(f: Any, key: Any = None) -> None:
 
 
 def remember(f: Any, key: Any, more: Snapshot) -> None:
-    """Add to what was remembered of a trace. Arguments as of `watch`."""
+    """Add to what was remembered of a trace. The arguments are those of `watch`."""
     function = python_function(f)
     with _lock:
         kept = {} if function is None else _snapshots.get(function, {})
@@ -81,7 +81,7 @@ _record.before.append(_on_trace)
 
 @dataclasses.dataclass(frozen=True)
 class Captures(Report):
-    """What `captures` found."""
+    """The result of `captures`."""
 
     name: str
     changes: tuple[Change, ...]
@@ -111,17 +111,17 @@ class Captures(Report):
 
 
 def captures(f: Any) -> Captures:
-    """Values from outside that a function read while tracing, and that changed since.
+    """Values from outside that a function read while tracing, and that have changed.
 
-    These are globals, closure cells and defaults. The names in the function's code are
-    searched, those in the functions of the same module that it calls (two levels), and
-    attributes of plain objects (one level). Large arrays are compared by a sample;
-    large containers and other objects, by identity.
+    These are globals, closure cells and defaults. The search covers the names in the
+    function's code and in functions of the same module that it calls (two levels), and
+    attributes of plain objects (one level). Large arrays are compared by a sample, and
+    large containers and other objects by identity.
 
     **Arguments:**
 
     - `f`: a function that was traced by `eqx_fastjit.filter_jit` after
-        `eqx_fastjit.insight` was imported, or that `watch` was called with.
+        `eqx_fastjit.insight` was imported, or that was passed to `watch`.
 
     **Returns:** a `Captures`. Raises `ValueError` if nothing is known about `f`, and
     `TypeError` if it is not a function.

@@ -8,7 +8,7 @@ from eqx_fastjit._record import Trace
 
 
 class Difference(NamedTuple):
-    """One thing that was not as before."""
+    """One difference between two calls."""
 
     # As the user would write it: `model.layers[1].weight`; or the name of a setting.
     path: str
@@ -28,7 +28,7 @@ class Difference(NamedTuple):
         return f"`{self.path}`: {what + ' ' * bool(what)}{self.old} -> {self.new}"
 
 
-# The kinds of cause, the one that weighs most first, by what differs.
+# The kinds of cause, by what differs. The most important is first.
 KINDS = {
     "config": "config-churn",
     "structure": "structure-churn",
@@ -82,7 +82,7 @@ ADVICE = {
 
 
 def origin(trace: Trace) -> str:
-    """What a trace was made for: only those of one kind can be compared.
+    """What a trace was made for. Only traces of the same kind can be compared.
 
     "call"; "inlined" into another function, which is compiled as a whole; "transformed"
     by `jax.grad` or the like outside of any jitted function; "ahead" of time.
@@ -119,7 +119,7 @@ def differences(old: Trace, new: Trace) -> list[Difference]:
 
 
 def _changes_below(node: str, before: dict[str, Entry], after: dict[str, Entry]) -> str:
-    """What came and what went below a node, in words."""
+    """What was added and removed below a node, in words."""
     if node not in before or node not in after:
         return ""
     parts: list[str] = []
@@ -187,13 +187,13 @@ def _summary(entry: Entry | None) -> str:
 
 
 def kind_of(found: list[Difference]) -> str:
-    """The kind of cause: that of the difference that weighs most."""
+    """The kind of cause: that of the most important difference."""
     first = main_difference(found)
     return "cache-cleared" if first is None else KINDS[first.what]
 
 
 def main_difference(found: Sequence[Difference]) -> Difference | None:
-    """The difference that weighs most, the first of several such."""
+    """The first of the most important differences."""
     order = list(KINDS)
     return min(found, key=lambda d: order.index(d.what), default=None)
 
@@ -201,7 +201,7 @@ def main_difference(found: Sequence[Difference]) -> Difference | None:
 def nearest(
     new: Trace, earlier: Iterable[Trace]
 ) -> tuple[Trace, list[Difference]] | None:
-    """Of earlier traces the one that differs least, the latest of several such."""
+    """The earlier trace that differs least, and the latest of several such."""
     best = None
     for old in earlier:
         if old.failed or old is new:

@@ -1,4 +1,4 @@
-"""The equations of a trace, as all analyses go through them."""
+"""Walks over the equations of a trace, for all analyses."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
@@ -37,7 +37,7 @@ class Equation:
         self.name: str = equation.primitive.name
         # Of its own jaxprs.
         self.inner = inner
-        # Whether it is nothing but a call of a function.
+        # Whether it is only a call of a function.
         self.is_call = is_call(equation)
         # Equations in it, as they are counted by line.
         self.size = sum(scope.size for scope in inner) + (not self.is_call)

@@ -93,7 +93,8 @@ class CacheInfo(Report):
 
 
 def cache_info(f: Any) -> CacheInfo:
-    """How often a function was traced and compiled, for which calls, and how long.
+    """How often a function was traced and compiled, for which calls, and how long it
+    took.
 
     **Arguments:**
 
@@ -102,9 +103,9 @@ def cache_info(f: Any) -> CacheInfo:
 
     **Returns:**
 
-    A `CacheInfo`: numbers of traces, compilations and specializations, and for each
-    signature the seconds spent in tracing, lowering, XLA's compilation and the first
-    run. Raises `TypeError` if `f` was not wrapped by us.
+    A `CacheInfo`: the numbers of traces, compilations and specializations, and for each
+    signature the seconds spent in tracing, lowering, XLA's compiler and the first run.
+    Raises `TypeError` if `f` was not wrapped by `eqx_fastjit`.
     """
     function = jitted_function(f)
     history = function.history
@@ -149,7 +150,7 @@ def _signature_text(trace: Trace, first: Trace | None) -> str:
 
 
 def arguments_text(entries: tuple[Entry, ...]) -> str:
-    """All arguments in a line: a leaf as it is, a pytree by its arrays."""
+    """All arguments in one line: leaves as they are, and pytrees by their arrays."""
     out: list[tuple[str, str]] = []
     counts: collections.Counter[str] = collections.Counter()
     nodes: list[str] = []
@@ -235,7 +236,7 @@ class Explanation:
 
 
 class Explanations(tuple[Explanation, ...]):
-    """What `explain` returns: a tuple with a readable `str`."""
+    """The result of `explain`: a tuple with a readable `str`."""
 
     __slots__ = ()
 
@@ -257,11 +258,11 @@ class Compared(NamedTuple):
 
 
 def compare_trace(trace: Trace, earlier: list[Trace]) -> Compared | None:
-    """What a trace differs in from the nearest of all earlier ones.
+    """How a trace differs from the nearest of all earlier ones.
 
-    Traces of the same function count, and if there is none, those of other functions
-    made by the same line. Of those inlined into other functions only those that were
-    inlined too: that one was is no reason to compile another for a call.
+    It is compared with traces of the same function or, if there are none, with those of
+    other functions that were created by the same line. Inlined traces are only compared
+    with each other, because an inlined trace does not make a call compile.
 
     **Returns:** `None` for a first trace.
     """
@@ -354,11 +355,12 @@ def explain(f: Any) -> Explanations:
 
     **Returns:**
 
-    A tuple of `Explanation`s, in order: the differences from the nearest earlier
-    signature by leaf path, the line of the call, the seconds that it took, and what to
-    do about it. Empty if `f` was traced once. If the same line created other functions
-    before (a lambda in a loop), the first trace is explained too. Only the last 256
-    traces are kept. Raises `TypeError` if `f` was not wrapped by `eqx_fastjit`.
+    A tuple of `Explanation`s, in order. Each has the differences from the nearest
+    earlier signature by leaf path, the line of the call, the seconds that it took, and
+    what to do about it. The tuple is empty if `f` was traced once. If the same line
+    created other functions before (a lambda in a loop), the first trace is explained
+    too. Only the last 256 traces are kept. Raises `TypeError` if `f` was not wrapped by
+    `eqx_fastjit`.
     """
     history = jitted_function(f).history
     own = tuple(history.traces_kept)
@@ -434,9 +436,9 @@ def ledger() -> Ledger:
 
     **Returns:**
 
-    A `Ledger`, with a row for each line of source that created such functions, the most
-    expensive first: counts, seconds, calls and causes. Functions that no longer exist
-    are included. It covers the last 4,096 traces of the process.
+    A `Ledger`, with a row for each line of source that created such functions. The most
+    expensive are first. Rows have counts, seconds, calls and causes. Functions that no
+    longer exist are included. It covers the last 4,096 traces of the process.
     """
     groups: dict[Any, list[Explained]] = collections.defaultdict(list)
     for explained in explain_all(list(_record.traces)):

@@ -1,4 +1,4 @@
-"""What a program gains from our `filter_jit`: the report of `eqx-fastjit gain`."""
+"""The report of `eqx-fastjit gain`: how much faster a program is."""
 
 import dataclasses
 import importlib

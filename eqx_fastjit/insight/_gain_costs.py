@@ -1,4 +1,4 @@
-"""What a call of a jitted function costs: under Equinox, under ours, and at least."""
+"""The time of a call under Equinox, under ours, and the least possible time."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false

@@ -1,4 +1,4 @@
-"""`guard`: an error, or a warning, at the call that traces once too often."""
+"""`guard`: an error or a warning when a function is traced too often."""
 
 import collections
 import contextlib
@@ -118,7 +118,7 @@ _VARIABLE = "EQX_FASTJIT_MAX_TRACES"
 
 
 def guard_from_environment() -> None:
-    """Do what `EQX_FASTJIT_MAX_TRACES` says, for all threads and to the end.
+    """Start the guard of `EQX_FASTJIT_MAX_TRACES`, for all threads of the process.
 
     `8` for at most eight traces of each function, `8,warn` for a warning at each
     further one. Raises `ValueError` for anything else.
@@ -152,15 +152,15 @@ def _after(trace: Trace) -> None:
 class guard(contextlib.ContextDecorator):
     """Raise an error at a call that traces too often.
 
-    A context manager, `with guard(step, max_traces=1): ...`, and a decorator, where
-    each call of the decorated function is one context. It applies to the thread that
-    entered it. The environment variable `EQX_FASTJIT_MAX_TRACES=8` (or `8,warn`) sets
-    a limit for each function of a process.
+    This is a context manager, `with guard(step, max_traces=1): ...`, and a decorator,
+    for which each call of the decorated function is one context. It applies to the
+    thread that entered it. The environment variable `EQX_FASTJIT_MAX_TRACES=8` (or
+    `8,warn`) sets a limit for each function of a process.
 
     **Arguments:**
 
-    - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`, to which the guard
-        is limited. It is not wrapped again: call it as before.
+    - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`. The guard only
+        applies to this function, which is called as before.
     - `max_traces`: how often each jitted function may be traced. `0` asserts that
         everything has been warmed up. Functions created by the same line (a lambda in a
         loop) count as one.
@@ -168,10 +168,10 @@ class guard(contextlib.ContextDecorator):
     - `warn`: issue a `RetraceWarning` for each trace over the limit, rather than an
         error.
 
-    Raises `RetraceError` with an explanation: for `max_traces`, before the function is
-    traced, so that it can be called again later; for `max_seconds`, after it was
-    compiled. Raises `ValueError` if neither is given, and `TypeError` if `f` was not
-    wrapped by `eqx_fastjit`.
+    Raises `RetraceError` with an explanation. For `max_traces`, this is before the
+    function is traced, so that it can be called again later. For `max_seconds`, it is
+    after the function was compiled. Raises `ValueError` if neither is given, and
+    `TypeError` if `f` was not wrapped by `eqx_fastjit`.
     """
 
     def __init__(

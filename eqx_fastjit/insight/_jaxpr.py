@@ -1,4 +1,4 @@
-"""What a trace contains: where its equations, loops, constants and bytes come from."""
+"""`inspect_jaxpr`: the equations, loops, constants and memory of a trace, by line."""
 
 import linecache
 import time
@@ -63,8 +63,8 @@ def inspect_jaxpr(
 
     - `f`: a function under `eqx_fastjit.filter_jit`, `equinox.filter_jit` or `jax.jit`,
         or a plain one.
-    - `*args`, `**kwargs`: the arguments of the call; a `jax.ShapeDtypeStruct` may take
-        the place of an array.
+    - `*args`, `**kwargs`: the arguments of the call. A `jax.ShapeDtypeStruct` may be
+        passed in place of an array.
     - `measure`: whether to measure how long XLA takes to compile each unrolled loop,
         and the same loop as a `jax.lax.scan`. This compiles each loop twice.
     - `compile`: whether to compile the function, for XLA's memory estimate.

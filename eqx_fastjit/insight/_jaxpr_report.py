@@ -28,7 +28,7 @@ class LineCount:
 
 @dataclasses.dataclass(frozen=True)
 class UnrolledLoop:
-    """An unrolled Python loop: its iterations follow one another in the trace."""
+    """An unrolled Python loop, whose iterations follow one another in the trace."""
 
     # Where the loop is.
     file: str
@@ -54,7 +54,7 @@ class UnrolledLoop:
 
 @dataclasses.dataclass(frozen=True)
 class Inlined:
-    """An inlined function: the trace contains its equations once for each call."""
+    """An inlined function, whose equations are in the trace once for each call."""
 
     name: str
     file: str
@@ -139,7 +139,7 @@ class Residuals:
 
 @dataclasses.dataclass(frozen=True)
 class JaxprReport(Report):
-    """What `inspect_jaxpr` found."""
+    """The result of `inspect_jaxpr`."""
 
     name: str
     equations: int

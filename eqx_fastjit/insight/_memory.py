@@ -1,4 +1,4 @@
-"""What of a trace takes memory, and what would save some."""
+"""What takes memory in a trace, and what would save memory."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -141,7 +141,7 @@ def _common_end(a: str, b: str) -> int:
 
 
 def residuals(scope: Scope, temporaries: int | None) -> Residuals | None:
-    """What a forward pass makes and a backward pass uses; `None` without one.
+    """Values that a forward pass computes for a backward pass; `None` without one.
 
     **Arguments:**
 

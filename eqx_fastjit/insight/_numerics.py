@@ -1,4 +1,4 @@
-"""Does a function compute the same under jit as without it?"""
+"""`compare_eager`: whether a function computes the same with and without jit."""
 
 # Of JAX's functions not all have types, nor are all that it shows marked as such.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -52,7 +52,7 @@ class LeafDifference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison(Report):
-    """What `compare_eager` found."""
+    """The result of `compare_eager`."""
 
     name: str
     leaves: tuple[LeafDifference, ...]
@@ -101,7 +101,7 @@ def compare_eager(
 ) -> Comparison:
     """Call a function with and without jit, and compare the results.
 
-    The function runs twice. Arrays that it donates are copied before.
+    The function runs twice. Arrays that it donates are copied first.
 
     **Arguments:**
 
@@ -114,9 +114,9 @@ def compare_eager(
 
     **Returns:**
 
-    A `Comparison`: the largest absolute, relative and ULP difference by leaf, and NaNs
-    and infinities in one result only. Integers, booleans and statics are compared
-    exactly.
+    A `Comparison`: the largest absolute, relative and ULP difference of each leaf, and
+    NaNs and infinities that are in only one of the results. Integers, booleans and
+    statics are compared exactly.
     """
     it = target(f)
     with Progress(f"compare_eager of {it.name}") as progress:

@@ -1,4 +1,4 @@
-"""A page of HTML around a report, that needs nothing from elsewhere."""
+"""A self-contained HTML page for a report."""
 
 from html import escape
 

@@ -1,4 +1,4 @@
-"""From the equations of a jaxpr to lines of the user's program."""
+"""Maps the equations of a jaxpr to lines of the user's program."""
 
 import ast
 import functools as ft
@@ -40,7 +40,7 @@ TREE_MAP = Place("<tree_map>", 0, "tree_map")
 
 @ft.lru_cache(maxsize=4096)
 def is_jax(file: str) -> bool:
-    """Whether a file is one of JAX's or ours, whose frames say nothing to the user."""
+    """Whether a file is JAX's or ours, whose frames do not help the user."""
     return file.startswith((*_JAX, _OURS))
 
 

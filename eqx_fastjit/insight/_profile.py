@@ -1,4 +1,4 @@
-"""Warm calls in detail: ours beside Equinox's beside `jax.jit`, timed and sampled."""
+"""`profile`: warm calls under three jits, timed and sampled."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -61,7 +61,7 @@ class Contender:
 
 @dataclasses.dataclass(frozen=True)
 class Profile(Report):
-    """What `profile` found."""
+    """The result of `profile`."""
 
     name: str
     contenders: tuple[Contender, ...]
@@ -167,25 +167,24 @@ def profile(
     html: str | os.PathLike[str] | None = None,
     **kwargs: Any,
 ) -> Profile:
-    """Profile warm calls under `filter_jit`, Equinox's, and `jax.jit`.
+    """Profile warm calls under `eqx_fastjit`, Equinox and `jax.jit`.
 
-    `jax.jit` gets the statics removed by hand. Needs pyinstrument:
-    `pip install pyinstrument`. A function that donates arguments is profiled
-    without donation.
+    For `jax.jit`, the statics are removed by hand. Functions are profiled without
+    donation. This needs pyinstrument (`pip install pyinstrument`).
 
     **Arguments:**
 
     - `f`: a function, jitted in any way or not.
     - `*args`, `**kwargs`: the arguments of the calls.
     - `n`: how many calls of each to sample. By default, as many as take half a second.
-    - `html`: a file for a self-contained page. Whether it can be written is checked
-        before anything runs.
+    - `html`: a file, to which a self-contained page is written. It is checked that the
+        file can be written before anything runs.
 
     **Returns:**
 
-    A `Profile`: `str(profile)` has the tables, `full_text()` the call trees too. Raises
-    `ValueError` for less than one call, `OSError` for a file that cannot be written,
-    and `ImportError` without pyinstrument.
+    A `Profile`. `str(profile)` has the tables, and `full_text()` also has the call
+    trees. Raises `ValueError` for less than one call, `OSError` for a file that cannot
+    be written, and `ImportError` without pyinstrument.
     """
     importlib.import_module("pyinstrument")  # say now that it is missing
     if n is not None and n < 1:

@@ -1,4 +1,4 @@
-"""The tree of a sampling profile, with what happens inside of C++ put into it."""
+"""The tree of a sampling profile, with estimated parts for the time in C++."""
 
 # Pyinstrument's frames are looked at from outside.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -1,4 +1,4 @@
-"""Which values from outside the code of a function reads, and where."""
+"""Finds which values a function's code reads from outside, and where."""
 
 # Values are anybody's: of what `isinstance` tells of them the rest is unknown.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false

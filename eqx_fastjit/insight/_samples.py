@@ -1,7 +1,7 @@
-"""Which jitted functions a program calls, how often, and with what.
+"""Which jitted functions a program calls, how often, and with which arguments.
 
-For `eqx-fastjit gain` and `profile`, which call them again afterwards. Every call costs
-some 20 us more meanwhile.
+This is for `eqx-fastjit gain` and `profile`, which call them again afterwards. While it
+runs, each call takes some 20 us more.
 """
 
 # Of JAX's functions not all have types. The calls that are watched are `_jit`'s.
@@ -80,14 +80,14 @@ class Samples:
         self._on = False
 
     def start(self) -> None:
-        """To be called when `filter_jit` has been imported and nothing is jitted."""
+        """Call this after `filter_jit` is imported, and before anything is jitted."""
         # Whatever makes a jitted function goes through this, unflattening included.
         wrapped: Any = JitWrapped
         wrapped._prepare = _hook(self)
         self._on = True
 
     def stop(self) -> None:
-        """What is jitted from now on is not watched; what was, is not counted."""
+        """Stop watching functions that are jitted, and stop counting calls."""
         if self._on:
             del JitWrapped._prepare
         self._on = False

@@ -1,4 +1,4 @@
-"""What an unrolled loop would take to compile as a `scan`."""
+"""Measures how long an unrolled loop would take to compile as a `scan`."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false

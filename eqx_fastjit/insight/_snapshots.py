@@ -1,4 +1,4 @@
-"""What a function could read from outside at some time, and what has changed since."""
+"""Snapshots of the values that a function could read from outside."""
 
 # Values are anybody's: of what `isinstance` tells of them the rest is unknown.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false

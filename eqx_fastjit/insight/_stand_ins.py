@@ -1,4 +1,4 @@
-"""What stands for a value, to see later on whether it is still the same."""
+"""Stand-ins for values, to find out later whether a value is still the same."""
 
 # Values are anybody's: of what `isinstance` tells of them the rest is unknown.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false

@@ -1,4 +1,4 @@
-"""What the functions that ran during a trace have read from their modules.
+"""The values that functions have read from their modules during a trace.
 
 `_captures` follows the functions that the traced one names. Methods of its arguments,
 and functions that it was handed, it cannot follow; which of them ran is known only once

@@ -1,4 +1,4 @@
-"""Reports as plain text and as HTML, without further packages."""
+"""Reports as plain text and as HTML, without other packages."""
 
 import html
 import re
@@ -82,7 +82,7 @@ def _is_number(x: Any) -> bool:
 
 
 class Report:
-    """What the functions of insight return: `str(report)` is for people."""
+    """The base class of the results of `insight`. `str(report)` is for people."""
 
     def tables(self) -> list[Table]:
         raise NotImplementedError

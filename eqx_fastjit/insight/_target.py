@@ -215,7 +215,7 @@ BOUNDARY_FILE = __file__
 
 
 def target(f: Any) -> Target:
-    """What is behind a callable. Raises `TypeError` for what is none."""
+    """The target of a callable. Raises `TypeError` for anything else."""
     if not callable(f):
         raise TypeError(f"expected a function, jitted or not; got a {type(f).__name__}")
     args: tuple[Any, ...] = ()
@@ -245,7 +245,7 @@ def _is_jitted(f: Any) -> bool:
 
 
 def unwrapped(f: Any) -> Any:
-    """What was jitted, if `f` is a jitted function; else `f`. Makes nothing new."""
+    """The function that was jitted, if `f` is a jitted function; else `f`."""
     if isinstance(f, BoundJit):
         f = f.func
     if isinstance(f, JitWrapped):

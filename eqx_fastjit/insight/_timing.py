@@ -1,4 +1,4 @@
-"""Timing small things, in turn with one another."""
+"""Times small operations, in interleaved rounds."""
 
 # Of JAX's functions not all have types.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
@@ -49,7 +49,7 @@ def warm_up(
 
 
 class Blocking:
-    """Measures how long calls block by themselves, while this is entered.
+    """A context manager that measures how long calls block.
 
     Such a call would else have the time of the device among its own parts: those of
     Equinox's functions, those with NumPy arrays and those with host callbacks.

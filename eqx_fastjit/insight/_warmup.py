@@ -13,12 +13,12 @@ from eqx_fastjit._jit import jitted_function
 def warmup(f: Any, *args: Any, **kwargs: Any) -> None:
     """Trace and compile a function for a call, without running it.
 
-    A later call with this signature traces, lowers and compiles nothing.
+    A later call with this signature does not trace, lower or compile.
 
     **Arguments:**
 
     - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`.
-    - `*args`, `**kwargs`: those of the call. A `jax.ShapeDtypeStruct` may take the
+    - `*args`, `**kwargs`: those of the call. A `jax.ShapeDtypeStruct` may be passed in
         place of an array. Arrays are neither read nor donated.
 
     Raises `TypeError` if `f` was not wrapped by `eqx_fastjit`.
@@ -37,10 +37,10 @@ def warmup_all(
     - `calls`: for each, `(f, args)` or `(f, args, kwargs)`, with a tuple and a
         dictionary.
     - `progress`: whether to show a progress bar with the time left, on stderr. By
-        default, only if that is a terminal and rich is installed.
+        default, it is shown if stderr is a terminal and rich is installed.
 
-    Raises `ValueError` for an entry that is neither, and whatever `warmup` raises; what
-    was compiled by then stays compiled.
+    Raises `ValueError` for an entry that is neither, and whatever `warmup` raises.
+    Anything that was compiled before stays compiled.
     """
     todo = [_check(i, call) for i, call in enumerate(calls)]
     for f, args, kwargs in _shown(todo, progress):

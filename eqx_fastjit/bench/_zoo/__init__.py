@@ -38,11 +38,11 @@ PROGRAMS = {
     "generative": {
         "gan": "GAN, a step of both networks, which are in dictionaries",
         "vae": "VAE, adam step with clipped gradients and a typed key",
-        "diffusion": "diffusion model, adamw step, averaged weights, donated state",
+        "diffusion": "diffusion model, adamw step, averaged weights, donation",
     },
     "science": {
         "pinn": "PINN of the heat equation, adam step through second derivatives",
-        "gaussian_process": "Gaussian process, a step of a dictionary of parameters",
+        "gaussian_process": "Gaussian process, step of parameters in a dictionary",
         "particles": "particles on springs, in named tuples, static arguments",
         "flow": "normalising flow of 8 couplings",
     },
@@ -64,9 +64,9 @@ PROGRAMS = {
         "multi_steps": "adam step with gradients averaged over four batches",
     },
     "parameters": {
-        "nested_parameters": "parameters in dictionaries, lists and tuples, with strings",
+        "nested_parameters": "parameters in dictionaries, lists, tuples, with strings",
         "configured_layers": "16 layers, each with its own configuration dataclass",
-        "partial_activations": "8 MLPs, each with a different partial as its activation",
+        "partial_activations": "8 MLPs, each with a different partial as activation",
         "numpy_weights": "weights as NumPy arrays",
         "numpy_batches": "SGD step on NumPy batches",
         "enums": "lion step of layers with enums, named tuples and sets as statics",
