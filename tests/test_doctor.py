@@ -150,7 +150,7 @@ SAID = {
     "stale_global": ["`step.clear_cache()`"],
     "static_churn": ["Write `decay(x, jnp.asarray(step))`"],
     "unrolled_loop": ["Write `for _ in range(200):` as", "fori_loop(0, 200, ...)"],
-    "weak_type": ["dtype=jnp.float32", "where `carry` is created"],
+    "weak_type": ["`'loss': jnp.asarray(0.0, dtype=jnp.float32)` in line 12."],
 }
 
 

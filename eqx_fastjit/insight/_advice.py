@@ -197,6 +197,54 @@ def find_attribute(site: tuple[str, int] | None, leaf: str) -> ast.Assign | None
     return found[0] if len(found) == 1 else None
 
 
+class Item(NamedTuple):
+    """An element of what is written out, as in `{"loss": 0.0}` or `State(loss=0.0)`."""
+
+    value: ast.expr
+    # What is before it: `"loss": `, `loss=`, or nothing in a list.
+    name: str
+
+
+def find_item(site: tuple[str, int] | None, name: str, rest: str) -> Item | None:
+    """Where an element of a variable is written out; `None` if it is not.
+
+    **Arguments:**
+
+    - `site`: file and line; the assignment before it counts.
+    - `name`: the variable.
+    - `rest`: the path from there, `['loss']` or `.state[0]`.
+    """
+    assigned = find_assignment(site, name)
+    try:
+        path: ast.expr = ast.parse(f"_{rest}", mode="eval").body
+    except SyntaxError:
+        return None
+    keys: list[Any] = []
+    while isinstance(path, ast.Subscript | ast.Attribute):
+        is_name = isinstance(path, ast.Attribute)
+        keys.append(path.attr if is_name else getattr(path.slice, "value", None))
+        path = path.value
+    item = None if assigned is None else Item(assigned.value, "")
+    for key in reversed(keys):
+        item = item and _item(item.value, key)
+    return item
+
+
+def _item(node: ast.expr, key: Any) -> Item | None:
+    if isinstance(node, ast.Dict):
+        for k, value in zip(node.keys, node.values, strict=True):
+            if isinstance(k, ast.Constant) and k.value == key:
+                return Item(value, f"{ast.unparse(k)}: ")
+    elif isinstance(node, ast.Tuple | ast.List):
+        if isinstance(key, int) and key < len(node.elts):
+            return Item(node.elts[key], "")
+    elif isinstance(node, ast.Call):
+        for keyword in node.keywords:
+            if keyword.arg is not None and keyword.arg == key:
+                return Item(keyword.value, f"{key}=")
+    return None
+
+
 # --- by kind -------------------------------------------------------------------------
 
 
@@ -273,6 +321,9 @@ def _where(
     passed = call and call.argument(root)
     if passed and all(part.isidentifier() for part in passed.split(".")):
         root = passed
+    if from_the_first and (item := find_item(site, root, rest)) is not None:
+        text = f"{item.name}{wrap(_without_cast(item.value))}"
+        return f"Write `{text}` in line {item.value.lineno}."
     there = f", where `{root}` is created" if rest else ""
     if rest and later:
         there = ", where it is set"
