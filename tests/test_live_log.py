@@ -100,6 +100,18 @@ def test_beside_the_doctor(tmp_path):
 
 
 @pytest.mark.one_engine
+@pytest.mark.parametrize("seconds", ["0", "1000"])
+def test_jax_keeps_its_own_cache_to_itself(seconds, tmp_path):
+    """What it does with its persistent cache is logged by a setting that we need."""
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": seconds,
+    }
+    out = run(tmp_path, "run", "prog.py", EQX_FASTJIT_LOG="compiles", **cache)
+    assert events(out.stderr) == EXPECTED, out.stderr
+
+
+@pytest.mark.one_engine
 def test_off(tmp_path):
     assert run(tmp_path, "run", "prog.py", EQX_FASTJIT_LOG="off").stderr == ""
     assert run(tmp_path, "run", "prog.py").stderr == ""

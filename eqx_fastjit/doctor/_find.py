@@ -287,6 +287,13 @@ class _Stale(NamedTuple):
     trace: Any
     change: Any
     numbers: set[int]
+    # Whether a later trace of the function has the new value.
+    later: bool
+
+
+def _root(name: str) -> str:
+    """The variable of `config.lr`."""
+    return name.partition(".")[0]
 
 
 def _stale(watch: Watch) -> Iterator[Finding]:
@@ -297,14 +304,25 @@ def _stale(watch: Watch) -> Iterator[Finding]:
     # By what is read where: several traces of a function tell the same.
     found: dict[Any, _Stale] = {}
     for kept in watch.snapshots.values():
+        current: set[str] = set()
         for trace, snapshot in reversed(kept):
-            for change in changed(snapshot):
+            changes = changed(snapshot)
+            for change in changes:
                 if change.name in watch.written or is_library(change.file):
                     continue
                 key = (change.file, change.line, change.name)
-                stale = found.setdefault(key, _Stale(trace, change, set()))
+                later = _root(change.name) in current
+                stale = found.setdefault(key, _Stale(trace, change, set(), later))
                 stale.numbers.add(trace.number)
-    for trace, change, numbers in found.values():
+            current |= {read.name for read in snapshot.values}
+            current -= {_root(change.name) for change in changes}
+    for trace, change, numbers, later in found.values():
+        use = "calls with the same signature still use the old value"
+        if later:
+            use = (
+                "calls with the earlier signature still use the old value, although a "
+                "later trace has the new one"
+            )
         yield Finding(
             kind="stale-global",
             # What it costs are wrong results, not seconds.
@@ -317,7 +335,7 @@ def _stale(watch: Watch) -> Iterator[Finding]:
             count=len(numbers),
             message=f"{change.kind} `{change.name}` was {change.old} when "
             f"{trace.function.qualname} was traced and is {change.new} at the end of "
-            "the program; calls with the same signature still use the old value",
+            f"the program; {use}",
             fix=f"Pass `{change.name}` as an argument, or call "
             f"`{trace.function.name}.clear_cache()` after a change.",
         )
