@@ -61,6 +61,16 @@ def events(err):
     return [re.sub(r" in [\d.]+ [mu]?s \(.*?\)", "", line) for line in lines]
 
 
+def compilations(stderr):
+    """Of functions; on a slow machine, operations and announcements come too."""
+    return [
+        line
+        for line in events(stderr)
+        if not line.endswith("an operation outside of jit")
+        if not line.startswith("still compiling")
+    ]
+
+
 EXPECTED = [
     "compiled scale (prog.py:8), called at prog.py:19: first call",
     "compiled scale (prog.py:8) again, called at prog.py:19: static-churn: `rate`: "
@@ -76,7 +86,7 @@ EXPECTED = [
 @pytest.mark.parametrize("args", [[], ["basic"]])
 def test_a_program_that_knows_nothing_of_it(args, tmp_path):
     out = run(tmp_path, "run", "prog.py", *args, EQX_FASTJIT_LOG="compiles")
-    assert events(out.stderr) == EXPECTED, out.stderr
+    assert compilations(out.stderr) == EXPECTED, out.stderr
 
 
 @pytest.mark.one_engine
@@ -94,7 +104,7 @@ def test_beside_the_doctor(tmp_path):
     out = run(
         tmp_path, "doctor", "--json", "a.json", "prog.py", EQX_FASTJIT_LOG="compiles"
     )
-    assert events(out.stderr) == EXPECTED, out.stderr
+    assert compilations(out.stderr) == EXPECTED, out.stderr
     # The doctor's tables are as without.
     assert "1 static-churn" in out.stderr and "1 shape-churn" in out.stderr
 
@@ -108,7 +118,7 @@ def test_jax_keeps_its_own_cache_to_itself(seconds, tmp_path):
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": seconds,
     }
     out = run(tmp_path, "run", "prog.py", EQX_FASTJIT_LOG="compiles", **cache)
-    assert events(out.stderr) == EXPECTED, out.stderr
+    assert compilations(out.stderr) == EXPECTED, out.stderr
 
 
 @pytest.mark.one_engine

@@ -44,12 +44,15 @@ _LOOP_EQUATIONS = 300
 _LOOP_SHARE = 0.3
 # A block called for each of a dozen layers, by hand, is no fault.
 _CALL_SITES = 16
+# A program that has a processor for less than this share of its time takes twice as
+# long as alone.
+_BUSY = 0.5
 # Bytes. A table of positions or of filters may well be a constant; a data set may not.
 _LARGE_CONSTANT = 4 << 20
 
 
 def make_report(
-    watch: Watch, program: str, exit_code: int | None, *, slow: float = SLOW
+    watch: Watch, program: str, exit_code: int | None, *, slow: float | None = None
 ) -> Report:
     """Look through what was seen.
 
@@ -58,8 +61,11 @@ def make_report(
     - `watch`: stopped, or going on.
     - `program`: the script or module, as the user gave it.
     - `exit_code`: its own; `None` while it runs.
-    - `slow`: a first call that compiles for longer, in seconds, is a finding.
+    - `slow`: a first call that compiles for longer, in seconds, is a finding. By
+        default a minute, and as much longer as the machine did something else.
     """
+    if slow is None:
+        slow = SLOW / watch.share
     seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
     plain = list(watch.plain.compiles)
     causes = [
@@ -70,7 +76,7 @@ def make_report(
     findings = [
         *churn(causes, total),
         *_slow_first_calls(seen, plain, slow, total),
-        *outside_of_jit(plain, total),
+        *outside_of_jit(plain, total, watch.share),
         *_traced(seen, total),
         *_stale(watch),
         *_numerics(seen),
@@ -385,6 +391,12 @@ def _notes(watch: Watch) -> Iterator[str]:
         yield "The program did not import JAX."
         return
     yield from tuple(watch.notes)
+    if watch.share < _BUSY:
+        yield (
+            "The machine was busy with other programs. This one ran in "
+            f"{watch.share:.0%} of the time in which it could have, and all durations "
+            "are that much longer."
+        )
     for trace in tuple(watch.begun.values()):
         yield (
             f"{function_name(trace)} was still being traced or compiled, for "
