@@ -272,3 +272,38 @@ def test_where_an_element_is_written_out(file, leaf, at, expected):
     if text.startswith("Write"):
         made = "state = {" if root == "state" else "carry = Carry"
         assert f"in line {line_of(file, made)}." in text
+
+
+FIRST_CALLS = """
+    def step(state, beta):
+        return state
+
+    state = step(jnp.zeros(()), jnp.asarray(0))
+    for i in range(3):
+        state = step(state, jnp.asarray(0.5))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "leaf", "old", "new", "expected"),
+    [
+        ("dtype-churn", "beta", "int32", "float32", "jnp.asarray(0, dtype=jnp.float32"),
+        ("weak-type", "state", "weak", "strong", "jnp.asarray(jnp.zeros(()), dtype="),
+        ("dtype-churn", "beta", "float32", "float16", "step(state, jnp.asarray(0.5, "),
+    ],
+)
+def test_an_earlier_call_that_is_at_fault(file, kind, leaf, old, new, expected):
+    with open(file, "w") as f:
+        f.write(textwrap.dedent(FIRST_CALLS))
+    linecache.checkcache(file)
+    first = file, line_of(file, "jnp.zeros")
+    text = advice(
+        kind,
+        Difference(leaf, "", old, new, "float32"),
+        site=(file, line_of(file, "0.5")),
+        function="step",
+        defined=(file, line_of(file, "def step")),
+        earlier=first,
+    )
+    assert expected in text
+    assert (f"in line {first[1]}." in text) is (old != "float32")

@@ -256,6 +256,7 @@ def advice(
     function: str = "",
     defined: tuple[str, int] | None = None,
     fed_back: bool = False,
+    earlier: tuple[str, int] | None = None,
 ) -> str:
     """What to do about a cause.
 
@@ -265,6 +266,7 @@ def advice(
     - `difference`: what differs, if anything does.
     - `site`, `function`, `defined`: as for `find_call`.
     - `fed_back`: whether the function itself has returned what has another dtype.
+    - `earlier`: file and line of the call that this one differs from, if known.
 
     **Returns:** a sentence or two, with the edited call where it can be written.
     """
@@ -279,6 +281,11 @@ def advice(
     edit = _fed_back_edit(difference) if fed_back else _EDITS[kind](difference)
     if edit is None:
         return ADVICE[kind]
+    # The earlier call had what no later one will have.
+    of_the_first = fed_back or difference.old in ("True", "weak")
+    of_the_first |= kind == "dtype-churn" and _becomes_float(difference)
+    moved = of_the_first and earlier is not None and earlier != site
+    site = earlier if moved else site
     call = find_call(site, function, defined)
     # What is carried from call to call is to be right from the beginning.
     first = kind == "dtype-churn" or difference.old in ("True", "weak")
@@ -288,6 +295,8 @@ def advice(
     where = _where(
         difference.path, edit.wrap, call, site, from_the_first=first, later=later
     )
+    if moved and site is not None and " in line " not in where:
+        where = f"{where.removesuffix('.')} in line {site[1]}."
     return f"{where} {edit.why}"
 
 
@@ -388,11 +397,15 @@ def _weak_edit(d: Difference) -> _Edit:
 
 
 def _dtype_edit(d: Difference) -> _Edit:
-    if _is_whole(d.old) and not _is_whole(d.new):
+    if _becomes_float(d):
         why = "The initial value has integers, and later values do not."
         return _Edit(f"jnp.asarray({{}}, dtype=jnp.{d.new})", why)
     why = f"Its dtype was {d.old}, and then {d.new}."
     return _Edit(f"jnp.asarray({{}}, dtype=jnp.{d.old})", why)
+
+
+def _becomes_float(d: Difference) -> bool:
+    return _is_whole(d.old) and not _is_whole(d.new)
 
 
 def _fed_back_edit(d: Difference) -> _Edit:
