@@ -150,7 +150,7 @@ SAID = {
     "stale_global": ["`step.clear_cache()`"],
     "static_churn": ["Write `decay(x, jnp.asarray(step))`"],
     "unrolled_loop": ["Write `for _ in range(200):` as", "fori_loop(0, 200, ...)"],
-    "weak_type": ["dtype=jnp.float32", "where `carry` is created"],
+    "weak_type": ["`'loss': jnp.asarray(0.0, dtype=jnp.float32)` in line 12."],
 }
 
 
@@ -197,6 +197,38 @@ def test_why_a_call_blocks():
     assert "it has a host callback, or large NumPy arrays as arguments" in message
     message, fix = found("loss.block_until_ready()", ".block_until_ready()")
     assert message.startswith(".block_until_ready() needs the value")
+
+
+def test_a_value_that_a_later_trace_has():
+    import jax.numpy as jnp
+
+    import eqx_fastjit
+    from eqx_fastjit.doctor._watch import Watch
+
+    rate = 0.5
+
+    @eqx_fastjit.filter_jit
+    def decay(x):
+        return x * rate
+
+    watch = Watch()
+    watch.jax_imported()
+    watch.equinox_imported()
+    try:
+        decay(jnp.ones(2))
+        rate = 0.25
+        (before,) = _find._stale(watch)
+        decay(jnp.ones(3))
+        (after,) = _find._stale(watch)
+        rate = 0.125
+        (again,) = _find._stale(watch)
+    finally:
+        watch.stop()
+    end = "calls with the same signature still use the old value"
+    assert "`rate` was 0.5" in before.message and before.message.endswith(end)
+    assert after.message.endswith("although a later trace has the new one")
+    assert "`rate` was 0.25" in again.message and again.message.endswith(end)
+    assert (before.count, after.count, again.count) == (1, 1, 2)
 
 
 def test_a_function_that_was_inlined_first(planted):

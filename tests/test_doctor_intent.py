@@ -79,6 +79,15 @@ FAULTS = {
             loss(w, data[i])
         """,
     ),
+    "name_of_the_loop": (
+        "x",
+        "loss(w, x)",
+        """
+        for flow in range(4):
+            x = [x32, x16][flow // 3]
+            loss(w, x)
+        """,
+    ),
     "carry": (
         "state['total']",
         "state = step(state, x32)",

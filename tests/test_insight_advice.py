@@ -231,3 +231,79 @@ def test_what_the_function_returns(file):
         f"Write `state = jnp.asarray(0.0, dtype=jnp.float32)` in line {line}. The "
         "initial value is bfloat16, and the function returns float32."
     )
+
+
+ITEMS = """
+    def step(tree):
+        return tree
+
+    def train(start):
+        state = {"loss": 0.0, "n": [jnp.asarray(0), start]}
+        carry = Carry(0.0, total=jnp.array(1.0), parts=dict(a=1.0))
+        for i in range(3):
+            state = step(state)
+            carry = step(carry)
+            start = step(start)
+"""
+
+
+@pytest.mark.parametrize(
+    ("leaf", "at", "expected"),
+    [
+        ("['loss']", "step(state)", "Write `'loss': jnp.asarray(0.0, dtype"),
+        ("['n'][0]", "step(state)", "Write `jnp.asarray(0, dtype=jnp.float32)` in"),
+        ("['n'][2]", "step(state)", "Replace `state['n'][2]` by"),
+        ("['m']", "step(state)", "Replace `state['m']` by"),
+        (".total", "step(carry)", "Write `total=jnp.asarray(1.0, dtype"),
+        (".parts['a']", "step(carry)", "Write `a=jnp.asarray(1.0, dtype"),
+        (".other", "step(carry)", "Replace `carry.other` by"),
+        ("<static>", "step(carry)", "Replace `carry<static>` by"),
+        ("['loss']", "step(start)", "Replace `start['loss']` by"),
+    ],
+)
+def test_where_an_element_is_written_out(file, leaf, at, expected):
+    with open(file, "w") as f:
+        f.write(textwrap.dedent(ITEMS))
+    linecache.checkcache(file)
+    root = at.removeprefix("step(").removesuffix(")")
+    names = {"function": "step", "defined": "def step("}
+    text = say(file, "weak-type", f"tree{leaf}", "weak", "strong", at, **names)
+    assert text.startswith(expected), text
+    if text.startswith("Write"):
+        made = "state = {" if root == "state" else "carry = Carry"
+        assert f"in line {line_of(file, made)}." in text
+
+
+FIRST_CALLS = """
+    def step(state, beta):
+        return state
+
+    state = step(jnp.zeros(()), jnp.asarray(0))
+    for i in range(3):
+        state = step(state, jnp.asarray(0.5))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "leaf", "old", "new", "expected"),
+    [
+        ("dtype-churn", "beta", "int32", "float32", "jnp.asarray(0, dtype=jnp.float32"),
+        ("weak-type", "state", "weak", "strong", "jnp.asarray(jnp.zeros(()), dtype="),
+        ("dtype-churn", "beta", "float32", "float16", "step(state, jnp.asarray(0.5, "),
+    ],
+)
+def test_an_earlier_call_that_is_at_fault(file, kind, leaf, old, new, expected):
+    with open(file, "w") as f:
+        f.write(textwrap.dedent(FIRST_CALLS))
+    linecache.checkcache(file)
+    first = file, line_of(file, "jnp.zeros")
+    text = advice(
+        kind,
+        Difference(leaf, "", old, new, "float32"),
+        site=(file, line_of(file, "0.5")),
+        function="step",
+        defined=(file, line_of(file, "def step")),
+        earlier=first,
+    )
+    assert expected in text
+    assert (f"in line {first[1]}." in text) is (old != "float32")

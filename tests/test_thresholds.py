@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from eqx_fastjit.doctor import _blocked, _causes, _find, _hints, _outside
+from eqx_fastjit.doctor import _blocked, _causes, _find, _hints, _machine, _outside
 from eqx_fastjit.doctor._causes import Cause, churn
 from eqx_fastjit.doctor._plain import Compile
 from eqx_fastjit.doctor._report import TimePart, TimeSpent
@@ -91,6 +91,44 @@ def test_a_librarys_own_state_is_not_the_programs():
 )
 def test_severity(seconds, total, expected):
     assert _causes.severity(seconds, total) == expected
+
+
+# --- a machine that is busy --------------------------------------------------------
+
+
+def test_a_machine_that_is_busy(tmp_path, monkeypatch):
+    file = tmp_path / "schedstat"
+    monkeypatch.setattr(_machine, "_FILE", file)
+    assert _machine.Processor().share() == 1  # no such file
+    file.write_text("1000000000 2000000000 5\n")
+    processor = _machine.Processor()
+    file.write_text("1200000000 2700000000 5\n")
+    assert processor.share() == 1  # too short to tell
+    file.write_text("1500000000 2500000000 5\n")
+    assert processor.share() == 0.5
+    file.write_text("1500000000 4000000000 9\n")
+    assert processor.share() == 0.2
+    file.write_text("what is this\n")
+    assert processor.share() == 1
+
+
+def test_durations_count_less_on_a_busy_machine(monkeypatch):
+    watch = Watch()
+    watch.plain.compiles = [Compile("f", None, HERE, 0.0, compile=200.0)]
+    for share, expected in ((1.0, 1), (0.4, 1), (0.2, 0)):
+        watch._share = share
+        report = _find.make_report(watch, "a.py", 0)
+        assert len(report.findings) == expected
+        # What is asked for is asked for.
+        assert len(_find.make_report(watch, "a.py", 0, slow=100.0).findings) == 1
+    watch.watches_jax = True
+    for share, expected in ((0.5, []), (0.49, ["ran in 49%"])):
+        watch._share = share
+        notes = [n for n in _find._notes(watch) if "was busy" in n]
+        assert len(notes) == len(expected) and all(map(str.count, notes, expected))
+    compiles = [Compile("scan", None, HERE, 0.0, compile=0.3)] * 3
+    assert len(list(_outside.outside_of_jit(compiles, 10.0, 0.6))) == 1
+    assert list(_outside.outside_of_jit(compiles, 10.0, 0.5)) == []
 
 
 # --- what is outside of jit ----------------------------------------------------------

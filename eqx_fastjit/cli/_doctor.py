@@ -60,7 +60,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--slow",
         metavar="SECONDS",
         type=float,
-        default=60.0,
         help="report first calls that compile for longer (default: 60)",
     )
     parser.add_program(trailing=True)
@@ -75,7 +74,7 @@ def main(options: argparse.Namespace) -> int:
     from ._watched import run_watched
 
     fatal = _kinds(options.fail_on)
-    if not options.slow >= 0:
+    if options.slow is not None and not options.slow >= 0:
         raise CommandError(f"--slow {options.slow}: expected 0 or more")
     check_program(options.program.name, options.program.is_module)
     outputs = _outputs(options)

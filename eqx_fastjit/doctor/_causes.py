@@ -117,10 +117,10 @@ def our_causes(seen: list[Seen]) -> Iterator[Cause]:
             continue
         s.explanation = explain_difference(trace, found)
         if not trace.inlined:
-            why = ""
+            old, why = by_number[found.old.number], ""
             if found.kind == "dtype-churn":
-                why = intent(by_number[found.old.number], s, found.differences)
-            yield _cause(s, s.explanation, why)
+                why = intent(old, s, found.differences)
+            yield _cause(s, s.explanation, old.site, why)
 
 
 def function_place(trace: "Trace") -> Line | None:
@@ -140,7 +140,9 @@ def line_of(place: Any) -> Line | None:
     return None if place is None else Line(*place)
 
 
-def _cause(s: Seen, explanation: "Explanation", why: str) -> Cause:
+def _cause(
+    s: Seen, explanation: "Explanation", earlier: Line | None, why: str
+) -> Cause:
     from eqx_fastjit.insight._advice import advice
     from eqx_fastjit.insight._differences import main_difference
 
@@ -168,6 +170,7 @@ def _cause(s: Seen, explanation: "Explanation", why: str) -> Cause:
             function=s.trace.function.name,
             defined=place and place[:2],
             fed_back=why == FED_BACK,
+            earlier=earlier and earlier[:2],
         ),
         tuple(
             ShapeChange(d.path, d.old, d.new)

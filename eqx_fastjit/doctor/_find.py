@@ -43,12 +43,15 @@ _LOOP_EQUATIONS = 300
 _LOOP_SHARE = 0.3
 # Calling a block for each of a dozen layers, by hand, is fine.
 _CALL_SITES = 16
+# A program that has a processor for less than this share of its time takes twice as
+# long as it would alone.
+_BUSY = 0.5
 # In bytes. Tables of positions or filters may be constants, but data sets should not.
 _LARGE_CONSTANT = 4 << 20
 
 
 def make_report(
-    watch: Watch, program: str, exit_code: int | None, *, slow: float = SLOW
+    watch: Watch, program: str, exit_code: int | None, *, slow: float | None = None
 ) -> Report:
     """Look through what was seen.
 
@@ -57,8 +60,11 @@ def make_report(
     - `watch`: stopped, or going on.
     - `program`: the script or module, as the user gave it.
     - `exit_code`: its own; `None` while it runs.
-    - `slow`: a first call that compiles for longer, in seconds, is a finding.
+    - `slow`: a first call that compiles for longer, in seconds, is a finding. By
+        default a minute, and as much longer as the machine did something else.
     """
+    if slow is None:
+        slow = SLOW / watch.share
     seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
     plain = list(watch.plain.compiles)
     causes = [
@@ -69,7 +75,7 @@ def make_report(
     findings = [
         *churn(causes, total),
         *_slow_first_calls(seen, plain, slow, total),
-        *outside_of_jit(plain, total),
+        *outside_of_jit(plain, total, watch.share),
         *_traced(seen, total),
         *_stale(watch),
         *_numerics(seen),
@@ -286,6 +292,13 @@ class _Stale(NamedTuple):
     trace: Any
     change: Any
     numbers: set[int]
+    # Whether a later trace of the function has the new value.
+    later: bool
+
+
+def _root(name: str) -> str:
+    """The variable of `config.lr`."""
+    return name.partition(".")[0]
 
 
 def _stale(watch: Watch) -> Iterator[Finding]:
@@ -296,14 +309,25 @@ def _stale(watch: Watch) -> Iterator[Finding]:
     # By what is read where, because several traces of a function find the same.
     found: dict[Any, _Stale] = {}
     for kept in watch.snapshots.values():
+        current: set[str] = set()
         for trace, snapshot in reversed(kept):
-            for change in changed(snapshot):
+            changes = changed(snapshot)
+            for change in changes:
                 if change.name in watch.written or is_library(change.file):
                     continue
                 key = (change.file, change.line, change.name)
-                stale = found.setdefault(key, _Stale(trace, change, set()))
+                later = _root(change.name) in current
+                stale = found.setdefault(key, _Stale(trace, change, set(), later))
                 stale.numbers.add(trace.number)
-    for trace, change, numbers in found.values():
+            current |= {read.name for read in snapshot.values}
+            current -= {_root(change.name) for change in changes}
+    for trace, change, numbers, later in found.values():
+        use = "calls with the same signature still use the old value"
+        if later:
+            use = (
+                "calls with the earlier signature still use the old value, although a "
+                "later trace has the new one"
+            )
         yield Finding(
             kind="stale-global",
             # It costs wrong results, not seconds.
@@ -316,7 +340,7 @@ def _stale(watch: Watch) -> Iterator[Finding]:
             count=len(numbers),
             message=f"{change.kind} `{change.name}` was {change.old} when "
             f"{trace.function.qualname} was traced and is {change.new} at the end of "
-            "the program; calls with the same signature still use the old value",
+            f"the program; {use}",
             fix=f"Pass `{change.name}` as an argument, or call "
             f"`{trace.function.name}.clear_cache()` after a change.",
         )
@@ -369,6 +393,12 @@ def _notes(watch: Watch) -> Iterator[str]:
         yield "The program did not import JAX."
         return
     yield from tuple(watch.notes)
+    if watch.share < _BUSY:
+        yield (
+            "The machine was busy with other programs. This one ran in "
+            f"{watch.share:.0%} of the time in which it could have, and all durations "
+            "are that much longer."
+        )
     for trace in tuple(watch.begun.values()):
         yield (
             f"{function_name(trace)} was still being traced or compiled, for "

@@ -38,7 +38,10 @@ _DTYPE = re.compile(
     re.IGNORECASE,
 )
 # ... and as the name of a choice.
-_WORD = re.compile(r"half|single|double|full|mixed|cast|low|high", re.IGNORECASE)
+_WORD = re.compile(
+    r"(?<![a-z])(?:half|single|double|full|mixed|cast|low|high)(?![a-z])",
+    re.IGNORECASE,
+)
 _WIDTHS = {8, 16, 32, 64, 128}
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)

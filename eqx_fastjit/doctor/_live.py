@@ -20,6 +20,8 @@ from ._plain import Compile, PlainJits
 from ._sites import Line, package_of, shorten, user_line
 
 
+_INSIGHT = os.path.join(os.path.dirname(os.path.dirname(__file__)), "insight") + os.sep
+
 _LEVELS = {"compiles": logging.INFO, "all": logging.DEBUG}
 # Earlier traces that a new one is compared with.
 _COMPARED = 32
@@ -227,10 +229,22 @@ def log_compile(compiled: Compile) -> None:
         logger.debug("could not describe a compilation: %s: %s", type(e).__name__, e)
 
 
+def _is_insight() -> bool:
+    """Whether insight is at work on this thread."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_INSIGHT):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _log_compile(c: Compile) -> None:
     miss = c.miss
     cost = f"in {show_seconds(c.seconds)} ({_parts(c)}), called at {c.site or '?'}"
     fields: dict[str, Any] = {"name": c.name, "site": c.site, "seconds": c.seconds}
+    if miss is None and _is_insight():
+        return  # `breakdown` runs the function without jit
     if miss is None:
         is_long = c.seconds >= _LONG_OPERATION
         _emit(

@@ -26,8 +26,17 @@ _SECONDS = 0.5
 _SHARE = 0.05
 
 
-def outside_of_jit(plain: list[Compile], total: float) -> Iterator[Finding]:
-    """Lines that repeatedly compile an operation."""
+def outside_of_jit(
+    plain: list[Compile], total: float, share: float = 1.0
+) -> Iterator[Finding]:
+    """Lines that repeatedly compile an operation.
+
+    **Arguments:**
+
+    - `plain`: all compilations but those of functions of ours.
+    - `total`: seconds that the program ran.
+    - `share`: of that, when it had a processor.
+    """
     groups: dict[tuple[Line, str], list[Compile]] = collections.defaultdict(list)
     for c in plain:
         if c.miss is None and c.site is not None:
@@ -36,7 +45,7 @@ def outside_of_jit(plain: list[Compile], total: float) -> Iterator[Finding]:
         seconds = sum(c.seconds for c in group)
         of_functions = name in _OF_FUNCTIONS
         enough = _COMPILES if of_functions else _OTHER_COMPILES
-        if len(group) < enough or seconds < max(_SECONDS, _SHARE * total):
+        if len(group) < enough or seconds < max(_SECONDS / share, _SHARE * total):
             continue
         why = "for a new function each time" if of_functions else "for each shape"
         yield Finding(

@@ -176,7 +176,7 @@ def _functions(functions: tuple[FunctionRow, ...]) -> Iterator[str]:
 def _function_row(f: FunctionRow) -> tuple[Cell, ...]:
     where = "" if f.file is None else f"\n{place(f.file, f.line)}"
     objects = f" ({f.objects} objects)" if f.objects > 1 else ""
-    calls = [f"{site} ({n})" if n > 1 else site for site, n in f.calls[:3]]
+    calls = [f"{site}\u00a0({n})" if n > 1 else site for site, n in f.calls[:3]]
     more = [f"and {len(f.calls) - 3} more"] if len(f.calls) > 3 else []
     return (
         Cell(f"{f.function}{objects}{where}", "name mono"),

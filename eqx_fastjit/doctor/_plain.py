@@ -210,6 +210,14 @@ def _is_ours() -> bool:
     return record is not None and record.is_busy()
 
 
+# What JAX says about its persistent cache.
+_OF_THE_CACHE = (
+    "PERSISTENT COMPILATION CACHE MISS",
+    "Not writing persistent cache entry",
+    "Writing %s to persistent compilation cache",
+)
+
+
 class _Explanations(logging.Filter):
     """Takes JAX's explanations in, and keeps them from being printed."""
 
@@ -219,10 +227,11 @@ class _Explanations(logging.Filter):
         self.printing = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        # The second is said because of the same setting.
-        if not str(record.msg).startswith(
-            ("TRACING CACHE MISS", "PERSISTENT COMPILATION CACHE MISS")
-        ):
+        message = str(record.msg)
+        if message.startswith(_OF_THE_CACHE):
+            # Because of the same setting; else they are of a lower level.
+            return self.printing or record.levelno < logging.WARNING
+        if not message.startswith("TRACING CACHE MISS"):
             return True
         try:
             self.plain.explain(record.getMessage())

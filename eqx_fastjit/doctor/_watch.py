@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, TYPE_CHECKING
 
+from ._machine import Processor
 from ._plain import PlainJits
 from ._report import Program
 from ._sampler import Sampler
@@ -120,6 +121,8 @@ class Watch:
         self.begun: dict[int, Trace] = {}
         # What could not be watched, in words.
         self.notes: list[str] = []
+        self._processor = Processor()
+        self._share: float | None = None
         # Called with each trace of ours, once it is complete.
         self.on_trace: Callable[[Seen], None] | None = None
         self.watches_jax = False
@@ -134,11 +137,17 @@ class Watch:
     def begin(self) -> None:
         """The program is about to begin."""
         self.started = time.time()
+        self._processor = Processor()
         self.sampler.start()
 
     def so_far(self) -> float:
         """Seconds since the program began, until it was over."""
         return self.seconds or time.time() - self.started
+
+    @property
+    def share(self) -> float:
+        """The share of its time that the program had a processor, until it was over."""
+        return self._processor.share() if self._share is None else self._share
 
     def compiling(self) -> list[tuple[float, float]]:
         """When the main thread traced, lowered or compiled, since the epoch."""
@@ -178,6 +187,7 @@ class Watch:
     def stop(self) -> None:
         """The program is over."""
         self.seconds = time.time() - self.started
+        self._share = self._processor.share()
         self.sampler.stop()
         if self.watches_jax:
             self._look_at_cache()

@@ -197,6 +197,54 @@ def find_attribute(site: tuple[str, int] | None, leaf: str) -> ast.Assign | None
     return found[0] if len(found) == 1 else None
 
 
+class Item(NamedTuple):
+    """An element of what is written out, as in `{"loss": 0.0}` or `State(loss=0.0)`."""
+
+    value: ast.expr
+    # What is before it: `"loss": `, `loss=`, or nothing in a list.
+    name: str
+
+
+def find_item(site: tuple[str, int] | None, name: str, rest: str) -> Item | None:
+    """Where an element of a variable is written out; `None` if it is not.
+
+    **Arguments:**
+
+    - `site`: file and line; the assignment before it counts.
+    - `name`: the variable.
+    - `rest`: the path from there, `['loss']` or `.state[0]`.
+    """
+    assigned = find_assignment(site, name)
+    try:
+        path: ast.expr = ast.parse(f"_{rest}", mode="eval").body
+    except SyntaxError:
+        return None
+    keys: list[Any] = []
+    while isinstance(path, ast.Subscript | ast.Attribute):
+        is_name = isinstance(path, ast.Attribute)
+        keys.append(path.attr if is_name else getattr(path.slice, "value", None))
+        path = path.value
+    item = None if assigned is None else Item(assigned.value, "")
+    for key in reversed(keys):
+        item = item and _item(item.value, key)
+    return item
+
+
+def _item(node: ast.expr, key: Any) -> Item | None:
+    if isinstance(node, ast.Dict):
+        for k, value in zip(node.keys, node.values, strict=True):
+            if isinstance(k, ast.Constant) and k.value == key:
+                return Item(value, f"{ast.unparse(k)}: ")
+    elif isinstance(node, ast.Tuple | ast.List):
+        if isinstance(key, int) and key < len(node.elts):
+            return Item(node.elts[key], "")
+    elif isinstance(node, ast.Call):
+        for keyword in node.keywords:
+            if keyword.arg is not None and keyword.arg == key:
+                return Item(keyword.value, f"{key}=")
+    return None
+
+
 # --- by kind -------------------------------------------------------------------------
 
 
@@ -208,6 +256,7 @@ def advice(
     function: str = "",
     defined: tuple[str, int] | None = None,
     fed_back: bool = False,
+    earlier: tuple[str, int] | None = None,
 ) -> str:
     """What to do about a cause.
 
@@ -217,6 +266,7 @@ def advice(
     - `difference`: what differs, if anything does.
     - `site`, `function`, `defined`: as for `find_call`.
     - `fed_back`: whether the function itself has returned what has another dtype.
+    - `earlier`: file and line of the call that this one differs from, if known.
 
     **Returns:** a sentence or two, with the edited call where it can be written.
     """
@@ -231,6 +281,11 @@ def advice(
     edit = _fed_back_edit(difference) if fed_back else _EDITS[kind](difference)
     if edit is None:
         return ADVICE[kind]
+    # The earlier call had what no later one will have.
+    of_the_first = fed_back or difference.old in ("True", "weak")
+    of_the_first |= kind == "dtype-churn" and _becomes_float(difference)
+    moved = of_the_first and earlier is not None and earlier != site
+    site = earlier if moved else site
     call = find_call(site, function, defined)
     # What is carried from call to call should be right from the beginning.
     first = kind == "dtype-churn" or difference.old in ("True", "weak")
@@ -240,6 +295,8 @@ def advice(
     where = _where(
         difference.path, edit.wrap, call, site, from_the_first=first, later=later
     )
+    if moved and site is not None and " in line " not in where:
+        where = f"{where.removesuffix('.')} in line {site[1]}."
     return f"{where} {edit.why}"
 
 
@@ -273,6 +330,9 @@ def _where(
     passed = call and call.argument(root)
     if passed and all(part.isidentifier() for part in passed.split(".")):
         root = passed
+    if from_the_first and (item := find_item(site, root, rest)) is not None:
+        text = f"{item.name}{wrap(_without_cast(item.value))}"
+        return f"Write `{text}` in line {item.value.lineno}."
     there = f", where `{root}` is created" if rest else ""
     if rest and later:
         there = ", where it is set"
@@ -337,11 +397,15 @@ def _weak_edit(d: Difference) -> _Edit:
 
 
 def _dtype_edit(d: Difference) -> _Edit:
-    if _is_whole(d.old) and not _is_whole(d.new):
+    if _becomes_float(d):
         why = "The initial value has integers, and later values do not."
         return _Edit(f"jnp.asarray({{}}, dtype=jnp.{d.new})", why)
     why = f"Its dtype was {d.old}, and then {d.new}."
     return _Edit(f"jnp.asarray({{}}, dtype=jnp.{d.old})", why)
+
+
+def _becomes_float(d: Difference) -> bool:
+    return _is_whole(d.old) and not _is_whole(d.new)
 
 
 def _fed_back_edit(d: Difference) -> _Edit:

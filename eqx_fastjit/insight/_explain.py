@@ -314,6 +314,7 @@ def explain_difference(trace: Trace, found: Compared) -> Explanation:
             site=trace.site and trace.site[:2],
             function=trace.function.name,
             defined=place and place[:2],
+            earlier=old.site and old.site[:2],
         ),
     )
 

@@ -68,10 +68,11 @@ class Profile(Report):
 
     def title(self) -> str:
         """What was measured, in a line."""
-        calls = [f"{c.calls:,}" for c in self.contenders]
-        if len(set(calls)) == 1:
-            return f"{self.name}: {calls[0]} warm calls each, timed and sampled"
-        return f"{self.name}: {' / '.join(calls)} warm calls, timed and sampled"
+        calls = {c.calls for c in self.contenders}
+        if len(calls) == 1:
+            return f"{self.name}: {calls.pop():,} warm calls each, timed and sampled"
+        each = ", ".join(f"{c.calls:,} under {c.name}" for c in self.contenders)
+        return f"{self.name}: warm calls, timed and sampled: {each}"
 
     def tables(self) -> list[Table]:
         """The parts of a call, and the Python functions with the most time."""
