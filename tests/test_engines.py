@@ -16,7 +16,16 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import _compat, _function, _jit, _partition, filter_jit, insight
+from eqx_fastjit import (
+    _compat,
+    _function,
+    _jit,
+    _nodes,
+    _partition,
+    _static_keys,
+    filter_jit,
+    insight,
+)
 from eqx_fastjit.insight import _warm_call
 
 
@@ -58,6 +67,23 @@ def test_a_known_call_runs_no_python():
         finally:
             sys.setprofile(None)
     assert {code.co_name for code in ran} == {"<lambda>"}
+
+
+@pytest.mark.one_engine
+@pytest.mark.parametrize(
+    ("prefix", "numbers"),
+    [
+        ("NODE", _nodes.NodeKind),
+        ("KIND", _static_keys.Kind),
+        ("HASHABLE", _static_keys.Hashable),
+    ],
+)
+def test_what_python_hands_over_has_the_numbers_of_the_c_source(prefix, numbers):
+    source = (Path(__file__).parent.parent / "eqx_fastjit" / "_native.c").read_text()
+    (names,) = re.findall(rf"enum {{ ({prefix}_[\w\s,]+) }};", source)
+    found = {name: int(n) for name, n in vars(numbers).items() if name.isupper()}
+    assert [f"{prefix}_{name}" for name in found] == names.replace(",", " ").split()
+    assert list(found.values()) == list(range(len(found)))
 
 
 def _trail(values):
