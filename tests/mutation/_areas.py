@@ -33,7 +33,7 @@ class Area(NamedTuple):
 _ENGINE = (
     *("corpus", "binding", "statics", "stages", "fixes", "engines", "contexts"),
     *("sharding", "lifetimes", "attacks", "attacks_2", "attacks_3", "attacks_3c"),
-    *("native_memory", "nodes", "static_modules", "crashes", "hostile"),
+    *("native_memory", "nodes", "static_modules", "memory", "crashes", "hostile"),
 )
 
 AREAS = (
