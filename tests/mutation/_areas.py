@@ -76,7 +76,7 @@ AREAS = (
         ("eqx_fastjit/doctor/*.py",),
         (
             *("thresholds", "seconds", "doctor_time", "doctor_buckets", "doctor"),
-            *("live_log", "lock", "doctor_signals", "frozen"),
+            *("doctor_plain", "live_log", "lock", "doctor_signals", "frozen"),
         ),
         0.8,
         0.15,
