@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+import traceback
 import types
 import weakref
 from pathlib import Path
@@ -16,7 +17,16 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import _callables, _compat, _engine, _partition, filter_jit, insight
+from eqx_fastjit import (
+    _callables,
+    _compat,
+    _engine,
+    _nodes,
+    _partition,
+    _policy,
+    filter_jit,
+    insight,
+)
 from eqx_fastjit.insight import _profile_tree, _warm_call
 
 
@@ -58,6 +68,67 @@ def test_a_known_call_runs_no_python():
         finally:
             sys.setprofile(None)
     assert {code.co_name for code in ran} == {"<lambda>"}
+
+
+@pytest.mark.one_engine
+@pytest.mark.parametrize(
+    ("prefix", "numbers"),
+    [
+        ("NODE", _nodes.NodeKind),
+        ("KIND", _policy.Kind),
+        ("HASHABLE", _policy.Hashable),
+    ],
+)
+def test_what_python_hands_over_has_the_numbers_of_the_c_source(prefix, numbers):
+    source = (Path(__file__).parent.parent / "eqx_fastjit" / "_walk.h").read_text()
+    (names,) = re.findall(rf"enum {{ ({prefix}_[\w\s,]+) }};", source)
+    found = {name: int(n) for name, n in vars(numbers).items() if name.isupper()}
+    assert [f"{prefix}_{name}" for name in found] == names.replace(",", " ").split()
+    assert list(found.values()) == list(range(len(found)))
+
+
+@pytest.fixture
+def all_frames():
+    """JAX leaves frames out of tracebacks, of its own and of ours."""
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    yield
+    jax.config.update("jax_traceback_filtering", before)
+
+
+def _ours(error):
+    """Name and local variables of the package's frames in a traceback."""
+    folder = str(Path(eqx_fastjit.__file__).parent)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return {
+        frame.f_code.co_qualname: frame.f_locals
+        for frame in frames
+        if frame.f_code.co_filename.startswith(folder)
+    }
+
+
+def test_tracebacks_of_pytest_leave_the_packages_frames_out(all_frames):
+    class Fails(eqx.Module):
+        def __call__(self, x, n=1):
+            raise ZeroDivisionError
+
+        method = filter_jit(__call__)
+
+    m = Fails()
+    function = filter_jit(lambda x, n=1: m(x, n))
+    calls = [
+        lambda: function(X),
+        lambda: function(n=2, x=X),
+        lambda: m.method(X),
+        lambda: filter_jit(m)(X),
+    ]
+    for call in calls:
+        with pytest.raises(ZeroDivisionError) as info:
+            call()
+        ours = _ours(info.value)
+        assert "_Flat.__call__" in ours
+        hidden = {name: x.get("__tracebackhide__") for name, x in ours.items()}
+        assert set(hidden.values()) == {True}, hidden
 
 
 def _trail(values):

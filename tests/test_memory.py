@@ -189,6 +189,16 @@ def test_programs_beyond_the_limit_are_forgotten(monkeypatch):
     assert len(traces) == 31
 
 
+def test_a_quarter_of_the_programs_is_forgotten_at_a_time(monkeypatch):
+    monkeypatch.setattr(_function, "_MAX_SPECIALIZATIONS", 16)
+    f = filter_jit(lambda n: n)
+    kept = []
+    for i in range(22):
+        f(i)
+        kept.append(f._function.n_specializations())
+    assert kept == [*range(1, 17), *range(12, 17), 12]
+
+
 @pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
 def test_arrays_in_static_fields_are_forgotten_with_their_programs(monkeypatch):
     monkeypatch.setattr(_function, "_MAX_SPECIALIZATIONS", 8)

@@ -6,6 +6,7 @@ import enum
 import functools
 import gc
 import signal
+import sys
 import threading
 import types
 import weakref
@@ -693,3 +694,28 @@ def test_counters_and_ordered_dicts():
     for make in (collections.Counter, collections.OrderedDict):
         calls = [(Holder(X, make(a=n)),) for n in (1, 1, 1.0, 2)]
         assert _traces_of(lambda m: m.x, *calls) == [1, 1, 2, 3]
+
+
+@dataclasses.dataclass(frozen=True)
+class HashedByName:
+    name: str
+    parts: object
+
+    def __hash__(self):
+        return hash(self.name)
+
+
+def test_a_static_leaf_is_asked_for_its_hash_as_a_whole(engine):
+    """As Equinox does: a part that has none is no reason to refuse it."""
+    for jit in (eqx.filter_jit, filter_jit):
+        f = jit(lambda x, s: (x + len(s.parts), s))
+        out, s = f(jnp.ones(()), HashedByName("a", [1, 2]))
+        assert out == 3 and s == HashedByName("a", [1, 2])
+    # Nor one to leave the call to Python.
+    ran = []
+    sys.setprofile(lambda frame, event, arg: ran.append(frame.f_code.co_name))
+    try:
+        f(jnp.ones(()), s)
+    finally:
+        sys.setprofile(None)
+    assert ("walk" in ran) == (engine == "python")

@@ -2,9 +2,19 @@
 
 import types
 
+import numpy as np
 import pytest
 
-from eqx_fastjit.doctor import _blocked, _causes, _find, _hints, _machine, _outside
+from eqx_fastjit.doctor import (
+    _blocked,
+    _causes,
+    _find,
+    _hints,
+    _machine,
+    _outside,
+    _program,
+    _watch,
+)
 from eqx_fastjit.doctor._causes import Cause, churn
 from eqx_fastjit.doctor._plain import Compile
 from eqx_fastjit.doctor._report import TimePart, TimeSpent
@@ -151,6 +161,13 @@ def test_outside_of_jit(name, enough):
 
 
 # --- waiting -------------------------------------------------------------------------
+
+
+def test_each_line_outside_of_jit_is_looked_at():
+    few = [Compile("sin", None, HERE, 0.0, compile=1.0)] * 2
+    many = [Compile("sin", None, Line("a.py", 2, "main"), 0.0, compile=1.0)] * 12
+    (finding,) = _outside.outside_of_jit([*few, *many], 1.0)
+    assert (finding.line, finding.count, finding.seconds) == (2, 12, 12)
 
 
 def blocked(count, lost, span=1.0, total=1.0):
@@ -349,3 +366,58 @@ def test_layers_that_are_alike():
     assert hints(4, total=40.0) == [4] and hints(4, total=40.1) == []
     assert hints(4, equations=467) == []  # less than 3 s
     assert hints(4, unrolled=[("a.py", 1)]) == []
+
+
+# --- numbers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (np.array([0.25, -0.5]), 0.5),
+        (np.array([3 + 4j, 1]), 5.0),
+        (np.array([np.nan, -2.0, np.inf, -np.inf]), 2.0),
+        (np.array([np.nan]), 0.0),
+        (np.zeros((0,)), 0.0),
+        (np.array([7]), 0.0),
+        (7.0, 0.0),
+    ],
+)
+def test_the_scale_of_a_leaf(x, expected):
+    assert _watch._scale(x) == expected
+
+
+@pytest.mark.parametrize("length", [99_999, 100_000, 100_001, 100_002, 150_003])
+def test_long_programs_are_cut_in_the_middle(length):
+    text = "".join(chr(97 + i % 26) for i in range(length))
+    shown = _program._cut(text)
+    if length <= 100_000:
+        assert shown == text
+        return
+    start, said, end = shown.split("\n")
+    assert said == f"... {length - 100_000} characters ..."
+    assert text.startswith(start) and text.endswith(end)
+    assert (len(start), len(end)) == (50_000, 50_000)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ({"x": (8, 3)}, {"x": (5, 3)}, (8, 5, "x")),
+        (
+            {"w": (3,), "x": (8, 3), "y": (8,)},
+            {"w": (3,), "x": (5, 3), "y": (5,)},
+            (8, 5, "x"),
+        ),
+        # Other than in the leading dimension, by other numbers, or not at all.
+        ({"x": (8, 3)}, {"x": (5, 2)}, None),
+        ({"x": (8,), "y": (8,)}, {"x": (5,), "y": (4,)}, None),
+        ({"x": (8,)}, {"x": (8,)}, None),
+        ({"x": ()}, {"x": (5,)}, None),
+        ({"x": (8,)}, {"x": ()}, None),
+        # What is new has no size that it had before.
+        ({"x": (8,)}, {"x": (5,), "z": (1, 2)}, (8, 5, "x")),
+    ],
+)
+def test_two_sizes_of_a_batch(old, new, expected):
+    assert _hints._batches(old, new) == expected

@@ -33,7 +33,7 @@ class Area(NamedTuple):
 _ENGINE = (
     *("corpus", "binding", "statics", "stages", "fixes", "engines", "contexts"),
     *("sharding", "lifetimes", "attacks", "attacks_2", "attacks_3", "attacks_3c"),
-    *("native_memory", "nodes", "static_modules", "crashes", "hostile"),
+    *("native_memory", "nodes", "static_modules", "memory", "crashes", "hostile"),
 )
 
 # What the extension is compiled from.
@@ -80,7 +80,7 @@ AREAS = (
         ("eqx_fastjit/doctor/*.py",),
         (
             *("thresholds", "seconds", "doctor_time", "doctor_buckets", "doctor"),
-            *("live_log", "lock", "doctor_signals", "frozen"),
+            *("doctor_plain", "live_log", "lock", "doctor_signals", "frozen"),
         ),
         0.8,
         0.15,

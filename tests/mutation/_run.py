@@ -24,8 +24,8 @@ _TREE = (
     *("LICENSE", "MANIFEST.in", "mkdocs.yml", "CHANGELOG.md"),
 )
 # A mutant may loop for ever: so many times what the tests take without one, seconds.
-_PATIENCE = 4
-_LEAST = 60.0
+_PATIENCE = 3
+_LEAST = 30.0
 
 KILLED, TIMEOUT, SURVIVED = "killed", "timeout", "survived"
 # Does not compile; and the machine was too slow or out of memory, or a test that has
