@@ -58,7 +58,7 @@ def _ready(step: Callable[[Any, Any], Any], state: Any) -> Call:
 
 @case(
     group="pipeline",
-    title=f"{_STEPS} steps whose batches the host prepares meanwhile: milliseconds "
+    title=f"{_STEPS} steps, while the host prepares the batches: milliseconds "
     "until the last result is there, and of these in calls",
     contenders=("jit", "eqx", "ours"),
     size={"leaves": 2, "steps": _STEPS},

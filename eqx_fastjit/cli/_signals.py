@@ -23,7 +23,7 @@ _FATAL = tuple(
 # Seconds between checks for the file.
 _INTERVAL = 1.0
 # Seconds that the main thread has to end the process once the report is written.
-_PATIENCE = 2.0
+_GRACE = 2.0
 
 
 class Reporter:
@@ -175,7 +175,7 @@ class Reporter:
         self._try(128 + number)
         self._written.set()
         # The main thread ends the process by the signal itself, if it gets around to.
-        threading.Event().wait(_PATIENCE)
+        threading.Event().wait(_GRACE)
         os._exit(128 + number)
 
     def _try(self, code: int | None) -> None:
@@ -185,7 +185,7 @@ class Reporter:
             sys.stderr.write(f"eqx-fastjit: no report: {type(e).__name__}: {e}\n")
 
     def _drain(self) -> None:
-        """Forget what was asked for meanwhile; a fatal signal is asked for again."""
+        """Drop requests that arrived since. Fatal signals are requested again."""
         for number in self._asked().intersection(_FATAL):
             self._ask(number)
 

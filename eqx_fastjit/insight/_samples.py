@@ -234,7 +234,7 @@ def alive(signature: Signature) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 
 
 def jit_kwargs(options: Options) -> dict[str, Any]:
-    """What `filter_jit` was told beside the function, donation left out."""
+    """The options of `filter_jit`, without donation."""
     kwargs = dict(options.jit_kwargs)
     for name in ("in_shardings", "out_shardings"):
         if (value := getattr(options, name)) is not None:
