@@ -126,7 +126,7 @@ def test_tracebacks_of_pytest_leave_the_packages_frames_out(all_frames):
         with pytest.raises(ZeroDivisionError) as info:
             call()
         ours = _ours(info.value)
-        assert "_Flat.__call__" in ours
+        assert "Flat.__call__" in ours
         hidden = {name: x.get("__tracebackhide__") for name, x in ours.items()}
         assert set(hidden.values()) == {True}, hidden
 
