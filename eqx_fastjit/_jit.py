@@ -9,6 +9,7 @@
 import dataclasses
 import functools as ft
 import sys
+import types
 import weakref
 from collections.abc import Callable
 from typing import (
@@ -227,7 +228,9 @@ class JitWrapped(Base, Generic[_P, _T]):
         return f"filter_jit(fn={self._function.qualname!r}, donate={self._donate!r})"
 
     def __reduce__(self) -> Any:
-        if _global_of(self._fun) is self:
+        if _global_of(self._fun) is self and not (
+            self._fun.__module__ == "__main__" and _is_copied(sys._getframe(1))
+        ):
             # Under its own name, like any function: after `@filter_jit`, the function
             # inside has no other name.
             return self._fun.__qualname__
@@ -254,6 +257,16 @@ def _global_of(fun: Any) -> Any:
     for name in getattr(fun, "__qualname__", "").split("."):
         found = getattr(found, name, None)
     return found
+
+
+def _is_copied(pickling: types.FrameType) -> bool:
+    """Whether what `__main__` defines is pickled whole, for a process that lacks it.
+
+    `cloudpickle` does so for functions, and says it to nobody: Ray, Dask and joblib
+    each have a copy of it, and a pickler of that name.
+    """
+    pickler = type(pickling.f_locals.get("self"))
+    return "cloudpickle" in pickler.__module__
 
 
 def _unpickle(fun: Any, donate: Any, extra: dict[str, Any]) -> Any:

@@ -3,6 +3,9 @@
 import argparse
 import collections
 import functools
+import os
+import subprocess
+import sys
 import types
 import typing
 
@@ -133,3 +136,42 @@ def test_holders_are_compared_by_type_and_bits(name):
     for n in (1, 1.0, True, 1, 1.0):
         assert f(_Holder(X, make(n)))[1] == repr(make(n))
     assert len(traces) == 3
+
+
+# --- pickling ------------------------------------------------------------------------
+
+
+_DEFINES = """
+import cloudpickle, pickle, sys
+from eqx_fastjit import filter_jit
+
+@filter_jit
+def double(x):
+    return x * 2 if x.ndim else double(x[None])
+
+class Model:
+    @filter_jit
+    def step(self, x):
+        return double(x)
+
+assert pickle.loads(pickle.dumps(double)) is double
+with open(sys.argv[1], "wb") as file:
+    cloudpickle.dump((double, Model.step), file)
+"""
+_LOADS = """
+import jax.numpy as jnp, pickle, sys
+with open(sys.argv[1], "rb") as file:
+    double, step = pickle.load(file)
+assert double(jnp.array(2.0)) == 4 and step(None, jnp.array(3.0)) == 6
+"""
+
+
+def test_functions_of_the_main_program_are_copied_by_cloudpickle(tmp_path, engine):
+    """As those without `filter_jit`, and Equinox's: a worker does not have them."""
+    pytest.importorskip("cloudpickle")
+    for program in (_DEFINES, _LOADS):
+        subprocess.run(
+            [sys.executable, "-c", program, tmp_path / "pickle"],
+            env=dict(os.environ, EQX_FASTJIT_ENGINE=engine),
+            check=True,
+        )
