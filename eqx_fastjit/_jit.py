@@ -227,6 +227,10 @@ class JitWrapped(Base, Generic[_P, _T]):
     def __repr__(self) -> str:
         return f"filter_jit(fn={self._function.qualname!r}, donate={self._donate!r})"
 
+    def __copy__(self) -> Any:
+        # Nobody can write to it; and after `eqx.partition` it could not be made again.
+        return self
+
     def __reduce__(self) -> Any:
         if _global_of(self._fun) is self and not (
             self._fun.__module__ == "__main__" and _is_copied(sys._getframe(1))

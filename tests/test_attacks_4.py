@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import copy
 import functools
 import os
 import subprocess
@@ -175,3 +176,10 @@ def test_functions_of_the_main_program_are_copied_by_cloudpickle(tmp_path, engin
             env=dict(os.environ, EQX_FASTJIT_ENGINE=engine),
             check=True,
         )
+
+
+def test_a_copy_of_the_arrays_of_a_jitted_module():
+    f = filter_jit(eqx.nn.Linear(3, 3, key=jax.random.key(0)))
+    arrays, rest = eqx.partition(f, eqx.is_array)
+    for a, b in ((copy.copy(arrays), rest), (arrays, copy.copy(rest))):
+        np.testing.assert_array_equal(eqx.combine(a, b)(X), f(X))
