@@ -221,8 +221,10 @@ def find_item(site: tuple[str, int] | None, name: str, rest: str) -> Item | None
         return None
     keys: list[Any] = []
     while isinstance(path, ast.Subscript | ast.Attribute):
-        is_name = isinstance(path, ast.Attribute)
-        keys.append(path.attr if is_name else getattr(path.slice, "value", None))
+        if isinstance(path, ast.Attribute):
+            keys.append(path.attr)
+        else:
+            keys.append(getattr(path.slice, "value", None))
         path = path.value
     item = None if assigned is None else Item(assigned.value, "")
     for key in reversed(keys):
