@@ -214,6 +214,7 @@ static int is_stale(Spec *spec, Walk *w) {
         size_t start = w->mutables[number].start, stop = w->mutables[number].stop;
         Walk now;
         walk_init(&now);
+        now.limit += spec->n_trail;
         int same = 0;
         Py_INCREF(x);
         if (walk_static(&now, x, VISIT_STATIC) == 0)

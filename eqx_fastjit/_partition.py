@@ -9,7 +9,6 @@ import collections
 import dataclasses
 import functools
 import itertools
-import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -36,6 +35,7 @@ from ._static_keys import (
     append_atoms,
     append_static,
     is_atom,
+    LONG_TRAIL,
     UnhashableStatic,
 )
 
@@ -121,10 +121,6 @@ def partition(tree: Any, *, abstract: bool = False) -> tuple[list[Any], Structur
 # --- the walk ------------------------------------------------------------------------
 
 
-# The length of a trail at which JAX is asked whether the tree is finite.
-_LONG_TRAIL = 10_000
-
-
 class Walk(NamedTuple):
     """The result of a walk over a call."""
 
@@ -159,7 +155,7 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
     drop_nodes_if_grown()
     found = Walk([], [], [])
     arrays, trail, _ = found
-    limit = _LONG_TRAIL
+    limit = LONG_TRAIL
     pending = [tree]  # an explicit stack: trees may be deeper than Python's limit
     nodes = known_nodes.entries  # `ByType.get`, which is asked for each value
     # If the registry is not available, a type may have become a node unnoticed.
@@ -188,8 +184,10 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
             trail.append(len(children))
             pending += reversed(children)
             if len(trail) > limit:
-                jtu.tree_structure(tree)  # raises if it contains itself
-                limit = sys.maxsize
+                # Raises if it contains itself. Of what is left, since the user's code
+                # may have taken that out of the whole; and later again.
+                jtu.tree_structure(pending)
+                limit = 2 * len(trail)
     return found
 
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
@@ -316,6 +317,8 @@ def policy_of(cls: type) -> Policy:
 _ATOMS = frozenset({int, str, bytes, bool, type(None), types.FunctionType})
 # By id, since a class need not have a hash; of types that are never gone.
 _WITHOUT_PARTS = frozenset(map(id, _ATOMS | {float}))
+# The length of a trail at which JAX is asked whether the tree is finite.
+LONG_TRAIL = 10_000
 
 
 def is_atom(cls: type) -> bool:
@@ -445,6 +448,7 @@ def _append_compound(trail: list[Any], x: Any, leaf: bool) -> bool:
     mutable = False
     root, pending = x, [x]
     start = len(trail)
+    limit = start + LONG_TRAIL
     # By the ids of parts that `alive` holds on to, and whether they are read as nodes:
     # a dictionary that is a node has no order.
     seen: dict[tuple[int, bool], int] = {}
@@ -487,6 +491,10 @@ def _append_compound(trail: list[Any], x: Any, leaf: bool) -> bool:
                 seen[id(x), kind is _NODE_KIND] = len(trail) - start
                 alive.append(x)
                 pending += reversed(parts)
+                if len(trail) > limit:
+                    # A flatten function may give new nodes without end.
+                    jtu.tree_structure([v.value for v in pending if type(v) is _Child])
+                    limit = 2 * len(trail)
     return mutable
 
 

@@ -868,6 +868,22 @@ static int add_module(Walk *w, Record *record, PyObject *x, size_t start) {
     return add_parts(w, x, T_NODE, small, record->n_dynamic, n, VISIT_STATIC, start);
 }
 
+/* A tree may contain itself. Of what is left to visit, since the user's code may have taken
+that out of the whole; and later again, since it may have been put there. */
+static int check_ends(Walk *w, size_t base) {
+    own_everything(w);
+    w->limit = 2 * w->n_trail;
+    PyObject *left = PyList_New(0), *checked = NULL;
+    for (size_t i = base; left != NULL && i < w->n_pending; i++)
+        if (VISIT(w->pending[i]) == VISIT_TREE &&
+            PyList_Append(left, POINTER(w->pending[i])) < 0)
+            Py_CLEAR(left);
+    if (left != NULL) checked = PyObject_CallOneArg(py_check_ends, left);
+    Py_XDECREF(left);
+    Py_XDECREF(checked);
+    return checked == NULL ? -1 : 0;
+}
+
 static int add_static(Walk *w, PyObject *x, int visit, size_t start);
 
 /* A Module that is a static, and what is below it: as `walk_node`, but for arrays. */
@@ -1025,6 +1041,7 @@ static int walk_static(Walk *w, PyObject *root, int visit) {
         PyObject *x = w->current_static = POINTER(next);
         int failed = VISIT(next) == VISIT_TREE ? add_node(w, x, start)
                                                : add_static(w, x, VISIT(next), start);
+        if (failed == 0 && w->n_trail > w->limit) failed = check_ends(w, base);
         w->current_static = NULL;
         if (w->owning) Py_DECREF(x);
         if (failed < 0) return -1;
@@ -1320,14 +1337,7 @@ static int walk_tree(Walk *w, PyObject *root) {
         PyObject *x = w->current_tree = POINTER(next);
         int visit = VISIT(next);
         int failed = visit == VISIT_TREE ? walk_node(w, x) : walk_static(w, x, visit);
-        if (w->n_trail > w->limit && failed == 0) {
-            /* It may contain itself. */
-            own_everything(w);
-            w->limit = SIZE_MAX;
-            PyObject *checked = PyObject_CallOneArg(py_check_ends, root);
-            failed = checked == NULL ? -1 : 0;
-            Py_XDECREF(checked);
-        }
+        if (failed == 0 && w->n_trail > w->limit) failed = check_ends(w, base);
         w->current_tree = NULL;
         if (w->owning) Py_DECREF(x);
         if (failed < 0) return -1;

@@ -30,11 +30,11 @@ class Layer(eqx.Module):
 """
 
 
-def _run(code):
+def _run(code, engine="native"):
     """Runs a program for which memory that was freed has no meaning any more."""
     return subprocess.run(
         [sys.executable, "-c", _COMMON + textwrap.dedent(code)],
-        env=dict(os.environ, EQX_FASTJIT_ENGINE="native", PYTHONMALLOC="debug"),
+        env=dict(os.environ, EQX_FASTJIT_ENGINE=engine, PYTHONMALLOC="debug"),
         capture_output=True,
         text=True,
         timeout=280,
@@ -137,6 +137,58 @@ print(filter_jit(lambda layer: layer.x)(Layer(x, static)))
 def test_no_tuple_with_holes_is_to_be_found():
     out = _run(_TUPLES)
     assert out.stdout == "1.0\n", out.stderr[-4000:]
+
+
+_ENDLESS = """
+import resource, threading
+
+class Node:
+    pass
+
+class Endless(eqx.Module):
+    node: object
+
+def flatten(node):
+    root.clear()
+    return (), None
+
+class More:
+    pass
+
+register = jax.tree_util.register_pytree_node
+register(Node, flatten, lambda *_: Node())
+register(More, lambda _: ([More()] * endless_too, None), lambda *_: More())
+endless_too = False
+layer = Layer(x, Endless(More()))
+endless_too = True
+f = filter_jit(lambda tree: None)
+endless = [1]
+endless.append(endless)
+root = [Node(), endless]
+limits = resource.getrlimit(resource.RLIMIT_AS)
+now = 1024 * int(open("/proc/self/statm").read().split()[0]) * 4
+resource.setrlimit(resource.RLIMIT_AS, (now + (4 << 30), limits[1]))
+
+def call():
+    for tree in (root, layer):
+        try:
+            f(tree)
+        except (RecursionError, SystemError):  # JAX's own, one of them by mistake
+            pass
+
+# A thread: JAX's count of what was nested is wrong afterwards.
+thread = threading.Thread(target=call)
+thread.start()
+thread.join()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 << 20)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_trees_that_do_not_end(engine):
+    """One is taken out of the whole while that is read; one has ever new nodes."""
+    out = _run(_ENDLESS, engine)
+    assert out.stdout == "True\n", out.stderr[-4000:]
 
 
 # --- memory --------------------------------------------------------------------------
