@@ -38,8 +38,10 @@ def _is_cached(cls: type, name: str) -> bool:
 
     It comes from the others. And a trace that asks for it would else change its static.
     """
-    of_classes = [vars(base).get(name) for base in cls.__mro__]
-    return any(isinstance(value, functools.cached_property) for value in of_classes)
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return isinstance(base.__dict__[name], functools.cached_property)
+    return False
 
 
 def items(base: type, x: Any) -> list[Any]:

@@ -146,6 +146,7 @@ _EXACT: dict[type, Policy] = {
     types.MappingProxyType: _PARTS(
         lambda x: items(types.MappingProxyType, x), Hashable.ASK, mutable=True
     ),
+    types.SimpleNamespace: _PARTS(lambda x: [vars(x)], Hashable.ASK, mutable=True),
     # `==` compares numbers, whatever their type.
     array.array: _KEY(lambda x: (x.typecode, x.tobytes()), Hashable.NO, mutable=True),
     types.MethodType: Policy(Kind.METHOD),
