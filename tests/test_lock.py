@@ -215,3 +215,13 @@ def test_settings_and_shardings_are_a_part_of_a_signature():
     assert signature["arrays"]["x"].endswith(" over {'a': 2}")
     assert signature["arrays"]["y"] == "float32[] weakly typed"
     assert _lock.load(_lock.dump({"f": [signature]})) == {"f": [signature]}
+
+
+@pytest.mark.one_engine
+@pytest.mark.parametrize(
+    ("n", "text"), [(0, "0 signatures"), (1, "1 signature"), (2, "2 signatures")]
+)
+def test_signatures_are_counted_in_words(n, text):
+    from eqx_fastjit.cli import _lock
+
+    assert _lock._count(n) == text
