@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from benchmarks import gains
-from scripts import generate_docs
+from scripts import generate_docs, tables
 
 
 pytestmark = pytest.mark.one_engine
@@ -63,7 +63,7 @@ def report(name, ratio, low, high, verdict, costs):
     }
 
 
-def test_rows(tmp_path, monkeypatch):
+def test_rows(tmp_path):
     costs = {"equinox": 1e-4, "ours": 2e-5, "floor": 1e-5, "device": 3e-5}
     results = {
         "command": "c",
@@ -77,8 +77,7 @@ def test_rows(tmp_path, monkeypatch):
         ],
     }
     (tmp_path / "gain.json").write_text(json.dumps(results))
-    monkeypatch.setattr(generate_docs, "RESULTS", tmp_path)
-    rows = generate_docs._gain("programs", tmp_path).splitlines()[2:5]
+    rows = tables.gain("gain", tmp_path).splitlines()[2:5]
     assert [row.split("`")[1] for row in rows] == ["faster", "unknown", "alike"]
     assert "**0.50 (0.40\u00a0to\u00a00.60)**" in rows[0] and "25.0%" in rows[0]
     assert "~0.90" in rows[1] and "| - | - |" in rows[1]

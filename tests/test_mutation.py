@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import generate_docs
+from scripts import tables
 from tests.mutation import (
     __main__ as command,
     _areas,
@@ -400,7 +400,7 @@ def test_the_table():
         "machine": {"cpu": "CPU", "cores": 2, "system": "Linux"},
         "versions": {"python": "3.11"},
     }
-    text = generate_docs._mutation(results)
+    text = tables._mutation(results)
     assert "| doctor | 1,234 | 4 | 2 | 1 | 67% (21% to 94%) | 75% |" in text
     assert "- `a.py`: `a < 3` as `a <= 3`. It is an int." in text
     assert "commit `abc`; CPU, 2 cores, Linux; python 3.11." in text
@@ -408,9 +408,9 @@ def test_the_table():
 
 def test_a_large_sample_says_more():
     area = {"share": 0.9, "mutants": 45, "equivalent": 5}
-    assert generate_docs._share_with_interval(area) == "90% (77% to 96%)"
+    assert tables._share_with_interval(area) == "90% (77% to 96%)"
     area = {"share": 1.0, "mutants": 400, "equivalent": 0}
-    assert generate_docs._share_with_interval(area) == "100% (99% to 100%)"
+    assert tables._share_with_interval(area) == "100% (99% to 100%)"
 
 
 def test_time_is_divided_and_what_is_left_goes_on(monkeypatch):
