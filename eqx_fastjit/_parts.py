@@ -7,6 +7,7 @@ not be what it holds, and looking may change it.
 import collections
 import dataclasses
 import functools
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -103,6 +104,26 @@ def is_identity_type(cls: type) -> bool:
 def type_key(cls: type) -> Any:
     """What stands for a type on a trail, where it is asked for its hash and `==`."""
     return cls if type(cls) is type or is_identity_type(type(cls)) else Identity(cls)
+
+
+# What they hold is in attributes.
+_WITH_ATTRIBUTES = (
+    types.SimpleNamespace,
+    collections.UserDict,
+    collections.UserList,
+    collections.ChainMap,
+)
+
+
+def compares_attributes(cls: type) -> bool:
+    """Whether `cls` is one of those, or a subclass that compares as they do."""
+    # By identity, and not `issubclass`: a class need not have a hash.
+    bases = [base for base in cls.__mro__ if any(base is x for x in _WITH_ATTRIBUTES)]
+    eq: Any = cls.__eq__
+    name = getattr(eq, "__module__", None), getattr(eq, "__qualname__", None)
+    # Looked at by name: few programs import it.
+    is_of_argparse = name == ("argparse", "Namespace.__eq__")
+    return is_of_argparse or any(eq is base.__eq__ for base in bases)
 
 
 def owner_of(cls: type, name: str) -> type:

@@ -31,6 +31,7 @@ from jax.core import Tracer
 from ._keys import array_kind, Identity, Opaque, snapshot_key, StaticArray
 from ._nodes import ARRAY_KINDS, ByType, node_of, NodeKind, parts_of, reads_dict
 from ._parts import (
+    compares_attributes,
     deque_parts,
     extra_attributes,
     generated_fields,
@@ -155,26 +156,6 @@ _EXACT: dict[type, Policy] = {
 }
 
 
-# What they hold is in attributes. (Not in `_EXACT`: the class of most is `ABCMeta`.)
-_WITH_ATTRIBUTES = (
-    types.SimpleNamespace,
-    collections.UserDict,
-    collections.UserList,
-    collections.ChainMap,
-)
-
-
-def _compares_attributes(cls: type) -> bool:
-    """Whether `cls` is one of those, or a subclass that compares as they do."""
-    # By identity, and not `issubclass`: a class need not have a hash.
-    bases = [base for base in cls.__mro__ if any(base is x for x in _WITH_ATTRIBUTES)]
-    eq: Any = cls.__eq__
-    name = getattr(eq, "__module__", None), getattr(eq, "__qualname__", None)
-    # Looked at by name: few programs import it.
-    is_of_argparse = name == ("argparse", "Namespace.__eq__")
-    return is_of_argparse or any(eq is base.__eq__ for base in bases)
-
-
 def _fields_policy(cls: type, names: list[str]) -> Policy:
     hashable = Hashable.ASK
     if cls.__hash__ is None:
@@ -220,7 +201,7 @@ def choose_policy(cls: type) -> Policy:
         return policy
     if is_identity_type(cls):
         return Policy(Kind.IDENTITY)
-    if _compares_attributes(cls):
+    if compares_attributes(cls):
         return _OF_ATTRIBUTES
     eq_owner = owner_of(cls, "__eq__")
     if issubclass(cls, enum.Enum) and eq_owner.__module__ == "builtins":
