@@ -219,16 +219,16 @@ def test_a_value_that_a_later_trace_has():
         rate = 0.25
         (before,) = _find._stale(watch)
         decay(jnp.ones(3))
-        (after,) = _find._stale(watch)
+        after = list(_find._stale(watch))
         rate = 0.125
         (again,) = _find._stale(watch)
     finally:
         watch.stop()
     end = "calls with the same signature still use the old value"
     assert "`rate` was 0.5" in before.message and before.message.endswith(end)
-    assert after.message.endswith("although a later trace has the new one")
+    assert after == []
     assert "`rate` was 0.25" in again.message and again.message.endswith(end)
-    assert (before.count, after.count, again.count) == (1, 1, 2)
+    assert (before.count, again.count) == (1, 2)
 
 
 def test_a_function_that_was_inlined_first(planted):

@@ -292,8 +292,6 @@ class _Stale(NamedTuple):
     trace: Any
     change: Any
     numbers: set[int]
-    # Whether a later trace of the function has the new value.
-    later: bool
 
 
 def _root(name: str) -> str:
@@ -316,18 +314,15 @@ def _stale(watch: Watch) -> Iterator[Finding]:
                 if change.name in watch.written or is_library(change.file):
                     continue
                 key = (change.file, change.line, change.name)
-                later = _root(change.name) in current
-                stale = found.setdefault(key, _Stale(trace, change, set(), later))
+                if _root(change.name) in current:
+                    # A later trace has the new value: mostly a second stage, with other
+                    # lengths. Nobody knows of calls with the signature of the first.
+                    continue
+                stale = found.setdefault(key, _Stale(trace, change, set()))
                 stale.numbers.add(trace.number)
             current |= {read.name for read in snapshot.values}
             current -= {_root(change.name) for change in changes}
-    for trace, change, numbers, later in found.values():
-        use = "calls with the same signature still use the old value"
-        if later:
-            use = (
-                "calls with the earlier signature still use the old value, although a "
-                "later trace has the new one"
-            )
+    for trace, change, numbers in found.values():
         yield Finding(
             kind="stale-global",
             # It costs wrong results, not seconds.
@@ -340,7 +335,7 @@ def _stale(watch: Watch) -> Iterator[Finding]:
             count=len(numbers),
             message=f"{change.kind} `{change.name}` was {change.old} when "
             f"{trace.function.qualname} was traced and is {change.new} at the end of "
-            f"the program; {use}",
+            "the program; calls with the same signature still use the old value",
             fix=f"Pass `{change.name}` as an argument, or call "
             f"`{trace.function.name}.clear_cache()` after a change.",
         )
