@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,16 +36,27 @@ def _context() -> Any:
 def _interrupts_held() -> Iterator[None]:
     """Start processes that Ctrl-C does not reach, not even before they can ignore it.
 
-    They inherit the signal mask, by way of the fork server.
+    They inherit the signal mask, by way of the fork server. Here, an interrupt takes
+    effect afterwards: a process that is not told what to do ends with a traceback. (The
+    mask alone does not see to that, because another thread may get the signal.)
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    held: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main:
+        signal.signal(signal.SIGINT, lambda number, _: held.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
+        if held:
+            signal.raise_signal(held[0])
 
 
 class _Process:
