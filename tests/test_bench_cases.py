@@ -186,5 +186,6 @@ def test_outputs_that_differ_are_not_timed():
     different = {"a": lambda: jnp.ones(2), "b": lambda: jnp.zeros(2)}
     with pytest.raises(OutputsDiffer, match="b and a return different results"):
         list(measure(different, 1))
-    with pytest.raises(OutputsDiffer, match="b and a return different results"):  # dtypes count too
+    # Dtypes count, too.
+    with pytest.raises(OutputsDiffer, match="b and a return different results"):
         check_equal({"a": lambda: jnp.ones(2), "b": lambda: jnp.ones(2, int)})
