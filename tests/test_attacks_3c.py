@@ -1,10 +1,7 @@
 """What a third hostile reader of `_native.c` found: each of these was once wrong."""
 
 import gc
-import os
-import subprocess
 import sys
-import textwrap
 import typing
 import weakref
 
@@ -15,6 +12,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import _engine, filter_jit
+from tests.processes import run_code
 
 
 class _List(list):
@@ -37,17 +35,6 @@ from eqx_fastjit import _engine, filter_jit
 native = _engine.native()
 x = jnp.ones(2)
 """
-
-
-def _run(code, *args):
-    """Runs a program for which memory that was freed has no meaning any more."""
-    return subprocess.run(
-        [sys.executable, "-c", _COMMON + textwrap.dedent(code), *args],
-        env=dict(os.environ, EQX_FASTJIT_ENGINE="native", PYTHONMALLOC="debug"),
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
 
 
 # The list that an `OrderedDict` keeps of its keys still has the one that was taken out
@@ -88,7 +75,7 @@ print("done")
 
 
 def test_an_ordered_dict_that_runs_python_when_it_is_read():
-    out = _run(_ORDERED_DICT)
+    out = run_code(_ORDERED_DICT, common=_COMMON, PYTHONMALLOC="debug")
     assert out.stdout == "done\n", out.stderr[-4000:]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit
+from tests.traces import count_traces
 
 
 X = jnp.arange(3.0)
@@ -25,17 +26,6 @@ X = jnp.arange(3.0)
 class _Holder(eqx.Module):
     x: typing.Any
     static: typing.Any = eqx.field(static=True)
-
-
-def _count(f, **options):
-    """A jitted function, and a list that is as long as it was traced often."""
-    traces = []
-
-    def counted(*args):
-        traces.append(None)
-        return f(*args)
-
-    return filter_jit(counted, **options), traces
 
 
 # --- leaves of which some are arrays, by their type ----------------------------------
@@ -53,7 +43,7 @@ def test_tracers_of_references(ref_first):
 
     # Nothing is known of the type of the tracers, as in a new process.
     type("Fresh", (eqx.Module,), {})
-    f, _ = _count(lambda x, y: x * 2 + y)
+    f, _ = count_traces(lambda x, y: x * 2 + y)
     calls = [lambda: jax.jit(of_ref)(X, X), lambda: jax.jit(f)(X, X)]
     for call in calls if ref_first else reversed(calls):
         call()
@@ -86,7 +76,7 @@ def test_proxies_of_arrays_and_of_others(array_first):
     class Proxy(_Proxy):
         pass
 
-    f, traces = _count(lambda x, n: x * n._value)
+    f, traces = count_traces(lambda x, n: x * n._value)
     values = [np.ones(2), 3, 4, 3] if array_first else [3, X, 4, 3]
     for value in values:
         if isinstance(value, int):
@@ -133,7 +123,7 @@ _HOLDERS = {
 @pytest.mark.parametrize("name", _HOLDERS)
 def test_holders_are_compared_by_type_and_bits(name):
     make = _HOLDERS[name]()
-    f, traces = _count(lambda h: (h.x, repr(h.static)))
+    f, traces = count_traces(lambda h: (h.x, repr(h.static)))
     for n in (1, 1.0, True, 1, 1.0):
         assert f(_Holder(X, make(n)))[1] == repr(make(n))
     assert len(traces) == 3

@@ -1,10 +1,7 @@
 """What a fourth hostile reader of the C files found: each of these was once wrong."""
 
 import dataclasses
-import os
-import subprocess
 import sys
-import textwrap
 import typing
 
 import equinox as eqx
@@ -13,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from eqx_fastjit import filter_jit
+from tests.processes import run_code
 
 
 _COMMON = """
@@ -30,15 +28,8 @@ class Layer(eqx.Module):
 """
 
 
-def _run(code, engine="native"):
-    """Runs a program for which memory that was freed has no meaning any more."""
-    return subprocess.run(
-        [sys.executable, "-c", _COMMON + textwrap.dedent(code)],
-        env=dict(os.environ, EQX_FASTJIT_ENGINE=engine, PYTHONMALLOC="debug"),
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+def _run(code, **options):
+    return run_code(code, common=_COMMON, PYTHONMALLOC="debug", **options)
 
 
 # --- statics that are nodes ----------------------------------------------------------
@@ -187,7 +178,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 << 20)
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_trees_that_do_not_end(engine):
     """One is taken out of the whole while that is read; one has ever new nodes."""
-    out = _run(_ENDLESS, engine)
+    out = _run(_ENDLESS, engine=engine)
     assert out.stdout == "True\n", out.stderr[-4000:]
 
 

@@ -1,8 +1,6 @@
 """The user's Python runs in the middle of a look-up, in many threads."""
 
-import os
-import subprocess
-import sys
+from tests.processes import run_code
 
 
 _SCRIPT = """
@@ -83,12 +81,6 @@ print("done")
 
 def test_look_ups_are_not_disturbed(engine):
     """While statics are compared and let go. (Without: a crash in 3 of 4 runs.)"""
-    out = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, "5"],
-        env=dict(os.environ, EQX_FASTJIT_ENGINE=engine),
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    out = run_code(_SCRIPT, "5", engine=engine)
     assert out.returncode == 0, out.stderr[-4000:]
     assert out.stdout == "done\n"

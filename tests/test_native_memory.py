@@ -4,10 +4,7 @@ import collections
 import ctypes
 import gc
 import logging
-import os
-import subprocess
 import sys
-import textwrap
 import weakref
 
 import equinox as eqx
@@ -17,6 +14,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit
+from tests.processes import run_code
 
 
 pytestmark = [
@@ -269,14 +267,8 @@ def test_references_after_wrong_arguments():
         _assert_no_references(wrong, X, held, f, held.key, n=10)
 
 
-def _run(code, *args, timeout=280, **env):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_COMMON) + textwrap.dedent(code), *args],
-        env=dict(os.environ, EQX_FASTJIT_ENGINE="native", **env),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+def _run(code, *args, **options):
+    return run_code(code, *args, common=_COMMON, **options)
 
 
 _COMMON = """
