@@ -15,6 +15,7 @@ import pytest
 
 from eqx_fastjit import cli
 from eqx_fastjit.doctor import _causes, _find, _page, _plain, _report, _text
+from tests.doctor_reports import reports_of
 
 
 pytestmark = pytest.mark.one_engine
@@ -23,37 +24,11 @@ pytestmark = pytest.mark.one_engine
 PLANTED = Path(__file__).parent / "planted"
 DOCTOR = [sys.executable, "-m", "eqx_fastjit.cli", "doctor"]
 
-# All in one process, because to start JAX takes seconds.
-DRIVER = """
-import json, os, sys
-from eqx_fastjit.cli._script import Program
-from eqx_fastjit.cli._watched import run_watched
-from eqx_fastjit.doctor._find import make_report
-from eqx_fastjit.doctor._watch import Watch
-
-out = {}
-for script in sys.argv[1:]:
-    name = os.path.basename(script).removesuffix(".py")
-    watch = Watch(numerics=name.startswith("numerics"))
-    code = run_watched(Program(script, (), False), watch)
-    slow = 0.9 if name.startswith("slow") else 60.0
-    out[name] = make_report(watch, script, code, slow=slow).as_json()
-print(json.dumps(out), file=sys.stderr)
-"""
-
 
 @pytest.fixture(scope="module")
 def planted():
     scripts = sorted(map(str, PLANTED.glob("*.py")))
-    out = subprocess.run(
-        [sys.executable, "-c", DRIVER, *scripts],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=6"},
-    )
-    assert out.returncode == 0, out.stderr
-    return json.loads(out.stderr.splitlines()[-1])
+    return reports_of(scripts, XLA_FLAGS="--xla_force_host_platform_device_count=6")
 
 
 # Kind, the leaf, a part of the line at fault, how often.

@@ -1,12 +1,10 @@
 """Another dtype by mistake, or on purpose: what the doctor makes of short programs."""
 
-import json
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
+
+from tests.doctor_reports import reports_of
 
 
 pytestmark = pytest.mark.one_engine
@@ -252,24 +250,6 @@ CLEAN = {
         """,
 }
 
-DRIVER = """
-import json, os, sys
-from eqx_fastjit.cli._script import Program
-from eqx_fastjit.cli._watched import run_watched
-from eqx_fastjit.doctor import _causes
-from eqx_fastjit.doctor._find import make_report
-from eqx_fastjit.doctor._watch import Watch
-
-_causes._ONCE = 0.0
-out = {}
-for script in sys.argv[1:]:
-    watch = Watch()
-    code = run_watched(Program(script, (), False), watch)
-    name = os.path.basename(script).removesuffix(".py")
-    out[name] = make_report(watch, script, code).as_json()
-print(json.dumps(out), file=sys.stderr)
-"""
-
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
@@ -278,15 +258,7 @@ def reports(tmp_path_factory):
     for name, text in programs.items():
         (folder / f"{name}.py").write_text(START + textwrap.dedent(text))
     scripts = sorted(map(str, folder.iterdir()))
-    out = subprocess.run(
-        [sys.executable, "-c", DRIVER, *scripts],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "JAX_NUMPY_DTYPE_PROMOTION": "standard"},
-    )
-    assert out.returncode == 0, out.stderr
-    return json.loads(out.stderr.splitlines()[-1])
+    return reports_of(scripts, {"_ONCE": 0.0}, JAX_NUMPY_DTYPE_PROMOTION="standard")
 
 
 @pytest.mark.parametrize("name", FAULTS)

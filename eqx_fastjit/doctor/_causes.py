@@ -189,7 +189,10 @@ def plain_causes(compiles: list[Compile]) -> Iterator[Cause]:
         if c.miss is None:
             continue
         key = c.miss.name, c.miss.place
-        cause = _plain_cause(c, plain_intent(stacks.get(key), c.stack))
+        why = ""
+        if c.miss.kind == "dtype-churn":
+            why = plain_intent(stacks.get(key), c.stack)
+        cause = _plain_cause(c, why)
         stacks[key] = c.stack
         if cause is not None:
             yield cause
@@ -218,7 +221,7 @@ def _plain_cause(c: Compile, why: str) -> Cause | None:
         c.seconds,
         fix,
         shapes,
-        why if miss.kind == "dtype-churn" else "",
+        why,
     )
 
 

@@ -180,15 +180,16 @@ def _is_at(node: ast.stmt | ast.expr, line: Line) -> bool:
     return node.lineno <= line.line <= (node.end_lineno or node.lineno)
 
 
+def _iterations(loop: ast.AST) -> list[ast.For | ast.AsyncFor | ast.comprehension]:
+    """What has a `target` and an `iter`: the loop, or parts of a comprehension."""
+    if isinstance(loop, ast.For | ast.AsyncFor):
+        return [loop]
+    return [*loop.generators] if isinstance(loop, _COMPREHENSIONS) else []
+
+
 def _targets(loop: ast.AST) -> set[str]:
     """The variables of a `for`."""
-    if isinstance(loop, ast.For | ast.AsyncFor):
-        parts = [loop.target]
-    elif isinstance(loop, _COMPREHENSIONS):
-        parts = [g.target for g in loop.generators]
-    else:
-        parts = []
-    return {ast.unparse(x) for part in parts for x in _parts(part)}
+    return {ast.unparse(x) for it in _iterations(loop) for x in _parts(it.target)}
 
 
 @ft.lru_cache(maxsize=256)
@@ -200,13 +201,7 @@ def _compares(line: Line) -> bool:
 def _chooses(line: Line, loop: ast.AST) -> bool:
     if any(map(_names_choice, _targets(loop))):
         return True
-    if isinstance(loop, ast.For | ast.AsyncFor):
-        sources = [loop.iter]
-    elif isinstance(loop, _COMPREHENSIONS):
-        sources = [g.iter for g in loop.generators]
-    else:
-        sources = []
-    if any(_is_choice(line, source) for source in sources):
+    if any(_is_choice(line, it.iter) for it in _iterations(loop)):
         return True
     # `x.astype(...) if ... else x`, in each iteration.
     branches: list[ast.AST] = []

@@ -13,7 +13,7 @@ from ._machine import Processor
 from ._plain import PlainJits
 from ._report import Program
 from ._sampler import Sampler
-from ._sites import Line, look_again, user_line, user_lines
+from ._sites import Line, look_again, user_lines
 from ._waits import Waits
 
 
@@ -236,7 +236,9 @@ class Watch:
         # Comes once for each stage, of what is compiled ahead of time.
         if self._paused or trace.number in self.seen:
             return
-        seen = self.seen[trace.number] = Seen(trace, user_line(), stack=user_lines())
+        stack = user_lines()
+        site = stack[0] if stack else None
+        seen = self.seen[trace.number] = Seen(trace, site, stack=stack)
         begun = self._begun.pop(trace.number, None)
         if trace.failed:
             self._around.pop(trace.number, None)

@@ -1,0 +1,38 @@
+"""What the doctor reports on many small programs."""
+
+import json
+
+from tests.processes import run_code
+
+
+# All in one process, because to start JAX takes seconds.
+_DRIVER = """
+import json, os, sys
+from eqx_fastjit.cli._script import Program
+from eqx_fastjit.cli._watched import run_watched
+from eqx_fastjit.doctor import _causes
+from eqx_fastjit.doctor._find import make_report
+from eqx_fastjit.doctor._watch import Watch
+
+for name, value in json.loads(sys.argv[1]).items():
+    setattr(_causes, name, value)
+out = {}
+for script in sys.argv[2:]:
+    name = os.path.basename(script).removesuffix(".py")
+    watch = Watch(numerics=name.startswith("numerics"))
+    code = run_watched(Program(script, (), False), watch)
+    slow = 0.9 if name.startswith("slow") else 60.0
+    out[name] = make_report(watch, script, code, slow=slow).as_json()
+print(json.dumps(out), file=sys.stderr)
+"""
+
+
+def reports_of(scripts, thresholds=None, **env):
+    """Run the doctor on each script: the JSON of its report, by the script's name.
+
+    `thresholds` replaces some of those in `doctor/_causes.py`.
+    """
+    arguments = [json.dumps(thresholds or {}), *scripts]
+    out = run_code(_DRIVER, *arguments, engine="auto", timeout=600, **env)
+    assert out.returncode == 0, out.stderr
+    return json.loads(out.stderr.splitlines()[-1])
