@@ -36,6 +36,8 @@ class Kind(enum.IntEnum):
     METHOD = 15
     # Part by part: attributes, by name, wherever the instance has them.
     ATTRIBUTES = 16
+    # By its value: a subclass of `str`, `int` or `float`.
+    SCALAR = 17
 
 
 class Hashable(enum.IntEnum):
@@ -54,7 +56,7 @@ class Policy(NamedTuple):
 
     kind: Kind
     # For `FIELDS` and `ATTRIBUTES` the names, for `PARTS` and `KEY` a function of the
-    # value; for a subclass of a container, one for instances with attributes.
+    # value; for a subclass of a container or a scalar, one for instances with attributes.
     data: Any = None
     hashable: Hashable = Hashable.YES
     # Whether a value can change while its hash stays the same.

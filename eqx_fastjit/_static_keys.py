@@ -77,7 +77,14 @@ _SUBCLASS_HASHABLE = {
     dict: Hashable.NO,
     collections.deque: Hashable.NO,
 }
-_CONTAINER_KINDS = {tuple: Kind.TUPLE, list: Kind.LIST, dict: Kind.DICT}
+_SUBCLASS_KINDS = {
+    tuple: Kind.TUPLE,
+    list: Kind.LIST,
+    dict: Kind.DICT,
+    str: Kind.SCALAR,
+    int: Kind.SCALAR,
+    float: Kind.SCALAR,
+}
 _COMPARE_AS_DICTS = (collections.OrderedDict, collections.Counter)
 
 
@@ -218,7 +225,7 @@ def choose_policy(cls: type) -> Policy:
             return Policy(Kind.TUPLE, hashable=hashable)
         if hashable is Hashable.AS_PARTS:
             hashable = Hashable.ASK  # its attributes need no hash
-        kind = _CONTAINER_KINDS.get(base, Kind.PARTS)
+        kind = _SUBCLASS_KINDS.get(base, Kind.PARTS)
         if issubclass(cls, collections.OrderedDict | collections.defaultdict):
             kind = Kind.PARTS  # an order, or a part, of its own
         return Policy(kind, SUBCLASS_PARTS[base], hashable, mutable=True)

@@ -51,7 +51,7 @@ enum { NODE_STATIC, NODE_ARRAY, NODE_NUMPY, NODE_NONE, NODE_TUPLE, NODE_LIST, NO
        NODE_TRACER, NODE_DATACLASS, NODE_DEFAULTDICT, NODE_ORDERED_DICT };
 enum { KIND_IDENTITY, KIND_INT, KIND_FLOAT, KIND_COMPLEX, KIND_STR, KIND_BYTES, KIND_PURE,
        KIND_OPAQUE, KIND_TUPLE, KIND_LIST, KIND_DICT, KIND_FIELDS, KIND_PARTS, KIND_KEY,
-       KIND_NODE, KIND_METHOD, KIND_ATTRIBUTES };
+       KIND_NODE, KIND_METHOD, KIND_ATTRIBUTES, KIND_SCALAR };
 enum { HASHABLE_YES, HASHABLE_NO, HASHABLE_AS_PARTS, HASHABLE_ASK };
 
 /* Kinds of entries of a trail. Those from `T_NODE` on hold an object. */
@@ -758,21 +758,25 @@ static int add_container(Walk *w, Record *record, PyObject *x, int visit, size_t
     return add_compound(w, x, PySequence_Fast_ITEMS(x), Py_SIZE(x), visit, start);
 }
 
-static int add_attributes(Walk *w, Record *record, PyObject *x, int visit, size_t start);
-
-/* The attributes in the dictionary of an instance that are to be compared. */
-static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
-    PyObject *small[SMALL_FIELDS];
-    Py_ssize_t n = PyTuple_GET_SIZE(record->data);
-    PyObject *dict = dict_of(x);
-    if (dict == NULL) return -1;
-    /* The fields of a node are others: also those that are not compared, and none that is
-    no parameter. */
-    int known = record->names == record->data && n <= SMALL_FIELDS;
-    int regular = known && read_fields(record, dict, small) == n;
-    Py_DECREF(dict); /* the instance has it */
-    if (regular) return add_compound(w, x, small, n, visit, start);
-    return add_attributes(w, record, x, visit, start);
+/* An instance of a subclass of `str`, `int` or `float`: its value. */
+static int add_scalar(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
+    int others = has_attributes(record, x), overflow = 0;
+    if (others < 0) return -1;
+    PyObject *value = NULL;
+    if (PyUnicode_Check(x)) {
+        own_everything(w); /* nothing else holds the value */
+        value = PyUnicode_FromObject(x);
+    } else if (PyFloat_Check(x)) {
+        value = PyFloat_FromDouble(PyFloat_AS_DOUBLE(x));
+    } else {
+        long long number = PyLong_AsLongLongAndOverflow(x, &overflow);
+        if (!overflow) value = PyLong_FromLongLong(number);
+    }
+    if (value == NULL && PyErr_Occurred()) return -1;
+    int failed = others || overflow ? add_parts_by_function(w, record, x, visit, start)
+                                    : add_compound(w, x, &value, 1, visit, start);
+    Py_XDECREF(value);
+    return failed;
 }
 
 /* Attributes that are not in a dictionary, or may not be. */
@@ -792,6 +796,21 @@ static int add_attributes(Walk *w, Record *record, PyObject *x, int visit, size_
     }
     Py_DECREF(names);
     return add_parts_of_sequence(w, x, parts, visit, start);
+}
+
+/* The attributes in the dictionary of an instance that are to be compared. */
+static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
+    PyObject *small[SMALL_FIELDS];
+    Py_ssize_t n = PyTuple_GET_SIZE(record->data);
+    PyObject *dict = dict_of(x);
+    if (dict == NULL) return -1;
+    /* The fields of a node are others: also those that are not compared, and none that is
+    no parameter. */
+    int known = record->names == record->data && n <= SMALL_FIELDS;
+    int regular = known && read_fields(record, dict, small) == n;
+    Py_DECREF(dict); /* the instance has it */
+    if (regular) return add_compound(w, x, small, n, visit, start);
+    return add_attributes(w, record, x, visit, start);
 }
 
 /* What the registered flatten function of a node gives: a tuple, which stays as it is
@@ -984,6 +1003,8 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
         if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
         PyErr_Clear();
         return add_key(w, x, PyObject_CallOneArg(py_opaque_key, x));
+    case KIND_SCALAR:
+        return add_scalar(w, record, x, visit, start);
     case KIND_PARTS:
         return add_parts_by_function(w, record, x, visit, start);
     case KIND_KEY:
@@ -1117,7 +1138,9 @@ static Item *sort_items(Item *items, Item *out, Py_ssize_t n, size_t hash) {
     int (*compare)(const void *, const void *) =
         n && PyLong_CheckExact(items[0].key) ? compare_int : compare_str;
     Sorted *before = &sorted_before[hash % Py_ARRAY_LENGTH(sorted_before)];
-    int keep = n > FEW_KEYS && n <= MANY_KEYS;
+    int exact = n && (PyLong_CheckExact(items[0].key) || PyUnicode_CheckExact(items[0].key));
+    /* Keys of the user's own type would be kept alive. */
+    int keep = exact && n > FEW_KEYS && n <= MANY_KEYS;
     if (keep && before->n == n) {
         Py_ssize_t i = 0;
         while (i < n && items[i].key == before->keys[i]) i++;
@@ -1149,27 +1172,70 @@ static int walk_custom(Walk *w, Record *record, PyObject *x) {
     return failed;
 }
 
-/* A dictionary whose keys are neither all `str` nor all `int`: JAX's order may run the
-user's code. */
-static int walk_odd_dict(Walk *w, Record *record, PyObject *x) {
-    if (record != NULL) return walk_custom(w, record, x);
+/* The keys of a dictionary in JAX's order, which may run the user's code. */
+static PyObject *sorted_keys(PyObject *x) {
+    PyObject *keys = PyDict_Keys(x);
+    if (keys == NULL || PyList_Sort(keys) == 0) return keys;
+    Py_DECREF(keys);
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) return NULL;
+    PyErr_Clear();
+    return PyObject_CallOneArg(py_sort_keys, x); /* raises what JAX does */
+}
+
+/* Pushes what is below a dictionary: the keys that are not on the trail yet, `factory` if
+it has one, and the values. */
+static int push_items(Walk *w, const Item *items, Py_ssize_t n, int keys,
+                      PyObject *factory) {
+    for (Py_ssize_t i = n - 1; i >= 0; i--)
+        if (push(w, items[i].value, VISIT_TREE) < 0) return -1;
+    if (factory != NULL && push(w, factory, VISIT_STATIC) < 0) return -1;
+    for (Py_ssize_t i = n - 1; keys && i >= 0; i--)
+        if (push(w, items[i].key, VISIT_STATIC) < 0) return -1;
+    return 0;
+}
+
+/* A dictionary whose keys are of any type. `keys` are those of an `OrderedDict`. */
+static int walk_odd_dict(Walk *w, PyObject *x, PyObject *keys, PyObject *factory) {
     own_everything(w);
-    PyObject *keys = PyObject_CallOneArg(py_sort_keys, x);
+    keys = keys == NULL ? sorted_keys(x) : Py_NewRef(keys);
     if (keys == NULL) return -1;
-    Py_ssize_t n = PyList_GET_SIZE(keys);
-    int failed = add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x));
-    for (Py_ssize_t i = 0; i < n && failed == 0; i++)
-        failed = walk_static(w, PyList_GET_ITEM(keys, i), VISIT_STATIC);
-    for (Py_ssize_t i = n - 1; i >= 0 && failed == 0; i--) {
-        PyObject *value = PyObject_GetItem(x, PyList_GET_ITEM(keys, i));
-        failed = value == NULL ? -1 : push(w, value, VISIT_TREE);
-        Py_XDECREF(value);
+    Py_ssize_t n = PyList_GET_SIZE(keys), found = 0;
+    int failed = -1;
+    Item *items = PyMem_Malloc((n + 1) * sizeof(Item));
+    if (items == NULL) {
+        PyErr_NoMemory();
+        goto done;
     }
+    for (; found < n; found++) {
+        PyObject *key = PyList_GET_ITEM(keys, found);
+        PyObject *value = PyDict_GetItemWithError(x, key);
+        if (value == NULL && !PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, key);
+        if (value == NULL) goto done;
+        /* The `==` of the next key may take it out of the dictionary. */
+        items[found] = (Item){Py_NewRef(key), Py_NewRef(value), 0};
+    }
+    failed = add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x)) < 0
+                 ? -1
+                 : push_items(w, items, n, 1, factory);
+done:
+    for (Py_ssize_t i = 0; i < found; i++) {
+        Py_DECREF(items[i].key);
+        Py_DECREF(items[i].value);
+    }
+    PyMem_Free(items);
     Py_DECREF(keys);
     return failed;
 }
 
-/* The items of a dictionary whose keys are all `str` or all `int`, in the order of `keys`
+/* A type of keys whose order and hash do not run the user's code. */
+static inline int is_plain_key_type(const PyTypeObject *type) {
+    return type == &PyUnicode_Type || type == &PyLong_Type ||
+           (PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_UNICODE_SUBCLASS) &&
+            type->tp_richcompare == PyUnicode_Type.tp_richcompare &&
+            type->tp_hash == PyUnicode_Type.tp_hash);
+}
+
+/* The items of a dictionary whose keys are all of one such type, in the order of `keys`
 if that is a list: 1 if they are, 0 if not. */
 static int read_items(PyObject *x, PyObject *keys, Item *items, Py_ssize_t n, size_t *hash) {
     Py_ssize_t i = 0, position = 0;
@@ -1180,7 +1246,7 @@ static int read_items(PyObject *x, PyObject *keys, Item *items, Py_ssize_t n, si
         items[i].index = i;
         *hash = *hash * 31 + ((size_t)items[i].key >> 4);
     }
-    if (n && type != &PyUnicode_Type && type != &PyLong_Type) return 0;
+    if (n && !is_plain_key_type(type)) return 0;
     if (keys == NULL) return 1;
     if (PyList_GET_SIZE(keys) != n || PyDict_GET_SIZE(x) != n) return 0;
     for (i = 0; i < n; i++) {
@@ -1204,9 +1270,10 @@ static int walk_dict(Walk *w, Record *record, PyObject *x) {
         its hash if `dict.__delitem__` took that key out. */
         own_everything(w);
         if ((keys = PySequence_List(x)) == NULL) return -1;
-        if ((record = record_of(w, x)) == NULL) goto done;
         n = PyDict_GET_SIZE(x);
         hash = (size_t)n;
+    } else if (kind == NODE_DEFAULTDICT) {
+        if ((factory = PyObject_GetAttr(x, s_default_factory)) == NULL) return -1;
     }
     if (n > SMALL_FIELDS && (items = PyMem_Malloc(2 * n * sizeof(Item))) == NULL) {
         items = small;
@@ -1214,26 +1281,22 @@ static int walk_dict(Walk *w, Record *record, PyObject *x) {
         goto done;
     }
     if (!read_items(x, keys, items, n, &hash)) {
-        failed = walk_odd_dict(w, record, x);
+        failed = walk_odd_dict(w, x, keys, factory);
         goto done;
     }
     sorted = keys != NULL ? items : sort_items(items, items + n, n, hash);
     if (add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x)) < 0) goto done;
-    for (i = 0; i < n; i++)
-        if (add_atom(w, sorted[i].key) < 0) goto done;
-    for (i = n - 1; i >= 0; i--)
-        if (push(w, sorted[i].value, VISIT_TREE) < 0) goto done;
-    if (kind == NODE_DEFAULTDICT) {
-        /* Last, since it may need Python; all else is on the stack already. */
-        if ((factory = PyObject_GetAttr(x, s_default_factory)) == NULL) goto done;
+    int atoms = 1;
+    for (i = 0; i < n && atoms > 0; i++) atoms = add_atom(w, sorted[i].key);
+    if (atoms > 0 && factory != NULL) {
         int added = add_atom(w, factory);
         if (added < 0) goto done;
-        if (added == 0) {
-            own_everything(w);
-            if (push(w, factory, VISIT_STATIC) < 0) goto done;
-        }
+        if (added) Py_CLEAR(factory);
     }
-    failed = 0;
+    if (atoms < 0) goto done;
+    failed = push_items(w, sorted, n, !atoms, factory);
+    /* Else it is the dictionary's alone, which a key's attributes may change. */
+    if (failed == 0 && factory != NULL) own_everything(w);
 done:
     Py_XDECREF(factory);
     Py_XDECREF(keys);

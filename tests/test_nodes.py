@@ -1,6 +1,7 @@
 """Registered dataclasses, dictionaries of every kind, as nodes; on both engines."""
 
 import collections
+import contextlib
 import dataclasses
 import enum
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit
+from tests.traces import count_traces
 
 
 def _check(*trees, traces=None):
@@ -157,7 +159,35 @@ class _Number(enum.IntEnum):
     one = 1
 
 
-KEYS = [["b", "a"], [3, 1, 2], [2**70, -1], [_Number.one, 0], [True, 0], [1.5, 0.5]]
+class _Name(str):
+    pass
+
+
+class _Reversed(str):
+    def __lt__(self, other):
+        return str.__gt__(self, other)
+
+
+class _Part(enum.Enum):
+    b = 1
+    a = 2
+
+    def __lt__(self, other):
+        return self.value < other.value
+
+
+KEYS = [
+    ["b", "a"],
+    [3, 1, 2],
+    [2**70, -1],
+    [_Number.one, 0],
+    [True, 0],
+    [1.5, 0.5],
+    [_Name("b"), _Name("a"), _Name("c")],
+    [_Name("b"), "a", _Name("c")],
+    [_Reversed("b"), _Reversed("a"), _Reversed("c")],
+    list(_Part),
+]
 
 
 @pytest.mark.parametrize("keys", [*KEYS, [("b", 1), ("a", 2)], [b"b", b"a"]])
@@ -189,6 +219,50 @@ def test_keys_by_type():
     _check({1: A, 2: B}, {True: A, 2: B}, {1: A, 2.0: B})
     for cls in (collections.OrderedDict, lambda x: collections.defaultdict(int, x)):
         _check(cls({1: A}), cls({True: A}), cls({1.0: A}))
+
+
+@pytest.mark.parametrize(
+    ("cls", "args"),
+    [(dict, ()), (collections.OrderedDict, ()), (collections.defaultdict, (list,))],
+)
+def test_attributes_of_keys(cls, args):
+    """A key is a static: two with different attributes are not the same."""
+
+    def make(keys, *values):
+        return cls(*args, zip(keys, values, strict=True))
+
+    def of(*values):
+        names = [_Name("b"), _Name("a")]
+        for name, value in zip(names, values, strict=False):
+            name.value = value
+        return names
+
+    first, same, other = of(1, [2]), of(1, [2]), of(1, [3])
+    _check(make(first, A, B), make(same, B, A), traces=1)
+    _check(make(first, A, B), make(other, A, B))
+    _check(make(first, A, B), make(of(), A, B))
+    f, traces = count_traces(lambda d: None)
+    changed = make(first, A, B)
+    f(changed)
+    first[1].value[0] = 4
+    f(changed)
+    assert len(traces) == 2
+
+
+def test_keys_that_change_their_dictionary():
+    """An error, or what is left of it."""
+
+    class Key(str):
+        def __lt__(self, other):
+            gone.update(d)
+            d.clear()
+            return str.__lt__(self, other)
+
+    gone = {}
+    d = {Key(x): jnp.asarray(float(i)) for i, x in enumerate("cab")}
+    with contextlib.suppress(KeyError):
+        assert filter_jit(lambda d: d)(d) == {}
+    assert len(gone) == 3
 
 
 class _Factory:

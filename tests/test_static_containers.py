@@ -270,3 +270,33 @@ def test_a_module_with_any_other_attribute_is_left_to_equinox():
     for m in (plain, other, odd, plain, other, odd):
         f(m, X)
     assert len(traces) == 3
+
+
+class _Name(str):
+    pass
+
+
+class _Count(int):
+    def __index__(self):
+        raise AssertionError("read through an override")
+
+
+class _Rate(float):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("cls", "value", "other"),
+    [(_Name, "a", "b"), (_Count, 1, 2), (_Count, 2**70, 2**71), (_Rate, 0.0, -0.0)],
+)
+@pytest.mark.parametrize("wrap", [_Holder, lambda x: x], ids=["field", "leaf"])
+def test_subclasses_of_scalars(cls, value, other, wrap):
+    def of(x, **attributes):
+        return wrap(_with_attributes(x, **attributes))
+
+    assert _traces_of(of(cls(value)), of(cls(value))) == [1, 1]
+    assert _traces_of(of(cls(value)), of(cls(other)), of(value)) == [1, 2, 3]
+    assert _traces_of(of(cls(value), n=1), of(cls(value)), of(cls(value), n=1.0)) == [
+        *(1, 2, 3)
+    ]
+    assert _traces_of(of(cls(value), n=[1]), of(cls(value), n=[1])) == [1, 1]
