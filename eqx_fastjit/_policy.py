@@ -56,7 +56,7 @@ class Policy(NamedTuple):
 
     kind: Kind
     # For `FIELDS` and `ATTRIBUTES` the names, for `PARTS` and `KEY` a function of the
-    # value; for a subclass of a container or a scalar, one for instances with attributes.
+    # value; for subclasses of a container or a scalar, one for those with attributes.
     data: Any = None
     hashable: Hashable = Hashable.YES
     # Whether a value can change while its hash stays the same.
