@@ -64,6 +64,19 @@ def is_dataclass_node(entry: Any) -> bool:
     return "register_dataclass." in name
 
 
+@functools.cache
+def _trace_state_clean() -> Callable[[], bool]:
+    try:
+        return resolve("jax._src.core:trace_state_clean")
+    except MissingPrivateName:
+        return lambda: False
+
+
+def is_outside_traces() -> bool:
+    """Whether nothing is being traced or transformed; `False` if that is not known."""
+    return _trace_state_clean()()
+
+
 def concrete(x: Any) -> Any:
     """The values inside of the tracers of eager transformations (`jax.grad`,
     `jax.vmap`).

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import inspect
 import types
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from jax.core import Tracer
 
 from . import _compat
 from ._compat import instance_dict
+from ._keys import ByIdentity
 
 
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
@@ -34,38 +34,6 @@ def is_array(x: Any) -> bool:
 def is_array_or_struct(x: Any) -> bool:
     """Whether a leaf is an array, or says what one would be like."""
     return type(x) is jax.ShapeDtypeStruct or is_array(x)
-
-
-class ByType:
-    """Values by type, compared by identity, without keeping types alive.
-
-    The class of a class may define `__eq__`, and then has no hash.
-    """
-
-    def __init__(self) -> None:
-        # The id of a dead type may be reused, so a hit has to compare the type as well.
-        self.entries: dict[int, tuple[weakref.ref[type], Any]] = {}
-
-    def get(self, cls: type) -> Any:
-        """The value for a type, or `None`."""
-        entry = self.entries.get(id(cls))
-        return entry[1] if entry is not None and entry[0]() is cls else None
-
-    def set(self, cls: type, value: Any) -> Any:
-        """Set the value for a type, and return the value."""
-        number, entries = id(cls), self.entries
-
-        def forget(reference: weakref.ref[type]) -> None:
-            entry = entries.get(number)
-            if entry is not None and entry[0] is reference:
-                entries.pop(number, None)
-
-        entries[number] = weakref.ref(cls, forget), value
-        return value
-
-    def clear(self) -> None:
-        """Forget all."""
-        self.entries.clear()
 
 
 class NodeKind:
@@ -225,7 +193,7 @@ def classify(x: Any) -> Node:
 
 # What is known of types, which it does not keep alive; dropped when JAX's registry has
 # grown, since a type may be registered as a node after it was seen as a static.
-known_nodes = ByType()
+known_nodes = ByIdentity()
 _registered = 0
 
 
@@ -298,11 +266,10 @@ def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
         is_module = kind == NodeKind.MODULE
         values = instance_dict(x) if is_module else x.__dict__
         # In Equinox, a Module with different attributes is a different Module.
-        n_fields = len(node.dynamic) + len(node.static)
-        n_others = len(values) - n_fields
-        if is_module and n_others > 0:
-            n_others -= sum(map(values.__contains__, WRAPPER_NAMES))
-        if type(values) is dict and not (is_module and n_others):
+        n_fields = n_known = len(node.dynamic) + len(node.static)
+        if len(values) > n_fields:
+            n_known += sum(map(values.__contains__, WRAPPER_NAMES))
+        if type(values) is dict and not (is_module and len(values) != n_known):
             try:
                 static = list(map(values.__getitem__, node.static))
                 dynamic = list(map(values.__getitem__, node.dynamic))

@@ -157,7 +157,7 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
     arrays, trail, _ = found
     limit = LONG_TRAIL
     pending = [tree]  # an explicit stack: trees may be deeper than Python's limit
-    nodes = known_nodes.entries  # `ByType.get`, which is asked for each value
+    nodes = known_nodes.entries  # as `ByIdentity.get`
     # If the registry is not available, a type may have become a node unnoticed.
     unknown = NodeKind.STATIC if _compat.node_registry() is None else None
     while pending:

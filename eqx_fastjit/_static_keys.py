@@ -18,7 +18,6 @@ import enum
 import functools
 import struct
 import types
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,8 +27,15 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from ._keys import array_kind, Identity, Opaque, snapshot_key, StaticArray
-from ._nodes import ARRAY_KINDS, ByType, node_of, NodeKind, parts_of, reads_dict
+from ._keys import (
+    array_kind,
+    ByIdentity,
+    Identity,
+    Opaque,
+    snapshot_key,
+    StaticArray,
+)
+from ._nodes import ARRAY_KINDS, node_of, NodeKind, parts_of, reads_dict
 from ._parts import (
     compares_attributes,
     deque_parts,
@@ -92,24 +98,18 @@ def _builtin_key(x: Any) -> Any:
     return Identity(x.__self__), x.__qualname__, x.__module__
 
 
-# From the id of a living array of JAX, which cannot be written to, to its key. (The
-# reference tells whether the id is still that of the same array.)
-_array_keys: dict[int, tuple[weakref.ref[Any], Any]] = {}
+# Of arrays of JAX, which cannot be written to.
+_array_keys = ByIdentity()
 
 
 def array_key(array: Any) -> Any:
     """The key of an array in a static Module."""
     if isinstance(array, Tracer):
         return Identity(array)
-    number = id(array)
-    known = _array_keys.get(number)
-    if known is not None and known[0]() is array:
-        return known[1]
+    if (known := _array_keys.get(array)) is not None:
+        return known
     key = array_kind(array), _contents(array)
-    if isinstance(array, jax.Array):
-        forget = functools.partial(_array_keys.pop, number)
-        _array_keys[number] = weakref.ref(array, lambda _: forget(None)), key
-    return key
+    return _array_keys.set(array, key) if isinstance(array, jax.Array) else key
 
 
 def _static_array(array: Any) -> StaticArray:
@@ -281,11 +281,11 @@ class _Known(NamedTuple):
     hash: Any
 
 
-_known = ByType()
+_known = ByIdentity()
 
 
 def _known_of(cls: type) -> _Known:
-    entry = _known.entries.get(id(cls))  # `ByType.get`, which is asked for each value
+    entry = _known.entries.get(id(cls))  # as `ByIdentity.get`
     if entry is not None and entry[0]() is cls:
         found = entry[1]
         if found.eq is cls.__eq__ and found.hash is cls.__hash__:

@@ -201,7 +201,7 @@ def _zoo(name: str, page: Path) -> str:
 _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "figure": _figure,
     "finding": _finding,
-    "gain": lambda _, page: tables.gain("gain", RESULTS),
+    "gain": lambda _, page: tables.gain(RESULTS),
     "help": _help,
     "reliability": lambda name, page: tables.reliability(name, RESULTS),
     "report": _report,

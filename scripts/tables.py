@@ -191,8 +191,8 @@ def _versions(versions: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def _table(header: Any, rows: Any) -> str:
-    lines = [header, ["---"] * len(header), *rows]
+def _table(header: Any, rows: Any, alignment: Any = None) -> str:
+    lines = [header, alignment or ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -255,9 +255,9 @@ def zoo(name: str, folder: Path, link: str) -> str:
 # --- whole programs -------------------------------------------------------------------
 
 
-def gain(name: str, folder: Path) -> str:
+def gain(folder: Path) -> str:
     """How much faster each program is, even if it is not."""
-    results = _load(folder, name)
+    results = _load(folder, "gain")
     if results is None:
         return "*Not measured yet.*"
     rows = [_gain_row(report) for report in results["programs"]]
@@ -268,8 +268,7 @@ def gain(name: str, folder: Path) -> str:
         *("equinox", "ours", "floor", "device", "overhead", "saved"),
     )
     alignment = ["---", "---:", "---:", "---:", "---", *["---:"] * 7]
-    lines = [header, alignment, *rows]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = _table(header, rows, alignment)
     commit = results.get("commit", "unknown")
     return (
         f"{table}\n\nMade by `{results['command']}` on {results['date'][:10]}, commit "

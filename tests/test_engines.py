@@ -431,6 +431,34 @@ def test_frames_of_a_profile_are_there():
         assert any(map(defined.search, sources)), f"no {function} in any {name}"
 
 
+class _EqualByArray:
+    __hash__ = None
+
+    def __init__(self, array):
+        self.array = array
+
+    def __eq__(self, other):
+        return bool((self.array == other.array).all())
+
+
+@pytest.mark.parametrize("missing", ["jax._src.core:trace_state_clean", ""])
+def test_comparing_statics_is_no_part_of_a_trace(missing, take_away):
+    class Model(eqx.Module):
+        x: jax.Array
+        static: _EqualByArray = eqx.field(static=True)
+
+    take_away(missing)
+    _compat._trace_state_clean.cache_clear()
+    try:
+        f, static = filter_jit(lambda m: m.x * 2), _EqualByArray(X)
+        for _ in range(2):
+            jaxpr = jax.make_jaxpr(lambda x: f(Model(x, static)))(X)
+            assert [e.primitive.name for e in jaxpr.eqns] == ["jit"]
+            assert f(Model(X, static)).tolist() == (2 * X).tolist()
+    finally:
+        _compat._trace_state_clean.cache_clear()
+
+
 def test_every_private_name_is_taken_away_above():
     """Whatever is resolved anywhere in `_compat.py` stands in a test of this file."""
     source = Path(_compat.__file__).read_text()

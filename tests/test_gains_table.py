@@ -77,7 +77,7 @@ def test_rows(tmp_path):
         ],
     }
     (tmp_path / "gain.json").write_text(json.dumps(results))
-    rows = tables.gain("gain", tmp_path).splitlines()[2:5]
+    rows = tables.gain(tmp_path).splitlines()[2:5]
     assert [row.split("`")[1] for row in rows] == ["faster", "unknown", "alike"]
     assert "**0.50 (0.40\u00a0to\u00a00.60)**" in rows[0] and "25.0%" in rows[0]
     assert "~0.90" in rows[1] and "| - | - |" in rows[1]
