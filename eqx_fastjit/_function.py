@@ -43,6 +43,7 @@ from ._partition import (
     walk,
 )
 from ._place import place_of
+from ._signals import make_jit
 from ._specialization import Flat, kept_trace, Specialization, split_result
 
 
@@ -281,7 +282,7 @@ class Function:
             # wrapping.
             if "device" in kwargs or "backend" in kwargs:
                 warnings.simplefilter("ignore", DeprecationWarning)
-            jitted = jax.jit(flat, **kwargs)
+            jitted = make_jit(flat, **kwargs)
         return cls(jitted, flat)
 
     def evict(self) -> None:

@@ -10,6 +10,7 @@ import jax.tree_util as jtu
 from ._binding import Spec
 from ._nodes import is_array_or_struct
 from ._partition import DYNAMIC, partition
+from ._signals import make_jit
 
 
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
@@ -48,7 +49,7 @@ def make_options(donate: Any, jit_kwargs: dict[str, Any]) -> Options:
         ) from None
     if jit_kwargs:
         # Let JAX check the values now, and warn about deprecated ones.
-        jax.jit(_nothing, **jit_kwargs)
+        make_jit(_nothing, **jit_kwargs)
     own = ("in_shardings", "out_shardings")
     return Options(
         donate_first,

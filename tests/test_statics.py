@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import _callables, filter_jit
+from tests.processes import run_code
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
@@ -671,6 +672,40 @@ def test_a_wrap_in_a_signal_handler():
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
     assert all(shape == X.shape for shape in done)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="POSIX only")
+def test_a_signal_while_jax_holds_its_lock(engine):
+    """JAX would wait for itself. (The lock is held while a key is hashed.)"""
+    out = run_code(
+        """
+        import signal, sys
+        import jax.numpy as jnp
+        from eqx_fastjit import filter_jit
+
+        done = []
+
+        def handler(*_):
+            done.append(filter_jit(lambda x: x + 1)(2.0))
+
+        def profile(frame, event, _):
+            if event == "call" and frame.f_code.co_name == "__hash__":
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGUSR1)
+
+        f = filter_jit(lambda x, n: x * n)
+        x = jnp.arange(2.0)
+        f(x, 2)
+        signal.signal(signal.SIGUSR1, handler)
+        sys.setprofile(profile)
+        assert f(x, 3).tolist() == [0, 3]
+        assert sys.getprofile() is None and done == [3.0]
+        assert signal.getsignal(signal.SIGUSR1) is handler
+        """,
+        engine=engine,
+        timeout=120,
+    )
+    assert out.returncode == 0, out.stderr
 
 
 def test_wraps_in_many_threads():

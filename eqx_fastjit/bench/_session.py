@@ -3,11 +3,12 @@
 import contextlib
 import multiprocessing
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+
+from eqx_fastjit._signals import held
 
 from ._case import Case
 from ._children import in_environment
@@ -43,20 +44,12 @@ def _interrupts_held() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    held: list[int] = []
-    handler = signal.getsignal(signal.SIGINT)
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main:
-        signal.signal(signal.SIGINT, lambda number, _: held.append(number))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if is_main:
-            signal.signal(signal.SIGINT, handler)
-        if held:
-            signal.raise_signal(held[0])
+    with held([signal.SIGINT]):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Process:
