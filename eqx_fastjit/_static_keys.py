@@ -54,11 +54,15 @@ from ._policy import Hashable, Kind, Policy
 
 def _contents(array: Any) -> Any:
     """What is in an array, to compare with. Not a part of a trace, if there is one."""
-    if isinstance(array, jax.Array) and jax.dtypes.issubdtype(
-        array.dtype, jax.dtypes.prng_key
-    ):
-        with jax.ensure_compile_time_eval():
-            array = jax.random.key_data(array)
+    if isinstance(array, jax.Array):
+        if array.is_deleted():
+            return Identity(array)  # it was donated, and nobody can read it any more
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            with jax.ensure_compile_time_eval():
+                array = jax.random.key_data(array)
+    elif isinstance(array, np.ma.MaskedArray):
+        # An array would be its data alone.
+        return _contents(array.data), np.ma.getmaskarray(array).tobytes()
     host = np.asarray(array)
     if host.dtype == object:
         return tuple([static_key(x) for x in host.flat])
