@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -158,6 +159,40 @@ def array_kind(array: Any) -> tuple[Any, ...]:
         getattr(array, "weak_type", False)
     )
     return type(array), tuple(array.shape), dtype, weak_type
+
+
+def array_contents(array: Any, key_of: Callable[[Any], Any]) -> Any:
+    """What is in an array, to compare with; objects by `key_of`.
+
+    Not as a part of the program that is being traced, if there is one.
+    """
+    if isinstance(array, jax.Array):
+        if array.is_deleted():
+            return Identity(array)  # it was donated, and nobody can read it any more
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            with jax.ensure_compile_time_eval():
+                array = jax.random.key_data(array)
+    elif isinstance(array, np.ma.MaskedArray):
+        # An array would be its data alone.
+        mask = np.ma.getmaskarray(array).tobytes()
+        return array_contents(array.data, key_of), mask
+    host = np.asarray(array)
+    if host.dtype.names is not None:
+        # The bytes of a record also have what is between its fields, and addresses.
+        return tuple([array_contents(host[x], key_of) for x in host.dtype.names])
+    if host.dtype == object:
+        return tuple([key_of(x) for x in host.flat])
+    if host.dtype.char in "gG":  # a `longdouble` has bytes that mean nothing
+        return tuple(map(str, host.flat))
+    return host.tobytes()
+
+
+def memory_key(x: memoryview) -> Any:
+    """The key of a `memoryview`."""
+    try:
+        return x.format, x.shape, bytes(x)
+    except ValueError:
+        return Identity(x)  # it was released
 
 
 class StaticArray:

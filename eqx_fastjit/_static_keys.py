@@ -28,9 +28,11 @@ import numpy as np
 from jax.core import Tracer
 
 from ._keys import (
+    array_contents,
     array_kind,
     ByIdentity,
     Identity,
+    memory_key,
     Opaque,
     snapshot_key,
     StaticArray,
@@ -53,22 +55,15 @@ from ._policy import Hashable, Kind, Policy
 
 
 def _contents(array: Any) -> Any:
-    """What is in an array, to compare with. Not a part of a trace, if there is one."""
-    if isinstance(array, jax.Array) and jax.dtypes.issubdtype(
-        array.dtype, jax.dtypes.prng_key
-    ):
-        with jax.ensure_compile_time_eval():
-            array = jax.random.key_data(array)
-    host = np.asarray(array)
-    if host.dtype == object:
-        return tuple([static_key(x) for x in host.flat])
-    return host.tobytes()
+    return array_contents(array, static_key)
 
 
 def _set_key(base: type) -> Callable[[Any], Any]:
     def key(x: Any) -> Any:
         parts = base.__iter__(x)  # pyright: ignore[reportAttributeAccessIssue]
-        return frozenset([static_key(v) for v in parts]), _vars_key(x)
+        # Counted, since members that differ may have equal keys: two NaNs.
+        counts = collections.Counter([static_key(v) for v in parts])
+        return frozenset(counts.items()), _vars_key(x)
 
     return key
 
@@ -147,9 +142,7 @@ _EXACT: dict[type, Policy] = {
     # Has a hash since Python 3.12 only.
     slice: _PARTS(lambda x: (x.start, x.stop, x.step), Hashable.ASK),
     bytearray: _KEY(bytes, Hashable.NO, mutable=True),
-    memoryview: _KEY(
-        lambda x: (x.format, x.shape, bytes(x)), Hashable.ASK, mutable=True
-    ),
+    memoryview: _KEY(memory_key, Hashable.ASK, mutable=True),
     collections.deque: _PARTS(deque_parts, Hashable.NO, mutable=True),
     types.MappingProxyType: _PARTS(
         lambda x: items(types.MappingProxyType, x), Hashable.ASK, mutable=True
@@ -185,6 +178,8 @@ def _numpy_policy(cls: type) -> Policy | None:
     if issubclass(cls, np.generic):
         if issubclass(cls, np.void):  # a record, whose fields can be written to
             return _KEY(lambda x: (static_key(x.dtype), _contents(x)), mutable=True)
+        if cls in (np.longdouble, np.clongdouble):
+            return _KEY(lambda x: (x.dtype, _contents(x)))
         return _KEY(lambda x: (x.dtype, x.tobytes()))
     if issubclass(cls, np.ndarray):
         return _KEY(_static_array, Hashable.NO, mutable=True)

@@ -1,0 +1,151 @@
+"""What a fifth hostile reader of the engine found: each of these was once wrong."""
+
+import numpy as np
+import pytest
+
+from tests.processes import run_code
+
+
+_STATICS = """
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import eqx_fastjit
+from tests.traces import count_traces
+
+
+X = jnp.ones(())
+
+
+class Holder(eqx.Module):
+    x: jax.Array
+    static: Any = eqx.field(static=True)
+"""
+
+
+def _check(code, engine):
+    out = run_code(code, common=_STATICS, engine=engine)
+    assert out.returncode == 0, out.stderr[-2000:]
+
+
+def test_masks_of_arrays_in_static_fields(engine):
+    _check(
+        """
+        f, traces = count_traces(lambda h: h.x * float(h.static.sum() or 0))
+
+        def masked(mask):
+            return Holder(X, np.ma.array([1.0], mask=[mask]))
+
+        assert f(masked(False)) == 1 and f(masked(True)) == 0
+        assert f(masked(False)) == 1 and f(masked(True)) == 0
+        assert len(traces) == 2
+
+        array = np.ma.array([1.0, 2.0], mask=[False, True])
+        assert f(Holder(X, array)) == 1
+        array.mask = [False, False]
+        assert f(Holder(X, array)) == 3
+        array[0] = np.ma.masked
+        assert f(Holder(X, array)) == 2
+        """,
+        engine,
+    )
+
+
+def test_arrays_in_static_fields_that_were_donated(engine):
+    """Equinox compares them by identity first; nobody can read them."""
+    _check(
+        """
+        f, traces = count_traces(lambda h: h.x * 2)
+        keys = jax.random.key(0)
+        for array in (jnp.ones(()), jnp.ones((2,)), keys, jnp.ones(())):
+            before = len(traces)
+            array.delete()
+            for _ in range(2):
+                assert f(Holder(X, array)) == 2
+            assert len(traces) == before + 1
+            f.clear_cache()
+        # Known before it was donated.
+        array = jnp.ones(())
+        f(Holder(X, array))
+        before = len(traces)
+        array.delete()
+        assert f(Holder(X, array)) == 2
+        assert len(traces) == before
+        """,
+        engine,
+    )
+
+
+@pytest.mark.skipif(
+    np.finfo(np.longdouble).nmant != 63, reason="a `longdouble` without such bytes"
+)
+def test_static_numbers_with_bytes_that_mean_nothing(engine):
+    """Ten bytes of a `longdouble` are its value, and the rest is whatever was there."""
+    _check(
+        """
+        f, traces = count_traces(lambda h: h.x * 2)
+        number = np.frombuffer(np.longdouble(0.1).tobytes(), np.uint8)
+        padded = np.dtype([("a", np.int8), ("b", np.int64)], align=True)
+        for garbage in range(4):
+            data = np.full(16, garbage, np.uint8)
+            data[:10] = number[:10]
+            record = np.full(16, garbage, np.uint8).view(padded)
+            record["a"], record["b"] = 1, 2
+            array = data.view(np.longdouble)
+            for static in (array[0], array, record):
+                f(Holder(X, static))
+        assert len(traces) == 3
+        for value in (0.0, -0.0, 0.0):
+            f(Holder(X, np.longdouble(value)))
+        assert len(traces) == 5
+        """,
+        engine,
+    )
+
+
+def test_static_records_that_hold_objects(engine):
+    """Not by the address of an object, which another may get."""
+    _check(
+        """
+        f, traces = count_traces(lambda h: h.x * h.static["a"][0])
+        for value in (1, 2, 1, 2):
+            record = np.empty(1, [("a", object)])
+            record["a"][0] = (value, 0)
+            assert f(Holder(X, record[0])) == value
+        assert len(traces) == 2
+        """,
+        engine,
+    )
+
+
+def test_static_sets_of_several_nans(engine):
+    _check(
+        """
+        f, traces = count_traces(lambda h: h.x * len(h.static))
+        one, two = float("nan"), float("nan")
+        for _ in range(2):
+            assert f(Holder(X, frozenset({one}))) == 1
+            assert f(Holder(X, {one, two})) == 2
+            assert f(Holder(X, frozenset({one, two}))) == 2
+        assert len(traces) == 3
+        """,
+        engine,
+    )
+
+
+def test_a_static_memoryview_that_was_released(engine):
+    _check(
+        """
+        f, traces = count_traces(lambda h: h.x * 2)
+        view = memoryview(b"abc")
+        f(Holder(X, view))
+        view.release()
+        assert f(Holder(X, view)) == 2 and f(Holder(X, view)) == 2
+        assert len(traces) == 2
+        """,
+        engine,
+    )
