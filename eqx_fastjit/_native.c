@@ -1181,8 +1181,11 @@ static PyObject *callable_prepare(Callable *self, PyObject *args, PyObject *kwar
     PyObject *prepared = NULL;
     if (python_call == Py_None) {
         python_call = NULL;
-        if (positional == NULL || PyBytes_GET_SIZE(kinds) != PyTuple_GET_SIZE(names) ||
+        int given = function && table && fun && names && kinds && defaults && binder &&
+                    source && positional;
+        if (!given || PyBytes_GET_SIZE(kinds) != PyTuple_GET_SIZE(names) ||
             PyTuple_GET_SIZE(defaults) != PyTuple_GET_SIZE(names) ||
+            (source != Py_None && !PyFunction_Check(source)) ||
             fun_index > PyTuple_GET_SIZE(names)) {
             PyErr_SetString(PyExc_TypeError, "_prepare: arguments are missing");
             return NULL;
