@@ -116,6 +116,13 @@ static void table_unlink(Table *self, Spec *spec) {
     self->count--;
 }
 
+/* The next such call is a cache miss. */
+static void table_forget(Spec *spec) {
+    if (spec->table == NULL) return;
+    table_unlink(spec->table, spec);
+    Py_DECREF(spec);
+}
+
 /* Drops the oldest, down to a given number. Finalizers may run any code. */
 static void table_shrink(Table *self, Py_ssize_t count) {
     while (self->count > count) {
@@ -286,10 +293,7 @@ static PyObject *table_clear_method(Table *self, PyObject *unused) {
 }
 
 static PyObject *table_remove(Table *self, PyObject *x) {
-    if (Py_TYPE(x) == &SpecType && ((Spec *)x)->table == self) {
-        table_unlink(self, (Spec *)x);
-        Py_DECREF(x);
-    }
+    if (Py_TYPE(x) == &SpecType && ((Spec *)x)->table == self) table_forget((Spec *)x);
     Py_RETURN_NONE;
 }
 
@@ -957,12 +961,16 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
     if (frame->call != NULL) {
         /* Something was traced or compiled; unless eager, where nothing refers to the
         statics later. */
-        if (!eager && add_witnesses(frame->spec, w) < 0) return NULL;
-        PyObject *arrays = list_of(w->arrays + 1, w->n_arrays);
-        PyObject *done = arrays == NULL ? NULL
-                                        : PyObject_CallMethodObjArgs(function, s_finished,
-                                                                     frame->call, arrays, NULL);
-        Py_XDECREF(arrays);
+        PyObject *arrays = NULL, *done;
+        if (eager || add_witnesses(frame->spec, w) == 0)
+            arrays = list_of(w->arrays + 1, w->n_arrays);
+        if (arrays == NULL) { /* no memory: what it was traced with is not remembered */
+            table_forget(frame->spec);
+            call_failed(function, frame); /* ends the record */
+            return NULL;
+        }
+        done = PyObject_CallMethodObjArgs(function, s_finished, frame->call, arrays, NULL);
+        Py_DECREF(arrays);
         if (done == NULL) return NULL;
         Py_DECREF(done);
     }
@@ -1031,11 +1039,10 @@ static Spec *look_up(PyObject *function, Table *table, Walk *w, PyObject *const 
     if (spec == NULL && PyErr_Occurred()) return NULL;
     if (spec != NULL && spec->n_witnesses) {
         int stale = is_stale(spec, w);
-        if (stale && spec->table != NULL) {
-            table_unlink(spec->table, spec);
-            Py_DECREF(spec);
+        if (stale) {
+            table_forget(spec);
+            Py_CLEAR(spec);
         }
-        if (stale) Py_CLEAR(spec);
         if (stale < 0) return NULL;
     }
     return spec != NULL ? spec : specialize(function, table, w, hash, values, n);

@@ -41,3 +41,75 @@ for given in (
 def test_a_callable_that_is_not_told_all_it_needs():
     out = _run(_PREPARE)
     assert out.stdout == "_prepare: arguments are missing\n" * 4, out.stderr[-4000:]
+
+
+# --- memory --------------------------------------------------------------------------
+
+_NO_MEMORY_AFTER_A_TRACE = """
+import _testcapi
+
+class Layer(eqx.Module):
+    x: object
+    static: object = eqx.field(static=True)
+
+class Function:
+    finishes = failures = 0
+
+    def miss(self, values):
+        flat = object()
+        return native.Specialization(Jitted(flat), flat)
+
+    def finished(self, call, arrays):
+        self.finishes += 1
+
+    def failed(self, call, error):
+        self.failures += 1
+
+    def translate(self, error):
+        pass
+
+    def result(self, specialization, out, arrays, compiled):
+        return "result"
+
+class Jitted:
+    # Stands for `jax.jit`, to have no memory from its return on.
+    n = None
+
+    def __init__(self, flat):
+        self.flat = flat
+
+    def __call__(self, *arrays):
+        native.find_call(self.flat)  # as a trace does
+        out = [None]
+        if self.n is not None:
+            _testcapi.set_nomemory(self.n, self.n + 1)
+        return out
+
+function, table, f = Function(), native.Table(9), native.Callable()
+f._prepare(None, function=function, table=table, fun=None, fun_index=-1,
+           names=("layer",), kinds=bytes([1]), defaults=(None,), binder=None,
+           source=None, positional=None)
+ends = []
+for n in range(12):
+    table.clear()
+    Jitted.n = None
+    f(Layer(x, [1]))
+    Jitted.n = n
+    layer = Layer(x, [1])
+    function.finishes = function.failures = 0
+    try:
+        f(layer)
+    except MemoryError:
+        pass
+    _testcapi.remove_mem_hooks()
+    ends.append((function.finishes, function.failures, len(table)))
+# Not served without knowing which static it was traced with.
+print(ends[0] == (0, 1, 0), set(ends) == {(0, 1, 0), (1, 0, 1)}, ends)
+"""
+
+
+@pytest.mark.one_engine
+def test_the_record_of_a_call_ends_without_memory():
+    pytest.importorskip("_testcapi")
+    out = _run(_NO_MEMORY_AFTER_A_TRACE)
+    assert out.stdout.startswith("True True"), out.stdout + out.stderr[-4000:]
