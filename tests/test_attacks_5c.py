@@ -1,5 +1,7 @@
 """What a fifth hostile reader of the C files found: each of these was once wrong."""
 
+import sys
+
 import pytest
 
 from tests.processes import run_code
@@ -113,3 +115,31 @@ def test_the_record_of_a_call_ends_without_memory():
     pytest.importorskip("_testcapi")
     out = _run(_NO_MEMORY_AFTER_A_TRACE)
     assert out.stdout.startswith("True True"), out.stdout + out.stderr[-4000:]
+
+
+_ENDLESS = """
+import resource
+
+class Static:
+    def method(self):
+        pass
+
+limits = resource.getrlimit(resource.RLIMIT_AS)
+now = 1024 * int(open("/proc/self/statm").read().split()[0]) * 4
+resource.setrlimit(resource.RLIMIT_AS, (now + (2 << 30), limits[1]))
+endless = [Static().method]
+endless.append(endless)
+f = filter_jit(lambda *trees: None)
+for n in range(4):
+    try:
+        f(*[None] * n, endless)
+    except RecursionError:
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1 << 20)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_trees_that_do_not_end_but_whose_statics_do(engine):
+    """That a static of many parts ends was taken for the end of all."""
+    out = _run(_ENDLESS, engine=engine)
+    assert out.stdout == "True\n" * 4, out.stdout + out.stderr[-4000:]
