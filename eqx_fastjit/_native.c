@@ -860,6 +860,17 @@ static int bind_in_python(Callable *self, PyObject *const *args, size_t nargsf,
     return fits ? BOUND : FAILED;
 }
 
+/* Puts an exception back after Python had a look at it, unless that was interrupted. */
+static void restore(PyObject *type, PyObject *error, PyObject *traceback) {
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) { /* Ctrl-C */
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(traceback);
+    } else {
+        PyErr_Restore(type, error, traceback);
+    }
+}
+
 /* Lets Python explain the exception that is set. */
 static void translate(PyObject *function) {
     PyObject *type, *error, *traceback, *better = NULL;
@@ -868,9 +879,8 @@ static void translate(PyObject *function) {
     if (traceback != NULL) PyException_SetTraceback(error, traceback);
     better = PyObject_CallMethodOneArg(function, s_translate, error);
     if (better == NULL || better == Py_None) {
-        if (better == NULL) PyErr_Clear();
         Py_XDECREF(better);
-        PyErr_Restore(type, error, traceback);
+        restore(type, error, traceback);
         return;
     }
     /* `raise better from None` */
@@ -892,10 +902,11 @@ static void call_failed(PyObject *function, Frame *frame) {
     PyObject *out = call == NULL ? NULL
                                  : PyObject_CallMethodObjArgs(function, s_failed, call,
                                                               error ? error : Py_None, NULL);
-    if (out == NULL) PyErr_Clear();
+    if (out == NULL && !PyErr_ExceptionMatches(PyExc_Exception))
+        table_forget(frame->spec); /* as Python does for any call that is interrupted */
     Py_XDECREF(out);
     Py_XDECREF(call);
-    PyErr_Restore(type, error, traceback);
+    restore(type, error, traceback);
 }
 
 /* Blocks until a computation is done. All of its results are ready together. */

@@ -2,11 +2,14 @@
 
 import sys
 
+import jax.numpy as jnp
 import pytest
 
+from eqx_fastjit import filter_jit
 from tests.processes import run_code
 
 
+X = jnp.ones(())
 _COMMON = """
 import faulthandler
 faulthandler.enable()
@@ -143,3 +146,68 @@ def test_trees_that_do_not_end_but_whose_statics_do(engine):
     """That a static of many parts ends was taken for the end of all."""
     out = _run(_ENDLESS, engine=engine)
     assert out.stdout == "True\n" * 4, out.stdout + out.stderr[-4000:]
+
+
+# --- Ctrl-C --------------------------------------------------------------------------
+
+
+class _Interrupts(ValueError):
+    def __str__(self):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_an_exception_is_explained(engine):
+    @filter_jit
+    def f(x):
+        raise _Interrupts
+
+    with pytest.raises(KeyboardInterrupt):
+        f(X)
+
+
+class _ClassInterrupts(ValueError):
+    @property
+    def __class__(self):
+        if sys._getframe(1).f_code.co_name == "failed":
+            raise KeyboardInterrupt
+        return ValueError
+
+
+def test_an_interrupt_while_a_failed_call_ends(engine):
+
+    @filter_jit
+    def f(x):
+        if fail:
+            raise _ClassInterrupts
+        return x
+
+    fail = True
+    with pytest.raises(KeyboardInterrupt):
+        f(X)
+    fail = False
+    assert f(X) == 1
+
+
+class _Key:
+    interrupts = False
+
+    def __hash__(self):
+        return hash("n")
+
+    def __eq__(self, other):
+        if self.interrupts:
+            self.interrupts = False
+            raise KeyboardInterrupt
+        return False
+
+
+def test_an_interrupt_while_a_default_is_looked_up(engine):
+    def fun(x, *, n=1):
+        return x * n
+
+    f = filter_jit(fun)
+    key = _Key()
+    fun.__kwdefaults__ = {key: 3, "n": 1}
+    key.interrupts = True
+    with pytest.raises(KeyboardInterrupt):
+        f(X)
