@@ -772,7 +772,7 @@ static int default_is_current(PyObject *const *with, Py_ssize_t i, PyObject *pai
     Py_INCREF(now);
     PyObject *value = PyDict_GetItemWithError(now, PyTuple_GET_ITEM(with[P_NAMES], i));
     int same = value == PyTuple_GET_ITEM(pair, 1);
-    if (value == NULL) PyErr_Clear();
+    if (value == NULL && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
     Py_DECREF(now);
     return same;
 }
@@ -832,7 +832,8 @@ static int bind(PyObject *const *with, PyObject *const *args, Py_ssize_t n_args,
         }
         if (value == NULL) {
             pair = PyTuple_GET_ITEM(with[P_DEFAULTS], i);
-            if (pair == Py_None || !default_is_current(with, i, pair)) return NOT_PLAIN;
+            if (pair == Py_None || !default_is_current(with, i, pair))
+                return PyErr_Occurred() ? FAILED : NOT_PLAIN; /* Ctrl-C */
             value = PyTuple_GET_ITEM(pair, 0);
         }
         values[i] = Py_NewRef(value);
