@@ -167,7 +167,7 @@ def test_an_interrupt_while_an_exception_is_explained(engine):
 
 class _ClassInterrupts(ValueError):
     @property
-    def __class__(self):
+    def __class__(self):  # pyright: ignore[reportIncompatibleMethodOverride]
         if sys._getframe(1).f_code.co_name == "failed":
             raise KeyboardInterrupt
         return ValueError
