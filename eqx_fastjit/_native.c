@@ -116,6 +116,13 @@ static void table_unlink(Table *self, Spec *spec) {
     self->count--;
 }
 
+/* The next such call is a cache miss. */
+static void table_forget(Spec *spec) {
+    if (spec->table == NULL) return;
+    table_unlink(spec->table, spec);
+    Py_DECREF(spec);
+}
+
 /* Drops the oldest, down to a given number. Finalizers may run any code. */
 static void table_shrink(Table *self, Py_ssize_t count) {
     while (self->count > count) {
@@ -286,10 +293,7 @@ static PyObject *table_clear_method(Table *self, PyObject *unused) {
 }
 
 static PyObject *table_remove(Table *self, PyObject *x) {
-    if (Py_TYPE(x) == &SpecType && ((Spec *)x)->table == self) {
-        table_unlink(self, (Spec *)x);
-        Py_DECREF(x);
-    }
+    if (Py_TYPE(x) == &SpecType && ((Spec *)x)->table == self) table_forget((Spec *)x);
     Py_RETURN_NONE;
 }
 
@@ -768,7 +772,7 @@ static int default_is_current(PyObject *const *with, Py_ssize_t i, PyObject *pai
     Py_INCREF(now);
     PyObject *value = PyDict_GetItemWithError(now, PyTuple_GET_ITEM(with[P_NAMES], i));
     int same = value == PyTuple_GET_ITEM(pair, 1);
-    if (value == NULL) PyErr_Clear();
+    if (value == NULL && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
     Py_DECREF(now);
     return same;
 }
@@ -828,7 +832,8 @@ static int bind(PyObject *const *with, PyObject *const *args, Py_ssize_t n_args,
         }
         if (value == NULL) {
             pair = PyTuple_GET_ITEM(with[P_DEFAULTS], i);
-            if (pair == Py_None || !default_is_current(with, i, pair)) return NOT_PLAIN;
+            if (pair == Py_None || !default_is_current(with, i, pair))
+                return PyErr_Occurred() ? FAILED : NOT_PLAIN; /* Ctrl-C */
             value = PyTuple_GET_ITEM(pair, 0);
         }
         values[i] = Py_NewRef(value);
@@ -856,6 +861,17 @@ static int bind_in_python(Callable *self, PyObject *const *args, size_t nargsf,
     return fits ? BOUND : FAILED;
 }
 
+/* Puts an exception back after Python had a look at it, unless that was interrupted. */
+static void restore(PyObject *type, PyObject *error, PyObject *traceback) {
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) { /* Ctrl-C */
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(traceback);
+    } else {
+        PyErr_Restore(type, error, traceback);
+    }
+}
+
 /* Lets Python explain the exception that is set. */
 static void translate(PyObject *function) {
     PyObject *type, *error, *traceback, *better = NULL;
@@ -864,9 +880,8 @@ static void translate(PyObject *function) {
     if (traceback != NULL) PyException_SetTraceback(error, traceback);
     better = PyObject_CallMethodOneArg(function, s_translate, error);
     if (better == NULL || better == Py_None) {
-        if (better == NULL) PyErr_Clear();
         Py_XDECREF(better);
-        PyErr_Restore(type, error, traceback);
+        restore(type, error, traceback);
         return;
     }
     /* `raise better from None` */
@@ -888,10 +903,11 @@ static void call_failed(PyObject *function, Frame *frame) {
     PyObject *out = call == NULL ? NULL
                                  : PyObject_CallMethodObjArgs(function, s_failed, call,
                                                               error ? error : Py_None, NULL);
-    if (out == NULL) PyErr_Clear();
+    if (out == NULL && !PyErr_ExceptionMatches(PyExc_Exception))
+        table_forget(frame->spec); /* as Python does for any call that is interrupted */
     Py_XDECREF(out);
     Py_XDECREF(call);
-    PyErr_Restore(type, error, traceback);
+    restore(type, error, traceback);
 }
 
 /* Blocks until a computation is done. All of its results are ready together. */
@@ -957,12 +973,16 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
     if (frame->call != NULL) {
         /* Something was traced or compiled; unless eager, where nothing refers to the
         statics later. */
-        if (!eager && add_witnesses(frame->spec, w) < 0) return NULL;
-        PyObject *arrays = list_of(w->arrays + 1, w->n_arrays);
-        PyObject *done = arrays == NULL ? NULL
-                                        : PyObject_CallMethodObjArgs(function, s_finished,
-                                                                     frame->call, arrays, NULL);
-        Py_XDECREF(arrays);
+        PyObject *arrays = NULL, *done;
+        if (eager || add_witnesses(frame->spec, w) == 0)
+            arrays = list_of(w->arrays + 1, w->n_arrays);
+        if (arrays == NULL) { /* no memory: what it was traced with is not remembered */
+            table_forget(frame->spec);
+            call_failed(function, frame); /* ends the record */
+            return NULL;
+        }
+        done = PyObject_CallMethodObjArgs(function, s_finished, frame->call, arrays, NULL);
+        Py_DECREF(arrays);
         if (done == NULL) return NULL;
         Py_DECREF(done);
     }
@@ -1031,11 +1051,10 @@ static Spec *look_up(PyObject *function, Table *table, Walk *w, PyObject *const 
     if (spec == NULL && PyErr_Occurred()) return NULL;
     if (spec != NULL && spec->n_witnesses) {
         int stale = is_stale(spec, w);
-        if (stale && spec->table != NULL) {
-            table_unlink(spec->table, spec);
-            Py_DECREF(spec);
+        if (stale) {
+            table_forget(spec);
+            Py_CLEAR(spec);
         }
-        if (stale) Py_CLEAR(spec);
         if (stale < 0) return NULL;
     }
     return spec != NULL ? spec : specialize(function, table, w, hash, values, n);
@@ -1181,8 +1200,11 @@ static PyObject *callable_prepare(Callable *self, PyObject *args, PyObject *kwar
     PyObject *prepared = NULL;
     if (python_call == Py_None) {
         python_call = NULL;
-        if (positional == NULL || PyBytes_GET_SIZE(kinds) != PyTuple_GET_SIZE(names) ||
+        int given = function && table && fun && names && kinds && defaults && binder &&
+                    source && positional;
+        if (!given || PyBytes_GET_SIZE(kinds) != PyTuple_GET_SIZE(names) ||
             PyTuple_GET_SIZE(defaults) != PyTuple_GET_SIZE(names) ||
+            (source != Py_None && !PyFunction_Check(source)) ||
             fun_index > PyTuple_GET_SIZE(names)) {
             PyErr_SetString(PyExc_TypeError, "_prepare: arguments are missing");
             return NULL;

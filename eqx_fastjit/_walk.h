@@ -889,9 +889,9 @@ static int add_module(Walk *w, Record *record, PyObject *x, size_t start) {
 
 /* A tree may contain itself. Of what is left to visit, since the user's code may have taken
 that out of the whole; and later again, since it may have been put there. */
-static int check_ends(Walk *w, size_t base) {
+static int check_ends(Walk *w, size_t base, size_t *limit) {
     own_everything(w);
-    w->limit = 2 * w->n_trail;
+    *limit = 2 * w->n_trail;
     PyObject *left = PyList_New(0), *checked = NULL;
     for (size_t i = base; left != NULL && i < w->n_pending; i++)
         if (VISIT(w->pending[i]) == VISIT_TREE &&
@@ -1051,7 +1051,8 @@ static int add_static(Walk *w, PyObject *x, int visit, size_t start) {
 
 /* A static leaf or field, whole. Iterative: statics may be nested to any depth. */
 static int walk_static(Walk *w, PyObject *root, int visit) {
-    size_t base = w->n_pending, start = w->n_trail;
+    /* A limit of its own: that this static ends says nothing about the tree around it. */
+    size_t base = w->n_pending, start = w->n_trail, limit = start + w->limit;
     int added = add_atom(w, root);
     if (added) return added < 0 ? -1 : 0;
     w->is_mutable = 0;
@@ -1062,7 +1063,7 @@ static int walk_static(Walk *w, PyObject *root, int visit) {
         PyObject *x = w->current_static = POINTER(next);
         int failed = VISIT(next) == VISIT_TREE ? add_node(w, x, start)
                                                : add_static(w, x, VISIT(next), start);
-        if (failed == 0 && w->n_trail > w->limit) failed = check_ends(w, base);
+        if (failed == 0 && w->n_trail > limit) failed = check_ends(w, base, &limit);
         w->current_static = NULL;
         if (w->owning) Py_DECREF(x);
         if (failed < 0) return -1;
@@ -1400,7 +1401,7 @@ static int walk_tree(Walk *w, PyObject *root) {
         PyObject *x = w->current_tree = POINTER(next);
         int visit = VISIT(next);
         int failed = visit == VISIT_TREE ? walk_node(w, x) : walk_static(w, x, visit);
-        if (failed == 0 && w->n_trail > w->limit) failed = check_ends(w, base);
+        if (failed == 0 && w->n_trail > w->limit) failed = check_ends(w, base, &w->limit);
         w->current_tree = NULL;
         if (w->owning) Py_DECREF(x);
         if (failed < 0) return -1;
