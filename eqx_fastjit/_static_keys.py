@@ -162,9 +162,8 @@ def _fields_policy(cls: type, names: list[str]) -> Policy:
         hashable = Hashable.NO
     elif hashed_fields(cls) == names:
         hashable = Hashable.AS_PARTS
-    frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
     kind = Kind.FIELDS if reads_dict(cls, names) else Kind.ATTRIBUTES
-    return Policy(kind, tuple(names), hashable, mutable=not frozen)
+    return Policy(kind, tuple(names), hashable, mutable=True)
 
 
 def _numpy_policy(cls: type) -> Policy | None:

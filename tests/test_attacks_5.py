@@ -149,3 +149,29 @@ def test_a_static_memoryview_that_was_released(engine):
         """,
         engine,
     )
+
+
+def test_frozen_dataclasses_that_are_changed_all_the_same(engine):
+    """The traced object holds the new value, which an equal of the old one has not."""
+    _check(
+        """
+        import dataclasses
+
+        @dataclasses.dataclass(frozen=True)
+        class Config:
+            k: int
+
+        class Slots(Config):
+            pass
+
+        for cls in (Config, dataclasses.dataclass(frozen=True, slots=True)(Slots)):
+            f, traces = count_traces(lambda h: h.static)
+            config = cls(1)
+            assert f(Holder(X, config)).k == 1
+            object.__setattr__(config, "k", 5)
+            assert f(Holder(X, cls(1))).k == 1
+            assert f(Holder(X, config)).k == 5
+            assert f(Holder(X, cls(1))).k == 1
+        """,
+        engine,
+    )
