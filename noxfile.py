@@ -84,7 +84,7 @@ SANITIZER_TESTS = [
 REQUIREMENTS = [
     "hypothesis>=6.100",
     "optax>=0.2.3",
-    "pytest>=8",
+    "pytest>=9",
     "pytest-xdist>=3.6",
     "rich>=13",
 ]
