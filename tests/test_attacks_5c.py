@@ -129,7 +129,7 @@ class Static:
 
 limits = resource.getrlimit(resource.RLIMIT_AS)
 now = 1024 * int(open("/proc/self/statm").read().split()[0]) * 4
-resource.setrlimit(resource.RLIMIT_AS, (now + (2 << 30), limits[1]))
+resource.setrlimit(resource.RLIMIT_AS, (now + (1 << 30), limits[1]))
 endless = [Static().method]
 endless.append(endless)
 f = filter_jit(lambda *trees: None)
@@ -137,7 +137,7 @@ for n in range(4):
     try:
         f(*[None] * n, endless)
     except RecursionError:
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1 << 20)
+        print(n)
 """
 
 
@@ -145,7 +145,7 @@ for n in range(4):
 def test_trees_that_do_not_end_but_whose_statics_do(engine):
     """That a static of many parts ends was taken for the end of all."""
     out = _run(_ENDLESS, engine=engine)
-    assert out.stdout == "True\n" * 4, out.stdout + out.stderr[-4000:]
+    assert out.stdout.split() == ["0", "1", "2", "3"], out.stderr[-4000:]
 
 
 # --- Ctrl-C --------------------------------------------------------------------------
