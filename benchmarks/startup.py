@@ -23,6 +23,7 @@ import argparse
 import compileall
 import gc
 import importlib
+import json
 import multiprocessing
 import os
 import shlex
@@ -273,6 +274,18 @@ def _summary(entry: dict[str, Any]) -> str:
     return f"{entry['name']}: {shown}"
 
 
+def _keep_others(results: Any, before: Any, names: list[str]) -> None:
+    """Keep what was measured of other programs, if it was here and with the same."""
+    keys = ("schema", "machine", "versions", "engine")
+    if any(results[key] != before.get(key) for key in keys):
+        raise SystemExit("FILE is of another machine or of other versions")
+    programs = [p for p in before["programs"] if p["name"] not in names]
+    results["programs"] = programs
+    problems = [p for p in before["problems"] if p.partition(":")[0] not in names]
+    results["problems"] = problems
+    results["command"] = f"{before['command']} && {results['command']}"
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     # asv imports this module beside old commits, which have neither.
@@ -280,7 +293,12 @@ def main(argv: list[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--cases", nargs="+", metavar="NAME", help="of the zoo")
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        metavar="NAME",
+        help="of the zoo; FILE keeps its other programs",
+    )
     parser.add_argument(
         "--quick", action="store_true", help="one round, for no usable figures"
     )
@@ -292,6 +310,8 @@ def main(argv: list[str] | None = None) -> int:
     results = new_results(command, eqx_fastjit.engine())
     results["imports"] = _import_seconds()
     results["programs"] = []
+    if options.cases and options.json.exists():
+        _keep_others(results, json.loads(options.json.read_text()), names)
     _import_programs(names)
     for name in names:
         if missing := load_bench().case_info(name).missing:

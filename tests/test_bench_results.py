@@ -63,6 +63,14 @@ def test_results_are_read_as_they_were_written(results, file):
     assert '"jit": [10.0, 11.0, 12.0]' in file.read_text()
 
 
+def test_figures_have_four_digits(results, tmp_path):
+    case = _entry("a", mode_times={"x": {"ours": [1.23456, 98765.4, 7]}})
+    text = _results.dumps(results | {"cases": [case]})
+    (tmp_path / "long.json").write_text(text)
+    (case,) = load(tmp_path / "long.json")["cases"]
+    assert case["times"]["x"]["ours"] == [1.235, 98770, 7]
+
+
 def test_figures_are_of_paired_rounds():
     entry = _entry("a", mode_times={"blocked": {"ours": [1, 4, 9], "jit": [2, 4, 3]}})
     assert _results.ratio(entry, "blocked", "jit") == (0.75, 1.0, 2.0)

@@ -51,6 +51,19 @@ def test_the_interval_of_a_median():
     assert render._median_interval(list(range(1, 44))) == (15, 29)
 
 
+def test_programs_that_are_not_measured_again():
+    before = new_results("first", "native")
+    before["programs"] = [{"name": "flow"}, {"name": "vit"}]
+    before["problems"] = ["flow: slow", "gpt: needs rain"]
+    now = new_results("second", "native")
+    startup._keep_others(now, before, ["flow"])
+    assert now["programs"] == [{"name": "vit"}]
+    assert now["problems"] == ["gpt: needs rain"]
+    assert now["command"] == "first && second"
+    with pytest.raises(SystemExit, match="of another machine"):
+        startup._keep_others(now, before | {"engine": "python"}, ["flow"])
+
+
 def test_from_a_program_to_the_page(tmp_path, monkeypatch, capsys):
     pytest.importorskip("flatbuffers", reason="the portable form needs it")
     pytest.importorskip("optax")

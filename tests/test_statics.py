@@ -685,7 +685,8 @@ def test_a_signal_while_jax_holds_its_lock(engine):
 
         done = []
 
-        def handler(*_):
+        def handler(number, frame):
+            assert number == signal.SIGUSR1 and frame is not None
             done.append(filter_jit(lambda x: x + 1)(2.0))
 
         def profile(frame, event, _):

@@ -297,16 +297,21 @@ def test_numerics(absolute, scale, largest, not_finite, expected):
 
 
 def test_hints_are_of_so_many_seconds_and_such_a_share():
-    assert _hints._is_worth(5.0, 25.0, (5.0, 0.2))
-    assert not _hints._is_worth(4.9, 1.0, (5.0, 0.2))
-    assert not _hints._is_worth(5.0, 25.1, (5.0, 0.2))
+    least = 5.0, 0.2
+    assert _hints._Run(25.0).is_worth(5.0, least)
+    assert not _hints._Run(1.0).is_worth(4.9, least)
+    assert not _hints._Run(25.1).is_worth(5.0, least)
+    # On a busy machine everything takes longer, and its share of the run is the same.
+    assert not _hints._Run(25.0, 0.5).is_worth(5.0, least)
+    assert _hints._Run(25.0, 0.5).is_worth(10.0, least)
+    assert not _hints._Run(50.1, 0.5).is_worth(10.0, least)
 
 
 def compiled(*seconds, caches=1.0):
     watch = Watch()
     watch.cache_seconds = caches
     watch.plain.compiles = [Compile("f", None, None, 0.0, compile=s) for s in seconds]
-    return list(_hints._cache(watch, 20.0))
+    return list(_hints._cache(watch, _hints._Run(20.0)))
 
 
 def test_what_the_persistent_cache_saves():
@@ -332,16 +337,16 @@ def test_what_the_persistent_cache_does_not_keep():
     watch = Watch()
     all_seen = [seen("f", True), seen("f", False), seen("g", False), seen("g", False)]
     watch.seen = dict(enumerate(all_seen))
-    (hint,) = _hints._cache(watch, 20.0)
+    (hint,) = _hints._cache(watch, _hints._Run(20.0))
     assert "ran for 10 s of 20 s, programs with host callbacks aside" in hint.message
     watch.seen = dict(enumerate(all_seen[:2]))
-    assert list(_hints._cache(watch, 20.0)) == []
+    assert list(_hints._cache(watch, _hints._Run(20.0))) == []
 
 
 def test_operations_outside_of_jit_by_their_share():
     def hints(seconds, total):
         part = TimePart("eager", "", seconds, ())
-        return list(_hints._eager(TimeSpent(total, (part,))))
+        return list(_hints._eager(TimeSpent(total, (part,)), _hints._Run(total)))
 
     assert [h.seconds for h in hints(3.0, 15.0)] == [3]
     assert hints(2.9, 3.0) == hints(3.0, 15.1) == []
@@ -359,7 +364,9 @@ def test_layers_that_are_alike():
             loops=(loop(iterations=iterations),), equations=equations
         )
         seen = [Seen(trace, HERE, inspection)]
-        return [h.seconds for h in _hints._layers(seen, total, set(unrolled))]
+        return [
+            h.seconds for h in _hints._layers(seen, _hints._Run(total), set(unrolled))
+        ]
 
     assert hints(4) == [4]
     assert hints(3) == []
