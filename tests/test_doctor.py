@@ -620,7 +620,7 @@ LOOPS = {
 
 @pytest.mark.parametrize("line", LOOPS)
 def test_how_a_loop_is_written(line, tmp_path):
-    """The fix does not state the number of iterations, because the first often differs."""
+    """The fix gives no number of iterations, because the first often differs."""
     path = tmp_path / "loop.py"
     path.write_text(line)
     loop = types.SimpleNamespace(file=str(path), line=1, iterations=119)

@@ -250,7 +250,7 @@ def test_what_is_copied(arrays, blocks):
     ids=["value_and_grad", "jvp", "linearize", "vjp", "vmap"],
 )
 def test_numpy_arrays_inside_of_tracers_may_be_written_to(transform):
-    """Eager transformations wrap the NumPy array itself, which JAX may not have copied."""
+    """Eager transformations wrap the NumPy array itself, which JAX may not copy."""
     f = eqx_fastjit.filter_jit(lambda x: _long_chain(x / 600).sum())
     ready = []
 

@@ -249,7 +249,7 @@ def test_costs_of_a_call(samples, monkeypatch):
 
 @pytest.mark.one_engine
 def test_costs_are_a_mean_over_the_calls(monkeypatch):
-    """Not timed: signatures with at most a tenth of the calls, or past the time limit."""
+    """Not timed: signatures with few of the calls, or past the time limit."""
     timed, known = [], {}
 
     def costs(signature, options):

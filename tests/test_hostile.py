@@ -269,7 +269,7 @@ def test_flatten_function_that_raises_or_makes_new_arrays():
 
 
 def _outcome(f, make_args):
-    """The result of a call: type and bits of each leaf, or type and text of the error."""
+    """Type and bits of each leaf of a result, or type and text of the error."""
     try:
         out = f(*make_args())
     except Exception as e:
@@ -288,7 +288,7 @@ def _outcome(f, make_args):
 
 
 def _error_of(error):
-    """Type and first line of an error, without addresses and wording that may differ."""
+    """Type and first line of an error, without what may differ between the two."""
     try:
         text = str(error)
     except RuntimeError:
@@ -943,7 +943,7 @@ def test_static_record_changed_in_place():
 
 
 def test_deep_endless_and_enormous_trees(engine):
-    """Each tree gives an error or the right result. In a subprocess, which may crash."""
+    """In a subprocess, which may crash: each tree gives an error or the right result."""
     script = Path(__file__).with_name("deep_trees.py")
     out = subprocess.run(
         [sys.executable, "-X", "faulthandler", str(script), "ours"],
@@ -1149,7 +1149,7 @@ _ANY = (1000, 999.0, "999", None, -0.0, 0.0, False)
     ],
 )
 def test_large_statics_are_told_apart(make, others):
-    """Statics with 1,000 parts, such as a vocabulary, differ if their last part does."""
+    """Statics with 1,000 parts, such as a vocabulary, differ if one part does."""
     traces = []
     f = filter_jit(lambda m: (traces.append(1), m.w)[1])
     numbers = list(range(1000))

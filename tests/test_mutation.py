@@ -150,7 +150,7 @@ def f(x,
     [(2, 1, 2), (4, 3, 4), (6, 5, 7), (9, 9, 9), (11, 10, 11), (8, 8, 8)],
 )
 def test_the_lines_of_a_statement(line, first, last):
-    """The lines of a block statement are those of its head; its body has its own tests."""
+    """The lines of a block statement are its head; its body has its own tests."""
     assert _covered.statement(STATEMENTS, line) == range(first, last + 1)
 
 

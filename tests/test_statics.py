@@ -276,7 +276,7 @@ class _UnsafeHash:
     ],
 )
 def test_a_static_that_was_changed_after_its_trace(make, change, read):
-    """Neither the changed static, nor one equal to its old value, uses the old trace."""
+    """Neither the changed static nor one equal to its old value uses the old trace."""
     f = filter_jit(lambda m: (m.x * read(m.static), m.static))
     first, second = make(1), make(1)
     expected = read(second)
