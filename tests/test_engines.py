@@ -134,7 +134,7 @@ def test_tracebacks_of_pytest_leave_the_packages_frames_out(all_frames):
 
 
 def _trail(values):
-    """The identities of the arrays and the signature, as the Python engine finds them."""
+    """Identities of the arrays and the signature, as the Python engine finds them."""
     found = _partition.walk(values)
     return [id(x) for x in found.arrays], tuple(found.trail)
 

@@ -943,7 +943,7 @@ def test_static_record_changed_in_place():
 
 
 def test_deep_endless_and_enormous_trees(engine):
-    """In a subprocess, which may crash: each tree gives an error or the right result."""
+    """In a subprocess, which may crash: each tree gives an error or right result."""
     script = Path(__file__).with_name("deep_trees.py")
     out = subprocess.run(
         [sys.executable, "-X", "faulthandler", str(script), "ours"],
