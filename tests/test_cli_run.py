@@ -33,7 +33,10 @@ def execute(command, cwd, stdin="", env=()):
 
 
 def both(args, cwd, **kwargs):
-    """Run plainly and by us; the same but for what cannot be; returns the plain run."""
+    """Run with `python` and with the command; check that output and exit code agree.
+
+    Addresses are ignored. Returns the run with `python`.
+    """
     plain = execute(PLAIN + args, cwd, **kwargs)
     ours = execute(OURS + args, cwd, **kwargs)
 
@@ -266,7 +269,7 @@ def test_installed_whoever_imports_equinox(first, write, tmp_path):
 
 
 def test_a_failing_import_of_equinox(write, tmp_path):
-    """Neither the hook's frames nor the hook show."""
+    """The traceback shows neither the import hook nor its frames."""
     write("equinox/__init__.py", "from .inner import f\n")
     write("equinox/inner.py", "raise RuntimeError('broken')\n")
     out = both([write("a.py", "import equinox\n").name], tmp_path)
