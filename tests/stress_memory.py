@@ -79,7 +79,7 @@ def classes(jit) -> Callable[[int], object]:
             n: int = eqx.field(static=True)
 
         f = jit(lambda m, x: (m.w * x, m))
-        for _ in range(20):  # until code has been generated for it
+        for _ in range(20):  # until the function is warm
             f(M(jnp.array(1.0), i), jnp.array(2.0))
 
     return do

@@ -1,4 +1,4 @@
-"""What a fourth hostile reader of the C files found: each of these was once wrong."""
+"""Faults that a fourth hostile reader of the C files found. Each was once wrong."""
 
 import dataclasses
 import sys
@@ -57,7 +57,7 @@ def _layer(scale, name=""):
 
 
 def test_registered_dataclasses_as_statics_are_compared_by_the_fields_that_compare():
-    """Not by those of the node, which are the parameters of its `__init__`."""
+    """The node's fields, which are the parameters of `__init__`, do not decide this."""
     traces = []
 
     @filter_jit
@@ -72,7 +72,7 @@ def test_registered_dataclasses_as_statics_are_compared_by_the_fields_that_compa
     assert len(traces) == 2
 
 
-# --- code of the user's that finds what is being read --------------------------------
+# --- user code that finds what is being read -----------------------------------------
 
 _DEFAULTS = """
 class Key:
@@ -177,7 +177,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 << 20)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_trees_that_do_not_end(engine):
-    """One is taken out of the whole while that is read; one has ever new nodes."""
+    """One leaves the list that is being read; the other keeps producing new nodes."""
     out = _run(_ENDLESS, engine=engine)
     assert out.stdout == "True\n", out.stderr[-4000:]
 
