@@ -1,14 +1,14 @@
-"""A clock that stands still unless it is told to go on, for tests of figures."""
+"""A clock that advances only when it is told to, for tests of durations."""
 
 from eqx_fastjit import _record
 
 
 class Clock:
-    """Stands in for the module `time`.
+    """Replaces the module `time`.
 
     **Arguments:**
 
-    - `tick`: how far it goes on whenever it is read, in seconds.
+    - `tick`: seconds by which each reading advances it.
     """
 
     def __init__(self, tick=0.0):

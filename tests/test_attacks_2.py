@@ -1,4 +1,4 @@
-"""What a second hostile reader of the engine found: each of these was once wrong."""
+"""Faults that a second hostile reader of the engine found. Each was once wrong."""
 
 import array
 import collections

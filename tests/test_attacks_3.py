@@ -63,7 +63,7 @@ def test_a_dataclass_with_a_field_missing_or_others():
         vars(out).update({name: values[name] for name in order})
         return out
 
-    # An instance without `n` has the class's `n`. It is flattened as a whole: its static
+    # An instance without `n` has the class's. It is flattened as a whole: its static
     # data is a tuple of one, which must not be taken for the next instance's `n`.
     for data, n in (
         (make(X, None, "a", "note"), 5),
