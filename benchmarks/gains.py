@@ -30,19 +30,19 @@ from eqx_fastjit.bench._results import new_results
 
 
 def measure(script: Path, options: list[str], scratch: Path) -> dict[str, Any]:
-    """The report on one program.
+    """Measure one program.
 
     **Arguments:**
 
     - `script`: the program.
-    - `options`: of `eqx-fastjit gain`.
-    - `scratch`: an empty folder, in which it runs.
+    - `options`: options of `eqx-fastjit gain`.
+    - `scratch`: an empty folder in which it runs.
 
-    **Returns:** what `--json` gives. Raises `RuntimeError` for a program that fails.
+    **Returns:** the JSON report. Raises `RuntimeError` if the program fails.
     """
     report = scratch / "report.json"
     command = [sys.executable, "-m", "eqx_fastjit.cli", "gain", *options]
-    env = {**os.environ, "MPLBACKEND": "Agg"}  # nobody is there to close a window
+    env = {**os.environ, "MPLBACKEND": "Agg"}  # do not open windows
     here = str(Path(eqx_fastjit.__file__).parent.parent)
     paths = [str(script.parent / "stand_ins"), here, env.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -60,7 +60,7 @@ def measure(script: Path, options: list[str], scratch: Path) -> dict[str, Any]:
 
 
 def kept(report: dict[str, Any]) -> dict[str, Any]:
-    """The figures, with no path of this machine."""
+    """The report without paths of this machine."""
     functions = [
         {key: value for key, value in f.items() if key not in ("file", "line")}
         for f in report["functions"]
@@ -100,8 +100,7 @@ def main(argv: list[str] | None = None) -> int:
                 continue
         results["programs"].append(kept(report))
         print(f"{script.stem}: {report['verdict']}", flush=True)
-        # Save after each program, so that nothing is lost if the next one is
-        # interrupted.
+        # Saved after each program, so that an interruption loses nothing.
         text = json.dumps(results, indent=1, allow_nan=False)
         options.json.write_text(text + "\n", encoding="utf-8")
     return int(bool(results["problems"]))

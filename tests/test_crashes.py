@@ -80,7 +80,7 @@ print("done")
 
 
 def test_look_ups_are_not_disturbed(engine):
-    """Statics are released while lookups compare them. (Unguarded: 3 of 4 runs crash.)"""
+    """Statics are released while lookups compare them. Unguarded, 3 of 4 runs crash."""
     out = run_code(_SCRIPT, "5", engine=engine)
     assert out.returncode == 0, out.stderr[-4000:]
     assert out.stdout == "done\n"
