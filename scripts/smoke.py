@@ -17,7 +17,7 @@ import eqx_fastjit
 
 def main() -> None:
     wanted = sys.argv[1]
-    # Not a checkout's.
+    # The installed package, not a checkout.
     assert "site-packages" in eqx_fastjit.__file__, eqx_fastjit.__file__
     assert eqx_fastjit.__version__ == version("eqx_fastjit")
     assert eqx_fastjit.engine() == wanted, eqx_fastjit.engine()
