@@ -1,8 +1,9 @@
-"""Shared by all benchmarks: prepares the cases of this checkout on a device.
+"""Shared by all benchmarks: builds the cases of this checkout on a device.
 
-asv knows a parameter by its place in its list, on every commit. So the lists stand
-here and in the benchmarks, and are not taken from what is installed: add at the end.
-Contenders come first, for a chart of asv shows all values of its first parameter.
+asv identifies a parameter by its index in its list, for all commits. So the lists are
+written out here and in the benchmarks, not read from the installed package, and new
+parameters go at the end. Contenders are the first parameter, because asv's charts show
+all values of the first one.
 """
 
 import contextlib

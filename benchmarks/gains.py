@@ -2,18 +2,18 @@
 
     python -m benchmarks.gains FOLDER --json benchmarks/results/gain.json
 
-Runs `eqx-fastjit gain` on each `*.py` in FOLDER, in the order of their names, and keeps
-the figures: no line of the programs. A program that fails is named, and the others go
-on. Run nothing else meanwhile: the pairs of runs can then be told apart sooner.
+Runs `eqx-fastjit gain` on each `*.py` in FOLDER, sorted by name, and stores the figures
+but none of the source. If a program fails, its name is printed and the others still
+run. Run nothing else meanwhile, since noise increases the number of pairs of runs.
 
-The programs of the documentation are examples of Equinox, Diffrax and Optimistix. They
-are notebooks; these lines make a program of one (where `$CHECKOUT` is one of theirs):
+The programs of the documentation are example notebooks of Equinox, Diffrax and
+Optimistix. To convert one (where `$CHECKOUT` is a checkout of the project):
 
     jupyter nbconvert --to script --output-dir FOLDER \\
         --output diffrax_neural_ode $CHECKOUT/docs/examples/neural_ode.ipynb
 
-Data that one of them would download is made up by a module in FOLDER/stand_ins, which
-is put on the path of all: `torchvision.py` that returns noise, say.
+FOLDER/stand_ins is on the path of all programs. Its modules replace data that a program
+would download: for example, a `torchvision.py` that returns noise.
 """
 
 import argparse

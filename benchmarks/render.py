@@ -1,7 +1,7 @@
 """Puts results into a page, for `scripts/generate_docs.py`.
 
-What stands between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->` becomes the tables
-of benchmarks/results/NAME.json; where NAME ends with `.brief`, a short form of them.
+The text between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->` is replaced by the
+tables of benchmarks/results/NAME.json, or by a short form if NAME ends with `.brief`.
 """
 
 import re

@@ -2,21 +2,21 @@
 
     python -m benchmarks.startup --json benchmarks/results/startup.json
 
-For each program, four ways to a first result, each in a process of its own:
+Each program has four ways to its first result, each in a process of its own:
 
 - `anew`: traced and compiled;
-- `cached`: traced, with a warm persistent cache of JAX's in place of the compiler;
+- `cached`: traced, with a warm persistent cache of JAX in place of the compiler;
 - `portable`: the portable form of an exported file, with a warm persistent cache;
 - `compiled`: the compiled form.
 
-A round has each way once, in another order each time, and ratios are taken within
-rounds. A process begins as a fork of one that has imported JAX, Equinox and the program
-and has used none of it: what comes before the clock is the same for all four, and is
-timed apart. The clock then runs from the arguments, through `load` where there is one,
-to the first result. Last, later calls of the loaded function are timed against those
-of `filter_jit`, in turn in one process.
+Each round runs every way once, in a different order, and ratios are taken within
+rounds. Each process is a fork of one that has imported JAX, Equinox and the program
+without using them. That import is the same for all four, and is timed separately. The
+clock runs from the arguments, through `load` where there is one, to the first result.
+Finally, later calls of the loaded function and of `filter_jit` are timed in turn in one
+process.
 
-All of it takes about 12 minutes on two cores. Run nothing else meanwhile.
+This takes about 12 minutes on two cores. Run nothing else meanwhile.
 """
 
 import argparse

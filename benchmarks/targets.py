@@ -2,9 +2,9 @@
 
     python -m benchmarks.targets [--rounds 25] [--json FILE] [--only TEXT]
 
-Ratios of calls are medians over interleaved rounds in one process, with the least and
-the greatest of three such processes. First calls are compared in one process, on fresh
-functions in turn; imports in pairs of fresh processes. Run nothing else meanwhile.
+Ratios of calls are medians over interleaved rounds in one process, given with the range
+over three such processes. First calls alternate in one process, each of a new function.
+Imports are timed in pairs of fresh processes. Run nothing else meanwhile.
 """
 
 import argparse

@@ -3,10 +3,10 @@
     python -m benchmarks.website [COMMIT ...] [--quick] [--bench REGEX]... [--offline]
                                  [--output .asv/website]
 
-Runs the suite over commits, each taken out of git and put before the installed package,
-and publishes the results to OUTPUT/html; without COMMIT, over the last three that touch
-the package. asv's pages load jQuery and others from elsewhere; with `--offline` they
-are put beside the pages, from npm's registry, which takes `npm`.
+Runs the suite on each commit, whose package takes precedence over the installed one,
+and publishes the results to OUTPUT/html. Without COMMIT, these are the last three
+commits that changed the package. asv's pages load jQuery and other libraries from other
+sites. With `--offline`, `npm` downloads them once, and they are stored with the pages.
 """
 
 import argparse

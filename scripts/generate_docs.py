@@ -2,14 +2,15 @@
 
     python scripts/generate_docs.py [--check] [NAME ...]
 
-The text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` is replaced,
-by running the command that it shows, or from the files in benchmarks/results. It is
-left as it is if only durations differ, because these are from one run. All tables
-between `bench:` markers, which `benchmarks/render.py` makes, have the name 'tables'.
-Figures are drawn again if their results have changed.
+Replaces the text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` by
+the output of the command that it shows, or by tables of the files in
+benchmarks/results. Text that differs only in durations is left as it is, since
+durations differ in every run. 'tables' is the name of all tables between `bench:`
+markers, which `benchmarks/render.py` generates. Figures are drawn again if their
+results have changed.
 
 NAME may be a pattern, such as 'finding-*'. With `--check` nothing is written, and the
-exit code is 1 if something differs.
+exit code is 1 if anything differs.
 """
 
 import argparse

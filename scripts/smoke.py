@@ -1,8 +1,8 @@
-"""Whether an installed eqx_fastjit works, with its dependencies alone.
+"""Checks that an installed eqx_fastjit works with only its dependencies.
 
     python scripts/smoke.py native|python
 
-The argument is the engine that it must have. Run by `.ci/run` and by cibuildwheel.
+The argument is the engine that must be in use. Run by `.ci/run` and by cibuildwheel.
 """
 
 import sys

@@ -1,9 +1,9 @@
 """`python -m tests.stress_threads --seconds 60`: many threads at once.
 
-Sixteen threads call functions, call them for the first time, wrap, meet new classes,
-clear caches, donate, raise and install the library, in random order, and check every
-result. Prints how often each was done, as JSON. A hang ends the process with the
-tracebacks of all threads and exit code 1, as does a wrong result.
+Sixteen threads call functions, call them for the first time, wrap functions, define
+classes, clear caches, donate, raise, and install the library, in random order, and
+check every result. Prints the number of each action as JSON. After a hang, it prints
+the tracebacks of all threads and exits with code 1. A wrong result also gives code 1.
 """
 
 import argparse

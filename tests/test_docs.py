@@ -1,10 +1,10 @@
-"""The documentation: its code runs and prints what it says, its commands exist.
+"""Checks the documentation: its code prints what it says, and its commands exist.
 
-In README.md and docs/**/*.md, the blocks of a page that are marked `python` run one
-after the other in one fresh process, with warnings as errors. A `text` block right
-after one is what it prints; `...` there stands for anything. Tests in them are run by
-pytest. Of `sh` blocks the commands and the options of ours have to exist, in
-benchmarks/README.md too. `<!-- not run: REASON -->` above a block leaves it out.
+The `python` blocks of each page in README.md and docs/**/*.md run in order in one fresh
+process, with warnings as errors. A `text` block directly after one is its expected
+output, where `...` stands for any text. Tests in these blocks are run by pytest. The
+commands in `sh` blocks, and the options of our own commands, must exist; this includes
+benchmarks/README.md. A block below `<!-- not run: REASON -->` is skipped.
 """
 
 import doctest

@@ -4,13 +4,14 @@
     python -m benchmarks.cliffs --replay SEED:INDEX
     python -m benchmarks.cliffs --replay FILE     # or the description itself
 
-Makes programs out of what people use, and times ours, `jax.jit` on flat arrays,
-`jax.jit` with the statics removed by hand and `equinox.filter_jit` on each: dispatch
-only, in turn, in one process. Prints the worst programs, those that break a limit
-shrunk to the smallest that does. The exit code is 1 if a limit was broken, 0 if none
-was, and 130 after Ctrl-C, which keeps what was found.
+Builds random programs of nodes, leaves and statics that people use. Times dispatch with
+ours, `jax.jit` on flat arrays, `jax.jit` with the statics removed by hand, and
+`equinox.filter_jit`, in turn in one process. Prints the worst programs. Those that
+break a limit are first shrunk to the smallest program that still breaks it. The exit
+code is 1 if a limit was broken, 0 if none was, and 130 after Ctrl-C, which keeps the
+results so far.
 
-Run nothing else meanwhile: on a busy machine, every limit is broken by something.
+Run nothing else meanwhile: on a busy machine, some program breaks every limit.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Arguments, and descriptions of arguments.
 
-A description is a hashable value. Two arguments made from equal descriptions are the
-same call and must share a trace; two arguments made from descriptions that differ in
-more than the values of arrays must not. So descriptions are an account of what a call
-is that owes nothing to the library's own tokens.
+A description is a hashable value. Arguments created from equal descriptions make the
+same call and must share a trace. If their descriptions differ in more than the values
+of arrays, they must not. Descriptions thus define when two calls are the same without
+use of the library's own static keys.
 """
 
 import abc

@@ -1,7 +1,8 @@
-"""`python -m tests.mutation --minutes 60`: how many faults the tests notice, by area.
+"""`python -m tests.mutation --minutes 60`: the share of faults that tests notice.
 
-Takes mutants in an order that depends on the seed, until the time is over, and writes
-what became of them. The exit code is 1 if the tests notice fewer than they should.
+Runs mutants in an order that depends on the seed until the time is over, and stores
+their outcomes by area. The exit code is 1 if the tests of an area notice fewer than
+they should.
 """
 
 import argparse
