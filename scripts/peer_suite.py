@@ -42,7 +42,7 @@ import json, os
 _outcomes = {}
 
 def pytest_configure():
-    # Not earlier: jaxtyping's own plugin instruments the library as it is imported.
+    # Imported late, because jaxtyping's plugin instruments a library on import.
     if os.environ["PEER_INSTALL"] == "1":
         import eqx_fastjit
         eqx_fastjit.install()

@@ -164,10 +164,10 @@ def call():
     for tree in (root, layer):
         try:
             f(tree)
-        except (RecursionError, SystemError):  # JAX's own, one of them by mistake
+        except (RecursionError, SystemError):  # both are JAX's, one by mistake
             pass
 
-# A thread: JAX's count of what was nested is wrong afterwards.
+# In a thread, because JAX's count of nested nodes is wrong afterwards.
 thread = threading.Thread(target=call)
 thread.start()
 thread.join()

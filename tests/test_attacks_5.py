@@ -70,7 +70,7 @@ def test_arrays_in_static_fields_that_were_donated(engine):
                 assert f(Holder(X, array)) == 2
             assert len(traces) == before + 1
             f.clear_cache()
-        # Known before it was donated.
+        # Used as a static before it was donated.
         array = jnp.ones(())
         f(Holder(X, array))
         before = len(traces)

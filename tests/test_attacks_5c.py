@@ -77,7 +77,7 @@ class Function:
         return "result"
 
 class Jitted:
-    # Stands for `jax.jit`, to have no memory from its return on.
+    # Replaces `jax.jit`, so that allocations fail once it has returned.
     n = None
 
     def __init__(self, flat):

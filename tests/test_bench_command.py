@@ -154,8 +154,8 @@ from tests import faulty_cases
 
 if __name__ == "__main__":
     case = faulty_cases.make_case(faulty_cases.waiting)
-    # Closed before it has built the contender, before it is warm, before it can say
-    # what is wrong (it was not warm), and while it waits for an order.
+    # Closed before the contender is built, before it is warm, before the fault can
+    # be reported (it was not warm), and while the worker waits for an order.
     for orders in (None, ["warm"], ["round"], []):
         worker = _session._Process(_session.serve, case, "jit", "cpu")
         if orders is not None:

@@ -225,7 +225,7 @@ INSTALLED = """
     assert eqx._jit.filter_jit is eqx_fastjit.filter_jit
     assert len(jax.devices()) == 3
     assert jnp.ones(2).dtype == "float64"
-    # Of the hook nothing is left.
+    # Nothing of the import hook remains.
     assert len(sys.meta_path) == len(before) - 1
     assert type(eqx.__loader__) is type(eqx.__spec__.loader) is type(__loader__)
     assert eqx.__spec__.loader.name == "equinox"

@@ -15,13 +15,13 @@ _function._MAX_SPECIALIZATIONS = 24  # so that some are dropped now and then
 
 
 class Dies:
-    # Runs Python when it is let go.
+    # Runs Python code when it is freed.
     def __del__(self):
         sum(range(200))
 
 
 class Equal:
-    # Runs Python when it is compared.
+    # Runs Python code when it is compared.
     def __init__(self, n):
         self.n = n
 

@@ -161,7 +161,7 @@ rng = random.Random(0)
 interrupted = 0
 x = jnp.array(5.0)
 for i in range(int(sys.argv[1])):
-    class Own(Model):  # a type that nothing has met before
+    class Own(Model):  # a new type
         pass
 
     traces = []
@@ -174,7 +174,7 @@ for i in range(int(sys.argv[1])):
     m = Own(jnp.array(2.0), 3)
     try:
         armed = True
-        # Mostly early, where our own code and the trace are.
+        # Mostly early, during our own code and the trace.
         signal.setitimer(signal.ITIMER_REAL, 0.0003 + 0.08 * rng.random() ** 3)
         while armed:
             f(m, x, 1)
@@ -316,7 +316,7 @@ if __name__ == "__main__":
         assert y == again == expected.tolist() and same == n
         assert its_engine == own_engine
     if sys.argv[1] == "spawn":
-        # The function itself travels by pickle.
+        # The function itself is sent by pickle.
         with context.Pool(1) as pool:
             assert pool.apply(work, (model(), 3))[1] == 3
     print("done")

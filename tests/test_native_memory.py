@@ -350,7 +350,7 @@ def make(*args, **kwargs):
     function.specialize = lambda *a: made.append(specialize(*a)) or made[-1]
     right = f(*args, **kwargs)
     (handle,) = made[0].plans
-    # In JAX's order, which is that of the arguments; of a dictionary, of its keys.
+    # In JAX's order: that of the arguments, and for a dictionary that of its keys.
     run = lambda *arrays: [*arrays, handle]
     fake = _engine.native().Specialization(run, made[0].flat)
     fake.plans.update(made[0].plans)
@@ -393,7 +393,7 @@ def test_every_allocation_of_a_call_may_fail():
 
 _GARBAGE = """
 class Node:
-    # Garbage that runs Python, and finds a type that was not known, when it goes.
+    # Garbage whose finalizer runs Python code and uses a type that is not known yet.
     def __init__(self):
         self.me = self
     def __del__(self):
@@ -409,7 +409,7 @@ gc.set_threshold(1)
 for i in range(40):
     runs[0] = 3
     Node()
-    # Instances whose dictionaries have not been asked for yet.
+    # Instances whose `__dict__` has not been accessed yet.
     tree = [Layer(x, (i % 3, [j])) for j in range(5)]
     out, n = f(tree, i % 2)
     assert eqx.tree_equal(out, tree) and n == i % 2

@@ -170,7 +170,7 @@ def _hook(event, args):
         _note("write", _full(args[0], args[2]))
         _note("write", _full(args[1], args[3]))
     elif event in ("socket.connect", "socket.bind", "socket.sendto"):
-        # A name in the file system or in Linux's abstract space is no network.
+        # Unix sockets, by path or in Linux's abstract namespace, are not the network.
         if not isinstance(args[1], (str, bytes)):
             _note("socket", repr(args[1]))
     elif event == "socket.getaddrinfo":
