@@ -33,7 +33,7 @@ class Summary(NamedTuple):
 
 
 class BadMarker(Exception):
-    """A marker without its partner."""
+    """A marker without its counterpart."""
 
 
 def rendered(text: str, results: Path) -> str:

@@ -159,7 +159,7 @@ def run_commit(config: Path, commit: str, *options: str) -> None:
 
 
 def vendor(html: Path) -> None:
-    """Store the libraries that asv's pages load from other sites beside the pages.
+    """Download the libraries that asv's pages load from other sites, beside the pages.
 
     **Arguments:**
 

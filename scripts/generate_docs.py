@@ -59,7 +59,7 @@ def masked(text: str) -> str:
 
 
 def _doctor(script: str, options: list[str]) -> str:
-    """The report on a script, as the command prints it."""
+    """The doctor's report on a script, as the command prints it."""
     command = [sys.executable, "-m", "eqx_fastjit.cli", "doctor", *options, script]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if out.returncode != 0:

@@ -1,7 +1,7 @@
-"""Skipped tests are an error where the environment should run them.
+"""Fails a session in which tests are skipped that should run.
 
-`EQX_FASTJIT_SKIPS` in the environment asks for that. It has what may be missing there:
-parts of the reasons for skipping, separated by semicolons. `.ci/run` sets it.
+This is enabled by the environment variable `EQX_FASTJIT_SKIPS`, which lists the
+permitted reasons for skipping: substrings, separated by semicolons. `.ci/run` sets it.
 """
 
 import os

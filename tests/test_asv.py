@@ -201,9 +201,9 @@ def test_cases_and_contenders_of_asv_are_those_of_the_command():
     missing = of_command - of_asv
     for pattern in _NOT_OF_ASV:
         left_out = {pair for pair in missing if re.fullmatch(pattern, pair)}
-        assert left_out, f"{pattern}: nothing is left out"
+        assert left_out, f"{pattern} matches no case"
         missing -= left_out
-    assert missing == set(), "add them to the suite, or say here why not"
+    assert missing == set(), "add them to the suite, or state here why not"
 
 
 def test_commits_without_what_a_case_needs_are_skipped(tmp_path):

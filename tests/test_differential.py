@@ -1,4 +1,4 @@
-"""Random sequences of calls (`tests/differential`): a fixed few thousand of them."""
+"""Random sequences of calls (`tests/differential`): the short, fixed run."""
 
 import dataclasses
 

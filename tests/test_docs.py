@@ -74,8 +74,9 @@ def _blocks(page: str) -> list[_Block]:
     return out
 
 
-# Runs the blocks on stdin, `[[line, source], ...]`, as one `__main__`, and prints what
-# each printed, as JSON. Lines are counted as in the page, for tracebacks and `explain`.
+# Runs the blocks on stdin, `[[line, source], ...]`, as one `__main__`, and prints the
+# output of each as JSON. Line numbers are those of the page, for tracebacks and
+# `explain`.
 _RUNNER = """
 import contextlib, io, json, linecache, sys, types
 page, blocks = sys.argv[1], json.load(sys.stdin)

@@ -1,4 +1,4 @@
-"""`eqx-fastjit doctor`: planted faults with clean twins; the command; the page."""
+"""`eqx-fastjit doctor`: planted faults and their clean twins, the command, the page."""
 
 import html.parser
 import json

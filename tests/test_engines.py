@@ -1,4 +1,4 @@
-"""The two engines, private names that go missing, and `install()`."""
+"""The two engines, missing private names, and `install()`."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Functions in files: saved here, loaded in fresh processes."""
+"""Exported functions: saved here, and loaded in fresh processes."""
 
 import inspect
 import os

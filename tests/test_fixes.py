@@ -1,6 +1,6 @@
-"""Where `equinox.filter_jit` is wrong or surprising, and ours is meant to differ.
+"""Where `equinox.filter_jit` is wrong or surprising, and ours differs on purpose.
 
-Each test asserts both sides, so that a change in Equinox shows here.
+Each test asserts the behaviour of both, so that it fails if Equinox changes.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""`eqx-fastjit gain`: the interval, what is counted and timed, command and page."""
+"""`eqx-fastjit gain`: intervals, recorded calls, costs, the report and the command."""
 
 import json
 import math

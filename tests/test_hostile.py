@@ -1,4 +1,4 @@
-"""Inputs that broke an earlier version, or might."""
+"""Inputs that broke an earlier version, or could break one."""
 
 import builtins
 import collections

@@ -1,4 +1,4 @@
-"""What `inspect_jaxpr` says of functions in which it is known what there is."""
+"""The report of `inspect_jaxpr` on functions with known content."""
 
 import dataclasses
 import functools as ft

@@ -1,4 +1,4 @@
-"""Mutation testing: which mutants there are, and what is made of them."""
+"""Mutation testing: the mutants, the choice of tests, and the outcomes."""
 
 import json
 import textwrap
@@ -323,7 +323,7 @@ def test_a_mutant_that_is_no_python(tree):
     source = "def f(*, x): pass\n"
     (tree / "f.py").write_text(source)
     found = list(_mutants.python_mutants(Path("f.py"), source))
-    assert found, "cosmic-ray has mended it: _is_python can go"
+    assert found, "cosmic-ray has fixed this: remove _is_python"
     assert _run.run_mutant(tree, found[0], choice(5)).outcome == INVALID
 
 

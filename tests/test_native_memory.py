@@ -1,4 +1,4 @@
-"""What the native engine does with memory: references, failures, garbage."""
+"""Memory of the native engine: reference counts, failed allocations, garbage."""
 
 import collections
 import ctypes

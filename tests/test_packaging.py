@@ -1,4 +1,4 @@
-"""The wheel and the source archive: what is in them, and that they work."""
+"""The contents of the wheel and the source archive, and whether they work."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""The pages that doctor, bench and profile write, in Chromium."""
+"""The pages that `doctor`, `bench` and `profile` write, in Chromium."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Tests that are skipped where they should run fail the session."""
+"""A session fails if a test is skipped where it should run."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Modules in static fields: which of them are equal, and what is kept alive."""
+"""Modules in static fields: when two are equal, and what is kept, on both engines."""
 
 import collections
 import functools

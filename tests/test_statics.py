@@ -1,4 +1,4 @@
-"""When two statics are the same, and what is kept of them. On both engines."""
+"""When two statics are the same, and what is kept alive for them, on both engines."""
 
 import collections
 import dataclasses

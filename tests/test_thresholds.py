@@ -1,4 +1,4 @@
-"""Each threshold of the doctor at its edge: what is just enough, and what is not."""
+"""Each threshold of the doctor, tested just above and just below its value."""
 
 import types
 

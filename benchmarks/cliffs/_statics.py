@@ -1,7 +1,7 @@
 """Statics of every kind that people put into their modules.
 
-Each is made from a number: equal numbers give equal values that are not identical,
-wherever the type allows it.
+Each is created from a number. Equal numbers give values that are equal, and not
+identical where the type allows that.
 """
 
 import dataclasses

@@ -150,7 +150,7 @@ def run_tests(
 
 
 def run_chosen(tree: Path, choice: Choice) -> Tested:
-    """Run chosen tests, in their order."""
+    """Run the chosen tests in their order."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(choice.tests, file)
         file.flush()
