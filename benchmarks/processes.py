@@ -27,7 +27,7 @@ class Import:
     number = 1
 
     def timeraw_import(self, module):
-        """The import that is timed, of a name, since submodules load on first use."""
+        """Imports a name of eqx_fastjit, whose modules load on first use."""
         return {
             "jax": ("import jax", ""),
             "equinox after jax": ("import equinox", "import jax"),

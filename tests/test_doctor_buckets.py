@@ -17,7 +17,7 @@ def padding(lengths, buckets):
 
 
 def test_no_set_of_buckets_is_cheaper():
-    """Compared with every possible set of the same size."""
+    """Compared with every possible set of at most as many buckets."""
     numbers = random.Random(0)
     for _ in range(60):
         n = numbers.randint(1, 7)

@@ -722,8 +722,7 @@ def _liars():
 def test_objects_that_lie_about_their_type(name):
     liar = _liars()[name]
     # A proxy of an array has the same type as a proxy of anything else, so neither is
-    # an array to us. JAX accepts it as an argument, and refuses it as a result or
-    # operand.
+    # an array to us. JAX then refuses it as a result or operand, not as an argument.
     messages = name not in ("class property", "an ndarray")
     for fun in (lambda x: (x, X), lambda x: jnp.add(x, X)):
         _same_as_equinox(fun, lambda: (liar,), repeat=(3,), messages=messages)

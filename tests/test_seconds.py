@@ -347,7 +347,7 @@ def test_what_a_call_blocks_by_itself_is_told_apart(timing, monkeypatch):
 
 
 def test_medians_less_what_an_empty_call_takes(monkeypatch):
-    # Reading the clock makes an empty round three ticks long, with or without blocking.
+    # The overhead is that of an empty round: three calls, or one if it blocks.
     clock = Clock(tick=1e-3)
     monkeypatch.setattr(_timing, "time", clock)
     timers = {
