@@ -1,4 +1,4 @@
-"""Faults that a hostile reader of the engine found. Each was once wrong."""
+"""Regression tests: faults found in an adversarial review of the engine."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""Faults that a second hostile reader of the engine found. Each was once wrong."""
+"""Regression tests: faults found in a second adversarial review of the engine."""
 
 import array
 import collections

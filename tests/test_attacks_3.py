@@ -1,4 +1,4 @@
-"""Faults that a third hostile reader of the engine found. Each was once wrong."""
+"""Regression tests: faults found in a third adversarial review of the engine."""
 
 import dataclasses
 import functools

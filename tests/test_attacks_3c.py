@@ -1,4 +1,4 @@
-"""Faults that a third hostile reader of `_native.c` found. Each was once wrong."""
+"""Regression tests: faults found in a third adversarial review of `_native.c`."""
 
 import gc
 import sys

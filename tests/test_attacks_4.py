@@ -1,4 +1,4 @@
-"""Faults that a fourth hostile reader of the engine found. Each was once wrong."""
+"""Regression tests: faults found in a fourth adversarial review of the engine."""
 
 import argparse
 import collections

@@ -1,4 +1,4 @@
-"""Faults that a fifth hostile reader of the C files found. Each was once wrong."""
+"""Regression tests: faults found in a fifth adversarial review of the C files."""
 
 import sys
 

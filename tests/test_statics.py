@@ -676,9 +676,7 @@ def test_a_wrap_in_a_signal_handler():
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="POSIX only")
 def test_a_signal_while_jax_holds_its_lock(engine):
-    """A signal handler that calls JAX while JAX hashes a key, and so holds its lock,
-    would deadlock in JAX.
-    """
+    """JAX hashes keys under a lock, so a handler that calls it then would deadlock."""
     out = run_code(
         """
         import signal, sys
