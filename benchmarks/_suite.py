@@ -1,8 +1,9 @@
-"""Shared by all benchmarks: prepares the cases of this checkout on a device.
+"""Shared by all benchmarks: builds the cases of this checkout on a device.
 
-asv knows a parameter by its place in its list, on every commit. So the lists stand
-here and in the benchmarks, and are not taken from what is installed: add at the end.
-Contenders come first, for a chart of asv shows all values of its first parameter.
+asv identifies a parameter by its index in its list, for all commits. So the lists are
+written out here and in the benchmarks, not read from the installed package, and new
+parameters go at the end. Contenders are the first parameter, because asv's charts show
+all values of the first one.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from typing import Any
 
 Call = Callable[[], Any]
 
-# Their names in the charts, and in `eqx_fastjit.bench`.
+# Names of the contenders in the charts, and in `eqx_fastjit.bench`.
 CONTENDERS = {
     "ours": "ours",
     "jax.jit": "jit",
@@ -32,7 +33,7 @@ JITS = ("ours", "jax.jit", "eqx.filter_jit")
 FUNCTION = (*JITS, "flat", "aot")
 DEVICES = ("cpu", "gpu")
 
-# `Zoo` and `ZooRatios` have these: whole programs as people write them.
+# `Zoo` and `ZooRatios` compare these on whole programs as people write them.
 ZOO_CONTENDERS = (*JITS, "flat")
 ZOO = (
     "gpt",
@@ -81,17 +82,17 @@ ZOO = (
 
 PACKAGE = "eqx_fastjit"
 _SAMPLE_SECONDS = 10e-3
-# With more than 32 computations in flight, JAX makes calls block.
+# JAX blocks calls while more than 32 computations are in flight.
 _IN_FLIGHT = 30
-_WARM_CALLS = 40  # our own code generation waits for some calls
+_WARM_CALLS = 40  # older commits generate code after some calls
 _WARM_SECONDS = 0.5
 
 
 @contextlib.contextmanager
 def _skipping_what_is_not_there() -> Iterator[None]:
-    """Skip a benchmark for what the commit or the environment lacks.
+    """Skip a benchmark that needs what the commit or the environment lacks.
 
-    A package that cannot be imported at all is not skipped: that is a mistake.
+    A package that cannot be imported at all is an error, and not skipped.
     """
     try:
         yield
@@ -111,12 +112,12 @@ def _skipping_what_is_not_there() -> Iterator[None]:
 
 @ft.cache
 def load_bench() -> Any:
-    """`eqx_fastjit.bench` of this checkout, beside whatever commit is installed.
+    """`eqx_fastjit.bench` of this checkout, whichever commit is installed.
 
-    Were each commit timed on the cases that it brings, times of two commits could not
-    be compared; and the first commits bring none.
+    If each commit were timed on its own cases, times of different commits could not be
+    compared. The first commits have none.
 
-    **Returns:** the module. Raises `NotImplementedError`, by which asv skips, where the
+    **Returns:** the module. Raises `NotImplementedError`, which makes asv skip, if the
     commit lacks something that the cases need.
     """
     name = f"{PACKAGE}.bench"
@@ -132,7 +133,7 @@ def load_bench() -> Any:
     return module
 
 
-# With `--launch-method forkserver`, JAX is loaded here, once, before asv forks.
+# With `--launch-method forkserver`, this imports JAX once, before asv forks.
 with contextlib.suppress(NotImplementedError):
     load_bench()
 
@@ -141,7 +142,7 @@ def _use(device: str, cpu_devices: int) -> None:
     """Make JAX use one kind of device in this process, or skip."""
     import jax
 
-    # A process must not benefit from what another one has compiled to disk.
+    # Do not reuse what another process has compiled.
     jax.config.update("jax_enable_compilation_cache", False)
     if device == "cpu":
         jax.config.update("jax_platforms", "cpu")
@@ -156,7 +157,7 @@ def _use(device: str, cpu_devices: int) -> None:
 
 
 def make_case(case: str, contenders: tuple[str, ...], device: str) -> dict[str, Call]:
-    """Calls of a case on a device.
+    """Build the calls of a case on a device.
 
     **Arguments:**
 
@@ -164,8 +165,8 @@ def make_case(case: str, contenders: tuple[str, ...], device: str) -> dict[str, 
     - `contenders`: keys of `CONTENDERS`.
     - `device`: one of `DEVICES`.
 
-    **Returns:** for each contender a function without arguments. Raises
-    `NotImplementedError`, by which asv skips, where one of them cannot be.
+    **Returns:** a function without arguments for each contender. Raises
+    `NotImplementedError`, which makes asv skip, if one of them cannot be built.
     """
     bench = load_bench()
     info = bench.case_info(case)
@@ -179,13 +180,13 @@ def make_case(case: str, contenders: tuple[str, ...], device: str) -> dict[str, 
 
 
 def prove_equal(case: str, call: Call, contender: str) -> None:
-    """Compare what a call gives with what another contender gives.
+    """Compare the result of a call with that of another contender.
 
     **Arguments:**
 
     - `case`, `contender`: as for `make_case`.
-    - `call`: what it made. The other contender is called once; nothing that it leaves
-        behind is of use to this one.
+    - `call`: the contender's call. The other contender is called once, which leaves
+        nothing behind that this one could use.
 
     Raises `OutputsDiffer`.
     """
@@ -196,12 +197,12 @@ def prove_equal(case: str, call: Call, contender: str) -> None:
 
 
 class Ready:
-    """A warm call, and how many of it make a sample.
+    """A warm call, and the number of calls in a sample.
 
     **Arguments:**
 
     - `call`: what to call.
-    - `steps`: how many computations it dispatches.
+    - `steps`: number of computations that it dispatches.
     """
 
     def __init__(self, call: Call, steps: int):
@@ -224,24 +225,24 @@ class Ready:
         return time.perf_counter() - start
 
     def timer(self) -> float:
-        """A clock by which a sample takes as long as one call."""
+        """A clock on which a whole sample takes as long as one call."""
         return time.perf_counter() / self.count
 
     def dispatch(self) -> None:
-        """A sample of calls, without waiting for the results."""
+        """A sample of calls, without blocking on their results."""
         call = self.call
         for _ in range(self.count):
             self._last = call()
 
     def block(self) -> None:
-        """Wait for the computations that `dispatch` started."""
+        """Block until the computations that `dispatch` started are done."""
         import jax
 
         jax.block_until_ready(self._last)
         self._last = None
 
     def blocked(self) -> None:
-        """A sample of calls, each until its result is ready."""
+        """A sample of calls, blocking on each result."""
         import jax
 
         call, block = self.call, jax.block_until_ready
@@ -251,9 +252,10 @@ class Ready:
 
 @ft.cache
 def ready(contender: str, case: str, device: str) -> Ready:
-    """A case proven and made ready; `make_case` has the arguments.
+    """A case that was compared with another contender and warmed up.
 
-    asv sets up again before each sample, hence the cache.
+    It takes the arguments of `make_case`. Cached, because asv runs `setup` before each
+    sample.
     """
     call = make_case(case, (contender,), device)[contender]
     prove_equal(case, call, contender)

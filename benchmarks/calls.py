@@ -1,20 +1,20 @@
-"""Seconds a call. Each contender has its own processes.
+"""Seconds per call. Each contender has its own processes.
 
-What asv times is `Ready.count` calls, by a clock that goes as much slower.
+asv times `Ready.count` calls, on a clock that is slower by this factor.
 """
 
 from benchmarks._suite import DEVICES, FUNCTION, JITS, ready, ZOO, ZOO_CONTENDERS
 
 
-# Samples are short, so that no call waits for the device; hence many of them: at least
-# 10, at most 100, for at most 2 seconds.
+# Samples are short, so that no call blocks on the device. Therefore there are many:
+# between 10 and 100, for at most 2 seconds.
 repeat = (10, 100, 2.0)
 
 
 class _Calls:
     def _setup(self, contender, case, device):
         self.ready = ready(contender, case, device)
-        self.ready.block()  # what the last sample has left
+        self.ready.block()  # finish the calls of the last sample
         self.timer = self.ready.timer
 
     def time_dispatch(self, *params):
@@ -22,12 +22,12 @@ class _Calls:
         self.ready.dispatch()
 
     def time_blocked(self, *params):
-        """Until the result is there."""
+        """Until the result is ready."""
         self.ready.blocked()
 
 
 class Calls(_Calls):
-    """The calls that a program makes again and again."""
+    """Calls that a program makes over and over."""
 
     params = (
         FUNCTION,
@@ -63,7 +63,7 @@ class Calls(_Calls):
 
 
 class Widths(_Calls):
-    """MLPs of 3 linear layers: the fixed cost fades as the work grows."""
+    """MLPs of 3 linear layers: the overhead fades as the work grows."""
 
     params = (
         (*FUNCTION, "nnx.jit", "nnx.cached_partial"),
@@ -77,7 +77,7 @@ class Widths(_Calls):
 
 
 class Layers(_Calls):
-    """MLPs of width 8: the cost of each node of a model."""
+    """MLPs of width 8: the overhead of each node of a model."""
 
     params = (FUNCTION, (1, 3, 16, 100), DEVICES)
     param_names = ("contender", "layers", "device")
@@ -88,7 +88,7 @@ class Layers(_Calls):
 
 
 class Batches(_Calls):
-    """A batch by `vmap`: the fixed cost is shared by its samples."""
+    """A batch by `vmap`: its samples share the overhead."""
 
     params = (FUNCTION, (1, 4, 16, 64, 256, 1024, 4096), DEVICES)
     param_names = ("contender", "batch", "device")
@@ -98,7 +98,7 @@ class Batches(_Calls):
 
 
 class Zoo(_Calls):
-    """Whole programs as people write them, with their own requirements."""
+    """Whole programs as people write them, with additional requirements."""
 
     params = (ZOO_CONTENDERS, ZOO, DEVICES)
     param_names = ("contender", "case", "device")
@@ -108,7 +108,7 @@ class Zoo(_Calls):
 
 
 class Strategies:
-    """What to jit, and what a loop costs outside of it."""
+    """What to jit, and the overhead of a loop outside of jit."""
 
     params = (
         (*JITS, "eager"),
@@ -132,5 +132,5 @@ class Strategies:
         self.timer = self.ready.timer
 
     def time_blocked(self, *params):
-        """Until the result is there."""
+        """Until the result is ready."""
         self.ready.blocked()

@@ -1,4 +1,4 @@
-"""Milliseconds of a first call, which JAX traces, lowers and compiles."""
+"""Milliseconds of a first call, which is traced, lowered and compiled."""
 
 import statistics
 
@@ -48,6 +48,6 @@ class Loops:
 
 
 def _median(case, call, stage):
-    """Calls that are all first calls, each of a new function."""
+    """The median of several first calls, each of a new function."""
     count = min(_MOST_CALLS, load_bench().case_info(case).max_rounds)
     return statistics.median([call().times[stage] for _ in range(count)])

@@ -2,18 +2,18 @@
 
     python -m benchmarks.gains FOLDER --json benchmarks/results/gain.json
 
-Runs `eqx-fastjit gain` on each `*.py` in FOLDER, in the order of their names, and keeps
-the figures: no line of the programs. A program that fails is named, and the others go
-on. Run nothing else meanwhile: the pairs of runs can then be told apart sooner.
+Runs `eqx-fastjit gain` on each `*.py` in FOLDER, sorted by name, and stores the figures
+but none of the source. If a program fails, its name is printed and the others still
+run. Run nothing else meanwhile, since noise increases the number of pairs of runs.
 
-The programs of the documentation are examples of Equinox, Diffrax and Optimistix. They
-are notebooks; these lines make a program of one (where `$CHECKOUT` is one of theirs):
+The programs of the documentation are example notebooks of Equinox, Diffrax and
+Optimistix. To convert one (where `$CHECKOUT` is a checkout of the project):
 
     jupyter nbconvert --to script --output-dir FOLDER \\
         --output diffrax_neural_ode $CHECKOUT/docs/examples/neural_ode.ipynb
 
-Data that one of them would download is made up by a module in FOLDER/stand_ins, which
-is put on the path of all: `torchvision.py` that returns noise, say.
+FOLDER/stand_ins is on the path of all programs. Its modules replace data that a program
+would download: for example, a `torchvision.py` that returns noise.
 """
 
 import argparse
@@ -30,19 +30,19 @@ from eqx_fastjit.bench._results import new_results
 
 
 def measure(script: Path, options: list[str], scratch: Path) -> dict[str, Any]:
-    """The report on one program.
+    """Measure one program.
 
     **Arguments:**
 
     - `script`: the program.
-    - `options`: of `eqx-fastjit gain`.
-    - `scratch`: an empty folder, in which it runs.
+    - `options`: options of `eqx-fastjit gain`.
+    - `scratch`: an empty folder in which it runs.
 
-    **Returns:** what `--json` gives. Raises `RuntimeError` for a program that fails.
+    **Returns:** the JSON report. Raises `RuntimeError` if the program fails.
     """
     report = scratch / "report.json"
     command = [sys.executable, "-m", "eqx_fastjit.cli", "gain", *options]
-    env = {**os.environ, "MPLBACKEND": "Agg"}  # nobody is there to close a window
+    env = {**os.environ, "MPLBACKEND": "Agg"}  # do not open windows
     here = str(Path(eqx_fastjit.__file__).parent.parent)
     paths = [str(script.parent / "stand_ins"), here, env.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -60,7 +60,7 @@ def measure(script: Path, options: list[str], scratch: Path) -> dict[str, Any]:
 
 
 def kept(report: dict[str, Any]) -> dict[str, Any]:
-    """The figures, with no path of this machine."""
+    """The report without paths of this machine."""
     functions = [
         {key: value for key, value in f.items() if key not in ("file", "line")}
         for f in report["functions"]
@@ -100,8 +100,7 @@ def main(argv: list[str] | None = None) -> int:
                 continue
         results["programs"].append(kept(report))
         print(f"{script.stem}: {report['verdict']}", flush=True)
-        # Save after each program, so that nothing is lost if the next one is
-        # interrupted.
+        # Saved after each program, so that an interruption loses nothing.
         text = json.dumps(results, indent=1, allow_nan=False)
         options.json.write_text(text + "\n", encoding="utf-8")
     return int(bool(results["problems"]))

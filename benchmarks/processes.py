@@ -1,16 +1,16 @@
-"""What a whole process costs: memory, and time to import."""
+"""Costs of a whole process: memory, and import time."""
 
 from benchmarks._suite import DEVICES, FUNCTION, load_bench, make_case, Ready
 
 
 class Memory:
-    """Peak memory of a process that prepares and calls one contender."""
+    """Peak memory of a process that builds and calls one contender."""
 
     params = (FUNCTION, ("identity", "mlp_32", "adam_103_leaves"), DEVICES)
     param_names = ("contender", "case", "device")
 
     def setup(self, contender, case, device):
-        # Not `ready`, which calls another contender too.
+        # `ready` would call another contender too.
         self.call = make_case(case, (contender,), device)[contender]
 
         self.steps = load_bench().case_info(case).steps
@@ -27,7 +27,7 @@ class Import:
     number = 1
 
     def timeraw_import(self, module):
-        """All of it: names of eqx_fastjit load on first use."""
+        """Imports a name of eqx_fastjit, whose modules load on first use."""
         return {
             "jax": ("import jax", ""),
             "equinox after jax": ("import equinox", "import jax"),
@@ -39,7 +39,7 @@ class Import:
 
 
 class ImportAlone:
-    """Seconds to import, in fresh processes, with nothing used yet."""
+    """Seconds to import, in fresh processes, without using any name."""
 
     number = 1
 

@@ -1,7 +1,7 @@
-"""Ours over a rival. They take turns in one process.
+"""Ratios of ours over a rival, which take turns in one process.
 
-Each time in `calls.py` has a process of its own, and the machine may be busier for one
-than for the other. Both sides of a ratio see the same noise.
+In `calls.py` each contender has its own process, and the machine may be busier for one
+than for another. Here noise affects both sides of a ratio.
 """
 
 import statistics
@@ -25,7 +25,7 @@ class _Ratios:
         return self._ratio(rival, "dispatch")
 
     def track_blocked(self, rival, case, device):
-        """Until the result is there."""
+        """Until the result is ready."""
         return self._ratio(rival, "blocked")
 
     def _ratio(self, rival, mode):
@@ -37,7 +37,7 @@ class _Ratios:
 
 
 class Ratios(_Ratios):
-    """The calls that a program makes again and again."""
+    """Calls that a program makes over and over."""
 
     params = (
         ("jax.jit", "eqx.filter_jit", "flat"),

@@ -1,7 +1,7 @@
 """Puts results into a page, for `scripts/generate_docs.py`.
 
-What stands between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->` becomes the tables
-of benchmarks/results/NAME.json; where NAME ends with `.brief`, a short form of them.
+The text between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->` is replaced by the
+tables of benchmarks/results/NAME.json, or by a short form if NAME ends with `.brief`.
 """
 
 import re
@@ -24,7 +24,7 @@ _RIVALS = {
 
 
 class Summary(NamedTuple):
-    """Ours over a rival: the median over cases, the worst of them, and its name."""
+    """Ratios of ours over a rival: median, worst, and the case of the worst."""
 
     rival: str
     median: float
@@ -33,21 +33,21 @@ class Summary(NamedTuple):
 
 
 class BadMarker(Exception):
-    """A marker without its partner."""
+    """A marker without its counterpart."""
 
 
 def rendered(text: str, results: Path) -> str:
-    """The text, with the parts between markers generated again.
+    """Regenerate the parts of a text between markers.
 
     **Arguments:**
 
     - `text`: Markdown.
     - `results`: the folder of results files.
 
-    **Returns:** Markdown. Where there is no results file, it says so. Raises
-    `BadMarker`, or `BadResults` for a file that is not right.
+    **Returns:** Markdown, with a note where a results file is missing. Raises
+    `BadMarker`, or `BadResults` for an invalid file.
     """
-    # Here: asv imports this module too, on commits that have no such names.
+    # Imported here, because asv imports this module on commits without these names.
     from eqx_fastjit.bench import load, markdown
 
     out, position, markers = [], 0, list(_MARKER.finditer(text))
@@ -67,11 +67,11 @@ def rendered(text: str, results: Path) -> str:
 
 
 def summaries(results: Any) -> list[Summary]:
-    """Ours over each rival, for dispatch, over all cases of some results.
+    """Ratios of dispatch times, ours over each rival, over all cases.
 
     **Arguments:**
 
-    - `results`: as `eqx_fastjit.bench.load` reads them.
+    - `results`: as returned by `eqx_fastjit.bench.load`.
 
     **Returns:** a `Summary` for each rival that was timed.
     """
@@ -94,7 +94,7 @@ def summaries(results: Any) -> list[Summary]:
 
 
 def summary_table(results: Any) -> str:
-    """The summaries as a table of Markdown."""
+    """The summaries as a Markdown table."""
     rows = [
         f"| {s.rival} | {s.median:.2f} | {s.worst:.2f} | `{s.case}` |"
         for s in summaries(results)
@@ -107,12 +107,12 @@ def summary_table(results: Any) -> str:
 
 
 def summary_line(results: Any, link: str) -> str:
-    """The summaries as a sentence, for a front page.
+    """The summaries as a sentence, for the front page.
 
     **Arguments:**
 
-    - `results`: as `eqx_fastjit.bench.load` reads them.
-    - `link`: where the tables are.
+    - `results`: as returned by `eqx_fastjit.bench.load`.
+    - `link`: the address of the tables.
     """
     parts = [
         f"{s.median:.2f} times that of {s.rival} (worst {s.worst:.2f}, `{s.case}`)"
@@ -127,7 +127,8 @@ def summary_line(results: Any, link: str) -> str:
 
 # --- start-up -------------------------------------------------------------------------
 
-# The ways to a first result, compared with tracing and compiling: names and limits.
+# Each way to a first result other than tracing and compiling: its name, and the limit
+# of its ratio.
 _STARTUP = {
     "compiled": ("compiled form", 0.15),
     "portable": ("portable form, warm persistent cache", 0.4),
@@ -167,7 +168,7 @@ def startup_tables(results: Any) -> str:
         for form, found in p["forms"].items()
         if "reason" in found
     ]
-    # Usually, both forms fail for the same reason.
+    # Both forms usually fail for the same reason.
     reasons = dict.fromkeys(line.replace(", compiled:", ":") for line in refused)
     parts = ["\n".join(summary), "\n".join(rows)]
     if refused:
@@ -181,7 +182,7 @@ def startup_tables(results: Any) -> str:
 
 
 def _ratios(times: Any, way: str, rival: str) -> list[float]:
-    """Of each round, or none if one of them was not measured."""
+    """The ratio of each round; empty if one of the two was not measured."""
     pairs = zip(times.get(way, ()), times.get(rival, ()), strict=False)
     return [a / b for a, b in pairs]
 
@@ -203,9 +204,9 @@ def _startup_summary(name: str, limit: float | None, ratios: Any) -> str:
 
 
 def _median_interval(ordered: list[float]) -> tuple[float, float]:
-    """The 95% confidence interval of a median, from ordered values.
+    """The 95% confidence interval of the median of sorted values.
 
-    By the binomial distribution, which asks nothing of theirs.
+    It uses the binomial distribution, and assumes nothing about that of the values.
     """
     import math
 
@@ -217,7 +218,7 @@ def _median_interval(ordered: list[float]) -> tuple[float, float]:
 
 
 def unbroken(text: str) -> str:
-    """A text that a narrow table keeps in one line, by no-break spaces."""
+    """Replace spaces by no-break spaces, so that narrow tables do not wrap."""
     return text.replace(" ", "\u00a0")
 
 

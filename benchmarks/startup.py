@@ -2,27 +2,28 @@
 
     python -m benchmarks.startup --json benchmarks/results/startup.json
 
-For each program, four ways to a first result, each in a process of its own:
+Each program has four ways to its first result, each in a process of its own:
 
 - `anew`: traced and compiled;
-- `cached`: traced, with a warm persistent cache of JAX's in place of the compiler;
+- `cached`: traced, with a warm persistent cache of JAX in place of the compiler;
 - `portable`: the portable form of an exported file, with a warm persistent cache;
 - `compiled`: the compiled form.
 
-A round has each way once, in another order each time, and ratios are taken within
-rounds. A process begins as a fork of one that has imported JAX, Equinox and the program
-and has used none of it: what comes before the clock is the same for all four, and is
-timed apart. The clock then runs from the arguments, through `load` where there is one,
-to the first result. Last, later calls of the loaded function are timed against those
-of `filter_jit`, in turn in one process.
+Each round runs every way once, in a different order, and ratios are taken within
+rounds. Each process is a fork of one that has imported JAX, Equinox and the program
+without using them. That import is the same for all four, and is timed separately. The
+clock runs from the arguments, through `load` where there is one, to the first result.
+Finally, later calls of the loaded function and of `filter_jit` are timed in turn in one
+process.
 
-All of it takes about 12 minutes on two cores. Run nothing else meanwhile.
+This takes about 12 minutes on two cores. Run nothing else meanwhile.
 """
 
 import argparse
 import compileall
 import gc
 import importlib
+import json
 import multiprocessing
 import os
 import shlex
@@ -42,7 +43,7 @@ from benchmarks._suite import load_bench
 
 
 WAYS = ("anew", "cached", "portable", "compiled")
-# Of the first calls; and of the later ones, which are short.
+# Rounds of first calls, and of the much shorter later calls.
 _ROUNDS, _CALL_ROUNDS = 3, 25
 _QUICK_ROUNDS, _QUICK_CALL_ROUNDS = 1, 3
 _IMPORTS = 5
@@ -62,7 +63,7 @@ print(time.perf_counter() - start)
 
 
 def _program(name: str) -> Any:
-    """The `Exportable` of a program, its arguments ready."""
+    """The `Exportable` of a program, once its arguments are ready."""
     import jax
 
     found = load_bench().case_info(name).makers()["exportable"]()
@@ -75,7 +76,7 @@ def _waits(x: Any) -> bool:
 
 
 def _use_cache(folder: str) -> None:
-    """Switch on JAX's persistent cache, for all that is compiled."""
+    """Enable JAX's persistent cache for all programs, however quick to compile."""
     import jax
 
     jax.config.update("jax_compilation_cache_dir", folder)
@@ -84,7 +85,7 @@ def _use_cache(folder: str) -> None:
 
 
 def export(name: str, folder: str) -> dict[str, Any]:
-    """Write a file for each form, or note the reason why it cannot be saved."""
+    """Write a file for each form, or note why it cannot be saved."""
     program = _program(name)
     out: dict[str, Any] = {}
     try:
@@ -118,7 +119,7 @@ def first_result(name: str, way: str, folder: str) -> float:
 
 
 def _load(program: Any, form: str, folder: str) -> Any:
-    # If native code were not used, the figure would be wrong, so a warning is an error.
+    # Without native code the figure would be wrong, so the warning is an error.
     warnings.simplefilter("error")
     return eqx_fastjit.load(
         os.path.join(folder, form),
@@ -134,9 +135,9 @@ def _arrays(out: Any) -> list[Any]:
 
 
 def later_calls(name: str, form: str, folder: str, rounds: int) -> dict[str, Any]:
-    """Microseconds a call, of the loaded function and of `filter_jit`.
+    """Microseconds per call of the loaded function and of `filter_jit`.
 
-    Raises `OutputsDiffer` if they do not compute the same.
+    Raises `OutputsDiffer` if their results differ.
     """
     from eqx_fastjit.bench import measure
 
@@ -170,7 +171,7 @@ def later_calls(name: str, form: str, folder: str, rounds: int) -> dict[str, Any
 
 
 def _in_fork(work: Callable[..., Any], *args: Any) -> Any:
-    """What `work` returns in a fork of this process. Raises `RuntimeError`."""
+    """The result of `work` in a fork of this process. Raises `RuntimeError`."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
 
@@ -184,7 +185,7 @@ def _in_fork(work: Callable[..., Any], *args: Any) -> Any:
     process = context.Process(target=run)
     gc.collect()
     with warnings.catch_warnings():
-        # Of NumPy's threads, which are idle. JAX has none before its first use.
+        # Warns about NumPy's idle threads. JAX has no threads before its first use.
         warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
     sending.close()
@@ -206,18 +207,18 @@ def measure_program(name: str, rounds: int, call_rounds: int) -> dict[str, Any]:
 
     **Arguments:**
 
-    - `name`: of the program.
-    - `rounds`: of first results.
-    - `call_rounds`: of later calls.
+    - `name`: the name of the program.
+    - `rounds`: number of first results of each way.
+    - `call_rounds`: number of rounds of later calls.
 
-    **Returns:** `forms` (size, or the reason of a refusal), `seconds` of each way and
-    round, and `calls`. Raises `RuntimeError` if one of the processes does not end well.
+    **Returns:** `forms` (size, or why it was refused), `seconds` of each way and round,
+    and `calls`. Raises `RuntimeError` if a subprocess fails.
     """
     with tempfile.TemporaryDirectory(prefix="eqx_fastjit") as folder:
         forms = _in_fork(export, name, folder)
         ways = [way for way in WAYS if "reason" not in forms.get(way, {})]
         for way in ways:
-            if way in ("cached", "portable"):  # fills the cache
+            if way in ("cached", "portable"):  # fill the cache
                 _in_fork(first_result, name, way, folder)
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         for i in range(rounds):
@@ -252,9 +253,9 @@ def _chosen(names: list[str] | None) -> list[str]:
 
 
 def _import_programs(names: list[str]) -> None:
-    """Import what they need: once here, rather than in each process."""
-    # As `pip` does when it installs. Else, where Python is told to write no bytecode,
-    # each process would compile what `load` imports.
+    """Import what the programs need once, before the forks."""
+    # As `pip install` does. Otherwise, if Python does not write bytecode, each process
+    # would compile the modules that `load` imports.
     package = Path(eqx_fastjit.__file__ or "").parent
     compileall.compile_dir(package, maxlevels=3, quiet=2)
     importlib.import_module("equinox")
@@ -273,14 +274,31 @@ def _summary(entry: dict[str, Any]) -> str:
     return f"{entry['name']}: {shown}"
 
 
+def _keep_others(results: Any, before: Any, names: list[str]) -> None:
+    """Keep what was measured of other programs, if it was here and with the same."""
+    keys = ("schema", "machine", "versions", "engine")
+    if any(results[key] != before.get(key) for key in keys):
+        raise SystemExit("FILE is of another machine or of other versions")
+    programs = [p for p in before["programs"] if p["name"] not in names]
+    results["programs"] = programs
+    problems = [p for p in before["problems"] if p.partition(":")[0] not in names]
+    results["problems"] = problems
+    results["command"] = f"{before['command']} && {results['command']}"
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    # asv imports this module beside old commits, which have neither.
+    # Imported here, because asv imports this module beside commits without these names.
     from eqx_fastjit.bench._results import dumps, new_results
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--cases", nargs="+", metavar="NAME", help="of the zoo")
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        metavar="NAME",
+        help="of the zoo; FILE keeps its other programs",
+    )
     parser.add_argument(
         "--quick", action="store_true", help="one round, for no usable figures"
     )
@@ -292,6 +310,8 @@ def main(argv: list[str] | None = None) -> int:
     results = new_results(command, eqx_fastjit.engine())
     results["imports"] = _import_seconds()
     results["programs"] = []
+    if options.cases and options.json.exists():
+        _keep_others(results, json.loads(options.json.read_text()), names)
     _import_programs(names)
     for name in names:
         if missing := load_bench().case_info(name).missing:
@@ -307,8 +327,7 @@ def main(argv: list[str] | None = None) -> int:
             continue
         results["programs"].append(entry)
         print(_summary(entry), flush=True)
-        # Save after each program, so that nothing is lost if the next one is
-        # interrupted.
+        # Saved after each program, so that an interruption loses nothing.
         options.json.write_text(dumps(results) + "\n", encoding="utf-8")
     return int(bool(results["problems"]))
 

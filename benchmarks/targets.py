@@ -2,9 +2,9 @@
 
     python -m benchmarks.targets [--rounds 25] [--json FILE] [--only TEXT]
 
-Ratios of calls are medians over interleaved rounds in one process, with the least and
-the greatest of three such processes. First calls are compared in one process, on fresh
-functions in turn; imports in pairs of fresh processes. Run nothing else meanwhile.
+Ratios of calls are medians over interleaved rounds in one process, given with the range
+over three such processes. First calls alternate in one process, each of a new function.
+Imports are timed in pairs of fresh processes. Run nothing else meanwhile.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import eqx_fastjit
 from eqx_fastjit.bench._results import new_results, short_commit
 
 
-# case, rival, at most
+# case, rival, largest ratio
 CALLS = [
     ("identity", "flat", 1.12),
     ("identity", "jit", 0.9),
@@ -95,7 +95,7 @@ ratios = [b / a for a, b in zip(*times)][2:]
 print(statistics.median(ratios))
 """
 
-# Without the garbage that importing Equinox leaves behind.
+# Collects the garbage of importing Equinox first.
 _IMPORT = """
 import gc, time, equinox
 gc.collect()
@@ -141,7 +141,7 @@ print(statistics.median(times[5:]) * 1e3)
 """
 
 
-# With bytecode caches, as an installed package has them. It goes with this process.
+# A bytecode cache like that of an installed package, deleted with this process.
 _BYTECODE = tempfile.TemporaryDirectory(prefix="eqx_fastjit")
 
 
@@ -158,11 +158,11 @@ def _ratio(times: dict[str, list[float]], rival: str) -> float:
     return statistics.median([a / b for a, b in pairs])
 
 
-# A figure that a snippet prints: name, code, number of processes, how many of the first
+# Figures printed by a snippet: name, code, number of processes, how many of the first
 # to ignore, limit, unit.
 _OTHERS = [
     ("first call: ours/eqx", (_FIRST_CALL, 10), 3, 0, 1.03, ""),
-    # The first reads the files of JAX from the disk.
+    # The first process reads the files from disk.
     ("import after equinox", (_IMPORT,), 6, 1, 20, "ms"),
     ("a static dict of 100,000 words", (_WORDS,), 3, 0, 3, "ms"),
     ("a million calls", (_MEMORY,), 1, 0, 1, "MB"),
@@ -171,7 +171,7 @@ UNITS = {what: unit for what, *_, unit in _OTHERS}
 
 
 class Figures:
-    """The figures of a run, which are printed as they are measured."""
+    """The figures of a run, printed as they are measured."""
 
     def __init__(self, command: str):
         self.results = new_results(command, eqx_fastjit.engine())
@@ -195,7 +195,7 @@ class Figures:
         sys.stdout.flush()
 
     def save(self, path: Path, keep: bool) -> None:
-        """Write the file. `keep` keeps the figures there that were not measured now."""
+        """Write the file. `keep` preserves older figures that were not measured now."""
         known = json.loads(path.read_text())["rows"] if keep and path.exists() else []
         names = {row["what"] for row in self.rows}
         order = [f"{name}: ours/{rival}" for name, rival, _ in CALLS]
@@ -218,7 +218,9 @@ def _measure_calls(figures: Figures, only: str, rounds: int) -> None:
 
 
 def _show_signatures_in_turn(rounds: int) -> None:
-    """Each of 1,000 programs is cold in the processor's caches when its turn comes."""
+    """With 1,000 programs in turn, each has left the processor's caches before its
+    call.
+    """
     times = json.loads(_python(_CALLS, "signatures_in_turn", rounds))
     shown = {
         who: statistics.median(

@@ -3,10 +3,10 @@
     python -m benchmarks.website [COMMIT ...] [--quick] [--bench REGEX]... [--offline]
                                  [--output .asv/website]
 
-Runs the suite over commits, each taken out of git and put before the installed package,
-and publishes the results to OUTPUT/html; without COMMIT, over the last three that touch
-the package. asv's pages load jQuery and others from elsewhere; with `--offline` they
-are put beside the pages, from npm's registry, which takes `npm`.
+Runs the suite on each commit, whose package takes precedence over the installed one,
+and publishes the results to OUTPUT/html. Without COMMIT, these are the last three
+commits that changed the package. asv's pages load jQuery and other libraries from other
+sites. With `--offline`, `npm` downloads them once, and they are stored with the pages.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from pathlib import Path
 TREE = Path(__file__).parent.parent
 PACKAGE = "eqx_fastjit"
 
-# By the last part of the address that asv's pages give: the same in npm's registry.
+# For each file that asv's pages load: package and path in npm's registry.
 LIBRARIES = {
     "jquery-3.3.1.min.js": ("jquery@3.3.1", "dist/jquery.min.js"),
     "jquery.flot.min.js": ("flot@0.8.3", "jquery.flot.js"),
@@ -38,13 +38,14 @@ LIBRARIES = {
         "flot-orderbars@1.0.0",
         "js/jquery.flot.orderBars.js",
     ),
-    # asv asks for 1.0.1, which the registry does not have.
+    # asv asks for version 1.0.1, which is not in the registry.
     "stupidtable.min.js": ("stupid-table-plugin@1.1.3", "stupidtable.min.js"),
     "md5.min.js": ("blueimp-md5@2.19.0", "js/md5.min.js"),
     "bootstrap.min.js": ("bootstrap@3.1.1", "dist/js/bootstrap.min.js"),
     "bootstrap.min.css": ("bootstrap@3.1.1", "dist/css/bootstrap.min.css"),
 }
-# JAX takes longer to load than most benchmarks: load it once and fork.
+# Importing JAX takes longer than most benchmarks, so it is imported once before
+# forking.
 RUN = ("run", "--python=same", "--launch-method=forkserver", "--show-stderr")
 _LIBRARY = re.compile(r'(?P<name>src|href)="https://[^"]*/(?P<file>[^"/]+\.(js|css))"')
 _OF_ELSEWHERE = re.compile(r' (integrity|crossorigin|referrerpolicy)="[^"]*"')
@@ -61,14 +62,16 @@ def _git(*args: str) -> bytes:
 
 
 def last_commits(n: int) -> list[str]:
-    """The last commits that changed the package, oldest first, if git has as many."""
-    # asv's charts know the commits of a branch by their first parents.
+    """The last commits that changed the package, oldest first; at most as many as
+    exist.
+    """
+    # asv's charts follow the first parents of commits.
     log = _git("log", "--first-parent", "--format=%H", f"-{n}", "--", PACKAGE)
     return log.decode().split()[::-1]
 
 
 def _commit(name: str) -> str:
-    """The hash of a commit, for the command line."""
+    """The hash of a commit, for argparse."""
     try:
         return (
             _git("rev-parse", "--verify", "-q", f"{name}^{{commit}}").decode().strip()
@@ -78,7 +81,9 @@ def _commit(name: str) -> str:
 
 
 def _check_out(commit: str, folder: Path) -> None:
-    """Write the package as it was in a commit, with its extension if ours has one."""
+    """Write the package of a commit; build its extension if this checkout has one
+    built.
+    """
     archive = _git("archive", "--format=tar", commit)
     with tempfile.TemporaryDirectory() as tree:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
@@ -88,17 +93,16 @@ def _check_out(commit: str, folder: Path) -> None:
             command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
             env = os.environ | {"EQX_FASTJIT_REQUIRE_NATIVE": "1"}
             subprocess.run(command, cwd=tree, env=env, check=True)
-        # Without its benchmarks, because each commit is timed by those of this
-        # checkout.
+        # Its own benchmarks are not used: those of this checkout time all commits.
         shutil.copytree(Path(tree) / PACKAGE, folder / PACKAGE)
 
 
 def write_config(output: Path) -> Path:
-    """A copy of `asv.conf.json` that keeps all that asv writes in `output`.
+    """Write a copy of `asv.conf.json` that keeps all of asv's files in `output`.
 
     **Arguments:**
 
-    - `output`: a folder, which must be there.
+    - `output`: an existing folder.
 
     **Returns:** the path of the copy, for `asv --config`.
     """
@@ -112,7 +116,7 @@ def write_config(output: Path) -> Path:
         "env_dir": str(output / "env"),
         "results_dir": str(output / "results"),
         "html_dir": str(output / "html"),
-        # asv writes these beside the results of an environment that is there already.
+        # With an existing environment, asv records these versions with the results.
         "matrix": {"req": versions},
         "exclude": [],
     }
@@ -122,17 +126,17 @@ def write_config(output: Path) -> Path:
 
 
 def asv(config: Path, *args: str, package: Path = TREE) -> None:
-    """Run a command of asv in this environment.
+    """Run an asv command in this environment.
 
     **Arguments:**
 
     - `config`: the configuration.
     - `args`: the command and its arguments.
-    - `package`: the folder that has the package to be timed.
+    - `package`: the folder that contains the package to time.
 
     Raises `subprocess.CalledProcessError`.
     """
-    # The first for the processes that asv starts, the second for those they start.
+    # The first is for the processes that asv starts, the second for their own.
     env = os.environ | {"ASV_PYTHONPATH": str(package), "PYTHONPATH": str(package)}
     command = [sys.executable, "-m", "asv", "--config", str(config), *args]
     subprocess.run(command, check=True, env=env)
@@ -145,7 +149,7 @@ def run_commit(config: Path, commit: str, *options: str) -> None:
 
     - `config`: the configuration.
     - `commit`: its hash.
-    - `options`: more of `asv run`.
+    - `options`: further options of `asv run`.
 
     Raises `subprocess.CalledProcessError` if a benchmark fails.
     """
@@ -155,7 +159,7 @@ def run_commit(config: Path, commit: str, *options: str) -> None:
 
 
 def vendor(html: Path) -> None:
-    """Store the libraries that asv's pages load from other sites beside the pages.
+    """Download the libraries that asv's pages load from other sites, beside the pages.
 
     **Arguments:**
 

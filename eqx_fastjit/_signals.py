@@ -9,23 +9,39 @@ from typing import Any
 import jax
 
 
+# The handlers of those that are held.
+_held: dict[int, Any] = {}
+
+
+def handler_of(number: int) -> Any:
+    """The handler of a signal, also while it is held."""
+    return _held.get(number) or signal.getsignal(number)
+
+
 @contextlib.contextmanager
 def held(numbers: Iterable[int]) -> Iterator[None]:
     """Have the handlers of these signals run afterwards, in the main thread.
 
     In any other thread this does nothing: Python runs no handlers there.
     """
-    arrived: list[int] = []
+    arrived: list[tuple[int, Any]] = []
+    handlers: dict[int, Any] = {}
     try:
         with contextlib.ExitStack() as stack:
             if threading.current_thread() is threading.main_thread():
                 for number in numbers:
-                    stack.callback(signal.signal, number, signal.getsignal(number))
-                    signal.signal(number, lambda number, _: arrived.append(number))
+                    handlers[number] = _held[number] = signal.getsignal(number)
+                    stack.callback(_held.pop, number)
+                    stack.callback(signal.signal, number, handlers[number])
+                    signal.signal(number, lambda *signaled: arrived.append(signaled))
             yield
     finally:
-        for number in arrived:
-            signal.raise_signal(number)
+        for number, frame in arrived:
+            if callable(handlers[number]):
+                # Not raised again, which asyncio would take for a second one.
+                handlers[number](number, frame)
+            else:
+                signal.raise_signal(number)
 
 
 def _with_handlers() -> Iterator[int]:

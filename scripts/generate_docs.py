@@ -2,14 +2,15 @@
 
     python scripts/generate_docs.py [--check] [NAME ...]
 
-The text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` is replaced,
-by running the command that it shows, or from the files in benchmarks/results. It is
-left as it is if only durations differ, because these are from one run. All tables
-between `bench:` markers, which `benchmarks/render.py` makes, have the name 'tables'.
-Figures are drawn again if their results have changed.
+Replaces the text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` by
+the output of the command that it shows, or by tables of the files in
+benchmarks/results. Text that differs only in durations is left as it is, since
+durations differ in every run. 'tables' is the name of all tables between `bench:`
+markers, which `benchmarks/render.py` generates. Figures are drawn again if their
+results have changed.
 
 NAME may be a pattern, such as 'finding-*'. With `--check` nothing is written, and the
-exit code is 1 if something differs.
+exit code is 1 if anything differs.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))  # for `scripts` and `benchmarks`, not installed
+    # to import `scripts` and `benchmarks`, which are not installed
+    sys.path.insert(0, str(ROOT))
 
 from scripts import tables  # noqa: E402
 
@@ -39,7 +41,7 @@ _PART = re.compile(
 )
 _DURATION = re.compile(r"\b\d+(?:\.\d+)? ?(?:us|ms|s|min)\b(?: \d+ s\b)?")
 
-# Options of the doctor that a planted fault needs.
+# Options of the doctor that a planted fault needs to be found.
 _OPTIONS = {"numerics": ["--numerics"], "slow-first-call": ["--slow", "0.5"]}
 
 
@@ -49,7 +51,7 @@ def pages() -> list[Path]:
 
 
 def masked(text: str) -> str:
-    """The text, for comparison: without durations and the width of columns."""
+    """The text without durations and padding, for comparison."""
     return " ".join(_DURATION.sub("#", text).split())
 
 
@@ -57,7 +59,7 @@ def masked(text: str) -> str:
 
 
 def _doctor(script: str, options: list[str]) -> str:
-    """The report on a script, as the command prints it."""
+    """The doctor's report on a script, as the command prints it."""
     command = [sys.executable, "-m", "eqx_fastjit.cli", "doctor", *options, script]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if out.returncode != 0:
@@ -72,7 +74,7 @@ def planted(kind: str) -> tuple[str, str]:
 
 
 def shown_source(script: str) -> str:
-    """A script as the documentation shows it."""
+    """The source of a script as a Markdown code block."""
     return f'```py title="{script}"\n{(ROOT / script).read_text().rstrip()}\n```'
 
 
@@ -83,7 +85,7 @@ def _finding(kind: str, _: Path) -> str:
         return ""
     options = _OPTIONS.get(kind, [])
     report = _doctor(faulty, options)
-    # Only the findings of this kind, each from its line to the next empty one.
+    # Only the findings of this kind, each up to the next empty line.
     found = re.findall(rf"^{kind} \(.*?(?=\n\n|\Z)", report, re.MULTILINE | re.DOTALL)
     if not found:
         raise RuntimeError(f"doctor finds no {kind} in {faulty}:\n{report}")
@@ -104,7 +106,7 @@ def _report(name: str, _: Path) -> str:
 
 
 def _help(*_: Any) -> str:
-    """What each command prints with `--help`, under a heading."""
+    """The output of `--help` of each command, under a heading."""
     from eqx_fastjit.cli import _COMMANDS
 
     parts = [_help_of()]
@@ -123,7 +125,7 @@ def _help_of(*name: str) -> str:
 
 # --- figures -------------------------------------------------------------------------
 
-# The results file that each is drawn from, and what it shows.
+# For each figure: the results file it is drawn from, and a description.
 _FIGURES = {
     "width": (
         "table",
@@ -135,7 +137,7 @@ _FIGURES = {
 
 
 def _figure(name: str, page: Path) -> str:
-    """An image in two colour schemes; nothing while there are no results."""
+    """The Markdown of an image in two colour schemes; empty if there are no results."""
     results, description = _FIGURES[name]
     if not (RESULTS / f"{results}.json").exists():
         return ""
@@ -157,14 +159,14 @@ _IDENTIFIER = re.compile(rb"<dc:identifier>(\w+)</dc:identifier>")
 
 
 def stale_figures(patterns: list[str]) -> dict[Path, bytes]:
-    """The files of figures that do not show what the results give.
+    """The figures that do not match the results.
 
     **Arguments:**
 
-    - `patterns`: of the names of parts; all if empty.
+    - `patterns`: patterns of the names of parts; all if empty.
 
-    **Returns:** what each should have in it. Nothing is written. Bytes are not
-    compared: they are of one version of matplotlib.
+    **Returns:** the new content of each file, which is not written. The bytes are not
+    compared, as they depend on the version of matplotlib.
     """
     out = {}
     for name, (results, _) in _FIGURES.items():
@@ -197,7 +199,7 @@ def _zoo(name: str, page: Path) -> str:
 
 # --- putting it into the pages -------------------------------------------------------
 
-# By what the name of a part begins with: given the rest, and the page.
+# By the prefix of a part's name: a function of the rest of the name and the page.
 _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "figure": _figure,
     "finding": _finding,
@@ -216,12 +218,12 @@ def _is_chosen(name: str, patterns: list[str]) -> bool:
 
 
 def generated(page: Path, patterns: list[str]) -> tuple[str, list[str]]:
-    """A page with its parts generated again.
+    """Regenerate the parts of a page.
 
     **Arguments:**
 
-    - `page`: a file of Markdown.
-    - `patterns`: of the names of parts; all if empty.
+    - `page`: a Markdown file.
+    - `patterns`: patterns of the names of parts; all if empty.
 
     **Returns:** the text, and the names of the parts that differ.
     """

@@ -42,7 +42,7 @@ import json, os
 _outcomes = {}
 
 def pytest_configure():
-    # Not earlier: jaxtyping's own plugin instruments the library as it is imported.
+    # Imported late, because jaxtyping's plugin instruments a library on import.
     if os.environ["PEER_INSTALL"] == "1":
         import eqx_fastjit
         eqx_fastjit.install()
@@ -89,7 +89,7 @@ def commit() -> str:
 
 
 def record(path: Path, entry: dict[str, object], library: str) -> None:
-    """Put an entry in the place of the last one for the same command."""
+    """Add an entry, in place of the last one for the same command."""
     versions = {"python": sys.version.split()[0]}
     for name in ("jax", "equinox", library):
         with contextlib.suppress(PackageNotFoundError):
@@ -117,7 +117,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "peer_plugin.py").write_text(_PLUGIN)
-        # Only the tests: the library itself is the installed one.
+        # Copy the tests only; the library is the installed one.
         shutil.copytree(
             options.checkout / options.tests, folder / "suite" / options.tests
         )

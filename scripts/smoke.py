@@ -1,8 +1,8 @@
-"""Whether an installed eqx_fastjit works, with its dependencies alone.
+"""Checks that an installed eqx_fastjit works with only its dependencies.
 
     python scripts/smoke.py native|python
 
-The argument is the engine that it must have. Run by `.ci/run` and by cibuildwheel.
+The argument is the engine that must be in use. Run by `.ci/run` and by cibuildwheel.
 """
 
 import sys
@@ -17,7 +17,7 @@ import eqx_fastjit
 
 def main() -> None:
     wanted = sys.argv[1]
-    # Not a checkout's.
+    # The installed package, not a checkout.
     assert "site-packages" in eqx_fastjit.__file__, eqx_fastjit.__file__
     assert eqx_fastjit.__version__ == version("eqx_fastjit")
     assert eqx_fastjit.engine() == wanted, eqx_fastjit.engine()

@@ -1,6 +1,7 @@
 """Tables of the documentation, from the files in benchmarks/results.
 
-Each takes the rest of the part's name (see `generate_docs.py`) and the folder.
+The arguments of each are the rest of the part's name (see `generate_docs.py`) and the
+folder.
 """
 
 import json
@@ -13,7 +14,7 @@ from typing import Any
 from eqx_fastjit.bench._results import describe_machine
 
 
-# --- results of reliability ----------------------------------------------------------
+# --- reliability ---------------------------------------------------------------------
 
 
 def _load(folder: Path, name: str) -> Any:
@@ -22,7 +23,7 @@ def _load(folder: Path, name: str) -> Any:
 
 
 def reliability(name: str, folder: Path) -> str:
-    """The last results of a long run."""
+    """The latest results of a long run."""
     results = _load(folder, name)
     if results is None:
         return "*Not measured yet.*"
@@ -109,7 +110,7 @@ def _memory(results: Any) -> str:
     )
 
 
-# What a kind of `tests.stress_memory` does.
+# A description of each kind of `tests.stress_memory`.
 _MEMORY = {
     "calls": "calls",
     "outputs": "large outputs held and freed",
@@ -121,7 +122,7 @@ _MEMORY = {
 
 
 def _runs(results: Any) -> str:
-    """When and on what, each combination once."""
+    """Dates, machines and versions of the runs, each combination once."""
 
     def run(entry: Any) -> str:
         versions = _versions(entry["versions"])
@@ -131,7 +132,7 @@ def _runs(results: Any) -> str:
 
 
 def _share_with_interval(area: Any) -> str:
-    """Wilson's: a sample of forty says little more than "about nine in ten"."""
+    """The share with Wilson's interval, because samples may be as small as forty."""
     share, n = area["share"], area["mutants"] - area["equivalent"]
     if share is None:
         return "-"
@@ -196,11 +197,11 @@ def _table(header: Any, rows: Any, alignment: Any = None) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-# --- promised figures -----------------------------------------------------------------
+# --- targets --------------------------------------------------------------------------
 
 
 def targets(name: str, folder: Path) -> str:
-    """The engine's targets, and the figures that it reaches."""
+    """The engine's targets, and the measured figures."""
     from benchmarks.targets import UNITS
 
     results = _load(folder, name)
@@ -210,7 +211,7 @@ def targets(name: str, folder: Path) -> str:
         [
             row["what"].replace("_", " ") + _in_unit(UNITS.get(row["what"], "")),
             f"{row['at_most']:g}",
-            # Three digits, so that 1.052 does not look like a limit of 1.05.
+            # With three digits, 1.052 does not look equal to a limit of 1.05.
             f"{row['value']:.3f}",
             f"{min(row['runs']):.2f} to {max(row['runs']):.2f}",
             "yes" if row["value"] <= row["at_most"] else "**no**",
@@ -235,7 +236,7 @@ def _in_unit(unit: str) -> str:
 
 
 def zoo(name: str, folder: Path, link: str) -> str:
-    """The median and the worst case of the zoo, or what its programs are."""
+    """The median and worst case of the zoo, or the list of its programs."""
     from benchmarks import render
     from eqx_fastjit.bench import case_info, case_names, load
 
@@ -256,12 +257,12 @@ def zoo(name: str, folder: Path, link: str) -> str:
 
 
 def gain(folder: Path) -> str:
-    """How much faster each program is, even if it is not."""
+    """The gain of each program, including those that gain nothing."""
     results = _load(folder, "gain")
     if results is None:
         return "*Not measured yet.*"
     rows = [_gain_row(report) for report in results["programs"]]
-    # Those that gained most come first.
+    # Sorted by gain, largest first.
     rows = [row for _, row in sorted(rows, key=lambda x: x[0])]
     header = (
         *("program", "equinox", "ours", "ours/eqx", "most called", "calls"),
@@ -278,7 +279,7 @@ def gain(folder: Path) -> str:
 
 
 def _gain_row(report: Any) -> tuple[float, list[str]]:
-    """A line of the table, after what it is sorted by."""
+    """A row of the table, after the value by which rows are sorted."""
     from benchmarks.render import unbroken
     from eqx_fastjit._units import show_seconds
 
@@ -314,7 +315,7 @@ def _gain_row(report: Any) -> tuple[float, list[str]]:
 
 
 def startup(name: str, folder: Path) -> str:
-    """What exporting saves, even if it is nothing."""
+    """What exporting saves, including programs for which it saves nothing."""
     from benchmarks.render import startup_tables
 
     results = _load(folder, name)

@@ -1,14 +1,14 @@
-"""A clock that stands still unless it is told to go on, for tests of figures."""
+"""A clock that advances only when it is told to, for tests of durations."""
 
 from eqx_fastjit import _record
 
 
 class Clock:
-    """Stands in for the module `time`.
+    """Replaces the module `time`.
 
     **Arguments:**
 
-    - `tick`: how far it goes on whenever it is read, in seconds.
+    - `tick`: seconds by which each reading advances it.
     """
 
     def __init__(self, tick=0.0):
@@ -33,17 +33,17 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 def record_call(
     clock, history, seconds, *, arguments=(), site=None, inside=None, error=None
 ):
-    """Record a call as one that traces, lowers, compiles and runs is recorded.
+    """Record a call through all stages, as the engine records a traced call.
 
     **Arguments:**
 
-    - `clock`: stands in for the module `time` in `_record`.
-    - `history`: of the function that is called.
-    - `seconds`: of the four stages, in this order; functions inside come on top.
+    - `clock`: replaces the module `time` in `_record`.
+    - `history`: the history of the function that is called.
+    - `seconds`: durations of the four stages in order, without functions called inside.
     - `arguments`: pairs of names and values.
-    - `site`: the place of the call, if it is not that of the caller.
+    - `site`: the place of the call; by default, that of the caller.
     - `inside`: called while the function is traced.
-    - `error`: what the function raises, in the end.
+    - `error`: raised by the function at the end of its trace.
 
     **Returns:** the `Trace`.
     """

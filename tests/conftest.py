@@ -10,7 +10,7 @@ import jax
 import pytest
 
 
-# Before anything makes an array.
+# Must precede the first use of a device.
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -19,8 +19,8 @@ from eqx_fastjit import _callables, _compat, _engine, _install, _record  # noqa:
 from tests.skips import pytest_configure  # noqa: E402, F401
 
 
-# Whatever was started in the background of a shell ignores Ctrl-C, and so do all
-# processes that it starts: the tests would send it in vain.
+# A shell starts background processes with Ctrl-C ignored, which child processes
+# inherit, and then the tests that send it would fail.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -30,7 +30,7 @@ _states: dict[str, dict] = {}
 
 
 def pytest_generate_tests(metafunc):
-    """Each test runs on both engines, unless it is marked with `one_engine`."""
+    """Run each test on both engines, unless it is marked with `one_engine`."""
     once = metafunc.definition.get_closest_marker("one_engine") is not None
     engines = ENGINES[:1] if once else ENGINES
     metafunc.parametrize("engine", engines, indirect=True)
@@ -38,9 +38,10 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(autouse=True, scope="module")
 def _frozen():
-    """A full collection need not look at what the tests of other files have left.
+    """Exclude what tests of other files have left from full garbage collections.
 
-    After most of the suite that is 1.5 GB: a second each, and some tests ask for many.
+    After most of the suite that is 1.5 GB, or one second per collection, and some tests
+    run many.
     """
     gc.collect()
     gc.freeze()
@@ -50,16 +51,16 @@ def _frozen():
 
 @pytest.fixture(autouse=True)
 def engine(request, monkeypatch):
-    """The engine that the test runs on, by name."""
+    """The name of the engine that the test runs on."""
     name = request.param
     monkeypatch.setenv("EQX_FASTJIT_ENGINE", name)
     monkeypatch.setattr(_engine, "_state", _states.setdefault(name, {}))
-    # Module classes outlive a test, and what was made of them for the other engine.
+    # Module classes outlive a test, and so would what the other engine keeps for them.
     monkeypatch.setattr(_callables, "_functions", weakref.WeakKeyDictionary())
-    # Functions of other tests, made by the same line.
+    # Other tests may have recorded functions defined on the same line.
     _record.traces.clear()
-    # `equinox.filter_jit` is Equinox's own, whatever a test or a program that it ran
-    # has installed: ours would else be compared with itself.
+    # A test, or a program that it ran, may have installed ours. It would then be
+    # compared with itself instead of Equinox.
     _install.uninstall()
     yield name
     _install.uninstall()
@@ -67,7 +68,7 @@ def engine(request, monkeypatch):
 
 @pytest.fixture
 def take_away(monkeypatch):
-    """Takes a private name of JAX's or Equinox's away, as another version may."""
+    """Make a private name of JAX or Equinox unavailable, as in another version."""
 
     def take_away(name):
         resolve = _compat.resolve
@@ -84,7 +85,7 @@ def take_away(monkeypatch):
 
 @pytest.fixture
 def waited(monkeypatch):
-    """The shape of each array that anything waits for."""
+    """The shape of each array that is blocked on."""
     shapes = []
     array = type(jax.numpy.ones(()))
     block = array.block_until_ready
@@ -96,7 +97,7 @@ def waited(monkeypatch):
 
 @pytest.fixture
 def python_events():
-    """What a profiler sees of a call."""
+    """The events that a profiler sees during a call."""
 
     def python_events(call):
         seen = []
@@ -112,7 +113,7 @@ def python_events():
 
 @pytest.fixture
 def start():
-    """Starts a process in a group of its own, which does not outlive the test."""
+    """Start a process in a process group of its own, which ends with the test."""
     with contextlib.ExitStack() as stack:
 
         def start(command, **kwargs):

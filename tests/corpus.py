@@ -179,7 +179,7 @@ def defaults_of_their_own(jit, traced):
     yield f(X(1), 1, sentinel, [2], 4)
     yield f(X(1), c=[2], e=(2, "s"))
     yield f(X(1), 3, sentinel, listed)
-    # Refuses keyword arguments, whatever its signature says.
+    # It refuses keyword arguments, although its signature has one.
     g = jit(eqx.filter_vmap(lambda x, *, k=None: (traced(), x)[1]))
     yield g(X(2))
     yield g(X(2))
@@ -190,7 +190,7 @@ def omitted_array_default(jit, traced):
     @jit
     def f(x, w=np.array([2, 1])):  # noqa: B008
         traced()
-        return x, jnp.zeros(tuple(w))  # concrete, if not passed
+        return x, jnp.zeros(tuple(w))  # concrete if it is left to its default
 
     yield f(X(1))
     yield f(X(1))
@@ -706,7 +706,7 @@ def array_types(jit, traced):
         return x, jtu.tree_map(lambda y: y, (x,))
 
     yield f(jnp.array(1.0))
-    yield f(jnp.asarray(1.0))  # weakly typed or not
+    yield f(jnp.asarray(1.0))  # may be weakly typed
     yield f(jnp.float32(1.0))
     yield f(jnp.zeros((0, 3)))
     yield f(jnp.ones(3, jnp.bfloat16))
@@ -1254,7 +1254,7 @@ def callbacks(jit, traced):
 
 @dataclasses.dataclass(frozen=True)
 class Tagged:
-    """Equal to others with another tag."""
+    """Equal to others that have the same `n` and a different tag."""
 
     n: int
     tag: float = dataclasses.field(default=1.0, compare=False)
@@ -1264,7 +1264,7 @@ class Tagged:
 
 
 class Named:
-    """Equal to others of its name."""
+    """Equal to any other with the same name, whatever its factor."""
 
     def __init__(self, name, factor):
         self.name, self.factor = name, factor
@@ -1292,7 +1292,7 @@ jtu.register_pytree_node(
 
 
 class WithDict:
-    """Its unflatten function writes to the static data that it is given."""
+    """A node whose unflatten function modifies the static data that it is given."""
 
 
 def _flatten_with_dict(node):
@@ -1383,7 +1383,7 @@ def a_function_that_consumes_its_argument(jit, traced):
 @case
 def results_that_are_changed_afterwards(jit, traced):
     f = jit(lambda x: WithMeta(x, {"k": [1]}))
-    for _ in range(40):  # also once code could be generated
+    for _ in range(40):  # also once the function is warm
         out = f(X(2))
         yield out.meta["k"][0] if len(out.meta) == 1 else None
         out.meta["more"] = 1

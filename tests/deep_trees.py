@@ -1,6 +1,7 @@
-"""Trees too deep, too wide or without end: run by `test_hostile.py`, as they may crash.
+"""Trees that are too deep, too wide or endless.
 
-Prints one line a case: its name and what came of it.
+Run by `test_hostile.py` in a subprocess, since they may crash. Prints one line a case:
+its name and outcome.
 """
 
 import sys
@@ -14,7 +15,7 @@ import eqx_fastjit
 
 
 X = jnp.array(2.0)
-OFTEN = 20  # past the point at which code is generated
+OFTEN = 20  # until the function is warm
 
 
 class Box(eqx.Module):
@@ -37,7 +38,7 @@ def in_tuple(x):
 
 
 def in_box(x, static=None):
-    """`Box(x, static)`, which itself would go through all of `x`."""
+    """Like `Box(x, static)`, but without Equinox's checks, which walk all of `x`."""
     box = object.__new__(Box)
     object.__setattr__(box, "content", x)
     object.__setattr__(box, "static", static)
@@ -162,8 +163,8 @@ def main():
             print(case.__name__, "fine", flush=True)
 
     for case in CASES:
-        # A thread for each: jaxlib does not always give back what it took of Python's
-        # recursion limit, which belongs to the thread.
+        # Each case has a thread of its own. The recursion limit belongs to the thread,
+        # and jaxlib does not always restore it.
         thread = threading.Thread(target=run, args=(case,))
         thread.start()
         thread.join()

@@ -5,7 +5,7 @@ import json
 from tests.processes import run_code
 
 
-# All in one process, because to start JAX takes seconds.
+# All scripts run in one process, because importing JAX takes seconds.
 _DRIVER = """
 import json, os, sys
 from eqx_fastjit.cli._script import Program
@@ -28,7 +28,7 @@ print(json.dumps(out), file=sys.stderr)
 
 
 def reports_of(scripts, thresholds=None, **env):
-    """Run the doctor on each script: the JSON of its report, by the script's name.
+    """The JSON report of the doctor on each script, by the script's name.
 
     `thresholds` replaces some of those in `doctor/_causes.py`.
     """

@@ -1,4 +1,4 @@
-"""What the comparisons with Equinox make of errors."""
+"""How the comparisons with Equinox treat errors."""
 
 import jax
 
@@ -6,7 +6,8 @@ import jax
 def is_error_if_let_out(error: BaseException) -> bool:
     """Whether it is XLA's error for an `eqx.error_if` that fired.
 
-    Equinox 0.13.2 lets that out, where ours raises `EquinoxRuntimeError` always.
+    Equinox 0.13.2 may raise this error itself. Ours always raises
+    `EquinoxRuntimeError`.
     """
     if not isinstance(error, ValueError | jax.errors.JaxRuntimeError):
         return False

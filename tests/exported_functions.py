@@ -1,6 +1,6 @@
-"""What `test_export.py` exports; and `check`, which a fresh process runs.
+"""The functions that `test_export.py` exports, and `check`, run in a fresh process.
 
-A module of its own: what a file needs is imported from here.
+They are in a module of their own because an exported file may import from it.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 import eqx_fastjit
 
 
-# The name of each function below, whenever its Python code runs.
+# Each function below appends its name here whenever its Python code runs.
 ran: list[str] = []
 
 
@@ -42,7 +42,7 @@ class Pair(NamedTuple):
 
 @jtu.register_pytree_node_class
 class Node:
-    """A registered class, with static data."""
+    """A registered pytree class with static data."""
 
     def __init__(self, value, tag):
         self.value = value
@@ -128,7 +128,7 @@ _TABLE = jr.normal(jr.key(5), (30, 30))
 
 
 def closure(x):
-    """Closes over an array that is large enough to be kept beside the program."""
+    """Closes over an array large enough to be stored in a separate section."""
     ran.append("closure")
     return x @ _TABLE[:3] + _TABLE.sum()
 
@@ -154,7 +154,7 @@ def checked(x, n):
 
 
 def linalg(x):
-    """LAPACK, which a process that lowers nothing has not loaded."""
+    """Uses LAPACK, which is not loaded in a process that lowers nothing."""
     ran.append("linalg")
     return jnp.linalg.qr(x.T @ x + jnp.eye(3))[1], jnp.linalg.cholesky(jnp.eye(3))
 
@@ -167,9 +167,9 @@ def checked_key(key, x):
 
 
 def loops(x):
-    """A check before a loop, in its body, and in its condition, also under `vmap`.
+    """A check before a loop, in its body and in its condition, also under `vmap`.
 
-    None of the loops would end if the value of a failed check went on.
+    If execution went on with the value of a failed check, no loop would terminate.
     """
     ran.append("loops")
 
@@ -228,7 +228,7 @@ def mesh():
 
 
 def sharded_functions():
-    """Those that need eight devices."""
+    """The functions that need eight devices."""
     rows, whole = NamedSharding(mesh(), P("d")), NamedSharding(mesh(), P())
 
     def batch():
@@ -254,7 +254,7 @@ def filter_jit(test):
 
 
 def check_same(got, want, committed=True):
-    """Two results are the same, down to types and placement."""
+    """Two results are equal, including types, dtypes and placement."""
     assert jtu.tree_structure(_placeholders(got)) == jtu.tree_structure(
         _placeholders(want)
     )
@@ -262,7 +262,7 @@ def check_same(got, want, committed=True):
         if not isinstance(b, jax.Array):
             assert type(a) is type(b) and (repr(a) == repr(b))
             continue
-        # (An aval by itself may lack the mesh, which `typeof` adds from the sharding.)
+        # `typeof` adds the mesh from the sharding, which an aval by itself may lack.
         assert jax.typeof(a) == jax.typeof(b)
         assert getattr(a, "weak_type", None) == getattr(b, "weak_type", None)
         assert a.sharding.is_equivalent_to(b.sharding, b.ndim), (a.sharding, b.sharding)
@@ -273,12 +273,12 @@ def check_same(got, want, committed=True):
 
 
 def _placeholders(tree):
-    """Partials and floats compare by identity or by `==`: compared by their text."""
+    """The tree without its leaves, for comparison: partials compare by identity."""
     return jtu.tree_map(lambda _: 0, tree, is_leaf=lambda x: x is None)
 
 
 def check(folder, functions, trusted):
-    """Load every file of a folder, and compare what it does with the function."""
+    """Load each file of a folder, and compare its results with the function's."""
     for name, test in functions.items():
         path = Path(folder, f"{name}.fastjit")
         loaded = eqx_fastjit.load(path, allow=("tests",), trusted=trusted)
@@ -294,6 +294,6 @@ def check(folder, functions, trusted):
             x.is_deleted() for x in jtu.tree_leaves(theirs) if isinstance(x, jax.Array)
         ]
         for got in results:
-            # JAX commits whatever comes out of `jax.export.Exported.call`.
+            # The results of `jax.export.Exported.call` are always committed.
             check_same(got, want, committed=trusted)
         print(f"{name}: same")

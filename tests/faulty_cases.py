@@ -1,6 +1,6 @@
-"""Cases that the benchmark's session must refuse, and one that it must not.
+"""Cases that a benchmark session must refuse, and one that it must accept.
 
-Workers import them by name. Scripts with a fault for `doctor` are in `planted/`.
+Workers import them by name. Scripts with faults for `doctor` are in `planted/`.
 """
 
 import os
@@ -35,7 +35,7 @@ def dying():
 
 
 def waiting():
-    """Takes so long that the parent is gone by then."""
+    """Each call takes so long that the parent has ended meanwhile."""
 
     def call():
         time.sleep(0.5)
@@ -45,7 +45,7 @@ def waiting():
 
 
 def make_case(makers, **options):
-    """A case that is not in the list."""
+    """A case that is not registered."""
     return Case(
         name=makers.__name__,
         group="faulty",

@@ -1,4 +1,4 @@
-"""Programs of tests that are run in processes of their own."""
+"""Programs that tests run in subprocesses."""
 
 import os
 import subprocess
@@ -7,9 +7,10 @@ import textwrap
 
 
 def run_code(code, *args, common="", engine="native", timeout=280, **env):
-    """Run a program, after `common`, with an engine and environment variables.
+    """Run `common` and a program in a subprocess, on an engine.
 
-    With `PYTHONMALLOC="debug"`, memory that was freed has no meaning any more.
+    Other keyword arguments are environment variables. `PYTHONMALLOC="debug"` overwrites
+    freed memory, so that its use is noticed.
     """
     return subprocess.run(
         [sys.executable, "-c", common + textwrap.dedent(code), *args],

@@ -1,4 +1,4 @@
-"""What a long run writes down, for `benchmarks/results` and the documentation."""
+"""Records of long runs, for `benchmarks/results` and the documentation."""
 
 import datetime
 import json
@@ -12,7 +12,7 @@ from eqx_fastjit.bench._results import machine
 
 
 def stamp(*packages: str) -> dict[str, Any]:
-    """Commit, date, machine and versions; of `packages` besides the usual ones."""
+    """Commit, date, machine, and versions, including those of `packages`."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     root = Path(__file__).parent
     out = subprocess.run(command, capture_output=True, text=True, cwd=root)
@@ -36,7 +36,7 @@ def write(path: Path, results: Any) -> None:
 
 
 def add(path: Path, entry: dict[str, Any], *names: str) -> None:
-    """Put an entry into a file's list, in place of one that has these fields alike."""
+    """Add an entry to a file's list, in place of those with the same `names`."""
     known = json.loads(path.read_text()) if path.exists() else []
     kept = [e for e in known if any(e[name] != entry[name] for name in names)]
     write(path, [*kept, entry])

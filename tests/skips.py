@@ -1,15 +1,15 @@
-"""Skipped tests are an error where the environment should run them.
+"""Fails a session in which tests are skipped that should run.
 
-`EQX_FASTJIT_SKIPS` in the environment asks for that. It has what may be missing there:
-parts of the reasons for skipping, separated by semicolons. `.ci/run` sets it.
+This is enabled by the environment variable `EQX_FASTJIT_SKIPS`, which lists the
+permitted reasons for skipping: substrings, separated by semicolons. `.ci/run` sets it.
 """
 
 import os
 
 
 _VARIABLE = "EQX_FASTJIT_SKIPS"
-# Reasons that have nothing to do with what is installed: the test is run elsewhere, or
-# the machine is busy.
+# Reasons that do not depend on what is installed: the test runs elsewhere, or the
+# machine is busy.
 BY_DESIGN = (
     "an interrupt on a thread of jaxlib's is jaxlib's affair",
     "jax.jit itself waits here",
@@ -20,7 +20,7 @@ BY_DESIGN = (
 
 
 class Skips:
-    """A plugin that fails a session in which too much was skipped."""
+    """A plugin that fails a session if a test is skipped for another reason."""
 
     def __init__(self, allowed):
         self.allowed = (*BY_DESIGN, *allowed)
@@ -49,7 +49,7 @@ class Skips:
 
 
 def pytest_configure(config):
-    """Begin, in the process that the workers report to."""
+    """Start, in the process to which the workers report."""
     text = os.environ.get(_VARIABLE)
     if text is not None and not hasattr(config, "workerinput"):
         allowed = [part.strip() for part in text.split(";") if part.strip()]

@@ -1,14 +1,14 @@
-"""`python -m tests.stress_memory calls=1000000 lambdas=10000`: what they leave behind.
+"""`python -m tests.stress_memory calls=1000000 lambdas=10000`: memory left behind.
 
-Prints, as JSON, a line for each, by how much the second half of them made memory grow:
-Python's own by `tracemalloc` (bytes for each), and the process by its resident set
-(bytes in all). The first half fills caches and pools.
+For each kind, prints by how much the second half of the repetitions increased memory,
+as a line of JSON: Python's memory by `tracemalloc` (bytes per repetition), and the
+resident set of the process (bytes in all). The first half fills caches and pools.
 
-Kinds: `calls`; `outputs`, large ones, held and let go; `lambdas`, each wrapped and
-called; `wrapped`, lambdas only wrapped; `statics`, each another for one function;
-`classes` of Modules, each made, jitted and dropped. `--jit equinox` for comparison.
-`--programs 40` lowers the number of programs that are kept for one function (4,096, of
-1.4 MB each, nearly all of it XLA's), to see that it is a bound.
+Kinds: `calls`; `outputs`, large ones that are kept for a while; `lambdas`, each wrapped
+and called; `wrapped`, lambdas that are only wrapped; `statics`, all different, of one
+function; `classes` of Modules, each defined, jitted and dropped. `--jit equinox` is for
+comparison. `--programs 40` lowers the number of programs that are kept for a function
+(4,096, of 1.4 MB each, nearly all of it XLA's), to test that it is a bound.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def classes(jit) -> Callable[[int], object]:
             n: int = eqx.field(static=True)
 
         f = jit(lambda m, x: (m.w * x, m))
-        for _ in range(20):  # until code has been generated for it
+        for _ in range(20):  # until the function is warm
             f(M(jnp.array(1.0), i), jnp.array(2.0))
 
     return do

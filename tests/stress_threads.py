@@ -1,9 +1,9 @@
 """`python -m tests.stress_threads --seconds 60`: many threads at once.
 
-Sixteen threads call functions, call them for the first time, wrap, meet new classes,
-clear caches, donate, raise and install the library, in random order, and check every
-result. Prints how often each was done, as JSON. A hang ends the process with the
-tracebacks of all threads and exit code 1, as does a wrong result.
+Sixteen threads call functions, call them for the first time, wrap functions, define
+classes, clear caches, donate, raise, and install the library, in random order, and
+check every result. Prints the number of each action as JSON. After a hang, it prints
+the tracebacks of all threads and exits with code 1. A wrong result also gives code 1.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from eqx_fastjit import filter_jit
 
 
 _THREADS = 16
-# Of seconds without a sign of life, on two slow cores.
+# Seconds without progress, on two slow cores.
 _HANG = 120
 _original = eqx.filter_jit
 _numbers = itertools.count()
@@ -113,7 +113,7 @@ def new_class(rng, thread):
         pass
 
     m = New(jnp.array(2.0), Opaque())
-    for _ in range(20):  # until code is generated
+    for _ in range(20):  # until the function is warm
         y, out = filter_jit(m)(jnp.array(3.0))
         _same_value(y, 6.0 + number)
         _check(out.opaque is m.opaque)
@@ -165,7 +165,7 @@ def donate(rng, thread):
     _check(n == 3 and x.is_deleted())
 
 
-# Clearing is rare, or nothing else would ever be found in a cache.
+# Clearing is rare; otherwise there would hardly ever be a cache hit.
 _ACTIONS = {
     call: 40,
     wrap_again: 10,
@@ -193,7 +193,7 @@ def main():
     from .records import add, stamp
 
     keep_programs(tempfile.mkdtemp(prefix="stress"))
-    sys.setswitchinterval(1e-4)  # many more switches than usual
+    sys.setswitchinterval(1e-4)  # switch threads far more often than by default
     counts = collections.Counter()
     failed = []
     start = time.monotonic()
@@ -203,7 +203,7 @@ def main():
         names = list(_ACTIONS)
         own = collections.Counter()
         try:
-            # Each at least once, however slow the machine is.
+            # Each at least once, even on a slow machine.
             for action in rng.sample(names, len(names)):
                 action(rng, thread)
                 own[action.__name__] += 1

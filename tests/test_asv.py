@@ -1,4 +1,4 @@
-"""The asv suite, each benchmark once, and its website from runs of real commits."""
+"""The asv suite, with each benchmark run once, and its website for real commits."""
 
 import ast
 import itertools
@@ -24,7 +24,7 @@ TREE = Path(__file__).parent.parent
 CHART = "calls.Calls.time_dispatch"
 LINES = ("ours", "jax.jit", "eqx.filter_jit")
 
-# Of each benchmark, the parameters that are run. Whoever adds a benchmark adds it here.
+# The parameters with which each benchmark is run. A new benchmark is added here.
 ONCE = (
     rf"^{CHART}\('({'|'.join(LINES)})', 'identity', 'cpu'\)",
     rf"^{CHART}\('ours', 'identity', 'gpu'\)",
@@ -61,7 +61,7 @@ def _is_shallow():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Where asv's results and pages are: this checkout's, and those of two commits."""
+    """The folder with asv's results and pages, for this checkout and two commits."""
     if not (TREE / ".git").exists():
         pytest.skip("needs git's history")
     commits = website.last_commits(3)
@@ -70,12 +70,12 @@ def site(tmp_path_factory):
     assert len(commits) == 3
     output = tmp_path_factory.mktemp("asv")
     with pytest.MonkeyPatch.context() as patch:
-        # asv keeps what it knows of the machine in the user's home.
+        # asv stores what it knows of the machine in the home directory.
         gitconfig = Path.home() / ".gitconfig"
         patch.setenv("HOME", str(output))
         if gitconfig.exists():
             patch.setenv("GIT_CONFIG_GLOBAL", str(gitconfig))
-        # JAX loads twice as fast from compiled files.
+        # JAX is imported in half the time if its bytecode is cached.
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setenv("PYTHONPYCACHEPREFIX", str(output / "bytecode"))
         config = website.write_config(output)
@@ -93,7 +93,7 @@ def site(tmp_path_factory):
 
 
 def _benchmarks(site):
-    """Of each benchmark, what asv knows, and its parameters as Python has them."""
+    """Each benchmark as asv lists it, with its parameters as Python values."""
     from asv.util import load_json
 
     found = load_json(str(site / "results" / "benchmarks.json"), api_version=2)
@@ -103,8 +103,9 @@ def _benchmarks(site):
 
 
 def _results(site, commit):
-    """Of each benchmark and its parameters, what asv has measured: None if it failed,
-    NaN if it was skipped."""
+    """What asv measured for each benchmark and its parameters: None if it failed, NaN
+    if it was skipped.
+    """
     from asv.results import iter_results
 
     (results,) = [
@@ -148,7 +149,8 @@ def test_kinds_and_parameters(site):
     assert used >= {"case", "contender", "device", "width", "batch"}
 
 
-# What `eqx-fastjit bench` times and asv does not, `case contender`, and why.
+# Regular expressions of `case contender` that `eqx-fastjit bench` times and asv does
+# not, with the reason.
 _NOT_OF_ASV = {
     r"mlp_(?!8_)\d+_\d+_layers \w+": "width and depth are varied one at a time",
     r"(strategy|walk)_\w+_first \w+": "`FirstCall` and `Loops` are first calls enough",
@@ -160,7 +162,7 @@ _NOT_OF_ASV = {
 
 
 def _cases(values):
-    """The cases that the parameters of a benchmark stand for."""
+    """The cases that a benchmark's parameters name."""
     yield from values.get("case", ())
     yield from (f"mlp_{width}" for width in values.get("width", ()))
     yield from (f"batch_{batch}" for batch in values.get("batch", ()))
@@ -175,7 +177,7 @@ def _cases(values):
 
 
 def _of_asv():
-    """Each case and contender of the suite, by asv's name for the contender."""
+    """Each case and contender of the suite; contenders have asv's names."""
     for module in (calls, first_calls, processes, ratios):
         for benchmark in vars(module).values():
             if hasattr(benchmark, "param_names"):
@@ -199,13 +201,13 @@ def test_cases_and_contenders_of_asv_are_those_of_the_command():
     missing = of_command - of_asv
     for pattern in _NOT_OF_ASV:
         left_out = {pair for pair in missing if re.fullmatch(pattern, pair)}
-        assert left_out, f"{pattern}: nothing is left out"
+        assert left_out, f"{pattern} matches no case"
         missing -= left_out
-    assert missing == set(), "add them to the suite, or say here why not"
+    assert missing == set(), "add them to the suite, or state here why not"
 
 
 def test_commits_without_what_a_case_needs_are_skipped(tmp_path):
-    """The suite is imported beside a package that has next to nothing."""
+    """The suite can be imported with a package that lacks almost everything."""
     (tmp_path / "eqx_fastjit").mkdir()
     (tmp_path / "eqx_fastjit" / "__init__.py").write_text("")
     code = (
@@ -245,7 +247,7 @@ def test_commits_without_what_a_case_needs_are_skipped(tmp_path):
 
 @contextmanager
 def _preview(site):
-    """The address where `asv preview` serves the pages."""
+    """The address at which `asv preview` serves the pages."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     config = str(site / "asv.conf.json")
@@ -320,5 +322,5 @@ def test_chart_of_ours_against_jax_jit_and_eqx_filter_jit(site):
         assert contender in legend
         (line,) = [line for line in lines if f"contender-{contender};" in line["label"]]
         assert line["points"] == 3
-    # Not of each: one line may hide another.
+    # Checked for all lines together, since one line may cover another.
     assert sum(line["pixels"] for line in lines) > 30

@@ -1,4 +1,4 @@
-"""What a hostile reader of the engine found: each of these was once wrong."""
+"""Regression tests: faults found in an adversarial review of the engine."""
 
 import dataclasses
 import inspect
@@ -93,11 +93,11 @@ def test_statics_whose_class_is_compared_in_its_own_way(metaclass):
         for static in (a(), b(), c(), d()):
             assert f(jnp.ones(()), static) == static.n
             assert f(jnp.ones(()), (1, [static])) == static.n
-    # Of the first two each instance is another static.
+    # Each instance of the first two is a different static.
     assert len(traces) == 12
 
 
-# --- signatures that must not depend on what was met before ---
+# --- signatures that must not depend on earlier calls ---
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_static_field_of_a_type_that_is_met_for_the_first_time():
     for _ in range(3):
         f(_WithStatic(jnp.ones(2), None, fresh))
     assert len(traces) == 1
-    # Types are forgotten when one is registered as a node.
+    # Types are forgotten when a type is registered as a node.
     for _ in range(3):
         type("Another", (eqx.Module,), {})
         f(_WithStatic(jnp.ones(2), None, fresh))
@@ -255,11 +255,11 @@ def test_parameters_changed_after_wrapping():
     assert f(jnp.ones(())) == 1
     g.__defaults__ = (5,)
     g.__signature__ = inspect.signature(_many)
-    # As it was wrapped.
+    # The signature and defaults are those at the time of wrapping.
     assert f(jnp.ones(()), 3) == 3
     with pytest.raises(TypeError, match="takes from 1 to 2 positional arguments"):
         f(*[jnp.ones(())] * 15)
-    # And no more than its body is checked.
+    # The same if the function's code is replaced as well.
     g.__code__, g.__defaults__ = _many.__code__, _many.__defaults__
     del g.__signature__
     with pytest.raises(TypeError, match="takes from 1 to 2 positional arguments"):
@@ -310,7 +310,7 @@ jtu.register_pytree_node(_Recursive, _flatten_recursive, lambda _, xs: _Recursiv
 
 
 def test_endless_recursion_by_way_of_a_flatten_function():
-    """Ends at once, rather than after two attempts on each of a thousand levels."""
+    """The error comes at once, without two attempts at each of a thousand levels."""
     with pytest.raises(RecursionError, match=r"recursion depth|nested too deeply"):
         _of_recursive(_Recursive(jnp.ones(2)))
     assert eqx.tree_equal(_of_recursive(jnp.ones(2)), jnp.ones(2))
@@ -334,7 +334,7 @@ class _HashOfNone(tuple):
     "make", [lambda n: _HashOfSome(0, [n]), lambda n: _HashOfNone(([n],))]
 )
 def test_hashable_leaves_with_parts_that_are_not(make):
-    """A native walk that refused them left calls to Python, and `lower` to an error."""
+    """A walk that refused them would fall back to Python, and `lower` would raise."""
 
     def read(static):
         return static.sizes[0] if isinstance(static, _HashOfSome) else static[0][0]
@@ -362,7 +362,7 @@ class _Child(eqx.Module):
 
 @pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
 def test_modules_that_contain_themselves():
-    """A layer that has its parent in a static field, and the parent its layers."""
+    """A layer has its parent in a static field, and the parent its layers."""
     children = []
     parent = _WithStatic(jnp.ones(()), None, children)
     children += [_Child(jnp.full((), i), parent) for i in range(3)]
@@ -370,7 +370,7 @@ def test_modules_that_contain_themselves():
     for _ in range(2):
         for module in (parent, *children):
             assert f(module) == 2 * module.w
-    # The children differ only in arrays that are traced.
+    # The children differ only in arrays, which are traced.
     assert len(traces) == 2
     children.pop()
     f(parent)
@@ -420,4 +420,4 @@ def test_statics_that_compare_arrays_in_the_midst_of_a_trace(make):
     other = make(jnp.array(3.0))
     gradient = jax.jit(jax.grad(lambda x: g(x, other).sum()))
     np.testing.assert_array_equal(gradient(ones), 3 * ones)
-    assert len(traces) == 3  # `vmap` gives scalars
+    assert len(traces) == 3  # under `vmap` the arrays are scalars

@@ -1,4 +1,4 @@
-"""What a second hostile reader of the engine found: each of these was once wrong."""
+"""Regression tests: faults found in a second adversarial review of the engine."""
 
 import array
 import collections

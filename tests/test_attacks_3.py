@@ -1,4 +1,4 @@
-"""What a third hostile reader of the engine found: each of these was once wrong."""
+"""Regression tests: faults found in a third adversarial review of the engine."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ def _dataclass(cls):
 
 
 def test_static_fields_and_static_data_of_the_same_value():
-    """Equinox's flatten function has one value for all static fields."""
+    """Without its static field, a Module differs from one that holds its aux data."""
     f = filter_jit(lambda m: (X, "static" in vars(m)))
     g = filter_jit(lambda h: (h.x, "static" in vars(h.static)))
     lacking = object.__new__(_Part)
@@ -63,8 +63,8 @@ def test_a_dataclass_with_a_field_missing_or_others():
         vars(out).update({name: values[name] for name in order})
         return out
 
-    # Of what is not there, the class has the value: it is flattened as a whole, and its
-    # static data is a tuple of one, as is the field of the next.
+    # An instance without `n` has the class's. It is flattened as a whole: its static
+    # data is a tuple of one, which must not be taken for the next instance's `n`.
     for data, n in (
         (make(X, None, "a", "note"), 5),
         (make(X, (5,), "a", "n"), (5,)),
@@ -154,7 +154,7 @@ def test_jitted_functions_as_statics_are_compared_by_type_and_bits(of):
         def divide(self, x):
             return x / self.w
 
-        # In here: it is of the engine that it was wrapped for.
+        # Wrapped here, so that it uses the engine of this test.
         jitted = filter_jit(divide)
 
     f, traces = count_traces(lambda h: h.static(h.x))

@@ -1,4 +1,4 @@
-"""What a third hostile reader of `_native.c` found: each of these was once wrong."""
+"""Regression tests: faults found in a third adversarial review of `_native.c`."""
 
 import gc
 import sys
@@ -16,7 +16,7 @@ from tests.processes import run_code
 
 
 class _List(list):
-    """Which can be referred to weakly."""
+    """A list that can be weakly referenced."""
 
 
 class _Layer(eqx.Module):
@@ -37,8 +37,8 @@ x = jnp.ones(2)
 """
 
 
-# The list that an `OrderedDict` keeps of its keys still has the one that was taken out
-# by the means of `dict`, and going over it asks that key for its hash.
+# An `OrderedDict` keeps a list of its keys. A key removed by a method of `dict` stays
+# in that list, and iteration asks it for its hash.
 _ORDERED_DICT = """
 class Key:
     armed = False
@@ -95,7 +95,7 @@ def test_statics_of_calls_without_jit_are_not_kept():
             f(_Layer(jnp.ones(()), static))
     del static
     gc.collect()
-    # The first is the one that the specialization was made for.
+    # The specialization was made for the first static, and keeps it.
     assert [ref() for ref in refs[1:]] == [None] * 19
 
 

@@ -1,4 +1,4 @@
-"""What a fourth hostile reader of the engine found: each of these was once wrong."""
+"""Regression tests: faults found in a fourth adversarial review of the engine."""
 
 import argparse
 import collections
@@ -28,20 +28,20 @@ class _Holder(eqx.Module):
     static: typing.Any = eqx.field(static=True)
 
 
-# --- leaves of which some are arrays, by their type ----------------------------------
+# --- types of which only some instances are arrays -----------------------------------
 
 
 @pytest.mark.skipif(not hasattr(jax, "new_ref"), reason="an older JAX")
 @pytest.mark.parametrize("ref_first", [True, False])
 def test_tracers_of_references(ref_first):
-    """They are of one type with those of arrays, and statics without a hash."""
+    """Their tracers have the type of array tracers, but are statics without a hash."""
 
     def of_ref(x, y):
         with pytest.raises(TypeError, match="cannot be hashed"):
             f(jax.new_ref(x), y)
         return x
 
-    # Nothing is known of the type of the tracers, as in a new process.
+    # Forget what is known of the type of tracers, as in a new process.
     type("Fresh", (eqx.Module,), {})
     f, _ = count_traces(lambda x, y: x * 2 + y)
     calls = [lambda: jax.jit(of_ref)(X, X), lambda: jax.jit(f)(X, X)]
@@ -52,7 +52,7 @@ def test_tracers_of_references(ref_first):
 
 
 class _Proxy:
-    """As those of `wrapt` and Django."""
+    """Reports the class of its value, like the proxies of `wrapt` and Django."""
 
     def __init__(self, value):
         self._value = value
@@ -89,7 +89,7 @@ def test_proxies_of_arrays_and_of_others(array_first):
     assert len(traces) == 2
 
 
-# --- statics compared by what they hold ----------------------------------------------
+# --- statics compared by their contents ----------------------------------------------
 
 
 @functools.cache
@@ -158,7 +158,9 @@ assert double(jnp.array(2.0)) == 4 and step(None, jnp.array(3.0)) == 6
 
 
 def test_functions_of_the_main_program_are_copied_by_cloudpickle(tmp_path, engine):
-    """As those without `filter_jit`, and Equinox's: a worker does not have them."""
+    """They are pickled by value, as without `filter_jit` and under Equinox, because a
+    worker process cannot import them.
+    """
     pytest.importorskip("cloudpickle")
     for program in (_DEFINES, _LOADS):
         subprocess.run(

@@ -1,4 +1,4 @@
-"""What a fourth hostile reader of the C files found: each of these was once wrong."""
+"""Regression tests: faults found in a fourth adversarial review of the C files."""
 
 import dataclasses
 import sys
@@ -57,7 +57,7 @@ def _layer(scale, name=""):
 
 
 def test_registered_dataclasses_as_statics_are_compared_by_the_fields_that_compare():
-    """Not by those of the node, which are the parameters of its `__init__`."""
+    """The node's fields, which are the parameters of `__init__`, do not decide this."""
     traces = []
 
     @filter_jit
@@ -72,7 +72,7 @@ def test_registered_dataclasses_as_statics_are_compared_by_the_fields_that_compa
     assert len(traces) == 2
 
 
-# --- code of the user's that finds what is being read --------------------------------
+# --- user code that finds what is being read -----------------------------------------
 
 _DEFAULTS = """
 class Key:
@@ -164,10 +164,10 @@ def call():
     for tree in (root, layer):
         try:
             f(tree)
-        except (RecursionError, SystemError):  # JAX's own, one of them by mistake
+        except (RecursionError, SystemError):  # both are JAX's, one by mistake
             pass
 
-# A thread: JAX's count of what was nested is wrong afterwards.
+# In a thread, because JAX's count of nested nodes is wrong afterwards.
 thread = threading.Thread(target=call)
 thread.start()
 thread.join()
@@ -177,7 +177,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 << 20)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_trees_that_do_not_end(engine):
-    """One is taken out of the whole while that is read; one has ever new nodes."""
+    """One leaves the list that is being read; the other keeps producing new nodes."""
     out = _run(_ENDLESS, engine=engine)
     assert out.stdout == "True\n", out.stderr[-4000:]
 

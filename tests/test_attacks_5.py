@@ -1,4 +1,4 @@
-"""What a fifth hostile reader of the engine found: each of these was once wrong."""
+"""Regression tests: faults found in a fifth adversarial review of the engine."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,9 @@ def test_masks_of_arrays_in_static_fields(engine):
 
 
 def test_arrays_in_static_fields_that_were_donated(engine):
-    """Equinox compares them by identity first; nobody can read them."""
+    """Deleted arrays are compared by identity first, as in Equinox, since they cannot
+    be read.
+    """
     _check(
         """
         f, traces = count_traces(lambda h: h.x * 2)
@@ -68,7 +70,7 @@ def test_arrays_in_static_fields_that_were_donated(engine):
                 assert f(Holder(X, array)) == 2
             assert len(traces) == before + 1
             f.clear_cache()
-        # Known before it was donated.
+        # Used as a static before it was donated.
         array = jnp.ones(())
         f(Holder(X, array))
         before = len(traces)
@@ -84,7 +86,7 @@ def test_arrays_in_static_fields_that_were_donated(engine):
     np.finfo(np.longdouble).nmant != 63, reason="a `longdouble` without such bytes"
 )
 def test_static_numbers_with_bytes_that_mean_nothing(engine):
-    """Ten bytes of a `longdouble` are its value, and the rest is whatever was there."""
+    """Only ten bytes of a `longdouble` are its value; the other six are garbage."""
     _check(
         """
         f, traces = count_traces(lambda h: h.x * 2)
@@ -108,7 +110,7 @@ def test_static_numbers_with_bytes_that_mean_nothing(engine):
 
 
 def test_static_records_that_hold_objects(engine):
-    """Not by the address of an object, which another may get."""
+    """They are not compared by the address of an object, which another one may get."""
     _check(
         """
         f, traces = count_traces(lambda h: h.x * h.static["a"][0])
@@ -152,7 +154,9 @@ def test_a_static_memoryview_that_was_released(engine):
 
 
 def test_frozen_dataclasses_that_are_changed_all_the_same(engine):
-    """The traced object holds the new value, which an equal of the old one has not."""
+    """The trace refers to the changed object, so an equal of the old one needs a new
+    trace.
+    """
     _check(
         """
         import dataclasses

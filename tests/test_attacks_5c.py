@@ -1,4 +1,4 @@
-"""What a fifth hostile reader of the C files found: each of these was once wrong."""
+"""Regression tests: faults found in a fifth adversarial review of the C files."""
 
 import sys
 
@@ -25,7 +25,7 @@ def _run(code, **options):
     return run_code(code, common=_COMMON, PYTHONMALLOC="debug", **options)
 
 
-# --- arguments that are missing ------------------------------------------------------
+# --- missing arguments ---------------------------------------------------------------
 
 _PREPARE = """
 for given in (
@@ -77,7 +77,7 @@ class Function:
         return "result"
 
 class Jitted:
-    # Stands for `jax.jit`, to have no memory from its return on.
+    # Replaces `jax.jit`, so that allocations fail once it has returned.
     n = None
 
     def __init__(self, flat):
@@ -143,7 +143,7 @@ for n in range(4):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_trees_that_do_not_end_but_whose_statics_do(engine):
-    """That a static of many parts ends was taken for the end of all."""
+    """The end of a static with many parts was taken for the end of the whole walk."""
     out = _run(_ENDLESS, engine=engine)
     assert out.stdout.split() == ["0", "1", "2", "3"], out.stderr[-4000:]
 

@@ -1,4 +1,4 @@
-"""Every case can be built, and its contenders agree."""
+"""Every case can be built, and its contenders give equal results."""
 
 import jax
 import jax.tree_util as jtu
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.one_engine
 
 @pytest.fixture(autouse=True)
 def as_a_user_has_it():
-    # Optax's adam needs it.
+    # Optax's adam needs these promotions.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
 
-# Left out: those that are one of these with another number. They would take minutes.
+# The other cases differ from one of these only in a number, and would take minutes.
 _QUICK = (
     "identity",
     "mlp_8",
@@ -67,7 +67,7 @@ _QUICK = (
 )
 
 
-# These compile or run so long that two of their contenders must do.
+# These compile or run so long that only two contenders are compared.
 _TWO = {
     "mlp_8_1_layers": ("flat", "ours"),
     "batch_4": ("flat", "ours"),
@@ -89,7 +89,7 @@ def test_contenders_agree(name):
     assert tuple(calls) == contenders
     check_equal(calls)
     if name.startswith("adam"):
-        check_equal(calls)  # also from the state that the first calls returned
+        check_equal(calls)  # also with the state that the first calls returned
 
 
 def test_every_family_is_tried():
@@ -128,8 +128,8 @@ def test_size_is_that_of_the_model(layers):
     )
 
 
-# How many arrays the arguments have, and how many numbers in these. A case that is
-# changed needs another name: results of two versions are compared by name.
+# Number of arrays in the arguments, and of elements in them. A case that changes needs
+# a new name, because results of different versions are compared by name.
 _ARGUMENTS = {
     "identity": (1, 1),
     "mlp_8": (7, 224),
@@ -168,7 +168,7 @@ def test_first_call_is_split_into_stages():
     measured = call()
     assert isinstance(measured, Measured)
     times = dict(measured.times)
-    # How long each takes: tests/test_bench_timing.py.
+    # The durations are tested in tests/test_bench_timing.py.
     assert list(times) == ["trace", "lower", "compile", "run", "total"]
     assert all(times.values())
 
@@ -186,6 +186,6 @@ def test_outputs_that_differ_are_not_timed():
     different = {"a": lambda: jnp.ones(2), "b": lambda: jnp.zeros(2)}
     with pytest.raises(OutputsDiffer, match="b and a return different results"):
         list(measure(different, 1))
-    # Dtypes count, too.
+    # Dtypes are compared, too.
     with pytest.raises(OutputsDiffer, match="b and a return different results"):
         check_equal({"a": lambda: jnp.ones(2), "b": lambda: jnp.ones(2, int)})

@@ -1,4 +1,4 @@
-"""The command, with real processes."""
+"""`eqx-fastjit bench`, in real processes."""
 
 import os
 import signal
@@ -154,8 +154,8 @@ from tests import faulty_cases
 
 if __name__ == "__main__":
     case = faulty_cases.make_case(faulty_cases.waiting)
-    # Closed before it has built the contender, before it is warm, before it can say
-    # what is wrong (it was not warm), and while it waits for an order.
+    # Closed before the contender is built, before it is warm, before the fault can
+    # be reported (it was not warm), and while the worker waits for an order.
     for orders in (None, ["warm"], ["round"], []):
         worker = _session._Process(_session.serve, case, "jit", "cpu")
         if orders is not None:
@@ -169,7 +169,7 @@ if __name__ == "__main__":
 
 
 def test_a_worker_whose_parent_is_gone_ends_quietly(tmp_path, start):
-    """As after Ctrl-C: it has nobody to answer, and nothing to say."""
+    """Without a parent, as after Ctrl-C, it has nobody to answer and prints nothing."""
     (tmp_path / "gone.py").write_text(_GONE)
     root = str(Path(eqx_fastjit.__file__).parent.parent)
     process = start(
@@ -210,7 +210,7 @@ def test_import_time_is_of_fresh_processes():
 
 
 def test_the_package_of_another_folder_is_not_timed(tmp_path, start):
-    """As in a checkout whose extension was not built, with the package installed."""
+    """The checkout's package is timed, even if another one is in the current folder."""
     decoy = tmp_path / "eqx_fastjit"
     decoy.mkdir()
     (decoy / "__init__.py").write_text("raise SystemExit('not this one')\n")
@@ -224,7 +224,9 @@ def test_the_package_of_another_folder_is_not_timed(tmp_path, start):
 
 
 def test_interrupted(tmp_path, start):
-    """Ctrl-C keeps what was measured: `selu` has few rounds, `identity` no end."""
+    """Ctrl-C keeps the finished cases: `selu` has few rounds, `identity` goes on
+    forever.
+    """
     out = tmp_path / "a.json"
     argv = ["--cases", "selu,identity", "--contenders", "ours,jit"]
     argv += ["--rounds", "1000000", "--device", "cpu", "--json", str(out)]
@@ -232,7 +234,7 @@ def test_interrupted(tmp_path, start):
     for line in process.stdout:
         if line.startswith("Timing identity"):
             break
-    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C reaches a group as a whole
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends Ctrl-C to the whole group
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130, stderr
     assert stderr == ""

@@ -1,4 +1,4 @@
-"""What is made of results: files, tables, figures, the page, comparisons."""
+"""Output made from results: files, tables, figures, the page, comparisons."""
 
 import copy
 import json
@@ -59,8 +59,16 @@ def test_results_are_read_as_they_were_written(results, file):
         assert results[key]
     assert results["versions"]["jax"] and results["versions"]["eqx_fastjit"]
     assert results["machine"]["cores"] == os.cpu_count()
-    # One line for all rounds of a contender.
+    # All rounds of a contender are on one line.
     assert '"jit": [10.0, 11.0, 12.0]' in file.read_text()
+
+
+def test_figures_have_four_digits(results, tmp_path):
+    case = _entry("a", mode_times={"x": {"ours": [1.23456, 98765.4, 7]}})
+    text = _results.dumps(results | {"cases": [case]})
+    (tmp_path / "long.json").write_text(text)
+    (case,) = load(tmp_path / "long.json")["cases"]
+    assert case["times"]["x"]["ours"] == [1.235, 98770, 7]
 
 
 def test_figures_are_of_paired_rounds():
@@ -154,10 +162,10 @@ def test_compare(results, file, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "mlp_8 (cpu), dispatch, ours: +100.0% is above 5%" in out
     assert out.count("is above") == 1
-    # Quicker is no failure.
+    # A speedup does not fail the comparison.
     backwards = ["bench", "--compare", str(after), str(file), "--fail-above", "5"]
     assert cli.main(backwards) == 0
-    # Nor is what has appeared; what has gone may have failed.
+    # A timing that is new in B does not fail either; one that is missing in B does.
     del slower["cases"][1]["times"]["blocked"]["jit"]
     after.write_text(_results.dumps(slower))
     assert cli.main([*command, "--fail-above", "101"]) == 1
@@ -173,7 +181,7 @@ def test_compare(results, file, tmp_path, capsys):
 
 def test_compare_ratios_of_two_machines(results, file, tmp_path, capsys):
     other = copy.deepcopy(results)
-    # Rich would take this for a style.
+    # Rich would interpret this as markup.
     other["machine"]["cpu"] = "CPU [/x] [red]"
     for entry in other["cases"]:
         for by in entry["times"].values():
@@ -280,7 +288,7 @@ def test_brief_markdown(results):
 
 @pytest.fixture
 def folder(results, tmp_path):
-    """A folder of results files."""
+    """A folder with one results file."""
     (tmp_path / "a.json").write_text(_results.dumps(results))
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""What a benchmark times, in which unit, by a clock of the test's."""
+"""What a benchmark times, and in which unit, by a fake clock."""
 
 import jax
 import pytest
@@ -22,7 +22,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def block(clock, monkeypatch):
-    """How long the device still works when a result is waited for, in seconds."""
+    """How many seconds the device still computes when a call has returned."""
     seconds = [0.0]
     monkeypatch.setattr(
         jax, "block_until_ready", lambda x: (clock.sleep(seconds[0]), x)[1]
@@ -76,11 +76,11 @@ def test_stages_of_a_first_call(clock, block):
         for event, seconds in ((TRACED, 1e-3), (LOWERED, 2e-3), (COMPILED, 4e-3)):
             clock.sleep(seconds)
             hear(event, seconds)
-        # Traced and compiled within the time that was heard of last: counts once.
+        # This was part of the compilation before, so it is not counted again.
         hear(COMPILED, 3e-3)
         clock.sleep(16e-3)
 
-    # In milliseconds; what is left is the run, and waiting for it.
+    # In milliseconds. The rest is the run, including waiting for its result.
     assert _studies.split_in_stages(call).times == {
         "trace": pytest.approx(1),
         "lower": pytest.approx(2),
@@ -98,13 +98,13 @@ def test_the_time_in_calls_of_a_pipeline(clock, block):
 
 
 def test_a_fresh_process_is_timed_in_milliseconds():
-    """Neither in seconds nor in microseconds."""
+    """Not in seconds or microseconds."""
     code = _studies._IMPORT.format("import time; time.sleep(0.5)")
     times = _studies._measured("import", code).times
     assert list(times) == ["import"] and 500 <= times["import"] < 500_000
 
 
-# --- what can be told apart ----------------------------------------------------------
+# --- verdicts ------------------------------------------------------------------------
 
 
 def entry(ours, jit):
@@ -115,7 +115,7 @@ def entry(ours, jit):
     ("ours", "text", "kind"),
     [
         ([0.8, 0.9, 0.95], "0.90", "win"),
-        # Quartiles of 0.85 and 1: some rounds say so, others say otherwise.
+        # The quartiles are 0.85 and 1, so the rounds do not agree.
         ([0.8, 0.9, 1.1], "~0.90", "even"),
         ([0.8, 0.9, 1.09], "0.90", "win"),
         ([0.92, 1.1, 1.2], "1.10", "loss"),

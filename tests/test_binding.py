@@ -20,7 +20,7 @@ X = jnp.array(2.0)
 
 
 def test_a_signature_that_is_not_the_functions_own():
-    """What is left out is left to the function: it may look at what it was given."""
+    """Omitted arguments stay omitted: the function may check what it was passed."""
 
     def f(*args, n=5):
         return args[0] * len(args) * n
@@ -43,7 +43,7 @@ def test_a_default_of_a_keyword_is_no_other_call():
 
     outs = [f(X), f(X, m=10), f(X, 2, m=10), f(m=10, n=2, x=X)]
     assert outs == [14] * 4 and traces == [(2, 10)]
-    # By type and value, as all statics are.
+    # Defaults are compared by type and value, like all statics.
     assert f(X, m=10.0) == 14 and traces == [(2, 10), (2, 10.0)]
 
 
@@ -163,13 +163,14 @@ def test_a_hundred_functions_in_a_static_dictionary():
     for _ in range(3):
         assert f(Holder(X, dict(functions))) == 2 * 4950
     assert len(traces) == 1
-    # Another in any place is another call; the first are again what they were.
+    # A different function in any place is a cache miss, and the original one is still a
+    # cache hit.
     for name in ("f0", "f50", "f99"):
         other = {**functions, name: scaled(0)}
         assert f(Holder(X, other)) == 2 * (4950 - int(name[1:]))
         assert f(Holder(X, dict(functions))) == 2 * 4950
     assert len(traces) == 4
-    # So is one less.
+    # A dictionary with one entry less is a cache miss.
     assert f(Holder(X, {k: functions[k] for k in list(functions)[:99]})) == 2 * 4851
     assert len(traces) == 5
 
@@ -189,7 +190,7 @@ def test_a_hundred_functions_in_a_static_dictionary():
 )
 @pytest.mark.parametrize("ahead", [False, True])
 def test_buffers_that_cannot_be_used(donate, first, second, ahead):
-    """No result is as large, so XLA can make nothing of what is donated."""
+    """No result is large enough for XLA to reuse the donated buffer."""
 
     def messages(jit, large_first):
         f = jit(lambda x, y: x.sum() + y.sum(), donate=donate)
@@ -204,13 +205,13 @@ def test_buffers_that_cannot_be_used(donate, first, second, ahead):
 
     for large_first, expected in ((True, first), (False, second)):
         assert any(messages(filter_jit, large_first)) is expected
-        if not ahead:  # where Equinox always warns
+        if not ahead:  # with `lower`, Equinox always warns
             assert any(messages(eqx.filter_jit, large_first)) is expected
 
 
 @pytest.mark.parametrize("donate", ["all", "all-except-first", "warn", "none"])
 def test_a_warning_like_that_from_the_function_itself(donate):
-    """It is hidden where Equinox hides it, and nowhere else."""
+    """The function's own warning is hidden where Equinox hides it, and nowhere else."""
 
     def f(x):
         warnings.warn("Some donated buffers were not usable: others", stacklevel=1)

@@ -33,7 +33,10 @@ def execute(command, cwd, stdin="", env=()):
 
 
 def both(args, cwd, **kwargs):
-    """Run plainly and by us; the same but for what cannot be; returns the plain run."""
+    """Run with `python` and with the command; check that output and exit code agree.
+
+    Addresses are ignored. Returns the run with `python`.
+    """
     plain = execute(PLAIN + args, cwd, **kwargs)
     ours = execute(OURS + args, cwd, **kwargs)
 
@@ -222,7 +225,7 @@ INSTALLED = """
     assert eqx._jit.filter_jit is eqx_fastjit.filter_jit
     assert len(jax.devices()) == 3
     assert jnp.ones(2).dtype == "float64"
-    # Of the hook nothing is left.
+    # Nothing of the import hook remains.
     assert len(sys.meta_path) == len(before) - 1
     assert type(eqx.__loader__) is type(eqx.__spec__.loader) is type(__loader__)
     assert eqx.__spec__.loader.name == "equinox"
@@ -266,7 +269,7 @@ def test_installed_whoever_imports_equinox(first, write, tmp_path):
 
 
 def test_a_failing_import_of_equinox(write, tmp_path):
-    """Neither the hook's frames nor the hook show."""
+    """The traceback shows neither the import hook nor its frames."""
     write("equinox/__init__.py", "from .inner import f\n")
     write("equinox/inner.py", "raise RuntimeError('broken')\n")
     out = both([write("a.py", "import equinox\n").name], tmp_path)

@@ -1,4 +1,4 @@
-"""The finder of cliffs: its programs, its shrinking, and the command."""
+"""The search for cliffs: random programs, shrinking, and the command."""
 
 import json
 import subprocess
@@ -107,7 +107,7 @@ def test_rebuilt_trees_share_nothing_but_arrays():
         assert getattr(one, name) is not getattr(other, name)
 
 
-# --- what is timed -------------------------------------------------------------------
+# --- timing --------------------------------------------------------------------------
 
 _MODULE = Node("module", children=(_X, Node("leaf", "key")), statics=("list*", "str"))
 _MODEL = Node("repeat", "list", 2, (_MODULE,))
@@ -122,7 +122,7 @@ def test_contenders_agree(calls, style):
     assert _contenders.difference(program, by_name) == ""
     traces = {name: by_name[name].traces for name in ("ours", "eqx")}
     assert traces["ours"] == {"turns": 3, "changed": 2}.get(calls, 1)
-    # Which does not see that they were changed.
+    # Equinox does not notice statics that were changed in place.
     assert traces["eqx"] == {"turns": 3}.get(calls, 1)
 
 
@@ -142,7 +142,7 @@ def test_faults_are_found(monkeypatch):
     assert with_ours(raises) == "ours: ValueError: broken"
     assert "other arrays" in with_ours(lambda f: lambda *args: f(*args) + 1)
     assert "another structure" in with_ours(lambda f: lambda *args: (f(*args),))
-    # As if nothing were ever found again.
+    # Behaves as if every call were a cache miss.
     assert "ours traced 16 times, eqx 1" in with_ours(lambda f: f)
 
 
@@ -155,7 +155,7 @@ def test_what_is_right_is_timed(calls):
 
 
 def test_what_equinox_refuses_is_no_program():
-    # A static leaf without a hash.
+    # A static leaf that is not hashable.
     program = Program((Node("static", "mutable dataclass"), _X))
     found = timed(program, 1)
     assert found.refused.startswith("eqx: ") and worst(found)[1] == 0
@@ -185,8 +185,8 @@ def _outcome(ours, jit, flat, eqx):
     [
         ((10, 20, 9, 90), None),
         ((19, 18, 15, 90), "ours/jit, where flat/jit is below 0.9"),
-        ((11, 10, 9.5, 90), None),  # nothing to gain on jax.jit
-        ((19, 30, 9, 90), None),  # twice flat, but a short call
+        ((11, 10, 9.5, 90), None),  # `jax.jit` has no overhead to avoid
+        ((19, 30, 9, 90), None),  # slower than twice flat, but the call is short
         ((29, 30, 19, 90), "ours/flat, calls over 20 us"),
         ((10, 10, 9.5, 8), "ours/eqx"),
     ],
@@ -206,7 +206,7 @@ def test_a_wrong_result_is_worse_than_any_time():
 
 
 class _Planted:
-    """A contender that is slow wherever two instances differ in a static string."""
+    """Slow if two instances differ in a static string."""
 
     def __init__(self):
         self.calls = 0
@@ -241,7 +241,7 @@ def test_the_smallest_program_is_found():
     )
     time = _Planted()
     smallest = shrink(program, lambda p: time(p, 1).ratios["ours/jit"] > 1, 1000)
-    # A leaf inside of a layer may stay: no single step leads from there to outside.
+    # One leaf may stay inside a layer: no single step removes just the layer.
     assert size(smallest) <= (8, 3, 3)
     (repeat,) = [node for node in smallest.walk() if node.kind == "repeat"]
     assert repeat.n == 2 and repeat.children[0].statics == ("str*",)
@@ -257,13 +257,13 @@ def test_the_search_finds_shrinks_and_groups():
     assert bad and found[: len(bad)] == bad
     first, *others = bad
     assert size(first.smallest[0]) <= (8, 3, 3)
-    # The same cause is not shrunk twice.
+    # Programs with the same cause are not shrunk again.
     assert {other.like for other in others} == {first.index}
     assert time.calls < 2500
 
 
 def test_a_fluke_is_no_cliff():
-    """Near a limit, or beyond, a program is timed again, for longer."""
+    """A program near or beyond a limit is timed again with more rounds."""
     rounds_of = []
 
     def time(program, rounds):
@@ -293,7 +293,9 @@ def random_slow(time):
 
 
 def test_every_step_of_shrinking_is_a_program():
-    """Nothing that Equinox or JAX would refuse, nothing that cannot be built."""
+    """Shrinking produces only programs that can be built and that JAX and Equinox
+    accept.
+    """
     seen = []
 
     def shows(program):
@@ -321,7 +323,7 @@ def _command(*args):
 def test_quick(tmp_path):
     path = tmp_path / "cliffs.json"
     out = _command("--quick", "--seed", "4", "--json", str(path))
-    # Times of so few rounds may say anything.
+    # With so few rounds, a limit may be broken by noise.
     assert out.returncode in (0, 1), out.stderr
     assert "ours/eqx: worst of 3 programs" in out.stdout
     results = json.loads(path.read_text())

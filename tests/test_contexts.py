@@ -1,4 +1,4 @@
-"""Under JAX's configuration contexts, as under `equinox.filter_jit`."""
+"""JAX's configuration contexts have the same effect as under `equinox.filter_jit`."""
 
 import logging
 import os

@@ -39,7 +39,7 @@ def _run(case, jit):
 
 
 def _normal_type(x):
-    # `BoundJit` stands where Equinox has `Partial`, and so on.
+    # Internal classes have other names here: `BoundJit` for `Partial`, for example.
     cls = type(x)
     return cls.__name__ if "<locals>" in cls.__qualname__ else cls
 
@@ -47,7 +47,7 @@ def _normal_type(x):
 def _same(a, b):
     if isinstance(a, _Raised) or isinstance(b, _Raised):
         assert type(a) is type(b)
-        # Ours may be more specific.
+        # Our exception may be a subclass.
         expected = eqx.EquinoxRuntimeError if a.is_error_if_let_out else a.type
         assert issubclass(b.type, expected), (a.type, b.type)
         return
@@ -82,7 +82,7 @@ def _no_addresses(text):
 
 @pytest.fixture
 def needs_equinox(name):
-    """Equinox 0.13.2 allows every newer JAX, also those that lack a name it needs."""
+    """Equinox 0.13.2 permits newer versions of JAX that lack a name it needs."""
     if name == "filter_jvp":
         try:
             eqx.filter_jvp(lambda x: x, (1.0,), (1.0,))

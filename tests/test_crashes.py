@@ -1,4 +1,4 @@
-"""The user's Python runs in the middle of a look-up, in many threads."""
+"""User code runs in the middle of a lookup, in many threads."""
 
 from tests.processes import run_code
 
@@ -15,13 +15,13 @@ _function._MAX_SPECIALIZATIONS = 24  # so that some are dropped now and then
 
 
 class Dies:
-    # Runs Python when it is let go.
+    # Runs Python code when it is freed.
     def __del__(self):
         sum(range(200))
 
 
 class Equal:
-    # Runs Python when it is compared.
+    # Runs Python code when it is compared.
     def __init__(self, n):
         self.n = n
 
@@ -80,7 +80,7 @@ print("done")
 
 
 def test_look_ups_are_not_disturbed(engine):
-    """While statics are compared and let go. (Without: a crash in 3 of 4 runs.)"""
+    """Statics are released while lookups compare them. Unguarded, 3 of 4 runs crash."""
     out = run_code(_SCRIPT, "5", engine=engine)
     assert out.returncode == 0, out.stderr[-4000:]
     assert out.stdout == "done\n"

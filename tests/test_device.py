@@ -1,6 +1,7 @@
-"""What a device that works beside the host changes: `benchmarks/gpu.sh` runs these.
+"""Behaviour that depends on a device that runs asynchronously.
 
-They run wherever JAX puts arrays. On a CPU most of them pass for lack of a way to fail.
+`benchmarks/gpu.sh` runs these tests, on the device where JAX puts arrays. On a CPU most
+of them pass because they have no way to fail.
 """
 
 import time
@@ -14,7 +15,7 @@ import pytest
 import eqx_fastjit
 
 
-# Work enough for a call to return long before it is done.
+# Enough work for a call to return long before it is done.
 _N = 600 if jax.default_backend() == "cpu" else 4096
 
 
@@ -23,7 +24,7 @@ def _slow(x):
 
 
 def _busy():
-    """Gives the device something to do first."""
+    """Occupies the device first."""
     return jax.jit(_slow)(jnp.ones((_N, _N)) / _N)
 
 
@@ -37,8 +38,8 @@ class Net(eqx.Module):
 
 def _returns_early(f, x):
     f(x).block_until_ready()
-    # Not a speed test: the two differ by a factor of hundreds, or not at all. Several
-    # tries: on a busy machine XLA itself may run a call inline.
+    # This is not a speed test: the durations differ by a factor of hundreds, or not at
+    # all. It tries several times, since XLA may run a call inline on a busy machine.
     for _ in range(5):
         start = time.perf_counter()
         out = f(x)
@@ -92,7 +93,7 @@ def test_donated_arrays_are_gone_and_results_are_right():
 
 
 def test_what_is_donated_while_the_device_is_busy():
-    """The memory is used again, and not before it was read."""
+    """Donated memory is reused, but not before it was read."""
     step = eqx_fastjit.filter_jit(lambda x: (x + 1, x.max()), donate="all")
     x, greatest = _busy() * 0, []
     for _ in range(10):
@@ -148,12 +149,12 @@ def test_results_of_a_callback():
         assert f(jnp.asarray([float(i)])).tolist() == [2.0 * i]
 
 
-# --- NumPy's arrays ------------------------------------------------------------------
+# --- NumPy arrays --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_module", [False, True])
 def test_a_batch_may_be_refilled_after_the_call(in_module):
-    """JAX may read a NumPy array until the device is done."""
+    """JAX may read a NumPy array until the computation is done, so the call blocks."""
 
     def f(busy, x):
         x = x.weight if in_module else x
@@ -168,7 +169,7 @@ def test_a_batch_may_be_refilled_after_the_call(in_module):
     assert [float(y) / 64**2 for y in out] == [float(i) for i in range(8)]
 
 
-# --- where arrays are ----------------------------------------------------------------
+# --- placement -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", [0, -1])

@@ -1,4 +1,4 @@
-"""Random sequences of calls (`tests/differential`): a fixed few thousand of them."""
+"""Random sequences of calls (`tests/differential`): the short, fixed run."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ from .differential.strategies import sequences
 from .differential.values import Array, Static
 
 
-# Calls that are compared in all. (1,680 with hypothesis 6.170, on each of two engines.)
+# These make 1,680 calls with hypothesis 6.170, on each engine.
 _SEQUENCES = 50
 _FEWEST_CALLS = 1500
 
@@ -50,7 +50,7 @@ def test_random_sequences(programs_kept):
     print(tally)
     assert tally["calls"] >= _FEWEST_CALLS
     assert not harness.too_often_stale(tally)
-    # The run is about something.
+    # These situations did occur.
     for what in ("errors", "deleted buffers", "traces", "source: changed"):
         assert tally[what] >= 50, what
 
@@ -75,7 +75,7 @@ def test_the_harness_passes_equal_statics_of_other_types(programs_kept):
 
 
 def _calls_equinox(f, fun):
-    return eqx.filter_jit(fun)  # which takes one static for another
+    return eqx.filter_jit(fun)  # which takes some statics for others
 
 
 def _adds_a_hundred(f, fun):
@@ -122,7 +122,7 @@ def test_the_harness_sees_a_fault(fault, message, programs_kept, monkeypatch):
 
 
 def test_dictionaries_that_cannot_be_sorted():
-    # (Few times: in jaxlib 0.10.2 each takes a level off the recursion limit.)
+    # Only a few, since each costs a level of the recursion limit in jaxlib 0.10.2.
     for jit in (eqx.filter_jit, eqx_fastjit.filter_jit):
         f = jit(lambda x: x)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Two processes, one sharded train step, the same as in one process."""
+"""Two processes that run one sharded train step get the results of one process."""
 
 import json
 import os
@@ -85,9 +85,9 @@ def _free_port():
 
 
 def _in_two_processes():
-    """What the first of the processes prints, by engine."""
+    """What the first of two processes prints, by engine."""
     root = Path(__file__).parent.parent
-    # Not through a proxy: they speak to each other alone.
+    # The processes talk to each other directly, not through a proxy.
     env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     env["PYTHONPATH"] = str(root)
     port = _free_port()
@@ -102,7 +102,7 @@ def _in_two_processes():
         for index in range(2)
     ]
     try:
-        # Neither ends without the other, so a hang shows here.
+        # Neither process can finish alone, so a hang is noticed here.
         outputs = [process.communicate(timeout=300) for process in processes]
     finally:
         for process in processes:
@@ -110,7 +110,7 @@ def _in_two_processes():
             process.wait()
     for process, (_, stderr) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, stderr
-    # Among what the collectives print.
+    # Skip what the collectives print.
     lines = [x for x in outputs[0][0].splitlines() if x.startswith('["')]
     return {engine: rest for engine, *rest in map(json.loads, lines)}
 
@@ -123,7 +123,7 @@ def test_two_processes_train_as_one():
     assert together.keys() == {"native", "python"}
     for losses_2, weights_2, traces_2 in together.values():
         assert traces == traces_2 == 1
-        # Not to the last bit: the sum over devices is made in another order.
+        # Not exact: the sum over devices is computed in another order.
         np.testing.assert_allclose(losses, losses_2, rtol=1e-5)
         for a, b in zip(weights, weights_2, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)

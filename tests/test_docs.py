@@ -1,10 +1,10 @@
-"""The documentation: its code runs and prints what it says, its commands exist.
+"""Checks the documentation: its code prints what it says, and its commands exist.
 
-In README.md and docs/**/*.md, the blocks of a page that are marked `python` run one
-after the other in one fresh process, with warnings as errors. A `text` block right
-after one is what it prints; `...` there stands for anything. Tests in them are run by
-pytest. Of `sh` blocks the commands and the options of ours have to exist, in
-benchmarks/README.md too. `<!-- not run: REASON -->` above a block leaves it out.
+The `python` blocks of each page in README.md and docs/**/*.md run in order in one fresh
+process, with warnings as errors. A `text` block directly after one is its expected
+output, where `...` stands for any text. Tests in these blocks are run by pytest. The
+commands in `sh` blocks, and the options of our own commands, must exist; this includes
+benchmarks/README.md. A block below `<!-- not run: REASON -->` is skipped.
 """
 
 import doctest
@@ -52,9 +52,9 @@ pytestmark = pytest.mark.one_engine
 class _Block(NamedTuple):
     language: str
     source: str
-    # Of its first line of code.
+    # The line of the page with the first line of the code.
     line: int
-    # Whether only blank lines are between it and the block before.
+    # Whether only blank lines separate this block from the one before.
     follows: bool
 
 
@@ -74,8 +74,9 @@ def _blocks(page: str) -> list[_Block]:
     return out
 
 
-# Runs the blocks on stdin, `[[line, source], ...]`, as one `__main__`, and prints what
-# each printed, as JSON. Lines are counted as in the page, for tracebacks and `explain`.
+# Runs the blocks on stdin, `[[line, source], ...]`, as one `__main__`, and prints the
+# output of each as JSON. Line numbers are those of the page, for tracebacks and
+# `explain`.
 _RUNNER = """
 import contextlib, io, json, linecache, sys, types
 page, blocks = sys.argv[1], json.load(sys.stdin)
@@ -157,7 +158,7 @@ def test_tests_that_are_shown_pass(page, tmp_path):
     plugin = "eqx_fastjit.pytest_plugin"
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error"]
     if not any(e.value == plugin for e in entry_points(group="pytest11")):
-        command += ["-p", plugin]  # a checkout that is not installed
+        command += ["-p", plugin]  # needed if the checkout is not installed
     out = subprocess.run(
         command,
         cwd=tmp_path,
@@ -183,7 +184,7 @@ def _commands(page: str) -> list[list[str]]:
 
 
 def _options_of(capsys: pytest.CaptureFixture[str], *command: str) -> set[str]:
-    """The options of one of our commands, which has to exist."""
+    """The options of one of our commands. Asserts that the command exists."""
     with pytest.raises(SystemExit) as info:
         cli.main([*command, "--help"])
     assert info.value.code == 0, f"no command eqx-fastjit {' '.join(command)}"
@@ -232,20 +233,20 @@ def _check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None
 
 
 def _which(name: str) -> str | None:
-    """Where a command is: of this environment, or of the machine."""
+    """The path of a command, in this environment or on the machine."""
     folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     return shutil.which(name, path=os.pathsep.join(folders))
 
 
 def _documented() -> list[tuple[str, str]]:
-    """Each command once on each page, with the page."""
+    """Each command of each page once, with the page."""
     commands = [
         (page, shlex.join(w)) for page in _WITH_COMMANDS for w in _commands(page)
     ]
     return list(dict.fromkeys(commands))
 
 
-# Which extra a command comes with that users need not have.
+# The extra that installs a command which users need not have.
 _EXTRAS = {
     "linkchecker": "dev",
     "mkdocs": "docs",
@@ -256,7 +257,7 @@ _EXTRAS = {
 
 
 def _missing_extra(words: list[str]) -> str:
-    """The extra that has to be installed for a command, if it is not."""
+    """The extra that must be installed for a command, or "" if none is missing."""
     name = " ".join(words[:3] if words[:2] == ["python", "-m"] else words[:1])
     if name not in _EXTRAS:
         return ""
@@ -276,7 +277,7 @@ def test_commands_exist(page, command, capsys):
 def test_many_commands_are_documented():
     commands = [command for _, command in _documented()]
     assert len(commands) > 60
-    # Without the tools of a developer most can still be looked at.
+    # Most commands can be checked without the developer tools.
     needed = [c for c in commands if c.startswith(tuple(_EXTRAS))]
     assert 0 < len(needed) < len(commands) / 4
 
@@ -327,8 +328,8 @@ def test_findings_show_the_scripts_that_the_tests_run():
 
 
 def test_generated_parts_are_those_of_today():
-    # Of the findings, which take long, one is made anew; the test above looks at the
-    # others. `report-train` runs for a minute, and its rows are sorted by their times.
+    # The findings take long, so only one of them is generated again; the test above
+    # checks the others. `report-train` runs for a minute, and sorts its rows by time.
     patterns = ["figure-*", "help", "reliability-*", "results-*", "tables", "zoo-*"]
     patterns.append("finding-static-churn")
     assert list(generate_docs.stale_figures(patterns)) == [], (

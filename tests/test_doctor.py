@@ -1,4 +1,4 @@
-"""`eqx-fastjit doctor`: planted faults with clean twins; the command; the page."""
+"""`eqx-fastjit doctor`: planted faults and their clean twins, the command, the page."""
 
 import html.parser
 import json
@@ -31,7 +31,7 @@ def planted():
     return reports_of(scripts, XLA_FLAGS="--xla_force_host_platform_device_count=6")
 
 
-# Kind, the leaf, a part of the line at fault, how often.
+# For each fault: kind, leaf, part of the line at fault, and number of occurrences.
 FAULTS = {
     "blocking": [("blocking", "", "losses.append(float(loss))", 25)],
     "blocking_numpy": [("blocking", "x", "make_step(w, x, y)", 25)],
@@ -84,7 +84,7 @@ def test_fault(name, planted):
         assert finding["file"] == str(path)
         assert text in lines[finding["line"] - 1]
         assert (finding["kind"], finding["leaf"]) == (kind, leaf)
-        # The first call may be done before its result is asked for.
+        # The result of the first call may be ready before it is asked for.
         assert finding["count"] in (count, count - (name == "blocking_numpy"))
         timeless = ("stale-global", "numerics", "large-constant")
         if kind in timeless:
@@ -98,7 +98,7 @@ def test_fault(name, planted):
 def test_clean_twin(name, planted):
     report = planted[f"{name}_clean"]
     assert report["findings"] == [] and report["exit_code"] == 0
-    # It did what it is to be clean of.
+    # The clean program did call jitted functions.
     assert any(row["jit"] != "jax" for row in report["functions"])
 
 
@@ -137,7 +137,7 @@ def test_what_is_said(name, planted):
 
 
 def test_why_a_call_blocks():
-    """On the CPU a program with a host callback is run at once: nothing to wait for."""
+    """A program with a host callback has finished when the call returns on the CPU."""
     import equinox as eqx
     import jax.numpy as jnp
 
@@ -207,7 +207,11 @@ def test_a_value_that_a_later_trace_has():
 
 
 def test_a_function_that_was_inlined_first(planted):
-    """Causes and seconds are those of the traces and the compilations."""
+    """A function that is first inlined and later called has two causes, each counted
+    once.
+
+    Its seconds are those of its traces and compilations.
+    """
     rows = {r["function"]: r for r in planted["closures_clean"]["functions"]}
     row = rows["forward"]
     assert (row["traces"], row["compiles"]) == (1, 1)
@@ -276,7 +280,7 @@ def test_reports_and_exit_codes(tmp_path):
     write(tmp_path, FAULTY, end="sys.exit(int(sys.argv[2]))")
     options = ["--json", "a.json", "--html=a.html", "--fail-on", "static-churn"]
     out = run([*options, "script.py", "--json", "0"], tmp_path)
-    # Right after the script our options are still ours: `--` begins its own.
+    # Options directly after the script are still the doctor's; `--` ends them.
     assert out.returncode == 1 and "IndexError" in out.stderr
     out = run([*options, "script.py", "--", "--json", "0"], tmp_path)
     assert out.returncode == 1, out.stderr
@@ -343,7 +347,7 @@ def test_programs_are_kept_if_asked_for(tmp_path):
     assert "dot_general" in kept["jaxpr"] and "module" in kept["stablehlo"]
     assert "HloModule" in kept["hlo"] and "FileNames" not in kept["hlo"]
     assert kept["flops"] >= 4 * 4 * 4 and kept["argument_bytes"] == 64
-    # What the doctor does for that is no work of the program's.
+    # The doctor's own compilations are not listed.
     assert len([c for c in compilations if c["function"] == "f"]) == 2
 
 
@@ -385,7 +389,7 @@ def test_a_program_without_equinox(tmp_path):
     out = run(["script.py", "--fail-on", "shape-churn"], tmp_path)
     assert (out.returncode, out.stdout) == (1, "False False\n"), out.stderr
     assert "`x` had the shapes [1], [2], [3], [4], [5]" in " ".join(out.stderr.split())
-    # JAX's own log, from which that is known, is not printed.
+    # The doctor reads JAX's log of cache misses, and does not print it.
     assert "TRACING CACHE MISS" not in out.stderr
 
 
@@ -426,7 +430,7 @@ def test_an_output_that_can_no_longer_be_written(tmp_path):
     assert "--json: cannot write" in out.stderr and "Traceback" not in out.stderr
 
 
-# --- what it is made of --------------------------------------------------------------
+# --- overhead and structure ----------------------------------------------------------
 
 
 def test_a_warm_call_runs_no_more_python_than_otherwise(python_events):
@@ -488,7 +492,7 @@ def test_explanations_in_other_words():
 
 
 class _Check(html.parser.HTMLParser):
-    """Tags are closed in order, and nothing is fetched."""
+    """Checks that tags are closed in order, and that nothing is fetched."""
 
     VOID = ("meta", "input")
 
@@ -500,7 +504,7 @@ class _Check(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         names = dict(attrs)
-        # Links lead within the page, and its one script is written in it.
+        # Links stay within the page, and its only script is inline.
         assert "src" not in names and tag != "link"
         assert names.get("href", "#").startswith("#")
         self.ids += [names["id"]] if "id" in names else []
@@ -596,7 +600,7 @@ def test_colour_on_a_terminal(monkeypatch):
     _text.write_text(make_report(1), stream)
     text = stream.getvalue()
     assert "\x1b[" in text and "static-churn" in text and "and 2 more" in text
-    # Nothing of a message is taken for markup of rich's.
+    # Rich does not interpret the text of a message as markup.
     assert "`x` <script>alert(1)</script>" in text
 
 
@@ -616,7 +620,7 @@ LOOPS = {
 
 @pytest.mark.parametrize("line", LOOPS)
 def test_how_a_loop_is_written(line, tmp_path):
-    """Fewer iterations may be alike than there are: the first has another carry."""
+    """The fix gives no number of iterations, because the first often differs."""
     path = tmp_path / "loop.py"
     path.write_text(line)
     loop = types.SimpleNamespace(file=str(path), line=1, iterations=119)
@@ -625,7 +629,7 @@ def test_how_a_loop_is_written(line, tmp_path):
 
 
 def test_calls_by_timeit(tmp_path):
-    """The line of the program that had `timeit` do it is named."""
+    """The finding names the line of the program that called `timeit`."""
     program = tmp_path / "timed.py"
     program.write_text(
         textwrap.dedent("""

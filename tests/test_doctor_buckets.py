@@ -1,4 +1,4 @@
-"""To which lengths to pad what comes in many shapes."""
+"""Suggested lengths to which inputs of many shapes should be padded."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ def padding(lengths, buckets):
 
 
 def test_no_set_of_buckets_is_cheaper():
-    """Against all sets there are."""
+    """Compared with every possible set of at most as many buckets."""
     numbers = random.Random(0)
     for _ in range(60):
         n = numbers.randint(1, 7)
@@ -46,7 +46,7 @@ def test_axes_and_leaves():
     )
     assert "Pad axis 0 of `x`, `y` to 9: 1 program in place of 2, for 6% more" in text
     assert "Pad axis 1 of `z` to 1, 99: 2 programs in place of 2" in text
-    # The ranks differ, or a length is a symbol.
+    # The ranks differ, or a dimension is symbolic.
     assert padding_advice({"x": ["(8, 3)", "(9,)"], "y": ["(n,)", "(9,)"]}) == ""
     assert padding_advice({"x": ["[8,3]", "[9,3]"]}).startswith("Pad axis 0 of `x`")
 

@@ -1,4 +1,4 @@
-"""Another dtype by mistake, or on purpose: what the doctor makes of short programs."""
+"""The doctor tells a dtype that changes by mistake from one that is meant."""
 
 import textwrap
 
@@ -37,7 +37,7 @@ x16 = x32.astype(jnp.bfloat16)
 i32 = x32.astype(jnp.int32)
 """
 
-# Leaf and line of what is found.
+# Leaf and line of each finding.
 FAULTS = {
     "last_shard": (
         "x",
@@ -276,5 +276,5 @@ def test_by_mistake(name, reports):
 def test_on_purpose(name, reports):
     report = reports[name]
     assert report["exit_code"] == 0 and report["findings"] == []
-    # It did compile for several dtypes.
+    # The program did compile for several dtypes.
     assert any("dtype-churn" in row["causes"] for row in report["functions"])

@@ -1,4 +1,6 @@
-"""What the doctor hears of functions under plain `jax.jit`: durations, explanations."""
+"""What the doctor learns about functions under plain `jax.jit` from JAX's events and
+log.
+"""
 
 import logging
 
@@ -24,7 +26,7 @@ HIT = "/jax/compilation_cache/cache_hits"
 
 
 def compile_one(plain, name="f"):
-    """The events of one compilation; returns what became of it."""
+    """Send the events of one compilation; returns what was recorded."""
     before = len(plain.compiles)
     for event in (TRACED, LOWERED, COMPILED):
         plain._on_duration(event, 1.0, fun_name=f"jit({name})")
@@ -118,7 +120,7 @@ def test_explanations_are_printed_if_the_program_asked_for_them(printing):
         record = logging.LogRecord("jax", 30, "", 1, text, None, None)
         assert plain._filter.filter(record) == printing
         assert compile_one(plain)[0].miss is not None
-        # All else that is logged is printed.
+        # Other log records are printed.
         other = logging.LogRecord("jax", 30, "", 1, "Compiling f", None, None)
         assert plain._filter.filter(other)
         plain.stop()

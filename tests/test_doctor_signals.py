@@ -78,7 +78,7 @@ def test_a_report_before_the_end(name, doctor, tmp_path):
 
 
 def test_while_it_traces(doctor, tmp_path):
-    """Which is what most programs do that run out of time."""
+    """Most programs that run out of time do so while tracing or compiling."""
     process = doctor(inside="print('in', flush=True); " + SLEEP, then="f(1.0, 9)")
     assert process.stdout.readline() == "in\n"
     process.send_signal(signal.SIGTERM)
@@ -89,7 +89,7 @@ def test_while_it_traces(doctor, tmp_path):
     assert "prog.py:" in note
 
 
-# Locked twice, a mutex of C waits forever, and no signal interrupts that.
+# Locking a mutex of C twice blocks forever, and no signal interrupts it.
 STUCK = (
     "import ctypes; lock = ctypes.CDLL(None).pthread_mutex_lock; "
     "mutex = ctypes.create_string_buffer(64); lock(mutex); lock(mutex)"
@@ -98,7 +98,7 @@ STUCK = (
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a mutex of all zeros")
 def test_while_the_main_thread_runs_no_python(doctor, tmp_path):
-    """As in a long compilation: the report does not wait for it."""
+    """As during a long compilation: the report does not wait for the main thread."""
     process = doctor(then=STUCK)
     process.send_signal(signal.SIGUSR1)
     wait_for(lambda: is_complete(tmp_path))
@@ -141,7 +141,7 @@ def test_a_handler_of_the_program(doctor, tmp_path):
 
 
 def test_processes_that_it_forks(doctor, tmp_path):
-    """They die of the signal, write no report, and do not make the parent write one."""
+    """The signal ends them; they write no report, and neither does the parent."""
     process = doctor(
         then="pid = os.fork(); "
         "pid or time.sleep(60); "
@@ -167,13 +167,13 @@ def test_the_timeline(doctor, tmp_path):
     assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in spans)
     calls = [e for e in spans if e["name"] == "f"]
     assert [e["args"]["cause"] for e in calls] == ["first-call", *["static-churn"] * 3]
-    # Their parts come next, one after the other, and fill them.
+    # The stages of a call follow it in order, and add up to its duration.
     for call in calls:
         i = spans.index(call)
         parts = spans[i + 1 : i + 5]
         assert [e["cat"] for e in parts] == ["trace", "lower", "compile", "first_run"]
         assert parts[0]["ts"] == call["ts"]
         assert sum(e["dur"] for e in parts) == pytest.approx(call["dur"], abs=1)
-    # It slept for that long at one line.
+    # The program slept for that long at one line.
     slept = [e for e in spans if e["tid"] == 2 and e["cat"] == "line"]
     assert any(e["dur"] > 1e5 for e in slept)

@@ -1,4 +1,4 @@
-"""Where a run's time went, and what would help: planted scripts with clean twins."""
+"""Where a run's time went, and hints to save some: scripts with clean twins."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.one_engine
 
 PLANTED = Path(__file__).parent / "planted" / "hints"
 
-# With thresholds for programs that run for a moment; clean ones are clean even so.
+# Thresholds are lowered for such short programs; the clean ones have no hint even so.
 DRIVER = """
 import json, os, sys
 from eqx_fastjit.cli._script import Program
@@ -44,7 +44,7 @@ print(json.dumps(out), file=sys.stderr)
 
 @pytest.fixture(scope="module")
 def planted():
-    # The one that sets a directory for the rest of the process comes last.
+    # The script that sets a cache directory for the whole process runs last.
     scripts = sorted(PLANTED.glob("*.py"), key=lambda p: p.stem.endswith("cache_clean"))
     out = subprocess.run(
         [sys.executable, "-c", DRIVER, *map(str, scripts)],
@@ -56,7 +56,7 @@ def planted():
     return json.loads(out.stderr.splitlines()[-1])
 
 
-# The line, if there is one, and a part of the message.
+# For each hint: its line, if it has one, and part of the message.
 HINTS = {
     "persistent_cache": (None, "a second run would take about"),
     "export": ("f(jnp.ones(50))", "tracing and lowering f took"),
@@ -117,7 +117,7 @@ def test_the_parts_of_each_run_add_up(planted):
         assert min(parts) >= 0 and parts == sorted(parts, reverse=True)
 
 
-# --- what it is made of --------------------------------------------------------------
+# --- parts of the time ---------------------------------------------------------------
 
 
 def line(number):
@@ -175,7 +175,7 @@ def test_parts_and_lines():
     watch.sampler.add(Where("jax", line(3)), 31.0, 45.0)
     watch.sampler.add(Where("own", None), 45.0, 50.0)
     spent = _time.time_spent(watch)
-    # What was measured counts as measured, and the rest as sampled.
+    # Measured time is kept, and only the rest is divided by samples.
     assert {part.name: part.seconds for part in spent.parts} == pytest.approx(
         {"python": 62.0, "eager": 28.0, "own": 10.0}
     )
@@ -186,7 +186,7 @@ def test_parts_and_lines():
 
 
 def test_more_was_measured_than_there_was_time():
-    """By several threads at once."""
+    """Several threads can add up to more than the time of the run."""
     watch = Watch()
     watch.started, watch.seconds, watch.own_seconds = 0.0, 1.0, 10.0
     spent = _time.time_spent(watch)

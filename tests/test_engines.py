@@ -1,4 +1,4 @@
-"""The two engines, private names that go missing, and `install()`."""
+"""The two engines, missing private names, and `install()`."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def test_engine_is_what_was_asked_for(engine):
 
 @pytest.mark.one_engine
 def test_a_known_call_runs_no_python():
-    """Not a single Python function, ours or JAX's, is called for one that is known."""
+    """A cache hit runs no Python function, neither ours nor JAX's."""
     f = filter_jit(lambda m, x, n, *, key: (m, m(x) * n, key))
     m = eqx.nn.MLP(2, 2, 2, 2, key=jax.random.key(0))
     g, identity = filter_jit(m), eqx.nn.Identity()
@@ -89,7 +89,9 @@ def test_what_python_hands_over_has_the_numbers_of_the_c_source(prefix, numbers)
 
 @pytest.fixture
 def all_frames():
-    """JAX leaves frames out of tracebacks, of its own and of ours."""
+    """Turns off JAX's traceback filtering, which hides frames of JAX and of this
+    package.
+    """
     before = jax.config.jax_traceback_filtering
     jax.config.update("jax_traceback_filtering", "off")
     yield
@@ -97,7 +99,7 @@ def all_frames():
 
 
 def _ours(error):
-    """Name and local variables of the package's frames in a traceback."""
+    """Names and local variables of the package's frames in a traceback."""
     folder = str(Path(eqx_fastjit.__file__).parent)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return {
@@ -132,7 +134,7 @@ def test_tracebacks_of_pytest_leave_the_packages_frames_out(all_frames):
 
 
 def _trail(values):
-    """What the reference finds: the number of arrays, and a hashable signature."""
+    """Identities of the arrays and the signature, as the Python engine finds them."""
     found = _partition.walk(values)
     return [id(x) for x in found.arrays], tuple(found.trail)
 
@@ -140,7 +142,7 @@ def _trail(values):
 @pytest.mark.one_engine
 @pytest.mark.parametrize("seed", range(20))
 def test_the_native_walk_agrees_with_the_reference(seed):
-    """The same arrays in the same order; the same calls share a specialization."""
+    """Same arrays in the same order, and the same calls share a specialization."""
     native = _engine.native()
     rng = np.random.default_rng(seed)
     values = [_random_tree(rng, 4) for _ in range(12)]
@@ -200,7 +202,7 @@ jax.tree_util.register_pytree_node(
 
 @pytest.mark.parametrize("cls", [_Pair, lambda x, y: _Layer(x, (2,), y)])
 def test_what_stands_for_an_array_makes_no_difference(cls):
-    """Tracers, NumPy's arrays and JAX's take the same specialization."""
+    """Tracers, NumPy arrays and JAX arrays all use the same specialization."""
     traces = []
 
     @filter_jit
@@ -229,14 +231,16 @@ print(len(traces), eqx_fastjit.engine())
 
 
 def test_the_first_call_of_a_process_is_like_the_others(engine):
-    """Also if it is the first to meet JAX's array."""
+    """Also if that call is the first to see the type of JAX's arrays."""
     out = _python(_FIRST_CALL)
     assert out.stdout == f"1 {engine}\n", out.stderr
 
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """Nothing has been wrapped yet, and no engine is asked for."""
+    """A state in which nothing has been wrapped, and the engine is chosen
+    automatically.
+    """
     monkeypatch.setattr(_engine, "_state", {})
     monkeypatch.setattr(_callables, "_functions", weakref.WeakKeyDictionary())
     monkeypatch.setenv("EQX_FASTJIT_ENGINE", "auto")
@@ -244,7 +248,7 @@ def fresh(monkeypatch):
 
 @pytest.mark.one_engine
 def test_without_the_registry_of_nodes(take_away, fresh, monkeypatch):
-    """The Python engine, without a warning, and right results."""
+    """The Python engine is used, without a warning and with the right results."""
     take_away("jax._src.tree_util:_registry")
     _compat.node_registry.cache_clear()
     _engine._load_native.cache_clear()
@@ -287,7 +291,7 @@ def test_a_type_that_becomes_a_node():
 
 
 def test_a_jax_from_the_future():
-    """No warning, and nothing computed when a function is wrapped."""
+    """Wrapping a function neither warns nor computes anything."""
     out = _python(
         "import warnings; warnings.simplefilter('error')\n"
         "import jax; jax.__version_info__ = (0, 99, 0); jax.__version__ = '0.99.0'\n"
@@ -375,7 +379,7 @@ def test_a_missing_name_that_only_insight_uses(name, take_away):
 )
 @pytest.mark.filterwarnings("ignore:the native code in .* has no ")
 def test_a_missing_name_that_only_exporting_uses(name, take_away, tmp_path):
-    """The result is right, or there is one error that says what is missing."""
+    """The result is right, or one error says what is missing."""
     f = filter_jit(lambda x: eqx.error_if(x * 2, x.sum() < 0, "negative"))
     take_away(name)
     try:
@@ -388,7 +392,7 @@ def test_a_missing_name_that_only_exporting_uses(name, take_away, tmp_path):
 
 
 class _Jitted:
-    """What `jax.jit` gives, less what it knows of its options."""
+    """What `jax.jit` returns, without its `_jit_info`."""
 
     def __init__(self, jitted):
         self.jitted = jitted
@@ -400,7 +404,9 @@ class _Jitted:
 
 
 def test_attributes_that_only_insight_uses(monkeypatch):
-    """Without them: no options, no frames, no names, JAX's own call of a program."""
+    """Without these attributes there are no options, frames or names, and programs are
+    called through JAX.
+    """
     jitted = jax.jit(lambda x, n: x * n, static_argnums=1)
     assert _compat.jit_options(jitted)["static_argnums"] == (1,)
     assert _compat.jit_options(_Jitted(jitted)) is None
@@ -408,7 +414,7 @@ def test_attributes_that_only_insight_uses(monkeypatch):
     compiled = jitted.lower(x, 2).compile()
     assert _compat.raw_execute(compiled, [x]) is not None
     assert _compat.raw_execute(object(), [x]) is None
-    key = jax.random.key(0)  # jaxlib knows the array in it only
+    key = jax.random.key(0)  # only jaxlib knows the array inside a key
     compiled = jax.jit(jax.random.uniform).lower(key).compile()
     assert _compat.raw_execute(compiled, [key]) is not None
     (equation,) = jax.make_jaxpr(lambda x: x + 1)(x).eqns
@@ -422,7 +428,10 @@ def test_attributes_that_only_insight_uses(monkeypatch):
 
 
 def test_frames_of_a_profile_are_there():
-    """In the versions that are installed: else a profile knows less than it could."""
+    """The functions whose frames `profile` looks for exist in the installed versions.
+
+    Without them a profile would say less than it could.
+    """
     folders = [Path(eqx.__file__).parent, Path(jax.__file__).parent / "_src"]
     files = [file for folder in folders for file in folder.rglob("*.py")]
     for name, function, _ in _profile_tree.CALL_FRAMES:
@@ -460,7 +469,7 @@ def test_comparing_statics_is_no_part_of_a_trace(missing, take_away):
 
 
 def test_every_private_name_is_taken_away_above():
-    """Whatever is resolved anywhere in `_compat.py` stands in a test of this file."""
+    """Each name that `_compat.py` resolves is listed in a test of this file."""
     source = Path(_compat.__file__).read_text()
     paths = set(re.findall(r"resolve\(\s*\"([^\"]+)\"", source))
     assert paths

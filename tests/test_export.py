@@ -1,4 +1,4 @@
-"""Functions in files: saved here, loaded in fresh processes."""
+"""Exported functions: saved here, and loaded in fresh processes."""
 
 import inspect
 import os
@@ -45,7 +45,7 @@ def run_fresh(code, **env):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Every function in a file, with both payloads."""
+    """A folder with each function in a file that has both payloads."""
     out = tmp_path_factory.mktemp("files")
     for name, test in functions.FUNCTIONS.items():
         exported = functions.filter_jit(test).export(*test.arguments())
@@ -80,7 +80,7 @@ def test_eight_devices(tmp_path, trusted):
     )
     assert out.count("same") == len(tests)
     for name in tests:
-        # One device, or another number of them.
+        # The number of devices has to match: a single device is refused.
         with pytest.raises(AssertionError, match="device"):
             run_fresh(
                 "import eqx_fastjit, jax.numpy as jnp\n"
@@ -100,7 +100,7 @@ def test_checks_raise_at_the_call(folder, trusted):
         with pytest.raises(eqx.EquinoxRuntimeError, match=message):
             f(functions.x().at[place].set(11.0), 3)
         with pytest.raises(eqx.EquinoxRuntimeError, match=message):
-            # As a part of another function.
+            # The loaded function also works inside another jitted function.
             filter_jit(f)(functions.x().at[place].set(11.0), 3)
     with pytest.raises(eqx.EquinoxRuntimeError, match="far out"):
         f(functions.x().at[0, 1].set(21.0), 3)
@@ -133,7 +133,7 @@ def test_loops_end_after_a_failed_check(folder, trusted):
 
 @pytest.mark.one_engine
 def test_checks_are_no_effects(folder):
-    """Calls of programs with effects are dispatched in Python, and take long."""
+    """JAX dispatches programs with effects in Python, which is slow."""
     for name in ("checked", "loops"):
         f = load(folder / f"{name}.fastjit", trusted=True)
         assert f._function.payloads.reason is None
@@ -144,7 +144,7 @@ def test_checks_are_no_effects(folder):
 
 @pytest.mark.one_engine
 def test_a_part_without_checks_stays_as_it_is():
-    """`checkify` would carry the errors of others through it."""
+    """`checkify` would pass the errors of other parts through this one."""
 
     def f(x):
         x = eqx.error_if(x, x < 0, "negative")
@@ -183,7 +183,7 @@ def test_gradients(path, name, trusted):
         )
 
     loaded = load(path, trusted=trusted)
-    # (JAX commits them to the device.)
+    # The gradients of the jitted function.
     theirs = jax.tree.leaves(gradient(f))
     for a, b in zip(jax.tree.leaves(gradient(loaded)), theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
@@ -223,7 +223,7 @@ def test_equal_partials_do_not_pile_up(folder, engine, monkeypatch):
     f = load(folder / "statics.fastjit", allow=("tests",))
     x = functions.x()
     for _ in range(20):
-        f(functions.layer(), x)  # with another partial each
+        f(functions.layer(), x)  # each call has a different partial
     assert len(f._function.specializations) <= 9
     f.clear_cache()
     f(functions.layer(), x)
@@ -243,12 +243,12 @@ def test_the_signature_is_the_functions_own(folder):
     assert load(folder / "weak.fastjit").__doc__.startswith("Results of a weak type")
 
 
-# --- what a function has of its own ---
+# --- properties of one function ---
 
 
 @pytest.mark.one_engine
 def test_modules_and_methods_keep_their_arrays(path, tmp_path):
-    # A class that no other process can import.
+    # A class that other processes cannot import.
     (tmp_path / "vanishing.py").write_text(
         "import equinox as eqx, eqx_fastjit, jax\n"
         "class Model(eqx.Module):\n"

@@ -1,4 +1,4 @@
-"""Exported files that are damaged, of another version, or made by a stranger."""
+"""Exported files that are damaged, of another version, or from an untrusted source."""
 
 import dataclasses
 import hashlib
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.one_engine
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A file with everything in it."""
+    """A file that contains statics of every kind, and both payloads."""
     path = tmp_path_factory.mktemp("files") / "statics.fastjit"
     f = filter_jit(functions.statics)
     f.export(functions.layer(), functions.x()).save(path, compiled=True)
@@ -35,7 +35,7 @@ def made(tmp_path_factory):
 
 
 def rewritten(made, path, change=None, **sections):
-    """A copy of a file, its header or sections changed, its checksums right."""
+    """A copy of a file with another header or other sections, and valid checksums."""
     reader = _format.Reader(made)
     header = json.loads(json.dumps(reader.header))
     found = {name: reader.section(name) for name in reader.sections} | sections
@@ -93,7 +93,7 @@ def small(tmp_path_factory):
 
 
 def test_each_flipped_bit_and_each_length(small, tmp_path):
-    """Of a whole file, where the test above takes places at random."""
+    """Exhaustive on a small file, where the test above samples positions at random."""
     contents = small.read_bytes()
     path = tmp_path / "damaged.fastjit"
     flipped = (
@@ -109,7 +109,7 @@ def test_each_flipped_bit_and_each_length(small, tmp_path):
 @pytest.mark.parametrize(
     "old, new",
     [
-        # The same name twice, in the header and in the table of sections.
+        # A name that occurs twice, in the header and in the table of sections.
         (b'"size": ', b'"size": 0, "size": '),
         (b'"name": "arrays"', b'"name": "portable"'),
         (b'"arguments": [', b'"arguments": [' + b"[" * 100_000),
@@ -124,7 +124,7 @@ def test_each_flipped_bit_and_each_length(small, tmp_path):
     ],
 )
 def test_a_header_by_hand(small, tmp_path, old, new):
-    """With its checksum right."""
+    """Invalid headers whose checksum is right."""
     contents = small.read_bytes()
     size = _format._PREFIX.unpack(contents[: _format._PREFIX.size])[2]
     start = _format._PREFIX.size
@@ -136,7 +136,7 @@ def test_a_header_by_hand(small, tmp_path, old, new):
     )
     path = tmp_path / "by_hand.fastjit"
     path.write_bytes(prefix + header + rest)
-    if new == b'"size": 0, "size": ':  # JSON takes the last
+    if new == b'"size": 0, "size": ':  # JSON keeps the last of two equal names
         load(path)
         return
     with pytest.raises(ValueError, match="cannot be loaded"):
@@ -171,7 +171,7 @@ def test_a_huge_header_is_not_read(tmp_path):
 
 
 def _mutate(value, rng):
-    """A header in which something is something else."""
+    """Replace one value in a header by something else."""
     pending = []
 
     def collect(x):
@@ -365,7 +365,7 @@ def test_calls_of_native_functions_are_refused(made, tmp_path):
     with pytest.raises(ValueError, match="it calls a_strange_function"):
         load(path)
     load(path, trusted=True)
-    # Those of JAX are known.
+    # Custom calls of JAX itself need no trust.
     filter_jit(lambda x: jnp.linalg.qr(x)[1]).export(jnp.eye(3)).save(path)
     load(path)(jnp.eye(3))
 
@@ -389,7 +389,7 @@ def _fail(*_):
 
 
 def test_the_same_call_makes_the_same_header(tmp_path):
-    """But for how long it took."""
+    """Two headers for the same call differ only in the seconds that exporting took."""
     texts = []
     for i in range(2):
         path = tmp_path / str(i)
@@ -409,7 +409,7 @@ class _Slots:
 
 
 class _Odd(eqx.Module):
-    """A static field whose value has a class with slots."""
+    """Has a static field whose value is an instance of a class with slots."""
 
     slots: _Slots = eqx.field(static=True)
     x: jax.Array

@@ -1,6 +1,6 @@
-"""Where `equinox.filter_jit` is wrong or surprising, and ours is meant to differ.
+"""Where `equinox.filter_jit` is wrong or surprising, and ours differs on purpose.
 
-Each test asserts both sides, so that a change in Equinox shows here.
+Each test asserts the behaviour of both, so that it fails if Equinox changes.
 """
 
 import collections
@@ -27,7 +27,9 @@ class Counter:
 
 
 def _both(make, *steps):
-    """Results of calling what `make(filter_jit)` returns, for Equinox and for ours."""
+    """Results of each step on what `make(filter_jit)` returns, for Equinox and for
+    ours.
+    """
     out = []
     for jit in (eqx.filter_jit, eqx_fastjit.filter_jit):
         f = make(jit)
@@ -136,7 +138,8 @@ def test_dictionary_keys_are_told_apart():
 def test_compiled_call_checks_statics():
     x = jnp.arange(3)
     theirs = eqx.filter_jit(lambda x, n: x * n).lower(x, 2).compile()
-    assert theirs(x, 5).tolist() == [0, 2, 4]  # and says nothing
+    # computes with the wrong number, without an error
+    assert theirs(x, 5).tolist() == [0, 2, 4]
     ours = eqx_fastjit.filter_jit(lambda x, n: x * n).lower(x, 2).compile()
     assert ours(x, 2).tolist() == [0, 2, 4]
     with pytest.raises(TypeError, match=r"static `n` was 2 and is now 5"):
@@ -153,8 +156,9 @@ def test_calls_return_before_the_device_is_done():
 
     def returns_early(f):
         f(x).block_until_ready()
-        # Not a speed test: the two differ by a factor of hundreds, or not at all.
-        # Several tries: on a busy machine XLA itself may run a call inline.
+        # This is not a speed test: the durations differ by a factor of hundreds, or not
+        # at all. It tries several times, since XLA may run a call inline on a busy
+        # machine.
         for _ in range(5):
             start = time.perf_counter()
             out = f(x)
@@ -176,18 +180,18 @@ def _long_chain(x):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_numpy_arrays_may_be_written_to_after_a_call(compiled):
-    """JAX may read them until the device is done; so such a call waits."""
+    """JAX may read them until the computation is done, so such calls block."""
     f = eqx_fastjit.filter_jit(lambda x, n: (_long_chain(x / 600).sum() * 0 + x[0], n))
     x = np.ones((600, 600), np.float32)
     out = [f(x, 1)]
     call = f.lower(x, 1).compile() if compiled else f
-    for i in range(2, 6):  # the first call, a second, and the fast path
+    for i in range(2, 6):  # the first call, the second, and warm calls
         x[:] = i
         out.append(call(x, 1))
         assert out[-1][0].is_ready()
     x[:] = 0
     assert [float(y[0][0]) for y in out] == [1, 2, 3, 4, 5]
-    # Arrays of JAX's own cannot be written to, and the call is another one.
+    # JAX arrays are immutable, so the call with one returns early.
     y = jnp.asarray(np.ones((600, 600), np.float32))
     early = [not f(y, 1)[0].is_ready() for _ in range(5)]
     assert any(early) or not any(
@@ -246,7 +250,7 @@ def test_what_is_copied(arrays, blocks):
     ids=["value_and_grad", "jvp", "linearize", "vjp", "vmap"],
 )
 def test_numpy_arrays_inside_of_tracers_may_be_written_to(transform):
-    """Eager transformations wrap the array itself; JAX may not copy it either."""
+    """Eager transformations wrap the NumPy array itself, which JAX may not copy."""
     f = eqx_fastjit.filter_jit(lambda x: _long_chain(x / 600).sum())
     ready = []
 
@@ -334,7 +338,7 @@ def test_static_list_changed_in_place():
         lambda jit: jit(lambda m: m.w * m.s[0]),
         lambda f: (f(m), m.s.__setitem__(0, 5), f(m), m.s.__setitem__(0, 1)),
     )
-    assert theirs[0][2] == 1  # stale
+    assert theirs[0][2] == 1  # a stale trace
     assert ours[0][2] == 5
 
 
@@ -357,7 +361,7 @@ def test_static_object_changed_in_place():
     g = eqx_fastjit.filter_jit(lambda m: m.w * m.s.n)
     c = Config(2)
     m = M(jnp.ones(()), c)
-    for _ in range(40):  # past the point at which code is generated
+    for _ in range(40):  # more than enough calls to be warm
         assert f(c, jnp.ones(())) == 2
         assert g(m) == 2
     c.n = 3
@@ -399,7 +403,7 @@ def test_static_arrays(xp):
         if jit is eqx_fastjit.filter_jit:
             assert "static field `m.table`" in str(info.value)
         if jit is eqx.filter_jit:
-            continue  # raises for arrays of other shapes as well
+            continue  # Equinox also raises for arrays of other shapes
         f(M(jnp.ones(2), xp.arange(4)))
         f(M(jnp.ones(2), xp.zeros(1)))
         f(M(jnp.ones(2), xp.zeros(1)))
@@ -447,10 +451,10 @@ def test_stack_of_a_runtime_error_is_cut_on_later_calls():
 
 
 def test_no_result_of_its_own_takes_a_donated_scalar():
-    """Equinox returns a scalar of its own, to which a donated one may be lent.
+    """Equinox returns an extra scalar, whose buffer may be that of a donated scalar.
 
-    Its caller then loses an array that no result of theirs has made use of, and hears
-    nothing of it. `jax.jit` warns, and leaves the array alone.
+    The caller then loses an array although no result reuses its buffer, and without a
+    warning. `jax.jit` warns, and does not delete the array.
     """
 
     def f(x):

@@ -1,4 +1,4 @@
-"""What is reported does not change afterwards: each dataclass is frozen, or listed."""
+"""Reports are immutable: each dataclass is frozen, or listed here."""
 
 import importlib
 import pkgutil
@@ -11,7 +11,7 @@ import eqx_fastjit
 
 pytestmark = pytest.mark.one_engine
 
-# These count while a program runs; none of them is in a report.
+# These count while a program runs, and are not part of a report.
 MUTABLE = {
     "eqx_fastjit.doctor._plain.Compile",
     "eqx_fastjit.doctor._plain.Miss",
@@ -23,7 +23,7 @@ MUTABLE = {
 
 
 def _dataclasses():
-    """All of the package, by name; but for the programs of the zoo."""
+    """All dataclasses of the package, by name, except those of the zoo."""
     for found in pkgutil.walk_packages(eqx_fastjit.__path__, "eqx_fastjit."):
         if "._zoo" in found.name or found.name.endswith("__main__"):
             continue

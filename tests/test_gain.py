@@ -1,4 +1,4 @@
-"""`eqx-fastjit gain`: the interval, what is counted and timed, command and page."""
+"""`eqx-fastjit gain`: intervals, recorded calls, costs, the report and the command."""
 
 import json
 import math
@@ -35,7 +35,7 @@ from eqx_fastjit.insight._gain_page import page
 from eqx_fastjit.insight._samples import alive, Called, Samples, Signature
 
 
-# --- telling apart -------------------------------------------------------------------
+# --- verdicts ------------------------------------------------------------------------
 
 
 @pytest.mark.one_engine
@@ -46,7 +46,7 @@ def test_interval():
     assert interval([1.0, 1.001, 0.999, 1.0, 1.002], 2).verdict == ALIKE
     assert interval([0.5, 1.1, 0.9], 1).verdict == UNKNOWN
     assert interval([0.5], 1) == (pytest.approx(0.5), 0, math.inf)
-    # A later look has to be more certain.
+    # The more often the verdict is checked, the wider the interval has to be.
     ratios = [0.9, 0.95, 1.0, 0.97, 0.93]
     assert interval(ratios, 5).high > interval(ratios, 2).high
 
@@ -94,7 +94,7 @@ def test_a_limit_of_time_and_of_pairs():
         return now[0]
 
     pairs, _ = take_pairs(seconds, lambda n: None, 700, clock=clock)
-    assert len(pairs) == 4  # begun at 600, over at 800
+    assert len(pairs) == 4  # a pair starts at 600 s and ends at 800 s, past the limit
     pairs, _ = take_pairs(seconds, lambda n: None, 0, clock=clock)
     assert len(pairs) == LOOKS[0]
     assert len(take_pairs(seconds, lambda n: None, math.inf, 2, clock)[0]) == 2
@@ -112,7 +112,7 @@ def test_interrupted_while_pairs_are_taken():
     assert pairs == [(1.0, 1.0)] and interrupted
 
 
-# --- what is counted -----------------------------------------------------------------
+# --- recorded calls ------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_calls_by_function_and_signature(samples):
         assert outer(jnp.ones(2)).tolist() == [2, 2]
         model.method(jnp.ones(3), n=3)
         outer(np.ones(i % 2 + 1), n=2)
-    outer.__wrapped__.__defaults__ = (4,)  # is bound anew
+    outer.__wrapped__.__defaults__ = (4,)  # binds the arguments again
     assert outer(jnp.ones(2)).tolist() == [8, 8]
     jax.vmap(outer)(jnp.ones((3, 2)))
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
@@ -189,12 +189,12 @@ def test_arguments_are_kept_as_they_were(samples):
         x = donating(x)
         reading(buffer)
     by_name = {c.name.rpartition(".")[2]: c.ranked()[0] for c in samples.ranked()}
-    # An array that nothing may change is kept as it is, and not copied.
+    # An immutable argument is kept as it is, not copied.
     kept = jnp.ones(3)
     eqx_fastjit.filter_jit(lambda kept: kept)(kept)
     (only,) = [c.ranked()[0] for c in samples.ranked() if "<lambda>" in c.name]
     assert only.args[0] is kept
-    # Those of the fourth call.
+    # The arguments of the fourth call.
     assert alive(by_name["donating"])[1][0].tolist() == [3, 3, 3, 3]
     assert alive(by_name["reading"])[1][0].tolist() == [3, 3, 3, 3]
 
@@ -220,7 +220,7 @@ def test_arguments_are_let_go_and_errors_are_the_programs_own(samples):
     assert gone() is None
 
 
-# --- what it costs -------------------------------------------------------------------
+# --- costs of a call -----------------------------------------------------------------
 
 
 def test_costs_of_a_call(samples, monkeypatch):
@@ -249,7 +249,7 @@ def test_costs_of_a_call(samples, monkeypatch):
 
 @pytest.mark.one_engine
 def test_costs_are_a_mean_over_the_calls(monkeypatch):
-    """Signatures of a tenth of the calls or less are not timed, nor those too late."""
+    """Not timed: signatures with few of the calls, or past the time limit."""
     timed, known = [], {}
 
     def costs(signature, options):
@@ -262,7 +262,7 @@ def test_costs_are_a_mean_over_the_calls(monkeypatch):
         known[calls] = Signature(calls=calls)
     called = Called("f", None, Options(), 49, signatures=known)
     found, reason = function_costs(called, until=math.inf)
-    # 4 is less than a tenth of 49.
+    # The signature with 4 of the 49 calls has less than a tenth of them.
     assert timed == [30, 10, 5] and reason == ""
     assert found.equinox == found.floor_overhead == (30 * 30 + 10 * 10 + 5 * 5) / 45
     times = iter([0.0, 1.0, 2.0])
@@ -341,7 +341,7 @@ def test_a_row_of_all_functions_where_there_are_several():
     )
     assert rows[2] == ("once", 1, *["-"] * 7, "no time left")
     assert rows[3] == ("all", 15_001, *["-"] * 5, "30.00%", "1.05 s", "")
-    # Without a reason to give there is no column for one.
+    # The column of reasons is left out if there is none.
     assert [len(row) for row in _rows(step, small)] == [9, 9, 9]
 
 
@@ -428,7 +428,7 @@ def test_the_command(tmp_path):
     found = json.loads((tmp_path / "out.json").read_text())
     (step,) = found["functions"]
     assert (step["name"], step["calls"], step["not_timed"]) == ("step", 50, None)
-    # Twenty layers: what Equinox does with them in Python shows on any machine.
+    # With twenty layers, the overhead of Equinox shows on any machine.
     assert step["saved"] > 0 and found["wall"]["ratio"] is None
     assert "<table>" in (tmp_path / "out.html").read_text()
 

@@ -1,4 +1,4 @@
-"""The table of whole programs: made of programs by a command, and put into a page."""
+"""The table of whole programs: measured by a command, and put into a page."""
 
 import json
 import textwrap

@@ -1,4 +1,4 @@
-"""`benchmarks/gpu.sh`, on the CPU and with next to nothing of each."""
+"""`benchmarks/gpu.sh`, on the CPU and with as few rounds as possible."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def _run(*args, **env):
     )
 
 
-# Half a minute and more: `-m "not slow"` leaves it out.
+# Takes over half a minute. `-m "not slow"` skips it.
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="it is for Linux")
 def test_a_dry_run(tmp_path):

@@ -1,4 +1,4 @@
-"""Inputs that broke an earlier version, or might."""
+"""Inputs that broke an earlier version, or could break one."""
 
 import builtins
 import collections
@@ -45,7 +45,8 @@ def test_namedtuple_registered_as_another_node():
 
     f = filter_jit(lambda m: m.t.a - 2 * m.t.b)
     one = jnp.array(1.0)
-    for _ in range(60):  # the same array twice: its place does not show
+    # both fields hold the same array, so its identity does not give its position
+    for _ in range(60):
         f(M(NT(one, one)))
     assert f(M(NT(jnp.array(5.0), jnp.array(3.0)))) == -1
 
@@ -268,12 +269,13 @@ def test_flatten_function_that_raises_or_makes_new_arrays():
 
 
 def _outcome(f, make_args):
-    """What a call gives: type and bits of each leaf, or type and text of the error."""
+    """Type and bits of each leaf of a result, or type and text of the error."""
     try:
         out = f(*make_args())
     except Exception as e:
         if isinstance(e, UnhashableStaticError):
-            return ValueError, "static"  # ours is a `TypeError` as well, and says more
+            # our error is a `TypeError` too, with a longer message
+            return ValueError, "static"
         return _error_of(e)
     leaves, treedef = jtu.tree_flatten(out)
     described = [
@@ -286,7 +288,7 @@ def _outcome(f, make_args):
 
 
 def _error_of(error):
-    """Type and first line, without addresses and what each words in its own way."""
+    """Type and first line of an error, without what may differ between the two."""
     try:
         text = str(error)
     except RuntimeError:
@@ -294,18 +296,18 @@ def _error_of(error):
     if "Non-hashable static arguments" in text or "unhashable type" in text:
         return type(error), "static"
     if text.startswith("static arguments should be comparable"):
-        # From jaxlib, which puts the error of `__eq__` into one of its own.
+        # jaxlib wraps an error raised in `__eq__` in an error of its own.
         name, text = re.findall(r"^(\w+Error): (.*)$", text, re.MULTILINE)[-1]
         return getattr(builtins, name), text
-    # JAX's path is of the leaf, among the arguments of what it traces.
+    # The path that JAX reports is relative to the arguments that JAX traces.
     text = text.partition("\n")[0].partition(" at path ")[0]
     return type(error), re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def _same_as_equinox(fun, *calls, repeat=(1,), messages=True):
-    """Compare with a function that Equinox has never seen, so that nothing is stale.
+    """Compare with Equinox on a fresh copy of the function, so that no trace is stale.
 
-    `messages`: whether exceptions have the same text, beside their type.
+    `messages`: whether to compare the messages of exceptions as well as their types.
     """
     f = filter_jit(fun)
     for make_args, n in zip(calls, itertools.cycle(repeat), strict=False):
@@ -318,7 +320,7 @@ def _same_as_equinox(fun, *calls, repeat=(1,), messages=True):
             assert found == expected if messages else found[0] == expected[0]
 
 
-# Past the point at which code is generated.
+# More than enough calls for a function to be warm.
 OFTEN = 40
 
 
@@ -424,11 +426,11 @@ def test_class_changed_after_use():
     for _ in range(OFTEN):
         f(M(X))
     M.__getattr__ = lambda self, name: 7
-    M.s = 9  # no longer what `__init__` puts into an instance
+    M.s = 9  # no longer the value that `__init__` sets on an instance
     assert f(M(X * 3))[0] == 12
     assert f(M(X * 3))[1].w == 6
     m = M(X)
-    del vars(m)["s"]  # so that the class's own shows
+    del vars(m)["s"]  # so that the class attribute shows
     for _ in range(3):
         assert f(m)[0] == eqx.filter_jit(lambda m: m.w * m.s)(m) == 18
 
@@ -461,7 +463,7 @@ def test_registered_as_a_node_after_use():
 
 
 def test_same_object_registered_as_a_node_after_use():
-    """Nothing tells jaxlib's registries that the object is a node by now."""
+    """An object that was a static leaf becomes a node; jaxlib is not told of that."""
 
     class Late:
         def __init__(self, a):
@@ -658,10 +660,10 @@ def test_arrays_of_all_kinds(name):
 
 
 def test_arrays_that_look_alike():
-    """After one of them has been compiled for.
+    """Similar arrays do not share a program: each gives the result of `jax.jit`.
 
-    JAX itself then takes a big-endian array for a little-endian one, and no notice of a
-    mask, so those are left out.
+    Once it has compiled for one of them, JAX itself takes a big-endian array for a
+    little-endian one, and ignores a mask, so those are left out.
     """
     arrays = [x for name, x in _arrays().items() if name != "masked"]
     f, g = filter_jit(lambda x: x[0]), jax.jit(lambda x: x[0])
@@ -719,8 +721,8 @@ def _liars():
 @pytest.mark.parametrize("name", _liars())
 def test_objects_that_lie_about_their_type(name):
     liar = _liars()[name]
-    # Proxies of arrays and of others are of one type, so none is taken for an array:
-    # JAX refuses it as a result, or in an operation, and not as an argument.
+    # A proxy of an array has the same type as a proxy of anything else, so neither is
+    # an array to us. JAX then refuses it as a result or operand, not as an argument.
     messages = name not in ("class property", "an ndarray")
     for fun in (lambda x: (x, X), lambda x: jnp.add(x, X)):
         _same_as_equinox(fun, lambda: (liar,), repeat=(3,), messages=messages)
@@ -786,7 +788,7 @@ def test_equality_that_calls_the_function_itself():
 
     thread = threading.Thread(target=target, daemon=True)
     thread.start()
-    thread.join(120)  # it would hang for ever
+    thread.join(120)  # a failure would hang forever
     assert out == [3, 3]
 
 
@@ -907,7 +909,8 @@ def test_errors_that_cannot_be_printed():
     def f(x):
         raise Unprintable
 
-    # Equinox prints it if any `error_if` of the process has failed before.
+    # Equinox prints the error itself if any `error_if` of the process has failed
+    # before.
     jitted = filter_jit(f)
     for _ in range(3):
         with pytest.raises(Unprintable):
@@ -929,7 +932,7 @@ def test_zeros_of_a_subclass_of_float():
 def test_static_record_changed_in_place():
     record = np.zeros(1, [("a", int)])[0]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an array in a static field
+        warnings.simplefilter("ignore")  # about an array in a static field
         pair = Pair(X, record)
     f = filter_jit(lambda m: m.content * int(m.static["a"]))
     for _ in range(OFTEN):
@@ -939,7 +942,7 @@ def test_static_record_changed_in_place():
 
 
 def test_deep_endless_and_enormous_trees(engine):
-    """In a process of its own, that may crash: always an error or the right result."""
+    """In a subprocess, which may crash: each tree gives an error or right result."""
     script = Path(__file__).with_name("deep_trees.py")
     out = subprocess.run(
         [sys.executable, "-X", "faulthandler", str(script), "ours"],
@@ -955,7 +958,7 @@ def test_deep_endless_and_enormous_trees(engine):
     assert set(outcomes.values()) <= {"fine", "RecursionError", "SystemError"}
     for name in ("lists_300", "modules_200", "long_statics", "usable_afterwards"):
         assert outcomes[name] == "fine"
-    # Equinox gives `SystemError` for some of them, which is jaxlib's.
+    # For some of these Equinox raises jaxlib's `SystemError`.
     for name in ("cyclic_list", "cyclic_dict", "cyclic_module", "lists_100000"):
         assert outcomes[name] == "RecursionError"
 
@@ -972,7 +975,7 @@ def test_float0_results_of_a_function_with_callbacks():
 
 
 def test_keys_that_differ_in_their_generator_alone():
-    """Both hold four words: nothing but the static data of the key tells them apart."""
+    """Both keys hold four words: only the static data of the key tells them apart."""
     traces = []
 
     @filter_jit
@@ -990,7 +993,7 @@ def test_keys_that_differ_in_their_generator_alone():
 
 
 class _Slow:
-    """A static that takes its time to be compared, and counts how often it is."""
+    """A static whose comparison is slow and counted."""
 
     asked = 0
 
@@ -1020,7 +1023,7 @@ def test_slow_statics_are_seldom_asked(in_field):
         return s.static.factor if in_field else s.factor
 
     f = filter_jit(lambda x, s: x * factor_of(s))
-    for factor in range(2, 7):  # each is traced once
+    for factor in range(2, 7):  # one trace for each factor
         assert f(X, argument(factor)) == 2 * factor
     kept = argument(3)
     assert f(X, kept) == 6
@@ -1034,7 +1037,7 @@ def test_slow_statics_are_seldom_asked(in_field):
     equal = [asked_by(argument(5), 10) for _ in range(OFTEN)]
     for asked in (same, equal):
         assert sum(asked) <= 4 * OFTEN
-        assert max(asked) <= 10  # the call at which code is generated
+        assert max(asked) <= 10  # even the call that compares most
 
 
 class _EndlessWrapped:
@@ -1085,7 +1088,7 @@ def test_a_tree_error_about_a_jitted_module():
 
 
 class _WithArray:
-    """Without a hash; equal by its number."""
+    """Has no hash, and is equal to others with the same number."""
 
     __hash__ = None
 
@@ -1145,7 +1148,7 @@ _ANY = (1000, 999.0, "999", None, -0.0, 0.0, False)
     ],
 )
 def test_large_statics_are_told_apart(make, others):
-    """A vocabulary, say."""
+    """Statics with 1,000 parts, such as a vocabulary, differ if one part does."""
     traces = []
     f = filter_jit(lambda m: (traces.append(1), m.w)[1])
     numbers = list(range(1000))

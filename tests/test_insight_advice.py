@@ -1,4 +1,4 @@
-"""The edit on the user's own line."""
+"""The suggested edit of the user's own line."""
 
 import linecache
 import textwrap
@@ -88,7 +88,7 @@ def test_numbers_that_change(file):
         file, "static-churn", "epsilon", "1 (int)", "2 (int)", "model.act", **method
     )
     assert "Write `model.act(obs, jnp.asarray(get(i)[0]), mode='b')`." in text
-    # Nothing to be edited there.
+    # No edit is suggested there.
     text = say(file, "static-churn", "mode", "'a' (str)", "'b' (str)", "model.act")
     assert text.startswith("Everything that is not an array is static")
 
@@ -113,7 +113,7 @@ def test_where_it_is_first_made(file):
 
 
 def test_as_the_caller_has_it(file):
-    """Not by the names of the function's own parameters."""
+    """Expressions are those at the call, not the names of the function's parameters."""
     text = say(file, "weak-type", "params.a", "weak", "strong", "lr=9")
     cast = "jnp.asarray(model.a, dtype=jnp.float32)"
     assert f"Replace `model.a` by `{cast}`, where `model` is created." in text
@@ -122,7 +122,7 @@ def test_as_the_caller_has_it(file):
     method = {"function": "act", "defined": "    @eqx.filter_jit"}
     text = say(file, "weak-type", "self.size", "weak", "strong", "model.act", **method)
     assert text.startswith("Replace `model.size` by")
-    # Set to a weakly typed value in the meantime.
+    # The leaf was set to a weakly typed value between the calls.
     text = say(file, "weak-type", "params.a", "strong", "weak", "lr=9")
     assert f"by `{cast}`, where it is set. In a later call" in text
 
@@ -208,7 +208,7 @@ def test_a_function_that_has_another_name_where_it_is_called(file):
     method = {"function": "update", "defined": defined}
     at = "self._step(self"
     text = say(file, "dtype-churn", "x", "float32", "float16", at, **method)
-    # What is cast already is not cast twice.
+    # An existing cast is replaced, not nested in another one.
     assert "Write `self._step(self.model, jnp.asarray(x, dtype=jnp.float32))`" in text
     site = file, line_of(file, "self.plain(self")
     assert find_call(site, "update", None) is None

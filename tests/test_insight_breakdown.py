@@ -1,4 +1,4 @@
-"""Which parts a call is taken to consist of. No times are asserted."""
+"""The parts that a call is split into. No durations are asserted."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def mlp():
 def check(out, kind):
     assert out.kind == kind
     assert [part.name for part in out.steady] == PARTS[kind]
-    # On a busy machine, what is left may be what remains for `execute`.
+    # On a busy machine, `execute` may be derived from the other parts, not measured.
     left = {p.name for p in out.steady if not p.measured}
     assert {"lookup", "wait"} <= left <= {"lookup", "execute", "wait"}
     check_sums(out)
@@ -45,7 +45,7 @@ def check(out, kind):
         "compile",
         "first run",
     ]
-    # How long each takes: tests/test_seconds.py.
+    # Their durations are tested in tests/test_seconds.py.
     assert all(part.seconds for part in out.cold) and out.eager
     text = str(out)
     for part in (*out.steady, *out.cold):
@@ -70,7 +70,7 @@ def test_ours(mlp, engine):
     check(out, "eqx_fastjit")
     types = {node.type: node.number for node in out.nodes}
     assert types["MLP"] == 1
-    # The user's function has the traces of the calls, and no more.
+    # The breakdown adds no trace to the user's function.
     assert jitted._function.n_specializations() == 1
 
 
@@ -79,7 +79,8 @@ def test_others(kind, mlp):
     wrap = {"plain": lambda f: f, "equinox": eqx.filter_jit, "jax": jax.jit}[kind]
     if kind == "jax":
         out = breakdown(wrap(lambda tree: tree["x"] * 2), {"x": jnp.ones(3)}, rounds=2)
-        assert {n.type: n.number for n in out.nodes}["dict"] == 2  # and keywords
+        # one is for the keyword arguments
+        assert {n.type: n.number for n in out.nodes}["dict"] == 2
     else:
         out = breakdown(wrap(mlp), jnp.ones(4), rounds=2)
     check(out, kind)
@@ -134,7 +135,7 @@ def test_the_device_is_no_part_of_the_lookup(jit, x):
     out = breakdown(jit(busy), x, rounds=3)
     check_sums(out)
     parts = {part.name: part.seconds for part in out.steady}
-    # Some milliseconds, against some microseconds.
+    # Milliseconds, compared with microseconds.
     assert parts["wait"] > 3 * parts["lookup"]
     assert ("transfer" in parts) == isinstance(x, np.ndarray)
     large = isinstance(x, np.ndarray) and x.nbytes > 2**20
@@ -158,7 +159,7 @@ def split(dispatch, blocking, blocked, spread=0.0, finished=100.0, **parts):
 
 
 def test_noise_is_no_negative_time():
-    """Parts of Python that are longer than the call: all are cut down to it."""
+    """If the parts in Python take longer than the call, all are shortened to fit."""
     out, parts = split(4.0, 1.0, 4.5, flatten=4.0, execute=2.0, unflatten=2.0)
     assert (out.dispatch, out.blocked) == (5.0, 5.0)
     assert parts == [
@@ -172,7 +173,9 @@ def test_noise_is_no_negative_time():
 
 
 def test_a_program_that_computes_before_it_returns():
-    """Only when started by itself: that it takes longer than the call is no noise."""
+    """A program that takes longer than the whole call when it is started by itself is
+    explained, not reported as noise.
+    """
     out, parts = split(4.0, 0.0, 100.0, flatten=1.0, execute=90.0, unflatten=1.0)
     assert parts == [
         ("flatten", 1.0),
@@ -185,14 +188,14 @@ def test_a_program_that_computes_before_it_returns():
     (note,) = out.notes
     assert note.startswith("execute: ") and "1 min 30 s" in note
 
-    # One that returns before it has finished has no such excuse.
+    # If it returns before it has finished, the measurement is noise.
     parts = {"flatten": 1.0, "execute": 6.0, "unflatten": 1.0}
     for spread in (0.0, 2.0):
         (note,) = split(4.0, 0.0, 100.0, spread, **parts)[0].notes
         assert "too noisy" in note
     out, _ = split(4.0, 0.0, 100.0, finished=7.0, **parts)
     assert out.notes[0].startswith("execute: ")
-    # Neither has one that takes longer by itself than the call until it is done.
+    # So it is if it takes longer by itself than the call takes to finish.
     (note,) = split(4.0, 0.0, 5.0, finished=7.0, **parts)[0].notes
     assert "too noisy" in note
 
@@ -200,20 +203,20 @@ def test_a_program_that_computes_before_it_returns():
 @pytest.mark.parametrize(("spread", "said"), [(0.4, False), (0.6, True)])
 def test_a_busy_machine_is_said_in_one_line(spread, said):
     out, _ = split(4.0, 0.0, 5.0, spread, flatten=1.0, execute=3.1, unflatten=0.1)
-    # So little is not worth a word.
+    # The difference is too small for a note on `execute`.
     assert [note for note in out.notes if "execute" in note] == []
     assert [("too busy" in note) for note in out.notes] == [True] * said
 
 
 def test_a_burst_of_load_does_not_count(monkeypatch):
-    """Rounds take turns, and medians are compared: a third of them may be slow."""
+    """Medians over interleaved rounds are compared, so up to a third may be slow."""
     clock = Clock()
     monkeypatch.setattr(_timing, "time", clock)
     begun = []
 
     def takes(seconds):
         def run():
-            # From the calls that are counted on, each third round is slow.
+            # Once calls are counted, every third round is slow.
             slow = len(begun) % 3 == 2
             clock.sleep(seconds * (100 if slow else 1))
 
@@ -250,7 +253,7 @@ def test_shares_are_shares():
 
 
 def test_a_cold_call_is_cold():
-    """Functions inside are traced again, and none of the process's caches is lost."""
+    """Functions inside are traced again, and no cache of the process is cleared."""
     traces = []
 
     @jax.jit
@@ -305,7 +308,7 @@ assert "inside that were traced before" in str(breakdown(timed, x, rounds=1))
 
 @pytest.mark.one_engine
 def test_nothing_else_is_compiled_again():
-    """In a process of its own: the first breakdown of a process is the one to see."""
+    """In a subprocess, because only the first breakdown of a process shows it."""
     subprocess.run([sys.executable, "-c", _ALONE], check=True, timeout=300)
 
 
@@ -319,13 +322,13 @@ def test_what_exporting_saves():
     assert "would save about 2.55 s of this in each process" in " ".join(
         str(shown(1.0)).split()
     )
-    # Not worth a file.
+    # Too little to be worth an exported file.
     assert "in each process" not in " ".join(str(shown(0.01)).split())
 
 
 def test_a_node_is_timed_without_those_below_it(monkeypatch):
     class OfLeaves:
-        """A millisecond for each leaf."""
+        """Takes a millisecond for each leaf."""
 
         def __init__(self, run):
             self.run = run
@@ -338,7 +341,8 @@ def test_a_node_is_timed_without_those_below_it(monkeypatch):
     args, kwargs = (((x, x), [x]),), {"y": x}
     f = target(jax.jit(lambda x, *, y: y))
     nodes = _breakdown._node_times(f, args, kwargs, Progress("nodes"))
-    # The arguments, the tuple, and the one in it, which alone has leaves of its own.
+    # The nodes are the arguments, the tuple, and a tuple inside it, the only one with
+    # leaves of its own.
     assert {n.type: (n.number, round(n.seconds, 9)) for n in nodes} == {
         "tuple": (3, 2e-3),
         "list": (1, 1e-3),

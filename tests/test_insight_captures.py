@@ -1,4 +1,4 @@
-"""Changes to what a trace has read, and only those."""
+"""Only changes to values that a trace has read are reported."""
 
 import functools as ft
 import gc
@@ -36,7 +36,7 @@ _alive = []
 
 
 def take(f):
-    """A snapshot, of a function that stays alive."""
+    """A snapshot of a function, which is kept alive."""
     _alive.append(f)
     return snapshot(f)
 
@@ -188,7 +188,7 @@ def test_a_deleted_global(set_global, monkeypatch):
 
 def test_attributes_of_plain_objects(monkeypatch):
     taken = take(lambda x: x * SETTINGS.lr)
-    monkeypatch.setattr(SETTINGS, "momentum", 0.5)  # not read
+    monkeypatch.setattr(SETTINGS, "momentum", 0.5)  # not read by the function
     assert changed(taken) == []
     monkeypatch.setattr(SETTINGS, "lr", 0.2)
     (change,) = changed(taken)
@@ -213,7 +213,7 @@ def test_arrays(set_global):
     taken = take(lambda: (TABLE, DEVICE_TABLE))
     assert changed(taken) == []
     set_global("TABLE", TABLE.copy())
-    assert changed(taken) == []  # arrays of NumPy are compared by what is in them
+    assert changed(taken) == []  # NumPy arrays are compared by their contents
     TABLE[1] = 7
     (change,) = changed(taken)
     assert change.name == "TABLE" and change.new == "float64[4], changed"
@@ -248,7 +248,7 @@ def test_an_attribute_is_not_a_global_of_that_name(set_global):
 
 
 def test_a_variable_of_a_function_is_no_global_of_that_name(set_global):
-    """The training step as everybody writes it, with a loop that has the same names."""
+    """A local variable may have the name of a global, as in most training loops."""
     for name in ("RATE", "UNUSED", "TABLE"):
         set_global(name, 1.0)
 

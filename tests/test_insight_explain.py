@@ -1,4 +1,4 @@
-"""What was traced, why, and what it cost: the record, and what is read from it."""
+"""What was traced, why, and what it cost: recording and reports."""
 
 import functools
 import gc
@@ -22,12 +22,12 @@ class Model(eqx.Module):
 
 
 def here() -> int:
-    """The line of the caller."""
+    """The line number of the caller."""
     return sys._getframe(1).f_lineno
 
 
 def only(f):
-    """The one explanation there is, and its differences as `(path, what)`."""
+    """The only explanation, and its differences as `(path, what)`."""
     (explanation,) = explain(f)
     return explanation, [(d.path, d.what) for d in explanation.differences]
 
@@ -249,7 +249,7 @@ def test_a_function_inside_a_function():
 
 
 def test_a_function_that_is_inlined_and_then_called():
-    """By itself it is compiled for the first time, whatever it was inlined into."""
+    """Its own compilation is a first call, even if it was inlined before."""
 
     @filter_jit
     def inner(x):

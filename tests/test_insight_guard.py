@@ -45,7 +45,7 @@ def test_raises_at_the_call_that_retraces(f):
         with pytest.raises(RetraceError, match=r"`n`: static 1 \(int\) -> 2 \(int\)"):
             f(x, 2)
     assert cache_info(f).traces == 1
-    assert f(x, 2)[0] == 2  # not in the way later
+    assert f(x, 2)[0] == 2  # the guard has no effect after it has ended
     assert callbacks == (_record.before, _record.after)
 
 
@@ -77,7 +77,7 @@ def test_functions_made_by_one_line_count_as_one():
 
 
 def test_partials_of_two_functions_are_two():
-    """To `filter_jit` they are one, a callable Module like any other."""
+    """Although `filter_jit` treats them as one function: a Module that is called."""
 
     def double(x, n):
         return x * n * 2
@@ -261,7 +261,7 @@ def test_warmup_all(f, capsys):
 
 @pytest.mark.one_engine
 def test_plugin(pytester, monkeypatch):
-    # Of an installed eqx_fastjit, pytest would load the plugin by itself.
+    # If eqx_fastjit is installed, pytest would also load the plugin by itself.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeconftest("pytest_plugins = ['eqx_fastjit.pytest_plugin']")
     pytester.makepyfile(

@@ -1,4 +1,4 @@
-"""What `inspect_jaxpr` says of functions in which it is known what there is."""
+"""The report of `inspect_jaxpr` on functions with known content."""
 
 import dataclasses
 import functools as ft
@@ -33,7 +33,7 @@ TABLE = np.ones((64, 64), np.float32)
 
 
 def line_of(f, text):
-    """The first line of a function that has this text in it."""
+    """The number of the first line of a function that contains this text."""
     lines, first = inspect.getsourcelines(f)
     return first + next(i for i, line in enumerate(lines) if text in line)
 
@@ -93,14 +93,14 @@ def test_no_false_alarms():
         return jnp.where(x > 0, x, 0.0)
 
     def f(tree, x):
-        tree = jax.tree.map(lambda p: p * 2, tree)  # one leaf after the other
+        tree = jax.tree.map(lambda p: p * 2, tree)  # one operation per leaf
         x = jnp.sin(x)
         x = jnp.sin(x)
         x = jnp.sin(x)
         x = jax.lax.scan(lambda c, _: (jnp.cos(c), None), x, length=50)[0]
         for _ in range(2):
             x = inner(x)
-        for key in ("a",):  # once around a walk over a tree
+        for key in ("a",):  # a loop of one iteration around a tree map
             tree = {key: jax.tree.map(lambda p: p + 1, tree)}
         return tree, jnp.concatenate([x, x, x, x]), jnp.stack([x, x, x, x])
 
@@ -118,12 +118,12 @@ def test_loops_in_a_backward_pass():
     report = inspect_jaxpr(jax.grad(loss), jnp.ones((4, 4)), jnp.ones((4, 4)))
     (loop,) = report.loops
     assert loop.line == line_of(loss, "for _")
-    # Once forward, once backward.
+    # Once in the forward pass, and once in the backward pass.
     assert (loop.iterations, loop.occurrences) == (5, 2)
 
 
 def test_a_loop_that_turns_once_is_none():
-    """What one line becomes under `grad` looks like iterations of a loop around it."""
+    """Under `grad`, one line becomes several equations that resemble iterations."""
 
     def loss(w, x):
         for _ in range(1):
@@ -178,7 +178,7 @@ def test_compile_time_both_ways():
 
 
 def test_seconds_are_of_the_loop_as_it_is_and_of_a_scan(monkeypatch):
-    """Each in its own column, whatever is quicker."""
+    """Each duration is in its own column, also where `scan` compiles more slowly."""
     compiled = {}
 
     def seconds(fun, *structs):
@@ -208,7 +208,7 @@ def test_seconds_of_each_stage(monkeypatch):
     monkeypatch.setattr(_jaxpr, "time", clock)
 
     class Slow:
-        """A stage of JAX's that takes its time to make the next one."""
+        """A stage of JAX, which takes some time to make the next one."""
 
         def __init__(self, stage, seconds):
             self._stage, self._seconds = stage, seconds
@@ -286,7 +286,9 @@ def test_constants():
 
 
 def test_the_line_that_uses_a_constant():
-    """In the body of a loop, in a function that is given it, not in JAX's own."""
+    """The line is the user's: in a loop body, or in a function that is passed the
+    constant.
+    """
     table = jnp.arange(8.0)
 
     def in_a_loop(x):
@@ -332,7 +334,7 @@ def test_memory_and_donation():
     report = inspect_jaxpr(step, state, jnp.ones(5))
     memory = report.memory
     assert memory.arguments == 4000 + 4 + 20
-    assert memory.results >= 4004 + 12  # and what holds them together
+    assert memory.results >= 4004 + 12  # plus the tuple that holds the results
     first = memory.largest_arguments[0]
     assert (first.name, first.bytes) == ("state['w']", 4000)
     assert memory.largest_results[0].name == "result[0]['w']"
@@ -367,7 +369,7 @@ def test_checkpoint():
     assert kept.checkpoint and "is worth trying" in str(report)
     assert kept.largest[0].where == f"{__file__}:{line_of(loss, 'tanh')}"
     with_checkpoint = inspect_jaxpr(jax.grad(jax.checkpoint(loss)), w, w).residuals
-    # At most that there is nothing.
+    # With a checkpoint no residual is left, or none of any size.
     assert not (with_checkpoint and with_checkpoint.bytes)
     small = jax.ShapeDtypeStruct((2, 2), "float32")
     assert not inspect_jaxpr(jax.grad(loss), small, small).residuals.checkpoint
@@ -425,7 +427,7 @@ def test_static_arguments_of_jax_jit():
 
 
 def test_without_jaxs_private_parts(monkeypatch):
-    """A JAX whose tracebacks have no frames: lines, but no call paths."""
+    """If tracebacks of JAX have no frames, lines are still found, but no call paths."""
     from jax.extend import source_info_util
 
     from eqx_fastjit import _compat
@@ -458,7 +460,9 @@ def halved(tree):
 
 
 def test_an_inlined_function_leaves_no_frames():
-    """What it does for each leaf is not a loop of its caller's, as in optax's chain."""
+    """Its operations on each leaf, as in a chain of optax, are not a loop of its
+    caller.
+    """
 
     def first(tree):
         tree = halved(tree)

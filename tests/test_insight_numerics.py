@@ -1,4 +1,4 @@
-"""Jitted against eager: planted differences, and none where there is none."""
+"""Jitted against eager results: planted differences, and programs without any."""
 
 import equinox as eqx
 import jax

@@ -1,4 +1,4 @@
-"""`profile`, the function and the command."""
+"""`profile`: the function and the command."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ EQUINOX = frame(
     ),
 )
 PARTS = [
-    Part("partition", 5.0, True),  # a function of Python: in the tree already
+    Part("partition", 5.0, True),  # runs in Python, so it is in the tree already
     Part("execute", 2.0, True),
     Part("wait", 1.0, False, "until the device is done"),
 ]
@@ -92,11 +92,11 @@ def test_what_libraries_do_is_folded_and_the_rest_open():
     assert "&lt;mine&gt;.py" in html and "<mine>" not in html
     folded = html.index("<details><summary>")
     assert html.index("_preprocess") > folded and "is_array" in html[folded:]
-    assert html.count("<details open>") == 3  # the calls, `_call`, compiled code
+    assert html.count("<details open>") == 3  # the calls, `_call` and compiled code
 
 
 def test_the_tables():
-    """Shares of a call, and one's own functions before those of libraries."""
+    """Functions are listed by share of a call, the user's before those of libraries."""
     leaf = ("flatten_mine", "a.py", 0.25, 0.25, "yours")
     library = Node("is_array", "equinox", 0.5, 0.5, "library")
     tree = Node("", "", 1.0, 0.1, "library", (Node(*leaf), library, Node(*leaf)))
@@ -129,7 +129,7 @@ def test_profile(tmp_path):
     def f(model, x, n):
         return model(x) * n, "<b>static</b>"
 
-    with eqx_fastjit.installed():  # "equinox" is Equinox's own even so
+    with eqx_fastjit.installed():  # "equinox" still means Equinox's own `filter_jit`
         out = profile(
             eqx_fastjit.filter_jit(f, donate="all"),
             model,
@@ -148,7 +148,7 @@ def test_profile(tmp_path):
     assert ours.calls == theirs.calls == jit.calls == 1000
     html = page.read_text()
     assert "Content-Security-Policy" in html
-    # The table first, then the trees; self-contained.
+    # The table precedes the trees, and the page loads nothing from elsewhere.
     assert 0 < html.index("<table>") < html.index('class="scroll tree"')
     assert html.count('class="scroll tree"') == 3 and "<b>static" not in html
     assert 'src="' not in html and 'href="' not in html and "<iframe" not in html
@@ -164,7 +164,8 @@ def test_so_many_calls_as_take_half_a_second():
 
 @pytest.mark.parametrize(
     ("dispatch", "blocked", "calls"),
-    # Until they return, half a second; but two until they have finished; but 20 calls.
+    # Half a second of dispatch, at most two seconds until the results are ready, and at
+    # least 20 calls.
     [(1e-3, 2e-3, 500), (1e-3, 1e-2, 200), (1e-3, 1.0, 20), (0.0, 1e-3, 2000)],
 )
 def test_how_many_calls_are_sampled(dispatch, blocked, calls):
@@ -216,7 +217,7 @@ def test_the_command(tmp_path):
     assert out.stdout.startswith("of the script ['--html', 'x']\n")
     for text in ("5  often", "1  rarely", "often: 50 warm calls each", "--- equinox"):
         assert text in out.stdout
-    assert "inner" not in out.stdout  # is not called, but traced into `often`
+    assert "inner" not in out.stdout  # traced as part of `often`, not called
     assert "compiled code" in (tmp_path / "out.html").read_text()
 
 

@@ -1,4 +1,4 @@
-"""Exceptions, signals and processes that come at a bad time."""
+"""Exceptions, signals and forks at inconvenient moments."""
 
 import contextlib
 import gc
@@ -23,7 +23,7 @@ X = jnp.array(2.0)
 
 
 def _run(code, engine, *args, timeout=150):
-    """Run code in a process of its own, that ends with tracebacks if it hangs."""
+    """Run code in a subprocess, which prints tracebacks and exits if it hangs."""
     begin = f"import faulthandler; faulthandler.dump_traceback_later({timeout - 20})\n"
     return subprocess.run(
         [sys.executable, "-c", begin + textwrap.dedent(code), *map(str, args)],
@@ -38,7 +38,7 @@ def _run(code, engine, *args, timeout=150):
 
 
 class Config:
-    """A static that compares by identity."""
+    """A static that is compared by identity."""
 
     fail = True
 
@@ -75,7 +75,7 @@ def test_statics_of_a_failed_trace_are_not_kept():
         f(X, config)
     alive = weakref.ref(config)
     del config
-    jax.clear_caches()  # JAX's own tables
+    jax.clear_caches()  # clears JAX's own tables too
     gc.collect()
     assert alive() is None
 
@@ -135,8 +135,8 @@ def test_infinite_recursion():
 
 # --- signals ---
 
-# Interrupts at many moments of a first call: in our code, in JAX's and in
-# XLA's. (`jax.jit` itself is left unusable by some of them: 4 of 150.)
+# Interrupts a first call at random moments: in this package, in JAX and in XLA. (Some
+# of them leave `jax.jit` itself unusable: 4 of 150.)
 _INTERRUPT = """
 import random, signal, sys, tempfile, time
 import equinox as eqx, jax, jax.numpy as jnp
@@ -161,7 +161,7 @@ rng = random.Random(0)
 interrupted = 0
 x = jnp.array(5.0)
 for i in range(int(sys.argv[1])):
-    class Own(Model):  # a type that nothing has met before
+    class Own(Model):  # a new type
         pass
 
     traces = []
@@ -174,7 +174,7 @@ for i in range(int(sys.argv[1])):
     m = Own(jnp.array(2.0), 3)
     try:
         armed = True
-        # Mostly early, where our own code and the trace are.
+        # Mostly early, during our own code and the trace.
         signal.setitimer(signal.ITIMER_REAL, 0.0003 + 0.08 * rng.random() ** 3)
         while armed:
             f(m, x, 1)
@@ -193,12 +193,14 @@ print(interrupted)
 def test_interrupts_at_any_time(engine):
     out = _run(_INTERRUPT, engine, 40)
     assert out.returncode == 0, out.stderr
-    # Some are swallowed where Python ignores exceptions, as in `__del__`.
+    # Some are swallowed where Python ignores exceptions, such as in `__del__`.
     assert int(out.stdout) >= 20
 
 
 def test_a_signal_handler_may_come_while_a_lock_is_held():
-    """It runs on the thread that holds it, which would wait for itself."""
+    """The handler runs on the thread that holds the lock, so a plain lock would
+    deadlock.
+    """
     modules = (_record, _captures, _guard, _install)
     done = []
 
@@ -219,7 +221,7 @@ def test_a_signal_handler_may_come_while_a_lock_is_held():
 
 
 def test_errors_of_callbacks_reach_their_own_thread():
-    """Raised after dispatch, by one function in all threads."""
+    """The callbacks of one function raise after dispatch, in several threads."""
     n_threads = 8
 
     def fails(x):
@@ -264,7 +266,7 @@ def test_errors_of_callbacks_reach_their_own_thread():
 
 
 def test_sixteen_threads_that_do_everything(engine):
-    """The quick form of `python -m tests.stress_threads --seconds 60`."""
+    """The short form of `python -m tests.stress_threads --seconds 60`."""
     out = subprocess.run(
         [sys.executable, "-m", "tests.stress_threads", "--seconds", "3"],
         env=dict(os.environ, EQX_FASTJIT_ENGINE=engine),
@@ -314,7 +316,7 @@ if __name__ == "__main__":
         assert y == again == expected.tolist() and same == n
         assert its_engine == own_engine
     if sys.argv[1] == "spawn":
-        # The function itself travels by pickle.
+        # The function itself is sent by pickle.
         with context.Pool(1) as pool:
             assert pool.apply(work, (model(), 3))[1] == 3
     print("done")
@@ -323,7 +325,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_worker_processes(method, engine, tmp_path):
-    """Forked ones may use JAX if the parent had not used it before."""
+    """Forked processes can use JAX if their parent has not used it before the fork."""
     script = tmp_path / "workers.py"
     script.write_text(_WORKERS)
     out = subprocess.run(
@@ -337,12 +339,12 @@ def test_worker_processes(method, engine, tmp_path):
 
 
 def test_a_fork_after_jax_was_used_is_warned_of():
-    """As JAX does: nothing is promised of what the child does with JAX."""
+    """The fork causes JAX's warning; a child that then uses JAX is not supported."""
     f = filter_jit(lambda x: x + 1)
     f(X)
     with pytest.warns(RuntimeWarning, match=r"os.fork\(\) was called"):
         pid = os.fork()
         if pid == 0:
-            os._exit(0)  # a child that leaves JAX alone
+            os._exit(0)  # the child does not use JAX
     assert os.waitpid(pid, 0)[1] == 0
     assert f(X) == 3

@@ -1,4 +1,4 @@
-"""Caches: what they hold, and when they let go."""
+"""Caches: what they keep alive, and when they release it."""
 
 import copy
 import doctest
@@ -157,7 +157,7 @@ def test_attributes():
     assert callable(g)
     with pytest.raises(AttributeError, match="cannot assign to field 'anything'"):
         g.anything = 1
-    # A pytree as it is when it is wrapped, as under Equinox.
+    # `__wrapped__` is a copy of the pytree at the time of wrapping, as in Equinox.
     model = eqx.nn.Linear(2, 2, key=jax.random.key(0))
     wrapped = filter_jit(model).__wrapped__
     assert wrapped is not model and eqx.tree_equal(wrapped, model)
@@ -228,7 +228,7 @@ def test_equality_and_hash():
 def test_public_names():
     for name in eqx_fastjit.__all__:
         getattr(eqx_fastjit, name)
-    own = {"Any", "TYPE_CHECKING"}  # of the module itself
+    own = {"Any", "TYPE_CHECKING"}  # imported by the module for itself
     public = {n: v for n, v in vars(eqx_fastjit).items() if not n.startswith("_")}
     names = {n for n in public if not inspect.ismodule(public[n])} - own
     assert sorted(names) == sorted(eqx_fastjit.__all__)

@@ -55,14 +55,16 @@ def run(tmp_path, *command, **env):
 
 
 def events(err):
-    """The lines less the clock, the seconds and the parts of them."""
+    """The log's lines without time of day and durations."""
     lines = [x for x in err.splitlines() if " eqx_fastjit] " in x or "INFO:" in x]
     lines = [re.sub(r"^.*?(\] |eqx_fastjit:)", "", line) for line in lines]
     return [re.sub(r" in [\d.]+ [mu]?s \(.*?\)", "", line) for line in lines]
 
 
 def compilations(stderr):
-    """Of functions; on a slow machine, operations and announcements come too."""
+    """Lines on functions. On a slow machine there are also operations and
+    announcements.
+    """
     return [
         line
         for line in events(stderr)
@@ -105,14 +107,16 @@ def test_beside_the_doctor(tmp_path):
         tmp_path, "doctor", "--json", "a.json", "prog.py", EQX_FASTJIT_LOG="compiles"
     )
     assert compilations(out.stderr) == EXPECTED, out.stderr
-    # The doctor's tables are as without.
+    # The doctor's tables are the same as without the log.
     assert "1 static-churn" in out.stderr and "1 shape-churn" in out.stderr
 
 
 @pytest.mark.one_engine
 @pytest.mark.parametrize("seconds", ["0", "1000"])
 def test_jax_keeps_its_own_cache_to_itself(seconds, tmp_path):
-    """What it does with its persistent cache is logged by a setting that we need."""
+    """Messages on JAX's persistent cache, logged because of our setting, are not
+    printed.
+    """
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": seconds,
@@ -179,7 +183,7 @@ def test_a_log_that_fails_does_not_fail_the_call(monkeypatch, caplog):
 
 
 def test_a_compilation_that_takes_long_is_announced(monkeypatch, caplog):
-    """And no longer once it is over."""
+    """The announcements stop when the compilation ends."""
     timers = []
 
     class Timer:
@@ -232,7 +236,7 @@ def test_what_insight_compiles_is_not_the_programs(tmp_path, monkeypatch):
     out = run(tmp_path, "run", "prog.py", EQX_FASTJIT_LOG="all")
     found = [line for line in events(out.stderr) if line.startswith("compiled")]
     assert "compiled f (prog.py:6), called at prog.py:10: first call" in found
-    # The program's own operation, and nothing else.
+    # Only the program's own operation is listed besides.
     others = [line for line in found if "prog.py:10" not in line]
     own = "an operation outside of jit"
     assert all(line.endswith(own) and "prog.py:8" not in line for line in others)

@@ -78,7 +78,7 @@ def test_written_then_checked(folder):
     assert str(folder) not in text and "0x" not in text
     data = json.loads(text)
     assert data["schema"] == 1
-    # `inner` is compiled as a part of `step`.
+    # `inner` is compiled as part of `step`, so it has no entry.
     ((name, (first, second)),) = data["functions"].items()
     assert name == "script.py:step"
     assert first["arrays"]["x"] == "bfloat16[2,4]"
@@ -90,7 +90,7 @@ def test_written_then_checked(folder):
     assert second["statics"]["n"] == "2 (int)"
     assert second["statics"]["act"] == "<lambda> (script.py) (function)"
 
-    # An edit above, another place, another seed of hashes: the same text.
+    # Other line numbers, another folder and another hash seed give the same text.
     (folder / "script.py").write_text("\n\n" + SCRIPT)
     moved = folder.rename(folder.with_name("moved"))
     out = run(["moved/script.py", "-o", "again.lock"], moved.parent, PYTHONHASHSEED="2")
@@ -106,7 +106,7 @@ def test_written_then_checked(folder):
 
 
 def test_precompiled(folder):
-    # No file yet, and no directory: said at once, or as soon as it is known.
+    # There is neither a lock file nor a cache directory.
     assert run(["--precompile", "script.py"], folder).returncode == 2
     assert run(["script.py"], folder).returncode == 0
     args = ["--precompile", "--cache-dir", "cache", "script.py"]
@@ -114,13 +114,13 @@ def test_precompiled(folder):
     assert out.returncode == 0, out.stderr
     assert "[1/2] script.py:step\n[2/2] script.py:step\n" in out.stderr
     assert "2 compiled now, 0 in the cache before, 0 not reached" in out.stderr
-    # It was ended after the second.
+    # The program was ended after its second signature was compiled.
     assert out.stdout == ""
     setting = f"JAX_COMPILATION_CACHE_DIR={folder / 'cache'}"
     assert f"run it with {setting}\n" in out.stderr
     env = dict([setting.split("=")])
     out = run(["script.py"], folder, "run", **env)
-    # At least the two: operations outside of jit are there as well.
+    # At least two programs come from the cache; operations outside of jit may add more.
     assert out.returncode == 0 and int(out.stdout.split()[1]) >= 2, out.stderr
 
     lock = folder / "fastjit.lock"

@@ -1,4 +1,4 @@
-"""What calls leave behind. `tests/test_lifetimes.py` has when caches let go."""
+"""Memory that calls leave behind. For when caches let go, see `test_lifetimes.py`."""
 
 import functools
 import gc
@@ -32,7 +32,7 @@ def _measure(engine, *args):
 
 @functools.cache
 def _short_forms(engine):
-    """Of the runs that the documentation of `stress_memory` has."""
+    """Short forms of the runs that the docstring of `stress_memory` describes."""
     return _measure(
         engine,
         *("calls=50000", "outputs=2000", "wrapped=10000", "lambdas=200"),
@@ -52,12 +52,12 @@ _MB = 1_000_000
     ("kind", "each", "resident"),
     [
         ("calls", 1, 4 * _MB),
-        # 400 kB each.
+        # Each output has 400 kB.
         ("outputs", 100, 40 * _MB),
         ("wrapped", 10, 4 * _MB),
-        # What is left are entries in JAX's tables, of which it keeps 4,096.
+        # The rest are entries in JAX's tables, which keep 4,096 of them.
         ("lambdas", 15_000, 8 * _MB),
-        # More of them than programs are kept, each of 1.4 MB.
+        # 400 statics, of which 40 programs are kept, each with 1.4 MB.
         ("statics", 15_000, 30 * _MB),
         ("classes", 80_000, 20 * _MB),
     ],
@@ -68,7 +68,7 @@ def test_memory_is_bounded(kind, each, resident, ours):
 
 
 def test_module_classes_cost_no_more_than_with_equinox(ours, engine):
-    """JAX keeps every registered class for ever, whoever registers it."""
+    """JAX never releases a registered class, so Equinox has the same cost."""
     theirs = _measure(engine, "classes=60", "--jit=equinox")["classes"]
     assert ours["classes"]["python_bytes_each"] < 2 * theirs["python_bytes_each"]
     assert ours["classes"]["resident_growth"] < 2 * theirs["resident_growth"]
@@ -80,7 +80,7 @@ class Model(eqx.Module):
 
 
 class Tag:
-    """Compares by identity, and can be referred to weakly."""
+    """Compared by identity, and weakly referenceable."""
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_arguments_and_results_die_without_the_collector(donate, without_collect
         assert m.w.is_deleted() == (donate == "all")
         return [*refs, weakref.ref(out[0]), weakref.ref(out[0].w), weakref.ref(out[1])]
 
-    for _ in range(40):  # the first call, the fast path, generated code
+    for _ in range(40):  # the first call, the second, and warm calls
         call()
         assert [r() for r in call()] == [None] * 6
 
@@ -119,7 +119,7 @@ def test_a_failed_call_lets_go_of_its_arguments(without_collector):
 
     f(jnp.ones(()))
     refs = [call() for _ in range(5)]
-    gc.collect()  # tracebacks hold frames
+    gc.collect()  # tracebacks keep frames alive
     assert [r() for r in refs] == [None] * 5
 
 
@@ -179,12 +179,12 @@ def test_programs_beyond_the_limit_are_forgotten(monkeypatch):
         assert f._function.n_specializations() <= 8
         assert len(f._function.static_arrays) <= 8
     assert len(traces) == 30
-    # Those that were kept need no trace, and are on the fast path again.
+    # The specializations that were kept need no trace.
     for _ in range(2):
         for i in (28, 29):
             assert f(Tagged(jnp.array(1.0), i), "n")[0] == 1.0 + i
     assert len(traces) == 30
-    # Those that were not are traced again, and are right.
+    # Those that were evicted are traced again, with the right result.
     assert f(Tagged(jnp.array(1.0), 0), "n")[0] == 1
     assert len(traces) == 31
 

@@ -1,4 +1,4 @@
-"""Mutation testing: which mutants there are, and what is made of them."""
+"""Mutation testing: the mutants, the choice of tests, and the outcomes."""
 
 import json
 import textwrap
@@ -113,7 +113,7 @@ def test_the_sample_depends_on_the_seed_alone():
     first = in_seeded_order(places, 1)
     assert first == in_seeded_order(list(reversed(places)), 1)
     assert first != in_seeded_order(places, 2)
-    # One for each place, of any kind.
+    # Exactly one mutant for each place.
     assert sorted(m.line for m in first) == list(range(50))
     assert {m.operator for m in first} == {"a", "b", "c"}
 
@@ -150,7 +150,7 @@ def f(x,
     [(2, 1, 2), (4, 3, 4), (6, 5, 7), (9, 9, 9), (11, 10, 11), (8, 8, 8)],
 )
 def test_the_lines_of_a_statement(line, first, last):
-    """Of a block they are those of its head: what is within has its own tests."""
+    """The lines of a block statement are its head; its body has its own tests."""
     assert _covered.statement(STATEMENTS, line) == range(first, last + 1)
 
 
@@ -171,9 +171,9 @@ COVERED = _covered.Covered(
             ["test_a.py::quick", "test_b.py::middle", "test_b.py::slow"],
         ),
         ("a.py", [1, 2], 14, ["test_a.py::quick", "test_b.py::middle"]),
-        # One test at least.
+        # At least one test.
         ("a.py", [2], 1, ["test_b.py::middle"]),
-        # It runs on import: those with its name come first.
+        # Line 1 runs on import: tests named after the file come first.
         (
             "_b.py",
             [1],
@@ -236,7 +236,7 @@ def test_lines_are_counted_by_test_and_in_processes(tmp_path):
 
 @pytest.fixture
 def tree(tmp_path):
-    """A project with one function, tested for one value."""
+    """A project with one function and one test of it."""
     (tmp_path / "f.c").write_text("static int f(void) { return 1 == 2 || 0; }\n")
     test = """
         import pathlib, time
@@ -277,15 +277,15 @@ def test_what_becomes_of_a_mutant(operator, limit, outcome, tree, monkeypatch):
     ("codes", "seconds", "outcome"),
     [
         ([None, 0], 1.0, TIMEOUT),
-        # Without the mutant as well: a slow machine.
+        # Without the mutant the tests time out as well: the machine is slow.
         ([None, None], 10.0, UNCLEAR),
         ([None, 0], 6.0, UNCLEAR),
         ([None, 1], 1.0, UNCLEAR),
-        # The system was out of memory.
+        # The process was killed because the system ran out of memory.
         ([-9], 1.0, UNCLEAR),
         ([-11], 1.0, KILLED),
         ([2], 1.0, KILLED),
-        # There is no test for it.
+        # No test was selected.
         ([5], 1.0, SURVIVED),
     ],
 )
@@ -311,7 +311,7 @@ def test_a_test_of_processes_has_to_fail_twice(code, outcome, tree, monkeypatch)
 
 
 def test_a_mutant_that_does_not_compile(tree):
-    """There is no setup.py."""
+    """The project has no setup.py, so the extension cannot be built."""
     source = (tree / "f.c").read_text()
     mutant = next(_c.c_mutants(Path("f.c"), source))
     assert _run.run_mutant(tree, mutant, choice(5)).outcome == INVALID
@@ -323,7 +323,7 @@ def test_a_mutant_that_is_no_python(tree):
     source = "def f(*, x): pass\n"
     (tree / "f.py").write_text(source)
     found = list(_mutants.python_mutants(Path("f.py"), source))
-    assert found, "cosmic-ray has mended it: _is_python can go"
+    assert found, "cosmic-ray has fixed this: remove _is_python"
     assert _run.run_mutant(tree, found[0], choice(5)).outcome == INVALID
 
 
@@ -334,12 +334,12 @@ def test_a_later_run_goes_on(tmp_path, monkeypatch):
     (first, one), (second, two) = outcomes(SURVIVED, SURVIVED)
     kept.add(AREA, first, one)
     kept.add(AREA, second, two)
-    # The last word on it.
+    # A later outcome replaces an earlier one.
     kept.add(AREA, second, two._replace(outcome=KILLED))
     again = _kept.Kept(tmp_path / "kept")
     assert again.outcomes(AREA) == {first: one, second: two._replace(outcome=KILLED)}
     assert again.outcomes(AREA._replace(name="cli")) == {}
-    # Of other source nothing is known.
+    # Outcomes are dropped once the source has changed.
     (tmp_path / "a.py").write_text("2")
     assert again.outcomes(AREA) == {}
 
@@ -374,13 +374,13 @@ def test_what_is_counted():
         (3, "It is an int."),
     ]
     assert command.summary(AREA, 9, outcomes(INVALID), KNOWN)["share"] is None
-    # Of another file, or with another change, it is another mutant.
+    # An entry does not apply to another file or another change.
     other = [{**KNOWN[0], "file": "b.py"}, {**KNOWN[0], "after": "a == 3"}]
     assert command.summary(AREA, 9, found, other)["equivalent"] == 0
 
 
 def test_equivalent_mutants_are_of_the_source_of_today():
-    """And each has a reason."""
+    """Each entry still matches the source, and has a reason."""
     known = json.loads(command.EQUIVALENT.read_text(encoding="utf-8"))
     for entry in known:
         assert entry.keys() == {"file", "before", "after", "reason"}

@@ -1,4 +1,4 @@
-"""What the native engine does with memory: references, failures, garbage."""
+"""Memory of the native engine: reference counts, failed allocations, garbage."""
 
 import collections
 import ctypes
@@ -48,7 +48,7 @@ jax.tree_util.register_pytree_node(
 
 
 class Equal:
-    """Compares by its own `__eq__`."""
+    """Has an `__eq__` of its own."""
 
     error = None
 
@@ -76,7 +76,7 @@ def _big(n):
     return {f"k{i}": (X, i, [i]) for i in range(n)}
 
 
-# One static for each kind of handler, made anew by each call.
+# One static for each kind of handler, created anew in each call.
 STATICS = {
     "identity": Plain,
     "int": lambda: 10**6,
@@ -115,7 +115,7 @@ TREES = {
 
 
 def _parts(x):
-    """An argument, what is in it, and their types."""
+    """An argument, its contents, and their types."""
     out = [type(x), x]
     if isinstance(x, dict):
         out += [*x.keys(), *x.values()]
@@ -129,7 +129,7 @@ def _parts(x):
 
 
 def _assert_no_references(call, *things, n=50):
-    """Repeating a call neither adds nor takes references to any of these."""
+    """Repeated calls change the reference count of none of these objects."""
     for _ in range(3):
         call()
     gc.collect()
@@ -140,7 +140,8 @@ def _assert_no_references(call, *things, n=50):
     after = [sys.getrefcount(x) for x in things]
     leaks = [
         (x, b - a)
-        # `None`, small numbers and the like are anybody's.
+        # Small changes are ignored: `None` and small integers are shared with other
+        # code.
         for x, a, b in zip(things, before, after, strict=True)
         if abs(b - a) >= n // 2
     ]
@@ -174,7 +175,7 @@ def test_references_of_trees(name):
 
 
 def test_references_of_results():
-    """A result is all that holds what is in it."""
+    """The parts of a result are kept alive by the result alone."""
     f = filter_jit(lambda x: {"a": [x + 1, Layer(x * 2, (1,)), Custom(x)]})
     for _ in range(3):
         out = f(X)
@@ -226,7 +227,7 @@ def test_references_after_errors(where, error, monkeypatch, caplog):
         last.error = error
     else:
         last = Plain()
-        caplog.set_level(logging.CRITICAL)  # what is logged has the traceback
+        caplog.set_level(logging.CRITICAL)  # log records keep the traceback alive
 
         def host(x):
             raise error
@@ -284,8 +285,8 @@ class Layer(eqx.Module):
 x = jnp.ones(2)
 """
 
-# Only what is allocated between `set_nomemory` and `remove_mem_hooks` fails. The walk
-# alone: JAX itself does not survive.
+# Only allocations between `set_nomemory` and `remove_mem_hooks` fail. JAX does not
+# survive a failed allocation, so this runs the walk alone.
 _NO_MEMORY = """
 import _testcapi
 native = _engine.native()
@@ -335,8 +336,8 @@ def test_every_allocation_of_a_look_up_may_fail():
     assert out.stdout == "done True\n", out.stderr[-4000:]
 
 
-# The same for whole calls that are known, with a function in the place of what
-# `jax.jit` gives: jaxlib does not survive a failed allocation.
+# The same for whole cache hits. A Python function stands in for the result of
+# `jax.jit`, because jaxlib does not survive a failed allocation.
 _NO_MEMORY_CALLS = """
 import _testcapi
 
@@ -349,7 +350,7 @@ def make(*args, **kwargs):
     function.specialize = lambda *a: made.append(specialize(*a)) or made[-1]
     right = f(*args, **kwargs)
     (handle,) = made[0].plans
-    # In JAX's order, which is that of the arguments; of a dictionary, of its keys.
+    # In JAX's order: that of the arguments, and for a dictionary that of its keys.
     run = lambda *arrays: [*arrays, handle]
     fake = _engine.native().Specialization(run, made[0].flat)
     fake.plans.update(made[0].plans)
@@ -392,7 +393,7 @@ def test_every_allocation_of_a_call_may_fail():
 
 _GARBAGE = """
 class Node:
-    # Garbage that runs Python, and finds a type that was not known, when it goes.
+    # Garbage whose finalizer runs Python code and uses a type that is not known yet.
     def __init__(self):
         self.me = self
     def __del__(self):
@@ -408,7 +409,7 @@ gc.set_threshold(1)
 for i in range(40):
     runs[0] = 3
     Node()
-    # Instances whose dictionaries have not been asked for yet.
+    # Instances whose `__dict__` has not been accessed yet.
     tree = [Layer(x, (i % 3, [j])) for j in range(5)]
     out, n = f(tree, i % 2)
     assert eqx.tree_equal(out, tree) and n == i % 2
@@ -423,8 +424,8 @@ def test_garbage_is_collected_at_every_allocation():
     assert out.stdout == "done\n", out.stderr[-4000:]
 
 
-# NumPy allocates to hash a dtype: before Python 3.12 that may start the collector, and
-# here drops what is being walked.
+# Hashing a NumPy dtype allocates. Before Python 3.12 this may start the garbage
+# collector, which here frees the objects that are being walked.
 _GARBAGE_AT_HASH = """
 native = _engine.native()
 native.arrays_of(([Layer(x, np.dtype(">f4")), "a"],))
@@ -459,7 +460,7 @@ def test_garbage_is_collected_when_a_dtype_is_hashed():
 
 @pytest.mark.parametrize("what", ["specialization", "plan"])
 def test_a_call_while_the_collector_clears_its_parts(what):
-    """As a weak reference's callback may make, of a function that is garbage."""
+    """As a weak reference callback may do, with a function that is garbage."""
     f = filter_jit(lambda: {"a": [1, X]})
     right = f()
     (specialization,) = gc.get_referents(f._function.table)

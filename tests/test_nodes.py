@@ -1,4 +1,4 @@
-"""Registered dataclasses, dictionaries of every kind, as nodes; on both engines."""
+"""Registered dataclasses and dictionaries of all kinds as nodes, on both engines."""
 
 import collections
 import contextlib
@@ -17,7 +17,7 @@ from tests.traces import count_traces
 
 
 def _check(*trees, traces=None):
-    """The function sees each tree, and gives it back, as JAX flattens it."""
+    """The function receives and returns each tree as JAX flattens it."""
     seen = []
 
     @filter_jit
@@ -40,7 +40,7 @@ A, B = jnp.arange(3.0), jnp.arange(3.0) + 10
 
 
 def _registered(*, data=None, meta=None, drop=(), **options):
-    """A class decorator: a dataclass that JAX knows."""
+    """A decorator that makes a class a dataclass and registers it with JAX."""
 
     def register(cls):
         cls = dataclasses.dataclass(**options)(cls)
@@ -205,7 +205,7 @@ def test_dictionaries(kind, keys):
 
 
 def test_an_ordered_dict_that_was_put_in_another_order():
-    """Its order is then not that of the dictionary that it is."""
+    """After `move_to_end`, its order differs from that of the underlying `dict`."""
     moved = collections.OrderedDict(a=A, b=B)
     moved.move_to_end("a")
     _check(
@@ -226,7 +226,7 @@ def test_keys_by_type():
     [(dict, ()), (collections.OrderedDict, ()), (collections.defaultdict, (list,))],
 )
 def test_attributes_of_keys(cls, args):
-    """A key is a static: two with different attributes are not the same."""
+    """Keys are statics, and are different if their attributes are."""
 
     def make(keys, *values):
         return cls(*args, zip(keys, values, strict=True))
@@ -250,7 +250,7 @@ def test_attributes_of_keys(cls, args):
 
 
 def test_keys_that_change_their_dictionary():
-    """An error, or what is left of it."""
+    """The call raises an error, or uses the entries that are left."""
 
     class Key(str):
         def __lt__(self, other):
@@ -304,7 +304,7 @@ def test_keys_that_cannot_be_sorted():
 
 
 def test_static_data_of_a_result_that_can_be_changed():
-    """The very object that is in a static field, as under Equinox."""
+    """As under Equinox, it is the very object that was in the static field."""
 
     @_registered()
     class Data:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.one_engine
 
 
 def _shown_as_html(notebook) -> dict[str, str]:
-    """What cells show as HTML, by their last line."""
+    """The HTML output of each cell, by the last line of its source."""
     return {
         cell.source.splitlines()[-1]: output.data["text/html"]
         for cell in notebook.cells
@@ -29,14 +29,14 @@ def _shown_as_html(notebook) -> dict[str, str]:
 
 
 def _rows(html: str, title: str) -> list[list[str]]:
-    """The cells of the table under a heading."""
+    """The cells of the table below a heading."""
     section = html.partition(f"<h3>{title}</h3>")[2].partition("<h3>")[0]
     rows = re.findall(r"<tr>(.*?)</tr>", section)
     return [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows[1:]]
 
 
 def _check_breakdown(html: str) -> None:
-    """All parts of a warm and of a cold call, each with its time and share."""
+    """All stages of a warm and of a cold call are listed, with time and share."""
     warm, cold = _rows(html, "A warm call"), _rows(html, "A cold call")
     names = ["bind", "flatten", "lookup", "execute", "unflatten", "wait"]
     assert [name for name, *_ in warm] == names
@@ -45,14 +45,14 @@ def _check_breakdown(html: str) -> None:
         for _, time, *_ in rows:
             assert re.fullmatch(r"-?\d[\d.]* (us|ms|s)", time), time
         shares = [int(share.removesuffix("%")) for _, _, share, *_ in rows]
-        assert abs(sum(shares) - 100) <= len(rows)  # each is rounded
+        assert abs(sum(shares) - 100) <= len(rows)  # shares are rounded
     nodes = {name: number for name, number, _ in _rows(html, "Flatten by node type")}
     assert nodes["MLP"] == "1"
 
 
 def test_runs_from_top_to_bottom(tmp_path):
     ran = tmp_path / "ran.ipynb"
-    # In a process of its own: Jupyter's warnings are not ours.
+    # In a subprocess, because Jupyter causes warnings.
     command = [sys.executable, "-m", "jupyter", "execute", str(_NOTEBOOK)]
     out = subprocess.run([*command, f"--output={ran}"], capture_output=True, text=True)
     assert out.returncode == 0, out.stderr

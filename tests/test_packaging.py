@@ -1,4 +1,4 @@
-"""The wheel and the source archive: what is in them, and that they work."""
+"""The contents of the wheel and the source archive, and whether they work."""
 
 import importlib.util
 import os
@@ -27,8 +27,8 @@ pytest.importorskip("setuptools", minversion="77.0.3", reason="needs the extra t
 pytestmark = pytest.mark.one_engine
 
 
-# As `pip wheel` and `python -m build` have the backend do it, without what they set up
-# around it, which would come from the network.
+# Calls the build backend as `pip wheel` and `python -m build` do, without the isolated
+# environment that they would install from the network.
 _BUILD = """
 import sys
 from setuptools import build_meta
@@ -36,7 +36,7 @@ _, out, *kinds = sys.argv
 for kind in kinds:
     getattr(build_meta, f"build_{kind}")(out)
 """
-# What setup.py says, once, if it cannot build the extension.
+# What setup.py prints once if it cannot build the extension.
 _NOT_BUILT = "the C extension was not built"
 
 
@@ -70,7 +70,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def built_without(tmp_path_factory):
-    """A wheel from where there is no compiler."""
+    """A wheel that was built without a compiler."""
     out = tmp_path_factory.mktemp("packaging") / "python"
     run = _run_backend(_ROOT, out, "wheel", CC="there-is-no-compiler")
     assert run.returncode == 0, run.stderr
@@ -81,7 +81,7 @@ def built_without(tmp_path_factory):
 
 
 def _in_git(*folders: str, added: bool = False) -> set[str]:
-    """The files that git has, and unless `added` those that it would have."""
+    """The files that git tracks and, unless `added`, the untracked ones not ignored."""
     new = [] if added else ["-o", "--exclude-standard"]
     command = ["git", "ls-files", "-c", *new, "--", *folders]
     out = subprocess.run(
@@ -91,7 +91,7 @@ def _in_git(*folders: str, added: bool = False) -> set[str]:
 
 
 def _of_package() -> set[str]:
-    """What a wheel has of git's files: not what the extension is made of."""
+    """The files of the package that a wheel contains: all but C sources."""
     return {n for n in _in_git("eqx_fastjit") if not n.endswith((".c", ".h"))}
 
 
@@ -116,7 +116,8 @@ def test_wheel_has_the_package_and_nothing_else(built):
     assert names_needed == {"equinox", "jax", "jaxlib", "jaxtyping"}
 
 
-# Of what git has. Add a file here, or to what MANIFEST.in includes.
+# Files that git tracks and the source archive leaves out. Add a file either here or to
+# MANIFEST.in.
 _NOT_IN_SDIST: set[str] = set()
 
 
@@ -134,7 +135,7 @@ def test_source_archive_has_what_a_packager_needs(built):
 
 
 def test_builds_are_the_same_byte_for_byte(built, tmp_path):
-    # From the source archive, that is from another folder, with other dates.
+    # Build from the source archive, which is another folder with other file dates.
     with tarfile.open(built["sdist"]) as archive:
         archive.extractall(tmp_path, filter="data")
     again = _build(tmp_path / f"eqx_fastjit-{_VERSION}", tmp_path / "second")
@@ -160,7 +161,7 @@ def test_a_compiler_that_fails(tmp_path, required):
 
 
 def test_processes_of_the_tests_have_the_same_engine():
-    """Tests start some in the checkout, others with it on PYTHONPATH."""
+    """Some tests start processes in the checkout, others with it on PYTHONPATH."""
     code = """if 1:
         import importlib.util
         print(importlib.util.find_spec("eqx_fastjit._native") is not None)
@@ -174,8 +175,8 @@ def test_processes_of_the_tests_have_the_same_engine():
 
 @pytest.mark.parametrize("form", ["native", "python"])
 def test_installed_wheel_works_from_elsewhere(request, tmp_path, form):
-    # What it depends on comes from the environment of the tests, which it itself does
-    # not; `.ci/run` installs it all.
+    # The dependencies come from the environment of the tests, not from pip; `.ci/run`
+    # also tests an installation with them.
     wheel = (
         request.getfixturevalue("built")["wheel"]
         if form == "native"
@@ -186,10 +187,11 @@ def test_installed_wheel_works_from_elsewhere(request, tmp_path, form):
     (site,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
     install = [sys.executable, "-m", "pip", "--python", str(python), "install"]
     options = ["--no-deps", "--no-index", "--quiet", "--disable-pip-version-check"]
-    # With the checkout on PYTHONPATH, pip takes it for installed.
+    # If the checkout is on PYTHONPATH, pip considers the package installed.
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     subprocess.run([*install, *options, str(wheel)], check=True, env=env)
-    # Below the site's own, so that ours comes first.
+    # The other site-packages come after the environment's own, so that its wheel is
+    # imported.
     outside = [path for path in sys.path if path.endswith("-packages")]
     (site / "outside.pth").write_text("\n".join(outside))
 
@@ -215,7 +217,8 @@ model = eqx.nn.MLP(2, 3, 4, 1, key=jax.random.key(0))
 wrapped = eqx_fastjit.filter_jit(lambda model, x: model(x))
 print(wrapped(model, jnp.ones(2)).shape)
 """
-# What each says with the dependencies alone, and its exit code.
+# For each command with only the required dependencies: exit code and part of the
+# output.
 _WITHOUT_EXTRAS = [
     (["run", "program.py"], 0, "(3,)"),
     (["doctor", "program.py"], 0, "eqx-fastjit doctor: program.py"),
@@ -227,7 +230,7 @@ _NO_NETWORK = ("error sending request", "Failed to fetch", "network was disabled
 
 
 def _uv(*args: str) -> None:
-    """Run uv, which has a cache: the second time nothing is fetched."""
+    """Run uv, whose cache avoids a second download."""
     command = [sys.executable, "-m", "uv", "--no-progress", *args]
     out = subprocess.run(command, capture_output=True, text=True)
     if any(words in out.stderr for words in _NO_NETWORK):
@@ -258,7 +261,7 @@ def test_works_with_its_dependencies_alone(built, tmp_path, kind):
     code, out = run("eqx-fastjit", "--version")
     assert code == 0 and f"eqx_fastjit {_VERSION}\n" in out
     assert "rich" not in out and "engine native" in out
-    # Once is enough: both install the same.
+    # Tested for one kind only, since both install the same files.
     for command, wanted, said in _WITHOUT_EXTRAS if kind == "wheel" else []:
         code, out = run("eqx-fastjit", *command)
         assert (code, said in out) == (wanted, True), f"{command}: {code}\n{out}"

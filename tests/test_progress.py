@@ -1,4 +1,4 @@
-"""The line on a terminal, with a clock of its own."""
+"""The line of progress on a terminal, by a fake clock."""
 
 import io
 import os
@@ -91,7 +91,7 @@ TOLD = {
 @pytest.mark.one_engine
 @pytest.mark.parametrize("call", TOLD)
 def test_on_a_terminal(call):
-    """And nothing of it on stdout."""
+    """The progress is written to the terminal, and none of it to stdout."""
     name, stages = TOLD[call]
     program = f"""
 import jax.numpy as jnp

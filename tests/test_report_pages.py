@@ -1,4 +1,4 @@
-"""The pages that doctor, bench and profile write, in Chromium."""
+"""The pages that `doctor`, `bench` and `profile` write, in Chromium."""
 
 import shutil
 import subprocess
@@ -39,7 +39,7 @@ _COMMANDS = {
     ],
 }
 
-# The least contrast of any text with what is behind it (WCAG 2, relative luminance).
+# The lowest contrast between a text and its background (WCAG 2, relative luminance).
 _LEAST_CONTRAST = """
 () => {
     const numbers = color => color.match(/[\\d.]+/g).map(Number);
@@ -104,12 +104,12 @@ def test_page_fits_and_can_be_read(name, tmp_path):
             page.goto((tmp_path / "page.html").as_uri())
             use(page)
         browser.close()
-    # pyinstrument's part asks for fonts from elsewhere; the page's policy forbids it.
+    # pyinstrument's part requests fonts from elsewhere, which the page's policy blocks.
     assert [e for e in errors if "https://fonts.googleapis.com/" not in e] == []
 
 
 def use(page):
-    """Search, sort, and follow a link to one compilation."""
+    """Search, sort, and follow a link to a compilation."""
     rows = page.locator("#all-compilations tbody tr")
     assert rows.count() > 4
     page.fill("input[data-table=all-compilations]", "f static-churn")

@@ -1,7 +1,7 @@
 """Seconds are those of their own stage, and each is counted once.
 
-The stages last as long as a clock of the test's says, each twice as long as the one
-before: so no sum is that of other stages.
+A fake clock determines how long each stage takes: twice as long as the stage before,
+so that no two sets of stages have the same sum.
 """
 
 import jax
@@ -115,7 +115,7 @@ def test_ledger(clock, functions):
     assert "outer" in outer.function and "inner" in inner.function
     assert (outer.seconds, inner.seconds) == (510, 0)
     for row in (outer, inner):
-        # Each call counts once.
+        # Each call is counted once.
         assert (row.functions, row.traces, row.compiles) == (1, 2, 2)
         ((_, calls),) = row.sites
         assert calls == 2
@@ -132,7 +132,7 @@ def test_a_guard(clock, functions):
         pytest.raises(RetraceError, match=r"has taken 4 min 15 s, including .*outer"),
     ):
         call(clock, functions)
-    # Of one function, what others inside of it took is not counted.
+    # The limit for one function excludes the seconds of functions called inside it.
     outer, inner = functions
     with guard(outer, max_seconds=15):
         call(clock, functions)
@@ -154,7 +154,7 @@ def test_a_stage_ahead_of_time_is_counted_once(clock, functions):
     assert stages(signature) == (1, 2, 4, 0)
 
 
-# --- failed traces -------------------------------------------------------------------
+# --- traces that fail ----------------------------------------------------------------
 
 
 def fail(clock, function, arguments=()):
@@ -193,7 +193,7 @@ def test_a_failed_trace_is_no_reason_for_another(clock, functions):
 
 @pytest.fixture
 def watch(clock, functions):
-    """What was seen of a run of 1,000 s that called `outer` twice."""
+    """The record of a run of 1,000 s that called `outer` twice."""
     watch = Watch()
     watch.started, watch.seconds = 900.0, 1000.0
     for n in (1, 2):
@@ -239,18 +239,18 @@ def test_a_slow_first_call(watch):
 
     (finding,) = slow(247)
     assert finding.function.endswith("outer")
-    assert finding.seconds == 247  # to compile, without the first run
+    assert finding.seconds == 247  # without the first run
     assert (
         "spent 241.00 s tracing, 2.00 s lowering and 4.00 s in XLA's compiler"
         in finding.message
     )
     assert "Most of it was Python" in finding.fix
-    # Nor is what is inside of another function a first call by itself: 112 s.
+    # `inner` takes 112 s, but is part of a call of `outer`, not a slow first call.
     assert len(slow(112)) == 1 and slow(247.1) == []
 
 
 def test_what_churn_costs(clock, functions):
-    """Functions inside are traced as often, and are no finding of their own."""
+    """Functions inside are retraced as often, and get no finding of their own."""
     watch = Watch()
     watch.started, watch.seconds = 900.0, 10_000.0
     for n in range(4):
@@ -277,7 +277,7 @@ def test_functions_under_plain_jit(monkeypatch):
     assert (first.name, first.trace, first.lower, first.compile) == ("f", 1, 2, 4)
     assert (first.seconds, first.started) == (7, 1000 - 7)
     assert (second.trace, second.lower, second.compile) == (8, 16, 32)
-    # What it is for: time between waits that was no work of Python's.
+    # Used to exclude compilation from the Python time between two waits.
     assert plain.seconds == 2 + 4 + 16 + 32
     by_name = {row.function: row for row in rows([], plain.compiles)}
     assert [(r.lower, r.seconds) for r in by_name.values()] == [(16, 56), (2, 7)]
@@ -291,7 +291,7 @@ def test_waits(monkeypatch):
     compiled = [0.0]
     waits = Waits(lambda: compiled[0])
     wait = waits._timed(clock.sleep, ".item()")
-    # A wait within another one is a part of it.
+    # A wait inside another wait is counted as part of it.
     outer = waits._timed(wait, "float()")
 
     def step(work, seconds, compiling=0.0):
@@ -303,7 +303,7 @@ def test_waits(monkeypatch):
         step(work, seconds, compiling)
     (waiting,) = waits.by_call.values()
     assert (waiting.what, waiting.count, waiting.waited) == ("float()", 4, 10)
-    # Before the first wait there was none; then what is shorter, wait or work.
+    # Nothing is lost before the first wait; after that, the shorter of wait and work.
     assert waiting.lost == 1 + 1 + 1
     assert (waiting.first, waiting.last) == (1009, 1030)
     outer(_waits._SHORTEST / 2)
@@ -337,17 +337,17 @@ def test_what_a_call_blocks_by_itself_is_told_apart(timing, monkeypatch):
     timer = Timer(run, lambda _: timing.sleep(8.0), blocking)
     timed = timer.time(1)
     assert (timed.own, timed.blocking, timed.whole) == (1, 2, 3)
-    # Of several calls it is the mean, too.
+    # The mean over several calls is the same.
     monkeypatch.setattr(_timing, "_LONGEST_ROUND", 100.0)
     assert timer.time(4) == timed
-    # But no more of them than fit; the last one may take longer.
+    # The number of calls is limited by the length of a round; the last may exceed it.
     monkeypatch.setattr(_timing, "_LONGEST_ROUND", 22.5)
     start = timing.now
     assert timer.time(4) == timed and timing.now - start == 3 * 11
 
 
 def test_medians_less_what_an_empty_call_takes(monkeypatch):
-    # An empty round is three calls long, or one that waits.
+    # The overhead is that of an empty round: three calls, or one if it blocks.
     clock = Clock(tick=1e-3)
     monkeypatch.setattr(_timing, "time", clock)
     timers = {
@@ -378,7 +378,7 @@ def test_dispatch_and_blocked_of_a_breakdown(timing, monkeypatch):
 
 
 class _Stages:
-    """What is traced, lowered and compiled, a second, two seconds and so on."""
+    """Stages that take 1 s to trace, 2 s to lower and so on."""
 
     seconds = 1.0
     arrays = ()
@@ -388,7 +388,7 @@ class _Stages:
         self.stage = self
 
     def trace(self, args, kwargs, donate):
-        self.clock.sleep(32.0)  # is timed elsewhere
+        self.clock.sleep(32.0)  # timed elsewhere
         return self
 
     def lower(self):

@@ -19,7 +19,7 @@ import eqx_fastjit
 PACKAGE = Path(eqx_fastjit.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# Reading any of these can run code that is in the file.
+# Reading a file with any of these can execute code that the file contains.
 UNSAFE_READERS = {"pickle", "cPickle", "shelve", "dill", "cloudpickle"}
 NETWORK = {
     "aiohttp",
@@ -38,7 +38,7 @@ NETWORK = {
     "websockets",
     "xmlrpc",
 }
-# The two that generate code: from names of parameters and fields, never from data.
+# Generates code from the names of parameters, never from data.
 GENERATORS = {PACKAGE / "_binding.py"}
 
 
@@ -54,7 +54,7 @@ def _imported(tree):
 
 
 def _calls(tree):
-    """The name of what is called, `a.b.c` or `c`, and the call."""
+    """The name of each function that is called, `a.b.c` or `c`, and the call."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func), node
@@ -69,7 +69,7 @@ def test_source(path):
     for name, call in _calls(tree):
         keywords = {k.arg: k.value for k in call.keywords}
         assert name not in ("os.system", "os.popen")
-        # Statics are told apart by their bytes, which nothing reads.
+        # `marshal.dumps` is used to compare statics; its output is never read back.
         assert not name.startswith("marshal.") or name == "marshal.dumps"
         shell = keywords.get("shell")
         assert shell is None or ast.unparse(shell) == "False"
@@ -79,16 +79,16 @@ def test_source(path):
             raise AssertionError(name)
         if name in ("eval", "exec"):
             assert name == "exec"
-            # Elsewhere only the script that the user has asked to run.
+            # The command may also run the script that the user gave it.
             assert path in GENERATORS or path.is_relative_to(PACKAGE / "cli")
 
 
-# Of these, names that begin with `_` are private; of jaxlib, all are.
+# Names of these that begin with `_` are private. All names of jaxlib are.
 PRIVATE = {"equinox", "jax", "jaxtyping"}
 
 
 def _private_names(tree):
-    """Private modules of others that are imported, and names reached through them."""
+    """Private modules of other packages that are imported, and names read from them."""
     aliases = {"eqx": "equinox"}
     names = []
     for node in ast.walk(tree):
@@ -106,7 +106,7 @@ def _private_names(tree):
             yield name
 
 
-# ruff bans some of this while one types; it has no pattern for the rest.
+# ruff catches some of these imports early, but has no pattern for the others.
 def test_private_names_of_others_are_in_one_file():
     folders = ("benchmarks", "eqx_fastjit", "examples", "scripts", "tests")
     root = PACKAGE.parent
@@ -138,8 +138,8 @@ def test_the_checks_find_what_they_look_for():
     assert [name for name, _ in _calls(tree)] == ["os.system"]
 
 
-# Told by Python itself of every file opened, folder made, socket used and process
-# started. Loaded as `sitecustomize`, so that child processes are watched as well.
+# An audit hook that sees every file opened, folder created, socket used and process
+# started. It is loaded as `sitecustomize`, to watch child processes too.
 _WATCH = """
 import json, os, sys
 
@@ -170,7 +170,7 @@ def _hook(event, args):
         _note("write", _full(args[0], args[2]))
         _note("write", _full(args[1], args[3]))
     elif event in ("socket.connect", "socket.bind", "socket.sendto"):
-        # A name in the file system or in Linux's abstract space is no network.
+        # Unix sockets, by path or in Linux's abstract namespace, are not the network.
         if not isinstance(args[1], (str, bytes)):
             _note("socket", repr(args[1]))
     elif event == "socket.getaddrinfo":
@@ -183,8 +183,8 @@ sys.addaudithook(_hook)
 
 
 def _watched(tmp_path, argv):
-    """Run the command; what it wrote to, and what else it did, by kind."""
-    # Short: the sockets of `multiprocessing` have at most 107 letters.
+    """Run the command, and collect what it wrote and what else it did, by kind."""
+    # A short path, since sockets of `multiprocessing` allow at most 107 characters.
     with tempfile.TemporaryDirectory(prefix="w") as temporary:
         return _watched_with(tmp_path, argv, temporary)
 
@@ -218,7 +218,7 @@ def _watched_with(tmp_path, argv, temporary):
             done[kind].add(what)
     harmless = (temporary, "/dev/", "/proc/")
     done["write"] = {p for p in done["write"] if not p.startswith(harmless)}
-    # What is left behind, whoever wrote it.
+    # The files that are left, whichever process wrote them.
     left = {str(p) for p in work.rglob("*") if p.is_file()}
     return out, done, left
 
@@ -243,11 +243,11 @@ for i in range(5):
     f(jnp.ones(3), EVIL + str(i))
     g(jnp.ones(i + 1))
 """
-# Run by every command that runs a program. Its name is as bad as its contents.
+# Every command that runs a program runs this one. Its name contains markup, too.
 _PROGRAM_NAME = "<img src=x onerror=alert(3)>.py"
 
-# Arguments of a command, and the files that they tell it to write. What goes into the
-# temporary folder is its own affair.
+# The arguments of each command, and the files that they tell it to write. Files in the
+# temporary folder are not checked.
 COMMANDS = [
     (
         [
@@ -280,7 +280,7 @@ def test_commands_write_only_where_they_are_told(argv, told, tmp_path):
     out, done, left = _watched(tmp_path, argv)
     assert out.returncode == 0, out.stderr
     told = {str(work / name) for name in told}
-    # Written under another name first, perhaps.
+    # The file may first be written under a temporary name.
     assert {name for name in done["write"] if not name.startswith(tuple(told))} == set()
     folders = tuple(f"{name}/" for name in told if Path(name).is_dir())
     files = {name for name in told if Path(name).is_file()}
@@ -318,7 +318,9 @@ def test_a_lock_file_is_read_and_left_alone(option, tmp_path):
 
 
 def _check_escaped(page):
-    """None of the program's text has become an element; nothing comes from afar."""
+    """No text of the program has become an element, and nothing is loaded from
+    elsewhere.
+    """
     tags = []
 
     class Parser(html.parser.HTMLParser):
@@ -339,7 +341,7 @@ def _check_escaped(page):
 
 
 def test_the_watch_sees(tmp_path):
-    """The hook above, on a program that does all of it."""
+    """The hook reports each action of a program that does all of them."""
     script = tmp_path / "bad.py"
     script.write_text(
         textwrap.dedent(

@@ -1,4 +1,4 @@
-"""Eight virtual CPU devices."""
+"""Sharded arrays on eight virtual CPU devices."""
 
 import equinox as eqx
 import jax
@@ -100,7 +100,8 @@ def test_in_and_out_shardings_are_prefixes(mesh):
     for _ in range(3):
         model, out, n = g(_linear(), batch)
         model, out, n = g(model, batch=batch)
-    assert traces == 2  # as under `jax.jit`: once for arrays that are on the mesh
+    # as under `jax.jit`, which traces again once the arrays are on the mesh
+    assert traces == 2
     assert n == 2
     assert type(model) is eqx.nn.Linear
     assert out.sharding.is_equivalent_to(data, 2)
@@ -130,7 +131,7 @@ def test_shardings_that_do_not_fit(mesh):
 
 
 def _train_step(jit, mesh):
-    """A data-parallel step: model on all devices, batch split, both donated."""
+    """A data-parallel step: replicated model, sharded batch, both donated."""
 
     @jit(donate="all")
     def step(model, batch, rate):
@@ -145,7 +146,7 @@ def _train_step(jit, mesh):
     model = _linear()
     model = eqx.filter_shard(model, NamedSharding(mesh, P()))
     values = []
-    for i in range(20):  # past the point at which code is generated
+    for i in range(20):  # until the function is warm, and beyond
         batch = jax.device_put(jnp.full((8, 8), 1.0 + i), NamedSharding(mesh, P("d")))
         before = model
         value, model = step(model, batch, 1e-3)
@@ -164,7 +165,7 @@ def test_train_step_with_donation(mesh):
 
 
 def test_shard_map_of_a_model_that_is_split(mesh):
-    """The weights themselves split over the devices, in a Module, and donated."""
+    """The weights of a Module are themselves sharded, and donated."""
     split = NamedSharding(mesh, P(None, "d"))
 
     def forward(m, x):
@@ -189,7 +190,7 @@ def test_shard_map_of_a_model_that_is_split(mesh):
 
 
 def test_one_mesh_after_another(mesh):
-    """The same shapes on other devices and in other layouts never share a result."""
+    """Arrays of one shape with different devices or layouts never share a result."""
     f = filter_jit(lambda m, x: (m.weight @ x, m))
     other = jax.sharding.Mesh(np.array(jax.devices()[::-1]).reshape(4, 2), ("a", "b"))
     x = jnp.arange(64.0).reshape(8, 8)
@@ -224,7 +225,7 @@ def test_one_mesh_after_another(mesh):
     "kind", ["call", "same trace", "in_shardings", "inside", "compiled"]
 )
 def test_runs_on_virtual_devices_are_not_queued(mesh, waited, kind):
-    """XLA ends a process whose collectives starve each other."""
+    """Calls block, because XLA aborts if collectives starve each other."""
     sharding = NamedSharding(mesh, P("d"))
     x = jnp.ones(16)
     f = filter_jit(lambda x: jnp.sum(x))

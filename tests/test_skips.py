@@ -1,4 +1,4 @@
-"""Tests that are skipped where they should run fail the session."""
+"""A session fails if a test is skipped where it should run."""
 
 import ast
 import re
@@ -74,10 +74,10 @@ def test_a_module_that_is_skipped_as_a_whole(pytester, monkeypatch):
 
 
 def _reasons():
-    """The reasons that tests give, as they stand in the source."""
+    """The reasons in the source of the tests."""
     for path in sorted((_ROOT / "tests").glob("*.py")):
         if path.name == Path(__file__).name:
-            continue  # those above are made up
+            continue  # these are made-up examples
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not node.args:
                 continue

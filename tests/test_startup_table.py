@@ -1,4 +1,4 @@
-"""The table of first results: measured in processes of their own, put into a page."""
+"""The table of first results: measured in fresh processes, and put into a page."""
 
 import json
 
@@ -40,7 +40,7 @@ def test_tables():
     assert "| 1.05 | 1.05 | yes |" in text
     assert "| `slow` | 2 s | 1.00 (1.00 to 1.50) | 0.25 (0.12 to 0.25) |" in text
     assert "| `none` | 2 s |  |  | 0.50 (0.25 to 0.50) |  |  |" in text
-    # Once, though it is the reason for both forms.
+    # Only once, although both forms have this reason.
     assert text.count("- `none`, portable: `model.fn` cannot be exported") == 1
 
 
@@ -51,12 +51,25 @@ def test_the_interval_of_a_median():
     assert render._median_interval(list(range(1, 44))) == (15, 29)
 
 
+def test_programs_that_are_not_measured_again():
+    before = new_results("first", "native")
+    before["programs"] = [{"name": "flow"}, {"name": "vit"}]
+    before["problems"] = ["flow: slow", "gpt: needs rain"]
+    now = new_results("second", "native")
+    startup._keep_others(now, before, ["flow"])
+    assert now["programs"] == [{"name": "vit"}]
+    assert now["problems"] == ["gpt: needs rain"]
+    assert now["command"] == "first && second"
+    with pytest.raises(SystemExit, match="of another machine"):
+        startup._keep_others(now, before | {"engine": "python"}, ["flow"])
+
+
 def test_from_a_program_to_the_page(tmp_path, monkeypatch, capsys):
     pytest.importorskip("flatbuffers", reason="the portable form needs it")
     pytest.importorskip("optax")
     out = tmp_path / "startup.json"
     command = ["--json", str(out), "--quick", "--cases", "flow"]
-    # In a process that has not used JAX: it forks.
+    # In a subprocess that has not used JAX, because it forks.
     run = startup.subprocess.run(
         [startup.sys.executable, "-m", "benchmarks.startup", *command],
         cwd=generate_docs.ROOT,

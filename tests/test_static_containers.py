@@ -90,7 +90,7 @@ DIFFERENT = {
     "order": (_Dict(a=1, b=2), _Dict(b=2, a=1)),
     "attribute": (_with_attributes(_List([1]), a=1), _with_attributes(_List([1]), a=2)),
     "no attribute": (_with_attributes(_Tuple([1]), a=1), _Tuple([1])),
-    # What stands last in one is what the attributes of the other would be.
+    # The tuple's last element equals the attributes of the other.
     "tuple or attributes": (
         _Tuple((1, {"a": 1})),
         _with_attributes(_Tuple((1,)), a=1),
@@ -225,7 +225,7 @@ def test_wrappers_of_other_functions_are_not_mixed_up(static):
     ],
 )
 def test_what_a_wrapper_shows_is_compared(name, value):
-    """As Equinox does: a function may read it while it is traced."""
+    """As in Equinox: a function may read these attributes while it is traced."""
 
     def loss(m, x):
         """A loss."""

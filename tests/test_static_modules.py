@@ -1,4 +1,4 @@
-"""Modules in static fields: when two are the same, and what is kept; both engines."""
+"""Modules in static fields: when two are equal, and what is kept, on both engines."""
 
 import collections
 import functools
@@ -26,7 +26,7 @@ class Holder(eqx.Module):
 
 
 class Part(eqx.Module):
-    """A dynamic and a static field, of anything."""
+    """Has a dynamic and a static field, which can hold anything."""
 
     dynamic: object = None
     static: object = eqx.field(static=True, default=None)
@@ -47,7 +47,7 @@ jtu.register_pytree_node(
 
 
 def _traces(*statics):
-    """How many traces a function had after a call with each."""
+    """The number of traces of a function after a call with each static."""
     traces = []
 
     @filter_jit
@@ -76,7 +76,7 @@ class _Act:
 
 ACT, OTHER_ACT = _Act(), _Act()
 
-# Made anew each time: two of the same are the same, of different ones are not.
+# Pairs of functions: values from one are equal, and values from both are different.
 DIFFERENT = {
     "arrays": (lambda: Part(_array(1, 2)), lambda: Part(_array(1, 3))),
     "dtypes": (lambda: Part(_array(1)), lambda: Part(_array(1, dtype="int32"))),
@@ -164,7 +164,7 @@ def test_changes_in_place_are_seen(where):
     assert f(h)[0] == 4
     values[0] = 5
     assert f(h)[0] == 8
-    # Equal to what the list was, while what was traced refers to the list.
+    # Equal to the list's old value, but the trace refers to the list itself.
     assert f(Holder(X, Part(**{where: [1, 2]})))[0] == 4
 
 
@@ -187,7 +187,7 @@ def test_a_set_that_is_changed():
 
 
 class Link(eqx.Module):
-    """A list, whose length does not depend on Python's limit."""
+    """A linked list, so that nesting can exceed Python's recursion limit."""
 
     n: int
     rest: object = eqx.field(static=True, default=None)
@@ -198,7 +198,7 @@ def _chain(n):
 
 
 def _ladder(n):
-    """Every part is in two others: as many paths as two to the power of its depth."""
+    """Each part is used twice, so the number of paths is exponential in the depth."""
     return functools.reduce(lambda x, _: Part(0, (x, [x])), range(n), Part([1]))
 
 
@@ -226,7 +226,7 @@ def test_a_module_that_contains_itself():
 
 
 def test_a_list_that_contains_itself():
-    """Once its Module is made: Equinox looks at what it is made of."""
+    """The list is changed after its Module was created, when Equinox checks fields."""
     traces = []
     f = filter_jit(lambda h: (traces.append(1), h.x)[1])
     holders = [Holder(X, Part([1])) for _ in range(2)]
@@ -254,7 +254,7 @@ def test_a_class_that_becomes_a_node():
 
 
 class Many(eqx.Module):
-    """More fields than the native engine has room for, in the order of its names."""
+    """Has more fields than the native engine reserves room for; sorted by name."""
 
     __annotations__ = {f"f{i:02}": object for i in range(60)}
 
@@ -289,7 +289,7 @@ def test_a_flatten_function_that_raises():
 
 
 def test_what_a_static_module_keeps_alive():
-    """Nothing once the cache is cleared, not its arrays either."""
+    """Nothing once the cache is cleared, not even its arrays."""
     f = filter_jit(lambda h: h.x)
 
     def make(value):
@@ -304,7 +304,7 @@ def test_what_a_static_module_keeps_alive():
 
 
 def test_static_modules_of_many_layers():
-    """Each another: one trace, and one for each that differs."""
+    """Equal models with 30 layers share a trace; a model that differs adds one."""
 
     def layers(seed):
         keys = jax.random.split(jax.random.key(seed), 30)

@@ -1,4 +1,4 @@
-"""When two statics are the same, and what is kept of them. On both engines."""
+"""When two statics are the same, and what is kept alive for them, on both engines."""
 
 import collections
 import dataclasses
@@ -28,14 +28,14 @@ X = jnp.ones(3)
 
 
 class Holder(eqx.Module):
-    """A static field, which need not have a hash."""
+    """Has a static field, whose value need not be hashable."""
 
     x: jax.Array
     static: object = eqx.field(static=True)
 
 
 def _traces_of(f, *calls):
-    """How many traces a function had after each call."""
+    """The number of traces of a function after each call."""
     traces = []
 
     @filter_jit
@@ -59,7 +59,7 @@ def _of_static(x, static):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Nothing:
-    """Neither fields nor a `__dict__`."""
+    """Has neither fields nor a `__dict__`."""
 
 
 def test_a_dataclass_without_fields():
@@ -177,7 +177,7 @@ def test_equal_and_not_identical_is_a_hit():
         assert _traces_of(_of_static, (X, a), (X, b)) == [1, 1]
 
 
-# --- containers that lie ---
+# --- subclasses of containers that lie ---
 
 
 class _Tuple(tuple):
@@ -276,7 +276,7 @@ class _UnsafeHash:
     ],
 )
 def test_a_static_that_was_changed_after_its_trace(make, change, read):
-    """Neither it, nor another that equals what it was, gets the old trace."""
+    """Neither the changed static nor one equal to its old value uses the old trace."""
     f = filter_jit(lambda m: (m.x * read(m.static), m.static))
     first, second = make(1), make(1)
     expected = read(second)
@@ -292,7 +292,7 @@ def test_a_change_is_seen_in_the_middle_of_shapes():
     f = filter_jit(lambda m: (m.x, m.static))
     a, b = [1], [1]
     f(Holder(X, a))
-    f(Holder(jnp.ones(4), b))  # another trace of one specialization
+    f(Holder(jnp.ones(4), b))  # a second trace of the same specialization
     b[0] = 99
     for n in (3, 4):
         _, same = f(Holder(jnp.ones(n), [1]))
@@ -473,7 +473,7 @@ def test_parts_that_are_shared():
 
 def _nested(n):
     out = [n]
-    for _ in range(400):  # beyond, JAX's own flattening is at its limit
+    for _ in range(400):  # any deeper, and JAX's own flattening reaches its limit
         out = [out]
     return out
 
@@ -524,7 +524,7 @@ def test_static_leaves_that_raise():
         filter_jit(lambda x, s: x)(X, _RaisingHash(1))
 
 
-# --- waiting ---
+# --- blocking ---
 
 
 def test_callbacks_that_appear_at_lowering():
@@ -544,7 +544,7 @@ def test_callbacks_that_appear_at_lowering():
 
 
 def _aligned(shape):
-    """Memory that JAX reads where it is, on the CPU."""
+    """A NumPy array that JAX uses in place, without a copy, on the CPU."""
     n = int(np.prod(shape))
     raw = np.empty(n + 32, np.float32)
     offset = (-raw.ctypes.data % 64) // 4
@@ -582,7 +582,7 @@ def test_a_numpy_buffer_that_is_filled_again(transform):
     assert [float(r) for r in results] == [i * 400.0 * 400 for i in range(4)]
 
 
-# --- what is kept ---
+# --- what is kept alive ---
 
 
 def test_classes_of_statics_die():
@@ -606,7 +606,7 @@ def test_classes_of_statics_die():
 
 
 def test_a_function_that_its_static_refers_to_dies(monkeypatch):
-    """Not at once, but after so many others have been wrapped."""
+    """It dies once `_MAX_FUNCTIONS` other functions have been wrapped."""
     monkeypatch.setattr(_callables, "_MAX_FUNCTIONS", 4)
 
     def make():
@@ -656,11 +656,11 @@ def test_results_have_their_fields_in_order():
 
 
 def test_a_wrap_in_a_signal_handler():
-    """While another thread, or this one, is in the middle of one."""
+    """The handler wraps a function while this thread, or another, is wrapping one."""
     done = []
 
     def handler(*_):
-        # A tracer, where this comes in the middle of a trace.
+        # This is a tracer if the signal arrives during a trace.
         done.append(filter_jit(lambda x: x + 1)(X).shape)
 
     old = signal.signal(signal.SIGALRM, handler)
@@ -676,7 +676,7 @@ def test_a_wrap_in_a_signal_handler():
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="POSIX only")
 def test_a_signal_while_jax_holds_its_lock(engine):
-    """JAX would wait for itself. (The lock is held while a key is hashed.)"""
+    """JAX hashes keys under a lock, so a handler that calls it then would deadlock."""
     out = run_code(
         """
         import signal, sys
@@ -685,7 +685,8 @@ def test_a_signal_while_jax_holds_its_lock(engine):
 
         done = []
 
-        def handler(*_):
+        def handler(number, frame):
+            assert number == signal.SIGUSR1 and frame is not None
             done.append(filter_jit(lambda x: x + 1)(2.0))
 
         def profile(frame, event, _):
@@ -741,12 +742,12 @@ class HashedByName:
 
 
 def test_a_static_leaf_is_asked_for_its_hash_as_a_whole(engine):
-    """As Equinox does: a part that has none is no reason to refuse it."""
+    """As in Equinox: the leaf has a hash, although one of its parts has none."""
     for jit in (eqx.filter_jit, filter_jit):
         f = jit(lambda x, s: (x + len(s.parts), s))
         out, s = f(jnp.ones(()), HashedByName("a", [1, 2]))
         assert out == 3 and s == HashedByName("a", [1, 2])
-    # Nor one to leave the call to Python.
+    # Nor does the unhashable part cause a fallback to Python.
     ran = []
     sys.setprofile(lambda frame, event, arg: ran.append(frame.f_code.co_name))
     try:

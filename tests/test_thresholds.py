@@ -1,4 +1,4 @@
-"""Each threshold of the doctor at its edge: what is just enough, and what is not."""
+"""Each threshold of the doctor, tested just above and just below its value."""
 
 import types
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.one_engine
 HERE = Line("a.py", 1, "main")
 
 
-# --- what is compiled again ----------------------------------------------------------
+# --- recompilation -------------------------------------------------------------------
 
 
 def cause(kind, old="1 (str)", new="2 (str)", site=HERE, file="a.py"):
@@ -103,17 +103,17 @@ def test_severity(seconds, total, expected):
     assert _causes.severity(seconds, total) == expected
 
 
-# --- a machine that is busy --------------------------------------------------------
+# --- a machine that is busy ----------------------------------------------------------
 
 
 def test_a_machine_that_is_busy(tmp_path, monkeypatch):
     file = tmp_path / "schedstat"
     monkeypatch.setattr(_machine, "_FILE", file)
-    assert _machine.Processor().share() == 1  # no such file
+    assert _machine.Processor().share() == 1  # the file does not exist
     file.write_text("1000000000 2000000000 5\n")
     processor = _machine.Processor()
     file.write_text("1200000000 2700000000 5\n")
-    assert processor.share() == 1  # too short to tell
+    assert processor.share() == 1  # the interval is too short
     file.write_text("1500000000 2500000000 5\n")
     assert processor.share() == 0.5
     file.write_text("1500000000 4000000000 9\n")
@@ -129,7 +129,7 @@ def test_durations_count_less_on_a_busy_machine(monkeypatch):
         watch._share = share
         report = _find.make_report(watch, "a.py", 0)
         assert len(report.findings) == expected
-        # What is asked for is asked for.
+        # An explicit threshold for slow calls applies on a busy machine, too.
         assert len(_find.make_report(watch, "a.py", 0, slow=100.0).findings) == 1
     watch.watches_jax = True
     for share, expected in ((0.5, []), (0.49, ["ran in 49%"])):
@@ -141,7 +141,7 @@ def test_durations_count_less_on_a_busy_machine(monkeypatch):
     assert list(_outside.outside_of_jit(compiles, 10.0, 0.5)) == []
 
 
-# --- what is outside of jit ----------------------------------------------------------
+# --- operations outside of jit -------------------------------------------------------
 
 
 def outside(name, n, seconds, total):
@@ -152,15 +152,15 @@ def outside(name, n, seconds, total):
 @pytest.mark.parametrize(("name", "enough"), [("scan", 3), ("sin", 12)])
 def test_outside_of_jit(name, enough):
     assert outside(name, enough, 0.5, 10.0) == [(name, enough)]
-    # Long but few, and many but short.
+    # Too few calls, however long; and calls that are too short, however many.
     assert outside(name, enough - 1, 100.0, 100.0) == []
     assert outside(name, 1000, 0.49, 1.0) == []
-    # As a share of the run.
+    # The threshold relative to the run.
     assert outside(name, enough, 5.0, 100.0) == [(name, enough)]
     assert outside(name, enough, 4.9, 100.0) == []
 
 
-# --- waiting -------------------------------------------------------------------------
+# --- blocking ------------------------------------------------------------------------
 
 
 def test_each_line_outside_of_jit_is_looked_at():
@@ -177,10 +177,10 @@ def blocked(count, lost, span=1.0, total=1.0):
 
 def test_waits():
     assert blocked(10, 0.3) == [(10, 0.3)]
-    # Long but few, and many but short.
+    # Too few waits, however long; and waits that are too short, however many.
     assert blocked(9, 100.0) == []
     assert blocked(10_000, 0.29) == []
-    # A tenth of the loop, and a fiftieth of the run.
+    # The thresholds: a tenth of the loop, and a fiftieth of the run.
     assert blocked(10, 10.0, span=100.0) == [(10, 10.0)]
     assert blocked(10, 9.9, span=100.0) == []
     assert blocked(10, 20.0, total=1000.0) == [(10, 20.0)]
@@ -198,7 +198,7 @@ def test_waits_of_one_line_are_one_finding():
     assert "blocked here 10 times, for 0.40 s in total" in finding.message
 
 
-# --- what is in a trace --------------------------------------------------------------
+# --- contents of a trace -------------------------------------------------------------
 
 
 def loop(iterations=20, equations=300, uniform=True, file="a.py"):
@@ -265,7 +265,7 @@ def test_large_constants():
 
 def test_the_share_of_a_loop():
     (finding,) = traced(loops=(loop(),))
-    # Of 7 s to compile, 200 equations less of 350.
+    # The loop would save 200 of 350 equations, hence 4 s of 7 s.
     assert finding.seconds == 4 and finding.count == 20
     assert "20 iterations has 300 of the 350 equations of f" in finding.message
     inlined = types.SimpleNamespace(
@@ -273,7 +273,7 @@ def test_the_share_of_a_loop():
     )
     (finding,) = traced(inlined=(inlined,))
     assert finding.seconds == 6 and finding.count == 16
-    # A loop around the calls is what there is to do something about.
+    # If the calls are in an unrolled loop, only the loop is reported.
     assert [f.kind for f in traced(loops=(loop(),), inlined=(inlined,))] == [
         "unrolled-loop"
     ]
@@ -284,7 +284,7 @@ def test_the_share_of_a_loop():
     [
         (0.26, 1.0, 1.0, 0, True),
         (0.25, 1.0, 1.0, 0, False),
-        (0.26, 1.0, 5.0, 0, False),  # within the rounding of larger values
+        (0.26, 1.0, 5.0, 0, False),  # within rounding error of the larger values
         (0.0, 1.0, 1.0, 1, True),
     ],
 )
@@ -297,16 +297,21 @@ def test_numerics(absolute, scale, largest, not_finite, expected):
 
 
 def test_hints_are_of_so_many_seconds_and_such_a_share():
-    assert _hints._is_worth(5.0, 25.0, (5.0, 0.2))
-    assert not _hints._is_worth(4.9, 1.0, (5.0, 0.2))
-    assert not _hints._is_worth(5.0, 25.1, (5.0, 0.2))
+    least = 5.0, 0.2
+    assert _hints._Run(25.0).is_worth(5.0, least)
+    assert not _hints._Run(1.0).is_worth(4.9, least)
+    assert not _hints._Run(25.1).is_worth(5.0, least)
+    # On a busy machine everything takes longer, and its share of the run is the same.
+    assert not _hints._Run(25.0, 0.5).is_worth(5.0, least)
+    assert _hints._Run(25.0, 0.5).is_worth(10.0, least)
+    assert not _hints._Run(50.1, 0.5).is_worth(10.0, least)
 
 
 def compiled(*seconds, caches=1.0):
     watch = Watch()
     watch.cache_seconds = caches
     watch.plain.compiles = [Compile("f", None, None, 0.0, compile=s) for s in seconds]
-    return list(_hints._cache(watch, 20.0))
+    return list(_hints._cache(watch, _hints._Run(20.0)))
 
 
 def test_what_the_persistent_cache_saves():
@@ -315,7 +320,7 @@ def test_what_the_persistent_cache_saves():
     assert "ran for 10 s of 20 s" in hint.message
     assert "would take about 11 s" in hint.message
     assert "MIN_COMPILE_TIME" not in hint.fix
-    # What is compiled in less time than a second is not kept by default.
+    # By default JAX's persistent cache keeps no program that compiles in less than 1 s.
     (hint,) = compiled(*[0.9] * 12)
     assert "took less than 1 s" in hint.fix
     assert "MIN_COMPILE_TIME" not in compiled(*[1.0] * 12)[0].fix
@@ -323,7 +328,7 @@ def test_what_the_persistent_cache_saves():
 
 
 def test_what_the_persistent_cache_does_not_keep():
-    """Of a function with host callbacks, also traces that were not looked into."""
+    """All programs of a function of which any trace has host callbacks."""
 
     def seen(name, calls_host):
         trace = types.SimpleNamespace(key=lambda: name, compile=5.0)
@@ -332,16 +337,16 @@ def test_what_the_persistent_cache_does_not_keep():
     watch = Watch()
     all_seen = [seen("f", True), seen("f", False), seen("g", False), seen("g", False)]
     watch.seen = dict(enumerate(all_seen))
-    (hint,) = _hints._cache(watch, 20.0)
+    (hint,) = _hints._cache(watch, _hints._Run(20.0))
     assert "ran for 10 s of 20 s, programs with host callbacks aside" in hint.message
     watch.seen = dict(enumerate(all_seen[:2]))
-    assert list(_hints._cache(watch, 20.0)) == []
+    assert list(_hints._cache(watch, _hints._Run(20.0))) == []
 
 
 def test_operations_outside_of_jit_by_their_share():
     def hints(seconds, total):
         part = TimePart("eager", "", seconds, ())
-        return list(_hints._eager(TimeSpent(total, (part,))))
+        return list(_hints._eager(TimeSpent(total, (part,)), _hints._Run(total)))
 
     assert [h.seconds for h in hints(3.0, 15.0)] == [3]
     assert hints(2.9, 3.0) == hints(3.0, 15.1) == []
@@ -359,16 +364,18 @@ def test_layers_that_are_alike():
             loops=(loop(iterations=iterations),), equations=equations
         )
         seen = [Seen(trace, HERE, inspection)]
-        return [h.seconds for h in _hints._layers(seen, total, set(unrolled))]
+        return [
+            h.seconds for h in _hints._layers(seen, _hints._Run(total), set(unrolled))
+        ]
 
     assert hints(4) == [4]
     assert hints(3) == []
     assert hints(4, total=40.0) == [4] and hints(4, total=40.1) == []
-    assert hints(4, equations=467) == []  # less than 3 s
+    assert hints(4, equations=467) == []  # saves less than 3 s
     assert hints(4, unrolled=[("a.py", 1)]) == []
 
 
-# --- numbers -------------------------------------------------------------------------
+# --- numerics ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -409,13 +416,13 @@ def test_long_programs_are_cut_in_the_middle(length):
             {"w": (3,), "x": (5, 3), "y": (5,)},
             (8, 5, "x"),
         ),
-        # Other than in the leading dimension, by other numbers, or not at all.
+        # No batch size if another axis changed, the sizes differ, or nothing changed.
         ({"x": (8, 3)}, {"x": (5, 2)}, None),
         ({"x": (8,), "y": (8,)}, {"x": (5,), "y": (4,)}, None),
         ({"x": (8,)}, {"x": (8,)}, None),
         ({"x": ()}, {"x": (5,)}, None),
         ({"x": (8,)}, {"x": ()}, None),
-        # What is new has no size that it had before.
+        # A leaf that is new has no old size to compare with.
         ({"x": (8,)}, {"x": (5,), "z": (1, 2)}, (8, 5, "x")),
     ],
 )

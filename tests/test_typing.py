@@ -20,7 +20,7 @@ pytestmark = pytest.mark.one_engine
 def _pyright(*args: str) -> dict:
     here = ["--pythonpath", sys.executable, "--outputjson"]
     command = [sys.executable, "-m", "pyright", *here, *args]
-    # An editable install is found by a hook at run time, which pyright cannot see.
+    # pyright cannot follow the import hook of an editable install.
     env = os.environ | {"PYTHONPATH": str(_ROOT)}
     out = subprocess.run(command, cwd=_ROOT, env=env, capture_output=True, text=True)
     return json.loads(out.stdout)
@@ -39,7 +39,8 @@ def test_files_with_public_names_are_checked_strictly():
         f"eqx_fastjit/{home.replace('.', '/')}.py"
         for home in eqx_fastjit._HOMES.values()
     }
-    # `_engine` has one public name, `engine`; the rest of it is JAX's private side.
+    # `_engine` has one public name, `engine`. The rest of it deals with JAX's
+    # internals.
     assert homes - {"eqx_fastjit/_engine.py"} <= set(strict)
     assert "eqx_fastjit/insight" in strict
     for path in (_ROOT / "eqx_fastjit").rglob("*.py"):

@@ -1,4 +1,4 @@
-"""Versions that stand in several places are the same in all of them."""
+"""Versions that are stated in several places are the same in all of them."""
 
 import ast
 import contextlib
@@ -19,18 +19,18 @@ pytestmark = pytest.mark.one_engine
 
 
 def _read(name: str) -> str:
-    # Sentences may go over the end of a line.
+    # Sentences may be split over lines.
     return re.sub(r"\s+", " ", (_ROOT / name).read_text(encoding="utf-8"))
 
 
 def _least() -> dict[str, str]:
-    """The oldest of each that pyproject.toml lets in."""
+    """The lowest versions that pyproject.toml permits."""
     out = dict(x.split(">=") for x in _OF_PROJECT["dependencies"])
     return out | {"python": _OF_PROJECT["requires-python"].removeprefix(">=")}
 
 
 def _constants(name: str) -> dict[str, object]:
-    """The constants of a script, which is not imported."""
+    """The constants of a script, without importing it."""
     out = {}
     for node in ast.parse((_ROOT / name).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):

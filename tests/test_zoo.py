@@ -1,4 +1,4 @@
-"""The zoo: every program runs, and all contenders compute the same with it."""
+"""Every program of the zoo runs, and all contenders compute the same."""
 
 import importlib
 import inspect
@@ -16,7 +16,7 @@ from eqx_fastjit.bench._zoo import CONTENDERS, PROGRAMS
 
 NAMES = [name for programs in PROGRAMS.values() for name in programs]
 
-# These compile so long that two of their contenders must do.
+# These compile for so long that only two contenders are compared.
 _LONG = {
     "diffusion",
     "encoder",
@@ -30,7 +30,7 @@ _LONG = {
     "vit",
 }
 
-# Quick to compile, and between them all kinds of what engines partition.
+# These compile quickly, and together contain all kinds of nodes and statics.
 _BOTH = {
     "configured_layers",
     "decode",
@@ -54,13 +54,13 @@ jax.monitoring.register_event_duration_secs_listener(
 
 
 def _compilations():
-    """How many programs were compiled so far."""
+    """The number of programs compiled so far."""
     return sum("backend_compile" in event for event in _compiled)
 
 
 @pytest.fixture(autouse=True)
 def as_a_user_has_it():
-    # As in `test_bench_cases`. What is compiled runs a few times: let XLA be quick.
+    # As in `test_bench_cases`. Programs run only a few times, so XLA need not optimize.
     jax.config.update("jax_disable_most_optimizations", True)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
@@ -74,13 +74,14 @@ def test_contenders_agree(name, engine):
     for package in case_info(name).requires:
         pytest.importorskip(package)
     calls = make_case(name, ("flat", "ours") if name in _LONG else None)
-    # Also from the state that a call returned; weak types are gone after three.
+    # Also with the state that a call returned. Its weak types are gone after three
+    # calls.
     for _ in range(3):
         check_equal(calls)
     before = _compilations()
     for call in calls.values():
         call()
-    # Else a call of the benchmark would be a compilation.
+    # Otherwise the benchmark would time a compilation.
     assert _compilations() == before
 
 

@@ -1,10 +1,10 @@
-"""How often a function is traced."""
+"""Counts the traces of a function."""
 
 from eqx_fastjit import filter_jit
 
 
 def count_traces(f, **options):
-    """A jitted function, and a list with one entry for each time it was traced."""
+    """A jitted function, and a list that grows by one entry with each trace."""
     traces = []
 
     def counted(*args):

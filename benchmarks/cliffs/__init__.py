@@ -1,1 +1,1 @@
-"""Random programs on which a call costs more than it should; see `__main__.py`."""
+"""Random programs on which a call has too much overhead; see `__main__.py`."""

@@ -4,13 +4,14 @@
     python -m benchmarks.cliffs --replay SEED:INDEX
     python -m benchmarks.cliffs --replay FILE     # or the description itself
 
-Makes programs out of what people use, and times ours, `jax.jit` on flat arrays,
-`jax.jit` with the statics removed by hand and `equinox.filter_jit` on each: dispatch
-only, in turn, in one process. Prints the worst programs, those that break a limit
-shrunk to the smallest that does. The exit code is 1 if a limit was broken, 0 if none
-was, and 130 after Ctrl-C, which keeps what was found.
+Builds random programs of nodes, leaves and statics that people use. Times dispatch with
+ours, `jax.jit` on flat arrays, `jax.jit` with the statics removed by hand, and
+`equinox.filter_jit`, in turn in one process. Prints the worst programs. Those that
+break a limit are first shrunk to the smallest program that still breaks it. The exit
+code is 1 if a limit was broken, 0 if none was, and 130 after Ctrl-C, which keeps the
+results so far.
 
-Run nothing else meanwhile: on a busy machine, every limit is broken by something.
+Run nothing else meanwhile: on a busy machine, some program breaks every limit.
 """
 
 import argparse
@@ -37,7 +38,7 @@ from ._timer import Timer
 
 
 _QUICK = Settings(rounds=2, shrunk=1, attempts=4)
-_KEPT = 10  # of the worst programs, in the results file
+_KEPT = 10  # number of the worst programs in the results file
 _LEVELS = (0, 0.5, 1)
 
 
@@ -61,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _replayed(words: str) -> Program:
-    """What `--replay` names. Raises `argparse.ArgumentTypeError` if it is none."""
+    """The program that `--replay` names. Raises `argparse.ArgumentTypeError` for any
+    other.
+    """
     seed, colon, index = words.partition(":")
     if colon and seed.isdecimal() and index.isdecimal():
         return random_program(int(seed), int(index))
@@ -106,7 +109,7 @@ def _show_worst(found: list[Found], seed: int) -> None:
 
 
 def _rows(found: list[Found], results: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each limit, as `benchmarks/targets.py` writes them."""
+    """One row for each limit, in the format of `benchmarks/targets.py`."""
     from eqx_fastjit.bench._results import short_commit
 
     rows = []
@@ -164,7 +167,7 @@ def _results(found: list[Found], options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _entry(seed: int, one: Found) -> dict[str, Any]:
-    """A program in the results file."""
+    """The entry of a program in the results file."""
     program, outcome = one.smallest or (one.program, one.outcome)
     return {
         "program": f"{seed}:{one.index}",
@@ -189,7 +192,7 @@ def _replay(time: Timer, program: Program, rounds: int) -> int:
 def _found(
     time: Timer, options: argparse.Namespace, settings: Settings
 ) -> tuple[list[Found], bool]:
-    """The results, with the worst first, and whether Ctrl-C ended the search."""
+    """The results, worst first, and whether Ctrl-C ended the search."""
     found: list[Found] = []
 
     def note(words: str) -> None:

@@ -20,7 +20,7 @@ from ._statics import MUTABLE, STATICS
 
 # --- leaves --------------------------------------------------------------------------
 
-# Arrays are shared by all trees: what is rebuilt is what holds them.
+# All trees share these arrays: only the nodes around them are rebuilt.
 _POOL = 16
 
 
@@ -48,7 +48,7 @@ def _leaf(of: str, n: int, i: int) -> Any:
 
 
 def is_array(x: Any) -> bool:
-    """Whether a filtered jit would trace this leaf."""
+    """Whether `filter_jit` traces this leaf."""
     return isinstance(x, jax.Array | np.ndarray | np.generic)
 
 
@@ -92,14 +92,14 @@ jtu.register_pytree_with_keys(
 @jtu.register_dataclass
 @dataclasses.dataclass
 class Data:
-    """Registered by `register_dataclass`, its second field static."""
+    """Registered by `register_dataclass`. The second field is static."""
 
     children: Any
     aux: Any = dataclasses.field(metadata={"static": True})
 
 
 class Part(enum.Enum):
-    """Keys of a dictionary; JAX sorts them."""
+    """Keys of a dictionary, which JAX can sort."""
 
     a = 0
     b = 1
@@ -111,7 +111,7 @@ class Part(enum.Enum):
 
 
 class NumberedPart(enum.IntEnum):
-    """Likewise, that are integers."""
+    """Keys of a dictionary that are integers, too."""
 
     a = 3
     b = 1
@@ -120,7 +120,7 @@ class NumberedPart(enum.IntEnum):
 
 
 class NamedPart(enum.StrEnum):
-    """Likewise, that are strings."""
+    """Keys of a dictionary that are strings, too."""
 
     a = "z"
     b = "a"
@@ -133,7 +133,7 @@ class Name(str):
 
 
 MAX_KEYS = 4
-# Made anew each time, as a function that builds a dictionary makes them.
+# Created anew each time, as in a function that builds a dictionary.
 KEYS: dict[str, Callable[[int], Any]] = {
     "str": lambda i: f"layer{9 - i}",
     "int": lambda i: 1009 - i,
@@ -155,14 +155,16 @@ def _pairs(node: Node, children: list[Any]) -> list[tuple[Any, Any]]:
 
 @ft.cache
 def module_class(of: str, children: int, statics: tuple[str, ...]) -> Any:
-    """A Module class with so many dynamic fields, and a static one for each static.
+    """A Module class with this many dynamic fields, and one static field for each
+    static.
 
     **Arguments:**
 
     - `of`: `"statics first"`; `"derived"`, from a class with the first dynamic field;
-        or nothing.
-    - `children`: how many dynamic fields.
-    - `statics`: what its static fields hold. Other kinds are another class.
+        or `""`.
+    - `children`: number of dynamic fields.
+    - `statics`: the kinds of its static fields. There is one class for each
+        combination.
     """
     dynamic = [f"d{i}" for i in range(children)]
     static = [f"s{i}" for i in range(len(statics))]
@@ -242,7 +244,7 @@ LAYERS = tuple(_layers())
 
 
 def _layer(name: str) -> Any:
-    """A layer of Equinox's, made anew, its arrays filled without random numbers."""
+    """A new layer of Equinox, whose arrays are filled without random numbers."""
     make = _layers()[name]
     skeleton = eqx.filter_eval_shape(lambda: make(jax.random.key(0)))
 
@@ -260,7 +262,7 @@ def _constant(shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def _optimisers() -> dict[str, Callable[[], Any]]:
-    import optax  # asv imports this module too, where optax may be missing
+    import optax  # asv imports this module, perhaps without optax
 
     schedule = optax.cosine_decay_schedule(1e-3, 100)
     clip = optax.clip_by_global_norm(1.0)
@@ -290,24 +292,24 @@ def _optimiser_state(name: str, params: Any) -> Any:
 
 
 class Builder:
-    """Makes the arguments of a program.
+    """Builds the arguments of a program.
 
     **Arguments:**
 
-    - `variant`: another number gives other statics.
-    - `mutable_variant`: likewise for those that can be changed in place; as `variant`
-        if left out.
+    - `variant`: each number gives different statics.
+    - `mutable_variant`: the same for statics that can be changed in place. By default
+        `variant`.
     """
 
     def __init__(self, variant: int = 0, mutable_variant: int | None = None):
         self._variant = variant
         self._mutable = variant if mutable_variant is None else mutable_variant
         self._leaves = 0
-        # Each with its kind, and the number that it is to be changed to.
+        # Each static with its kind, and the number that it is changed to.
         self._changeable: list[tuple[str, Any, int]] = []
 
     def build(self, node: Node, i: int = 0) -> Any:
-        """The argument, as instance `i` of what repeats it."""
+        """Build an argument, as instance `i` of a repeat."""
         if node.kind == "leaf":
             self._leaves += 1
             return _leaf(node.of, node.n, self._leaves % _POOL)
@@ -333,7 +335,7 @@ class Builder:
         return out
 
     def change(self) -> None:
-        """Change all mutable statics in place to what `variant` says."""
+        """Change all mutable statics in place to those of `variant`."""
         for kind, static, number in self._changeable:
             MUTABLE[kind](static, STATICS[kind](number))
 
@@ -348,7 +350,7 @@ def _repeated(of: str, copies: list[Any]) -> Any:
 
 
 def described(x: Any) -> str:
-    """All statics of a tree in words, for a function to depend on them."""
+    """The text of all statics of a tree, so that a result can depend on them."""
     if is_array(x):
         return ""
     children, treedef = jtu.tree_flatten(x, is_leaf=lambda y: y is not x)

@@ -1,4 +1,4 @@
-"""Programs as each contender would call them."""
+"""A program as each contender calls it."""
 
 import dataclasses
 import functools as ft
@@ -20,7 +20,7 @@ from ._programs import Program
 Call = Callable[[], Any]
 
 NAMES = ("ours", "jit", "flat", "eqx")
-# More than a cache of the last few would hold.
+# More trees than a cache of the last few could hold.
 _REBUILT = 16
 _VARIANTS = 3
 
@@ -43,11 +43,11 @@ def _updated(x: Any) -> Any:
 
 
 class Function:
-    """What a program computes: a sum over its arrays, which its statics change.
+    """The function of a program: a sum over its arrays, which depends on its statics.
 
     **Arguments:**
 
-    - `program`: says how many of the arrays, and what is returned.
+    - `program`: says how many arrays are used, and what is returned.
     """
 
     def __init__(self, program: Program):
@@ -71,7 +71,7 @@ class Function:
 
 
 def _value(out: Any) -> Any:
-    """The array in a result that every program has."""
+    """The array that the result of every program contains."""
     if isinstance(out, tuple | list):
         return out[-1]
     return out["value"] if isinstance(out, dict) else out
@@ -86,7 +86,7 @@ def _one_tree(program: Program, variant: int) -> tuple[Any, ...]:
 
 
 def _trees(program: Program) -> list[tuple[Any, ...]]:
-    """The arguments of one call after the other."""
+    """The arguments of successive calls."""
     if program.calls == "turns":
         return [_one_tree(program, variant) for variant in range(_VARIANTS)]
     copies = _REBUILT if program.calls == "rebuilt" else 1
@@ -94,7 +94,7 @@ def _trees(program: Program) -> list[tuple[Any, ...]]:
 
 
 def _changeable(program: Program) -> tuple[tuple[Any, ...], Callable[[], None]]:
-    """Arguments, and what changes their mutable statics in place."""
+    """Arguments, and a function that changes their mutable statics in place."""
     builder = Builder(0, mutable_variant=1)
     return tuple([builder.build(arg) for arg in program.args]), builder.change
 
@@ -104,13 +104,13 @@ def _changeable(program: Program) -> tuple[tuple[Any, ...], Callable[[], None]]:
 
 @dataclasses.dataclass
 class Contender:
-    """One of them.
+    """A program as called by one contender.
 
     **Arguments:**
 
     - `call`: calls it once, with the next arguments.
-    - `turns`: how many calls it takes for the arguments to come again.
-    - `functions`: what it has compiled, each of which counts its traces.
+    - `turns`: number of calls after which the arguments repeat.
+    - `functions`: the functions that were jitted, each of which counts its traces.
     """
 
     call: Call
@@ -119,12 +119,12 @@ class Contender:
 
     @property
     def traces(self) -> int:
-        """How often the program was traced."""
+        """The number of traces so far."""
         return sum(function.traces for function in self.functions)
 
 
 def _holder(function: Function, jit: Any) -> Any:
-    """A class with a field, a jitted method and `__call__`."""
+    """A Module with a field, a jitted method and `__call__`."""
 
     class Holder(eqx.Module):
         held: Any
@@ -144,20 +144,20 @@ def _keywords(args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _with_keywords(function: Function, n: int) -> Any:
-    """The function with parameters of its own name for each argument."""
+    """The function with a named parameter for each argument."""
     names = ", ".join(_keywords((None,) * n))
     return eval(f"lambda {names}: function({names})", {"function": function})
 
 
 def _filtered(program: Program, jit: Any, trees: list[Any]) -> tuple[list[Call], Any]:
-    """As `equinox.filter_jit` and ours are called."""
+    """Calls of `equinox.filter_jit` or ours."""
     function = Function(program)
     if program.style in ("method", "callable"):
         holder = _holder(function, jit)
         held = [(holder(args[0]), args[1:]) for args in trees]
         if program.style == "callable":
             return [ft.partial(jit(m), *rest) for m, rest in held], [function]
-        # Read anew for each call, as one does.
+        # The method is read again for each call, as users do.
         return [_method_call(m, rest) for m, rest in held], [function]
     if program.style == "keyword":
         jitted = jit(_with_keywords(function, len(program.args)))
@@ -171,14 +171,14 @@ def _method_call(m: Any, rest: tuple[Any, ...]) -> Call:
 
 
 def _by_hand(program: Program, flat: bool, trees: list[Any]) -> tuple[list[Call], Any]:
-    """How `jax.jit` is called with the statics removed by hand."""
+    """Calls of `jax.jit` with the statics removed by hand."""
     functions = []
 
     def jitted(args: tuple[Any, ...]) -> Any:
         functions.append(Function(program))
         return _without_statics(functions[-1], args, flat, program.style == "keyword")
 
-    # Of trees that differ in their statics, each has a function of its own.
+    # Trees with different statics need different functions.
     by_variant = program.calls == "turns"
     shared = None if by_variant else jitted(trees[0])
     calls: list[Call] = []
@@ -220,7 +220,7 @@ def _in_turn(calls: list[Call]) -> Call:
 
 
 def contender(program: Program, name: str) -> Contender:
-    """The program as one contender would call it.
+    """A program as one contender calls it.
 
     **Arguments:**
 
@@ -259,24 +259,24 @@ def _is_float0(x: Any) -> bool:
 
 
 def _structure(out: Any) -> tuple[Any, list[str]]:
-    """What a result is beside its arrays."""
+    """The structure of a result, and its leaves that are not arrays."""
     leaves, treedef = jtu.tree_flatten(out)
     return treedef, ["array" if is_array(x) else repr(x) for x in leaves]
 
 
 def difference(program: Program, by_name: dict[str, Contender]) -> str:
-    """What ours does otherwise than the others, in words; empty if nothing.
+    """How our results or traces differ from those of the others; empty if they do not.
 
     **Arguments:**
 
-    - `program`, `by_name`: what `contenders` was given and returned. Each is called
-        until all of its arguments were used.
+    - `program`: the program.
+    - `by_name`: all contenders. Each is called until its arguments repeat.
     """
     from eqx_fastjit.bench._timing import same_arrays
 
     rivals = [name for name in NAMES if name != "ours"]
     if program.calls == "changed":
-        rivals.remove("eqx")  # which goes on with what it traced before
+        rivals.remove("eqx")  # Equinox keeps the old trace
     for _ in range(by_name["ours"].turns):
         results = {name: c.call() for name, c in by_name.items()}
         ours = results["ours"]

@@ -10,26 +10,26 @@ from ._random import random_program
 from ._shrink import shrink
 
 
-# A program, and how many rounds.
+# Times a program, for a number of rounds.
 Time = Callable[[Program, int], Outcome]
 
-# Nearer than this to a limit, a program is timed again, for longer.
+# Above this share of a limit, a program is timed again with more rounds.
 _NEAR = 0.9
 _LONGER = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A program and its result.
+    """A program and its outcome.
 
     **Arguments:**
 
-    - `index`: which one of its seed.
-    - `program`, `outcome`: as timed at last.
-    - `smallest`: the smallest program that breaks the same limit, and its outcome;
-        `None` for one that breaks none, or was not shrunk.
-    - `like`: the index of a worse one, whose smallest program has nothing in it that
-        this one has not, and which breaks the same limit: it was not shrunk therefore.
+    - `index`: its index for the seed.
+    - `program`, `outcome`: the program, and its last outcome.
+    - `smallest`: the smallest program that breaks the same limit, and its outcome.
+        `None` if no limit is broken, or if it was not shrunk.
+    - `like`: the index of a worse program that breaks the same limit, and whose
+        smallest program has only features of this one. This one is then not shrunk.
     """
 
     index: int
@@ -40,12 +40,12 @@ class Found:
 
     @property
     def limit(self) -> Limit:
-        """The limit that it breaks most, or is nearest to."""
+        """The limit that is broken most, or is nearest."""
         return worst(self.outcome)[0]
 
     @property
     def excess(self) -> float:
-        """How many times too much; above 1, the limit is broken."""
+        """The ratio of the value to this limit; above 1, the limit is broken."""
         return worst(self.outcome)[1]
 
 
@@ -55,8 +55,7 @@ class Settings:
 
     **Arguments:**
 
-    - `rounds`: for each contender of each program; four times as many for those near a
-        limit.
+    - `rounds`: rounds of each program; four times as many near a limit.
     - `shrunk`: how many programs to shrink.
     - `attempts`: how many smaller programs to time for each of these.
     """
@@ -67,7 +66,7 @@ class Settings:
 
 
 def confirmed(time: Time, program: Program, rounds: int) -> Outcome:
-    """Time a program, for longer if it is near a limit or beyond."""
+    """Time a program, with more rounds if it is near a limit or beyond."""
     found = time(program, rounds)
     if found.ratios and worst(found)[1] > _NEAR:
         return time(program, rounds * _LONGER)
@@ -75,7 +74,7 @@ def confirmed(time: Time, program: Program, rounds: int) -> Outcome:
 
 
 def breaks(time: Time, program: Program, limit: Limit, rounds: int) -> Outcome | None:
-    """What comes of a program that breaks this limit each time it is timed."""
+    """The outcome of a program if it breaks this limit twice; otherwise `None`."""
     if limit.excess(time(program, rounds)) <= 1:
         return None
     again = time(program, rounds * _LONGER)
@@ -98,7 +97,7 @@ def smallest(time: Time, found: Found, settings: Settings) -> Found:
 
 
 def _kind(fault: str) -> str:
-    """A fault without its numbers."""
+    """The text of a fault without its numbers."""
     return re.sub(r"\d+", "", fault)
 
 
@@ -108,10 +107,10 @@ def search(time: Time, seed: int, programs: int, settings: Settings) -> Iterator
     **Arguments:**
 
     - `time`: times one program.
-    - `seed`, `programs`: which programs, and how many.
-    - `settings`: how long it takes.
+    - `seed`, `programs`: the seed, and how many programs.
+    - `settings`: how long the search takes.
 
-    **Returns:** each program as soon as it was timed, longer if it is near a limit.
+    **Returns:** an iterator over the programs and their outcomes.
     """
     for index in range(programs):
         program = random_program(seed, index)
@@ -124,14 +123,14 @@ def shrink_worst(
     settings: Settings,
     note: Callable[[str], None] = lambda words: None,
 ) -> None:
-    """Put the worst first, and shrink the worst of those that break a limit.
+    """Sort the programs, worst first, and shrink the worst that break a limit.
 
     **Arguments:**
 
     - `time`, `settings`: as for `search`.
-    - `found`: what `search` gave. Each that is shrunk, or like one that was, is put in
-        the place of itself at once.
-    - `note`: told of each before it is shrunk.
+    - `found`: the programs, which are replaced in place as soon as they are shrunk, or
+        found to be like one that was.
+    - `note`: called with a line of text before each is shrunk.
     """
     found.sort(key=lambda one: -one.excess)
     done: list[Found] = []
@@ -156,11 +155,11 @@ def _alike(worse: Found, one: Found) -> bool:
 
 
 def values(found: list[Found], limit: Limit) -> list[tuple[float, Found]]:
-    """What a limit is about: the value of each program that it applies to."""
+    """The values of a limit, with the programs that have one."""
     pairs = [(limit.value(one.outcome), one) for one in found]
     return [(value, one) for value, one in pairs if value is not None]
 
 
 def broken(found: list[Found]) -> list[Found]:
-    """Those that break any limit."""
+    """The programs that break any limit."""
     return [one for one in found if any(x.excess(one.outcome) > 1 for x in LIMITS)]

@@ -1,4 +1,4 @@
-"""The cost of a program for each contender, and the limits."""
+"""Outcomes of programs, and limits on the time of our calls."""
 
 import dataclasses
 import statistics
@@ -8,15 +8,15 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of a program.
+    """The outcome of a program.
 
     **Arguments:**
 
-    - `us`: microseconds a call for each contender, the median over rounds.
+    - `us`: microseconds per call for each contender, the median over rounds.
     - `ratios`: `ours/jit`, `ours/flat`, `ours/eqx` and `flat/jit`, medians of the
         ratios of rounds.
-    - `fault`: what ours does otherwise than the others; if it does, nothing was timed.
-    - `refused`: why the program is none: Equinox or JAX itself raises.
+    - `fault`: how ours differs from the others. If it does, nothing was timed.
+    - `refused`: the error of Equinox or JAX, if the program is not valid for them.
     """
 
     us: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -29,11 +29,11 @@ _RATIOS = ("ours/jit", "ours/flat", "ours/eqx", "flat/jit")
 
 
 def outcome(times: dict[str, list[float]]) -> Outcome:
-    """What came of a program that was timed.
+    """The outcome of a program that was timed.
 
     **Arguments:**
 
-    - `times`: for each contender microseconds a call, one number per round.
+    - `times`: for each contender, the microseconds per call of each round.
     """
 
     def ratio(name: str) -> float:
@@ -50,13 +50,13 @@ _WRONG = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """How much ours may cost.
+    """A limit on the time of our calls.
 
     **Arguments:**
 
-    - `name`: what it is called in results.
-    - `at_most`: its greatest value.
-    - `value`: of an outcome; `None` for one that it says nothing about.
+    - `name`: its name in results.
+    - `at_most`: its largest value.
+    - `value`: the value of an outcome; `None` if the limit does not apply to it.
     """
 
     name: str
@@ -64,16 +64,16 @@ class Limit:
     value: Callable[[Outcome], float | None]
 
     def excess(self, outcome: Outcome) -> float:
-        """How many times too much it is; above 1 the limit is broken."""
+        """The ratio of the value to the limit; above 1, the limit is broken."""
         value = self.value(outcome)
         if value is None:
             return 0.0
-        # Whatever it costs, a wrong result is worse.
+        # A wrong result is worse than any slow call.
         return value / self.at_most if self.at_most else value * _WRONG
 
 
 def _of_jit(outcome: Outcome) -> float | None:
-    # For others, pytrees cost `jax.jit` almost nothing, and there is nothing to gain.
+    # Elsewhere pytrees add almost nothing to `jax.jit`, so there is nothing to gain.
     if outcome.ratios and outcome.ratios["flat/jit"] < 0.9:
         return outcome.ratios["ours/jit"]
     return None
@@ -102,7 +102,7 @@ LIMITS = (
 
 
 def worst(outcome: Outcome) -> tuple[Limit, float]:
-    """The limit that is broken most, or nearest to it, and by how much."""
+    """The limit that is broken most, or is nearest, and its ratio."""
     return max(((limit, limit.excess(outcome)) for limit in LIMITS), key=_second)
 
 
@@ -111,7 +111,7 @@ def _second(pair: tuple[Limit, float]) -> float:
 
 
 def in_words(outcome: Outcome) -> str:
-    """An outcome in one line."""
+    """An outcome as one line of text."""
     if outcome.refused or outcome.fault:
         return outcome.refused or outcome.fault
     us = ", ".join(f"{name} {value:.3g}" for name, value in outcome.us.items())
@@ -120,7 +120,7 @@ def in_words(outcome: Outcome) -> str:
 
 
 def to_json(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as plain values, three digits of each number."""
+    """An outcome as plain values, with three significant digits."""
 
     def rounded(values: dict[str, float]) -> dict[str, float]:
         return {name: float(f"{value:.3g}") for name, value in values.items()}

@@ -1,7 +1,7 @@
-"""A program: the description of a call, small enough to be read, kept and shrunk.
+"""Programs: descriptions of a call, small enough to read, store and shrink.
 
-A description is made of plain values, so that it goes into a results file and comes
-back. What it stands for is made by `_build.py`.
+A description consists of plain values, so that it can be written to a results file and
+read again. `_build.py` builds the arguments that it describes.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ class Node:
     **Arguments:**
 
     - `kind`: `"leaf"`, `"static"`, `"repeat"`, or one of `_build.NODES`.
-    - `of`: says more. Which leaf, which static; the type of a dictionary's keys; the
-        container that a repeat makes.
-    - `n`: of a leaf, its length, and 0 for a scalar; of a repeat, how many.
-    - `children`: its parts; of a repeat, the one part that is made `n` times.
-    - `statics`: the kinds of its static fields. One that ends with `*` has another
-        value in each instance that a repeat makes.
+    - `of`: which leaf or static; the type of a dictionary's keys; the container of a
+        repeat.
+    - `n`: the length of a leaf, where 0 is a scalar; the number of repeats.
+    - `children`: its parts. A repeat has one, which is built `n` times.
+    - `statics`: the kinds of its static fields. A kind that ends with `*` has a
+        different value in each instance of a repeat.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Node:
     statics: tuple[str, ...] = ()
 
     def walk(self) -> Iterator["Node"]:
-        """This node and all below."""
+        """This node and all nodes below."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -60,7 +60,7 @@ class Program:
     **Arguments:**
 
     - `args`: the arguments.
-    - `calls`: what changes from call to call; a key of `CALLS`.
+    - `calls`: what changes between calls; a key of `CALLS`.
     - `style`: how it is called; one of `STYLES`.
     - `used`: how many of the arrays the function uses; one of `USED`.
     - `returns`: what it returns; a key of `RETURNS`.
@@ -78,12 +78,12 @@ class Program:
             yield from arg.walk()
 
     def instances(self) -> int:
-        """Roughly how many parts the arguments have."""
+        """Approximate number of parts of all arguments."""
         return sum(instances(arg) for arg in self.args)
 
 
 def features(program: Program) -> frozenset[str]:
-    """What is special about a program, whatever its size."""
+    """The features of a program other than its size."""
     out = {f"calls {program.calls}", f"style {program.style}"}
     for node in program.walk():
         out.add(f"{node.kind} {node.of}")
@@ -102,12 +102,12 @@ _PLAIN = {
 }
 
 
-# A layer of Equinox's has some ten parts; most optimisers keep two copies.
+# A layer of Equinox has about ten parts. Most optimisers keep two copies.
 _WEIGHTS = {"nn": 10, "optax": 2}
 
 
 def instances(node: Node) -> int:
-    """How many parts an argument has, about."""
+    """Approximate number of parts of an argument."""
     inside = 1 + len(node.statics) + sum(map(instances, node.children))
     return inside * (node.n if node.kind == "repeat" else _WEIGHTS.get(node.kind, 1))
 
@@ -116,7 +116,7 @@ def instances(node: Node) -> int:
 
 
 def to_json(program: Program) -> dict[str, Any]:
-    """The description as plain values, without what is as it is by default."""
+    """The description as plain values, without defaults."""
 
     def of_node(node: Node) -> dict[str, Any]:
         out: dict[str, Any] = {"kind": node.kind}
@@ -138,7 +138,7 @@ def to_json(program: Program) -> dict[str, Any]:
 
 
 def from_json(description: dict[str, Any]) -> Program:
-    """What `to_json` was given. Raises `TypeError` or `KeyError` for anything else."""
+    """The inverse of `to_json`. Raises `TypeError` or `KeyError` for anything else."""
 
     def node(values: dict[str, Any]) -> Node:
         children = tuple([node(child) for child in values.get("children", ())])
@@ -161,7 +161,7 @@ _BRACKETS = {"list": "[]", "tuple": "()"}
 
 
 def text(program: Program) -> str:
-    """The program in words that look like code."""
+    """The program as text that looks like code."""
     args = [text_of(arg) for arg in program.args]
     if program.style == "keyword":
         args = [f"{_NAMES[i]}={arg}" for i, arg in enumerate(args)]
@@ -177,7 +177,7 @@ def text(program: Program) -> str:
 
 
 def text_of(node: Node) -> str:
-    """A part of it in words."""
+    """A part of a program as text."""
     if node.kind == "leaf":
         return f"{node.of}[{node.n}]" if node.n else f"{node.of}[]"
     if node.kind == "static":

@@ -1,4 +1,4 @@
-"""Random programs out of what people use."""
+"""Random programs, made of nodes, leaves and statics that people use."""
 
 import dataclasses
 import random
@@ -8,18 +8,18 @@ from ._programs import CALLS, instances, Node, Program, RETURNS, STYLES, USED
 from ._statics import HASHABLE, MUTABLE, STATICS
 
 
-# A larger one would take long to compile, without showing anything else.
+# Larger programs take long to compile, and show nothing more.
 _MAX_INSTANCES = 600
-_MAX_TURNING = 200  # compiled for each of three trees
+_MAX_TURNING = 200  # each is compiled for three trees
 _MAX_OUTPUTS = 200
 
 
 def random_program(seed: int, index: int) -> Program:
-    """One program, the same for the same numbers.
+    """A program that depends only on the arguments.
 
     **Arguments:**
 
-    - `seed`, `index`: which one.
+    - `seed`, `index`: the seed, and the index among its programs.
     """
     rng = random.Random(f"{seed}:{index}")
     while True:
@@ -30,7 +30,7 @@ def random_program(seed: int, index: int) -> Program:
 
 
 def has_array(program: Program) -> bool:
-    """Whether an argument is an array or has one, other than of `float0`."""
+    """Whether an argument contains an array whose dtype is not `float0`."""
     return any(
         node.kind == "nn" or (node.kind == "leaf" and node.of != "float0")
         for node in program.walk()
@@ -38,7 +38,7 @@ def has_array(program: Program) -> bool:
 
 
 def has_mutable(program: Program) -> bool:
-    """Whether a static of it can be changed in place."""
+    """Whether it contains a static that can be changed in place."""
     return any(
         s.removesuffix("*") in MUTABLE for n in program.walk() for s in n.statics
     )
@@ -66,7 +66,7 @@ def _program(rng: random.Random) -> Program:
 
 
 def _argument(rng: random.Random) -> Node:
-    """What is passed beside a model: data, keys, options, nested batches."""
+    """An argument beside the model: data, keys, options, nested batches."""
     choice = rng.random()
     if choice < 0.55:
         return _leaf(rng)
@@ -76,7 +76,7 @@ def _argument(rng: random.Random) -> Node:
 
 
 def _model(rng: random.Random, depth: int) -> Node:
-    """A tree as a model, its parameters or its state may be."""
+    """A tree like those of models, parameters or states."""
     choice = rng.random()
     if depth == 0 or choice < 0.04:
         return _leaf(rng)
@@ -92,7 +92,7 @@ def _model(rng: random.Random, depth: int) -> Node:
 
 
 def _part(rng: random.Random, depth: int) -> Node:
-    """What stands in a field or a container."""
+    """The content of a field or a container."""
     choice = rng.random()
     if depth == 0 or choice < 0.5:
         return _static(rng) if rng.random() < 0.2 else _leaf(rng)
@@ -133,7 +133,7 @@ def _module(rng: random.Random, depth: int) -> Node:
 
 
 def _repeat(rng: random.Random, depth: int) -> Node:
-    """Layers in a list: few, some, many."""
+    """A container of few, some or many layers."""
     n = rng.choice((1, 2, 4, 8, 12, 16, 32, 100))
     child = rng.choice((_module, _model))(rng, depth - 1)
     return Node("repeat", rng.choice(("list", "tuple", "dict")), n, (child,))

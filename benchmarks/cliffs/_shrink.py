@@ -1,4 +1,4 @@
-"""The smallest program that still shows what a large one shows."""
+"""Shrinks a program to the smallest that still shows the same fault."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -14,22 +14,22 @@ _PLAIN_STATIC = "int"
 def shrink(
     program: Program, shows: Callable[[Program], bool], attempts: int = 100
 ) -> Program:
-    """Make a program smaller as long as it shows what it is to show.
+    """Make a program smaller as long as it shows the fault.
 
     **Arguments:**
 
-    - `program`: one that does.
-    - `shows`: whether another one does too.
-    - `attempts`: how many to ask about at most.
+    - `program`: a program that shows it.
+    - `shows`: whether another program shows it, too.
+    - `attempts`: how many programs to test at most.
 
-    **Returns:** a program that shows it, and of which no smaller neighbour does; or the
-    smallest found when attempts ran out.
+    **Returns:** a program that shows it, of which no smaller neighbour does; or the
+    smallest one found within the attempts.
     """
     tried = {program}
     improved = True
     while improved:
         improved = False
-        # The greatest steps first.
+        # Try the largest steps first.
         for smaller in sorted(set(_smaller(program)), key=_order):
             if smaller in tried or not _is_smaller(smaller, program):
                 continue
@@ -43,7 +43,7 @@ def shrink(
 
 
 def size(program: Program) -> tuple[int, int, int]:
-    """How large a program is: smaller is simpler."""
+    """The size of a program, for comparison: less is simpler."""
     options = (
         tuple(CALLS).index(program.calls)
         + STYLES.index(program.style)
@@ -95,7 +95,7 @@ def _with(program: Program, args: tuple[Node, ...]) -> Program:
 
 
 def _smaller_node(node: Node) -> Iterator[Node]:
-    """Nodes that are simpler by one step."""
+    """The nodes that are one step simpler."""
     if node.kind == "static":
         yield from (Node("static", s) for s in _simpler_static(node.of))
         return
@@ -117,7 +117,7 @@ def _smaller_node(node: Node) -> Iterator[Node]:
         yield dataclasses.replace(node, statics=before + after)
         for simpler in _simpler_static(static):
             yield dataclasses.replace(node, statics=(*before, simpler, *after))
-    # These need as many children as they have.
+    # The others need a fixed number of children.
     can_lose = node.kind not in ("repeat", "namedtuple", "optax")
     for i, child in enumerate(node.children):
         before, after = node.children[:i], node.children[i + 1 :]

@@ -1,7 +1,7 @@
 """Statics of every kind that people put into their modules.
 
-Each is made from a number: equal numbers give equal values that are not identical,
-wherever the type allows it.
+Each is created from a number. Equal numbers give values that are equal, and not
+identical where the type allows that.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ class Window(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A configuration, hashable."""
+    """A hashable configuration."""
 
     width: int
     rate: float
@@ -55,21 +55,21 @@ class Config:
 
 @dataclasses.dataclass
 class MutableConfig:
-    """A configuration that is compared by value and has no hash."""
+    """A configuration that is compared by value and is not hashable."""
 
     width: int
     name: str
 
 
 class Rule(eqx.Module):
-    """A module without arrays."""
+    """A Module without arrays."""
 
     n: int
     name: str = eqx.field(static=True)
 
 
 class Activation:
-    """An object equal to itself alone, whose bound method is made at each access."""
+    """An object compared by identity, whose bound method is created at each access."""
 
     def __init__(self, slope: float):
         self.slope = slope
@@ -82,7 +82,7 @@ def leaky(x: Any, slope: float) -> Any:
     return jnp.where(x > 0, x, x * slope)
 
 
-# These have no equal but themselves: a program makes them once, at its top.
+# These are equal only to themselves, so a program creates them once at the top.
 @ft.cache
 def _partial(i: int) -> Any:
     return ft.partial(leaky, slope=i + 0.5)
@@ -97,7 +97,7 @@ def _one_of(*values: Any) -> Callable[[int], Any]:
     return lambda i: values[i % len(values)]
 
 
-# Numbers begin at 1,000, so that CPython does not keep one object for each.
+# Numbers start at 1,000, because CPython caches small integers.
 HASHABLE: dict[str, Callable[[int], Any]] = {
     "int": lambda i: 1000 + i,
     "float": lambda i: i + 0.5,
@@ -124,7 +124,7 @@ HASHABLE: dict[str, Callable[[int], Any]] = {
     "treedef": lambda i: jtu.tree_structure([0] * (i + 1)),
     "ellipsis": lambda i: ...,
 }
-# As pytree leaves they could not be: nodes, or without a hash.
+# Not possible as pytree leaves: these are nodes or not hashable.
 IN_FIELDS: dict[str, Callable[[int], Any]] = {
     "None": lambda i: None,
     "tuple": lambda i: (8, 1000 + i),

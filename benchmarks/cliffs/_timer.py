@@ -1,4 +1,4 @@
-"""Times programs in a separate process, which may crash."""
+"""Times programs in a subprocess, since they may crash."""
 
 import contextlib
 import faulthandler
@@ -11,19 +11,19 @@ from ._limits import Outcome, outcome
 from ._programs import from_json, Program, to_json
 
 
-# Classes, compiled programs and traces are never given back: a fresh process now and
-# then. It takes as long as two programs do.
+# Classes, programs and traces are never released, so the process is replaced from time
+# to time. Starting one takes as long as two programs.
 _PROGRAMS_A_PROCESS = 40
 _PROGRAM_SECONDS = 180
 
 
 def timed(program: Program, rounds: int) -> Outcome:
-    """Time a program here, all contenders in turn.
+    """Time a program in this process, with all contenders in turn.
 
     **Arguments:**
 
     - `program`: what to time.
-    - `rounds`: how many rounds each.
+    - `rounds`: number of rounds of each contender.
     """
     from ._contenders import contender, difference, NAMES
 
@@ -31,7 +31,8 @@ def timed(program: Program, rounds: int) -> Outcome:
     for name in [name for name in NAMES if name != "ours"]:
         try:
             by_name[name] = contender(program, name)
-            # All the way round, so that all begin with the same arguments.
+            # Call with all arguments, so that every contender starts with the same
+            # ones.
             for _ in range(by_name[name].turns):
                 by_name[name].call()
         except Exception as e:
@@ -55,7 +56,7 @@ def _of_rounds(by_name: dict[str, Any], rounds: int) -> Outcome:
     for _ in range(rounds):
         for name in order:
             times[name].append(samplers[name].round()["dispatch"])
-        # Nobody is always first, or always after the same rival.
+        # Rotate, so that no contender is always first or always follows the same one.
         order = order[1:] + order[:1]
     return outcome(times)
 
@@ -66,20 +67,20 @@ def _one_line(e: Exception) -> str:
 
 
 def serve(pipe: Connection, device: str | None) -> None:
-    """Time programs as they come, until the parent closes the pipe."""
+    """Time the programs that arrive, until the parent closes the pipe."""
     from eqx_fastjit.bench._worker import _configure
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _configure(device, 1)
     from . import _contenders as _contenders
 
-    # What is imported stays: the collections between rounds need not look at it.
+    # Exclude imported modules from the garbage collections between rounds.
     gc.collect()
     gc.freeze()
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             description, rounds = pipe.recv()
-            # Where a program does not end, say where, and end.
+            # If a program hangs, print where, and exit.
             faulthandler.dump_traceback_later(_PROGRAM_SECONDS, exit=True)
             found = timed(from_json(description), rounds)
             faulthandler.cancel_dump_traceback_later()
@@ -87,11 +88,11 @@ def serve(pipe: Connection, device: str | None) -> None:
 
 
 class Timer:
-    """Times programs in processes of their own, one after the other.
+    """Times programs in subprocesses, one after the other.
 
     **Arguments:**
 
-    - `device`: `"cpu"`, `"gpu"`, or `None` for JAX's own choice.
+    - `device`: `"cpu"`, `"gpu"`, or `None` for JAX's default.
     """
 
     def __init__(self, device: str | None = None):
@@ -100,7 +101,9 @@ class Timer:
         self._programs = 0
 
     def __call__(self, program: Program, rounds: int) -> Outcome:
-        """Time a program; `timed` has the arguments. If its process dies, a fault."""
+        """Time a program, with the arguments of `timed`. A crash is reported as a
+        fault.
+        """
         from eqx_fastjit.bench._session import _Process, Refused
 
         if self._programs == _PROGRAMS_A_PROCESS:
@@ -115,7 +118,7 @@ class Timer:
             return Outcome(fault=str(e))
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """End the subprocess, if there is one."""
         if self._process is not None:
             self._process.close()
         self._process, self._programs = None, 0

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
+from eqx_fastjit._signals import handler_of
+
 
 _INTERIM = tuple(filter(None, [getattr(signal, "SIGUSR1", None)]))
 _FATAL = tuple(
@@ -169,7 +171,7 @@ class Reporter:
 
     def _is_ours(self, number: int) -> bool:
         handler = self._handlers.get(number)
-        return handler is not None and signal.getsignal(number) == handler
+        return handler is not None and handler_of(number) == handler
 
     def _finish(self, number: int) -> NoReturn:
         self._try(128 + number)

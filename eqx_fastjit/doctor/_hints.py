@@ -38,24 +38,32 @@ def make_hints(watch: Watch, time: TimeSpent, unrolled: set[Any]) -> tuple[Hint,
     - `unrolled`: file and line of each loop that is a finding already.
     """
     seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
+    run = _Run(time.seconds, watch.share)
     hints = [
-        *_cache(watch, time.seconds),
-        *_export(seen, time.seconds),
-        *_layers(seen, time.seconds, unrolled),
-        *_ragged(seen, time.seconds),
-        *_eager(time),
+        *_cache(watch, run),
+        *_export(seen, run),
+        *_layers(seen, run, unrolled),
+        *_ragged(seen, run),
+        *_eager(time, run),
     ]
     return tuple(sorted(hints, key=lambda hint: -hint.seconds))
 
 
-def _is_worth(seconds: float, total: float, least: tuple[float, float]) -> bool:
-    return seconds >= max(least[0], least[1] * total)
+class _Run(NamedTuple):
+    """How long the program ran, and for what share of that it had a processor."""
+
+    seconds: float
+    share: float = 1.0
+
+    def is_worth(self, seconds: float, least: tuple[float, float]) -> bool:
+        """Whether it pays to save so many seconds of it."""
+        return seconds * self.share >= least[0] and seconds >= least[1] * self.seconds
 
 
 # --- the persistent cache ------------------------------------------------------------
 
 
-def _cache(watch: Watch, total: float) -> Iterator[Hint]:
+def _cache(watch: Watch, run: _Run) -> Iterator[Hint]:
     if watch.cache_directory is not None:
         return
     seen = tuple(watch.seen.values())
@@ -68,7 +76,7 @@ def _cache(watch: Watch, total: float) -> Iterator[Hint]:
     ]
     kept = (1 - _READING) * sum(x for x in compiled if x >= watch.cache_seconds)
     saved = (1 - _READING) * sum(compiled)
-    if not _is_worth(saved, total, _CACHE):
+    if not run.is_worth(saved, _CACHE):
         return
     fix = "Set `JAX_COMPILATION_CACHE_DIR` to a persistent directory"
     if kept < 0.8 * saved:
@@ -87,8 +95,8 @@ def _cache(watch: Watch, total: float) -> Iterator[Hint]:
         line=None,
         seconds=saved,
         message=f"XLA's compiler ran for {show_seconds(sum(compiled))} of "
-        f"{show_seconds(total)}{but}. With JAX's persistent cache, a second run would "
-        f"take about {show_seconds(total - saved)}",
+        f"{show_seconds(run.seconds)}{but}. With JAX's persistent cache, a second run "
+        f"would take about {show_seconds(run.seconds - saved)}",
         fix=f"{fix}.",
     )
 
@@ -96,7 +104,7 @@ def _cache(watch: Watch, total: float) -> Iterator[Hint]:
 # --- exporting -----------------------------------------------------------------------
 
 
-def _export(seen: list[Seen], total: float) -> Iterator[Hint]:
+def _export(seen: list[Seen], run: _Run) -> Iterator[Hint]:
     """What each process traces and lowers again, even with a persistent cache."""
     first: dict[Any, Seen] = {}
     for s in seen:
@@ -109,7 +117,7 @@ def _export(seen: list[Seen], total: float) -> Iterator[Hint]:
     by_cost = sorted(first.values(), key=lambda s: -_front(s))
     front = sum(map(_front, by_cost))
     saved = (1 - LOADING) * front
-    if not by_cost or not _is_worth(saved, total, _EXPORT):
+    if not by_cost or not run.is_worth(saved, _EXPORT):
         return
     s = by_cost[0]
     others = len(by_cost) - 1
@@ -147,7 +155,7 @@ class _Layers(NamedTuple):
     seconds: float
 
 
-def _layers(seen: list[Seen], total: float, unrolled: set[Any]) -> Iterator[Hint]:
+def _layers(seen: list[Seen], run: _Run, unrolled: set[Any]) -> Iterator[Hint]:
     found: dict[Any, list[_Layers]] = collections.defaultdict(list)
     for s in seen:
         if s.inspection is None or not s.inspection.equations:
@@ -161,7 +169,7 @@ def _layers(seen: list[Seen], total: float, unrolled: set[Any]) -> Iterator[Hint
             found[loop.file, loop.line].append(_Layers(s, loop, seconds))
     for key, group in found.items():
         seconds = sum(layers.seconds for layers in group)
-        if key in unrolled or not _is_worth(seconds, total, _SCAN):
+        if key in unrolled or not run.is_worth(seconds, _SCAN):
             continue
         s, loop, _ = max(group, key=lambda layers: layers.seconds)
         name = s.trace.function.qualname
@@ -184,7 +192,7 @@ def _layers(seen: list[Seen], total: float, unrolled: set[Any]) -> Iterator[Hint
 # --- a ragged last batch -------------------------------------------------------------
 
 
-def _ragged(seen: list[Seen], total: float) -> Iterator[Hint]:
+def _ragged(seen: list[Seen], run: _Run) -> Iterator[Hint]:
     """Calls with a batch and a smaller one, whatever else differs between them."""
     groups: dict[Any, list[Seen]] = collections.defaultdict(list)
     for s in seen:
@@ -196,7 +204,7 @@ def _ragged(seen: list[Seen], total: float) -> Iterator[Hint]:
         # A third size is a finding instead: shape-churn.
         if len({(x.large, x.small) for x in found}) != 1:
             continue
-        if not _is_worth(seconds, total, _RAGGED):
+        if not run.is_worth(seconds, _RAGGED):
             continue
         first = found[0]
         site, name = first.seen.site, first.seen.trace.function.qualname
@@ -288,9 +296,9 @@ def _other_causes(old: Seen, new: Seen) -> str:
 # --- outside of jit ------------------------------------------------------------------
 
 
-def _eager(time: TimeSpent) -> Iterator[Hint]:
+def _eager(time: TimeSpent, run: _Run) -> Iterator[Hint]:
     for part in time.parts:
-        if part.name != "eager" or not _is_worth(part.seconds, time.seconds, _EAGER):
+        if part.name != "eager" or not run.is_worth(part.seconds, _EAGER):
             continue
         line = part.lines[0] if part.lines else None
         where = "" if line is None else f", {show_seconds(line.seconds)} of that here"

@@ -1,11 +1,11 @@
-"""`filter_jit` against `equinox.filter_jit` and the plain function, on random calls.
+"""Random calls of `filter_jit`, `equinox.filter_jit` and the plain function.
 
-- `values`: what an argument is, described by a hashable value (a *description*), from
-  which any number of equal arguments can be made.
-- `callables`: what is jitted, and what it computes.
+- `values`: arguments, each described by a hashable value (a *description*) from which
+  any number of equal arguments can be created.
+- `callables`: the functions that are jitted, and what they compute.
 - `strategies`: hypothesis strategies for sequences of calls of one function.
-- `harness`: makes the calls and compares.
+- `harness`: makes the calls, and compares the outcomes.
 
-`tests/test_differential.py` runs a fixed few thousand calls;
-`python -m tests.differential --cases 100000` as many as wanted.
+`tests/test_differential.py` runs a fixed number of calls, a few thousand;
+`python -m tests.differential --cases 100000` runs any number.
 """

@@ -1,8 +1,8 @@
 """`python -m tests.differential --cases 100000 --workers 2`: the long run.
 
-Runs sequences of calls (see the package) until so many calls have been made, each
-under `equinox.filter_jit`, the plain function, and ours on both engines. The exit
-code is 1 if anything differed.
+Runs random sequences of calls (see the package) until the number of calls is reached,
+each with `equinox.filter_jit`, the plain function, and ours on both engines. The exit
+code is 1 if any outcomes differ.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The sequences of one seed, in a process of their own: a part of the long run."""
+"""The sequences of one seed, run in a subprocess: part of the long run."""
 
 import os
 import tempfile
@@ -6,7 +6,8 @@ import traceback
 from typing import Any
 
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # donating a buffer twice is logged
+# silence the log of buffers donated twice
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import hypothesis
 import jax
 
@@ -15,7 +16,7 @@ from .strategies import sequences
 
 
 def prepare() -> None:
-    """In each worker, before its first batch."""
+    """Set up a worker process."""
     jax.config.update("jax_num_cpu_devices", 8)
     keep_programs(tempfile.mkdtemp(prefix="differential"))
 
@@ -29,8 +30,8 @@ def run_batch(seed: int, size: int) -> tuple[Tally, str | None]:
         max_examples=size,
         database=None,
         deadline=None,
-        # The sequence that differs is printed as it is: making it smaller can take
-        # an hour. `tests/test_differential.py` does.
+        # Failing sequences are not shrunk, which can take an hour;
+        # `tests/test_differential.py` does that.
         phases=[hypothesis.Phase.generate],
         suppress_health_check=list(hypothesis.HealthCheck),
     )
@@ -45,5 +46,5 @@ def run_batch(seed: int, size: int) -> tuple[Tally, str | None]:
         error = f"{type(e).__name__}: {e}"[:2000]
         if not isinstance(e, Different):
             traceback.print_tb(e.__traceback__)
-    jax.clear_caches()  # or memory would grow with every sequence
+    jax.clear_caches()  # otherwise memory would grow with every sequence
     return tally, error

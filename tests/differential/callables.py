@@ -1,4 +1,4 @@
-"""What is jitted: callables of many kinds, and what they compute."""
+"""Callables of many kinds, and what they compute."""
 
 import dataclasses
 import functools as ft
@@ -44,7 +44,7 @@ def _doubled(tree: Any) -> Any:
 
 
 def _numbers(tree: Any) -> list[Any]:
-    """The arrays in a tree that one can calculate with."""
+    """The arrays of a tree that support arithmetic."""
     kinds = (jnp.floating, jnp.integer)
     arrays = [x for x in jtu.tree_leaves(tree) if is_array(x)]
     return [x for x in arrays if any(jnp.issubdtype(x.dtype, k) for k in kinds)]
@@ -55,7 +55,7 @@ def _static_leaves(tree: Any) -> list[Any]:
 
 
 def _static_parts(x: Any) -> list[Any]:
-    """Every static, in fields too."""
+    """All statics, including those in fields."""
     named = None if is_array(x) else parts(x)
     if named is None:
         return [] if is_array(x) else [x]
@@ -86,7 +86,7 @@ def _by_type(tree: Any, jit: Any) -> Any:
 
 
 def _raise(tree: Any, jit: Any) -> Any:
-    """Refuses some types of statics."""
+    """Raises for some types of statics."""
     types = {type(x) for x in _static_parts(tree)}
     if bool in types:
         raise Fails("a bool")
@@ -103,8 +103,8 @@ def _bool_of_array(tree: Any, jit: Any) -> Any:
 
 
 def _nested(tree: Any, jit: Any) -> Any:
-    # Functions of this trace alone: of one that sequences share, Equinox would take the
-    # trace for an equal static, such as 0.0 for -0.0. (One of the listed differences.)
+    # New functions in each trace. If sequences shared them, Equinox would reuse a trace
+    # for an equal static, such as 0.0 for -0.0. (One of the listed differences.)
     echo = jit(lambda *args, **kwargs: (args, kwargs))
     return jit(lambda tree: _doubled(tree))(tree), echo(1, n=tree)
 
@@ -140,7 +140,7 @@ class Parameters:
     """A parameter list. `defaults` maps a name to the description of its default."""
 
     source: str
-    # By position or by keyword; `positional_only` and `keyword_only` are among them.
+    # All named parameters, including `positional_only` and `keyword_only`.
     names: tuple[str, ...]
     positional_only: tuple[str, ...] = ()
     keyword_only: tuple[str, ...] = ()
@@ -188,14 +188,14 @@ PARAMETERS: dict[str, Parameters] = {
 
 
 def make(description: Description) -> Any:
-    """One argument, with nothing shared but what is described as shared."""
+    """An argument that shares no parts unless its description says so."""
     return description.make(make)
 
 
 def _function(
     parameters: Parameters, core: Callable[[dict[str, Any]], Any], self: str = ""
 ) -> Callable[..., Any]:
-    """A function with these parameters, that hands them to `core` by name."""
+    """A function with these parameters, which passes them to `core` by name."""
     names = [*parameters.names, parameters.var_positional, parameters.var_keyword]
     bundle = ", ".join([f"{n!r}: {n}" for n in names if n] + ["**extra"] * bool(self))
     extra = f"    extra = {{'w': {self}.w}}\n" if self else ""
@@ -214,21 +214,21 @@ def signature(parameters: Parameters) -> inspect.Signature:
 
 
 class Made(typing.NamedTuple):
-    """A callable that is to be tested.
+    """A callable to test.
 
-    `get` is given a description of the callable's own data (for kinds in `WITH_DATA`)
-    and the function that makes arguments from descriptions. It returns what to call.
+    `get` takes a description of the callable's own data (for kinds in `WITH_DATA`) and
+    a function that creates arguments from descriptions. It returns the callable.
     """
 
     get: Callable[[Description | None, Callable[[Description], Any]], Any]
 
 
-# A callable with data of its own, which is part of the call.
+# Callables with data of their own, which is part of the call.
 WITH_DATA = ("module", "bound", "jitted method", "eqx.Partial", "jtu.Partial")
-# For which an omitted default and the same one given are one call. (Not for those
-# that show a signature which need not be the one that is called.)
+# Kinds for which an omitted default and the same value passed are one call. (Not those
+# with a signature that may differ from the function's own.)
 SHARE_DEFAULTS = ("function", "lambda", "again", "module", "jitted method", "object")
-# These take `*args, **kwargs`, whatever they hand them to.
+# Kinds that accept `*args, **kwargs`, whatever function they wrap.
 RAW = ("eqx.Partial", "jtu.Partial", "partial")
 KINDS = (*WITH_DATA, "function", "lambda", "again", "object", "wraps", "partial")
 
@@ -241,7 +241,7 @@ def make_callable(
     donate: str,
     traced: Callable[[], None],
 ) -> Made:
-    """A callable, jitted by `jit`, that calls `traced` whenever its body is run."""
+    """A callable, jitted by `jit`, that calls `traced` whenever its body runs."""
 
     def core(bundle: dict[str, Any]) -> Any:
         traced()
@@ -294,7 +294,7 @@ def _decorated(f: Any) -> Any:
 
 
 def _with_first(f: Any, core: Any) -> Any:
-    """`f` with one more parameter in front, for a `Partial` to fill."""
+    """`f` with an additional first parameter, for a `Partial` to fill."""
 
     def with_first(first: Any, /, *args: Any, **kwargs: Any) -> Any:
         out = f(*args, **kwargs)
@@ -304,5 +304,5 @@ def _with_first(f: Any, core: Any) -> Any:
 
 
 def not_jitted(fun: Any = None, **_: Any) -> Any:
-    """In place of `filter_jit`, for the plain function."""
+    """Replaces `filter_jit` for the plain function."""
     return fun

@@ -1,4 +1,4 @@
-"""Makes a sequence of calls with every contender, and compares."""
+"""Makes a sequence of calls with each contender, and compares the outcomes."""
 
 import collections
 import contextlib
@@ -41,52 +41,51 @@ from .values import (
 )
 
 
-# --- what is tested ------------------------------------------------------------------
+# --- calls and sequences -------------------------------------------------------------
 
 
 class Call(typing.NamedTuple):
-    """One call, however it is spelled."""
+    """A call, independent of how it is spelled."""
 
-    # Of the callable itself, for kinds in `WITH_DATA`
+    # Data of the callable itself, for kinds in `WITH_DATA`
     data: Description | None
-    # One per named parameter; `None` if it is left to its default
+    # One for each named parameter; `None` means its default
     named: tuple[Description | None, ...]
     var_positional: tuple[Description, ...] = ()
     var_keyword: tuple[tuple[str, Description], ...] = ()
 
 
 class Step(typing.NamedTuple):
-    """One step of a sequence."""
+    """A step of a sequence."""
 
-    # Which of the sequence's calls
+    # Index of the call in the sequence
     call: int
-    # How many of the positional arguments are passed by position
+    # Number of positional arguments that are passed by position
     by_position: int
-    # Where the arguments come from: `"fresh"` (made for this step), `"same"` (objects
-    # that were passed before) or `"changed"` (objects that were passed before and are
-    # changed in place)
+    # Where the arguments come from: `"fresh"` (created for this step), `"same"`
+    # (objects that were passed before) or `"changed"` (objects that were passed before,
+    # and are modified in place)
     source: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Sequence:
-    """A callable and calls of it."""
+    """A callable, and calls of it."""
 
     kind: str
     parameters: str
     behaviour: str
     donate: str
-    # Whether the engine's thresholds are lowered, so that little is needed for it to
-    # generate code and to run out of room in its tables
+    # Whether the engine's tables are made small, so that evictions occur
     eager: bool
     calls: tuple[Call, ...]
     steps: tuple[Step, ...]
-    # Before which step all caches are cleared, if any
+    # The step before which all caches are cleared, if any
     clear_before: int | None = None
 
 
 class Tally(collections.Counter[str]):
-    """What has been tested, counted."""
+    """Counts what was tested."""
 
 
 # --- spelling ------------------------------------------------------------------------
@@ -101,7 +100,7 @@ def _spell(
     values = dict(zip(parameters.names, call.named, strict=True))
     extra = call.var_positional
     if any(values[n] is None for n in positional):
-        extra = ()  # there is no way to pass them
+        extra = ()  # they cannot be passed
     if extra:
         by_position = len(positional)
     by_position = max(by_position, len(parameters.positional_only))
@@ -149,9 +148,9 @@ def _key(sequence: Sequence, call: Call, args: Any, kwargs: Any) -> Any:
 
 
 class Store:
-    """Arguments that were passed before, by what they are.
+    """Arguments that were passed before, by description.
 
-    With `as_traced`, arrays are as a function sees them while it is traced.
+    With `as_traced`, arrays are converted to what a function sees while it is traced.
     """
 
     def __init__(self, *, as_traced: bool = False) -> None:
@@ -159,7 +158,7 @@ class Store:
         self.as_traced = as_traced
 
     def make(self, description: Description, source: str, in_use: list[Any]) -> Any:
-        """A value for a call; `in_use` are those that it has already, not to change."""
+        """A value for a call. Values `in_use` by the same call are not changed."""
         if source == "fresh":
             return self.fresh(description)
         if source == "changed":
@@ -181,7 +180,7 @@ class Store:
         return _as_traced(out) if self.as_traced and is_array(out) else out
 
     def change(self, value: Any, old: Description, new: Description) -> None:
-        """Make a value that is as `old` says into what `new` says, in place."""
+        """Change a value in place, from the description `old` to `new`."""
         assert isinstance(old, Tree)
         assert isinstance(new, Tree)
         made = []
@@ -195,8 +194,7 @@ class Store:
             if a == b:
                 made.append(part)
             elif i < n_dynamic and _can_change(a, b):
-                # Not a Module that is a static: what was traced with it, ours rightly
-                # traces again.
+                # A Module that is a static is not changed: ours rightly traces again.
                 self.change(part, a, b)
                 made.append(part)
             else:
@@ -213,7 +211,7 @@ class Store:
 
 
 def _in_order(value: Any) -> list[tuple[Any, Any]]:
-    """Parts in the order of the description."""
+    """The parts in the order of the description."""
     if isinstance(value, dict):
         return list(value.items())
     if isinstance(value, list):
@@ -235,16 +233,16 @@ def _can_change(old: Description, new: Description) -> bool:
 
 # --- contenders ----------------------------------------------------------------------
 
-# As many are kept of a sequence that is `eager`.
+# The number of specializations that are kept for an `eager` sequence.
 FEW_SPECIALIZATIONS = 8
 _states: dict[tuple[str, bool], tuple[Any, Any]] = {}
 
 
 @contextlib.contextmanager
 def on_engine(engine: str, *, eager: bool = False) -> Iterator[None]:
-    """Within this context the library takes this engine.
+    """A context in which the library uses this engine.
 
-    With `eager`, few specializations are kept.
+    With `eager`, only a few specializations are kept.
     """
     empty: Any = {}, weakref.WeakKeyDictionary()
     places: list[Any] = [(_engine, "_state"), (_callables, "_functions")]
@@ -270,7 +268,7 @@ def on_engine(engine: str, *, eager: bool = False) -> Iterator[None]:
 
 
 class Contender:
-    """One way to jit, with the callable jitted by it."""
+    """One implementation of jit, and the callable jitted by it."""
 
     def __init__(self, sequence: Sequence, jit: Callable[..., Any], engine: str):
         self.sequence = sequence
@@ -336,28 +334,29 @@ class Contender:
 
 
 class Outcome(typing.NamedTuple):
-    """What became of a call."""
+    """The outcome of a call."""
 
     out: Any
     error: Exception | None
     traces: int
-    # For each of JAX's arrays in the arguments, and whether it is as large as a scalar
+    # For each JAX array in the arguments: whether it was deleted, and whether it has
+    # the size of a scalar
     deleted: list[tuple[bool, bool]]
-    # Whether there was such an array among the arguments, JAX's or NumPy's
+    # Whether the arguments contain such a scalar, of JAX or NumPy
     has_scalars: bool
-    # Whether there was a warning of donated buffers
+    # Whether there was a warning about donated buffers
     warned: bool
 
 
 def _as_traced(x: Any) -> Any:
-    """An array as a function sees it while it is traced, but for its values."""
+    """An array as a function sees it while it is traced, apart from its values."""
     if x.dtype == jax.dtypes.float0 or isinstance(x, jax.Array):
         return x
     return jnp.asarray(x)
 
 
 def _arrays(x: Any) -> list[Any]:
-    """The arrays in an argument, in a pytree or not."""
+    """The arrays in an argument, including those in statics."""
     if is_array(x):
         return [x]
     return [array for _, part in parts(x) or () for array in _arrays(part)]
@@ -371,9 +370,9 @@ class Different(AssertionError):
 
 
 def same(a: Any, b: Any, where: str = "result", *, plain: bool = False) -> None:
-    """Raise `Different` if two results are not the same in every respect.
+    """Raise `Different` unless two results are the same in every respect.
 
-    With `plain`, `a` was not made by JIT.
+    With `plain`, `a` was computed without jit.
     """
     if is_array(a) or is_array(b):
         _same_arrays(a, b, where, plain)
@@ -403,7 +402,7 @@ def _same_arrays(a: Any, b: Any, where: str, plain: bool) -> None:
         for x in (a, b)
     ]
     if plain and a.dtype == jax.dtypes.float0:
-        types = [x[:2] for x in types]  # NumPy's
+        types = [x[:2] for x in types]  # eager `float0` arrays are NumPy's
     if types[0] != types[1]:
         raise Different(f"{where}: {types[0]} and {types[1]}")
     if not plain and isinstance(a, jax.Array) and a.committed != b.committed:
@@ -427,8 +426,8 @@ def _same_outcomes(theirs: Outcome, ours: Outcome) -> None:
     same(theirs.out, ours.out)
     pairs = zip(theirs.deleted, ours.deleted, strict=True)
     for (deleted, is_scalar), (deleted_too, _) in pairs:
-        # One of the listed differences: Equinox has a result of its own, a scalar,
-        # which may take a donated scalar's memory.
+        # One of the listed differences: Equinox adds a scalar to the results, which may
+        # reuse the memory of a donated scalar.
         if deleted != deleted_too and not (deleted and is_scalar):
             raise Different(f"deleted: {theirs.deleted} and {ours.deleted}")
 
@@ -437,10 +436,10 @@ def _same_outcomes(theirs: Outcome, ours: Outcome) -> None:
 
 
 class _Equinox:
-    """`equinox.filter_jit`, kept from taking one static for another.
+    """`equinox.filter_jit`, prevented from confusing statics.
 
-    It compares statics by `==` alone, which is one of the listed differences. So there
-    is a copy of the function for each of the keys that it would take for the same.
+    It compares statics by `==` alone, which is one of the listed differences. So each
+    of the keys that it would confuse has its own copy of the function.
     """
 
     def __init__(self, sequence: Sequence):
@@ -460,7 +459,7 @@ class _Equinox:
 
 
 def _coarse(sequence: Sequence, call: Call, args: Any, kwargs: Any) -> Any:
-    """What Equinox compares: the statics by `==`, and the structure."""
+    """What Equinox compares: the structure, and statics by `==`."""
     store = Store()
     if sequence.kind not in RAW:
         bound = signature(PARAMETERS[sequence.parameters]).bind(*args, **kwargs)
@@ -476,15 +475,15 @@ def _coarse(sequence: Sequence, call: Call, args: Any, kwargs: Any) -> Any:
         out = tuple([None if is_array(x) else x for x in leaves]), treedef
         hash(out)
     except (TypeError, ValueError):
-        return None  # refused by all
+        return None  # no contender accepts it
     return out
 
 
 def run(sequence: Sequence, tally: Tally) -> None:
-    """Run a sequence. Raises `Different` for whatever should not be."""
+    """Run a sequence. Raises `Different` if any outcomes differ that should not."""
     forget_module_classes()
-    # Callable pytrees of one class share a table with those of earlier sequences: where
-    # it has little room, each sequence begins with an empty one.
+    # Callable pytrees of one class share a table with those of earlier sequences. If
+    # that table is small, each sequence starts with an empty one.
     for engine in ("native", "python"):
         _states.pop((engine, True), None)
     plain = Contender(sequence, not_jitted, "plain")
@@ -517,16 +516,15 @@ def run(sequence: Sequence, tally: Tally) -> None:
         outcomes = []
         coarse = _coarse(sequence, call, args, kwargs)
         contenders = [plain, equinox.copy_for(key, coarse), *ours]
-        # Of objects changed in place all contenders have their own.
+        # Each contender has its own copies of objects that are changed in place.
         stores = [plain.store, equinox.store, *[c.store for c in ours]]
         if source != "changed":
             stores = shared
         for contender, store in zip(contenders, stores, strict=True):
             outcomes.append(contender.call(call.data, args, kwargs, source, store))
         if _is_stale(outcomes[0], outcomes[1]):
-            # Equinox took one static for another all the same, by way of NaNs, say,
-            # which equal themselves where they are one object. Asked for the first
-            # time, it has to agree.
+            # Equinox confused two statics after all, for example NaNs, which are equal
+            # if they are one object. On a fresh function it has to agree.
             tally["stale traces of Equinox"] += 1
             first = Contender(sequence, eqx.filter_jit, "equinox")
             again = "fresh" if source == "fresh" else "same"
@@ -543,7 +541,7 @@ def run(sequence: Sequence, tally: Tally) -> None:
 
 
 def _is_stale(plain: Outcome, theirs: Outcome) -> bool:
-    """Whether Equinox's result is not that of the plain function."""
+    """Whether Equinox's result differs from that of the plain function."""
     if theirs.error is not None or plain.error is not None:
         return False
     try:
@@ -554,9 +552,9 @@ def _is_stale(plain: Outcome, theirs: Outcome) -> bool:
 
 
 def too_often_stale(tally: Tally) -> bool:
-    """Whether Equinox was asked afresh too often for a mistake that it seldom makes.
+    """Whether Equinox needed a fresh function more often than plausible.
 
-    (30 of the 101,608 calls of a long run.)
+    (In a long run it did in 30 of 101,608 calls.)
     """
     return tally["stale traces of Equinox"] > tally["calls"] / 100
 
@@ -570,10 +568,10 @@ def _check_step(
     *,
     drops: bool,
 ) -> None:
-    """Compare what became of one call.
+    """Compare the outcomes of one call.
 
-    `traced` are the keys that were traced, `met` those of calls that failed. If there
-    were so many that ours `drops` some, any may be traced again.
+    `traced` are the keys that were traced, and `met` those of calls that failed. If the
+    sequence has more keys than are kept, `drops` is true, and any may be traced again.
     """
     plain, theirs, *ours = outcomes
     if theirs.error is None:
@@ -584,10 +582,11 @@ def _check_step(
             try:
                 _same_outcomes(theirs, outcome)
                 same(plain.out, outcome.out, "plain and ours", plain=True)
-                # Equinox's own result may take the memory of a scalar, as above.
+                # As above, Equinox's extra scalar may reuse the memory of a donated
+                # one.
                 if outcome.warned and not (theirs.warned or theirs.has_scalars):
                     raise Different("a warning of donated buffers")
-                # A call that was traced may have failed when it was run.
+                # A call that failed at run time may have been traced before.
                 fails = key in met and outcome.traces == 0
                 dropped = drops and outcome.traces == 1
                 if outcome.traces != (key not in traced) and not fails | dropped:
@@ -606,7 +605,7 @@ def _check_step(
     for outcome, engine in zip(ours, ("native", "python"), strict=True):
         try:
             _same_outcomes(theirs, outcome)
-            # Ours may share a trace with an earlier call, that Equinox does not.
+            # Ours may reuse the trace of an earlier call where Equinox traces again.
             dropped = drops and outcome.traces == 1
             shares = key in met and outcome.traces == 0
             if outcome.traces != theirs.traces and not shares | dropped:
@@ -619,9 +618,9 @@ def _check_step(
 
 
 def keep_programs(folder: str | None) -> None:
-    """Have JAX keep compiled programs in a folder, or no longer.
+    """Make JAX keep compiled programs in a folder, or in none.
 
-    Nearly all programs of a run are alike, and a compilation takes 50 ms.
+    Most programs of a run are alike, and a compilation takes 50 ms.
     """
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0 if folder else 1)

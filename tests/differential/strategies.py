@@ -67,9 +67,9 @@ keys = st.builds(
     Key, st.sampled_from(("threefry2x32", "rbg", "unsafe_rbg")), st.integers(0, 3)
 )
 _names = list(KEYS)
-# Only such as can be sorted. (JAX refuses others. `tests/test_differential.py` has
-# that, but it is not for thousands of calls: each takes one level off Python's
-# recursion limit for good, in jaxlib 0.10.2.)
+# Only keys that can be sorted, since JAX refuses others. `tests/test_differential.py`
+# covers those: in jaxlib 0.10.2 each such call permanently lowers Python's recursion
+# limit by one, which a long run would not survive.
 _key_sets = st.one_of(
     *[
         st.lists(st.sampled_from(group), unique_by=KEYS.__getitem__, max_size=3)
@@ -80,7 +80,7 @@ _key_sets = st.one_of(
 
 @st.composite
 def _static_data(draw: Any, depth: int = 2) -> Description:
-    """What may stand in a static field."""
+    """Values of a static field."""
     kinds = ("leaf", "leaf", "list", "tuple", "dict", "set", "module")
     kind = draw(st.sampled_from(kinds)) if depth else "leaf"
     if kind == "leaf":
@@ -140,7 +140,7 @@ arguments = st.recursive(leaves, lambda below: _nodes(below), max_leaves=6)
 _unhashable = st.sampled_from(UNHASHABLE).map(Static)
 
 
-# --- a small change ------------------------------------------------------------------
+# --- small changes -------------------------------------------------------------------
 
 
 def _places(description: Description) -> list[tuple[int, ...]]:
@@ -175,7 +175,7 @@ def _replaced(description: Any, place: tuple[int, ...], new: Description) -> Any
 
 @st.composite
 def changed(draw: Any, description: Description) -> Description:
-    """Nearly the same argument."""
+    """An argument that differs slightly."""
     place = draw(st.sampled_from(_places(description)))
     old = _at(description, place)
     in_static = _in_static(description, place)
@@ -267,7 +267,7 @@ def _first_call(draw: Any, kind: str, parameters: str) -> Call:
 
 @st.composite
 def _another_call(draw: Any, call: Call, parameters: str) -> Call:
-    """A call with one change in it."""
+    """A call that differs in one argument."""
     p = PARAMETERS[parameters]
     options: list[tuple[str, int]] = [("data", 0)] * (call.data is not None)
     options += [("named", i) for i in range(len(call.named))]
@@ -282,7 +282,7 @@ def _another_call(draw: Any, call: Call, parameters: str) -> Call:
     if field == "var_keyword":
         values[i] = (values[i][0], draw(changed(values[i][1])))
     elif field == "named" and (default := p.default(p.names[i])) is not None:
-        # The default itself is of interest, given or not.
+        # Include the default itself, both omitted and passed.
         old = values[i]
         options_ = [None, default, *([] if old is None else [draw(changed(old))])]
         values[i] = draw(st.sampled_from([x for x in options_ if x != old]))
@@ -296,10 +296,10 @@ _SOURCES = ("fresh", "same", "fresh", "changed")
 
 @st.composite
 def sequences(draw: Any) -> Sequence:
-    """A callable, a few calls of it that are much alike, and an order to make them."""
+    """A callable, a few similar calls of it, and the order of the steps."""
     kind = draw(st.sampled_from(KINDS))
     parameters = draw(st.sampled_from(list(PARAMETERS)))
-    # Runtime errors cost a compilation with a callback each: not as often.
+    # Runtime errors are chosen rarely: each compiles a program with a callback.
     behaviours = [b for b in BEHAVIOURS if b != "check"] * 2 + ["check"]
     behaviour = draw(st.sampled_from(behaviours))
     calls = [draw(_first_call(kind, parameters))]
@@ -307,7 +307,7 @@ def sequences(draw: Any) -> Sequence:
         calls.append(draw(_another_call(draw(st.sampled_from(calls)), parameters)))
     n = draw(st.sampled_from((16, 40, 80)))
     order = draw(st.binary(min_size=n, max_size=n))
-    # Runs of one call, with others in between: code is generated for what is frequent.
+    # Each byte gives a call, how many arguments are positional, and their source.
     steps = [Step((b & 15) % len(calls), (b >> 4) & 3, _SOURCES[b >> 6]) for b in order]
     return Sequence(
         kind=kind,

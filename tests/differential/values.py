@@ -1,9 +1,9 @@
 """Arguments, and descriptions of arguments.
 
-A description is a hashable value. Two arguments made from equal descriptions are the
-same call and must share a trace; two arguments made from descriptions that differ in
-more than the values of arrays must not. So descriptions are an account of what a call
-is that owes nothing to the library's own tokens.
+A description is a hashable value. Arguments created from equal descriptions make the
+same call and must share a trace. If their descriptions differ in more than the values
+of arrays, they must not. Descriptions thus define when two calls are the same without
+use of the library's own static keys.
 """
 
 import abc
@@ -81,7 +81,7 @@ class Unhashable:
 
 
 class Opaque:
-    """Equal to itself alone."""
+    """An object equal only to itself."""
 
     def __init__(self, name: str):
         self.name = name
@@ -91,7 +91,7 @@ class Opaque:
 
 
 class ByValue:
-    """Compares by value."""
+    """An object that is compared by value."""
 
     def __init__(self, n: Any):
         self.n = n
@@ -113,8 +113,8 @@ def twice(x: Any) -> Any:
     return x * 2
 
 
-# Statics that are easily taken for one another stand together. Each is made anew, so
-# that equal ones need not be identical.
+# Statics that are easily confused are in one group. Each is created anew, so equal ones
+# need not be identical.
 _GROUPS: list[dict[str, Callable[[], Any]]] = [
     {
         "0": lambda: 0,
@@ -145,7 +145,7 @@ _GROUPS: list[dict[str, Callable[[], Any]]] = [
         "2**70": lambda: int("2") ** 70,
         "2.0**70": lambda: float("2") ** 70,
         "-1": lambda: -1,
-        "-2": lambda: -2,  # the hash of which is that of -1
+        "-2": lambda: -2,  # has the same hash as -1
         "inf": lambda: float("inf"),
         "-inf": lambda: float("-inf"),
         "nan": lambda: float("nan"),
@@ -240,10 +240,10 @@ class Description(abc.ABC):
 
     @abc.abstractmethod
     def make(self, make: Callable[["Description"], Any]) -> Any:
-        """Such an argument, its parts made by `make`."""
+        """Create such an argument. `make` creates its parts."""
 
     def key(self) -> Any:
-        """The description less the values of arrays."""
+        """The description without the values of arrays."""
         return self
 
 
@@ -257,7 +257,7 @@ class Static(Description):
 
 @dataclasses.dataclass(frozen=True)
 class Array(Description):
-    # `"jax"`, `"numpy"` or `"scalar"` (NumPy's)
+    # `"jax"`, `"numpy"`, or `"scalar"` for NumPy scalars
     library: str
     dtype: str
     shape: tuple[int, ...]
@@ -279,7 +279,7 @@ class Array(Description):
         return jnp.asarray(array)
 
     def key(self) -> Any:
-        # What is traced: NumPy's arrays as JAX's, in 32 bits.
+        # As traced: NumPy arrays become JAX arrays, with 32 bits.
         dtype = self.dtype
         if dtype != "float0":
             dtype = str(jax.dtypes.canonicalize_dtype(dtype))
@@ -305,7 +305,7 @@ class Key(Description):
 
 @dataclasses.dataclass(frozen=True)
 class Tree(Description):
-    """A node. `info` says more, according to `kind`."""
+    """A node. The meaning of `info` depends on `kind`."""
 
     kind: str
     children: tuple[Description, ...]
@@ -364,7 +364,7 @@ class Registered:
 
 
 class Reversed:
-    """A node whose children come in another order than its attributes."""
+    """A node whose children are in a different order from its attributes."""
 
     def __init__(self, a: Any, b: Any):
         self.a = a
@@ -385,7 +385,7 @@ class Data:
     tag: Any = dataclasses.field(metadata={"static": True})
 
 
-# Keys of dictionaries, by name. Some are equal.
+# Keys of dictionaries, by name. Some are equal to each other.
 KEYS: dict[str, Any] = {
     "'a'": "a",
     "'b'": "b",
@@ -401,13 +401,13 @@ KEYS: dict[str, Any] = {
 
 
 class ModuleInfo(typing.NamedTuple):
-    """A Module class. Classes with another `tag` have the same fields."""
+    """A Module class. Classes that differ only in `tag` have the same fields."""
 
     dynamic: tuple[str, ...]
     static: tuple[str, ...]
     tag: int
     # `"plain"`, `"derived"` (from a class with the first field) or `"generic"`
-    # (subscripted when it is made, so that instances get an `__orig_class__`)
+    # (subscripted when it is created, so that instances get an `__orig_class__`)
     kind: str
 
 
@@ -464,7 +464,7 @@ NODES: dict[str, Callable[[Any, list[Any]], Any]] = {
     "eqx.Partial": lambda _, c: eqx.Partial(twice, *c),
     "jtu.Partial": lambda _, c: jtu.Partial(twice, *c),
     "module": _make_module,
-    # Only in static fields: no pytrees, but the values themselves.
+    # Used in static fields only: the values themselves, not pytrees.
     "static list": lambda _, c: c,
     "static tuple": lambda _, c: tuple(c),
     "static dict": lambda keys, c: dict(zip([KEYS[k] for k in keys], c, strict=True)),
@@ -476,7 +476,7 @@ WITH_KEYS = ("dict", "OrderedDict", "defaultdict")
 
 
 def parts(x: Any) -> Iterator[tuple[str, Any]] | None:
-    """The named parts of a node made here; `None` for a leaf."""
+    """The named parts of a node of this module; `None` for a leaf."""
     if isinstance(x, collections.OrderedDict):
         return ((f"{type(k).__name__} {k!r}", v) for k, v in x.items())
     if isinstance(x, dict):
@@ -489,8 +489,8 @@ def parts(x: Any) -> Iterator[tuple[str, Any]] | None:
     if isinstance(x, jtu.Partial):
         return iter([("func", x.func), ("args", x.args), ("keywords", x.keywords)])
     if isinstance(x, eqx.Module):
-        # Its fields. What else there may be (`__orig_class__`, `__doc__`) Equinox
-        # drops or adds in flattening.
+        # Only fields: Equinox drops or adds other attributes (`__orig_class__`,
+        # `__doc__`) when it flattens.
         return ((f.name, getattr(x, f.name)) for f in dataclasses.fields(x))
     if isinstance(x, Registered | Reversed | Data):
         return iter(sorted(vars(x).items()))
@@ -498,7 +498,7 @@ def parts(x: Any) -> Iterator[tuple[str, Any]] | None:
 
 
 def show_static(x: Any) -> str:
-    """A static in words that tell it from any other."""
+    """A text that differs between different statics."""
     if callable(x):
         text = f"{getattr(x, '__module__', '')}.{getattr(x, '__qualname__', x)}"
     else:
@@ -511,7 +511,7 @@ def is_array(x: Any) -> bool:
 
 
 def show(x: Any) -> str:
-    """What a function sees of an argument while it is traced, in words."""
+    """A text of what a function sees of an argument while it is traced."""
     if is_array(x):
         weak = "~" if getattr(getattr(x, "aval", None), "weak_type", False) else ""
         return f"{weak}{x.dtype}{list(x.shape)}"

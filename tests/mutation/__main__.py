@@ -1,7 +1,8 @@
-"""`python -m tests.mutation --minutes 60`: how many faults the tests notice, by area.
+"""`python -m tests.mutation --minutes 60`: the share of faults that tests notice.
 
-Takes mutants in an order that depends on the seed, until the time is over, and writes
-what became of them. The exit code is 1 if the tests notice fewer than they should.
+Runs mutants in an order that depends on the seed until the time is over, and stores
+their outcomes by area. The exit code is 1 if the tests of an area notice fewer than
+they should.
 """
 
 import argparse
@@ -37,12 +38,12 @@ from ._run import (
 )
 
 
-# Seconds of tests that a mutant is shown to, the quickest first.
+# The tests that run for a mutant, fastest first, may take this many seconds.
 _BUDGET = 60.0
-# A test that takes so many seconds may start processes.
+# Seconds. A test that takes longer may start processes.
 _DOUBTFUL = 1.0
-# Mutants that change nothing that could be noticed: `[{"file": ..., "before": ...,
-# "after": ..., "reason": ...}, ...]`, with the lines that differ.
+# Mutants that no test can notice: `[{"file": ..., "before": ..., "after": ...,
+# "reason": ...}, ...]`, with the lines that differ.
 EQUIVALENT = pathlib.Path(__file__).parent / "equivalent.json"
 
 
@@ -83,7 +84,7 @@ def mutants_of(area: Area, root: pathlib.Path = ROOT) -> list[Mutant]:
 
 
 def entry_of(mutant: Mutant, outcome: Outcome) -> dict[str, Any]:
-    """What is kept of a mutant that was not noticed."""
+    """The entry for a mutant that was not noticed."""
     return {
         "file": mutant.file.as_posix(),
         "line": mutant.line,
@@ -94,7 +95,7 @@ def entry_of(mutant: Mutant, outcome: Outcome) -> dict[str, Any]:
 
 
 def reason_for(entry: dict[str, Any], equivalent: list[dict[str, str]]) -> str:
-    """Why nobody could notice this mutant; empty if somebody could."""
+    """Why no test can notice this mutant; empty if there is no such reason."""
     for known in equivalent:
         if all(known[name] == entry[name] for name in ("file", "before", "after")):
             return known["reason"]
@@ -112,9 +113,9 @@ def summary(
     **Arguments:**
 
     - `area`: what was mutated.
-    - `total`: how many places there are to mutate.
-    - `outcomes`: of the mutants that were run.
-    - `equivalent`: what is known of those that nobody could notice.
+    - `total`: the number of positions to mutate.
+    - `outcomes`: the mutants that were run, and their outcomes.
+    - `equivalent`: known mutants that no test can notice.
     """
     unclear = sum(o.outcome == UNCLEAR for _, o in outcomes)
     invalid = sum(o.outcome == INVALID for _, o in outcomes)
@@ -153,7 +154,7 @@ class _Trees:
             self.free.put(tree)
 
     def use(self, do: Callable[[pathlib.Path], Any]) -> Any:
-        """Do something in a copy that nobody else is using."""
+        """Call a function with a copy that is not in use."""
         tree = self.free.get()
         try:
             return do(tree)
@@ -162,14 +163,14 @@ class _Trees:
 
 
 class _AreaRun:
-    """The mutants of one area, shown to its tests.
+    """Runs the mutants of one area.
 
     **Arguments:**
 
     - `area`: what is mutated.
     - `trees`: copies of the tree.
-    - `kept`: what is known from earlier.
-    - `again`: whether mutants that survived are shown to the tests again.
+    - `kept`: outcomes of earlier runs.
+    - `again`: whether to run mutants again that survived.
     """
 
     def __init__(self, area: Area, trees: _Trees, kept: Kept, again: bool):
@@ -177,7 +178,7 @@ class _AreaRun:
         self.covered = trees.use(lambda tree: kept.covered(area, tree))
 
     def choice(self, mutant: Mutant) -> Choice:
-        """The tests for a mutant."""
+        """The tests to run for a mutant."""
         lines = range(mutant.line, mutant.line + 1)
         if mutant.file.suffix == ".py":
             source = (ROOT / mutant.file).read_text(encoding="utf-8")
@@ -193,7 +194,7 @@ class _AreaRun:
         )
 
     def run(self, mutant: Mutant) -> None:
-        """Run one, and keep what became of it."""
+        """Run one mutant, and store its outcome."""
         choice = self.choice(mutant)
         outcome = self.trees.use(lambda tree: run_mutant(tree, mutant, choice))
         self.kept.add(self.area, mutant, outcome)
@@ -207,7 +208,7 @@ class _AreaRun:
     def run_all(
         self, mutants: list[Mutant], until: float, most: int | None, workers: int
     ) -> None:
-        """Run those of which nothing is known, until the time is over."""
+        """Run the mutants without a known outcome until the time is over."""
         known = self.kept.outcomes(self.area)
         if self.again:
             done = {m for m, o in known.items() if o.outcome != SURVIVED}
@@ -223,11 +224,12 @@ class _AreaRun:
             list(pool.map(run, chosen))
         if self.area.sources[0].endswith(C_SUFFIXES):
             for tree in self.trees.all:
-                build(tree)  # the source is as it was, and what was built is not
+                # the source was restored, but the extension is still the mutant's
+                build(tree)
         self._look_again(set(chosen))
 
     def _look_again(self, run: set[Mutant]) -> None:
-        """Do the tests that noticed pass without a mutant? If not, nothing is known."""
+        """If a test that noticed fails without a mutant too, the outcome is unclear."""
         found = {m: o for m, o in self.kept.outcomes(self.area).items() if m in run}
         tests = {
             o.test for o in found.values() if o.outcome == KILLED and "::" in o.test
@@ -244,7 +246,7 @@ class _AreaRun:
 
 
 def _deadlines(areas: list[Area], minutes: float) -> Iterator[tuple[Area, float]]:
-    """When each area has to be done; what one leaves goes to those after it."""
+    """The time at which each area has to end. Time that is left goes to later areas."""
     rest = 60 * minutes
     start = time.monotonic()
     for i, area in enumerate(areas):

@@ -1,4 +1,4 @@
-"""What is mutated, the tests that should notice, and how many of them should."""
+"""What is mutated, the tests that should notice, and how many mutants they should."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -11,13 +11,13 @@ class Area(NamedTuple):
     """A part of the package."""
 
     name: str
-    # Patterns of files, from the root.
+    # Glob patterns of files, relative to the root.
     sources: tuple[str, ...]
     # Names of test files.
     tests: tuple[str, ...]
-    # Share of the mutants that tests should notice.
+    # The share of mutants that tests should notice.
     goal: float
-    # Share of the time.
+    # The share of time.
     weight: float
 
     def files(self, root: Path = ROOT) -> list[Path]:
@@ -26,7 +26,7 @@ class Area(NamedTuple):
         return sorted(path.relative_to(root) for path in found)
 
     def test_files(self) -> list[str]:
-        """Arguments for pytest."""
+        """The test files, as arguments for pytest."""
         return [f"tests/test_{name}.py" for name in self.tests]
 
 
@@ -36,7 +36,7 @@ _ENGINE = (
     *("native_memory", "nodes", "static_modules", "memory", "crashes", "hostile"),
 )
 
-# What the extension is compiled from.
+# Suffixes of the extension's sources.
 C_SUFFIXES = (".c", ".h")
 
 AREAS = (

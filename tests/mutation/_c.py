@@ -1,4 +1,6 @@
-"""The mutants of C source: no parser, but what is code is told from what is not."""
+"""Mutants of C source. There is no parser: comments, strings and directives are
+blanked.
+"""
 
 import re
 from collections.abc import Iterator
@@ -7,13 +9,13 @@ from pathlib import Path
 from ._mutants import Mutant
 
 
-# Comments, texts and characters, and lines of the preprocessor.
+# Comments, string and character literals, and preprocessor directives.
 _NO_CODE = re.compile(
     r"""/\*.*?\*/ | //[^\n]* | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'
     | ^[ \t]*\#(?:\\\n|[^\n])*""",
     re.DOTALL | re.MULTILINE | re.VERBOSE,
 )
-# By name: what is found, and what takes its place.
+# For each operator: a pattern, and its replacement.
 _OPERATORS: dict[str, tuple[str, str]] = {
     "equal": (r"==", "!="),
     "not equal": (r"!=", "=="),
@@ -37,7 +39,7 @@ _OPERATORS: dict[str, tuple[str, str]] = {
 
 
 def _code(source: str) -> str:
-    """The source with blanks for everything that is no code; as long as before."""
+    """The source with blanks in place of all but code; its length is unchanged."""
 
     def blank(match: re.Match[str]) -> str:
         return re.sub(r"[^\n]", " ", match[0])
@@ -46,7 +48,7 @@ def _code(source: str) -> str:
 
 
 def c_mutants(file: Path, source: str) -> Iterator[Mutant]:
-    """Each operator at each place that it fits."""
+    """One mutant for each match of each operator."""
     code = _code(source)
     for name, (pattern, _) in _OPERATORS.items():
         for occurrence, match in enumerate(re.finditer(pattern, code)):
@@ -57,7 +59,7 @@ def c_mutants(file: Path, source: str) -> Iterator[Mutant]:
 
 
 def mutate_c(source: str, mutant: Mutant) -> str:
-    """The source with the change in it."""
+    """The source with the mutation applied."""
     pattern, new = _OPERATORS[mutant.operator]
     for occurrence, match in enumerate(re.finditer(pattern, _code(source))):
         if occurrence == mutant.occurrence:

@@ -1,8 +1,8 @@
 """Which tests run a line of the source, and how long they take.
 
-A mutant is shown to these tests alone, the quickest first: that takes seconds, where
-all tests of an area take minutes. Lines of Python are counted by coverage.py and lines
-of C by gcov, by test, and in the processes that tests start as well.
+A mutant runs only these tests, fastest first. That takes seconds, where all tests of an
+area take minutes. coverage.py counts lines of Python and gcov lines of C, for each
+test, including the processes that it starts.
 """
 
 import ast
@@ -18,29 +18,30 @@ from typing import Any, NamedTuple
 from ._run import build, run_tests
 
 
-# The slowest area's tests take minutes; what goes on for an hour does not end.
+# Seconds. The slowest area's tests take minutes, so an hour means a hang.
 _LIMIT = 3600.0
 
 
 class Covered(NamedTuple):
-    """What is known of an area's tests."""
+    """Coverage and durations of an area's tests."""
 
-    # Those that passed, and the seconds that they take.
+    # The seconds of each test that passed.
     seconds: dict[str, float]
-    # By file and line, the tests that run it, by their places in `seconds`.
+    # For each file and line, the tests that run it, as indices into `seconds`.
     lines: dict[str, dict[int, list[int]]]
 
     def tests_of(self, file: Path, lines: Iterable[int], budget: float) -> list[str]:
-        """Tests that run one of these lines, the quickest first.
+        """Tests that run any of these lines, fastest first.
 
-        What runs only on import is shown to tests that run anything of the file, those
-        that have its name first.
+        A line that runs only on import gets the tests that run anything of its file,
+        those named after the file first.
 
         **Arguments:**
 
-        - `file`: from the root.
-        - `lines`: of the statement.
-        - `budget`: so many seconds of tests, at least one test if there is any.
+        - `file`: path from the root.
+        - `lines`: lines of a statement.
+        - `budget`: seconds that the tests may take in all. There is at least one test,
+            if any exists.
         """
         known = self.lines.get(file.as_posix(), {})
         found = {test for line in lines for test in known.get(line, ())}
@@ -64,7 +65,7 @@ class Covered(NamedTuple):
 
     @staticmethod
     def of_all(parts: Iterable["Covered"]) -> "Covered":
-        """What is known of the tests of several files."""
+        """Merge the coverage of several test files."""
         seconds: dict[str, float] = {}
         lines: dict[str, dict[int, list[int]]] = {}
         for part in parts:
@@ -82,7 +83,7 @@ class Covered(NamedTuple):
 
     @staticmethod
     def load(path: Path) -> "Covered":
-        """Read what `save` has written."""
+        """Read a file that `save` has written."""
         known = json.loads(path.read_text())
         lines = {
             file: {int(n): tests for n, tests in by_line.items()}
@@ -92,7 +93,7 @@ class Covered(NamedTuple):
 
 
 def statement(source: str, line: int) -> range:
-    """The lines of the statement that a line is part of; of a block, its head alone."""
+    """The lines of the statement that contains a line. For a block, only its head."""
     best = range(line, line + 1)
     size = float("inf")
     for node in ast.walk(ast.parse(source)):
@@ -108,7 +109,7 @@ def statement(source: str, line: int) -> range:
 
 
 def record(tree: Path, tests: Sequence[str]) -> Covered:
-    """Run tests, and find what they run of the source.
+    """Run tests, and record which lines of the source they run.
 
     **Arguments:**
 
@@ -131,7 +132,8 @@ def record(tree: Path, tests: Sequence[str]) -> Covered:
             raise SystemExit("the extension cannot be built")
         failed = [test for test, result in results.items() if not result["passed"]]
         if failed:
-            # Some cannot be counted: they are about what traces or starts processes.
+            # Tests that trace Python or start processes may fail under coverage; run
+            # them without.
             run_tests(
                 tree, failed, _LIMIT, env={"MUTATION_RECORD": str(report)}, options=()
             )
@@ -172,10 +174,10 @@ _START = (
 
 @contextlib.contextmanager
 def counted_python(tree: Path, folder: Path) -> Iterator[dict[str, str]]:
-    """Environment in which every process counts the lines that it runs."""
+    """The environment in which every process records the lines that it runs."""
     config = folder / "coveragerc"
     config.write_text(_CONFIG.format(tree=tree, folder=folder))
-    # On the path of every process, whatever environment a test gives it.
+    # On the path of every process, even if a test changes the environment.
     start = Path(sysconfig.get_path("purelib")) / "mutation_coverage.pth"
     start.write_text(_START)
     try:
@@ -185,7 +187,7 @@ def counted_python(tree: Path, folder: Path) -> Iterator[dict[str, str]]:
 
 
 def python_lines(tree: Path, folder: Path) -> dict[str, dict[int, list[str]]]:
-    """By file and line, the names of tests."""
+    """The names of the tests that run each line of each file."""
     from coverage import Coverage
 
     combined = Coverage(data_file=str(folder / "data"), config_file=False)
@@ -211,7 +213,7 @@ void mutation_dump(void) { __gcov_dump(); __gcov_reset(); }
 
 
 def flags_of_counters(folder: Path) -> dict[str, str]:
-    """Environment of a build that counts lines."""
+    """The environment to build the extension with line counters."""
     header = folder / "mutation_dump.h"
     header.write_text(_DUMP)
     flags = "--coverage -O0"
@@ -219,12 +221,12 @@ def flags_of_counters(folder: Path) -> dict[str, str]:
 
 
 def counted_c(folder: Path) -> dict[str, str]:
-    """Environment in which counters are written to a folder."""
+    """The environment in which line counters are written to a folder."""
     return {"GCOV_PREFIX": str(folder), "GCOV_PREFIX_STRIP": "99"}
 
 
 def c_lines(folder: Path) -> dict[str, dict[int, list[str]]]:
-    """By file and line, the names of tests."""
+    """The names of the tests that run each line of each file."""
     (notes,) = (folder / "objects").rglob("_native.gcno")
     lines: dict[str, dict[int, list[str]]] = {}
     for counters in sorted(folder.glob("tests/*/_native.gcda")):
@@ -244,6 +246,7 @@ def _executed(notes: Path, counters: Path) -> Iterator[tuple[str, list[int]]]:
         out = subprocess.run(command, cwd=folder, capture_output=True, check=True)
     found: Any = json.loads(out.stdout)
     for file in found["files"]:
-        if Path(file["file"]).name in ("_native.c", "_walk.h"):  # and not Python's
+        # the headers of Python are listed, too
+        if Path(file["file"]).name in ("_native.c", "_walk.h"):
             executed = [x["line_number"] for x in file["lines"] if x["count"]]
             yield file["file"], executed

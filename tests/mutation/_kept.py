@@ -1,4 +1,4 @@
-"""What is known of mutants and tests, in a folder: a later run goes on from there."""
+"""Outcomes of mutants and coverage of tests, kept in a folder for later runs."""
 
 import hashlib
 import json
@@ -13,9 +13,9 @@ from ._run import Outcome
 
 
 class Kept:
-    """A folder with what became of mutants, and which tests run which lines.
+    """A folder with the outcomes of mutants, and the lines that each test runs.
 
-    Of a file that has changed since then, nothing is known.
+    Entries on a file that has changed since are ignored.
     """
 
     def __init__(self, folder: Path):
@@ -24,7 +24,7 @@ class Kept:
         self._lock = threading.Lock()
 
     def covered(self, area: Area, tree: Path) -> Covered:
-        """Which of its tests run which lines; recorded where that is not known."""
+        """Which tests run which lines. What is not known is recorded first."""
         package = hashlib.sha256()
         for file in sorted((ROOT / "eqx_fastjit").rglob("*.*")):
             if file.suffix in (".py", *C_SUFFIXES):
@@ -39,7 +39,7 @@ class Kept:
         return Covered.of_all(parts)
 
     def add(self, area: Area, mutant: Mutant, outcome: Outcome) -> None:
-        """Write down what became of a mutant."""
+        """Store the outcome of a mutant."""
         entry = {
             "area": area.name,
             "source": _digest(mutant.file),
@@ -50,7 +50,7 @@ class Kept:
             file.write(json.dumps(entry) + "\n")
 
     def outcomes(self, area: Area) -> dict[Mutant, Outcome]:
-        """What is known of the area's mutants; the last word on each."""
+        """The outcomes of the area's mutants; the latest one of each."""
         out: dict[Mutant, Outcome] = {}
         lines = self._outcomes.read_text() if self._outcomes.exists() else ""
         for line in lines.splitlines():

@@ -1,4 +1,4 @@
-"""The mutants of a file of Python, and a seeded sample of several files."""
+"""Mutants of a Python file, and a random sample from several files."""
 
 import ast
 import collections
@@ -9,24 +9,24 @@ from typing import Any, NamedTuple
 
 
 class Mutant(NamedTuple):
-    """One change at one place."""
+    """A single mutation at one position."""
 
     file: Path
-    # From 1, and from 0.
+    # The line counts from 1, the column from 0.
     line: int
     column: int
-    # What kind of change it is.
+    # The kind of mutation.
     operator: str
-    # Which of the places of such a change in the file, from 0.
+    # The index of this position among those of the same operator in the file.
     occurrence: int
 
     def place(self) -> tuple[Path, int, int]:
-        """Where it is."""
+        """Its position."""
         return self.file, self.line, self.column
 
 
 def changed_lines(before: str, after: str) -> tuple[str, str]:
-    """The lines that differ, of a source and its mutant, without indentation."""
+    """The lines that differ between a source and its mutant, without indentation."""
     olds, news = before.splitlines(), after.splitlines()
     while olds and news and olds[0] == news[0]:
         del olds[0], news[0]
@@ -40,12 +40,12 @@ def changed_lines(before: str, after: str) -> tuple[str, str]:
 
 
 def python_mutants(file: Path, source: str) -> Iterator[Mutant]:
-    """Everything that cosmic-ray would change, but for annotations: nothing runs them.
+    """All mutations of cosmic-ray, except in annotations, which never run.
 
     **Arguments:**
 
-    - `file`: only for the mutants to say.
-    - `source`: what is in it.
+    - `file`: stored in the mutants.
+    - `source`: the content of the file.
     """
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.plugins import get_operator, operator_names
@@ -55,7 +55,7 @@ def python_mutants(file: Path, source: str) -> Iterator[Mutant]:
     for name in operator_names():
         operator: Any = get_operator(name)
         if operator.arguments():
-            continue  # one that would have to be told what to put there
+            continue  # an operator that needs arguments
         positions = (
             start for node in nodes for start, _ in operator().mutation_positions(node)
         )
@@ -65,7 +65,7 @@ def python_mutants(file: Path, source: str) -> Iterator[Mutant]:
 
 
 def mutate_python(source: str, mutant: Mutant) -> str:
-    """The source with the change in it."""
+    """The source with the mutation applied."""
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator
 
@@ -79,7 +79,7 @@ _Span = tuple[tuple[int, int], tuple[int, int]]
 
 
 def annotations(source: str) -> list[_Span]:
-    """Begin and end, line and column, of everything that is only for a type checker."""
+    """Start and end, as line and column, of code that only a type checker reads."""
     found: list[ast.AST | None] = []
     overloads: list[ast.expr] = []
     for node in ast.walk(ast.parse(source)):
@@ -91,7 +91,7 @@ def annotations(source: str) -> list[_Span]:
         elif isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING":
             found += [node.test, *node.body]
     spans = [_span(x) for x in found if isinstance(x, ast.expr | ast.stmt)]
-    # With the `@`.
+    # Including the `@`.
     begins = [((x.lineno, x.col_offset - 1), _span(x)[1]) for x in overloads]
     return spans + begins
 
@@ -104,14 +104,14 @@ def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-# --- a sample ------------------------------------------------------------------------
+# --- sampling ------------------------------------------------------------------------
 
 
 def in_seeded_order(mutants: list[Mutant], seed: int) -> list[Mutant]:
-    """One mutant for each place, in an order that depends on the seed alone.
+    """One mutant for each position, in an order that depends only on the seed.
 
-    By place: else one `+`, for which there are eleven other operators, would count as
-    much as eleven comparisons.
+    A position with `+` has eleven mutants, one for each other operator, and would
+    otherwise count as much as eleven comparisons.
     """
     numbers = random.Random(seed)
     by_place: dict[Any, list[Mutant]] = collections.defaultdict(list)

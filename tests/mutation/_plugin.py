@@ -1,8 +1,8 @@
-"""A plugin for pytest, in the processes that run tests with a mutant in place.
+"""A pytest plugin for the processes that run tests with a mutant.
 
-With `MUTATION_RECORD`, the tests say which they are, so that what they run of the
-source is known by test, and leave what became of them in that file. With
-`MUTATION_CHOSEN`, only the tests run that this file names, in its order.
+With `MUTATION_RECORD`, it attributes coverage to the running test, and writes the
+tests' outcomes to that file. With `MUTATION_CHOSEN`, only the tests listed in that file
+run, in its order.
 """
 
 import json
@@ -16,13 +16,13 @@ import pytest
 
 _RECORD = os.environ.get("MUTATION_RECORD")
 _CHOSEN = os.environ.get("MUTATION_CHOSEN")
-# The one that runs, for the processes that it starts as well.
+# An environment variable with the running test, which subprocesses inherit.
 _TEST = "MUTATION_TEST"
 
 _results: dict[str, dict[str, Any]] = {}
 
 if _CHOSEN is not None:
-    # A mutant that asks for ever more memory must not take that of the machine.
+    # A mutant that allocates without bound must not exhaust the machine's memory.
     _hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, _hard))
 
@@ -65,7 +65,7 @@ def pytest_sessionfinish() -> None:
 
 
 def _switch(name: str) -> None:
-    """Whatever runs from now on is run by this test, or by none."""
+    """Attribute coverage to this test from now on, or to none."""
     import coverage
 
     running = coverage.Coverage.current()
@@ -76,7 +76,7 @@ def _switch(name: str) -> None:
 
 
 def _dump_counters(folder: Path, name: str) -> None:
-    """The same of the extension, which was built to count its lines."""
+    """The same for the extension, which was built with line counters."""
     import ctypes
 
     import eqx_fastjit._native as native  # type: ignore[reportMissingImports]

@@ -1,4 +1,4 @@
-"""Running the tests with a mutant in place, in a copy of the tree."""
+"""Runs the tests with a mutant in a copy of the tree."""
 
 import contextlib
 import json
@@ -17,50 +17,51 @@ from ._areas import C_SUFFIXES, ROOT
 from ._mutants import changed_lines, Mutant, mutate_python
 
 
-# What the tests need of the tree.
+# The files that the tests need.
 _TREE = (
     *("eqx_fastjit", "tests", "examples", "scripts", "benchmarks", "docs"),
     *("setup.py", "pyproject.toml", "noxfile.py", "README.md", "CONTRIBUTING.md"),
     *("LICENSE", "MANIFEST.in", "mkdocs.yml", "CHANGELOG.md"),
 )
-# A mutant may loop for ever: so many times what the tests take without one, seconds.
+# A mutant may loop forever: its limit is this factor times the tests' usual duration,
+# plus `_LEAST` seconds.
 _PATIENCE = 3
 _LEAST = 30.0
 
 KILLED, TIMEOUT, SURVIVED = "killed", "timeout", "survived"
-# Does not compile; and the machine was too slow or out of memory, or a test that has
-# noticed fails without the mutant as well.
+# INVALID: it does not compile. UNCLEAR: the machine was too slow or out of memory, or
+# the failing test also fails without the mutant.
 INVALID, UNCLEAR = "invalid", "unclear"
 
 
 class Outcome(NamedTuple):
-    """What became of a mutant."""
+    """The outcome of a mutant."""
 
-    # `KILLED`, `TIMEOUT` (noticed as well), `SURVIVED`, `INVALID` or `UNCLEAR`.
+    # `KILLED`, `TIMEOUT` (also noticed), `SURVIVED`, `INVALID` or `UNCLEAR`.
     outcome: str
     seconds: float
     # The lines that differ.
     before: str
     after: str
-    # The test that noticed, if that is known.
+    # The test that noticed, if known.
     test: str = ""
 
 
 class Choice(NamedTuple):
-    """The tests that a mutant is shown to."""
+    """The tests that run for a mutant."""
 
-    # Arguments for pytest: test files.
+    # Test files, as arguments for pytest.
     files: Sequence[str]
-    # In this order.
+    # The tests, in this order.
     tests: Sequence[str]
-    # Seconds after which they are ended.
+    # Seconds after which the tests are ended.
     limit: float
-    # Those that start processes, or may: they have to fail twice.
+    # Tests that start processes, or may. A failure has to be confirmed by a second one.
     doubtful: Sequence[str] = ()
 
 
 def copy_tree(root: Path, target: Path) -> None:
-    """Copy what the tests need; what is not there is left out."""
+    """Copy the files that the tests need and that exist."""
     target.mkdir(parents=True)
     for name in _TREE:
         source = root / name
@@ -72,28 +73,28 @@ def copy_tree(root: Path, target: Path) -> None:
 
 
 def build(tree: Path, flags: Mapping[str, str] | None = None, *arguments: str) -> bool:
-    """Compile the extension in a copy; whether that went well."""
+    """Compile the extension in a copy. Returns whether this succeeded."""
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace", "--force"]
     command += arguments
     env = {**os.environ, "CFLAGS": "-O1 -g0", "EQX_FASTJIT_REQUIRE_NATIVE": "1"}
     env |= flags or {}
-    env.pop("PYTHONPATH", None)  # may have another setuptools
+    env.pop("PYTHONPATH", None)  # it may contain another setuptools
     out = subprocess.run(command, cwd=tree, env=env, capture_output=True)
     return out.returncode == 0
 
 
 class Tested(NamedTuple):
-    """What became of tests."""
+    """The result of a test run."""
 
-    # Pytest's exit code; `None` if they ran past the limit.
+    # Exit code of pytest, or `None` if it exceeded the limit.
     code: int | None
-    # Those that failed, as far as it says so.
+    # The tests that failed, as far as pytest's output names them.
     failed: tuple[str, ...]
     seconds: float
 
 
 def limit_of(seconds: float) -> float:
-    """How long tests may take with a mutant that take so long without."""
+    """The limit for tests that take this long without a mutant."""
     return _PATIENCE * seconds + _LEAST
 
 
@@ -113,15 +114,15 @@ def run_tests(
     - `tests`: arguments for pytest.
     - `limit`: seconds after which they are ended.
     - `env`: added to the environment.
-    - `options`: for pytest; they end with the first that fails unless told otherwise.
+    - `options`: options of pytest. By default, it stops at the first failure.
     """
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "--no-header", "-ra"]
     command += ["-p", "tests.mutation._plugin", "-p", "no:cacheprovider"]
-    # The plugin is the copy's own where that has tests.
+    # The copy's own plugin comes first, if the copy has tests.
     path = os.pathsep.join([str(tree), str(ROOT)])
     own = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     start = time.monotonic()
-    # In a group of its own: tests start processes.
+    # In a process group, since tests start processes.
     with subprocess.Popen(
         [*command, *options, *tests],
         cwd=tree,
@@ -149,7 +150,7 @@ def run_tests(
 
 
 def run_chosen(tree: Path, choice: Choice) -> Tested:
-    """Run chosen tests, in their order."""
+    """Run the chosen tests in their order."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(choice.tests, file)
         file.flush()
@@ -158,7 +159,7 @@ def run_chosen(tree: Path, choice: Choice) -> Tested:
 
 
 def run_mutant(tree: Path, mutant: Mutant, choice: Choice) -> Outcome:
-    """Put a mutant in, run the tests, and put the source back."""
+    """Apply a mutant, run the tests, and restore the source."""
     path = tree / mutant.file
     source = path.read_text(encoding="utf-8")
     is_c = path.suffix in C_SUFFIXES
@@ -179,13 +180,13 @@ def run_mutant(tree: Path, mutant: Mutant, choice: Choice) -> Outcome:
         tested = run_chosen(tree, choice)
         outcome = _outcome(tested)
         if outcome == KILLED and set(tested.failed) & set(choice.doubtful):
-            # Was it the mutant, or has a process not been ready in time?
+            # The failure may be due to a process that was too slow, not to the mutant.
             again = run_tests(tree, tested.failed, choice.limit)
             outcome = UNCLEAR if again.code == 0 else KILLED
     finally:
         path.write_text(source, encoding="utf-8")
     if outcome == TIMEOUT:
-        # Was it the mutant, or is the machine this slow just now?
+        # The timeout may be due to a slow machine, not to the mutant.
         if is_c and not build(tree):
             raise RuntimeError("the extension cannot be built")
         again = run_chosen(tree, choice)
@@ -196,7 +197,7 @@ def run_mutant(tree: Path, mutant: Mutant, choice: Choice) -> Outcome:
 
 
 def _is_python(source: str) -> bool:
-    """Cosmic-ray takes the `*` of keyword-only parameters for an operator."""
+    """Whether it compiles: cosmic-ray may mutate the `*` before keyword parameters."""
     try:
         compile(source, "mutant", "exec", dont_inherit=True)
     except SyntaxError:
@@ -205,9 +206,9 @@ def _is_python(source: str) -> bool:
 
 
 def _outcome(tested: Tested) -> str:
-    # Of pytest's exit codes 0 alone says that nothing was noticed: with others it has
-    # failed to import a module, or has crashed; and 5 that no test was chosen. Nothing
-    # here kills a test before its time, but the system does if memory runs out.
+    # Exit code 0 means that nothing was noticed, and 5 that no test was selected. Any
+    # other is a failed test, a failed import or a crash. Nothing here kills the tests
+    # before the limit, but the system does if it runs out of memory.
     if tested.code in (0, 5):
         return SURVIVED
     if tested.code is None:

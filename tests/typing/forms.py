@@ -1,4 +1,4 @@
-"""What an editor knows of jitted functions. Checked by pyright, not run."""
+"""Types that an editor infers for jitted functions. Checked by pyright, not run."""
 
 from typing import assert_type
 
@@ -102,7 +102,7 @@ def ahead_of_time(x: jax.Array, model: Model) -> None:
     del any_traced, any_lowered, any_compiled
     assert_type(compiled(x, 3), Result)
     assert_type(model.step.lower(x, 2).compile()(x, 2), jax.Array)
-    # In the place of arrays, shapes.
+    # Shapes in place of arrays.
     shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
     assert_type(plain.lower(shape, 3).compile()(x, 3), Result)
     plain.eval_shape(shape)

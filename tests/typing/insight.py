@@ -1,4 +1,4 @@
-"""What an editor knows of `eqx_fastjit.insight`. Checked by pyright, not run."""
+"""Types that an editor infers for `insight`. Checked by pyright, not run."""
 
 from typing import assert_type
 

@@ -172,7 +172,8 @@ def diffusion() -> Makers:
         averaged = jax.tree.map(average, averaged, model)
         return (model, averaged, opt_state, key), value
 
-    averaged = jax.tree.map(lambda x: x, model)
+    # A copy: no array may be donated twice.
+    averaged = jax.tree.map(lambda x: x.copy() if eqx.is_array(x) else x, model)
     return of_step(
         step, _data(4, 8), (model, averaged, opt_state, jr.key(1)), donate=True
     )

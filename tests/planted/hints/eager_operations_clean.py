@@ -1,4 +1,4 @@
-"""The same in one function."""
+"""The same operations in one jitted function."""
 
 import equinox as eqx
 import jax.numpy as jnp

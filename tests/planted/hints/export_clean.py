@@ -1,4 +1,4 @@
-"""The same, loaded from a file; the run that writes it is this one too, for once."""
+"""The same function, loaded from a file, which this run also writes."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Compiles, and keeps nothing of it for the next run."""
+"""Compiles without a persistent cache, so the next run compiles again."""
 
 import equinox as eqx
 import jax.numpy as jnp

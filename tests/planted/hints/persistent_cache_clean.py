@@ -1,4 +1,4 @@
-"""The same, kept in a directory."""
+"""The same, with a cache directory."""
 
 import tempfile
 

@@ -1,4 +1,4 @@
-"""The last batch is smaller; in the second epoch a phase changes besides."""
+"""The last batch is smaller. In the second epoch, a phase changes as well."""
 
 import equinox as eqx
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The last batch is dropped; other calls, with other sizes, are meant so."""
+"""The last batch is dropped. Other calls have several sizes on purpose."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ def widths(w):
     return w.sum()
 
 
-# Another dimension than the first one, and growing sizes, are no batches.
+# Other axes than the first, and growing sizes, are not batches.
 for width in (5, 4):
     widths(jnp.ones((3, width)))
 for size in (2, 3):

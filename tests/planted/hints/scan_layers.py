@@ -1,4 +1,4 @@
-"""Eight layers that are alike, in a Python loop."""
+"""Eight equal layers in a Python loop."""
 
 import equinox as eqx
 import jax

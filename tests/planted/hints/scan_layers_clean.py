@@ -1,4 +1,4 @@
-"""The same layers in a scan, and three in a loop."""
+"""The same layers in a scan, and three others in a loop."""
 
 import equinox as eqx
 import jax
