@@ -33,7 +33,7 @@ from ._errors import (
 )
 from ._keys import StaticArray
 from ._nodes import is_array_or_struct
-from ._options import donated, flatten_in_shardings, Options
+from ._options import donated, flatten_in_shardings, make_jit, Options
 from ._partition import (
     ANY_ARRAY,
     partition,
@@ -43,7 +43,6 @@ from ._partition import (
     walk,
 )
 from ._place import place_of
-from ._signals import make_jit
 from ._specialization import Flat, kept_trace, Specialization, split_result
 
 

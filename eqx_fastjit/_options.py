@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 from ._binding import Spec
 from ._nodes import is_array_or_struct
 from ._partition import DYNAMIC, partition
-from ._signals import make_jit
+from ._signals import held, with_handlers
 
 
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
@@ -35,6 +35,16 @@ class Options(NamedTuple):
     jit_kwargs: tuple[tuple[str, Any], ...] = ()
     in_shardings: Any = None
     out_shardings: Any = None
+
+
+def make_jit(fun: Any, **kwargs: Any) -> Any:
+    """`jax.jit(fun, **kwargs)`, which no signal handler interrupts.
+
+    JAX looks the function up in a table, holding a lock while it asks a key for its
+    hash, which is Python: a handler that calls `jax.jit` there waits for ever.
+    """
+    with held(with_handlers()):
+        return jax.jit(fun, **kwargs)
 
 
 def make_options(donate: Any, jit_kwargs: dict[str, Any]) -> Options:

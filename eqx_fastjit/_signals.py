@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import jax
-
 
 # The handlers of those that are held.
 _held: dict[int, Any] = {}
@@ -44,19 +42,9 @@ def held(numbers: Iterable[int]) -> Iterator[None]:
                 signal.raise_signal(number)
 
 
-def _with_handlers() -> Iterator[int]:
+def with_handlers() -> Iterator[int]:
     """The signals that run a function of the program."""
     for number in range(1, signal.NSIG):
         handler = signal.getsignal(number)
         if callable(handler) and handler is not signal.default_int_handler:
             yield number
-
-
-def make_jit(fun: Any, **kwargs: Any) -> Any:
-    """`jax.jit(fun, **kwargs)`, which no signal handler interrupts.
-
-    JAX looks the function up in a table, holding a lock while it asks a key for its
-    hash, which is Python: a handler that calls `jax.jit` there waits for ever.
-    """
-    with held(_with_handlers()):
-        return jax.jit(fun, **kwargs)

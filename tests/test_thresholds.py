@@ -149,12 +149,14 @@ def outside(name, n, seconds, total):
     return [(f.leaf, f.count) for f in _outside.outside_of_jit(compiles, total)]
 
 
-@pytest.mark.parametrize(("name", "enough"), [("scan", 3), ("sin", 12)])
-def test_outside_of_jit(name, enough):
-    assert outside(name, enough, 0.5, 10.0) == [(name, enough)]
+@pytest.mark.parametrize(
+    ("name", "enough", "least"), [("scan", 3, 0.5), ("sin", 12, 1.0)]
+)
+def test_outside_of_jit(name, enough, least):
+    assert outside(name, enough, least, 10.0) == [(name, enough)]
     # Too few calls, however long; and calls that are too short, however many.
     assert outside(name, enough - 1, 100.0, 100.0) == []
-    assert outside(name, 1000, 0.49, 1.0) == []
+    assert outside(name, 1000, least - 0.01, 1.0) == []
     # The threshold relative to the run.
     assert outside(name, enough, 5.0, 100.0) == [(name, enough)]
     assert outside(name, enough, 4.9, 100.0) == []

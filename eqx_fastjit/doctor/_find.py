@@ -320,8 +320,8 @@ def _stale(watch: Watch) -> Iterator[Finding]:
                     continue
                 stale = found.setdefault(key, _Stale(trace, change, set()))
                 stale.numbers.add(trace.number)
-            current |= {read.name for read in snapshot.values}
-            current -= {_root(change.name) for change in changes}
+            read = {value.name for value in snapshot.values}
+            current |= read - {_root(change.name) for change in changes}
     for trace, change, numbers in found.values():
         yield Finding(
             kind="stale-global",

@@ -19,10 +19,12 @@ _OF_FUNCTIONS = frozenset(
 )
 # How often one line has to compile the same one.
 _COMPILES = 3
-# Other operations compile for each shape. Creating a model takes a few.
+# Other operations compile for each shape. Creating a model and the state of its
+# optimiser takes some, which is no fault.
 _OTHER_COMPILES = 12
-# Seconds and share of the run, in total.
+# Seconds in total, of the former and of others, and their share of the run.
 _SECONDS = 0.5
+_OTHER_SECONDS = 1.0
 _SHARE = 0.05
 
 
@@ -44,8 +46,10 @@ def outside_of_jit(
     for (line, name), group in groups.items():
         seconds = sum(c.seconds for c in group)
         of_functions = name in _OF_FUNCTIONS
-        enough = _COMPILES if of_functions else _OTHER_COMPILES
-        if len(group) < enough or seconds < max(_SECONDS / share, _SHARE * total):
+        enough, least = _OTHER_COMPILES, _OTHER_SECONDS
+        if of_functions:
+            enough, least = _COMPILES, _SECONDS
+        if len(group) < enough or seconds < max(least / share, _SHARE * total):
             continue
         why = "for a new function each time" if of_functions else "for each shape"
         yield Finding(

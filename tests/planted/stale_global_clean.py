@@ -23,3 +23,14 @@ for n in (2, 3):
     for _ in range(3):
         x = step(x, rate)
         rate = rate * 0.5
+
+
+@eqx.filter_jit
+def scaled(x):
+    return x * factor
+
+
+# In the second stage calls have another length, so that it is traced with its value.
+for factor, n in ((2.0, 2), (3.0, 3)):  # noqa: B007
+    for _ in range(3):
+        scaled(jnp.ones(n))
