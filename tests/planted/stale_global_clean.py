@@ -31,6 +31,6 @@ def scaled(x):
 
 
 # In the second stage calls have another length, so that it is traced with its value.
-for factor, n in ((2.0, 2), (3.0, 3)):  # noqa: B007
+for factor, n in ((2.0, 2), (3.0, 3)):
     for _ in range(3):
-        scaled(jnp.ones(n))
+        scaled(factor * jnp.ones(n))
