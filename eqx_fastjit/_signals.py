@@ -28,8 +28,10 @@ def held(numbers: Iterable[int]) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             if threading.current_thread() is threading.main_thread():
                 for number in numbers:
-                    handlers[number] = _held[number] = signal.getsignal(number)
-                    stack.callback(_held.pop, number)
+                    handlers[number] = signal.getsignal(number)
+                    if number not in _held:
+                        _held[number] = handlers[number]
+                        stack.callback(_held.pop, number)
                     stack.callback(signal.signal, number, handlers[number])
                     signal.signal(number, lambda *signaled: arrived.append(signaled))
             yield
