@@ -137,12 +137,14 @@ def test_stopping_restores_the_handlers(started, reports):
     reporter.stop()  # once more does nothing
 
 
-def test_another_wakeup_file_is_kept(started):
+def test_another_wakeup_file_is_kept(started, reports):
     reporter = started()
     read, write = os.pipe()
     os.set_blocking(write, False)
     try:
         signal.set_wakeup_fd(write)
+        signal.raise_signal(signal.SIGUSR1)
+        assert reports.next() is None and reports.is_quiet()
         reporter.stop()
         assert signal.set_wakeup_fd(-1) == write
     finally:

@@ -130,8 +130,12 @@ class Reporter:
     # --- in the main thread ---
 
     def _interim(self, number: int, frame: FrameType | None) -> None:
-        # Has woken up the thread already, unless the program has changed where to.
-        self._ask(number)
+        # Has woken up the thread already, minutes ago perhaps, unless the program has
+        # changed where to.
+        known = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(known, warn_on_full_buffer=False)
+        if known != self._wake:
+            self._ask(number)
 
     def _end(self, number: int, frame: FrameType | None) -> NoReturn:
         self._ask(number)
@@ -167,7 +171,6 @@ class Reporter:
             self._finish(number)
         if asked or self._file_is_there():
             self._try(None)
-            self._drain()
 
     def _is_ours(self, number: int) -> bool:
         handler = self._handlers.get(number)
@@ -185,11 +188,6 @@ class Reporter:
             self.write(code)
         except Exception as e:
             sys.stderr.write(f"eqx-fastjit: no report: {type(e).__name__}: {e}\n")
-
-    def _drain(self) -> None:
-        """Drop requests that arrived since. Fatal signals are requested again."""
-        for number in self._asked().intersection(_FATAL):
-            self._ask(number)
 
     def _asked(self) -> set[int]:
         try:
