@@ -77,8 +77,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--pairs", metavar="N", help="as of `eqx-fastjit gain`")
-    parser.add_argument("--seconds", metavar="S", help="as of `eqx-fastjit gain`")
+    parser.add_argument("--pairs", metavar="N", help="see `eqx-fastjit gain --help`")
+    parser.add_argument("--seconds", metavar="S", help="see `eqx-fastjit gain --help`")
     options = parser.parse_args(argv)
     passed: list[str] = []
     for name in ("pairs", "seconds"):

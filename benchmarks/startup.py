@@ -297,10 +297,10 @@ def main(argv: list[str] | None = None) -> int:
         "--cases",
         nargs="+",
         metavar="NAME",
-        help="of the zoo; FILE keeps its other programs",
+        help="zoo programs to measure; FILE keeps the others",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="one round, for no usable figures"
+        "--quick", action="store_true", help="one round: finds errors only"
     )
     options = parser.parse_args(argv)
     names = _chosen(options.cases)

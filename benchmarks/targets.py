@@ -241,7 +241,7 @@ def main() -> None:
     parser.add_argument(
         "--only",
         default="",
-        help="figures with this in their name; --json keeps others",
+        help="measure figures whose names contain this; FILE keeps others",
     )
     options = parser.parse_args()
     command = ["python", "-m", "benchmarks.targets", "--rounds", str(options.rounds)]

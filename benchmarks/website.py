@@ -210,7 +210,9 @@ def _member(archives: dict[str, Path], package: str, path: str) -> bytes:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("commits", nargs="*", type=_commit, metavar="COMMIT")
-    parser.add_argument("--quick", action="store_true", help="one sample of each")
+    parser.add_argument(
+        "--quick", action="store_true", help="one sample of each benchmark"
+    )
     parser.add_argument("--bench", action="append", default=[], metavar="REGEX")
     parser.add_argument("--offline", action="store_true")
     parser.add_argument("--output", type=Path, default=TREE / ".asv" / "website")

@@ -253,8 +253,10 @@ def generated(page: Path, patterns: list[str]) -> tuple[str, list[str]]:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="only tell what differs")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of parts; a pattern")
+    parser.add_argument(
+        "--check", action="store_true", help="list outdated parts; write nothing"
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="parts, as patterns")
     options = parser.parse_args(argv)
     new = stale_figures(options.names)
     for path in new:

@@ -106,9 +106,11 @@ def record(path: Path, entry: dict[str, object], library: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("--tests", default="tests", help="folder within the checkout")
-    parser.add_argument("--only", default="", help="a file within that folder")
-    parser.add_argument("--json", type=Path, help="file for the counts")
+    parser.add_argument(
+        "--tests", default="tests", help="folder of the tests in the checkout"
+    )
+    parser.add_argument("--only", default="", help="run one file of that folder")
+    parser.add_argument("--json", type=Path, help="write the counts here")
     options, args = parser.parse_known_args()
     target = str(Path(options.tests) / options.only)
     if not (options.checkout / options.tests).is_dir():

@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("what", nargs="+", metavar="KIND=N")
     parser.add_argument("--jit", choices=("ours", "equinox"), default="ours")
     parser.add_argument("--programs", type=int, default=_function._MAX_SPECIALIZATIONS)
-    parser.add_argument("--json", type=Path, help="a file to keep the results in")
+    parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--no-trace", action="store_true", help="without tracemalloc")
     options = parser.parse_args()
     _function._MAX_SPECIALIZATIONS = options.programs

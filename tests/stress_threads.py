@@ -186,7 +186,7 @@ def main():
     )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="a file to keep the results in")
+    parser.add_argument("--json", type=Path, help="write the results here")
     options = parser.parse_args()
 
     from .differential.harness import keep_programs

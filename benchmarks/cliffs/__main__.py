@@ -46,17 +46,21 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.cliffs", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--programs", type=int, help="how many (300; --quick: 3)")
-    parser.add_argument("--seed", type=int, default=0, help="which (0)")
-    parser.add_argument("--rounds", type=int, help="for each contender (5; --quick: 2)")
-    parser.add_argument("--device", choices=("cpu", "gpu"), help="where to run")
+    parser.add_argument(
+        "--programs", type=int, help="number of programs (300; --quick: 3)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="random seed (0)")
+    parser.add_argument(
+        "--rounds", type=int, help="rounds per contender (5; --quick: 2)"
+    )
+    parser.add_argument("--device", choices=("cpu", "gpu"), help="device to run on")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write results here")
-    parser.add_argument("--quick", action="store_true", help="finds errors, not cliffs")
+    parser.add_argument("--quick", action="store_true", help="finds errors only")
     parser.add_argument(
         "--replay",
         metavar="PROGRAM",
         type=_replayed,
-        help="time one program: SEED:INDEX, its description, or a file with that",
+        help="time one program: SEED:INDEX, a description, or a file with one",
     )
     return parser
 

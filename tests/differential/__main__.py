@@ -23,11 +23,11 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.differential", description=__doc__
     )
-    parser.add_argument("--cases", type=int, default=100_000, help="how many calls")
-    parser.add_argument("--seed", type=int, default=0, help="of the first batch")
-    parser.add_argument("--workers", type=int, default=1, help="processes at once")
-    parser.add_argument("--batch", type=int, default=25, help="sequences per seed")
-    parser.add_argument("--json", type=pathlib.Path, help="file for the result")
+    parser.add_argument("--cases", type=int, default=100_000, help="number of calls")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first batch")
+    parser.add_argument("--workers", type=int, default=1, help="number of processes")
+    parser.add_argument("--batch", type=int, default=25, help="sequences per batch")
+    parser.add_argument("--json", type=pathlib.Path, help="write the result here")
     return parser.parse_args()
 
 

@@ -52,24 +52,24 @@ def _parse() -> argparse.Namespace:
         prog="python -m tests.mutation", description=__doc__
     )
     names = [area.name for area in AREAS]
-    parser.add_argument("--minutes", type=float, default=60, help="for all areas")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--minutes", type=float, default=60, help="time for all areas")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--area", choices=names, action="append", help="only this one")
-    parser.add_argument("--most", type=int, help="mutants of each area, at most")
+    parser.add_argument("--most", type=int, help="maximum number of mutants per area")
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count(), help="mutants at once"
+        "--workers", type=int, default=os.cpu_count(), help="number of processes"
     )
     parser.add_argument(
         "--keep",
         type=pathlib.Path,
-        help="folder for what is known, from which a later run goes on",
+        help="folder for outcomes, which a later run adds to",
     )
     parser.add_argument(
         "--again",
         action="store_true",
-        help="run those kept that survived once more, with the tests of today",
+        help="run the survivors in the folder again, with the current tests",
     )
-    parser.add_argument("--json", type=pathlib.Path, help="file for the result")
+    parser.add_argument("--json", type=pathlib.Path, help="write the result here")
     return parser.parse_args()
 
 
