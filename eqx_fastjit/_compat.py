@@ -60,8 +60,7 @@ def is_dataclass_node(entry: Any) -> bool:
     The C++ side of JAX flattens those by itself, five times as fast as the functions
     that stand in the registry for them.
     """
-    name = getattr(entry.to_iter, "__qualname__", "")
-    return "register_dataclass." in name
+    return "register_dataclass." in getattr(entry.to_iter, "__qualname__", "")
 
 
 @functools.cache
@@ -78,10 +77,9 @@ def is_outside_traces() -> bool:
 
 
 def concrete(x: Any) -> Any:
-    """The values inside of the tracers of eager transformations (`jax.grad`,
-    `jax.vmap`).
+    """The value inside a tracer of an eager transformation, such as `jax.grad`.
 
-    Tracers that hold no value are returned as they are.
+    A tracer without a value is returned as it is.
     """
     for _ in range(100):
         if not isinstance(x, Tracer):
@@ -111,11 +109,8 @@ instance_dict: Callable[[Any], dict[str, Any]] = INSTANCE_DICT.__get__
 
 def hide_from_tracebacks(filename: str) -> None:
     """Hide the frames of one of our files in JAX's filtered tracebacks."""
-    try:
-        register_exclusion = resolve("jax._src.traceback_util:register_exclusion")
-    except MissingPrivateName:
-        return
-    register_exclusion(filename)
+    with contextlib.suppress(MissingPrivateName):
+        resolve("jax._src.traceback_util:register_exclusion")(filename)
 
 
 hide_from_tracebacks(__file__)
@@ -403,8 +398,7 @@ def serialize_executable(compiled: Any) -> tuple[bytes, dict[str, Any]]:
     if fields is None or not set(fields) <= _EXECUTABLE_FIELDS:
         raise MissingPrivateName("jax.stages.Compiled._executable")
     found = {name: getattr(record, name) for name in fields}
-    plain = ("ordered_effects", "unordered_effects", "host_callbacks", "keepalive")
-    if any(found.get(name) for name in (*plain, "mut", "auto_spmd_lowering")):
+    if any(found.get(name) for name in (*_EFFECTS, "mut", "auto_spmd_lowering")):
         raise ValueError("it has effects, host callbacks or references")
     if any(x is not None for x in found.get("dispatch_in_layouts") or ()):
         raise ValueError("its arguments have layouts of their own")
@@ -427,10 +421,11 @@ def serialize_executable(compiled: Any) -> tuple[bytes, dict[str, Any]]:
     }
 
 
+_EFFECTS = ("unordered_effects", "ordered_effects", "keepalive", "host_callbacks")
 _EXECUTABLE_FIELDS = {
+    *_EFFECTS,
     *("xla_executable", "device_list", "backend", "input_avals", "input_shardings"),
-    *("output_avals", "output_shardings", "committed", "name", "unordered_effects"),
-    *("ordered_effects", "keepalive", "host_callbacks", "kept_var_idx", "mut"),
+    *("output_avals", "output_shardings", "committed", "name", "kept_var_idx", "mut"),
     *("auto_spmd_lowering", "xla_in_layouts", "dispatch_in_layouts"),
     *("xla_out_layouts", "all_args_info", "pgle_profiler"),
 }
@@ -445,8 +440,7 @@ def load_executable(
     *,
     blocks: bool,
 ) -> Callable[..., Any]:
-    """Native code as a `jax.stages.Compiled`. It can do anything, so it must be
-    trusted.
+    """Native code, which must be trusted, as a `jax.stages.Compiled`.
 
     **Arguments:**
 
@@ -466,27 +460,20 @@ def load_executable(
     deserialize = functools.partial(
         backend.deserialize_executable, code, executable_devices=device_list
     )
-    executable = _deserialized_inline(deserialize) if blocks else None
-    if executable is None:
-        executable = deserialize()
-    n_in, n_out = len(record["input_avals"]), len(record["output_avals"])
+    executable = (blocks and _deserialized_inline(deserialize)) or deserialize()
+    n_in = len(record["input_avals"])
     values = {
+        **dict.fromkeys(_EXECUTABLE_FIELDS),
+        **{name: [] for name in _EFFECTS},
         **record,
         "xla_executable": executable,
         "device_list": device_list,
         "backend": backend,
-        "unordered_effects": [],
-        "ordered_effects": [],
-        "keepalive": [],
-        "host_callbacks": [],
         "kept_var_idx": set(record["kept_var_idx"]),
-        "mut": None,
         "auto_spmd_lowering": False,
         "xla_in_layouts": [None] * n_in,
         "dispatch_in_layouts": [None] * n_in,
-        "xla_out_layouts": [None] * n_out,
-        "all_args_info": None,
-        "pgle_profiler": None,
+        "xla_out_layouts": [None] * len(record["output_avals"]),
     }
     loaded = cls(**{name: values[name] for name in cls.__dataclass_fields__}).load()
     return jax.stages.Compiled(loaded, [], args_info, out_tree, no_kwargs=True)
