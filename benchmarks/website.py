@@ -12,7 +12,9 @@ sites. With `--offline`, `npm` downloads them once, and they are stored with the
 import argparse
 import importlib.util
 import io
+import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -22,6 +24,7 @@ import tarfile
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 
 TREE = Path(__file__).parent.parent
@@ -48,6 +51,8 @@ LIBRARIES = {
 # forking.
 RUN = ("run", "--python=same", "--launch-method=forkserver", "--show-stderr")
 _LIBRARY = re.compile(r'(?P<name>src|href)="https://[^"]*/(?P<file>[^"/]+\.(js|css))"')
+# asv places labels to the right of their commits, where the last one is cut off.
+_LABELS = 'div[style*="top: -2ex"] { transform: translateX(-75%); }\n'
 _OF_ELSEWHERE = re.compile(r' (integrity|crossorigin|referrerpolicy)="[^"]*"')
 
 
@@ -158,6 +163,61 @@ def run_commit(config: Path, commit: str, *options: str) -> None:
         asv(config, *RUN, f"--set-commit-hash={commit}", *options, package=Path(folder))
 
 
+def _of_what_was_measured(results: Path, benchmarks: dict[str, Any]) -> dict[str, Any]:
+    """The benchmarks and parameters for which there is a result."""
+    from asv.results import iter_results
+
+    measured: dict[str, list[tuple[str, ...]]] = {}
+    for result in iter_results(str(results)):
+        for name in benchmarks.keys() & result.get_all_result_keys():
+            params = benchmarks[name]["params"]
+            values = result.get_result_value(name, params)
+            cases = zip(itertools.product(*params), values, strict=True)
+            found = [case for case, x in cases if x is not None and not math.isnan(x)]
+            measured.setdefault(name, []).extend(found)
+    out = {"version": benchmarks["version"]}
+    for name, cases in measured.items():
+        if cases:
+            columns = zip(*cases, strict=True)
+            params = zip(benchmarks[name]["params"], columns, strict=True)
+            kept = [[x for x in values if x in column] for values, column in params]
+            out[name] = benchmarks[name] | {"params": kept}
+    return out
+
+
+def publish(config: Path) -> Path:
+    """Build asv's pages, without blank charts and rows for what was not measured, and
+    with the commits labelled.
+
+    **Arguments:**
+
+    - `config`: the configuration.
+
+    **Returns:** the folder of the pages.
+    """
+    results, html = config.parent / "results", config.parent / "html"
+    benchmarks = results / "benchmarks.json"
+    text = benchmarks.read_text()
+    measured = _of_what_was_measured(results, json.loads(text))
+    benchmarks.write_text(json.dumps(measured))
+    try:
+        asv(config, "publish")
+    finally:
+        benchmarks.write_text(text)
+    path = html / "index.json"
+    index = json.loads(path.read_text())
+    commits = index["revision_to_hash"].items()
+    index["tags"] |= {commit[:8]: int(revision) for revision, commit in commits}
+    path.write_text(json.dumps(index))
+    with (html / "asv.css").open("a") as css:
+        css.write(_LABELS)
+    for path in html.rglob("summary.json"):
+        rows = json.loads(path.read_text())
+        found = [row for row in rows if row["last_value"] is not None]
+        path.write_text(json.dumps(found))
+    return html
+
+
 def vendor(html: Path) -> None:
     """Download the libraries that asv's pages load from other sites, beside the pages.
 
@@ -226,14 +286,14 @@ def main() -> None:
     try:
         for commit in commits:
             run_commit(config, commit, *how)
-        asv(config, "publish")
+        html = publish(config)
         if options.offline:
-            vendor(output / "html")
+            vendor(html)
     except subprocess.CalledProcessError as failed:
         sys.exit(failed.returncode)
     except WebsiteError as error:
         sys.exit(f"benchmarks.website: {error}")
-    print(f"{len(commits)} commits: {output / 'html' / 'index.html'}")
+    print(f"{len(commits)} commits: {html / 'index.html'}")
     print(f"asv --config {config} preview")
 
 

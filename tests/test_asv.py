@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import json
 import math
 import os
 import re
@@ -86,9 +87,9 @@ def site(tmp_path_factory):
         website.asv(config, *website.RUN, f"--set-commit-hash={head}", "--quick", *once)
         for commit in before:
             website.run_commit(config, commit, "--quick", once[0])
-        website.asv(config, "publish")
+        html = website.publish(config)
         if shutil.which("npm"):
-            website.vendor(output / "html")
+            website.vendor(html)
     return output
 
 
@@ -245,6 +246,22 @@ def test_commits_without_what_a_case_needs_are_skipped(tmp_path):
     assert all("filter_jit" in line for line in skipped)
 
 
+def test_pages_show_what_was_measured(site):
+    index = json.loads((site / "html" / "index.json").read_text())
+    chart = index["benchmarks"][CHART]
+    params = [[ast.literal_eval(p) for p in values] for values in chart["params"]]
+    names = dict(zip(chart["param_names"], params, strict=True))
+    assert set(names.pop("contender")) == set(LINES)
+    assert names == {"case": ["identity"], "device": ["cpu"]}
+    (summary,) = (site / "html" / "graphs").rglob("summary.json")
+    rows = json.loads(summary.read_text())
+    assert {row["name"] for row in rows} == {b["name"] for b, _ in _benchmarks(site)}
+    assert all(row["last_value"] > 0 for row in rows)
+    by_revision = {int(r): c[:8] for r, c in index["revision_to_hash"].items()}
+    assert len(by_revision) == 3
+    assert {r: commit for commit, r in index["tags"].items()} == by_revision
+
+
 @contextmanager
 def _preview(site):
     """The address at which `asv preview` serves the pages."""
@@ -317,10 +334,14 @@ def test_chart_of_ours_against_jax_jit_and_eqx_filter_jit(site):
         page.wait_for_function("window.$ && $('#main-graph').data('plot')")
         lines = page.evaluate(_DRAWN)
         legend = page.locator("#main-graph .legend").inner_text()
+        width = page.viewport_size["width"]
+        for commit in website.last_commits(3):
+            box = page.get_by_text(commit[:8], exact=True).bounding_box()
+            assert 0 < box["x"] < box["x"] + box["width"] < width
         browser.close()
     for contender in LINES:
         assert contender in legend
-        (line,) = [line for line in lines if f"contender-{contender};" in line["label"]]
+        (line,) = [line for line in lines if line["label"] == f"contender-{contender}"]
         assert line["points"] == 3
     # Checked for all lines together, since one line may cover another.
     assert sum(line["pixels"] for line in lines) > 30
