@@ -36,6 +36,12 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize("engine", engines, indirect=True)
 
 
+def pytest_collection_modifyitems(items):
+    """Begin with the files of slow tests, so that no worker is left with one alone."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _frozen():
     """Exclude what tests of other files have left from full garbage collections.

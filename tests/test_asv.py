@@ -51,7 +51,7 @@ CHROMIUM = next(
 )
 
 
-pytestmark = pytest.mark.one_engine
+pytestmark = [pytest.mark.one_engine, pytest.mark.slow]
 
 
 def _is_shallow():

@@ -31,6 +31,7 @@ def programs_kept(tmp_path):
 
 
 @pytest.mark.one_engine
+@pytest.mark.slow
 def test_random_sequences(programs_kept):
     tally = harness.Tally()
 
