@@ -383,6 +383,17 @@ def test_nothing_is_kept_alive(set_global):
     assert changed(taken) == []
 
 
+def test_attributes_of_attributes_are_left_out():
+    """An object may refer to itself."""
+    from eqx_fastjit.insight import _stand_ins
+
+    settings = types.SimpleNamespace(lr=0.1)
+    settings.parent = settings
+    value = _stand_ins.value_of(settings, frozenset({"lr", "parent"}))
+    assert set(value.attributes) == {"lr", "parent"}
+    assert value.attributes["parent"].attributes == {}
+
+
 def test_hostile_objects_do_not_raise(set_global):
     class Hostile:
         def __eq__(self, other):

@@ -442,6 +442,16 @@ def test_without_jaxs_private_parts(monkeypatch):
     assert _places.path_of(equation)[-1].line == frame.line
 
 
+@pytest.mark.parametrize("text", ["x = 1\n", "x = = 1\n", "x = '\0'\n", ""])
+def test_source_that_is_no_python(text, tmp_path):
+    """As where a file was changed after its import."""
+    from eqx_fastjit.insight import _places
+
+    path = tmp_path / "source.py"
+    path.write_text(text)
+    assert _places.has_source(str(path)) is (text == "x = 1\n")
+
+
 def test_html_and_failures():
     report = inspect_jaxpr(lambda x: x + 1, jnp.ones(2), compile=False)
     html = report._repr_html_()
