@@ -218,6 +218,7 @@ static int is_stale(Spec *spec, Walk *w) {
         PyObject *x = spec->witnesses[i].object;
         if (number >= w->n_mutables || w->mutables[number].object == x) continue;
         own_everything(w);
+        end_nested(w); /* the next walk is, in its place */
         size_t start = w->mutables[number].start, stop = w->mutables[number].stop;
         Walk now;
         walk_init(&now);
@@ -226,7 +227,7 @@ static int is_stale(Spec *spec, Walk *w) {
         Py_INCREF(x);
         if (walk_static(&now, x, VISIT_STATIC) == 0)
             same = same_trail(now.trail, now.n_trail, spec->trail + start, stop - start);
-        else if (!PyErr_ExceptionMatches(PyExc_Exception))
+        else if (!PyErr_ExceptionMatches(PyExc_Exception) || is_endless())
             same = -1;
         else
             PyErr_Clear();
@@ -1076,6 +1077,11 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     Walk walk, *w = &walk;
     PyObject *result = NULL;
     Spec *spec = NULL;
+    if (n_nested >= MOST_NESTED) {
+        PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded while the "
+                                              "arguments of jitted functions are read");
+        return NULL;
+    }
     int failed = drop_records_if_grown();
     walk_init(w);
     w->limit += table->longest;
@@ -1099,6 +1105,7 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         own_everything(w);
     else
         walk_release(w);
+    end_nested(w);
     if (w->numpy && copy_numpy(w) < 0) goto done;
     Frame frame = {innermost, function, spec, values, n, NULL};
     innermost = &frame;

@@ -104,11 +104,16 @@ typedef struct {
     size_t limit;
     /* The value that is being visited, which is no longer on the stack. */
     PyObject *current_tree, *current_static;
-    char owning, numpy, tracer, is_mutable;
+    char owning, nested, numpy, tracer, is_mutable;
     Entry small_trail[SMALL_TRAIL];
     PyObject *small_arrays[SMALL_ARRAYS + 1];
     uintptr_t small_pending[SMALL_PENDING];
 } Walk;
+
+/* The walks of this thread that run Python, which may call a jitted function in turn: each
+takes up to 10 kB of the stack, and a thousand would not fit. */
+#define MOST_NESTED 128
+static THREAD_LOCAL int n_nested;
 
 /* Of the last walk that was too long for the stack, for the next: allocating them anew
 is a tenth of what a call with 200 statics costs. */
@@ -152,6 +157,13 @@ static void clear_seen(Walk *w) {
     w->n_seen = 0;
 }
 
+/* Looked up: from here on, Python's own limit will do. */
+static inline void end_nested(Walk *w) {
+    if (!w->nested) return;
+    w->nested = 0;
+    n_nested--;
+}
+
 /* Drops what a walk holds, except its arrays. */
 static void walk_release(Walk *w) {
     if (w->n_seen) clear_seen(w);
@@ -166,6 +178,7 @@ static void walk_release(Walk *w) {
 }
 
 static void walk_free(Walk *w) {
+    end_nested(w);
     walk_release(w);
     for (size_t i = 0; i < w->n_arrays; i++) Py_DECREF(w->arrays[i + 1]);
     GIVE_BACK(w, trail);
@@ -178,7 +191,8 @@ static void walk_free(Walk *w) {
 /* From here on, Python may run: own references to all that the walk has seen. */
 static void own_everything(Walk *w) {
     if (w->owning) return;
-    w->owning = 1;
+    w->owning = w->nested = 1;
+    n_nested++;
     for (size_t i = 0; i < w->n_trail; i++)
         if (HOLDS(w->trail[i])) Py_INCREF(w->trail[i].as.object);
     for (size_t i = 0; i < w->n_pending; i++) Py_INCREF(POINTER(w->pending[i]));
@@ -950,6 +964,12 @@ static int check_hashable(Walk *w, PyObject *x, int hashable) {
     return 0;
 }
 
+/* Whether calls within calls have failed for want of stack. If each of them tried something
+else in turn, that would never end. */
+static int is_endless(void) {
+    return n_nested > 1 && PyErr_ExceptionMatches(PyExc_RecursionError);
+}
+
 static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     Record *record = record_of(w, x);
     if (record == NULL) return -1;
@@ -1000,7 +1020,7 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
             return add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0
                        ? -1
                        : add_object(w, TAG(T_OPAQUE, hash), x);
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+        if (!PyErr_ExceptionMatches(PyExc_Exception) || is_endless()) return -1;
         PyErr_Clear();
         return add_key(w, x, PyObject_CallOneArg(py_opaque_key, x));
     case KIND_SCALAR:

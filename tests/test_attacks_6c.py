@@ -1,0 +1,97 @@
+"""Regression tests: faults found in a sixth adversarial review of the C files."""
+
+import pytest
+
+from tests.processes import run_code
+
+
+_COMMON = """
+import faulthandler, gc
+faulthandler.enable()
+import equinox as eqx, jax, jax.numpy as jnp
+from eqx_fastjit import _engine, filter_jit
+
+native = _engine.native()
+x = jnp.ones(())
+
+class Layer(eqx.Module):
+    x: object
+    static: object = eqx.field(static=True)
+
+n_calls = 0
+
+def count():
+    global n_calls
+    n_calls += 1
+    assert n_calls < 10_000
+"""
+
+
+def _run(code, **options):
+    return run_code(code, common=_COMMON, **options)
+
+
+# --- calls within calls, without end --------------------------------------------------
+
+# What calls the function again, as it is read, compared or hashed.
+_ENDLESS = {
+    "order of keys": """
+class Key:
+    def __init__(self, n):
+        self.n = n
+
+    def __lt__(self, other):
+        count()
+        f({Key(1): x, Key(2): x})
+        return self.n < other.n
+
+f = filter_jit(lambda tree: x)
+try:
+    f({Key(1): x, Key(2): x})
+except RecursionError:
+    print("done")
+""",
+    "a static that may have been changed": """
+class Node:
+    def __init__(self, traced_with):
+        self.traced_with = traced_with
+
+class Holder(eqx.Module):
+    node: object
+
+def flatten(node):
+    if node.traced_with and armed:
+        count()
+        f(Layer(x, [Holder(Node(False))]))
+    return (), None
+
+jax.tree_util.register_pytree_node(Node, flatten, lambda *_: Node(False))
+armed = False
+f = filter_jit(lambda layer: layer.x)
+f(Layer(x, [Holder(Node(True))]))
+armed = True
+f(Layer(x, [Holder(Node(False))]))
+print("done")
+""",
+    "hash of a static field": """
+class Static:
+    def __hash__(self):
+        count()
+        f(Layer(x, Static()))
+        return 1
+
+    def __eq__(self, other):
+        return True
+
+f = filter_jit(lambda layer: layer.x)
+f(Layer(x, Static()))
+print("done")
+""",
+}
+
+
+@pytest.mark.parametrize("name", _ENDLESS)
+def test_calls_within_calls_without_end(name, engine):
+    """Two overflowed the stack; of the third each level tried twice."""
+    out = _run(_ENDLESS[name], engine=engine)
+    assert out.stdout == "done\n", out.stderr[-4000:]
