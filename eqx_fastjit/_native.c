@@ -123,9 +123,10 @@ static void table_forget(Spec *spec) {
     Py_DECREF(spec);
 }
 
-/* Drops the oldest, down to a given number. Finalizers may run any code. */
+/* Drops the oldest, down to a given number. Finalizers may run any code, which may add
+others without end. */
 static void table_shrink(Table *self, Py_ssize_t count) {
-    while (self->count > count) {
+    for (Py_ssize_t n = self->count - count; n > 0 && self->oldest != NULL; n--) {
         Spec *spec = self->oldest;
         table_unlink(self, spec);
         Py_DECREF(spec);

@@ -95,3 +95,33 @@ def test_calls_within_calls_without_end(name, engine):
     """Two overflowed the stack; of the third each level tried twice."""
     out = _run(_ENDLESS[name], engine=engine)
     assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+_REPLACED = """
+import os
+
+class Static:
+    def __init__(self, n):
+        self.n = n
+
+    def __hash__(self):
+        return self.n
+
+    def __eq__(self, other):
+        return type(other) is Static and self.n == other.n
+
+    def __del__(self):
+        if self.n == 9:
+            os._exit(1)
+        f(x, Static(self.n + 1))
+
+f = filter_jit(lambda x, static: x)
+f(x, Static(0))
+f.clear_cache()
+print("done", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_cache_that_is_filled_while_it_is_cleared(engine):
+    assert _run(_REPLACED, engine=engine).stdout == "done\n"
