@@ -1149,9 +1149,11 @@ static PyObject *callable_call(Callable *self, PyObject *const *args, size_t nar
                                PyObject *kwnames) {
     PyObject *small[SMALL_VALUES + 1] = {NULL}, **values = small, *result = NULL;
     if (self->python_call != NULL) {
+        if (Py_EnterRecursiveCall(" in a jitted function")) return NULL; /* of itself */
         PyObject *call = Py_NewRef(self->python_call);
         result = PyObject_Vectorcall(call, args, nargsf, kwnames);
         Py_DECREF(call);
+        Py_LeaveRecursiveCall();
         return result;
     }
     if (self->prepared == NULL) {

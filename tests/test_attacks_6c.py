@@ -125,3 +125,20 @@ os._exit(0)
 
 def test_a_cache_that_is_filled_while_it_is_cleared(engine):
     assert _run(_REPLACED, engine=engine).stdout == "done\n"
+
+
+# --- parts of the engine that are used wrongly -----------------------------------------
+
+_OF_ITSELF = """
+f = filter_jit(lambda x: x)
+f._prepare(f)
+try:
+    f(x)
+except RecursionError:
+    print("done")
+"""
+
+
+@pytest.mark.one_engine
+def test_a_callable_that_calls_itself():
+    assert _run(_OF_ITSELF).stdout == "done\n"
