@@ -848,9 +848,13 @@ static int bind_in_python(Callable *self, PyObject *const *args, size_t nargsf,
                           PyObject *kwnames, PyObject **values, Py_ssize_t n) {
     for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(values[i]);
     PyObject *renewed = PyObject_CallMethodNoArgs((PyObject *)self, s_renew_binding);
-    if (renewed == NULL) return FAILED;
-    Py_DECREF(renewed);
-    PyObject *binder = Py_NewRef(PyTuple_GET_ITEM(self->prepared, P_BINDER));
+    PyObject *binder = NULL;
+    if (renewed != NULL && self->prepared != NULL)
+        binder = Py_NewRef(PyTuple_GET_ITEM(self->prepared, P_BINDER));
+    else if (renewed != NULL)
+        PyErr_SetString(PyExc_TypeError, "not a jitted function any more");
+    Py_XDECREF(renewed);
+    if (binder == NULL) return FAILED;
     PyObject *bound = PyObject_Vectorcall(binder, args, nargsf, kwnames);
     Py_DECREF(binder);
     if (bound == NULL) return FAILED;
@@ -1160,6 +1164,7 @@ static PyObject *callable_call(Callable *self, PyObject *const *args, size_t nar
         PyErr_SetString(PyExc_TypeError, "not a jitted function yet");
         return NULL;
     }
+    Py_INCREF(self); /* `functools.partial` does not hold what it calls */
     PyObject *prepared = Py_NewRef(self->prepared);
     PyObject *const *with = ((PyTupleObject *)prepared)->ob_item;
     Py_ssize_t n = PyTuple_GET_SIZE(with[P_NAMES]), fun_index = self->fun_index;
@@ -1183,6 +1188,7 @@ static PyObject *callable_call(Callable *self, PyObject *const *args, size_t nar
     if (values != small) PyMem_Free(values);
 done:
     Py_DECREF(prepared);
+    Py_DECREF(self);
     return result;
 }
 

@@ -142,3 +142,48 @@ except RecursionError:
 @pytest.mark.one_engine
 def test_a_callable_that_calls_itself():
     assert _run(_OF_ITSELF).stdout == "done\n"
+
+
+_WHILE_BINDING = """
+import functools
+
+class Callable(native.Callable):
+    def _renew_binding(self):
+        self._prepare(print)
+
+f = Callable()
+f._prepare(None, function=None, table=native.Table(1), fun=None, fun_index=-1,
+           names=("x",), kinds=bytes([1]), defaults=(None,), binder=None,
+           source=None, positional=None)
+try:
+    f()
+except TypeError as e:
+    print(e)
+
+class Key:
+    def __hash__(self):
+        return hash("n")
+
+    def __eq__(self, other):
+        if other == "n" and armed:
+            held.__setstate__((lambda *args: 5, (), {}, None))
+            gc.collect()
+        return False
+
+def fun(x, *, n=1):
+    return x * n
+
+armed = False
+key = Key()
+fun.__kwdefaults__ = {key: 3, "n": 2}
+held = functools.partial(filter_jit(fun))
+fun.__kwdefaults__ = {key: 3, "n": 4}
+armed = True
+print(held(x), held(x))
+"""
+
+
+@pytest.mark.one_engine
+def test_a_callable_that_is_lost_while_it_binds():
+    out = _run(_WHILE_BINDING, PYTHONMALLOC="debug")
+    assert out.stdout == "not a jitted function any more\n4.0 5\n", out.stderr[-4000:]
