@@ -975,6 +975,8 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
     PyObject *result = NULL;
     Py_ssize_t n = PyList_CheckExact(out) ? PyList_GET_SIZE(out) - 1 : -1;
     PyObject *last = n < 0 ? NULL : PyList_GET_ITEM(out, n);
+    /* What else runs must not find it by `gc.get_objects()` and change it. */
+    if (n >= 0 && Py_REFCNT(out) == 1) PyObject_GC_UnTrack(out);
     int eager = last == eager_handle && frame->call != NULL; /* `jax.disable_jit()` */
     if (frame->call != NULL) {
         /* Something was traced or compiled; unless eager, where nothing refers to the

@@ -866,17 +866,25 @@ static int add_flattened(Walk *w, Record *record, PyObject *x, size_t start) {
     return failed;
 }
 
+/* A list as a tuple: `gc.get_objects()` shows either to the user's code, which can change a
+list. Takes the reference. */
+static PyObject *as_tuple(PyObject *list) {
+    PyObject *tuple = list == NULL ? NULL : PySequence_Tuple(list);
+    Py_XDECREF(list);
+    return tuple;
+}
+
 /* A dictionary below a static that is a node: its values, then its sorted keys. */
 static int add_dict_node(Walk *w, PyObject *x, size_t start) {
     own_everything(w);
-    PyObject *keys = PyObject_CallOneArg(py_sort_keys, x), *parts = NULL;
+    PyObject *keys = as_tuple(PyObject_CallOneArg(py_sort_keys, x)), *parts = NULL;
     if (keys == NULL) return -1;
-    Py_ssize_t n = PyList_GET_SIZE(keys);
+    Py_ssize_t n = PyTuple_GET_SIZE(keys);
     int failed = -1;
     if ((parts = PyTuple_New(2 * n)) == NULL) goto done;
     PyObject_GC_UnTrack(parts); /* with holes in it as long as Python runs */
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *key = PyList_GET_ITEM(keys, i), *value = PyObject_GetItem(x, key);
+        PyObject *key = PyTuple_GET_ITEM(keys, i), *value = PyObject_GetItem(x, key);
         if (value == NULL) goto done;
         PyTuple_SET_ITEM(parts, i, value);
         PyTuple_SET_ITEM(parts, n + i, Py_NewRef(key));
@@ -1218,9 +1226,9 @@ static int push_items(Walk *w, const Item *items, Py_ssize_t n, int keys,
 /* A dictionary whose keys are of any type. `keys` are those of an `OrderedDict`. */
 static int walk_odd_dict(Walk *w, PyObject *x, PyObject *keys, PyObject *factory) {
     own_everything(w);
-    keys = keys == NULL ? sorted_keys(x) : Py_NewRef(keys);
+    keys = as_tuple(keys == NULL ? sorted_keys(x) : Py_NewRef(keys));
     if (keys == NULL) return -1;
-    Py_ssize_t n = PyList_GET_SIZE(keys), found = 0;
+    Py_ssize_t n = PyTuple_GET_SIZE(keys), found = 0;
     int failed = -1;
     Item *items = PyMem_Malloc((n + 1) * sizeof(Item));
     if (items == NULL) {
@@ -1228,7 +1236,7 @@ static int walk_odd_dict(Walk *w, PyObject *x, PyObject *keys, PyObject *factory
         goto done;
     }
     for (; found < n; found++) {
-        PyObject *key = PyList_GET_ITEM(keys, found);
+        PyObject *key = PyTuple_GET_ITEM(keys, found);
         PyObject *value = PyDict_GetItemWithError(x, key);
         if (value == NULL && !PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, key);
         if (value == NULL) goto done;

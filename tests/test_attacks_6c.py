@@ -187,3 +187,49 @@ print(held(x), held(x))
 def test_a_callable_that_is_lost_while_it_binds():
     out = _run(_WHILE_BINDING, PYTHONMALLOC="debug")
     assert out.stdout == "not a jitted function any more\n4.0 5\n", out.stderr[-4000:]
+
+
+# --- lists that the user's code finds and changes --------------------------------------
+
+_FOUND = """
+class Key:
+    def __init__(self, n):
+        self.n = n
+
+    def __hash__(self):
+        return 5
+
+    def __lt__(self, other):
+        return self.n < other.n
+
+    def __eq__(self, other):
+        if (self.n, other.n) in ((0, 1), (1, 0)):
+            empty(Key)
+        return self.n == other.n
+
+class Node:
+    pass
+
+def empty(cls):
+    for found in gc.get_objects():
+        if type(found) is list and len(found) == 9 and type(found[-1]) is cls:
+            found.clear()
+
+def unflatten(*_):
+    empty(native.Handle)
+    return Node()
+
+jax.tree_util.register_pytree_node(Node, lambda node: ((), None), unflatten)
+tree = {Key(i): [i] for i in range(9)}
+f = filter_jit(lambda tree, *xs: [Node(), *xs])
+for argument in (tree, Layer(1, Layer(tree, 1))):
+    for _ in range(2):
+        assert len(f(argument, *[x] * 8)) == 9
+print("done")
+"""
+
+
+@pytest.mark.one_engine
+def test_lists_that_are_emptied_while_they_are_read():
+    out = _run(_FOUND, PYTHONMALLOC="debug")
+    assert out.stdout == "done\n", out.stderr[-4000:]
