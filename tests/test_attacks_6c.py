@@ -127,7 +127,7 @@ def test_a_cache_that_is_filled_while_it_is_cleared(engine):
     assert _run(_REPLACED, engine=engine).stdout == "done\n"
 
 
-# --- parts of the engine that are used wrongly -----------------------------------------
+# --- parts of the engine that are used wrongly ----------------------------------------
 
 _OF_ITSELF = """
 f = filter_jit(lambda x: x)
@@ -189,7 +189,7 @@ def test_a_callable_that_is_lost_while_it_binds():
     assert out.stdout == "not a jitted function any more\n4.0 5\n", out.stderr[-4000:]
 
 
-# --- lists that the user's code finds and changes --------------------------------------
+# --- lists that the user's code finds and changes -------------------------------------
 
 _FOUND = """
 class Key:
