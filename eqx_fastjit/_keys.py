@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -86,6 +87,27 @@ class Opaque:
             and self.hash == other.hash
             and (self.value is other.value or bool(self.value == other.value))
         )
+
+
+class _Asked(threading.local):
+    n = 0
+
+
+# How many values this thread is asking for their hash.
+_asked = _Asked()
+
+
+def hashed(x: Any) -> Opaque | None:
+    """The key of a value that has a hash, or `None`."""
+    _asked.n += 1
+    try:
+        return Opaque(x)
+    except Exception as e:
+        if isinstance(e, RecursionError) and _asked.n > 1:
+            raise  # if each of a thousand levels went on, that would never end
+        return None
+    finally:
+        _asked.n -= 1
 
 
 class Snapshot:

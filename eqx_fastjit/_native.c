@@ -123,9 +123,10 @@ static void table_forget(Spec *spec) {
     Py_DECREF(spec);
 }
 
-/* Drops the oldest, down to a given number. Finalizers may run any code. */
+/* Drops the oldest, down to a given number. Finalizers may run any code, which may add
+others without end. */
 static void table_shrink(Table *self, Py_ssize_t count) {
-    while (self->count > count) {
+    for (Py_ssize_t n = self->count - count; n > 0 && self->oldest != NULL; n--) {
         Spec *spec = self->oldest;
         table_unlink(self, spec);
         Py_DECREF(spec);
@@ -218,6 +219,7 @@ static int is_stale(Spec *spec, Walk *w) {
         PyObject *x = spec->witnesses[i].object;
         if (number >= w->n_mutables || w->mutables[number].object == x) continue;
         own_everything(w);
+        end_nested(w); /* the next walk is, in its place */
         size_t start = w->mutables[number].start, stop = w->mutables[number].stop;
         Walk now;
         walk_init(&now);
@@ -226,7 +228,7 @@ static int is_stale(Spec *spec, Walk *w) {
         Py_INCREF(x);
         if (walk_static(&now, x, VISIT_STATIC) == 0)
             same = same_trail(now.trail, now.n_trail, spec->trail + start, stop - start);
-        else if (!PyErr_ExceptionMatches(PyExc_Exception))
+        else if (!PyErr_ExceptionMatches(PyExc_Exception) || is_endless())
             same = -1;
         else
             PyErr_Clear();
@@ -846,9 +848,13 @@ static int bind_in_python(Callable *self, PyObject *const *args, size_t nargsf,
                           PyObject *kwnames, PyObject **values, Py_ssize_t n) {
     for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(values[i]);
     PyObject *renewed = PyObject_CallMethodNoArgs((PyObject *)self, s_renew_binding);
-    if (renewed == NULL) return FAILED;
-    Py_DECREF(renewed);
-    PyObject *binder = Py_NewRef(PyTuple_GET_ITEM(self->prepared, P_BINDER));
+    PyObject *binder = NULL;
+    if (renewed != NULL && self->prepared != NULL)
+        binder = Py_NewRef(PyTuple_GET_ITEM(self->prepared, P_BINDER));
+    else if (renewed != NULL)
+        PyErr_SetString(PyExc_TypeError, "not a jitted function any more");
+    Py_XDECREF(renewed);
+    if (binder == NULL) return FAILED;
     PyObject *bound = PyObject_Vectorcall(binder, args, nargsf, kwnames);
     Py_DECREF(binder);
     if (bound == NULL) return FAILED;
@@ -969,6 +975,8 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
     PyObject *result = NULL;
     Py_ssize_t n = PyList_CheckExact(out) ? PyList_GET_SIZE(out) - 1 : -1;
     PyObject *last = n < 0 ? NULL : PyList_GET_ITEM(out, n);
+    /* What else runs must not find it by `gc.get_objects()` and change it. */
+    if (n >= 0 && Py_REFCNT(out) == 1) PyObject_GC_UnTrack(out);
     int eager = last == eager_handle && frame->call != NULL; /* `jax.disable_jit()` */
     if (frame->call != NULL) {
         /* Something was traced or compiled; unless eager, where nothing refers to the
@@ -1076,6 +1084,11 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     Walk walk, *w = &walk;
     PyObject *result = NULL;
     Spec *spec = NULL;
+    if (n_nested >= MOST_NESTED) {
+        PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded while the "
+                                              "arguments of jitted functions are read");
+        return NULL;
+    }
     int failed = drop_records_if_grown();
     walk_init(w);
     w->limit += table->longest;
@@ -1099,6 +1112,7 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         own_everything(w);
     else
         walk_release(w);
+    end_nested(w);
     if (w->numpy && copy_numpy(w) < 0) goto done;
     Frame frame = {innermost, function, spec, values, n, NULL};
     innermost = &frame;
@@ -1141,15 +1155,18 @@ static PyObject *callable_call(Callable *self, PyObject *const *args, size_t nar
                                PyObject *kwnames) {
     PyObject *small[SMALL_VALUES + 1] = {NULL}, **values = small, *result = NULL;
     if (self->python_call != NULL) {
+        if (Py_EnterRecursiveCall(" in a jitted function")) return NULL; /* of itself */
         PyObject *call = Py_NewRef(self->python_call);
         result = PyObject_Vectorcall(call, args, nargsf, kwnames);
         Py_DECREF(call);
+        Py_LeaveRecursiveCall();
         return result;
     }
     if (self->prepared == NULL) {
         PyErr_SetString(PyExc_TypeError, "not a jitted function yet");
         return NULL;
     }
+    Py_INCREF(self); /* `functools.partial` does not hold what it calls */
     PyObject *prepared = Py_NewRef(self->prepared);
     PyObject *const *with = ((PyTupleObject *)prepared)->ob_item;
     Py_ssize_t n = PyTuple_GET_SIZE(with[P_NAMES]), fun_index = self->fun_index;
@@ -1173,6 +1190,7 @@ static PyObject *callable_call(Callable *self, PyObject *const *args, size_t nar
     if (values != small) PyMem_Free(values);
 done:
     Py_DECREF(prepared);
+    Py_DECREF(self);
     return result;
 }
 

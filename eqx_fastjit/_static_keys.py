@@ -31,9 +31,9 @@ from ._keys import (
     array_contents,
     array_kind,
     ByIdentity,
+    hashed,
     Identity,
     memory_key,
-    Opaque,
     snapshot_key,
     StaticArray,
 )
@@ -239,11 +239,10 @@ def opaque_key(x: Any) -> Any:
 
     Equinox never asks for the hash of what is in a static field.
     """
-    try:
-        return Opaque(x)
-    except Exception:
-        is_dataclass = dataclasses.is_dataclass(x)
-        return _unhashable_dataclass_key(x) if is_dataclass else snapshot_key(x)
+    if (key := hashed(x)) is not None:
+        return key
+    is_dataclass = dataclasses.is_dataclass(x)
+    return _unhashable_dataclass_key(x) if is_dataclass else snapshot_key(x)
 
 
 def _unhashable_dataclass_key(x: Any) -> Any:

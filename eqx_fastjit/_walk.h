@@ -104,11 +104,16 @@ typedef struct {
     size_t limit;
     /* The value that is being visited, which is no longer on the stack. */
     PyObject *current_tree, *current_static;
-    char owning, numpy, tracer, is_mutable;
+    char owning, nested, numpy, tracer, is_mutable;
     Entry small_trail[SMALL_TRAIL];
     PyObject *small_arrays[SMALL_ARRAYS + 1];
     uintptr_t small_pending[SMALL_PENDING];
 } Walk;
+
+/* The walks of this thread that run Python, which may call a jitted function in turn: each
+takes up to 10 kB of the stack, and a thousand would not fit. */
+#define MOST_NESTED 128
+static THREAD_LOCAL int n_nested;
 
 /* Of the last walk that was too long for the stack, for the next: allocating them anew
 is a tenth of what a call with 200 statics costs. */
@@ -152,6 +157,13 @@ static void clear_seen(Walk *w) {
     w->n_seen = 0;
 }
 
+/* Looked up: from here on, Python's own limit will do. */
+static inline void end_nested(Walk *w) {
+    if (!w->nested) return;
+    w->nested = 0;
+    n_nested--;
+}
+
 /* Drops what a walk holds, except its arrays. */
 static void walk_release(Walk *w) {
     if (w->n_seen) clear_seen(w);
@@ -166,6 +178,7 @@ static void walk_release(Walk *w) {
 }
 
 static void walk_free(Walk *w) {
+    end_nested(w);
     walk_release(w);
     for (size_t i = 0; i < w->n_arrays; i++) Py_DECREF(w->arrays[i + 1]);
     GIVE_BACK(w, trail);
@@ -178,7 +191,8 @@ static void walk_free(Walk *w) {
 /* From here on, Python may run: own references to all that the walk has seen. */
 static void own_everything(Walk *w) {
     if (w->owning) return;
-    w->owning = 1;
+    w->owning = w->nested = 1;
+    n_nested++;
     for (size_t i = 0; i < w->n_trail; i++)
         if (HOLDS(w->trail[i])) Py_INCREF(w->trail[i].as.object);
     for (size_t i = 0; i < w->n_pending; i++) Py_INCREF(POINTER(w->pending[i]));
@@ -852,17 +866,25 @@ static int add_flattened(Walk *w, Record *record, PyObject *x, size_t start) {
     return failed;
 }
 
+/* A list as a tuple: `gc.get_objects()` shows either to the user's code, which can change a
+list. Takes the reference. */
+static PyObject *as_tuple(PyObject *list) {
+    PyObject *tuple = list == NULL ? NULL : PySequence_Tuple(list);
+    Py_XDECREF(list);
+    return tuple;
+}
+
 /* A dictionary below a static that is a node: its values, then its sorted keys. */
 static int add_dict_node(Walk *w, PyObject *x, size_t start) {
     own_everything(w);
-    PyObject *keys = PyObject_CallOneArg(py_sort_keys, x), *parts = NULL;
+    PyObject *keys = as_tuple(PyObject_CallOneArg(py_sort_keys, x)), *parts = NULL;
     if (keys == NULL) return -1;
-    Py_ssize_t n = PyList_GET_SIZE(keys);
+    Py_ssize_t n = PyTuple_GET_SIZE(keys);
     int failed = -1;
     if ((parts = PyTuple_New(2 * n)) == NULL) goto done;
     PyObject_GC_UnTrack(parts); /* with holes in it as long as Python runs */
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *key = PyList_GET_ITEM(keys, i), *value = PyObject_GetItem(x, key);
+        PyObject *key = PyTuple_GET_ITEM(keys, i), *value = PyObject_GetItem(x, key);
         if (value == NULL) goto done;
         PyTuple_SET_ITEM(parts, i, value);
         PyTuple_SET_ITEM(parts, n + i, Py_NewRef(key));
@@ -950,6 +972,12 @@ static int check_hashable(Walk *w, PyObject *x, int hashable) {
     return 0;
 }
 
+/* Whether calls within calls have failed for want of stack. If each of them tried something
+else in turn, that would never end. */
+static int is_endless(void) {
+    return n_nested > 1 && PyErr_ExceptionMatches(PyExc_RecursionError);
+}
+
 static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     Record *record = record_of(w, x);
     if (record == NULL) return -1;
@@ -1000,7 +1028,7 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
             return add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0
                        ? -1
                        : add_object(w, TAG(T_OPAQUE, hash), x);
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+        if (!PyErr_ExceptionMatches(PyExc_Exception) || is_endless()) return -1;
         PyErr_Clear();
         return add_key(w, x, PyObject_CallOneArg(py_opaque_key, x));
     case KIND_SCALAR:
@@ -1198,9 +1226,9 @@ static int push_items(Walk *w, const Item *items, Py_ssize_t n, int keys,
 /* A dictionary whose keys are of any type. `keys` are those of an `OrderedDict`. */
 static int walk_odd_dict(Walk *w, PyObject *x, PyObject *keys, PyObject *factory) {
     own_everything(w);
-    keys = keys == NULL ? sorted_keys(x) : Py_NewRef(keys);
+    keys = as_tuple(keys == NULL ? sorted_keys(x) : Py_NewRef(keys));
     if (keys == NULL) return -1;
-    Py_ssize_t n = PyList_GET_SIZE(keys), found = 0;
+    Py_ssize_t n = PyTuple_GET_SIZE(keys), found = 0;
     int failed = -1;
     Item *items = PyMem_Malloc((n + 1) * sizeof(Item));
     if (items == NULL) {
@@ -1208,7 +1236,7 @@ static int walk_odd_dict(Walk *w, PyObject *x, PyObject *keys, PyObject *factory
         goto done;
     }
     for (; found < n; found++) {
-        PyObject *key = PyList_GET_ITEM(keys, found);
+        PyObject *key = PyTuple_GET_ITEM(keys, found);
         PyObject *value = PyDict_GetItemWithError(x, key);
         if (value == NULL && !PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, key);
         if (value == NULL) goto done;
