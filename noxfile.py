@@ -69,6 +69,7 @@ SANITIZER_TESTS = [
         "attacks_3c",
         "attacks_4c",
         "attacks_5c",
+        "attacks_6c",
         "corpus",
         "differential",
         "hostile",
