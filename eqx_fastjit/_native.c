@@ -824,8 +824,11 @@ static int bind(PyObject *const *with, PyObject *const *args, Py_ssize_t n_args,
             Py_ssize_t j = 0;
             while (j < n_keywords && PyTuple_GET_ITEM(kwnames, j) != name) j++;
             if (j == n_keywords)
-                for (j = 0; j < n_keywords; j++)
-                    if (PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, j), name) == 0) break;
+                for (j = 0; j < n_keywords; j++) {
+                    PyObject *key = PyTuple_GET_ITEM(kwnames, j);
+                    if (!PyUnicode_CheckExact(key)) return NOT_PLAIN; /* has a `==` */
+                    if (PyUnicode_Compare(key, name) == 0) break;
+                }
             if (j < n_keywords) {
                 if (value != NULL) return NOT_PLAIN; /* given twice */
                 value = args[n_args + j];
