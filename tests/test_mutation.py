@@ -154,6 +154,29 @@ def test_the_lines_of_a_statement(line, first, last):
     assert _covered.statement(STATEMENTS, line) == range(first, last + 1)
 
 
+CONSTANTS = """\
+FEW, _MANY = 4, [
+    1 << 20,
+]
+N: int = 3
+
+class C:
+    size = FEW
+
+def f():
+    return (_MANY,
+            N)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [(1, {7, 10, 11}), (2, {7, 10, 11}), (4, {10, 11}), (7, {7}), (11, {10, 11})],
+)
+def test_constants_are_tested_where_they_are_used(line, lines):
+    assert _covered.lines_to_run(CONSTANTS, line) == lines
+
+
 COVERED = _covered.Covered(
     {"test_b.py::slow": 9.0, "test_a.py::quick": 1.0, "test_b.py::middle": 5.0},
     {"a.py": {1: [0, 1], 2: [2]}, "_b.py": {7: [0, 1, 2]}},
@@ -187,6 +210,21 @@ def test_the_tests_of_a_line(file, lines, budget, tests):
     assert COVERED.tests_of(Path(file), lines, budget) == tests
 
 
+def test_a_shared_fixture_is_paid_for_once():
+    tests = {f"test_a.py::{name}": 1.0 for name in "abcd"}
+    fixture = _covered.Fixture(30.0, ["test_a.py::b", "test_a.py::c"])
+    covered = _covered.Covered(tests, {"a.py": {1: [0, 1, 2, 3]}}, [fixture])
+    assert covered.cost(tests) == 34
+    names = [name[-1] for name in covered.tests_of(Path("a.py"), [1], 34)]
+    assert names == ["a", "d", "b", "c"]
+    names = [name[-1] for name in covered.tests_of(Path("a.py"), [1], 33)]
+    assert names == ["a", "d", "b"]
+    names = [name[-1] for name in covered.tests_of(Path("a.py"), [1], 30)]
+    assert names == ["a", "d"]
+    both = _covered.Covered.of_all([COVERED, covered])
+    assert both.cost(["test_a.py::c"]) == 31
+
+
 def test_what_is_known_of_lines_is_written_and_read(tmp_path):
     COVERED.save(tmp_path / "a" / "b.json")
     assert _covered.Covered.load(tmp_path / "a" / "b.json") == COVERED
@@ -204,12 +242,17 @@ def test_what_is_known_of_several_test_files():
 def test_lines_are_counted_by_test_and_in_processes(tmp_path):
     pytest.importorskip("coverage", reason="only nox -s mutation has it")
     (tmp_path / "eqx_fastjit").mkdir()
-    module = "def f():\n    return 1\n\ndef g():\n    return 2\n"
+    module = "def f():\n    return 1\n\ndef g():\n    return 2\n\n"
+    module += "def h():\n    return 3\n"
     (tmp_path / "eqx_fastjit" / "__init__.py").write_text(module)
     (tmp_path / "eqx_fastjit" / "pytest_plugin.py").write_text("")
     test = """
         import subprocess, sys
-        import eqx_fastjit
+        import eqx_fastjit, pytest
+
+        @pytest.fixture(scope="module")
+        def shared():
+            return eqx_fastjit.h()
 
         def test_here():
             assert eqx_fastjit.f() == 1
@@ -217,6 +260,12 @@ def test_lines_are_counted_by_test_and_in_processes(tmp_path):
         def test_in_a_process():
             code = "import eqx_fastjit; eqx_fastjit.g()"
             subprocess.run([sys.executable, "-c", code], check=True)
+
+        def test_shared(shared):
+            pass
+
+        def test_shared_too(shared):
+            pass
     """
     (tmp_path / "test_f.py").write_text(textwrap.dedent(test))
     folder = tmp_path / "data"
@@ -225,10 +274,15 @@ def test_lines_are_counted_by_test_and_in_processes(tmp_path):
     with _covered.counted_python(tmp_path, folder) as env:
         env = env | {"MUTATION_RECORD": str(report)}
         _run.run_tests(tmp_path, ["test_f.py"], 100, env=env, options=())
-    names = {test: x["name"] for test, x in json.loads(report.read_text()).items()}
+    found = json.loads(report.read_text())
+    names = {test: x["name"] for test, x in found["tests"].items()}
+    (fixture,) = found["fixtures"]
     lines = _covered.python_lines(tmp_path, folder)["eqx_fastjit/__init__.py"]
     assert lines[2] == [names["test_f.py::test_here"]]
     assert lines[5] == [names["test_f.py::test_in_a_process"]]
+    assert lines[8] == [fixture]
+    users = ["test_f.py::test_shared", "test_f.py::test_shared_too"]
+    assert found["fixtures"][fixture]["tests"] == users
 
 
 # --- running -------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tests.records import stamp, write
 
 from ._areas import Area, AREAS, C_SUFFIXES, ROOT
 from ._c import c_mutants
-from ._covered import statement
+from ._covered import lines_to_run
 from ._kept import Kept
 from ._mutants import in_seeded_order, Mutant, python_mutants
 from ._run import (
@@ -179,18 +179,17 @@ class _AreaRun:
 
     def choice(self, mutant: Mutant) -> Choice:
         """The tests to run for a mutant."""
-        lines = range(mutant.line, mutant.line + 1)
+        lines = {mutant.line}
         if mutant.file.suffix == ".py":
             source = (ROOT / mutant.file).read_text(encoding="utf-8")
-            lines = statement(source, mutant.line)
+            lines = lines_to_run(source, mutant.line)
         tests = self.covered.tests_of(mutant.file, lines, _BUDGET)
         files = dict.fromkeys(test.partition("::")[0] for test in tests)
-        seconds = sum(self.covered.seconds[test] for test in tests)
         return Choice(
             list(files),
             tests,
-            limit_of(seconds),
-            [test for test in tests if self.covered.seconds[test] >= _DOUBTFUL],
+            limit_of(self.covered.cost(tests)),
+            [test for test in tests if self.covered.cost([test]) >= _DOUBTFUL],
         )
 
     def run(self, mutant: Mutant) -> None:

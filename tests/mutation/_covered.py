@@ -22,13 +22,27 @@ from ._run import build, run_tests
 _LIMIT = 3600.0
 
 
+class Fixture(NamedTuple):
+    """A fixture that tests share: the one that runs first pays for all."""
+
+    seconds: float
+    tests: list[str]
+
+
 class Covered(NamedTuple):
     """Coverage and durations of an area's tests."""
 
-    # The seconds of each test that passed.
+    # The seconds of each test that passed, without those of shared fixtures.
     seconds: dict[str, float]
     # For each file and line, the tests that run it, as indices into `seconds`.
     lines: dict[str, dict[int, list[int]]]
+    fixtures: tuple[Fixture, ...] = ()
+
+    def cost(self, tests: Iterable[str]) -> float:
+        """The seconds that tests take together."""
+        chosen = set(tests)
+        shared = [f.seconds for f in self.fixtures if not chosen.isdisjoint(f.tests)]
+        return sum(self.seconds[test] for test in chosen) + sum(shared)
 
     def tests_of(self, file: Path, lines: Iterable[int], budget: float) -> list[str]:
         """Tests that run any of these lines, fastest first.
@@ -48,19 +62,17 @@ class Covered(NamedTuple):
         names = list(self.seconds)
         own = file.stem.strip("_")
         if found:
-            order = [(0, self.seconds[names[i]], names[i]) for i in found]
+            order = [(0, self.cost([names[i]]), names[i]) for i in found]
         else:
             anything = {test for tests in known.values() for test in tests}
             order = [
-                (int(own not in names[i]), self.seconds[names[i]], names[i])
+                (int(own not in names[i]), self.cost([names[i]]), names[i])
                 for i in anything
             ]
         out: list[str] = []
-        for _, seconds, name in sorted(order):
-            budget -= seconds
-            if out and budget < 0:
-                break
-            out.append(name)
+        for _, _, name in sorted(order):
+            if not out or self.cost([*out, name]) <= budget:
+                out.append(name)
         return out
 
     @staticmethod
@@ -68,13 +80,15 @@ class Covered(NamedTuple):
         """Merge the coverage of several test files."""
         seconds: dict[str, float] = {}
         lines: dict[str, dict[int, list[int]]] = {}
+        fixtures: list[Fixture] = []
         for part in parts:
+            fixtures += part.fixtures
             for file, by_line in part.lines.items():
                 into = lines.setdefault(file, {})
                 for line, tests in by_line.items():
                     into.setdefault(line, []).extend(len(seconds) + i for i in tests)
             seconds |= part.seconds
-        return Covered(seconds, lines)
+        return Covered(seconds, lines, tuple(fixtures))
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -89,7 +103,9 @@ class Covered(NamedTuple):
             file: {int(n): tests for n, tests in by_line.items()}
             for file, by_line in known["lines"].items()
         }
-        return Covered(known["seconds"], lines)
+        return Covered(
+            known["seconds"], lines, tuple(Fixture(*x) for x in known["fixtures"])
+        )
 
 
 def statement(source: str, line: int) -> range:
@@ -106,6 +122,31 @@ def statement(source: str, line: int) -> range:
         if line in span and len(span) < size:
             best, size = span, len(span)
     return best
+
+
+def lines_to_run(source: str, line: int) -> set[int]:
+    """The lines of Python that a test of a line has to run: those of its statement; or
+    if it assigns constants of the module, which is imported by all tests, those of the
+    statements that use them.
+    """
+    tree = ast.parse(source)
+    lines = statement(source, line)
+    names = {
+        name.id
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.lineno in lines
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name)
+    }
+    uses = {
+        used
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.id in names
+        for used in statement(source, node.lineno)
+        if node.lineno not in lines
+    }
+    return uses or set(lines)
 
 
 def record(tree: Path, tests: Sequence[str]) -> Covered:
@@ -126,7 +167,8 @@ def record(tree: Path, tests: Sequence[str]) -> Covered:
         env = {"MUTATION_RECORD": str(report), **counted_c(folder)}
         with counted_python(tree, folder) as config:
             run_tests(tree, tests, _LIMIT, env=env | config, options=())
-        results = json.loads(report.read_text())
+        found = json.loads(report.read_text())
+        results, fixtures = found["tests"], found["fixtures"]
         by_line = python_lines(tree, folder) | c_lines(folder)
         if not build(tree):
             raise SystemExit("the extension cannot be built")
@@ -139,20 +181,29 @@ def record(tree: Path, tests: Sequence[str]) -> Covered:
             )
             results |= {
                 test: {**result, "name": results[test]["name"]}
-                for test, result in json.loads(report.read_text()).items()
+                for test, result in json.loads(report.read_text())["tests"].items()
             }
     passed = {test: result for test, result in results.items() if result["passed"]}
     for test in results.keys() - passed.keys():
         print(f"left out, as it fails without a mutant: {test}", flush=True)
-    places = {result["name"]: i for i, result in enumerate(passed.values())}
+    places = {test: i for i, test in enumerate(passed)}
+    tests = {result["name"]: [test] for test, result in passed.items()}
+    tests |= {
+        name: [test for test in fixture["tests"] if test in passed]
+        for name, fixture in fixtures.items()
+    }
     lines = {
         file: {
-            line: [places[name] for name in names if name in places]
+            line: sorted({places[t] for name in names for t in tests.get(name, ())})
             for line, names in by_number.items()
         }
         for file, by_number in by_line.items()
     }
-    return Covered({test: x["seconds"] for test, x in passed.items()}, lines)
+    return Covered(
+        {test: x["seconds"] for test, x in passed.items()},
+        lines,
+        tuple(Fixture(x["seconds"], tests[name]) for name, x in fixtures.items()),
+    )
 
 
 # --- Python --------------------------------------------------------------------------
@@ -229,11 +280,11 @@ def c_lines(folder: Path) -> dict[str, dict[int, list[str]]]:
     """The names of the tests that run each line of each file."""
     (notes,) = (folder / "objects").rglob("_native.gcno")
     lines: dict[str, dict[int, list[str]]] = {}
-    for counters in sorted(folder.glob("tests/*/_native.gcda")):
+    for counters in sorted(folder.glob("tests/*/*/_native.gcda")):
         for file, executed in _executed(notes, counters):
             for line in executed:
                 by_line = lines.setdefault(file, {})
-                by_line.setdefault(line, []).append(counters.parent.name)
+                by_line.setdefault(line, []).append(counters.parent.parent.name)
     return lines
 
 

@@ -1,13 +1,14 @@
 """A pytest plugin for the processes that run tests with a mutant.
 
-With `MUTATION_RECORD`, it attributes coverage to the running test, and writes the
-tests' outcomes to that file. With `MUTATION_CHOSEN`, only the tests listed in that file
-run, in its order.
+With `MUTATION_RECORD`, it attributes coverage to the running test, or to all tests that
+share the fixture being set up, and writes the tests' outcomes to that file. With
+`MUTATION_CHOSEN`, only the tests listed in that file run, in its order.
 """
 
 import json
 import os
 import resource
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ _CHOSEN = os.environ.get("MUTATION_CHOSEN")
 _TEST = "MUTATION_TEST"
 
 _results: dict[str, dict[str, Any]] = {}
+# Fixtures that tests share: the seconds that each took to set up, and its tests.
+_fixtures: dict[str, dict[str, Any]] = {}
+_items: list[Any] = []
 
 if _CHOSEN is not None:
     # A mutant that allocates without bound must not exhaust the machine's memory.
@@ -28,6 +32,7 @@ if _CHOSEN is not None:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    _items[:] = items
     if _CHOSEN is None:
         return
     chosen = json.loads(Path(_CHOSEN).read_text())
@@ -52,6 +57,33 @@ def pytest_runtest_protocol(item: Any) -> Any:
         os.environ[_TEST] = ""
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_fixture_setup(fixturedef: Any) -> Any:
+    test = os.environ.get(_TEST)
+    if _RECORD is None or not test or fixturedef.scope == "function":
+        return (yield)
+    name = f"f{len(_fixtures)}"
+    _switch("")
+    os.environ[_TEST] = name
+    _switch(name)
+    start = time.perf_counter()
+    try:
+        return (yield)
+    finally:
+        seconds = time.perf_counter() - start
+        users = [
+            item.nodeid
+            for item in _items
+            if fixturedef.argname in item.fixturenames
+            and item.nodeid.startswith(fixturedef.baseid)
+        ]
+        _fixtures[name] = {"seconds": seconds, "tests": users}
+        list(_results.values())[-1]["seconds"] -= seconds
+        _switch("")
+        os.environ[_TEST] = test
+        _switch(test)
+
+
 def pytest_runtest_logreport(report: Any) -> None:
     if _RECORD is not None:
         result = _results[report.nodeid]
@@ -61,7 +93,8 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 def pytest_sessionfinish() -> None:
     if _RECORD is not None:
-        Path(_RECORD).write_text(json.dumps(_results))
+        found = {"tests": _results, "fixtures": _fixtures}
+        Path(_RECORD).write_text(json.dumps(found))
 
 
 def _switch(name: str) -> None:
@@ -83,7 +116,10 @@ def _dump_counters(folder: Path, name: str) -> None:
 
     ctypes.PyDLL(native.__file__).mutation_dump()
     if not name:
-        target = folder / "tests" / os.environ[_TEST]
+        parent = folder / "tests" / os.environ[_TEST]
         for path in folder.glob("*.gcda"):
-            target.mkdir(parents=True, exist_ok=True)
+            parent.mkdir(parents=True, exist_ok=True)
+            # A shared fixture is set up in the midst of a test.
+            target = parent / str(len(list(parent.iterdir())))
+            target.mkdir()
             path.rename(target / path.name)
