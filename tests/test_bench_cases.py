@@ -4,6 +4,7 @@ import jax
 import jax.tree_util as jtu
 import pytest
 
+from eqx_fastjit import _record
 from eqx_fastjit.bench import (
     case_info,
     case_names,
@@ -90,6 +91,19 @@ def test_contenders_agree(name):
     check_equal(calls)
     if name.startswith("adam"):
         check_equal(calls)  # also with the state that the first calls returned
+
+
+@pytest.mark.parametrize(
+    ("name", "traces"), [("named_in_loop", 1), ("lambda_in_loop", 20)]
+)
+def test_what_is_traced_in_a_loop(name, traces):
+    (call,) = make_case(name, ("ours",)).values()
+    call()
+    _record.traces.clear()
+    call()
+    call()
+    # A named function was traced by the first call.
+    assert len(_record.traces) == 2 * traces * (traces > 1)
 
 
 def test_every_family_is_tried():

@@ -81,6 +81,18 @@ def test_bad_input_is_refused_before_anything_is_timed(
     assert message in err and err.count("\n") == 1
 
 
+def test_the_environment_is_restored(monkeypatch, tmp_path):
+    from eqx_fastjit.bench._children import in_environment
+
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    before = dict(os.environ)
+    with pytest.raises(KeyError), in_environment():
+        assert os.environ == before | {"PYTHONSAFEPATH": "1"}
+        raise KeyError
+    assert os.environ == before
+
+
 @pytest.mark.parametrize("device", ["gpu", "all"])
 def test_absent_gpu(device, capsys, monkeypatch):
     seen = {"device": "cpu", "device_kind": "cpu", "engine": "native"}

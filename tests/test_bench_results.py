@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import re
+import struct
 from html.parser import HTMLParser
 
 import pytest
@@ -228,8 +229,28 @@ def test_figures_exist(results):
     for content in drawn.values():
         assert len(content) > 10_000
         assert content.startswith(b"\x89PNG")
+        # 9 inches wide, with 150 dots each.
+        assert struct.unpack(">I", content[16:20]) == (1350,)
     results["cases"] = results["cases"][-1:]
     assert _plots.render(results, "png") == {}
+
+
+def test_what_figures_show():
+    """By width: models of three layers. By nodes: the narrowest models."""
+    from eqx_fastjit.bench import _plots
+
+    sizes = [(1024, 3), (2048, 3), (1024, 16), (4096, 16)]
+    entries = [_entry("", width=w, layers=n, nodes=4 * n + 1) for w, n in sizes]
+    # As they are read from a file: no number is another one's object.
+    results = _results.new_results("", "native") | {"cases": entries}
+    results = json.loads(_results.dumps(results))
+    drawn = _plots.render(results, "svg")
+    assert b"width of an MLP of 3 linear layers" in drawn["width"]
+    assert b"nodes of an MLP of width 1024" in drawn["nodes"]
+    del results["cases"][2]
+    assert set(_plots.render(results, "svg")) == {"width", "ratios"}
+    del results["cases"][1]
+    assert set(_plots.render(results, "svg")) == {"ratios"}
 
 
 def test_a_figure_says_what_it_shows(results):
