@@ -167,7 +167,8 @@ def test_tests_that_are_shown_pass(page, tmp_path):
         text=True,
     )
     n = sum(len(_TEST.findall(source)) for source in shown)
-    assert re.search(rf"^{n} passed in", out.stdout, re.MULTILINE), out.stdout
+    # With `PYTEST_ADDOPTS=-v` it stands between "===".
+    assert re.search(rf"^(=+ )?{n} passed in", out.stdout, re.MULTILINE), out.stdout
 
 
 def _commands(page: str) -> list[list[str]]:
