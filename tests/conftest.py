@@ -65,8 +65,8 @@ def engine(request, monkeypatch):
     monkeypatch.setattr(_callables, "_functions", weakref.WeakKeyDictionary())
     # Other tests may have recorded functions defined on the same line.
     _record.traces.clear()
-    # `insight`, once imported, looks at the program's modules before each trace: with all
-    # of the tests that takes 25 ms, or a third of the suite.
+    # `insight`, once imported, looks at the program's modules before each trace: with
+    # all of the tests that takes 25 ms, or a third of the suite.
     insight = sys.modules.get("eqx_fastjit.insight._surroundings")
     if insight is not None and "insight" not in request.module.__name__:
         before = [x for x in _record.before if x is not insight._on_trace]

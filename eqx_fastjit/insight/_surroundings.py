@@ -89,7 +89,8 @@ def _values(
 
 def _value(x: Any) -> Value | None:
     try:
-        return value_of(x, frozenset(vars(x) if is_plain_object(x) else ()))
+        attributes: frozenset[str] = frozenset(vars(x) if is_plain_object(x) else ())
+        return value_of(x, attributes)
     except Exception:  # of a user's class, say
         return None
 
