@@ -8,7 +8,7 @@ the trace is there, from its equations. What they read has to be remembered befo
 import sys
 import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from jax.core import Tracer
@@ -89,8 +89,8 @@ def _values(
 
 def _value(x: Any) -> Value | None:
     try:
-        names: Iterable[str] = vars(x) if is_plain_object(x) else ()
-        return value_of(x, frozenset(names))
+        attributes: dict[str, Any] = vars(x) if is_plain_object(x) else {}
+        return value_of(x, frozenset(attributes))
     except Exception:  # of a user's class, say
         return None
 
