@@ -89,7 +89,7 @@ def _values(
 
 def _value(x: Any) -> Value | None:
     try:
-        attributes: dict[str, Any] = vars(x) if is_plain_object(x) else {}
+        attributes: dict[str, Any] = x.__dict__ if is_plain_object(x) else {}
         return value_of(x, frozenset(attributes))
     except Exception:  # of a user's class, say
         return None
