@@ -43,6 +43,7 @@ from ._partition import (
     walk,
 )
 from ._place import place_of
+from ._signals import listed
 from ._specialization import Flat, kept_trace, Specialization, split_result
 
 
@@ -296,7 +297,7 @@ class Function:
         if self.table is not None:
             self.table.remove(specialization)
         # Do not look up its key, because comparing keys may run the user's code.
-        for key, other in list(self.specializations.items()):
+        for key, other in listed(self.specializations.items()):
             if other is specialization:
                 self.specializations.pop(key, None)
 
@@ -393,7 +394,7 @@ def _follow_equinox() -> None:
 
 def clear_all() -> None:
     """Drop all traces of all functions, for `eqx.clear_caches()`."""
-    for function in list(_functions):
+    for function in listed(_functions):
         function.clear()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 import equinox as eqx
 
 from ._jit import filter_jit
+from ._signals import listed
 
 
 _NAME = "filter_jit"
@@ -17,7 +18,7 @@ equinox_filter_jit = eqx.filter_jit
 
 def _equinox_modules(current: object) -> Iterator[object]:
     """The loaded modules of Equinox that have `current` as their `filter_jit`."""
-    for name, module in list(sys.modules.items()):
+    for name, module in listed(sys.modules.items()):
         ours = name == "equinox" or name.startswith("equinox.")
         if ours and getattr(module, "__dict__", {}).get(_NAME) is current:
             yield module

@@ -1,11 +1,13 @@
-"""Signals at the wrong moment."""
+"""Signals, and other threads, at the wrong moment."""
 
 import contextlib
 import signal
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
+
+_T = TypeVar("_T")
 
 # The handlers of those that are held.
 _held: dict[int, Any] = {}
@@ -42,6 +44,15 @@ def held(numbers: Iterable[int]) -> Iterator[None]:
                 handlers[number](number, frame)
             else:
                 signal.raise_signal(number)
+
+
+def listed(items: Iterable[_T]) -> list[_T]:
+    """A list of what other threads, or finalizers, may add to in the meantime."""
+    while True:
+        try:
+            return list(items)
+        except RuntimeError:  # changed during the iteration
+            pass
 
 
 def with_handlers() -> Iterator[int]:

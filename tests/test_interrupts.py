@@ -16,6 +16,7 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit import _install, _record, filter_jit
+from eqx_fastjit._signals import listed
 from eqx_fastjit.insight import _captures, _guard, guard
 
 
@@ -277,6 +278,25 @@ def test_sixteen_threads_that_do_everything(engine):
     )
     assert out.returncode == 0, out.stderr
     assert '"failures": 0' in out.stdout
+
+
+class _Grows:
+    """Iterates like a dictionary that another thread adds to, twice."""
+
+    def __init__(self):
+        self.data, self.times = {1: 1}, 0
+
+    def __iter__(self):
+        for x in self.data:
+            self.times += 1
+            if self.times <= 2:
+                self.data[-self.times] = 0
+            yield x
+
+
+@pytest.mark.one_engine
+def test_what_grows_while_it_is_listed():
+    assert listed(_Grows()) == [1, -1, -2]
 
 
 # --- processes ---

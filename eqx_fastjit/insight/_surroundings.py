@@ -15,6 +15,7 @@ from jax.core import Tracer
 
 from eqx_fastjit import _record
 from eqx_fastjit._record import Trace
+from eqx_fastjit._signals import listed
 
 from ._captures import remember
 from ._equations import read_jaxpr, Scope
@@ -55,7 +56,7 @@ def surroundings() -> Surroundings:
     """The values of all global variables of the program's own modules."""
     own = [
         module
-        for module in list(sys.modules.values())
+        for module in listed(sys.modules.values())
         if isinstance(file := getattr(module, "__file__", None), str)
         and not is_library(file)
     ]
@@ -73,7 +74,7 @@ _CODE = (types.FunctionType, type, Tracer)
 def _values(
     variables: dict[str, Any], modules: dict[types.ModuleType, Value | None]
 ) -> Iterator[tuple[str, Value]]:
-    for name, x in list(variables.items()):
+    for name, x in listed(variables.items()):
         # `__spec__`, `__builtins__` and the like are half of all.
         if isinstance(x, _CODE) or (name.startswith("__") and name.endswith("__")):
             continue
