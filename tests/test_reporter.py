@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from eqx_fastjit._signals import handler_of, held
 from eqx_fastjit.cli._signals import Reporter
 
 
@@ -60,6 +61,25 @@ def started(reports, monkeypatch):
         reporter.stop()
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+def test_a_signal_that_is_held_twice():
+    arrived = []
+
+    def handler(*_):
+        arrived.append(1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with held([signal.SIGUSR1]):
+            with held([signal.SIGUSR1]):
+                signal.raise_signal(signal.SIGUSR1)
+                assert handler_of(signal.SIGUSR1) is handler
+            assert handler_of(signal.SIGUSR1) is handler and arrived == []
+        assert handler_of(signal.SIGUSR1) is handler and arrived == [1]
+        assert signal.getsignal(signal.SIGUSR1) is handler
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_signal_asks_for_one_report(started, reports):

@@ -78,18 +78,20 @@ def _values(
         # `__spec__`, `__builtins__` and the like are half of all.
         if isinstance(x, _CODE) or (name.startswith("__") and name.endswith("__")):
             continue
-        if not isinstance(x, types.ModuleType):
+        if type(x) is not types.ModuleType:
             value = _value(x)
         elif x in modules:
             value = modules[x]
         else:
-            value = modules[x] = None if is_library_module(x) else _value(x)
+            value = modules[x] = _value(x)
         if value is not None:
             yield name, value
 
 
 def _value(x: Any) -> Value | None:
     try:
+        if isinstance(x, types.ModuleType) and is_library_module(x):
+            return None
         attributes: dict[str, Any] = x.__dict__ if is_plain_object(x) else {}
         return value_of(x, frozenset(attributes))
     except Exception:  # of a user's class, say
