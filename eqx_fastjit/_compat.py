@@ -464,8 +464,8 @@ def load_executable(
     n_in = len(record["input_avals"])
     values = {
         **dict.fromkeys(_EXECUTABLE_FIELDS),
-        **{name: [] for name in _EFFECTS},
         **record,
+        **{name: [] for name in _EFFECTS},
         "xla_executable": executable,
         "device_list": device_list,
         "backend": backend,
