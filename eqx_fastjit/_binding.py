@@ -263,7 +263,7 @@ def make({variables}):
 
 
 @ft.lru_cache(maxsize=4096)
-def _binder_maker(spec: Spec, name: str) -> tuple[Callable[..., Any], str]:
+def _binder_maker(spec: Spec, name: str) -> Callable[..., Any]:
     taken = set(spec.names) | {name}
 
     def free(wanted: str) -> str:
@@ -303,7 +303,7 @@ def _binder_maker(spec: Spec, name: str) -> tuple[Callable[..., Any], str]:
     # A name inside of this package, so that JAX hides these frames in tracebacks as
     # well.
     exec(compile(source, f"{__file__}:binder", "exec"), namespace)
-    return namespace["make"], source
+    return namespace["make"]
 
 
 def make_binder(
@@ -315,17 +315,12 @@ def make_binder(
     ordinary call, where `inspect.Signature.bind` costs 3 us; and so is the `TypeError`
     for arguments that the function does not take, which names it by the second of
     `names`: its name and its qualified name.
-
-    **Returns:**
-
-    The function. Its source is on its `__source__`.
     """
     name, qualname = names
     if not _can_name_parameter(name):
         name = "call"  # e.g. `<lambda>`
-    make, source = _binder_maker(binding.spec, name)
+    make = _binder_maker(binding.spec, name)
     passed = zip(binding.defaults, binding.spec.defaulted, strict=True)
     binder = make(*[default for default, defaulted in passed if defaulted])
     binder.__qualname__ = qualname
-    binder.__source__ = source
     return binder
