@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import threading
 import weakref
 from collections.abc import Callable
@@ -110,6 +111,30 @@ def hashed(x: Any) -> Opaque | None:
         _asked.n -= 1
 
 
+def _equal_copy(copied: Callable[[Any], Any], x: Any) -> Any:
+    """A copy, if `==` finds it equal; else the value itself. May raise."""
+    with jax.ensure_compile_time_eval():
+        out = copied(x)
+    return out if equal(out, x) else x
+
+
+def _with_copied_attributes(x: Any) -> Any:
+    """A copy of an object of which `copy.deepcopy` makes none that is equal.
+
+    It may hold a lock, which cannot be copied, or something that is only equal to
+    itself. Such attributes stay the same, and the others are copied.
+    """
+    if dataclasses.is_dataclass(x):
+        raise TypeError("compared by its fields")
+    out = object.__new__(type(x))
+    attributes = object.__getattribute__(out, "__dict__")
+    for name, value in object.__getattribute__(x, "__dict__").items():
+        attributes[name] = value
+        with contextlib.suppress(Exception):
+            attributes[name] = _equal_copy(copy.deepcopy, value)
+    return out
+
+
 class Snapshot:
     """A key for a value with `__eq__` but without a hash: a copy to compare with."""
 
@@ -117,16 +142,14 @@ class Snapshot:
 
     def __init__(self, value: Any):
         self.type = type(value)
+        # If there is no copy, compare the value itself, as Equinox does.
         self.snapshot = value
-        try:
-            with jax.ensure_compile_time_eval():
-                snapshot = copy.deepcopy(value)
-            if equal(snapshot, value):
-                self.snapshot = snapshot
-        except Exception:
-            # It cannot be used as a snapshot, so compare the value itself, as Equinox
-            # does.
-            pass
+        for copied in (copy.deepcopy, _with_copied_attributes):
+            with contextlib.suppress(Exception):
+                snapshot = _equal_copy(copied, value)
+                if snapshot is not value:
+                    self.snapshot = snapshot
+                    break
 
     def __hash__(self) -> int:
         return hash(self.type)
