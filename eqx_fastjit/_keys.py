@@ -126,6 +126,8 @@ def _with_copied_attributes(x: Any) -> Any:
     """
     if dataclasses.is_dataclass(x):
         raise TypeError("compared by its fields")
+    if hasattr(type(x), "__del__"):
+        raise TypeError("may release what the copy shares with it")
     out = object.__new__(type(x))
     attributes = object.__getattribute__(out, "__dict__")
     for name, value in object.__getattribute__(x, "__dict__").items():

@@ -4,6 +4,7 @@ from tests.processes import run_code
 
 
 _COMMON = """
+import gc
 import threading
 
 import equinox as eqx
@@ -79,6 +80,37 @@ def test_a_static_that_cannot_be_copied(engine):
             assert len(traces) == 3
             # The trace for 2 may refer to what was changed.
             assert f(Holder(X, cls(2, make_other()))) == 2
+        """,
+        engine,
+    )
+
+
+def test_a_static_that_releases_what_it_holds(engine):
+    """A copy of it that shares what it holds would release that, too."""
+    _check(
+        """
+        class Config:
+            def __init__(self):
+                self.lock = threading.Lock()
+                self.lock.acquire()
+
+            def __eq__(self, other):
+                return type(self) is type(other)
+
+            def __del__(self):
+                self.lock.release()
+
+        @eqx_fastjit.filter_jit
+        def f(holder):
+            return holder.x
+
+        static = Config()
+        for _ in range(2):
+            f(Holder(X, static))
+        f.clear_cache()
+        jax.clear_caches()
+        gc.collect()
+        assert static.lock.locked()
         """,
         engine,
     )
