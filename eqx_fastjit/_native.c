@@ -46,21 +46,16 @@ static int spec_traverse(Spec *self, visitproc visit, void *arg) {
     return 0;
 }
 
-static int spec_clear(Spec *self) {
-    size_t n = self->n_trail, n_witnesses = self->n_witnesses;
-    self->n_trail = self->n_witnesses = 0;
-    Py_CLEAR(self->jitted);
-    Py_CLEAR(self->flat);
-    Py_CLEAR(self->plans);
-    for (size_t i = 0; i < n; i++)
-        if (HOLDS(self->trail[i])) Py_DECREF(self->trail[i].as.object);
-    for (size_t i = 0; i < n_witnesses; i++) Py_DECREF(self->witnesses[i].object);
-    return 0;
-}
-
+/* No `tp_clear`: a call may be in the middle of this in another thread while the collector
+clears garbage. A cycle is broken by the table. */
 static void spec_dealloc(Spec *self) {
     PyObject_GC_UnTrack(self);
-    spec_clear(self);
+    Py_XDECREF(self->jitted);
+    Py_XDECREF(self->flat);
+    Py_XDECREF(self->plans);
+    for (size_t i = 0; i < self->n_trail; i++)
+        if (HOLDS(self->trail[i])) Py_DECREF(self->trail[i].as.object);
+    for (size_t i = 0; i < self->n_witnesses; i++) Py_DECREF(self->witnesses[i].object);
     PyMem_Free(self->trail);
     PyMem_Free(self->witnesses);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -100,7 +95,6 @@ static PyTypeObject SpecType = {
     .tp_init = (initproc)spec_init,
     .tp_dealloc = (destructor)spec_dealloc,
     .tp_traverse = (traverseproc)spec_traverse,
-    .tp_clear = (inquiry)spec_clear,
     .tp_members = spec_members,
 };
 
@@ -193,15 +187,14 @@ static Spec *table_find(Table *self, Walk *w, uint64_t hash) {
     if (self->buckets == NULL) return NULL;
     Spec *spec = self->buckets[hash & self->mask];
     while (spec != NULL) {
-        /* Without `jitted` it is garbage that is being cleared, and a weak reference's
-        callback still calls the function. */
-        if (spec->hash == hash && spec->jitted != NULL) {
+        if (spec->hash == hash) {
             Py_INCREF(spec);
             int same = same_trail(w->trail, w->n_trail, spec->trail, spec->n_trail);
-            if (same > 0) return spec;
-            /* After somebody's `==` the table may be another. */
+            /* After somebody's `==` the table may be another, and what was dropped from it
+            by the collector cannot be called: jaxlib's function is cleared as well. */
             Spec *next = spec->next;
             int gone = spec->table != self;
+            if (same > 0 && !gone) return spec;
             Py_DECREF(spec); /* which, if it is gone, may run anything */
             if (same < 0) return NULL;
             spec = gone ? self->buckets[hash & self->mask] : next;
@@ -373,19 +366,12 @@ static int plan_traverse(Plan *self, visitproc visit, void *arg) {
     return 0;
 }
 
-static int plan_clear(Plan *self) {
-    Py_ssize_t n = self->n_steps;
-    self->n_steps = 0;
-    /* From here on, no result can be built, in case a finalizer asks for one. */
-    if (self->handle != NULL) self->handle->plan = NULL;
-    self->handle = NULL;
-    for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(self->steps[i].data);
-    return 0;
-}
-
+/* No `tp_clear`, as for a specialization. A cycle is broken by `Plan` in Python. */
 static void plan_dealloc(Plan *self) {
     PyObject_GC_UnTrack(self);
-    plan_clear(self);
+    /* From here on, no result can be built, in case a finalizer asks for one. */
+    if (self->handle != NULL) self->handle->plan = NULL;
+    for (Py_ssize_t i = 0; i < self->n_steps; i++) Py_DECREF(self->steps[i].data);
     PyMem_Free(self->steps);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -405,7 +391,6 @@ static PyTypeObject PlanType = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_dealloc = (destructor)plan_dealloc,
     .tp_traverse = (traverseproc)plan_traverse,
-    .tp_clear = (inquiry)plan_clear,
 };
 
 /* Reads `Plan.steps`, checking that they build just one value. */

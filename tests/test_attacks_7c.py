@@ -1,0 +1,119 @@
+"""Regression tests: faults found in a seventh adversarial review of the C files."""
+
+import pytest
+
+from tests.processes import run_code
+
+
+pytestmark = pytest.mark.one_engine
+
+_COMMON = """
+import faulthandler, functools, gc, sys, threading, weakref
+faulthandler.enable()
+import jax, jax.numpy as jnp
+from eqx_fastjit import _engine, filter_jit
+
+native = _engine.native()
+x = jnp.ones(())
+"""
+
+
+def _run(code, **options):
+    return run_code(code, common=_COMMON, PYTHONMALLOC="debug", **options)
+
+
+# --- a collector in another thread ----------------------------------------------------
+
+# A function that is garbage is found by a weak reference which a finalizer has made. A
+# thread is in the middle of a call of it while the collector clears its parts. (Python
+# 3.14 clears such references.)
+_GARBAGE = """
+inside, collected = threading.Event(), threading.Event()
+armed = False
+
+def pause():
+    if armed:
+        inside.set()
+        collected.wait(60)
+
+class Static:
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        pause()
+        return True
+
+class Node:
+    pass
+
+def unflatten(*_):
+    pause()
+    return Node()
+
+jax.tree_util.register_pytree_node(Node, lambda node: ((), None), unflatten)
+
+class Held:
+    pass
+
+class Finalized:
+    def __del__(self):
+        found.append(weakref.ref(self.f))
+        found.append(weakref.ref(self.held[0], hand_over))
+
+def hand_over(_):
+    thread = threading.Thread(target=call, args=(found[0](),))
+    threads.append(thread)
+    thread.start()
+    inside.wait(60)
+
+def call(f):
+    try:
+        results.append(f(x, *argument()))
+    except Exception:
+        pass
+
+def run(fun):
+    # The collector clears the oldest first.
+    held = [Held()]
+    finalized = Finalized()
+    f = filter_jit(fun)
+    for _ in range(2):
+        f(x, *argument())
+    finalized.held, finalized.f, f.__dict__["finalized"] = held, f, finalized
+
+found, threads, results = [], [], []
+gc.collect()
+gc.disable()
+"""
+_IN_EQUALITY = """
+argument = lambda: [Static()]
+run(lambda x, static: x)
+"""
+_IN_UNFLATTEN = """
+argument = lambda: []
+run(lambda x: [Node(), *[(i, x, Held()) for i in range(40)]])
+"""
+_COLLECT = """
+others = [lambda: 0 for _ in range(1100)]
+for other in others:
+    filter_jit(other)  # so that nothing remembers the first
+armed = True
+gc.collect()
+reused = [Held() for _ in range(1000)]
+collected.set()
+for thread in threads:
+    thread.join()
+assert len(threads) == (sys.version_info < (3, 14)), threads
+print("done", [len(out) for out in results if type(out) is list])
+"""
+
+
+@pytest.mark.parametrize(
+    "where, lengths",
+    [(_IN_EQUALITY, "[]"), (_IN_UNFLATTEN, "[41]")],
+    ids=["equality", "unflatten"],
+)
+def test_a_call_while_another_thread_collects_garbage(where, lengths):
+    out = _run(_GARBAGE + where + _COLLECT)
+    assert out.stdout == f"done {lengths}\n", out.stderr[-4000:]
