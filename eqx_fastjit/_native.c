@@ -746,22 +746,26 @@ static void callable_dealloc(Callable *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Whether the default of a parameter is still the known one. */
-static int default_is_current(PyObject *const *with, Py_ssize_t i, PyObject *pair) {
+/* Whether the default of a parameter is still the known one. `position` is where the last
+one was in `__kwdefaults__`, which has them in order. */
+static int default_is_current(PyObject *const *with, Py_ssize_t i, PyObject *pair,
+                              Py_ssize_t *position) {
     if (with[P_SOURCE] == Py_None) return 1;
     if (PyBytes_AS_STRING(with[P_KINDS])[i] != KEYWORD_ONLY) {
         PyObject *now = PyFunction_GET_DEFAULTS(with[P_SOURCE]);
         return (now == NULL ? Py_None : now) == with[P_POSITIONAL];
     }
-    PyObject *now = PyFunction_GET_KW_DEFAULTS(with[P_SOURCE]);
+    PyObject *now = PyFunction_GET_KW_DEFAULTS(with[P_SOURCE]), *key, *value;
+    PyObject *name = PyTuple_GET_ITEM(with[P_NAMES], i);
     if (now == NULL) return 0;
-    /* A key of `__kwdefaults__` that is no `str` may replace them when it is compared. */
-    Py_INCREF(now);
-    PyObject *value = PyDict_GetItemWithError(now, PyTuple_GET_ITEM(with[P_NAMES], i));
-    int same = value == PyTuple_GET_ITEM(pair, 1);
-    if (value == NULL && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
-    Py_DECREF(now);
-    return same;
+    /* Not looked up, which would run the `==` of a key that is no `str`: nothing holds the
+    arguments yet. */
+    for (int again = 0; again < 2; again++, *position = 0)
+        while (PyDict_Next(now, position, &key, &value))
+            if (key == name ||
+                (PyUnicode_CheckExact(key) && PyUnicode_Compare(key, name) == 0))
+                return value == PyTuple_GET_ITEM(pair, 1);
+    return 0;
 }
 
 enum { BOUND, NOT_PLAIN, FAILED };
@@ -772,22 +776,26 @@ static int bind(PyObject *const *with, PyObject *const *args, Py_ssize_t n_args,
                 PyObject *kwnames, PyObject **values) {
     Py_ssize_t n = PyTuple_GET_SIZE(with[P_NAMES]), n_positional = 0, i;
     Py_ssize_t n_keywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames), n_used = 0;
+    Py_ssize_t position = 0;
     const char *kinds = PyBytes_AS_STRING(with[P_KINDS]);
     for (i = 0; i < n; i++) {
         PyObject *name = PyTuple_GET_ITEM(with[P_NAMES], i), *value = NULL, *pair;
         switch (kinds[i]) {
         case VAR_POSITIONAL:
-            value = PyTuple_New(n_args > n_positional ? n_args - n_positional : 0);
+            WITHOUT_COLLECTOR(
+                value = PyTuple_New(n_args > n_positional ? n_args - n_positional : 0));
             if (value == NULL) return FAILED;
             for (Py_ssize_t j = 0; n_positional < n_args; j++)
                 PyTuple_SET_ITEM(value, j, Py_NewRef(args[n_positional++]));
             values[i] = value;
             continue;
         case VAR_KEYWORD:
-            if ((value = PyDict_New()) == NULL) return FAILED;
+            WITHOUT_COLLECTOR(value = PyDict_New());
+            if (value == NULL) return FAILED;
             values[i] = value;
             for (Py_ssize_t j = 0; j < n_keywords; j++) {
                 PyObject *key = PyTuple_GET_ITEM(kwnames, j);
+                if (!PyUnicode_CheckExact(key)) return NOT_PLAIN; /* has a `==` */
                 int known = 0;
                 for (Py_ssize_t k = 0; k < n && !known; k++) {
                     if (kinds[k] == POSITIONAL || kinds[k] == KEYWORD_ONLY)
@@ -822,8 +830,8 @@ static int bind(PyObject *const *with, PyObject *const *args, Py_ssize_t n_args,
         }
         if (value == NULL) {
             pair = PyTuple_GET_ITEM(with[P_DEFAULTS], i);
-            if (pair == Py_None || !default_is_current(with, i, pair))
-                return PyErr_Occurred() ? FAILED : NOT_PLAIN; /* Ctrl-C */
+            if (pair == Py_None || !default_is_current(with, i, pair, &position))
+                return NOT_PLAIN;
             value = PyTuple_GET_ITEM(pair, 0);
         }
         values[i] = Py_NewRef(value);
@@ -834,6 +842,11 @@ static int bind(PyObject *const *with, PyObject *const *args, Py_ssize_t n_args,
 /* Like `bind`, but in Python. */
 static int bind_in_python(Callable *self, PyObject *const *args, size_t nargsf,
                           PyObject *kwnames, PyObject **values, Py_ssize_t n) {
+    Py_ssize_t n_args = PyVectorcall_NARGS(nargsf);
+    Py_ssize_t n_keywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    PyObject *held; /* `functools.partial` does not hold what it passes */
+    WITHOUT_COLLECTOR(held = tuple_of(args, n_args + n_keywords));
+    if (held == NULL) return FAILED;
     for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(values[i]);
     PyObject *renewed = PyObject_CallMethodNoArgs((PyObject *)self, s_renew_binding);
     PyObject *binder = NULL;
@@ -842,9 +855,11 @@ static int bind_in_python(Callable *self, PyObject *const *args, size_t nargsf,
     else if (renewed != NULL)
         PyErr_SetString(PyExc_TypeError, "not a jitted function any more");
     Py_XDECREF(renewed);
-    if (binder == NULL) return FAILED;
-    PyObject *bound = PyObject_Vectorcall(binder, args, nargsf, kwnames);
-    Py_DECREF(binder);
+    PyObject *bound = NULL;
+    if (binder != NULL)
+        bound = PyObject_Vectorcall(binder, ((PyTupleObject *)held)->ob_item, n_args, kwnames);
+    Py_XDECREF(binder);
+    Py_DECREF(held);
     if (bound == NULL) return FAILED;
     int fits = PyTuple_GET_SIZE(bound) == n;
     if (!fits) /* another `__code__` */

@@ -117,3 +117,99 @@ print("done", [len(out) for out in results if type(out) is list])
 def test_a_call_while_another_thread_collects_garbage(where, lengths):
     out = _run(_GARBAGE + where + _COLLECT)
     assert out.stdout == f"done {lengths}\n", out.stderr[-4000:]
+
+
+# --- arguments that nobody holds ------------------------------------------------------
+
+# A `partial` passes its arguments without holding them, and may be given others.
+_LOST = """
+class Key:
+    def __hash__(self):
+        return hash("n")
+
+    def __eq__(self, other):
+        if armed:
+            lose()
+        return False
+
+def lose():
+    held.__setstate__((print, (), {}, None))
+    reused.extend(bytes(i) for i in range(100))
+
+def fun(*args, n=1):
+    return args[0] * n, args[1]
+
+armed, reused = False, []
+fun.__kwdefaults__ = {Key(): 3, "n": 2}
+f = filter_jit(fun)
+fun.__kwdefaults__ = {Key(): 3, "n": 4}
+held = functools.partial(f, jnp.ones(3) * 2, ("a", float("1.5")))
+armed = True
+print(held())
+"""
+
+
+def test_arguments_that_are_lost_while_a_default_is_looked_up():
+    out = _run(_LOST)
+    assert out.stdout == "(Array([8., 8., 8.], dtype=float32), ('a', 1.5))\n", (
+        out.stderr[-4000:]
+    )
+
+
+_LOST_TO_THE_COLLECTOR = """
+class Finalized:
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        held.__setstate__((print, (), {}, None))
+        reused.extend(bytes(i) for i in range(100))
+
+reused = []
+f = filter_jit(lambda *args, **kwargs: (args[-1], sorted(kwargs)))
+f(*[x] * 22, ("a",), n=1)
+for _ in range(5):
+    held = functools.partial(f, *[jnp.ones(()) for _ in range(22)], ("a",))
+    gc.disable()
+    Finalized()
+    gc.set_threshold(1)
+    kept = [[] for _ in range(200)]
+    gc.enable()
+    out = held(n=1)
+    gc.set_threshold(700)
+    assert out == (("a",), ["n"]), out
+print("done")
+"""
+
+
+def test_arguments_that_are_lost_to_the_collector():
+    out = _run(_LOST_TO_THE_COLLECTOR)
+    assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+_ORDER = """
+def fun(x, *, a=1, b=2, c=3):
+    return x, (a, b, c)
+
+f = filter_jit(fun)
+names = "".join(["a", " b", " c"]).split()
+for defaults in ({"c": 3, "b": 2, "a": 1}, dict(zip(names, (4, 5, 6)))):
+    fun.__kwdefaults__ = defaults
+    a, b, c = defaults["a"], defaults["b"], defaults["c"]
+    for _ in range(2):
+        assert f(x)[1] == (a, b, c)
+        assert f(x, b=7)[1] == (a, 7, c)
+        assert f(x, c=7)[1] == (a, b, 7)
+defaults["b"] = 8
+assert f(x)[1] == (4, 8, 6)
+del defaults["b"]
+try:
+    f(x)
+except TypeError as e:
+    print("done")
+"""
+
+
+def test_defaults_of_keywords_in_another_order():
+    out = _run(_ORDER)
+    assert out.stdout == "done\n", out.stderr[-4000:]
