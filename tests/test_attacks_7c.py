@@ -213,3 +213,45 @@ except TypeError as e:
 def test_defaults_of_keywords_in_another_order():
     out = _run(_ORDER)
     assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+# --- interrupts -----------------------------------------------------------------------
+
+# At every event of a profile function, where a signal's handler may raise as well.
+_INTERRUPTED = """
+class Interrupt(BaseException):
+    pass
+
+def interrupt(frame, event, arg):
+    global n
+    file = frame.f_code.co_filename
+    if event in ("call", "return") and file.endswith(("contextlib.py", "_engine.py")):
+        n -= 1
+        if n == 0:
+            raise Interrupt
+
+def inner(x):
+    filter_jit(lambda x: x + 1).lower(x)
+    return x
+
+sys.unraisablehook = print  # a generator that is interrupted as it is closed
+for first in range(1, 1000):
+    f = filter_jit(lambda x: inner(x) * 2)
+    n = first
+    sys.setprofile(interrupt)
+    try:
+        f.lower(x)
+        break
+    except Interrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    assert _engine.innermost_call() is None, first
+assert first > 20
+print("done")
+"""
+
+
+def test_a_call_that_is_interrupted_as_it_begins_or_ends():
+    out = _run(_INTERRUPTED)
+    assert out.stdout.endswith("done\n"), out.stderr[-4000:]
