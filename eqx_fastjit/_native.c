@@ -1013,13 +1013,14 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
     /* Or compiled: a trace that is known may now run on other devices. */
     if (plan->blocks < 0 || (plan->blocks == 0 && frame->call != NULL)) {
         PyObject *python = PyObject_GetItem(frame->spec->plans, last), *blocks = NULL;
-        PyObject *inputs = list_of(w->arrays + 1, w->n_arrays);
-        if (python != NULL && inputs != NULL)
+        PyObject *inputs = list_of(w->arrays + 1, w->n_arrays), *results = list_of(arrays, n);
+        if (python != NULL && inputs != NULL && results != NULL)
             blocks = PyObject_CallMethodObjArgs(function, s_decide_blocks,
-                                                (PyObject *)frame->spec, python, inputs, out,
-                                                NULL);
+                                                (PyObject *)frame->spec, python, inputs,
+                                                results, NULL);
         Py_XDECREF(python);
         Py_XDECREF(inputs);
+        Py_XDECREF(results);
         if (blocks == NULL) goto done;
         plan->blocks = blocks == Py_None ? -1 : blocks == Py_True;
         Py_DECREF(blocks);
@@ -1122,6 +1123,12 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     PyObject *out = PyObject_Vectorcall(spec->jitted, w->arrays + 1,
                                         w->n_arrays | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     innermost = frame.outer;
+    /* A profiler is shown what Python returns, and may keep it and change it. */
+    if (out != NULL && PyList_CheckExact(out) && Py_REFCNT(out) != 1) {
+        PyObject *copy;
+        WITHOUT_COLLECTOR(copy = PyList_GetSlice(out, 0, PyList_GET_SIZE(out)));
+        Py_SETREF(out, copy);
+    }
     if (out == NULL) {
         call_failed(function, &frame);
     } else {

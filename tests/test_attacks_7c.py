@@ -255,3 +255,38 @@ print("done")
 def test_a_call_that_is_interrupted_as_it_begins_or_ends():
     out = _run(_INTERRUPTED)
     assert out.stdout.endswith("done\n"), out.stderr[-4000:]
+
+
+# --- lists that a profiler finds and changes ------------------------------------------
+
+_PROFILED = """
+class Node:
+    pass
+
+def unflatten(*_):
+    for out in found:
+        out.clear()
+    return Node()
+
+def profile(frame, event, arg):
+    values = [arg, *(arg if type(arg) is tuple else ())]
+    if frame.f_code.co_name == "decide_blocks":
+        found.append(frame.f_locals["results"])
+    for value in values:
+        if type(value) is list and value and type(value[-1]) is native.Handle:
+            found.append(value)
+
+found = []
+jax.tree_util.register_pytree_node(Node, lambda node: ((), None), unflatten)
+f = filter_jit(lambda *xs: [Node(), *[x * 2 for x in xs]])
+sys.setprofile(profile)
+for _ in range(3):
+    assert [float(y) for y in f(*[x] * 8)[1:]] == [2] * 8
+assert found
+print("done")
+"""
+
+
+def test_results_that_a_profiler_changes():
+    out = _run(_PROFILED)
+    assert out.stdout == "done\n", out.stderr[-4000:]
