@@ -70,6 +70,7 @@ SANITIZER_TESTS = [
         "attacks_4c",
         "attacks_5c",
         "attacks_6c",
+        "attacks_7c",
         "corpus",
         "differential",
         "hostile",

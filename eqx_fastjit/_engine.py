@@ -194,19 +194,22 @@ class _Calls(threading.local):
 _calls = _Calls()
 
 
-@contextlib.contextmanager
-def calling(call: Call) -> Iterator[None]:
+def calling(call: Call) -> contextlib.AbstractContextManager[None]:
     """The context of whatever may trace a specialization for a call."""
     engine = native()
-    if engine is not None:
-        with engine.Calling(call):
-            yield
-        return
-    _calls.pending.append(call)
+    # Not within a generator: an interrupt between the two would leave it entered.
+    return _calling(call) if engine is None else engine.Calling(call)
+
+
+@contextlib.contextmanager
+def _calling(call: Call) -> Iterator[None]:
+    pending = _calls.pending
+    pending.append(call)
     try:
         yield
     finally:
-        _calls.pending.pop()
+        # By an interrupt, another may have been left on top of it.
+        pending.remove(call)
 
 
 def call_of(flat: Any) -> Call:

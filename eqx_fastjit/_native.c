@@ -46,21 +46,16 @@ static int spec_traverse(Spec *self, visitproc visit, void *arg) {
     return 0;
 }
 
-static int spec_clear(Spec *self) {
-    size_t n = self->n_trail, n_witnesses = self->n_witnesses;
-    self->n_trail = self->n_witnesses = 0;
-    Py_CLEAR(self->jitted);
-    Py_CLEAR(self->flat);
-    Py_CLEAR(self->plans);
-    for (size_t i = 0; i < n; i++)
-        if (HOLDS(self->trail[i])) Py_DECREF(self->trail[i].as.object);
-    for (size_t i = 0; i < n_witnesses; i++) Py_DECREF(self->witnesses[i].object);
-    return 0;
-}
-
+/* No `tp_clear`: a call may be in the middle of this in another thread while the collector
+clears garbage. A cycle is broken by the table. */
 static void spec_dealloc(Spec *self) {
     PyObject_GC_UnTrack(self);
-    spec_clear(self);
+    Py_XDECREF(self->jitted);
+    Py_XDECREF(self->flat);
+    Py_XDECREF(self->plans);
+    for (size_t i = 0; i < self->n_trail; i++)
+        if (HOLDS(self->trail[i])) Py_DECREF(self->trail[i].as.object);
+    for (size_t i = 0; i < self->n_witnesses; i++) Py_DECREF(self->witnesses[i].object);
     PyMem_Free(self->trail);
     PyMem_Free(self->witnesses);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -100,7 +95,6 @@ static PyTypeObject SpecType = {
     .tp_init = (initproc)spec_init,
     .tp_dealloc = (destructor)spec_dealloc,
     .tp_traverse = (traverseproc)spec_traverse,
-    .tp_clear = (inquiry)spec_clear,
     .tp_members = spec_members,
 };
 
@@ -193,15 +187,14 @@ static Spec *table_find(Table *self, Walk *w, uint64_t hash) {
     if (self->buckets == NULL) return NULL;
     Spec *spec = self->buckets[hash & self->mask];
     while (spec != NULL) {
-        /* Without `jitted` it is garbage that is being cleared, and a weak reference's
-        callback still calls the function. */
-        if (spec->hash == hash && spec->jitted != NULL) {
+        if (spec->hash == hash) {
             Py_INCREF(spec);
             int same = same_trail(w->trail, w->n_trail, spec->trail, spec->n_trail);
-            if (same > 0) return spec;
-            /* After somebody's `==` the table may be another. */
+            /* After somebody's `==` the table may be another, and what was dropped from it
+            by the collector cannot be called: jaxlib's function is cleared as well. */
             Spec *next = spec->next;
             int gone = spec->table != self;
+            if (same > 0 && !gone) return spec;
             Py_DECREF(spec); /* which, if it is gone, may run anything */
             if (same < 0) return NULL;
             spec = gone ? self->buckets[hash & self->mask] : next;
@@ -373,19 +366,12 @@ static int plan_traverse(Plan *self, visitproc visit, void *arg) {
     return 0;
 }
 
-static int plan_clear(Plan *self) {
-    Py_ssize_t n = self->n_steps;
-    self->n_steps = 0;
-    /* From here on, no result can be built, in case a finalizer asks for one. */
-    if (self->handle != NULL) self->handle->plan = NULL;
-    self->handle = NULL;
-    for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(self->steps[i].data);
-    return 0;
-}
-
+/* No `tp_clear`, as for a specialization. A cycle is broken by `Plan` in Python. */
 static void plan_dealloc(Plan *self) {
     PyObject_GC_UnTrack(self);
-    plan_clear(self);
+    /* From here on, no result can be built, in case a finalizer asks for one. */
+    if (self->handle != NULL) self->handle->plan = NULL;
+    for (Py_ssize_t i = 0; i < self->n_steps; i++) Py_DECREF(self->steps[i].data);
     PyMem_Free(self->steps);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -405,7 +391,6 @@ static PyTypeObject PlanType = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_dealloc = (destructor)plan_dealloc,
     .tp_traverse = (traverseproc)plan_traverse,
-    .tp_clear = (inquiry)plan_clear,
 };
 
 /* Reads `Plan.steps`, checking that they build just one value. */
@@ -761,22 +746,26 @@ static void callable_dealloc(Callable *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Whether the default of a parameter is still the known one. */
-static int default_is_current(PyObject *const *with, Py_ssize_t i, PyObject *pair) {
+/* Whether the default of a parameter is still the known one. `position` is where the last
+one was in `__kwdefaults__`, which has them in order. */
+static int default_is_current(PyObject *const *with, Py_ssize_t i, PyObject *pair,
+                              Py_ssize_t *position) {
     if (with[P_SOURCE] == Py_None) return 1;
     if (PyBytes_AS_STRING(with[P_KINDS])[i] != KEYWORD_ONLY) {
         PyObject *now = PyFunction_GET_DEFAULTS(with[P_SOURCE]);
         return (now == NULL ? Py_None : now) == with[P_POSITIONAL];
     }
-    PyObject *now = PyFunction_GET_KW_DEFAULTS(with[P_SOURCE]);
+    PyObject *now = PyFunction_GET_KW_DEFAULTS(with[P_SOURCE]), *key, *value;
+    PyObject *name = PyTuple_GET_ITEM(with[P_NAMES], i);
     if (now == NULL) return 0;
-    /* A key of `__kwdefaults__` that is no `str` may replace them when it is compared. */
-    Py_INCREF(now);
-    PyObject *value = PyDict_GetItemWithError(now, PyTuple_GET_ITEM(with[P_NAMES], i));
-    int same = value == PyTuple_GET_ITEM(pair, 1);
-    if (value == NULL && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
-    Py_DECREF(now);
-    return same;
+    /* Not looked up, which would run the `==` of a key that is no `str`: nothing holds the
+    arguments yet. */
+    for (int again = 0; again < 2; again++, *position = 0)
+        while (PyDict_Next(now, position, &key, &value))
+            if (key == name ||
+                (PyUnicode_CheckExact(key) && PyUnicode_Compare(key, name) == 0))
+                return value == PyTuple_GET_ITEM(pair, 1);
+    return 0;
 }
 
 enum { BOUND, NOT_PLAIN, FAILED };
@@ -787,22 +776,26 @@ static int bind(PyObject *const *with, PyObject *const *args, Py_ssize_t n_args,
                 PyObject *kwnames, PyObject **values) {
     Py_ssize_t n = PyTuple_GET_SIZE(with[P_NAMES]), n_positional = 0, i;
     Py_ssize_t n_keywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames), n_used = 0;
+    Py_ssize_t position = 0;
     const char *kinds = PyBytes_AS_STRING(with[P_KINDS]);
     for (i = 0; i < n; i++) {
         PyObject *name = PyTuple_GET_ITEM(with[P_NAMES], i), *value = NULL, *pair;
         switch (kinds[i]) {
         case VAR_POSITIONAL:
-            value = PyTuple_New(n_args > n_positional ? n_args - n_positional : 0);
+            WITHOUT_COLLECTOR(
+                value = PyTuple_New(n_args > n_positional ? n_args - n_positional : 0));
             if (value == NULL) return FAILED;
             for (Py_ssize_t j = 0; n_positional < n_args; j++)
                 PyTuple_SET_ITEM(value, j, Py_NewRef(args[n_positional++]));
             values[i] = value;
             continue;
         case VAR_KEYWORD:
-            if ((value = PyDict_New()) == NULL) return FAILED;
+            WITHOUT_COLLECTOR(value = PyDict_New());
+            if (value == NULL) return FAILED;
             values[i] = value;
             for (Py_ssize_t j = 0; j < n_keywords; j++) {
                 PyObject *key = PyTuple_GET_ITEM(kwnames, j);
+                if (!PyUnicode_CheckExact(key)) return NOT_PLAIN; /* has a `==` */
                 int known = 0;
                 for (Py_ssize_t k = 0; k < n && !known; k++) {
                     if (kinds[k] == POSITIONAL || kinds[k] == KEYWORD_ONLY)
@@ -837,8 +830,8 @@ static int bind(PyObject *const *with, PyObject *const *args, Py_ssize_t n_args,
         }
         if (value == NULL) {
             pair = PyTuple_GET_ITEM(with[P_DEFAULTS], i);
-            if (pair == Py_None || !default_is_current(with, i, pair))
-                return PyErr_Occurred() ? FAILED : NOT_PLAIN; /* Ctrl-C */
+            if (pair == Py_None || !default_is_current(with, i, pair, &position))
+                return NOT_PLAIN;
             value = PyTuple_GET_ITEM(pair, 0);
         }
         values[i] = Py_NewRef(value);
@@ -849,6 +842,11 @@ static int bind(PyObject *const *with, PyObject *const *args, Py_ssize_t n_args,
 /* Like `bind`, but in Python. */
 static int bind_in_python(Callable *self, PyObject *const *args, size_t nargsf,
                           PyObject *kwnames, PyObject **values, Py_ssize_t n) {
+    Py_ssize_t n_args = PyVectorcall_NARGS(nargsf);
+    Py_ssize_t n_keywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    PyObject *held; /* `functools.partial` does not hold what it passes */
+    WITHOUT_COLLECTOR(held = tuple_of(args, n_args + n_keywords));
+    if (held == NULL) return FAILED;
     for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(values[i]);
     PyObject *renewed = PyObject_CallMethodNoArgs((PyObject *)self, s_renew_binding);
     PyObject *binder = NULL;
@@ -857,9 +855,11 @@ static int bind_in_python(Callable *self, PyObject *const *args, size_t nargsf,
     else if (renewed != NULL)
         PyErr_SetString(PyExc_TypeError, "not a jitted function any more");
     Py_XDECREF(renewed);
-    if (binder == NULL) return FAILED;
-    PyObject *bound = PyObject_Vectorcall(binder, args, nargsf, kwnames);
-    Py_DECREF(binder);
+    PyObject *bound = NULL;
+    if (binder != NULL)
+        bound = PyObject_Vectorcall(binder, ((PyTupleObject *)held)->ob_item, n_args, kwnames);
+    Py_XDECREF(binder);
+    Py_DECREF(held);
     if (bound == NULL) return FAILED;
     int fits = PyTuple_GET_SIZE(bound) == n;
     if (!fits) /* another `__code__` */
@@ -1013,13 +1013,14 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
     /* Or compiled: a trace that is known may now run on other devices. */
     if (plan->blocks < 0 || (plan->blocks == 0 && frame->call != NULL)) {
         PyObject *python = PyObject_GetItem(frame->spec->plans, last), *blocks = NULL;
-        PyObject *inputs = list_of(w->arrays + 1, w->n_arrays);
-        if (python != NULL && inputs != NULL)
+        PyObject *inputs = list_of(w->arrays + 1, w->n_arrays), *results = list_of(arrays, n);
+        if (python != NULL && inputs != NULL && results != NULL)
             blocks = PyObject_CallMethodObjArgs(function, s_decide_blocks,
-                                                (PyObject *)frame->spec, python, inputs, out,
-                                                NULL);
+                                                (PyObject *)frame->spec, python, inputs,
+                                                results, NULL);
         Py_XDECREF(python);
         Py_XDECREF(inputs);
+        Py_XDECREF(results);
         if (blocks == NULL) goto done;
         plan->blocks = blocks == Py_None ? -1 : blocks == Py_True;
         Py_DECREF(blocks);
@@ -1122,6 +1123,12 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     PyObject *out = PyObject_Vectorcall(spec->jitted, w->arrays + 1,
                                         w->n_arrays | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     innermost = frame.outer;
+    /* A profiler is shown what Python returns, and may keep it and change it. */
+    if (out != NULL && PyList_CheckExact(out) && Py_REFCNT(out) != 1) {
+        PyObject *copy;
+        WITHOUT_COLLECTOR(copy = PyList_GetSlice(out, 0, PyList_GET_SIZE(out)));
+        Py_SETREF(out, copy);
+    }
     if (out == NULL) {
         call_failed(function, &frame);
     } else {

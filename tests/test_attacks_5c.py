@@ -208,7 +208,7 @@ def test_an_interrupt_while_a_default_is_looked_up(engine):
 
     f = filter_jit(fun)
     key = _Key()
-    fun.__kwdefaults__ = {key: 3, "n": 1}
+    fun.__kwdefaults__ = {key: 3, "n": 2}  # changed, so that it is looked up
     key.interrupts = True
     with pytest.raises(KeyboardInterrupt):
         f(X)

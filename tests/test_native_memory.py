@@ -1,7 +1,6 @@
 """Memory of the native engine: reference counts, failed allocations, garbage."""
 
 import collections
-import ctypes
 import gc
 import logging
 import sys
@@ -456,23 +455,6 @@ print("done")
 def test_garbage_is_collected_when_a_dtype_is_hashed():
     out = _run(_GARBAGE_AT_HASH, PYTHONMALLOC="debug")
     assert out.stdout == "done\n", out.stderr[-4000:]
-
-
-@pytest.mark.parametrize("what", ["specialization", "plan"])
-def test_a_call_while_the_collector_clears_its_parts(what):
-    """As a weak reference callback may do, with a function that is garbage."""
-    f = filter_jit(lambda: {"a": [1, X]})
-    right = f()
-    (specialization,) = gc.get_referents(f._function.table)
-    (plan,) = specialization.plans.values()
-    part = specialization if what == "specialization" else plan.native
-    tp_clear = ctypes.c_void_p.from_address(id(type(part)) + 24 * 8).value
-    assert tp_clear is not None
-    ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object)(tp_clear)(part)
-    assert eqx.tree_equal(f(), right)
-    if what == "plan":
-        with pytest.raises(TypeError, match="arrays"):
-            plan.native.build([X])
 
 
 _UNPREPARED = """
