@@ -3,10 +3,14 @@
 import os
 import queue
 import signal
+import threading
+import time
+import types
 
 import pytest
 
 from eqx_fastjit._signals import handler_of, held
+from eqx_fastjit.cli import _signals
 from eqx_fastjit.cli._signals import Reporter
 
 
@@ -170,3 +174,80 @@ def test_another_wakeup_file_is_kept(started, reports):
     finally:
         os.close(read)
         os.close(write)
+
+
+def test_a_report_before_the_end(monkeypatch):
+    """The main thread waits for the report, and then ends by the signal itself."""
+    reporter = Reporter(lambda code: None)
+    asked = []
+    monkeypatch.setattr(
+        _signals,
+        "os",
+        types.SimpleNamespace(kill=lambda *a: asked.append(a), getpid=os.getpid),
+    )
+    monkeypatch.setattr(reporter, "_ask", asked.append)
+    monkeypatch.setattr(reporter._written, "wait", asked.append)
+    before = signal.signal(signal.SIGUSR2, lambda *_: None)
+    try:
+        with pytest.raises(SystemExit) as e:
+            reporter._end(signal.SIGUSR2, None)
+        assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert asked == [signal.SIGUSR2, 60.0, (os.getpid(), signal.SIGUSR2)]
+    assert e.value.code == 128 + signal.SIGUSR2
+
+
+def test_a_process_that_does_not_end_is_ended(monkeypatch):
+    codes, exits = [], []
+    reporter = Reporter(codes.append)
+    monkeypatch.setattr(_signals, "_GRACE", 0.01)
+    monkeypatch.setattr(os, "_exit", exits.append)
+    reporter._finish(15)
+    assert codes == exits == [143] and reporter._written.is_set()
+    assert (
+        *(1.0,),
+        (signal.SIGTERM, signal.SIGHUP),
+    ) == (_signals._INTERVAL, _signals._FATAL)
+
+
+def test_reports_are_written_one_at_a_time(monkeypatch):
+    reporter = Reporter(lambda code: (code, reporter._writing.locked()))
+    assert reporter.write(3) == (3, True)
+    assert not reporter._writing.locked()
+    waited = []
+
+    class Lock:
+        def acquire(self, timeout):
+            waited.append(timeout)
+            return False
+
+        def locked(self):
+            return True
+
+    # The main thread holds it, and is interrupted by what asks for a report.
+    reporter._writing = Lock()
+    assert reporter.write(None) == (None, True) and waited == [5.0]
+
+
+def test_only_in_the_main_thread_of_posix(monkeypatch):
+    reporter = Reporter(lambda code: None)
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=reporter.start)
+    thread.start()
+    thread.join()
+    monkeypatch.setattr(_signals.os, "name", "nt")
+    reporter.start()
+    assert signal.getsignal(signal.SIGTERM) is before and not reporter._alive.locked()
+
+
+def test_many_signals_fill_the_pipe():
+    reporter = Reporter(lambda code: None)
+    started = time.monotonic()
+    for _ in range(100_000):
+        reporter._ask(10)
+    assert time.monotonic() - started < 60
+    assert reporter._asked() == {10}
+    while reporter._asked():
+        pass
+    assert reporter._asked() == set()
