@@ -85,13 +85,20 @@ def f(x: int | None = 1) -> int | None:
     """Not 1 + 1."""
     y: dict[str, int | None] = {}
     return x < 2
+
+try:
+    f()
+except (ValueError, module.Error):
+    pass
 '''
 
 
 def test_mutants_of_python_are_not_in_annotations():
     pytest.importorskip("cosmic_ray", reason="only nox -s mutation has it")
     mutants = list(_mutants.python_mutants(FILE, PYTHON))
-    assert {m.line for m in mutants} == {10, 13}
+    # Including `ValueError`, but not `module.Error`.
+    assert {m.line for m in mutants} == {10, 13, 17}
+    assert [m.line for m in mutants if "Exception" in m.operator] == [17]
     changed = {
         _mutants.changed_lines(PYTHON, _mutants.mutate_python(PYTHON, mutant))
         for mutant in mutants

@@ -88,7 +88,11 @@ AREAS = (
     Area(
         "bench",
         ("eqx_fastjit/bench/_[!z]*.py",),
-        ("bench_timing", "bench_results", "frozen", "bench_cases", "bench_command"),
+        (
+            *("bench_timing", "bench_files", "bench_session", "bench_figures"),
+            *("bench_plots", "bench_contenders", "bench_results", "frozen"),
+            *("bench_cases", "bench_command"),
+        ),
         0.75,
         0.1,
     ),
@@ -96,8 +100,9 @@ AREAS = (
         "cli",
         ("eqx_fastjit/cli/*.py",),
         (
+            *("cli_scripts", "cli_programs", "cli_gain", "cli_bench", "reporter"),
             *("cli", "cli_run", "bench_command", "lock", "doctor", "export_command"),
-            *("insight_profile", "gain", "frozen"),
+            *("insight_profile", "gain", "bench_results", "frozen"),
         ),
         0.75,
         0.1,
