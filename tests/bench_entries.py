@@ -20,7 +20,7 @@ def results(*entries, **changes):
         "date": "2026-01-02T03:04:05+00:00",
         "command": "eqx-fastjit bench",
         "machine": {
-            "cpu": "CPU <7>",
+            "cpu": "CPU [b]<7>",
             "cores": 4,
             "system": "Linux",
             "architecture": "x86_64",

@@ -136,7 +136,7 @@ def test_printed():
         lambda c: _table.print_results(c, results(*CASES, problems=[problem]))
     )
     assert lines[0] == (
-        "CPU <7>, 4 cores, Linux; cpu (kind of cpu); python 3.11.7, jax 0.10.2; "
+        "CPU [b]<7>, 4 cores, Linux; cpu (kind of cpu); python 3.11.7, jax 0.10.2; "
         "native engine"
     )
     text = "\n".join(lines)
@@ -156,8 +156,24 @@ def test_printed():
     assert lines[-1] == f"Not timed: {problem}"
     empty = printed(lambda c: _table.print_results(c, results()))
     assert empty == [
-        "CPU <7>, 4 cores, Linux; python 3.11.7, jax 0.10.2; native engine"
+        "CPU [b]<7>, 4 cores, Linux; python 3.11.7, jax 0.10.2; native engine"
     ]
+
+
+def test_colours_of_what_is_printed():
+    """Numbers in text are not coloured."""
+    file = io.StringIO()
+    console = Console(
+        file=file, width=500, force_terminal=True, color_system="standard"
+    )
+    _table.print_results(console, results(*CASES, problems=["1 [b]"]))
+    lines = file.getvalue().splitlines()
+    assert lines[0].startswith("CPU [b]<7>, 4 cores")
+    assert "ours: eqx_fastjit.filter_jit." in lines
+    assert _grids.EXPLANATION in lines
+    (noise,) = [line for line in lines if "No clear" in line]
+    assert re.fullmatch(r"\x1b\[33m[^\x1b]*\x1b\[0m", noise)
+    assert lines[-1] == "\x1b[31mNot timed: 1 [b]\x1b[0m"
 
 
 def test_a_table_that_is_too_wide_is_printed_in_two():
@@ -202,7 +218,7 @@ MARKDOWN = """\
 
 {}
 
-Made by `eqx-fastjit bench` on 2026-01-02. CPU \\<7>, 4 cores, Linux; \
+Made by `eqx-fastjit bench` on 2026-01-02. CPU \\[b]\\<7>, 4 cores, Linux; \
 cpu (kind of cpu); python 3.11.7, jax 0.10.2; native engine.\
 """
 
@@ -249,14 +265,14 @@ def test_tables_of_a_notebook():
         '<tbody><tr><td class="">mlp_8</td><td class="">6.00 ±8%</td>'
         '<td class="">12.0 ±8%</td><td class="win">0.50</td></tr></tbody>'
     ) in html
-    assert "<p>CPU &lt;7&gt;, 4 cores, Linux; cpu (kind of cpu); python" in html
+    assert "<p>CPU [b]&lt;7&gt;, 4 cores, Linux; cpu (kind of cpu); python" in html
 
 
 def test_page():
     found = results(*CASES, problems=["a <problem>"], commit="0123456789abcdef")
     text = _page.page(found)
     for part in (
-        "<dt>Machine</dt><dd>CPU &lt;7&gt;, 4 cores, Linux</dd>",
+        "<dt>Machine</dt><dd>CPU [b]&lt;7&gt;, 4 cores, Linux</dd>",
         "<dt>Device</dt><dd>cpu (kind of cpu)</dd>",
         "<dt>Versions</dt><dd>python 3.11.7, jax 0.10.2</dd>",
         "<dt>Commit</dt><dd>0123456789abcdef</dd>",
@@ -312,8 +328,8 @@ def test_printed_comparison():
     times = after["cases"][0]["times"]
     times["dispatch"] = {"ours": [50.0] * 3, "jit": [1.0] * 3, "eqx": [1.0] * 3}
     lines = compared(results(*CASES), after)
-    assert lines[0].startswith("A: 2026-01-02T03:04:05+00:00, CPU <7>, 4 cores")
-    assert lines[1].startswith("B: 2026-02-03, CPU <7>, 4 cores, Linux; cpu")
+    assert lines[0].startswith("A: 2026-01-02T03:04:05+00:00, CPU [b]<7>, 4 cores")
+    assert lines[1].startswith("B: 2026-02-03, CPU [b]<7>, 4 cores, Linux; cpu")
     assert [cells(line) for line in lines if line.startswith("│")] == [
         ["mlp_8", "cpu", "dispatch", "ours", "6.00 us", "50.0 us", "+733.3%"],
         ["mlp_8", "cpu", "dispatch", "jit", "12.0 us", "1.00 us", "-91.7%"],

@@ -69,6 +69,7 @@ def test_time_against_width():
         assert axes.xaxis.get_major_formatter()(16.0, 0) == "16"
         assert axes.yaxis.get_major_formatter()(0.5, 0) == "0.5"
         assert axes.xaxis.get_minor_formatter()(16.0, 0) == ""
+        assert axes.xaxis.get_tick_params(which="minor")["length"] == 0
         assert axes.xaxis.get_gridlines()[0].get_alpha() == 0.3
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [

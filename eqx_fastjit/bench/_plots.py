@@ -128,7 +128,7 @@ def _ratios(entries: list[Entry]) -> Callable[[Figure], None] | None:
     def draw(figure: Figure) -> None:
         figure.set_figheight(2.2 + 0.34 * len(entries))
         figure.suptitle("Ours over its rivals, until the call returns")
-        panels = figure.subplots(1, len(rivals), sharey=True, squeeze=False)[0]
+        panels = figure.subplots(1, len(rivals), sharey=True, squeeze=False).ravel()
         names = [e["name"] for e in entries]
         for axes, rival in zip(panels, rivals, strict=True):
             _bars(axes, entries, rival)
