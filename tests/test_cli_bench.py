@@ -1,9 +1,11 @@
 """`eqx-fastjit bench` in this process: what is chosen, run, written and returned."""
 
 import argparse
+import functools
 import json
 
 import pytest
+from rich.console import Console
 
 from eqx_fastjit import cli
 from eqx_fastjit.bench import _page, _plots, _results, _run, _session, _table
@@ -354,3 +356,31 @@ def test_above_a_limit(limit, code, tmp_path, capsys):
     # At -60% all four are above, at 0% one.
     assert out.count("is above") == {"50": 0, "49.9": 1, "-60": 4, "0": 1}[limit]
     assert cli.main(command[:-2]) == 0
+
+
+def test_lines_in_colour(tmp_path, capsys, monkeypatch, ran):
+    """A line is red or yellow as a whole: nothing in it is markup, or highlighted."""
+    options = {"force_terminal": True, "color_system": "standard", "width": 300}
+    monkeypatch.setattr("rich.console.Console", functools.partial(Console, **options))
+    before = _results.new_results("", "native")
+    before["cases"] = [a_result("a [b] 1"), a_result("b [b] 2")]
+    after = json.loads(json.dumps(before))
+    del after["cases"][1]
+    after["cases"][0]["times"]["blocked"]["ours"] = [1.5, 1.5]
+    for name, found in (("a", before), ("b", after)):
+        (tmp_path / name).write_text(_results.dumps(found))
+    files = [str(tmp_path / name) for name in "ab"]
+    assert cli.main(["bench", "--compare", *files, "--fail-above", "5"]) == 1
+    lines = capsys.readouterr().out.splitlines()[-5:]
+    assert lines == [
+        "\x1b[31ma [b] 1 (cpu), blocked, ours: +50.0% is above 5%\x1b[0m",
+        *[
+            f"\x1b[31mb [b] 2 (cpu), {mode}, {name}: missing in B\x1b[0m"
+            for mode in ("dispatch", "blocked")
+            for name in ("ours", "jit")
+        ],
+    ]
+    line = "Skipped [b] 1"
+    monkeypatch.setattr(_bench, "_without_missing", lambda c: (["identity"], [line]))
+    cli.main(["bench", "--cases", "identity"])
+    assert capsys.readouterr().out.startswith(f"\x1b[33m{line}\x1b[0m\n")
