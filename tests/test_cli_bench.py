@@ -76,9 +76,9 @@ def test_chosen_cases():
         "identity",
     ]
     with pytest.raises(CommandError) as e:
-        chosen("wraping")
+        chosen("wrappings")
     assert str(e.value) == (
-        "no case or group 'wraping'; did you mean 'wrapping'? (--list shows all)"
+        "no case or group 'wrappings'; did you mean 'wrapping'? (--list shows all)"
     )
     with pytest.raises(CommandError, match=r"^--cases: expected at least one name$"):
         chosen(" ,")
