@@ -264,3 +264,25 @@ def test_a_filled_model():
         matrix, rng.uniform(-0.25, 0.25, (100, 16)).astype(np.float32)
     )
     np.testing.assert_array_equal(scalar, rng.uniform(-1, 1, ()).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("first_call", [*[(8, 8), (8,)] * 4, (4, 8)]),
+        ("loop_10", [(8,), (8,)]),
+        ("scan_1000", [(8,), (8,)]),
+    ],
+)
+def test_arguments_of_first_calls(name, shapes, monkeypatch):
+    given = []
+
+    def of_function(function, *args):
+        given.extend(x.shape for x in jax.tree.leaves(args) if eqx.is_array(x))
+        return dict.fromkeys(case_info(name).contenders, lambda: lambda: None)
+
+    monkeypatch.setattr(_studies, "of_function", of_function)
+    makers = case_info(name).makers()
+    assert tuple(makers) == case_info(name).contenders and given == []
+    makers["ours"]()()
+    assert given == shapes
