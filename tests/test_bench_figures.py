@@ -367,3 +367,16 @@ def test_colours_of_a_comparison(after, style):
     comparison = _compare.compare(before, after)
     _compare.print_comparison(console, before, after, comparison)
     assert f"\x1b[{style}\x1b[0m" in file.getvalue()
+
+
+def test_ratios_to_nothing_are_not_compared():
+    """A rival's time may be rounded to 0, and ours may be missing."""
+    cases = [
+        entry("a", {"x": {"ours": [1.0], "jit": [0.0], "eqx": [2.0]}}),
+        entry("b", {"x": {"flat": [1.0], "jit": [2.0]}, "y": {"ours": [2.0]}}),
+    ]
+    found = _compare.compare(results(*cases), results(*cases), ratios=True)
+    assert [(c.case, c.mode, c.contender, c.after.median) for c in found.changes] == [
+        ("a", "x", "ours/eqx", 0.5)
+    ]
+    assert found.gone == found.new == []

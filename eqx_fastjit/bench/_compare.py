@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ._grids import number, present
-from ._results import describe, Entry, ratio, Results, Spread, spread
+from ._results import describe, ratio, Results, Spread, spread
 
 
 # Of a case, the device it ran on, what was timed, and who.
@@ -61,18 +61,13 @@ def _times(results: Results) -> dict[Key, tuple[Spread, str]]:
 
 
 def _ratios(results: Results) -> dict[Key, tuple[Spread, str]]:
-    def of(entry: Entry, mode: str, rival: str) -> tuple[Key, tuple[Spread, str]]:
-        value = ratio(entry, mode, rival)
-        assert value is not None
-        return (entry["name"], entry["device"], mode, f"ours/{rival}"), (value, "")
-
-    return dict(
-        of(entry, mode, rival)
+    return {
+        (entry["name"], entry["device"], mode, f"ours/{rival}"): (value, "")
         for entry in results["cases"]
-        for mode, by in entry["times"].items()
+        for mode in entry["times"]
         for rival in present([entry])
-        if rival != "ours" and "ours" in by and rival in by
-    )
+        if rival != "ours" and (value := ratio(entry, mode, rival)) is not None
+    }
 
 
 def compare(before: Results, after: Results, *, ratios: bool = False) -> Comparison:
