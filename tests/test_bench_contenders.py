@@ -15,6 +15,7 @@ from eqx_fastjit.bench import (
     _calls,
     _case,
     _contenders,
+    _models,
     _overlap,
     _studies,
     _timing,
@@ -286,3 +287,20 @@ def test_arguments_of_first_calls(name, shapes, monkeypatch):
     assert tuple(makers) == case_info(name).contenders and given == []
     makers["ours"]()()
     assert given == shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "donated"),
+    [("adam_19_leaves", False), ("adam_103_leaves_donated", True), ("pipeline", False)],
+)
+def test_which_cases_donate(name, donated, monkeypatch):
+    given = []
+
+    def of_step(step, x, state, donate):
+        given.append((x.shape, donate))
+        return {"jit": lambda: None}
+
+    monkeypatch.setattr(_models, "of_step", of_step)
+    case_info(name).makers()
+    shape = (64, 256) if name == "pipeline" else (4, 8)
+    assert given == [(shape, donated)]

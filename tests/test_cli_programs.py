@@ -162,6 +162,20 @@ def test_lock_precompiles(locked, cache, capsys):
     assert os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] == "-1"
 
 
+def test_files_that_are_no_lock_files(locked, program, capsys):
+    for content, message in (
+        (None, "cannot read 'x.lock': No such file or directory"),
+        (b"\xff", "'x.lock' is not a lock file: 'utf-8' codec can't decode byte 0xff "),
+        (b"{", "'x.lock' is not a lock file: not JSON"),
+    ):
+        if content is not None:
+            (program / "x.lock").write_bytes(content)
+        for mode in ("--check", "--precompile"):
+            assert cli.main(["lock", mode, "-o", "x.lock", "a.py"]) == 2
+            assert capsys.readouterr().err.startswith(f"eqx-fastjit: {message}")
+    assert locked.recorders == []
+
+
 def test_hits_of_the_cache(cache, monkeypatch):
     known = {("f", _lock_file.key_of(signature(n))) for n in range(3)}
     ticked, heard = [], []
