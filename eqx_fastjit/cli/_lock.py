@@ -189,8 +189,8 @@ class _Precompiling:
         if key not in self.todo:
             return
         self.todo.remove(key)
-        self.from_cache += hits > 0
-        self.compiled += hits == 0
+        self.from_cache += bool(hits)
+        self.compiled += not hits
         self.advance(name)
         if not self.todo:
             raise SystemExit(0)
