@@ -112,6 +112,13 @@ def test_gain(gained, capsys, tmp_path):
     assert "<table>" in (tmp_path / "a.html").read_text()
 
 
+def test_a_report_without_a_number_is_no_json(program, monkeypatch):
+    report = types.SimpleNamespace(as_json=lambda: {"x": float("nan")})
+    monkeypatch.setattr(_gain, "_compare", lambda *_: (report, False))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        cli.main(["gain", "--json", "x", "a.py"])
+
+
 def test_gain_with_a_persistent_cache(gained):
     gained.found["caches"] = True
     assert cli.main(["gain", "--pairs", "1", "a.py"]) == 0

@@ -359,6 +359,12 @@ def test_doctor(examined, program, capsys):
     assert capsys.readouterr().err == "the report\n"
 
 
+def test_a_report_without_a_number_is_no_json(examined):
+    examined.kinds = [float("nan")]
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        cli.main(["doctor", "--json", "x", "a.py"])
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "returned"),
     [

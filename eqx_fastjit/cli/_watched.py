@@ -43,7 +43,7 @@ class _JaxHook:
         return None
 
     def loaded(self) -> None:
-        if self.depth == 0 and "jax" in sys.modules and self in sys.meta_path:
+        if "jax" in sys.modules and self in sys.meta_path:
             sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
             self.then()
 
