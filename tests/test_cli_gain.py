@@ -1,6 +1,7 @@
 """`eqx-fastjit gain` in this process: its runs, its children, what it writes."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -344,3 +345,27 @@ def test_whether_there_is_a_persistent_cache():
         assert census._has_persistent_cache() is True
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
+
+
+@pytest.mark.parametrize(("most", "pairs"), [(None, 27), (1, 1), (4, 4), (30, 30)])
+def test_pairs_that_stay_inconclusive(most, pairs):
+    told, ratios = [], iter([0.5, 2.0] * 15)
+
+    def seconds(how):
+        return next(ratios) if how == "ours" else 1.0
+
+    found, interrupted = _gain.take_pairs(seconds, told.append, math.inf, most)
+    assert len(found) == pairs and not interrupted
+    assert told == list(range(1, pairs + 1))
+
+
+@pytest.mark.parametrize(("limit", "pairs"), [(5.9, 3), (6.0, 4), (0.0, 3), (1.0, 3)])
+def test_pairs_until_a_limit(limit, pairs):
+    clock, ratios = Clock(), iter([0.5, 2.0] * 15)
+
+    def seconds(how):
+        clock.sleep(1.0)
+        return next(ratios) if how == "ours" else 1.0
+
+    found, _ = _gain.take_pairs(seconds, lambda n: None, limit, clock=clock.monotonic)
+    assert len(found) == pairs

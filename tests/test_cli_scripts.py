@@ -255,6 +255,8 @@ def test_exit_codes(text, code, process, tmp_path, capsys):
             *(sys.last_type, sys.last_value),
             sys.last_traceback,
         )
+        last = value if sys.version_info >= (3, 12) else None
+        assert getattr(sys, "last_exc", None) is last
         # The first frame is the program's.
         assert traceback.tb_frame.f_code.co_filename == str(tmp_path / "a.py")
     else:
