@@ -155,3 +155,9 @@ def test_a_file_lacks_what_it_should_have(key, tmp_path):
     path.write_text(json.dumps(found))
     with pytest.raises(BadResults, match=f"complete results file: KeyError: '{key}'"):
         load(path)
+
+
+def test_ratios_are_of_as_many_rounds():
+    entry = {"times": {"x": {"ours": [1.0, 2.0], "jit": [1.0]}}}
+    with pytest.raises(ValueError, match="shorter"):
+        _results.ratio(entry, "x", "jit")
