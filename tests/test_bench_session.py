@@ -107,6 +107,16 @@ def test_a_call_that_times_itself_is_called_once_a_round():
     assert array.tolist() == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("steps", "waits"), [(1, 1), (15, 2), (16, 4), (30, 4), (31, 4)]
+)
+def test_calls_of_many_steps_are_waited_for(steps, waits, monkeypatch):
+    waited = []
+    monkeypatch.setattr(jax, "block_until_ready", waited.append)
+    _timing.Sampler(lambda: None, steps)._dispatch(4)
+    assert len(waited) == waits
+
+
 def test_only_the_modes_that_are_asked_for(clock):
     sampler = _timing.Sampler(lambda: clock.sleep(1.0), modes=("blocked",))
     sampler.warm()
