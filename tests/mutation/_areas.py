@@ -82,7 +82,7 @@ AREAS = (
             *("thresholds", "seconds", "doctor_time", "doctor_buckets", "doctor"),
             *("doctor_plain", "live_log", "lock", "doctor_signals", "frozen"),
             *("doctor_page", "doctor_intent", "doctor_findings", "doctor_churn"),
-            "doctor_blocked",
+            *("doctor_blocked", "doctor_tables", "doctor_hints"),
         ),
         0.8,
         0.15,
