@@ -83,7 +83,7 @@ AREAS = (
             *("doctor_plain", "live_log", "lock", "doctor_signals", "frozen"),
             *("doctor_page", "doctor_intent", "doctor_findings", "doctor_churn"),
             *("doctor_blocked", "doctor_tables", "doctor_hints"),
-            *("doctor_dtypes", "doctor_watch"),
+            *("doctor_dtypes", "doctor_watch", "doctor_sites"),
         ),
         0.8,
         0.15,
