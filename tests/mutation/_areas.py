@@ -84,6 +84,7 @@ AREAS = (
             *("doctor_page", "doctor_intent", "doctor_findings", "doctor_churn"),
             *("doctor_blocked", "doctor_tables", "doctor_hints"),
             *("doctor_dtypes", "doctor_watch", "doctor_sites"),
+            "doctor_log",
         ),
         0.8,
         0.15,
