@@ -84,7 +84,7 @@ AREAS = (
             *("doctor_page", "doctor_intent", "doctor_findings", "doctor_churn"),
             *("doctor_blocked", "doctor_tables", "doctor_hints"),
             *("doctor_dtypes", "doctor_watch", "doctor_sites"),
-            *("doctor_log", "lock_files"),
+            *("doctor_log", "lock_files", "doctor_markup"),
         ),
         0.8,
         0.15,
