@@ -186,7 +186,8 @@ def test_a_finding(tmp_path):
     lines = list(_page._finding(finding(file=str(path), line=5)))
     assert lines[0] == (
         '<article class="card high"><h3><span>static-churn</span><span class="'
-        f'severity">high</span><span class="where mono">{where}:5</span><span class="lost">1.5 s '
+        f'severity">high</span><span class="where mono">{where}:5</span><span class="'
+        'lost">1.5 s '
         "lost</span></h3>"
     )
     assert lines[1] == '<p class="dim">A static argument keeps changing its value.</p>'
@@ -397,8 +398,8 @@ def test_the_table_of_compilations():
     assert lines[-4] == (
         '<tr><td class="number" data-value="4"><a href="#compilation-4">4</a></td><td '
         'class="number" data-value="2.125">2.12 s</td><td class="number" data-value="3'
-        '.5">3.5 s</td><td class="name mono">f</td><td class="why">first-call (inside of '
-        'another)</td><td class="name mono">n&lt;</td><td class="name mono">a.py:3</td>'
+        '.5">3.5 s</td><td class="name mono">f</td><td class="why">first-call ('
+        'inside of another)</td><td class="name mono">n&lt;</td><td class="name mono">a.py:3</td>'
         "</tr>"
     )
     assert lines[-3].startswith('<tr><td class="number" data-value="5">5</td><td')
