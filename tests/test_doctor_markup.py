@@ -399,7 +399,8 @@ def test_the_table_of_compilations():
         '<tr><td class="number" data-value="4"><a href="#compilation-4">4</a></td><td '
         'class="number" data-value="2.125">2.12 s</td><td class="number" data-value="3'
         '.5">3.5 s</td><td class="name mono">f</td><td class="why">first-call ('
-        'inside of another)</td><td class="name mono">n&lt;</td><td class="name mono">a.py:3</td>'
+        "inside of another)</td>"
+        '<td class="name mono">n&lt;</td><td class="name mono">a.py:3</td>'
         "</tr>"
     )
     assert lines[-3].startswith('<tr><td class="number" data-value="5">5</td><td')
