@@ -172,7 +172,7 @@ def test_sections_of_a_page():
         ("hints", "hints", "What would help</h2>"),
         ("ledger", "ledger", "Functions, by cost</h2>"),
         ("timeline", "timeline", "When it compiled</h2>"),
-        ("compilations", "compilations", "All 1 compilations</h2>"),
+        ("compilations", "compilations", "1 compilation</h2>"),
         ("each", "each", "Each compilation of a function</h2>"),
         ("notes", "notes", "Not covered</h2><ul>"),
     ]
@@ -376,7 +376,7 @@ def test_the_longest_compilations(monkeypatch):
     lines = list(
         _page_compilations.compilations(report(compilations=(*inside, bars[0])))
     )
-    assert "Timeline of 1 compilations" in "".join(lines)
+    assert "Timeline of 1 compilation;" in "".join(lines)
     assert "All 2 compilations" in "".join(lines)
     assert list(_page_compilations.compilations(report(compilations=inside))) == []
     legend = re.findall(
