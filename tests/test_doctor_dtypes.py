@@ -283,7 +283,15 @@ def test_intents(at):
     reshaped = different("x", "(2,)", "(3,)", "shape")
     assert intent(data, reshaped, changed) == "elsewhere"
     assert intent(data, reshaped._replace(path="w"), changed) == "data"
-    # A first dtype that is not the only one.
+    # The first one counts.
+    results = [("float32", "(2,)")]
+    more = different("w", new="int32"), different("z", new="int32")
+    assert intent(carry, changed, *more, results=results) == "fed back"
+    assert intent(carry, more[0], changed, more[1], results=results) == ""
+    shape = reshaped._replace(path="w")
+    assert intent(data, changed, *more, shape, reshaped) == "elsewhere"
+    assert intent(data, more[0], changed, shape) == "elsewhere"
+    # Several of several arguments are no data.
     both = (changed, different("w"))
     assert intent(data, *both) == ""
     shape = reshaped._replace(path="w")
