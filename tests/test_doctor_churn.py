@@ -212,6 +212,38 @@ def test_causes_of_two_kinds():
     assert (found.seconds, found.intent) == (4, "")
 
 
+def test_causes_of_another_dtype(monkeypatch):
+    asked = []
+
+    def intent(*args):
+        asked.append(args)
+        return "fed back"
+
+    monkeypatch.setattr(_causes, "intent", intent)
+    old = seen_of(array("x", dtype="float16"), site=THERE, results=[("a", "b")])
+    new = seen_of(array("x"))
+    (found,) = _causes.our_causes([old, seen_of(name="g"), new])
+    ((first, second, (different,)),) = asked
+    assert (first, second, different.what) == (old, new, "dtype")
+    assert (found.kind, found.intent, found.site) == ("dtype-churn", "fed back", HERE)
+    # The dtype is to be that of the result, in the line of the first call.
+    assert "jnp.asarray(x, dtype=jnp.float32)` in line 20." in found.advice
+    monkeypatch.setattr(_causes, "intent", lambda *_: "data")
+    (found,) = _causes.our_causes([old, new])
+    assert found.intent == "data" and "jnp.float32" not in found.advice
+
+
+def test_functions_inside_have_no_cause_of_their_own():
+    many = [seen_of(static("n", str(n)), inside=9) for n in range(2)]
+    assert list(_causes.our_causes(many)) == []
+    assert many[0].explanation is None
+    assert many[1].explanation.kind == "static-churn"
+    # Those that failed are not compared with, and the latest of several alike is.
+    failed = seen_of(static("n", "5"), failed=True, site=THERE)
+    same = [seen_of(static("n", "1"), site=HERE), seen_of(static("n", "2"))]
+    assert [c.old for c in _causes.our_causes([failed, *same])] == ["1 (int)"]
+
+
 def test_a_partial_is_named_by_its_function():
     func = static("f.func", "act (a.py:3)", "function")
     (trace,) = [trace_of(func, node("f", "Partial", 1))]

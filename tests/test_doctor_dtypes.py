@@ -115,6 +115,13 @@ def test_loops_that_choose(target, source, expected, at):
     assert _intent._compares(line)
 
 
+def test_options_of_the_module(at):
+    text = "{} = [a, b]\ndef g():\n    for x in options:\n        f(x)  # here"
+    assert _intent._compares(at(text.format("options")))
+    assert not _intent._compares(at(text.format("other")))
+    assert not _intent._compares(at(text.format("options, other")))
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [

@@ -10,7 +10,7 @@ from eqx_fastjit.doctor._compilations import make_compilations
 from eqx_fastjit.doctor._plain import Compile, Miss
 from eqx_fastjit.doctor._report import Change, Hint, LineTime, TimePart, TimeSpent
 from eqx_fastjit.doctor._rows import rows
-from eqx_fastjit.doctor._sampler import Where
+from eqx_fastjit.doctor._sampler import Sampler, Where
 from eqx_fastjit.doctor._sites import Line
 from eqx_fastjit.doctor._waits import Waiting
 from eqx_fastjit.insight._differences import Difference
@@ -403,6 +403,10 @@ def test_samples_close_to_each_other_are_one_event():
         watch.sampler.add(Where("line", HERE), start, start + 1)
     found = [e["dur"] for e in _timeline._samples(watch)]
     assert found == [2062500, 1e6]
+    watch.sampler = Sampler(list)
+    for start in (1.0, 4.0):
+        watch.sampler.add(Where("line", HERE), start, start + 1)
+    assert len(list(_timeline._samples(watch))) == 2
 
 
 # --- the report ----------------------------------------------------------------------

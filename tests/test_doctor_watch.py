@@ -179,6 +179,37 @@ def test_traces_that_begin_and_end():
     assert third.number not in watch.seen and third.number not in watch.begun
 
 
+def test_calls_that_are_not_inspected():
+    watch = Watch(programs=True, numerics=True)
+    looked = []
+    watch._guarded = lambda trace, look: looked.append((trace, look.func.__name__))
+    inside, compiled, first, second, third = traces = [
+        trace_of(inside=1),
+        trace_of(retraced=False),
+        *(trace_of(number=n) for n in range(3)),
+    ]
+    watch.seen = {t.number: seen_of() for t in traces}
+    for trace in (*traces, trace_of()):
+        watch._around[trace.number] = {}
+        watch._called(trace, None, [])
+    assert watch._around == {}
+    assert looked == [
+        (first, "_keep_program"),
+        (first, "_inspect"),
+        (first, "_compare"),
+        (second, "_keep_program"),
+        (second, "_inspect"),
+        (third, "_keep_program"),
+    ]
+    assert {t for t, _ in looked}.isdisjoint({inside, compiled})
+
+
+def test_a_function_that_is_gone():
+    watch = Watch()
+    watch._look_after(trace_of(), lambda: None, None)
+    assert watch.snapshots == {} and watch.written == set()
+
+
 def test_an_inspection_that_fails(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(_watch, "time", clock)
@@ -423,6 +454,20 @@ def test_what_does_not_count_as_a_wait(waits, monkeypatch):
     only(1, 1)
     assert sum(w.count for w in waits.by_call.values()) == 2
     assert waits._here.last_end > 1004
+
+
+def test_what_is_compiled_between_two_waits(waits):
+    compiled = 0.0
+    waits._compiled = lambda: compiled
+    wait = waits._timed(waits.clock.sleep, ".item()")
+    lost = []
+    for work, seconds, compiling in ((1, 4, 0), (3, 4, 2), (3, 4, 5), (8, 4, 2)):
+        waits.clock.sleep(work)
+        compiled += compiling
+        before = sum(w.lost for w in waits.by_call.values())
+        wait(seconds)
+        lost.append(sum(w.lost for w in waits.by_call.values()) - before)
+    assert lost == [0, 1, 0, 4]
 
 
 def test_an_error_while_waiting(waits):
