@@ -378,7 +378,7 @@ def test_results_that_differ():
 
 
 def test_notes(monkeypatch):
-    monkeypatch.setattr(_find.time, "time", lambda: 962.0)
+    monkeypatch.setattr(_find, "time", types.SimpleNamespace(time=lambda: 962.0))
     watch = watch_of(plain=[Compile("sin", None, HERE, 900.0)])
     watch.watches_jax, watch.plain.explained = True, True
     assert list(_find._notes(watch)) == []

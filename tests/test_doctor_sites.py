@@ -298,7 +298,8 @@ def test_what_was_compiled_meanwhile(compiling, expected):
 def test_looks_of_the_sampler(monkeypatch):
     """Each look is of the time since the one before."""
     times = iter([100.0, 101.0, 103.0, 104.0])
-    monkeypatch.setattr(_sampler.time, "time", lambda: next(times))
+    clock = types.SimpleNamespace(time=lambda: next(times))
+    monkeypatch.setattr(_sampler, "time", clock)
     sampler = Sampler(list)
     waits = []
 

@@ -212,7 +212,7 @@ def parts(watch):
 
 
 def test_what_is_measured(monkeypatch):
-    monkeypatch.setattr(_time.time, "time", lambda: 1000.0)
+    monkeypatch.setattr(_time, "time", types.SimpleNamespace(time=lambda: 1000.0))
     watch = watch_of(
         seen_of(),
         seen_of(seconds=(500.0, 500.0, 500.0, 500.0), inside=1),
