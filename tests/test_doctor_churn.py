@@ -233,6 +233,16 @@ def test_causes_of_another_dtype(monkeypatch):
     assert found.intent == "data" and "jnp.float32" not in found.advice
 
 
+@pytest.mark.parametrize(("between", "leaf"), [(31, "n"), (32, "x")])
+def test_the_last_32_traces_are_compared(between, leaf):
+    """The nearest of them is the first one, from which only `n` differs."""
+    same = [static("m", "1"), array("x")]
+    nearest = seen_of(static("n", "9"), *same)
+    others = [seen_of(static("n", "1"), static("m", "2")) for _ in range(between)]
+    *_, last = _causes.our_causes([nearest, *others, seen_of(static("n", "1"), *same)])
+    assert last.leaf == leaf
+
+
 def test_functions_inside_have_no_cause_of_their_own():
     many = [seen_of(static("n", str(n)), inside=9) for n in range(2)]
     assert list(_causes.our_causes(many)) == []

@@ -146,6 +146,12 @@ def test_first_calls():
         )
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(60.0, 1), (59.9, 0)])
+def test_a_minute_is_slow(seconds, expected):
+    watch = watch_of(seen_of(seconds=(0, 0, seconds, 0)))
+    assert len(findings(watch, "slow-first-call")) == expected
+
+
 def test_first_calls_of_plain_jit():
     parts = {"trace": 10.0, "lower": 20.0, "compile": 40.0}
     plain = [

@@ -217,6 +217,33 @@ def test_a_hint_on_operations():
     assert hint.message.startswith("JAX operations outside of jit took 30 s: each")
 
 
+@pytest.mark.parametrize(
+    ("kind", "seconds", "total", "expected"),
+    [
+        # A tenth of compiling is spent on reading, and a seventh of tracing on loading.
+        ("persistent-cache", 5.6, 25.0, True),
+        ("persistent-cache", 5.5, 5.0, False),
+        ("persistent-cache", 5.6, 25.3, False),
+        ("export", 3.6, 30.0, True),
+        ("export", 3.5, 3.0, False),
+        ("export", 3.6, 31.0, False),
+        ("ragged-batch", 1.0, 50.0, True),
+        ("ragged-batch", 0.99, 1.0, False),
+        ("ragged-batch", 1.0, 51.0, False),
+    ],
+)
+def test_what_is_worth_a_hint(kind, seconds, total, expected):
+    many = {
+        "persistent-cache": [seen_of(seconds=(0, 0, seconds, 0))],
+        "export": [seen_of(seconds=(seconds / 2, seconds / 2, 0, 0))],
+        "ragged-batch": [
+            batch(8, seconds=(0, 0, 0, 0)),
+            batch(6, seconds=(0, 0, 0, seconds)),
+        ],
+    }
+    assert [h.kind for h in hints(*many[kind], seconds=total)] == [kind] * expected
+
+
 def test_hints_in_order():
     part = TimePart("eager", "", 30.0, ())
     many = [seen_of(seconds=(10.0, 10.0, 30.0, 0)), seen_of(static("n", "2"))]

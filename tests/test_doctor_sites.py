@@ -266,6 +266,15 @@ def test_samples_in_a_row():
     assert sampler.seconds() == {A: 4, B: 1} and len(sampler.kept()) == 4
 
 
+def test_twenty_thousand_samples_are_kept():
+    sampler = Sampler(list)
+    counts = []
+    for i in range(20_001):
+        sampler.add((A, B)[i % 2], i, i + 1)
+        counts.append(len(sampler._stretches))
+    assert counts[-2:] == [20_000, 10_001]
+
+
 def test_the_first_half_is_summed_up(monkeypatch):
     monkeypatch.setattr(_sampler, "_MAX_STRETCHES", 4)
     sampler = Sampler(list)

@@ -263,6 +263,26 @@ def test_snapshots_that_are_kept(watching, monkeypatch):
     assert [k.trace for k in kept][-2:] == last and len(kept) == 3
 
 
+def test_how_much_is_kept(monkeypatch):
+    watch = Watch()
+    first, *_ = traces = [trace_of() for _ in range(10)]
+    for trace in (*traces, trace_of(number=2)):
+        watch._keep_snapshot(trace, "taken")
+    kept, other = watch.snapshots.values()
+    assert [k.trace for k in kept] == traces[2:] and len(other) == 1
+    assert first not in [k.trace for k in kept] and kept[0].snapshot == "taken"
+    for n, expected in ((49, "program"), (50, None)):
+        watch.seen = {i: seen_of() for i in range(n)}
+        for seen in watch.seen.values():
+            seen.program = "known"
+        with monkeypatch.context() as patch:
+            patch.setattr(_program, "program_of", lambda traced: traced)
+            name = "eqx_fastjit._specialization.kept_trace"
+            patch.setattr(name, lambda jitted, arrays: "program")
+            watch._keep_program(new := seen_of(), None, [])
+        assert new.program == expected
+
+
 def test_names_that_a_trace_writes_to(watching):
     watch = watching()
     count = 0
