@@ -196,6 +196,7 @@ def test_of_several_traces_the_most_expensive_counts():
 
     kinds = {"loops": (loop(310),), "constants": (constant(6 << 20),)}
     many = [
+        seen_of(),
         seen_of(inspection=inspected(400, **kinds)),
         seen_of(inspection=inspected(800, loops=(loop(610),))),
         seen_of(inspection=inspected(1000, loops=(loop(510),))),

@@ -352,6 +352,8 @@ def test_rows_of_the_timeline():
     assert [name for name, _ in _page_compilations._lanes(tuple(bars))] == [
         f"f{i}" for i in range(12)
     ]
+    lanes = _page_compilations._lanes((*bars, *[compilation(12, "f9")] * 3)[-6:])
+    assert [name for name, _ in lanes] == ["f9", "f10", "f11"]
     bars += [compilation(12, "f0"), compilation(13, "sin", jit="jax")]
     *most, (name, rest) = _page_compilations._lanes(tuple(bars))
     assert [len(lane) for _, lane in most] == [2, *10 * [1]]

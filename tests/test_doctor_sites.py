@@ -245,6 +245,7 @@ def test_deep_recursion(depth, expected):
         ([(3, 4), (1, 2)], [(1, 2), (3, 4)]),
         ([(1, 2), (2, 3)], [(1, 3)]),
         ([(1, 5), (2, 3), (4, 6)], [(1, 6)]),
+        ([(1, 2), (5, 9), (6, 7)], [(1, 2), (5, 9)]),
     ],
 )
 def test_intervals_are_merged(intervals, expected):
