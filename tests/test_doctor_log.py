@@ -82,7 +82,9 @@ def test_a_trace_from_nowhere(logged, monkeypatch):
 
 def test_a_partial_in_the_log(logged):
     func = static("f.func", "act (a.py:3)", "function")
-    ((_, text, fields),) = logged(_live.log_trace, trace_of(node("f", "P", 1), func))
+    inner = static("f.func.func", "other (a.py:4)", "function")
+    trace = trace_of(node("f", "P", 1), func, inner)
+    ((_, text, fields),) = logged(_live.log_trace, trace)
     assert text.startswith("compiled f of act (a.py:3) in 7 s")
     assert fields["name"] == "f of act (a.py:3)"
 
