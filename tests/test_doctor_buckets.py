@@ -5,7 +5,12 @@ import random
 
 import pytest
 
-from eqx_fastjit.doctor._buckets import cheapest_buckets, padding_advice, show_shapes
+from eqx_fastjit.doctor._buckets import (
+    cheapest_buckets,
+    padding_advice,
+    parse_shape,
+    show_shapes,
+)
 
 
 pytestmark = pytest.mark.one_engine
@@ -55,3 +60,60 @@ def test_counts():
     shapes = ["(1,)", "(2,)", "(1,)", *[f"({n},)" for n in range(3, 12)]]
     text = show_shapes(shapes)
     assert text.startswith("(1,) (2 times), (2,), (3,)") and text.endswith("and 3 more")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        # A quarter more is not too much.
+        ({4: 1, 2: 0}, [4]),
+        ({5: 1, 3: 1}, [5]),
+        ({5: 1, 2: 1}, [2, 5]),
+        ({1: 5, 5: 1}, [1, 5]),
+        ({1: 1, 2: 2, 3: 1}, [2, 3]),
+        ({1: 9, 2: 1, 3: 1}, [1, 3]),
+    ],
+)
+def test_lengths_to_pad_to(lengths, expected):
+    assert cheapest_buckets(lengths) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        *[("(3, 4)", (3, 4)), ("[3,4]", (3, 4)), ("(3,)", (3,)), ("()", ())],
+        *[("(12,)", (12,)), ("(n,)", None), ("(3, n)", None), ("(-3,)", None)],
+        *[(" [ 3 ] ", (3,)), ("(3, 2*n)", None)],
+    ],
+)
+def test_shapes_are_read(text, shape):
+    assert parse_shape(text) == shape
+
+
+def test_shapes_in_words():
+    shapes = [f"({n},)" for n in range(8)]
+    assert show_shapes(shapes) == ", ".join(shapes)
+    assert show_shapes([*shapes, "(8,)"]) == f"{', '.join(shapes)} and 1 more"
+    assert show_shapes(["(1,)", "(0,)", "(0,)", "(0,)"]) == "(1,), (0,) (3 times)"
+
+
+def test_advice_in_full():
+    leaves = {name: ["(6,)", "(8,)"] for name in "abc"}
+    assert padding_advice(leaves) == (
+        "Pad axis 0 of `a`, `b`, `c` to 8: 1 program in place of 2, for 14% more "
+        "elements."
+    )
+    assert "of `a`, `b`, `c` and 1 more to 8:" in padding_advice(
+        {**leaves, "d": ["(6,)", "(8,)"]}
+    )
+    # An axis for each, of which three are mentioned; what does not vary is not.
+    shapes = ["(1, 1, 2, 3, 4)", "(1, 2, 3, 4, 5)"]
+    text = padding_advice({"x": shapes})
+    found = [part.split(" of ")[0] for part in text.split("Pad ")[1:]]
+    assert found == ["axis 1", "axis 2", "axis 3"]
+    assert padding_advice({"x": ["(1,)", "(n,)"]}) == padding_advice({}) == ""
+    # A shape that is not a number is left out, and the others count.
+    assert "Pad axis 0 of `x` to 8" in padding_advice({"x": ["(6,)", "(n,)", "(8,)"]})
+    # What cannot be padded is skipped, and what follows is not.
+    text = padding_advice({"x": ["(1,)", "(1, 2)"], "y": ["(6,)", "(8,)"]})
+    assert "of `y` to 8" in text

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TYPE_CHECKING
 
 from ._buckets import padding_advice, show_shapes
 from ._intent import DATA, ELSEWHERE, FED_BACK, intent, MEANT, plain_intent
-from ._plain import Compile
+from ._plain import Compile, Miss
 from ._report import Finding
 from ._sites import is_library, Line
 from ._watch import Seen
@@ -192,15 +192,14 @@ def plain_causes(compiles: list[Compile]) -> Iterator[Cause]:
         why = ""
         if c.miss.kind == "dtype-churn":
             why = plain_intent(stacks.get(key), c.stack)
-        cause = _plain_cause(c, why)
+        cause = _plain_cause(c, c.miss, why)
         stacks[key] = c.stack
         if cause is not None:
             yield cause
 
 
-def _plain_cause(c: Compile, why: str) -> Cause | None:
-    miss = c.miss
-    if miss is None or miss.kind in ("first-call", "other"):
+def _plain_cause(c: Compile, miss: Miss, why: str) -> Cause | None:
+    if miss.kind in ("first-call", "other"):
         return None
     from eqx_fastjit.insight._advice import plain_advice
 

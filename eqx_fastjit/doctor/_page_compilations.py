@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from eqx_fastjit._units import show_bytes, show_seconds
+from eqx_fastjit._units import plural, show_bytes, show_seconds
 
 from ._page_parts import Cell, e, table
 from ._report import Compilation, Program, Report
@@ -71,7 +71,8 @@ def _svg(shown: tuple[Compilation, ...], seconds: float) -> Iterator[str]:
     lanes = _lanes(shown)
     total = max([seconds, *[b.start + b.seconds for b in shown], 1e-3])
     height = len(lanes) * _LANE + 24
-    label = f"Timeline of {len(shown)} compilations; the table below has them all"
+    what = plural(len(shown), "compilation")
+    label = f"Timeline of {what}; the table below has them all"
     yield f'<svg width="100%" height="{height}" role="img" aria-label="{e(label)}">'
     step = _step(total)
     for i in range(int(total / step) + 1):
@@ -131,10 +132,10 @@ def _step(total: float) -> float:
 
 
 def _all(shown: list[Compilation], n: int) -> Iterator[str]:
-    what = f"All {n}" if n <= _MAX_BARS else f"The {_MAX_BARS} longest of {n}"
+    which = f"The {_MAX_BARS} longest of " if n > _MAX_BARS else "All " * (n > 1)
     yield (
         '<section aria-labelledby="compilations"><h2 id="compilations">'
-        f"{what} compilations</h2>"
+        f"{which}{plural(n, 'compilation')}</h2>"
     )
     number = "number"
     columns = (("#", number), ("at", number), ("took", number), ("function", ""))

@@ -2,7 +2,7 @@
 
 import collections
 from collections.abc import Iterator
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 from ._causes import function_name, function_place, line_of
 from ._plain import Compile
@@ -10,9 +10,6 @@ from ._report import FunctionRow
 from ._sites import Line
 from ._watch import Seen
 
-
-if TYPE_CHECKING:
-    pass
 
 # Seconds from which an operation outside of jit has a row of its own in the table.
 _LONG = 1.0

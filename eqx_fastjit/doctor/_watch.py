@@ -319,11 +319,11 @@ class Watch:
         from ._program import program_of
 
         kept = sum(s.program is not None for s in self.seen.values())
+        text = f"Only the programs of the first {_PROGRAMS} compilations are kept."
         if kept < _PROGRAMS:
             seen.program = program_of(kept_trace(jitted, arrays))
-        elif kept == _PROGRAMS:
-            text = f"Only the programs of the first {_PROGRAMS} compilations are kept."
-            self.notes[:] = [*[x for x in self.notes if x != text], text]
+        elif text not in self.notes:
+            self.notes.append(text)
 
     def _compare(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
         import jax

@@ -81,6 +81,10 @@ AREAS = (
         (
             *("thresholds", "seconds", "doctor_time", "doctor_buckets", "doctor"),
             *("doctor_plain", "live_log", "lock", "doctor_signals", "frozen"),
+            *("doctor_page", "doctor_intent", "doctor_findings", "doctor_churn"),
+            *("doctor_blocked", "doctor_tables", "doctor_hints"),
+            *("doctor_dtypes", "doctor_watch", "doctor_sites"),
+            *("doctor_log", "lock_files", "doctor_markup"),
         ),
         0.8,
         0.15,
