@@ -2,13 +2,12 @@
 
 import ast
 import copy
-import functools as ft
-import linecache
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ._differences import ADVICE, Difference
+from ._source import syntax_tree
 
 
 # A call that is longer than this is not written out again.
@@ -59,17 +58,9 @@ class Call(NamedTuple):
         return whole if len(whole) <= _MAX_CALL else ", ".join(parts)
 
 
-@ft.lru_cache(maxsize=64)
-def _tree(file: str, text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
 def find_nodes(file: str, kind: type[Any] | tuple[type[Any], ...]) -> Iterator[Any]:
     """All nodes of some kinds in a source file, outer ones first."""
-    tree = _tree(file, "".join(linecache.getlines(file)))
+    tree = syntax_tree(file)
     for node in () if tree is None else ast.walk(tree):
         if isinstance(node, kind):
             yield node
