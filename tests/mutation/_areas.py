@@ -71,7 +71,7 @@ AREAS = (
             *("seconds", "insight_explain", "insight_captures", "insight_guard"),
             *("insight_jaxpr", "insight_advice", "insight_names", "insight_reasons"),
             *("insight_breakdown", "insight_numerics", "insight_profile", "gain"),
-            *("progress", "frozen"),
+            *("insight_tables", "insight_trees", "progress", "frozen"),
         ),
         0.8,
         0.15,
