@@ -92,7 +92,6 @@ def function_costs(
 def _costs(signature: Signature, options: dict[str, Any]) -> tuple[Costs | None, str]:
     fun, args, kwargs = alive(signature)
     ours = filter_jit(fun, **options)
-    start = time.perf_counter()
     _wait(ours(*args, **kwargs))  # may have to compile, where arguments were donated
     start = time.perf_counter()
     _wait(ours(*args, **kwargs))
