@@ -164,9 +164,9 @@ def _floor(ours: Any, args: Any, kwargs: Any) -> tuple[Callable[[], Any], Any]:
 
 def _used(jaxpr: Any) -> list[int]:
     """Which inputs a program makes something of."""
-    from jax.interpreters.partial_eval import dce_jaxpr
-
     try:
+        from jax.interpreters.partial_eval import dce_jaxpr
+
         _, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     except Exception:  # another JAX
         used = [True] * len(jaxpr.invars)
