@@ -72,7 +72,7 @@ AREAS = (
             *("insight_jaxpr", "insight_advice", "insight_names", "insight_reasons"),
             *("insight_breakdown", "insight_numerics", "insight_profile", "gain"),
             *("insight_tables", "insight_trees", "insight_times", "insight_values"),
-            *("progress", "frozen"),
+            *("insight_places", "insight_traces", "progress", "frozen"),
         ),
         0.8,
         0.15,
