@@ -342,8 +342,8 @@ def test_modules_of_the_program(monkeypatch):
         made[name].__file__ = f"/me/{name}.py"
         made[name].__extra__ = 1
         made[name].value, made[name].f, made[name].cls = [1], plain, Called
-    made["b"].a, made["b"].json, made["c"].x_ = made["a"], pytest, 2
-    listed = {"json": pytest, **made, "none": None, "sys": sys}
+    made["b"].a, made["b"].jax, made["c"].x_ = made["a"], jax, 2
+    listed = {"jax": jax, **made, "none": None, "sys": sys}
     monkeypatch.setattr(_surroundings.sys, "modules", listed)
     monkeypatch.setattr(_surroundings, "_MAX_MODULES", 2)
     found = _surroundings.surroundings()
