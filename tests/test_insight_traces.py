@@ -129,6 +129,7 @@ def test_plain_functions_and_the_most_frequent_equations():
         ([1, 2] * 3 + [1, 3] * 3, 2, [(0, 3), (6, 3)]),
         ([1, 2, 1, 2, 1, 2, 3, 2, 3, 2, 3], 2, [(0, 3)]),
         ([1, 2, 1, 2, 1, 2, 3, 2, 3, 2, 3, 2], 2, [(0, 3)]),
+        ([*[5, 6] * 3, *[1, 2] * 3, *[3, 2] * 3], 2, [(0, 3), (6, 3)]),
     ],
 )
 def test_blocks_that_are_repeated(symbols, period, found):
