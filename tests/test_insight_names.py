@@ -397,7 +397,7 @@ def test_source_that_cannot_be_parsed(text, tmp_path):
     path = tmp_path / "source.py"
     path.write_text(text + "\nf(1)\n")
     linecache.checkcache(str(path))
-    assert find_call((str(path), 2), "f", None) is None
+    assert find_call((str(path), 2), "g", None) is None
 
 
 @pytest.mark.parametrize(
