@@ -9,7 +9,7 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit.insight import compare_eager
-from eqx_fastjit.insight._numerics import compare
+from eqx_fastjit.insight._numerics import _ulps, compare
 
 
 KINDS = {
@@ -145,3 +145,77 @@ def test_html_is_escaped():
     html = out._repr_html_()
     assert "<script>" not in html and "<b>" not in html and "<i>" not in html
     assert "&lt;b&gt;" in html
+
+
+@pytest.mark.parametrize(
+    ("jitted", "eager", "expected"),
+    [
+        ([1.0, 2.0], [1.0, 4.0], (2.0, 0.5, 2**23, 1)),
+        ([3.0, 0.5], [0.0, 1.0], (3.0, 0.5, 0x40400000, 2)),
+        ([-1.0], [1.0], (2.0, 2.0, 2 * 0x3F800000 + 1, 1)),
+        ([np.nan, np.inf, 1.0], [np.nan, np.inf, 1.0], (0.0, 0.0, 0, 0)),
+        (
+            [np.nan, 1.0, np.inf, np.inf],
+            [1.0, np.inf, -np.inf, np.nan],
+            (0.0, 0.0, 0, 4),
+        ),
+        ([np.nan, 2.0], [1.0, 1.0], (1.0, 1.0, 2**23, 2)),
+    ],
+)
+def test_floats(jitted, eager, expected):
+    leaf = compare("f", np.float32(jitted), np.float32(eager)).leaves[0]
+    assert (leaf.absolute, leaf.relative, leaf.ulps, leaf.different) == expected
+
+
+def test_mismatches():
+    a, b = [np.nan, 1.0, np.inf, 1.0, np.inf], [1.0, np.nan, 1.0, -np.inf, -np.inf]
+    leaf = compare("f", np.float32(a), np.float32(b)).leaves[0]
+    assert (leaf.nan_mismatches, leaf.inf_mismatches, leaf.different) == (2, 3, 5)
+    assert leaf.path == "result"
+
+
+@pytest.mark.parametrize(
+    ("jitted", "eager", "absolute", "different"),
+    [
+        (np.int32([1, 5, 3]), np.int32([1, 2, 4]), 3.0, 2),
+        (np.uint8([0]), np.uint8([255]), 255.0, 1),
+        (np.uint8([7]), np.uint8([7]), 0.0, 0),
+        (np.array([True]), np.array([False]), None, 1),
+        (np.int32([1]), np.int64([2]), None, 1),
+        (np.float32([1, 2]), np.float64([1, 3]), None, 1),
+        (np.zeros((2, 2)), np.zeros(3), None, 4),
+        (np.zeros(3), np.zeros((2, 2)), None, 4),
+        (jnp.int32(3), 3, None, 0),
+        ("a", np.zeros(1), None, 1),
+        (3, 3, None, 0),
+        ("a", "a", None, 0),
+    ],
+)
+def test_what_is_compared_exactly(jitted, eager, absolute, different):
+    (leaf,) = compare("f", jitted, eager).leaves
+    assert (leaf.absolute, leaf.different) == (absolute, different)
+    assert (leaf.relative, leaf.ulps) == (None, None)
+    assert (leaf.nan_mismatches, leaf.inf_mismatches) == (0, 0)
+
+
+def test_wide_floats():
+    """Differences that would overflow, or vanish, in the type itself."""
+    (leaf,) = compare("f", np.float64([1e308]), np.float64([-1e308])).leaves
+    assert (leaf.absolute, leaf.relative) == (np.inf, 2.0)
+    (leaf,) = compare("f", np.float16([60000]), np.float16([-60000])).leaves
+    assert (leaf.absolute, leaf.relative) == (120_000.0, 2.0)
+    (leaf,) = compare("f", np.complex64([1 + 1j]), np.complex64([1 + 3j])).leaves
+    assert (leaf.absolute, leaf.relative, leaf.different) == (2.0, 2 / 3, 1)
+    x = np.array([1, -1], ml_dtypes.bfloat16)
+    assert _ulps(x, x[::-1].copy()).tolist() == [2 * 0x3F80 + 1] * 2
+
+
+def test_text_of_a_comparison():
+    (leaf,) = compare("f", (np.zeros(2, "f4"), 3)[:1], (np.zeros(2, "f4"),)).leaves
+    assert (leaf.path, leaf.jitted, leaf.eager) == (
+        "result[0]",
+        "float32[2]",
+        "float32[2]",
+    )
+    (leaf,) = compare("f", "a", np.zeros(2, "f4")).leaves
+    assert (leaf.jitted, leaf.eager) == ("'a'", "float32[2]")

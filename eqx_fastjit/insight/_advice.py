@@ -2,13 +2,12 @@
 
 import ast
 import copy
-import functools as ft
-import linecache
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ._differences import ADVICE, Difference
+from ._source import syntax_tree
 
 
 # A call that is longer than this is not written out again.
@@ -34,8 +33,8 @@ class Call(NamedTuple):
         if isinstance(at, int):
             return ast.unparse(self.node.args[at])
         if at is not None:
-            values = [k.value for k in self.node.keywords if k.arg == at]
-            return ast.unparse(values[0]) if values else None
+            (value,) = [k.value for k in self.node.keywords if k.arg == at]
+            return ast.unparse(value)
         return None
 
     def edited(self, wraps: dict[str, Wrap]) -> str:
@@ -59,17 +58,9 @@ class Call(NamedTuple):
         return whole if len(whole) <= _MAX_CALL else ", ".join(parts)
 
 
-@ft.lru_cache(maxsize=64)
-def _tree(file: str, text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
 def find_nodes(file: str, kind: type[Any] | tuple[type[Any], ...]) -> Iterator[Any]:
     """All nodes of some kinds in a source file, outer ones first."""
-    tree = _tree(file, "".join(linecache.getlines(file)))
+    tree = syntax_tree(file)
     for node in () if tree is None else ast.walk(tree):
         if isinstance(node, kind):
             yield node
@@ -283,22 +274,24 @@ def advice(
     edit = _fed_back_edit(difference) if fed_back else _EDITS[kind](difference)
     if edit is None:
         return ADVICE[kind]
+    is_weak = kind == "weak-type"
+    was_weak = is_weak and difference.old in ("True", "weak")
+    becomes_float = kind == "dtype-churn" and _becomes_float(difference)
     # The earlier call had what no later one will have.
-    of_the_first = fed_back or difference.old in ("True", "weak")
-    of_the_first |= kind == "dtype-churn" and _becomes_float(difference)
-    moved = of_the_first and earlier is not None and earlier != site
-    site = earlier if moved else site
-    call = find_call(site, function, defined)
-    # What is carried from call to call should be right from the beginning.
-    first = kind == "dtype-churn" or difference.old in ("True", "weak")
-    first = first and kind in ("dtype-churn", "weak-type")
-    # Or it was, and is not any more.
-    later = kind == "weak-type" and not first
+    of_the_first = fed_back or was_weak or becomes_float
+    moved = earlier if of_the_first and earlier != site else None
     where = _where(
-        difference.path, edit.wrap, call, site, from_the_first=first, later=later
+        difference.path,
+        edit.wrap,
+        find_call(moved or site, function, defined),
+        moved or site,
+        # What is carried from call to call should be right from the beginning.
+        from_the_first=was_weak or kind == "dtype-churn",
+        # Or it was, and is not any more.
+        later=is_weak and not was_weak,
     )
-    if moved and site is not None and " in line " not in where:
-        where = f"{where.removesuffix('.')} in line {site[1]}."
+    if moved is not None and " in line " not in where:
+        where = f"{where.removesuffix('.')} in line {moved[1]}."
     return f"{where} {edit.why}"
 
 

@@ -21,7 +21,7 @@ from eqx_fastjit._export import LOADING
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 from eqx_fastjit._progress import Progress
-from eqx_fastjit._units import show_seconds
+from eqx_fastjit._units import plural, show_seconds
 
 from ._table import Report, Table
 from ._target import Target, target
@@ -109,7 +109,7 @@ class Breakdown(Report):
         else:
             verdict = (
                 f"Without jit, a call takes {show_seconds(self.eager)}: compiling "
-                f"pays off after {self.break_even} calls."
+                f"pays off after {plural(self.break_even, 'call')}."
             )
         said = (verdict,)
         if self.export_saves >= _WORTH_EXPORTING:

@@ -92,7 +92,6 @@ def function_costs(
 def _costs(signature: Signature, options: dict[str, Any]) -> tuple[Costs | None, str]:
     fun, args, kwargs = alive(signature)
     ours = filter_jit(fun, **options)
-    start = time.perf_counter()
     _wait(ours(*args, **kwargs))  # may have to compile, where arguments were donated
     start = time.perf_counter()
     _wait(ours(*args, **kwargs))
@@ -165,9 +164,9 @@ def _floor(ours: Any, args: Any, kwargs: Any) -> tuple[Callable[[], Any], Any]:
 
 def _used(jaxpr: Any) -> list[int]:
     """Which inputs a program makes something of."""
-    from jax.interpreters.partial_eval import dce_jaxpr
-
     try:
+        from jax.interpreters.partial_eval import dce_jaxpr
+
         _, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     except Exception:  # another JAX
         used = [True] * len(jaxpr.invars)

@@ -2,7 +2,6 @@
 
 import ast
 import functools as ft
-import linecache
 import os
 import sysconfig
 import types
@@ -15,6 +14,7 @@ import jax
 from eqx_fastjit._compat import equation_frames
 from eqx_fastjit._place import Place
 
+from ._source import syntax_tree
 from ._target import BOUNDARY_FILE
 
 
@@ -138,12 +138,8 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 @ft.lru_cache(maxsize=256)
 def _source(file: str) -> _Source | None:
-    lines = linecache.getlines(file)
-    if not lines:
-        return None
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = syntax_tree(file)
+    if tree is None:
         return None
     nodes: list[Any] = list(ast.walk(tree))
     functions = [

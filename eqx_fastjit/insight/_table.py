@@ -73,7 +73,9 @@ def _escape(x: Any) -> str:
     return html.escape(str(x))
 
 
-_NUMBER = re.compile(r"[-+<>~]?\d[\d.,e+-]*( ?(min|s|ms|us|[KMG]?i?B|%|x))?( \d+ s)?")
+_NUMBER = re.compile(
+    r"(>=|[-+<>~])?\d[\d.,e+-]*( ?(min|s|ms|us|[KMG]?i?B|%|x))?( \d+ s)?"
+)
 
 
 def _is_number(x: Any) -> bool:

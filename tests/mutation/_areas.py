@@ -69,8 +69,10 @@ AREAS = (
         ),
         (
             *("seconds", "insight_explain", "insight_captures", "insight_guard"),
-            *("insight_jaxpr", "insight_advice", "insight_breakdown"),
-            *("insight_numerics", "insight_profile", "gain", "progress", "frozen"),
+            *("insight_jaxpr", "insight_advice", "insight_names", "insight_reasons"),
+            *("insight_breakdown", "insight_numerics", "insight_profile", "gain"),
+            *("insight_tables", "insight_trees", "insight_times", "insight_values"),
+            *("insight_places", "insight_traces", "progress", "frozen"),
         ),
         0.8,
         0.15,
