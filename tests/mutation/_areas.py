@@ -33,6 +33,7 @@ class Area(NamedTuple):
 _ENGINE = (
     *("corpus", "binding", "statics", "stages", "fixes", "engines", "contexts"),
     *("sharding", "lifetimes", "attacks", "attacks_2", "attacks_3", "attacks_3c"),
+    *("attacks_4", "attacks_5", "attacks_6", "attacks_7", "static_containers"),
     *("native_memory", "nodes", "static_modules", "memory", "crashes", "hostile"),
 )
 
@@ -47,7 +48,8 @@ AREAS = (
             for name in (
                 *("base", "binding", "blocking", "callables", "engine", "errors"),
                 *("function", "install", "jit", "keys", "logs", "nodes", "options"),
-                *("partition", "parts", "specialization", "stages", "static_keys"),
+                *("partition", "parts", "signals", "specialization", "stages"),
+                "static_keys",
             )
         ),
         _ENGINE,
