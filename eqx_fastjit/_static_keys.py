@@ -215,7 +215,7 @@ def choose_policy(cls: type) -> Policy:
         hashable = _SUBCLASS_HASHABLE.get(base, Hashable.ASK)
         if cls.__hash__ is not base.__hash__:
             hashable = Hashable.ASK
-        if base is tuple and not _has_dict(cls):
+        if base is tuple and cls.__dictoffset__ == 0:
             return Policy(Kind.TUPLE, hashable=hashable)
         if hashable is Hashable.AS_PARTS:
             hashable = Hashable.ASK  # its attributes need no hash
@@ -252,10 +252,6 @@ def _unhashable_dataclass_key(x: Any) -> Any:
         return snapshot
     names = [f.name for f in dataclasses.fields(x)]
     return tuple([static_key(getattr(x, name, MISSING)) for name in names])
-
-
-def _has_dict(cls: type) -> bool:
-    return cls.__dictoffset__ != 0
 
 
 class _Known(NamedTuple):

@@ -51,8 +51,7 @@ class Spread(NamedTuple):
 def spread(values: list[float]) -> Spread:
     """Median and quartiles of at least one value."""
     if len(values) == 1:
-        (only,) = values
-        return Spread(only, only, only)
+        return Spread(values[0], values[0], values[0])
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
     return Spread(low, median, high)
 

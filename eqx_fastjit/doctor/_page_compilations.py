@@ -132,7 +132,9 @@ def _step(total: float) -> float:
 
 
 def _all(shown: list[Compilation], n: int) -> Iterator[str]:
-    which = f"The {_MAX_BARS} longest of " if n > _MAX_BARS else "All " * (n > 1)
+    which = "All " if n > 1 else ""
+    if n > _MAX_BARS:
+        which = f"The {_MAX_BARS} longest of "
     yield (
         '<section aria-labelledby="compilations"><h2 id="compilations">'
         f"{which}{plural(n, 'compilation')}</h2>"
