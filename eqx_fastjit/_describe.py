@@ -25,6 +25,8 @@ from ._static_keys import static_key
 
 _MAX_TEXT = 60
 _MAX_ITEMS = 6
+# A larger set is not put in order.
+_MAX_MEMBERS = 1000
 
 
 class Entry(NamedTuple):
@@ -98,14 +100,19 @@ def _any_text(x: Any, depth: int) -> str:
 
 
 def _container_text(x: Any, depth: int) -> str:
-    if depth == 0:
+    is_set = isinstance(x, set | frozenset)
+    if depth == 0 or (is_set and len(x) > _MAX_MEMBERS):
         return f"{type(x).__name__} of {len(x)}"
+    if is_set and not x:
+        return f"{type(x).__name__}()"
     items = []
-    for i, item in enumerate(x):
+    # A set has another order in each process, which lock files must not depend on.
+    members = sorted([_text(item, depth - 1) for item in x]) if is_set else x
+    for i, item in enumerate(members):
         if i == _MAX_ITEMS:
             items.append("...")
             break
-        text = _text(item, depth - 1)
+        text = item if is_set else _text(item, depth - 1)
         if isinstance(x, dict):
             text = f"{text}: {_text(x[item], depth - 1)}"
         items.append(text)

@@ -5,9 +5,11 @@ import os
 import sys
 import sysconfig
 
+import equinox as eqx
 import pytest
 
 from eqx_fastjit import _record
+from eqx_fastjit._describe import describe_call
 from eqx_fastjit._place import Place
 from eqx_fastjit.doctor import _lock
 from eqx_fastjit.doctor._lock import LockError, Recorder
@@ -18,6 +20,10 @@ pytestmark = pytest.mark.one_engine
 
 
 # --- signatures ----------------------------------------------------------------------
+
+
+class Static(eqx.Module):
+    value: object = eqx.field(static=True)
 
 
 def test_a_signature():
@@ -72,6 +78,28 @@ def test_a_signature():
 
 def at(folder, name="f", line=9):
     return Place(str(folder / "a.py"), line, name)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (frozenset([0, 8]), "frozenset({0, 8})"),
+        (frozenset([8, 0]), "frozenset({0, 8})"),  # which has another order
+        ({8, 0}, "{0, 8}"),
+        (frozenset("gfedcba"), "frozenset({'a', 'b', 'c', 'd', 'e', 'f', ...})"),
+        (("x", frozenset([8, 0])), "('x', frozenset({0, 8}))"),
+        (frozenset(), "frozenset()"),
+        (set(), "set()"),
+        ({}, "{}"),
+        (frozenset(range(1000)), "frozenset({0, 1, 10, 100, 101, 102, ...})"),
+        (frozenset(range(1001)), "frozenset of 1001"),
+        ([2, 1], "[2, 1]"),
+        ({2: "b", 1: "a"}, "{2: 'b', 1: 'a'}"),
+    ],
+)
+def test_how_containers_are_described(value, text):
+    (entry,) = describe_call([("x", Static(value))])[1:]
+    assert dict(entry.facets)["value"] == text
 
 
 def test_a_recorder(tmp_path):
