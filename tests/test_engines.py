@@ -261,6 +261,7 @@ def test_without_the_registry_of_nodes(take_away, fresh, monkeypatch):
             assert eqx.tree_equal((out, same), (eqx.filter_jit(m)(X) * n, m))
             assert static == {"n": n}
         _registered_after_use(f)
+        _differs_in_its_static_data()
         monkeypatch.setattr(_engine, "_state", {})
         monkeypatch.setenv("EQX_FASTJIT_ENGINE", "native")
         with pytest.raises(RuntimeError, match="EQX_FASTJIT_ENGINE=native, but"):
@@ -284,6 +285,19 @@ def _registered_after_use(f):
     )
     pair.x = X
     assert g(pair).tolist() == [2, 2]
+
+
+def _differs_in_its_static_data():
+    class Scaled:
+        def __init__(self, x, by):
+            self.x, self.by = x, by
+
+    jax.tree_util.register_pytree_node(
+        Scaled, lambda s: ((s.x,), s.by), lambda by, xs: Scaled(*xs, by)
+    )
+    f = filter_jit(lambda scaled: scaled.x * scaled.by)
+    for by in (2, 3, 2):
+        assert f(Scaled(X, by)).tolist() == [by, by]
 
 
 def test_a_type_that_becomes_a_node():

@@ -315,3 +315,23 @@ def test_static_data_of_a_result_that_can_be_changed():
     for jit in (filter_jit, eqx.filter_jit):
         f = jit(lambda x: x)
         assert f(data).n is data.n and f(data).n is data.n
+
+
+def test_a_named_tuple_that_overrides_new_is_made_by_it():
+    made = []
+
+    class Counted(collections.namedtuple("Counted", "x name")):
+        __slots__ = ()
+
+        def __new__(cls, x, name):
+            made.append(name)
+            return super().__new__(cls, x, name)
+
+    f = filter_jit(lambda x: Counted(x, "static"))
+    f(A)
+    made.clear()
+    out = f(B)
+    assert made == ["static"]
+    assert type(out) is Counted
+    np.testing.assert_array_equal(out.x, B)
+    assert out.name == "static"
