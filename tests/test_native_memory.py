@@ -91,6 +91,8 @@ STATICS = {
     "dict": lambda: {"a": 1, "b": [3]},
     "namedtuple": lambda: Point(1, (2,)),
     "set": lambda: {1, 2},
+    "set of words": lambda: {"x" * 50, ("y" * 50,)},
+    "frozenset of words": lambda: frozenset({"x" * 50, ("y" * 50,)}),
     "key": lambda: Keyed([1, 2]),
     "slice": lambda: slice(1, 2),
     "array": lambda: np.ones(1),
@@ -118,7 +120,7 @@ def _parts(x):
     out = [type(x), x]
     if isinstance(x, dict):
         out += [*x.keys(), *x.values()]
-    elif isinstance(x, list | tuple):
+    elif isinstance(x, list | tuple | set | frozenset):
         out += x
     elif isinstance(x, Layer):
         out += [vars(x), *_parts(x.weight), *_parts(x.static)]
@@ -290,12 +292,14 @@ _NO_MEMORY = """
 import _testcapi
 native = _engine.native()
 shared = ((1,), (2.0,))
+Int, Float, Str = [type(t.__name__, (t,), {}) for t in (int, float, str)]
 values = [
     ([x] * 100, {f"k{i}": (x, i) for i in range(100)}),
     (Layer(x, [1, {"a": (2,)}, (shared, shared)]),),
     ({i: x for i in range(60)}, Layer([x], {"a": 1, "b": [2]})),
     (Layer(Layer(x, (1, 2)), np.float32), [[[[[1]]]]], "a", 10**30),
     tuple([(i,) for i in range(400)]),
+    (Int(10**6), Float(1.5), Str("a"), Layer(x, {Int(3): {"a", "b"}})),
 ]
 f = filter_jit(lambda *args: args)
 function, table = f._function, f._function.table

@@ -82,6 +82,9 @@ def test_equal_containers_share_a_trace(make):
 
 
 DIFFERENT = {
+    "keys with parts": ({(1, 2): 3}, {(1, 3): 3}),
+    "a second key with parts": ({(): 1, (1, 2): 3}, {(): 1, (1, 3): 3}),
+    "values with parts": ({1: (2,), 2: 3}, {1: (3,), 2: 3}),
     "type": (_List([1]), [1]),
     "length": (_Tuple((1,)), _Tuple((1, 1))),
     "number": (_Tuple((1,)), _Tuple((1.0,))),

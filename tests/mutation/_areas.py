@@ -34,6 +34,7 @@ _ENGINE = (
     *("corpus", "binding", "statics", "stages", "fixes", "engines", "contexts"),
     *("sharding", "lifetimes", "attacks", "attacks_2", "attacks_3", "attacks_3c"),
     *("attacks_4", "attacks_5", "attacks_6", "attacks_7", "static_containers"),
+    "no_python",
     *("native_memory", "nodes", "static_modules", "memory", "crashes", "hostile"),
 )
 

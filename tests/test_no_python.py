@@ -1,0 +1,281 @@
+"""A repeated call on the native engine runs no Python but the user's own.
+
+What C leaves to Python gives the same results, and costs many times as much.
+"""
+
+import collections
+import dataclasses
+import enum
+import functools
+import gc
+import sys
+import weakref
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eqx_fastjit import engine, filter_jit
+
+
+pytestmark = pytest.mark.one_engine
+
+X = jnp.arange(3.0)
+
+
+@pytest.fixture(autouse=True)
+def native():
+    if engine() != "native":
+        pytest.skip("of the native engine")
+
+
+def python_calls(f, *args, **kwargs):
+    """The names of the Python functions that a call runs."""
+    names = []
+
+    def profile(frame, event, _):
+        if event == "call":
+            names.append(frame.f_code.co_qualname)
+
+    gc.disable()
+    sys.setprofile(profile)
+    try:
+        f(*args, **kwargs)
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return names
+
+
+def check(f, *args, **kwargs):
+    f(*args, **kwargs)
+    f(*args, **kwargs)
+    assert python_calls(f, *args, **kwargs) == []
+
+
+# --- statics -------------------------------------------------------------------------
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Point(collections.namedtuple("Point", "x y")):
+    __slots__ = ()
+
+
+class Name(str):
+    __slots__ = ()
+
+
+class Number(int):
+    __slots__ = ()
+
+
+class Length(float):
+    __slots__ = ()
+
+
+class Names(list):
+    __slots__ = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    size: int
+    stride: tuple
+    of: object = None
+
+
+def _with_fields(n):
+    fields = [(f"a{i}", int, i) for i in range(n)]
+    return dataclasses.make_dataclass(f"With{n}", fields, frozen=True)()
+
+
+def _function(x):
+    return x
+
+
+class Holder(eqx.Module):
+    x: jax.Array
+    static: object = eqx.field(static=True)
+
+
+HASHABLE = {
+    "int": 2,
+    "negative int": -(2**63),
+    "big int": 2**80,
+    "bool": True,
+    "float": 0.5,
+    "nan": float("nan"),
+    "complex": 1j,
+    "str": "a",
+    "bytes": b"a",
+    "ellipsis": ...,
+    "function": _function,
+    "builtin class": int,
+    "class": Window,
+    "member of an enum": Colour.RED,
+    "jax function": jnp.tanh,
+    "jitted function of jax": jax.nn.relu,
+    "scalar type": jnp.float32,
+    "dtype": np.dtype("float32"),
+    "precision": jax.lax.Precision.HIGHEST,
+    "frozenset": frozenset({"a", 1, (2, "b")}),
+    "frozen dataclass": Window(2, (1, 1), Window(3, ())),
+    "of 48 fields": _with_fields(48),
+    "subclass of str": Name("a"),
+    "subclass of int": Number(2),
+    "subclass of float": Length(0.5),
+    "object": object(),
+}
+ANY = {
+    **HASHABLE,
+    "None": None,
+    "tuple": (1, "a", (2.0, ()), None),
+    "list": [1, [2, []], (3,)],
+    "dict": {"a": 1, "b": "c", "d": {2: [1]}},
+    "dict with tuples as keys": {(1, 2): 3, (1, 3): [4]},
+    "empty": [{}, [], (), frozenset(), set()],
+    "set": {"a", 1, (2, "b")},
+    "slice": slice(1, None, 2),
+    "named tuple": Point(1, (2,)),
+    "subclass of list": Names([1, [2]]),
+    "vocabulary": {f"word {i}": i for i in range(1000)},
+    "module without arrays": eqx.nn.Dropout(0.5),
+}
+
+
+@pytest.mark.parametrize("name", HASHABLE)
+def test_static_leaves(name):
+    f = filter_jit(lambda tree: tree["x"] * 2)
+    check(f, {"x": X, "static": HASHABLE[name]})
+    check(f, {"x": X, "static": [HASHABLE[name], HASHABLE[name]]})
+
+
+@pytest.mark.parametrize("name", ANY)
+def test_static_fields(name):
+    f = filter_jit(lambda holder: holder.x * 2)
+    check(f, Holder(X, ANY[name]))
+    check(f, Holder(X, (ANY[name], [ANY[name]])))
+
+
+# --- nodes and results ---------------------------------------------------------------
+
+
+class Wide(eqx.Module):
+    arrays: list
+    names: tuple = eqx.field(static=True)
+
+
+class Empty(eqx.Module):
+    pass
+
+
+TREES = {
+    "array": X,
+    "None": None,
+    "tuple": (X, (X, ()), 1),
+    "list": [X, [X, []], "a"],
+    "dict": {"b": X, "a": {"d": X, "c": X}, "e": 1},
+    "dict of ints": {2: X, 1: X},
+    "large dict": {f"{i}": X for i in range(100)},
+    "dict of a subclass": {Name("b"): X, Name("a"): X},
+    "defaultdict": collections.defaultdict(list, b=X, a=X),
+    "ordered": collections.OrderedDict(b=X, a=X),
+    "named tuple": Point(X, (X, 1)),
+    "module": eqx.nn.MLP(2, 2, 2, 2, key=jax.random.key(0)),
+    "modules": Wide([Wide([X], ("a",)), Empty(), X], ("b", "c")),
+    "many": [X] * 300,
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_nodes(name):
+    check(filter_jit(lambda tree, x: x + 1), TREES[name], X)
+
+
+# JAX itself makes the other two in Python.
+@pytest.mark.parametrize("name", sorted(TREES.keys() - {"defaultdict", "ordered"}))
+def test_results(name):
+    check(filter_jit(lambda tree, x: (tree, x + 1)), TREES[name], X)
+
+
+def test_what_is_known_of_other_types_is_kept_when_one_dies():
+    f = filter_jit(lambda tree: tree["x"] * 2)
+    # Without functions of JAX, whose type changes when another is made.
+    names = ("member of an enum", "frozen dataclass", "subclass of str", "precision")
+    statics = [Point(1, 2), *map(HASHABLE.get, names)]
+    check(f, {"x": X, "statics": statics})
+    g = filter_jit(lambda tree: tree["x"] * 2)
+    cls = type("Gone", (), {})
+    died = weakref.ref(cls)
+    g({"x": X, "statics": cls()})
+    del g, cls
+    for _ in range(3):
+        gc.collect()
+    assert died() is None
+    assert python_calls(f, {"x": X, "statics": statics}) == []
+
+
+# --- binding -------------------------------------------------------------------------
+
+
+def _several(x, /, y, n=2, *rest, scale=3.0, **others):
+    return x * y * n * scale
+
+
+class Scaled(eqx.Module):
+    factor: jax.Array
+
+    @filter_jit
+    def method(self, x, n=1):
+        return x * self.factor * n
+
+    @filter_jit
+    def __call__(self, x, *, n=1):
+        return x * self.factor * n
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((X, X), {}),
+        ((X,), {"y": X}),
+        ((X, X, 3), {}),
+        ((X,), {"n": 3, "y": X}),
+        ((X, X, 3, X, 5), {}),
+        ((X, X), {"scale": 2.0}),
+        ((X, X), {"b": X, "a": "static"}),
+        ((X, X, 3, X), {"scale": 2.0, "b": X, "a": "static"}),
+        ((X,), {"c": 1, "scale": 2.0, "y": X, "b": 2}),
+    ],
+)
+def test_arguments(args, kwargs):
+    check(filter_jit(_several), *args, **kwargs)
+
+
+def test_callables():
+    scaled = Scaled(X)
+    check(scaled.method, X)
+    check(scaled.method, X, n=2)
+    check(Scaled.method, scaled, X)
+    check(filter_jit(scaled), X)
+    check(filter_jit(eqx.nn.Linear(3, 2, key=jax.random.key(0))), X)
+    check(filter_jit(functools.partial(_several, X)), X)
+    check(functools.partial(filter_jit(_several), X, n=4), X)
+
+
+def test_what_is_compared_by_python_is_seen():
+    class Equal:
+        def __eq__(self, other):
+            return True
+
+        def __hash__(self):
+            return 1
+
+    f = filter_jit(lambda holder: holder.x * 2)
+    f(Holder(X, Equal()))
+    assert "Equal.__hash__" in str(python_calls(f, Holder(X, Equal())))
