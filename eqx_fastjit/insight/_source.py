@@ -16,6 +16,7 @@ def _parse(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
     # Deeply nested code is a `MemoryError` in the parser, or a `RecursionError` after
-    # it. A null byte is a `ValueError` before Python 3.12.
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    # it. A null byte is a `ValueError` before Python 3.12. On Python 3.11, threads that
+    # parse at the same time may get a `SystemError` (python/cpython#106905).
+    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return None

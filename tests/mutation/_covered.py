@@ -7,10 +7,12 @@ test, including the processes that it starts.
 
 import ast
 import contextlib
+import functools
 import json
 import subprocess
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,11 +110,22 @@ class Covered(NamedTuple):
         )
 
 
+# On Python 3.11, threads that parse at the same time may get a `SystemError` ("AST
+# constructor recursion depth mismatch", python/cpython#106905).
+_parsing = threading.Lock()
+
+
+@functools.lru_cache(maxsize=128)
+def _parse(source: str) -> ast.Module:
+    with _parsing:
+        return ast.parse(source)
+
+
 def statement(source: str, line: int) -> range:
     """The lines of the statement that contains a line. For a block, only its head."""
     best = range(line, line + 1)
     size = float("inf")
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(_parse(source)):
         if not isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
             continue
         body = getattr(node, "body", None)
@@ -129,7 +142,7 @@ def lines_to_run(source: str, line: int) -> set[int]:
     if it assigns constants of the module, which is imported by all tests, those of the
     statements that use them.
     """
-    tree = ast.parse(source)
+    tree = _parse(source)
     lines = statement(source, line)
     names = {
         name.id
