@@ -110,10 +110,22 @@ def test_in_and_out_shardings_are_prefixes(mesh):
         assert out.sharding.is_equivalent_to(data, out.ndim)
 
 
+class _Returns(eqx.Module):
+    w: jax.Array
+
+    def __call__(self, x):
+        assert self.w.shape == (3,)  # which eight devices cannot share
+        return (x,)
+
+
 def test_in_shardings_of_methods_and_callables(mesh):
     data = NamedSharding(mesh, P("d"))
     f = filter_jit(_linear(), in_shardings=(data,))
     assert f(jnp.ones(8)).shape == (8,)
+    # Of the argument, and not of the callable's own arrays.
+    for prefix in (data, (data,)):
+        (known,) = filter_jit(_Returns(jnp.ones(3)), in_shardings=prefix)(jnp.ones(8))
+        assert known.sharding.is_equivalent_to(data, 1)
     g = filter_jit(lambda *xs: xs, in_shardings=(data, None))
     a, b = g(jnp.ones(8), jnp.ones(8))
     assert a.sharding.is_equivalent_to(data, 1)
