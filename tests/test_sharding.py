@@ -132,6 +132,12 @@ def test_in_shardings_of_methods_and_callables(mesh):
     assert b.shape == (8,)
 
 
+def test_in_shardings_are_only_for_arguments_with_arrays():
+    f = filter_jit(lambda x, n, m: x * n * m, in_shardings=(None,))
+    assert f(jnp.ones(()), 2, 3) == 6
+    assert filter_jit(lambda n, m: n * m, in_shardings=())(2, 3) == 6
+
+
 def test_shardings_that_do_not_fit(mesh):
     data = NamedSharding(mesh, P("d"))
     f = filter_jit(lambda x, y: x, in_shardings=(data,))

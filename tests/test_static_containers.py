@@ -81,7 +81,15 @@ def test_equal_containers_share_a_trace(make):
     assert _traces_of(make(), make(), make()) == [1, 1, 1]
 
 
+def _moved():
+    out = collections.OrderedDict(a=1, b=2)
+    out.move_to_end("a")
+    return out
+
+
 DIFFERENT = {
+    "order of an ordered dictionary": (collections.OrderedDict(a=1, b=2), _moved()),
+    "default factory": (collections.defaultdict(list), collections.defaultdict(int)),
     "keys with parts": ({(1, 2): 3}, {(1, 3): 3}),
     "a second key with parts": ({(): 1, (1, 2): 3}, {(): 1, (1, 3): 3}),
     "values with parts": ({1: (2,), 2: 3}, {1: (3,), 2: 3}),
