@@ -299,8 +299,6 @@ def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
         as_flattened = (_Flattened,)
     elif kind == NodeKind.NAMEDTUPLE:
         return (), tuple.__getitem__(x, slice(None))
-    elif kind == NodeKind.NONE:
-        return (), ()
     assert node.flatten is not None
     children, aux = node.flatten(x)
     return (*as_flattened, aux), list(children)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import filter_jit
+from eqx_fastjit import _compat, _function, filter_jit
 
 
 def _counted():
@@ -39,6 +39,16 @@ def test_clear_cache():
         clear()
     f(jnp.ones(2))
     assert len(traces) == 4
+
+
+def test_equinox_is_told_of_our_caches_once(monkeypatch):
+    told = []
+    filter_jit(lambda x: x)  # told already
+    monkeypatch.setattr(_compat, "on_clear_caches", told.append)
+    _function._follow_equinox.cache_clear()
+    for _ in range(3):
+        filter_jit(lambda x: x)
+    assert told == [_function.clear_all]
 
 
 def test_clearing_spares_other_functions():
