@@ -139,13 +139,14 @@ def _source(fun: Any) -> types.FunctionType | None:
     `None` if there is none, or if `fun` shows the signature of something else, as
     `functools.wraps` and its like do.
     """
-    if not isinstance(fun, types.FunctionType):
+    # By its very type: a proxy (of `wrapt`, say) claims to be an instance of it.
+    if type(fun) is not types.FunctionType:
         if isinstance(fun, type) or hasattr(fun, "__signature__"):
             return None
         if hasattr(fun, "__wrapped__"):
             return None
         fun = getattr(type(fun), "__call__", None)  # noqa: B004
-        if not isinstance(fun, types.FunctionType):
+        if type(fun) is not types.FunctionType:
             return None
     if fun.__dict__.keys() & {"__wrapped__", "__signature__", "__text_signature__"}:
         return None

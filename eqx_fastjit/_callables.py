@@ -85,7 +85,7 @@ def describe(fun: Any) -> Description:
         owner = fun if not fun.__dict__ else None
     else:
         call = getattr(cls, _CALL, None)
-        by_class = isinstance(call, types.FunctionType) and is_module_class(cls)
+        by_class = type(call) is types.FunctionType and is_module_class(cls)
         by_class = by_class and instance_dict(fun).keys().isdisjoint(WRAPPER_NAMES)
         owner = cls if by_class else None
     known = None if owner is None else _described.get(owner)
@@ -105,7 +105,7 @@ def _code(fun: Any) -> Any:
     if type(fun) is types.FunctionType:
         return fun.__code__
     call = getattr(type(fun), _CALL, None)
-    return weakref.ref(call) if isinstance(call, types.FunctionType) else None
+    return weakref.ref(call) if type(call) is types.FunctionType else None
 
 
 def _shown(fun: Any) -> dict[str, Any]:

@@ -401,7 +401,7 @@ def clear_all() -> None:
 def _weak_source(fun: Any) -> Callable[[], Any]:
     """A weak reference to the Python function behind a callable, for JAX's logs."""
     for _ in range(20):
-        if isinstance(fun, types.FunctionType):
+        if type(fun) is types.FunctionType:
             return weakref.ref(fun)
         if isinstance(fun, functools.partial | eqx.Partial):
             fun = fun.func
