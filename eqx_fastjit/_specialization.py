@@ -34,6 +34,19 @@ class _ArrayParameter(inspect.Parameter):
         self._name = path
 
 
+def _distinct(paths: Iterable[str]) -> Iterable[str]:
+    """One name for each array, which a `Signature` wants to differ.
+
+    Two arrays may have one path: of `f(x, /, **kwargs)`, called as `f(x, x=y)`.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        while path in seen:
+            path += "'"
+        seen.add(path)
+        yield path
+
+
 class Flat:
     """The function that JAX traces: arrays in, arrays out.
 
@@ -51,7 +64,7 @@ class Flat:
         self.__name__ = function.name
         self.__qualname__ = function.qualname
         self.__signature__ = inspect.Signature(
-            [_ArrayParameter(path) for path in dict.fromkeys(paths)]
+            [_ArrayParameter(path) for path in _distinct(paths)]
         )
 
     def __repr__(self) -> str:

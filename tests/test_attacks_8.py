@@ -69,3 +69,42 @@ def test_proxies_of_functions(engine):
         """,
         engine,
     )
+
+
+def test_two_arrays_of_one_path(engine):
+    """JAX rejected to donate them: it counted the names of the arguments."""
+    _check(
+        """
+        @eqx_fastjit.filter_jit(donate="all-except-first")
+        def f(x, /, **kwargs):
+            return x * 2, kwargs["x"] + 1
+
+        x, y = jnp.ones(3), jnp.ones(3)
+        a, b = f(x, x=y)
+        assert (a == 2).all() and (b == 2).all()
+        assert not x.is_deleted() and y.is_deleted()
+
+        class Pair:
+            def __init__(self, *parts):
+                self.parts = parts
+
+        jax.tree_util.register_pytree_with_keys(
+            Pair,
+            lambda pair: ([(jax.tree_util.GetAttrKey("x"), x) for x in pair.parts], None),
+            lambda _, parts: Pair(*parts),
+        )
+        f = eqx_fastjit.filter_jit(lambda pair: sum(pair.parts), donate="all")
+        assert (f(Pair(jnp.ones(3), jnp.ones(3), jnp.ones(3))) == 3).all()
+
+        @eqx_fastjit.filter_jit
+        def g(x, /, **kwargs):
+            return 1 if kwargs["y"] else 2
+
+        # Names are those of the arguments.
+        try:
+            g(1, x=jnp.ones(()), y=jnp.ones(()))
+        except jax.errors.TracerBoolConversionError as e:
+            assert "the argument y" in str(e), e
+        """,
+        engine,
+    )
