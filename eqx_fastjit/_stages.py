@@ -273,6 +273,13 @@ class Traced(_Stage, Generic[_P, _T]):
 
         **Returns:** a `Lowered`.
         """
+        # `jax.export.export` passes it, and would export the function of the arrays.
+        if "_private_parameters" in kwargs:
+            raise ValueError(
+                f"`jax.export.export` of {self._call.function.name}: what is exported "
+                "must be the result of `jax.jit`. Export `jax.jit(f)`, or use "
+                "`f.export(...)`."
+            )
         with self._call.quiet(), self._call.recorded():
             return Lowered(self._call, self._stage.lower(**kwargs))
 

@@ -88,9 +88,10 @@ def test_two_arrays_of_one_path(engine):
             def __init__(self, *parts):
                 self.parts = parts
 
+        key = jax.tree_util.GetAttrKey("x")
         jax.tree_util.register_pytree_with_keys(
             Pair,
-            lambda pair: ([(jax.tree_util.GetAttrKey("x"), x) for x in pair.parts], None),
+            lambda pair: ([(key, x) for x in pair.parts], None),
             lambda _, parts: Pair(*parts),
         )
         f = eqx_fastjit.filter_jit(lambda pair: sum(pair.parts), donate="all")
@@ -105,6 +106,36 @@ def test_two_arrays_of_one_path(engine):
             g(1, x=jnp.ones(()), y=jnp.ones(()))
         except jax.errors.TracerBoolConversionError as e:
             assert "the argument y" in str(e), e
+        """,
+        engine,
+    )
+
+
+def test_export_by_jax(engine):
+    """`jax.export` took a jitted function for JAX's own, and exported its arrays."""
+    _check(
+        """
+        import jax.export
+
+        class Model(eqx.Module):
+            w: jax.Array
+
+            @eqx_fastjit.filter_jit
+            def step(self, x):
+                return self.w * x
+
+        f = eqx_fastjit.filter_jit(lambda x: {"y": x * 2})
+        for jitted in (f, Model(X).step):
+            try:
+                jax.export.export(jitted)(X)
+            except ValueError as e:
+                assert "jax.jit" in str(e), e
+            else:
+                assert False
+        exported = jax.export.export(jax.jit(f))(X)
+        assert (exported.call(X)["y"] == 2 * X).all()
+        lowered = f.trace(X).lower(lowering_platforms=("cpu",))
+        assert (lowered.compile()(X)["y"] == 2 * X).all()
         """,
         engine,
     )
