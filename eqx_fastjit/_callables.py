@@ -94,7 +94,7 @@ def describe(fun: Any) -> Description:
     out = Description(
         _is_plain(fun), _names(fun), Binding(fun), _shown(fun), _code(fun)
     )
-    if owner is cls and any(vars(c).keys() & _OF_INSTANCES for c in cls.__mro__):
+    if owner is cls and any(map(_differs_by_instance, cls.__mro__)):
         owner = None
     if owner is not None:
         _described[owner] = out
@@ -129,6 +129,15 @@ def _is_as_described(fun: Any, known: Description) -> bool:
 
 # If a class defines one of these, its instances may have different descriptions.
 _OF_INSTANCES = {"__wrapped__", "__signature__", "__getattr__"}
+
+
+def _differs_by_instance(cls: type) -> bool:
+    """Whether a class defines one of these, or a property as a name or a docstring."""
+    values = vars(cls)
+    shown = [values.get(name) for name in WRAPPER_NAMES]
+    return bool(values.keys() & _OF_INSTANCES) or any(
+        hasattr(type(x), "__get__") for x in shown
+    )
 
 
 def function_for(fun: Any, described: Description, options: Options) -> Function:

@@ -139,3 +139,30 @@ def test_export_by_jax(engine):
         """,
         engine,
     )
+
+
+def test_names_that_are_properties(engine):
+    """The name of the first instance stood for all of its class."""
+    _check(
+        """
+        class Named(eqx.Module):
+            name: str = eqx.field(static=True)
+
+            @property
+            def __name__(self):
+                return self.name
+
+            @property
+            def __doc__(self):
+                return "is " + self.name
+
+            def __call__(self, x):
+                return x * len(self.name)
+
+        for name in ("a", "bb", "a"):
+            f = eqx_fastjit.filter_jit(Named(name))
+            assert f.__name__ == name and f.__doc__ == "is " + name
+            assert (f(X) == len(name) * X).all()
+        """,
+        engine,
+    )
