@@ -392,8 +392,16 @@ def _is_plain_namedtuple(cls: type) -> bool:
     )
 
 
+_LEAF = jtu.tree_structure(0)
+
+
 def _one_level_treedef(treedef: Any) -> Any:
     """The same node, over leaves."""
+    make = getattr(jtu.PyTreeDef, "from_node_data_and_children", None)
+    if make is not None:
+        # Creates none: its class, or that of a part, may check what it is given.
+        leaves = [_LEAF] * len(treedef.children())
+        return make(jtu.default_registry, treedef.node_data(), leaves)
     sample = jtu.tree_unflatten(treedef, [object()] * treedef.num_leaves)
     return jtu.tree_structure(sample, is_leaf=lambda x: x is not sample)
 

@@ -166,3 +166,59 @@ def test_names_that_are_properties(engine):
         """,
         engine,
     )
+
+
+def test_results_whose_classes_check_their_parts(engine):
+    """In a Module or a dataclass, they were given an `object()` as a sample."""
+    _check(
+        """
+        import dataclasses
+        from typing import Any, NamedTuple
+
+        def check(x):
+            assert isinstance(x, jax.Array | jax.ShapeDtypeStruct | None), type(x)
+
+        class Node:
+            def __init__(self, x):
+                check(x)
+                self.x = x
+
+        jax.tree_util.register_pytree_node(
+            Node, lambda node: ((node.x,), None), lambda _, xs: Node(*xs)
+        )
+
+        @jax.tree_util.register_dataclass
+        @dataclasses.dataclass
+        class Data:
+            x: Any
+            n: int = dataclasses.field(metadata=dict(static=True), default=2)
+
+            def __post_init__(self):
+                check(self.x)
+
+        class Pair(NamedTuple):
+            x: Any
+            y: Any
+
+        class Checked(Pair):
+            def __new__(cls, x, y):
+                check(x)
+                return super().__new__(cls, x, y)
+
+        class Holder(eqx.Module):
+            part: Any
+            n: int = 3
+
+        # Without it (JAX 0.7), a sample is all there is.
+        can = hasattr(jax.tree_util.PyTreeDef, "from_node_data_and_children")
+        assert can or jax.__version_info__ < (0, 10)
+        parts = Node(X), Data(X), Data(X, 5), Checked(X, X), [Node(X), Data(X)]
+        for part in parts if can else ():
+            for tree in (part, Holder(part), {"a": Holder([Holder(part)])}):
+                f = eqx_fastjit.filter_jit(lambda: tree)
+                for out in (f(), f(), f.lower().compile()(), f.eval_shape()):
+                    same = jax.tree.structure(out) == jax.tree.structure(tree)
+                    assert same, (out, tree)
+        """,
+        engine,
+    )
