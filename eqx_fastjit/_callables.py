@@ -15,7 +15,7 @@ from ._compat import instance_dict
 from ._function import Function
 from ._nodes import is_module_class, is_node, WRAPPER_NAMES
 from ._options import Options
-from ._parts import is_identity_type
+from ._parts import is_identity_type, mro_of
 from ._static_keys import static_key
 
 
@@ -94,7 +94,7 @@ def describe(fun: Any) -> Description:
     out = Description(
         _is_plain(fun), _names(fun), Binding(fun), _shown(fun), _code(fun)
     )
-    if owner is cls and any(vars(c).keys() & _OF_INSTANCES for c in cls.__mro__):
+    if owner is cls and any(vars(c).keys() & _OF_INSTANCES for c in mro_of(cls)):
         owner = None
     if owner is not None:
         _described[owner] = out
