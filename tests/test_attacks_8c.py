@@ -6,7 +6,7 @@ from tests.processes import run_code
 
 
 _COMMON = """
-import faulthandler
+import faulthandler, gc, weakref
 faulthandler.enable()
 import equinox as eqx, jax, jax.numpy as jnp
 from eqx_fastjit import filter_jit
@@ -92,4 +92,36 @@ print("done")
 
 def test_nodes_that_claim_to_be_tuples(engine):
     out = _run(_UNSTABLE_METACLASS, engine=engine)
+    assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+# --- functions that are never forgotten -----------------------------------------------
+
+_DEFAULTS = """
+class Default:
+    pass
+
+def wrap():
+    default = Default()
+
+    def fun(x, default=default):
+        return x
+
+    default.f = filter_jit(fun)
+    return weakref.ref(default)
+
+def alive():
+    gc.collect()
+    return sum(ref() is not None for ref in refs)
+
+refs = [wrap() for _ in range(1500)]
+assert alive() <= 1024, alive()
+eqx.clear_caches()
+assert alive() == 0, alive()
+print("done")
+"""
+
+
+def test_functions_that_their_defaults_refer_to(engine):
+    out = _run(_DEFAULTS, engine=engine)
     assert out.stdout == "done\n", out.stderr[-4000:]
