@@ -71,6 +71,7 @@ SANITIZER_TESTS = [
         "attacks_5c",
         "attacks_6c",
         "attacks_7c",
+        "attacks_8c",
         "corpus",
         "differential",
         "hostile",

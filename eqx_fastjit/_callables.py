@@ -10,18 +10,20 @@ import types
 import weakref
 from typing import Any, NamedTuple
 
+from . import _compat
 from ._binding import Binding
 from ._compat import instance_dict
 from ._function import Function
 from ._nodes import is_module_class, is_node, WRAPPER_NAMES
 from ._options import Options
-from ._parts import is_identity_type
+from ._parts import is_identity_type, mro_of
 from ._static_keys import static_key
 
 
 _CALL = "__call__"
 # Functions remembered, for when they are wrapped again. One that is referred to by its
-# own compiled functions (by a static that refers back to it) would live as long.
+# own compiled functions (by a static that refers back to it), or by a default of its
+# own, would live as long.
 _MAX_FUNCTIONS = 1024
 # From a function, or the class of any other callable, to what was created for it. The
 # values only refer to functions weakly, so entries die with their function.
@@ -75,6 +77,7 @@ def _names(fun: Any) -> tuple[str, str]:
 # in `inspect.signature`. A loop that calls `filter_jit(model)(x)` should not pay this
 # each time.
 _described: weakref.WeakKeyDictionary[Any, Description] = weakref.WeakKeyDictionary()
+_compat.on_clear_caches(_described.clear)
 
 
 def describe(fun: Any) -> Description:
@@ -94,11 +97,18 @@ def describe(fun: Any) -> Description:
     out = Description(
         _is_plain(fun), _names(fun), Binding(fun), _shown(fun), _code(fun)
     )
-    if owner is cls and any(map(_differs_by_instance, cls.__mro__)):
+    if owner is cls and any(map(_differs_by_instance, mro_of(cls))):
         owner = None
     if owner is not None:
+        _make_room(_described)
         _described[owner] = out
     return out
+
+
+def _make_room(known: weakref.WeakKeyDictionary[Any, Any]) -> None:
+    """Drop the oldest. Those that are still wrapped somewhere stay alive."""
+    while len(known) >= _MAX_FUNCTIONS:
+        known.pop(next(iter(known)), None)
 
 
 def _code(fun: Any) -> Any:
@@ -152,9 +162,7 @@ def function_for(fun: Any, described: Description, options: Options) -> Function
     function = Function(
         fun, spec, options, described.names, with_fun=not described.plain
     )
-    while len(_functions) >= _MAX_FUNCTIONS:
-        # Drop the oldest. Those that are still wrapped somewhere stay alive.
-        _functions.pop(next(iter(_functions)), None)
+    _make_room(_functions)
     # There is no lock, so another thread or a signal handler may get here, too. The
     # first one wins.
     return _functions.setdefault(owner, {}).setdefault(key, function)

@@ -118,8 +118,6 @@ hide_from_tracebacks(__file__)
 
 # --- Equinox -------------------------------------------------------------------------
 
-EquinoxRuntimeError: type[RuntimeError] = eqx.EquinoxRuntimeError
-
 
 def last_error_info() -> tuple[str, list[bytes | str]]:
     """The message and trace-time stack of the last `eqx.error_if` that failed."""
@@ -373,6 +371,10 @@ def error_signal(error: Any) -> Any:
     return out
 
 
+# What only `jax.export.export` gives to `Traced.lower`.
+EXPORT_OPTION = "_private_parameters"
+
+
 def stable_custom_calls() -> frozenset[str]:
     """The custom calls that JAX's guarantees cover, which may be exported."""
     try:
@@ -485,11 +487,8 @@ def _deserialized_inline(deserialize: Callable[..., Any]) -> Any:
     As they do if there are host callbacks, or very little work. A call that blocks
     otherwise takes 15 us longer, to change threads and back.
     """
-
-    def never_called(*_: Any) -> None: ...
-
     try:
-        return deserialize(host_callbacks=[never_called])
+        return deserialize(host_callbacks=[lambda *_: None])  # which is never called
     except TypeError:
         return None
 

@@ -3,14 +3,11 @@
 import dataclasses
 from typing import Any
 
+import equinox as eqx
 import jax.errors
 import jax.tree_util as jtu
 
-from ._compat import (
-    EquinoxRuntimeError,
-    last_error_info,
-    runtime_error_text,
-)
+from ._compat import last_error_info, runtime_error_text
 
 
 # How `eqx.error_if`'s own exception shows in the text of XLA's error.
@@ -61,7 +58,7 @@ def explain_runtime_error(error: BaseException) -> BaseException | None:
     if last_message.strip() == message.strip():
         message = last_message
         stack = _inside_jit(last_stack)
-    return EquinoxRuntimeError(runtime_error_text(message, stack))
+    return eqx.EquinoxRuntimeError(runtime_error_text(message, stack))
 
 
 def _inside_jit(stack: list[bytes | str]) -> str:

@@ -18,6 +18,7 @@ from jax.core import Tracer
 from . import _compat
 from ._compat import instance_dict
 from ._keys import ByIdentity
+from ._parts import mro_of
 
 
 ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
@@ -103,7 +104,7 @@ _NEVER_NODES = frozenset({int, bool, float, complex, str, bytes, type(lambda: No
 
 def is_module_class(cls: type) -> bool:
     """Whether a class is a subclass of `equinox.Module`."""
-    return eqx.Module in cls.__mro__
+    return eqx.Module in mro_of(cls)
 
 
 def is_node(x: Any) -> bool:
@@ -153,7 +154,7 @@ def reads_dict(cls: type, names: Sequence[str]) -> bool:
         and all(
             not hasattr(type(value), "__set__")
             for name in names
-            for base in cls.__mro__
+            for base in mro_of(cls)
             if (value := vars(base).get(name)) is not None
         )
     )
@@ -191,7 +192,7 @@ def classify(x: Any) -> Node:
             return Node(NodeKind.ORDERED_DICT, flatten=flatten)
         if cls is collections.defaultdict and _sorts_defaultdicts():
             return Node(NodeKind.DEFAULTDICT, flatten=flatten)
-        if registry is not None and entry is None and isinstance(x, tuple):
+        if registry is not None and entry is None and issubclass(cls, tuple):
             return Node(NodeKind.NAMEDTUPLE)
         return Node(NodeKind.CUSTOM, flatten=flatten)
     if issubclass(cls, Tracer):

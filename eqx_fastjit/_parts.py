@@ -14,6 +14,10 @@ from typing import Any
 from ._keys import Identity
 
 
+# The bases of a class. Not `cls.__mro__`, which a metaclass may replace: what C reads
+# of a value depends on it.
+mro_of: Callable[[type], tuple[type, ...]] = vars(type)["__mro__"].__get__
+
 # The placeholder for a missing attribute.
 MISSING = type("Missing", (), {"__slots__": ()})()
 
@@ -39,7 +43,7 @@ def _is_cached(cls: type, name: str) -> bool:
 
     It comes from the others. And a trace that asks for it would else change its static.
     """
-    for base in cls.__mro__:
+    for base in mro_of(cls):
         if name in base.__dict__:
             return isinstance(base.__dict__[name], functools.cached_property)
     return False
@@ -118,7 +122,7 @@ _WITH_ATTRIBUTES = (
 def compares_attributes(cls: type) -> bool:
     """Whether `cls` is one of those, or a subclass that compares as they do."""
     # By identity, and not `issubclass`: a class need not have a hash.
-    bases = [base for base in cls.__mro__ if any(base is x for x in _WITH_ATTRIBUTES)]
+    bases = [base for base in mro_of(cls) if any(base is x for x in _WITH_ATTRIBUTES)]
     eq: Any = cls.__eq__
     name = getattr(eq, "__module__", None), getattr(eq, "__qualname__", None)
     # Looked at by name: few programs import it.
@@ -128,7 +132,7 @@ def compares_attributes(cls: type) -> bool:
 
 def owner_of(cls: type, name: str) -> type:
     """The class that a special method of `cls` comes from."""
-    return next(base for base in cls.__mro__ if name in vars(base))
+    return next(base for base in mro_of(cls) if name in vars(base))
 
 
 def _is_plain_dataclass(cls: type) -> bool:

@@ -16,7 +16,7 @@ import jax
 
 from . import _record
 from ._blocking import block, copied, has_host_callbacks, must_block, reads_numpy
-from ._compat import hide_from_tracebacks
+from ._compat import EXPORT_OPTION, hide_from_tracebacks
 from ._engine import Call, calling, quiet_donation
 from ._function import Function
 from ._partition import DYNAMIC, partition, Structure
@@ -273,8 +273,7 @@ class Traced(_Stage, Generic[_P, _T]):
 
         **Returns:** a `Lowered`.
         """
-        # `jax.export.export` passes it, and would export the function of the arrays.
-        if "_private_parameters" in kwargs:
+        if EXPORT_OPTION in kwargs:  # else it exports the function of the arrays alone
             raise ValueError(
                 f"`jax.export.export` of {self._call.function.name}: what is exported "
                 "must be the result of `jax.jit`. Export `jax.jit(f)`, or use "

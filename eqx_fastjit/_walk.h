@@ -363,6 +363,15 @@ static int as_int(PyObject *x, Py_ssize_t i) {
     return item == NULL ? -1 : (int)PyLong_AsLong(item);
 }
 
+/* Whether `x` has the layout by which values of that kind are read, whatever a metaclass
+says of its class. */
+static int has_layout(const Record *record, PyObject *x) {
+    int is_tuple = record->kind == KIND_TUPLE || record->node == NODE_NAMEDTUPLE;
+    return (!is_tuple || PyTuple_Check(x)) &&
+           (record->kind != KIND_LIST || PyList_Check(x)) &&
+           (record->kind != KIND_DICT || PyDict_Check(x));
+}
+
 /* Asks Python about the type of `x`. The walk must own what it holds. */
 static Record *ask_about(PyObject *x) {
     /* Owned, because the class of `x` may be changed while Python runs. */
@@ -384,6 +393,10 @@ static Record *ask_about(PyObject *x) {
     record->hashable = as_int(policy, 2);
     record->is_mutable = as_int(policy, 3);
     if (PyErr_Occurred()) goto done;
+    if (!has_layout(record, x)) {
+        PyErr_SetString(PyExc_TypeError, "an object is not what its class says");
+        goto done;
+    }
     record->flatten = Py_NewRef(PyTuple_GET_ITEM(node, 3));
     PyObject *data = PyTuple_GET_ITEM(policy, 1);
     if (record->node == NODE_MODULE || record->node == NODE_DATACLASS) {
