@@ -11,6 +11,7 @@ import pytest
 from eqx_fastjit import _record
 from eqx_fastjit._describe import describe_call
 from eqx_fastjit._place import Place
+from eqx_fastjit._units import show_seconds
 from eqx_fastjit.doctor import _lock
 from eqx_fastjit.doctor._lock import LockError, Recorder
 from tests.doctor_records import array, node, static, trace_of
@@ -100,6 +101,39 @@ def at(folder, name="f", line=9):
 def test_how_containers_are_described(value, text):
     (entry,) = describe_call([("x", Static(value))])[1:]
     assert dict(entry.facets)["value"] == text
+
+
+def test_which_leaves_nodes_and_fields_are_described():
+    call = [("x", (1, {"b": None, "a": [2.5]})), ("m", Static(3))]
+    assert [(e.path, e.kind) for e in describe_call(call)] == [
+        ("x", "node"),
+        ("x[0]", "static"),
+        ("x[1]", "node"),
+        ("x[1]['a']", "node"),
+        ("x[1]['a'][0]", "static"),
+        ("x[1]['b']", "node"),
+        ("m", "node"),
+        ("m.value", "static"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (59.0, "59 s"),
+        (59.94, "59.9 s"),
+        (60.0, "1 min 0 s"),
+        (3599.6, "60 min 0 s"),
+        (1.0, "1 s"),
+        (0.9994, "999 ms"),
+        (0.9996, "1 s"),
+        (0.0009994, "999 us"),
+        (0.0009996, "1 ms"),
+        (0.0, "0 us"),
+    ],
+)
+def test_durations(seconds, text):
+    assert show_seconds(seconds) == text
 
 
 def test_a_recorder(tmp_path):

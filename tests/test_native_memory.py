@@ -1,6 +1,7 @@
 """Memory of the native engine: reference counts, failed allocations, garbage."""
 
 import collections
+import dataclasses
 import gc
 import logging
 import sys
@@ -71,6 +72,16 @@ class Keyed(frozenset):
     pass
 
 
+class Name(str):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    name: str
+    sizes: tuple
+
+
 def _big(n):
     return {f"k{i}": (X, i, [i]) for i in range(n)}
 
@@ -90,6 +101,7 @@ STATICS = {
     "list": lambda: [1, [2], {"a": (3,)}],
     "dict": lambda: {"a": 1, "b": [3]},
     "namedtuple": lambda: Point(1, (2,)),
+    "dataclass": lambda: Config("x" * 50, (2,)),
     "set": lambda: {1, 2},
     "set of words": lambda: {"x" * 50, ("y" * 50,)},
     "frozenset of words": lambda: frozenset({"x" * 50, ("y" * 50,)}),
@@ -122,6 +134,8 @@ def _parts(x):
         out += [*x.keys(), *x.values()]
     elif isinstance(x, list | tuple | set | frozenset):
         out += x
+    elif isinstance(x, Config):
+        out += [vars(x), *vars(x).values()]
     elif isinstance(x, Layer):
         out += [vars(x), *_parts(x.weight), *_parts(x.static)]
     elif isinstance(x, Custom):
@@ -244,6 +258,12 @@ def test_references_after_errors(where, error, monkeypatch, caplog):
 
     things = (X, before, last, after, after[0], values[2], f)
     _assert_no_references(call, *things, n=10)
+
+
+def test_references_of_arguments_that_python_binds():
+    f = filter_jit(lambda x, **others: x)
+    held, name = Plain(), Name("k" * 50)
+    _assert_no_references(lambda: f(X, **{name: held}), X, held, name, f)
 
 
 def test_references_after_wrong_arguments():
