@@ -7,7 +7,7 @@ import json
 import pytest
 from rich.console import Console
 
-from eqx_fastjit import cli
+from eqx_fastjit import bench, cli
 from eqx_fastjit.bench import _page, _plots, _results, _run, _session, _table
 from eqx_fastjit.cli import _bench, _common
 from eqx_fastjit.cli._common import CommandError
@@ -117,7 +117,7 @@ def test_cases_that_need_what_is_missing(monkeypatch):
         def __init__(self, name):
             self.missing = missing[name]
 
-    monkeypatch.setattr("eqx_fastjit.bench.case_info", Info)
+    monkeypatch.setattr(bench, "case_info", Info)
     lines = [
         "Skipped method, which needs abc and de: pip install abc de",
         "Skipped selu, which needs x: pip install x",

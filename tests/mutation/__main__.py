@@ -259,6 +259,8 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     words += [f"--seed {options.seed}"]
     words += [f"--area '{name}'" for name in options.area or ()]
     words += [f"--most {options.most}"] if options.most is not None else []
+    # The outcomes may then be those of several runs.
+    words += ["--keep FOLDER"] if options.keep is not None else []
     report: dict[str, Any] = {"command": " ".join(words), "seed": options.seed}
     return {**report, "areas": [], **stamp("cosmic-ray", "coverage")}
 
