@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import functools
 import inspect
+import itertools
 import os
 import types
 from collections.abc import Iterator
@@ -105,17 +106,17 @@ def _container_text(x: Any, depth: int) -> str:
         return f"{type(x).__name__} of {len(x)}"
     if is_set and not x:
         return f"{type(x).__name__}()"
-    items = []
-    # A set has another order in each process, which lock files must not depend on.
-    members = sorted([_text(item, depth - 1) for item in x]) if is_set else x
-    for i, item in enumerate(members):
-        if i == _MAX_ITEMS:
-            items.append("...")
-            break
-        text = item if is_set else _text(item, depth - 1)
-        if isinstance(x, dict):
-            text = f"{text}: {_text(x[item], depth - 1)}"
-        items.append(text)
+    if is_set:
+        # In another order in each process, which lock files must not depend on.
+        texts = iter(sorted([_text(item, depth - 1) for item in x]))
+    elif isinstance(x, dict):
+        parts = x.items()
+        texts = (f"{_text(k, depth - 1)}: {_text(v, depth - 1)}" for k, v in parts)
+    else:
+        texts = (_text(item, depth - 1) for item in x)
+    items = list(itertools.islice(texts, _MAX_ITEMS))
+    if len(x) > _MAX_ITEMS:
+        items.append("...")
     inside = ", ".join(items)
     if isinstance(x, tuple):
         return f"({inside},)" if len(x) == 1 else f"({inside})"
