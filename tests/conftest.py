@@ -16,6 +16,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 from eqx_fastjit import _callables, _compat, _engine, _install, _record  # noqa: E402
+from tests.clock import Clock  # noqa: E402
 from tests.skips import pytest_configure  # noqa: E402, F401
 
 
@@ -93,6 +94,31 @@ def take_away(monkeypatch):
         monkeypatch.setattr(_compat, "resolve", without)
 
     return take_away
+
+
+@pytest.fixture
+def kept_excepthook(monkeypatch):
+    """Restored, since `end_as_interrupted` replaces it."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """The current folder, with an empty program `a.py` in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("")
+    return tmp_path
+
+
+@pytest.fixture
+def bench_clock(monkeypatch):
+    """A fake clock for all that a benchmark times in this process."""
+    from eqx_fastjit.bench import _overlap, _studies, _timing
+
+    clock = Clock()
+    for module in (_timing, _studies, _overlap):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
 
 
 @pytest.fixture

@@ -1,15 +1,23 @@
 """Made-up records of traces, as a `Watch` keeps them."""
 
+import types
+
 from eqx_fastjit import _record
 from eqx_fastjit._describe import Entry
 from eqx_fastjit._place import Place
+from eqx_fastjit.doctor._plain import Compile, Miss
 from eqx_fastjit.doctor._sites import Line
 from eqx_fastjit.doctor._watch import Seen, Watch
 from eqx_fastjit.insight._jaxpr import Inspection
 
 
 HERE = Line("a.py", 1, "main")
+THERE = Line("b.py", 20, "train")
+# Where the function is defined, as the two types have it.
 DEFINED = Place("a.py", 9, "f")
+F = Line("a.py", 9, "f")
+# A file that is not the program's own.
+LIBRARY = types.__file__
 
 
 def array(path, shape="(2,)", dtype="float32", **facets):
@@ -56,6 +64,12 @@ def seen_of(*entries, site=HERE, inspection=None, stack=None, results=(), **part
     seen = Seen(trace_of(*entries, **parts), site, inspection, stack=stack)
     seen.results = frozenset(results)
     return seen
+
+
+def plain(name, miss=None, site=HERE, started=900.0, parts=(0.5, 0.25, 0.25), **more):
+    """The compilation of a function under `jax.jit`, and why JAX says that it was."""
+    kind = miss and Miss(name, F, *miss)
+    return Compile(name, kind, site, started, "", *parts, **more)
 
 
 def inspected(equations=100, loops=(), inlined=(), constants=(), callbacks=()):

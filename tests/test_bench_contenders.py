@@ -18,22 +18,12 @@ from eqx_fastjit.bench import (
     _models,
     _overlap,
     _studies,
-    _timing,
     case_info,
 )
 from tests import faulty_cases
-from tests.clock import Clock
 
 
 pytestmark = pytest.mark.one_engine
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    for module in (_timing, _studies, _overlap):
-        monkeypatch.setattr(module, "time", clock)
-    return clock
 
 
 # --- cases ---------------------------------------------------------------------------
@@ -151,10 +141,10 @@ def test_commands_of_processes(monkeypatch):
     assert """make_case("mlp_32", ('eqx',))['eqx']""" in times["eqx"]
 
 
-def test_nobody_listens_to_jax_outside_of_a_first_call(clock):
+def test_nobody_listens_to_jax_outside_of_a_first_call(bench_clock):
     listener = _studies._listener()
     assert _studies._listener() is listener
-    out = _studies.split_in_stages(lambda: clock.sleep(1.0))
+    out = _studies.split_in_stages(lambda: bench_clock.sleep(1.0))
     assert listener.spans is None
     assert out.times["total"] == out.times["run"] == 1000
     listener.hear(next(iter(_studies._EVENTS)), 1.0)

@@ -14,27 +14,16 @@ from rich.console import Console
 
 from eqx_fastjit.bench import (
     _children,
-    _overlap,
     _run,
     _session,
-    _studies,
     _timing,
     _worker,
     Measured,
 )
 from tests import faulty_cases
-from tests.clock import Clock
 
 
 pytestmark = pytest.mark.one_engine
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    for module in (_timing, _studies, _overlap):
-        monkeypatch.setattr(module, "time", clock)
-    return clock
 
 
 # --- rounds --------------------------------------------------------------------------
@@ -44,12 +33,12 @@ def clock(monkeypatch):
     ("seconds", "calls"),
     [(5e-3, 1), (2**-8, 1), (2**-9, 2), (2**-15, 131), (2**-19, 2000), (1.0, 1)],
 )
-def test_a_round_takes_four_milliseconds(seconds, calls, clock):
-    sampler = _timing.Sampler(lambda: clock.sleep(seconds))
+def test_a_round_takes_four_milliseconds(seconds, calls, bench_clock):
+    sampler = _timing.Sampler(lambda: bench_clock.sleep(seconds))
     assert sampler._count(sampler._blocked) == calls
 
 
-def test_a_call_that_is_slow_at_first_is_counted_by_its_best(clock):
+def test_a_call_that_is_slow_at_first_is_counted_by_its_best(bench_clock):
     # Alone it takes 2 ms, in a row 1 ms; one of three is disturbed.
     slow = iter([1.0, 0.0, 1.0, 0.0, 1.0, 0.0])
     sizes = []
@@ -65,10 +54,10 @@ def test_a_call_that_is_slow_at_first_is_counted_by_its_best(clock):
 @pytest.mark.parametrize(
     ("seconds", "calls"), [(2**-20, 40), (2**-4, 9), (0.5, 2), (1.0, 1)]
 )
-def test_warming_up(seconds, calls, clock, monkeypatch):
+def test_warming_up(seconds, calls, bench_clock, monkeypatch):
     """40 calls, or as many as take half a second."""
     made = []
-    sampler = _timing.Sampler(lambda: (made.append(1), clock.sleep(seconds)))
+    sampler = _timing.Sampler(lambda: (made.append(1), bench_clock.sleep(seconds)))
     monkeypatch.setattr(sampler, "_count", lambda mode: 7)
     sampler.warm()
     assert len(made) == calls
@@ -76,10 +65,12 @@ def test_warming_up(seconds, calls, clock, monkeypatch):
     assert len(made) == calls + 14
 
 
-def test_the_garbage_collector_rests_in_a_round(clock, monkeypatch):
+def test_the_garbage_collector_rests_in_a_round(bench_clock, monkeypatch):
     seen, collected = [], []
     monkeypatch.setattr(gc, "collect", lambda: collected.append(1))
-    sampler = _timing.Sampler(lambda: (seen.append(gc.isenabled()), clock.sleep(1.0)))
+    sampler = _timing.Sampler(
+        lambda: (seen.append(gc.isenabled()), bench_clock.sleep(1.0))
+    )
     sampler._counts = {"dispatch": 1, "blocked": 1}
     assert gc.isenabled()
     sampler.round()
@@ -117,8 +108,8 @@ def test_calls_of_many_steps_are_waited_for(steps, waits, monkeypatch):
     assert len(waited) == waits
 
 
-def test_only_the_modes_that_are_asked_for(clock):
-    sampler = _timing.Sampler(lambda: clock.sleep(1.0), modes=("blocked",))
+def test_only_the_modes_that_are_asked_for(bench_clock):
+    sampler = _timing.Sampler(lambda: bench_clock.sleep(1.0), modes=("blocked",))
     sampler.warm()
     assert sampler.round() == {"blocked": 1e6}
 

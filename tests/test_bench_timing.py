@@ -6,26 +6,18 @@ import pytest
 from eqx_fastjit.bench import _grids, _overlap, _results, _studies, _timing
 from eqx_fastjit.bench._compare import Change, compare
 from eqx_fastjit.bench._results import Spread
-from tests.clock import Clock, COMPILED, LOWERED, TRACED
+from tests.clock import COMPILED, LOWERED, TRACED
 
 
 pytestmark = pytest.mark.one_engine
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    for module in (_timing, _studies, _overlap):
-        monkeypatch.setattr(module, "time", clock)
-    return clock
-
-
-@pytest.fixture
-def block(clock, monkeypatch):
+def block(bench_clock, monkeypatch):
     """How many seconds the device still computes when a call has returned."""
     seconds = [0.0]
     monkeypatch.setattr(
-        jax, "block_until_ready", lambda x: (clock.sleep(seconds[0]), x)[1]
+        jax, "block_until_ready", lambda x: (bench_clock.sleep(seconds[0]), x)[1]
     )
     return seconds
 
@@ -36,20 +28,20 @@ def sampler(call, **options):
     return sampler
 
 
-def test_dispatch_ends_when_the_call_returns(clock, block):
+def test_dispatch_ends_when_the_call_returns(bench_clock, block):
     block[0] = 1e-3
-    times = sampler(lambda: clock.sleep(2e-6)).round()
+    times = sampler(lambda: bench_clock.sleep(2e-6)).round()
     # In microseconds.
     assert times == {"dispatch": pytest.approx(2), "blocked": pytest.approx(1002)}
     block[0] = 2.0
-    times = sampler(lambda: clock.sleep(1.0)).round()
+    times = sampler(lambda: bench_clock.sleep(1.0)).round()
     assert times == {"dispatch": pytest.approx(1e6), "blocked": pytest.approx(3e6)}
 
 
-def test_no_more_calls_are_in_flight_than_jax_lets(clock, block, monkeypatch):
+def test_no_more_calls_are_in_flight_than_jax_lets(bench_clock, block, monkeypatch):
     calls, waits = [], []
     monkeypatch.setattr(jax, "block_until_ready", lambda _: waits.append(len(calls)))
-    one = _timing.Sampler(lambda: (calls.append(1), clock.sleep(1e-6)))
+    one = _timing.Sampler(lambda: (calls.append(1), bench_clock.sleep(1e-6)))
     one._dispatch(70)
     assert waits == [30, 60, 70]
     calls.clear(), waits.clear()
@@ -57,9 +49,9 @@ def test_no_more_calls_are_in_flight_than_jax_lets(clock, block, monkeypatch):
     assert waits == [3, 6, 7]
 
 
-def test_each_round_is_one_figure(clock, block):
+def test_each_round_is_one_figure(bench_clock, block):
     value = [1e-3]
-    rounds = _timing.measure({"a": lambda: clock.sleep(value[0])}, 3)
+    rounds = _timing.measure({"a": lambda: bench_clock.sleep(value[0])}, 3)
     for _ in range(3):
         next(rounds)
         value[0] *= 2
@@ -68,17 +60,17 @@ def test_each_round_is_one_figure(clock, block):
     assert stopped.value.value["a"].dispatch == pytest.approx([1000, 2000, 4000])
 
 
-def test_stages_of_a_first_call(clock, block):
+def test_stages_of_a_first_call(bench_clock, block):
     block[0] = 8e-3
 
     def call():
         hear = _studies._listener().hear
         for event, seconds in ((TRACED, 1e-3), (LOWERED, 2e-3), (COMPILED, 4e-3)):
-            clock.sleep(seconds)
+            bench_clock.sleep(seconds)
             hear(event, seconds)
         # This was part of the compilation before, so it is not counted again.
         hear(COMPILED, 3e-3)
-        clock.sleep(16e-3)
+        bench_clock.sleep(16e-3)
 
     # In milliseconds. The rest is the run, including waiting for its result.
     assert _studies.split_in_stages(call).times == {
@@ -90,9 +82,9 @@ def test_stages_of_a_first_call(clock, block):
     }
 
 
-def test_the_time_in_calls_of_a_pipeline(clock, block):
+def test_the_time_in_calls_of_a_pipeline(bench_clock, block):
     block[0] = 0.5
-    step = lambda state, batch: (clock.sleep(2e-3), (state, 1.0))[1]  # noqa: E731
+    step = lambda state, batch: (bench_clock.sleep(2e-3), (state, 1.0))[1]  # noqa: E731
     times = _overlap._loop(step, None).times
     assert times == {"loop": pytest.approx(520), "in calls": pytest.approx(20)}
 

@@ -21,20 +21,7 @@ from eqx_fastjit.cli._script import Program
 from tests.clock import Clock
 
 
-pytestmark = pytest.mark.one_engine
-
-
-@pytest.fixture(autouse=True)
-def _excepthook(monkeypatch):
-    """Restored, since `end_as_interrupted` replaces it."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-
-
-@pytest.fixture
-def program(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.py").write_text("")
-    return tmp_path
+pytestmark = [pytest.mark.one_engine, pytest.mark.usefixtures("kept_excepthook")]
 
 
 FUNCTION = {

@@ -29,13 +29,7 @@ from eqx_fastjit.cli._common import check_output, CommandError
 from eqx_fastjit.cli._script import Program
 
 
-pytestmark = pytest.mark.one_engine
-
-
-@pytest.fixture(autouse=True)
-def _excepthook(monkeypatch):
-    """Restored, since `end_as_interrupted` replaces it."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+pytestmark = [pytest.mark.one_engine, pytest.mark.usefixtures("kept_excepthook")]
 
 
 def parse(module, *argv):

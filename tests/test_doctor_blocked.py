@@ -1,7 +1,5 @@
 """Lines that block, and operations outside of jit, in full: figures and edits."""
 
-import types
-
 import pytest
 
 from eqx_fastjit.doctor import _blocked, _outside
@@ -12,18 +10,16 @@ from eqx_fastjit.doctor._waits import CALL, Waiting
 from eqx_fastjit.insight._jaxpr import Callback
 from tests.doctor_records import (
     array,
+    F,
     HERE,
     inspected,
     seen_of,
     static,
+    THERE,
 )
 
 
 pytestmark = pytest.mark.one_engine
-
-LIBRARY = types.__file__
-THERE = Line("b.py", 20, "train")
-F = Line("a.py", 9, "f")
 
 
 def waiting(expression, what=CALL, count=10, waited=2.0, lost=1.0, **options):

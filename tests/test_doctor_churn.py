@@ -1,7 +1,6 @@
 """Why functions were compiled again, in full: figures, names and lines."""
 
 import itertools
-import types
 
 import pytest
 
@@ -9,22 +8,20 @@ from eqx_fastjit.doctor import _causes
 from eqx_fastjit.doctor._causes import Cause, ShapeChange
 from eqx_fastjit.doctor._plain import Compile, Miss
 from eqx_fastjit.doctor._report import Finding
-from eqx_fastjit.doctor._sites import Line
 from tests.doctor_records import (
     array,
+    F,
     HERE,
     node,
     seen_of,
     static,
+    THERE,
     trace_of,
 )
 
 
 pytestmark = pytest.mark.one_engine
 
-LIBRARY = types.__file__
-THERE = Line("b.py", 20, "train")
-F = Line("a.py", 9, "f")
 SHAPES = [f"({n},)" for n in range(2, 12)]
 
 

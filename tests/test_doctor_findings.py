@@ -7,14 +7,16 @@ import pytest
 from eqx_fastjit.doctor import _find
 from eqx_fastjit.doctor._plain import Compile, Miss
 from eqx_fastjit.doctor._report import Finding
-from eqx_fastjit.doctor._sites import Line
 from eqx_fastjit.doctor._watch import Deviation
 from eqx_fastjit.insight import _snapshots
 from tests.doctor_records import (
+    F,
     HERE,
     inspected,
+    LIBRARY,
     seen_of,
     static,
+    THERE,
     trace_of,
     watch_of,
 )
@@ -22,9 +24,6 @@ from tests.doctor_records import (
 
 pytestmark = pytest.mark.one_engine
 
-LIBRARY = types.__file__
-THERE = Line("b.py", 20, "train")
-F = Line("a.py", 9, "f")
 SHAPES = [f"({n},)" for n in range(2, 12)]
 
 

@@ -5,30 +5,21 @@ import types
 import pytest
 
 from eqx_fastjit.doctor import _hints
-from eqx_fastjit.doctor._plain import Compile, Miss
 from eqx_fastjit.doctor._report import Hint, LineTime, TimePart, TimeSpent
-from eqx_fastjit.doctor._sites import Line
 from tests.doctor_records import (
     array,
     DEFINED,
-    HERE,
     inspected,
+    LIBRARY,
+    plain,
     seen_of,
     static,
+    THERE,
     watch_of,
 )
 
 
 pytestmark = pytest.mark.one_engine
-
-LIBRARY = types.__file__
-THERE = Line("b.py", 20, "train")
-F = Line("a.py", 9, "f")
-
-
-def plain(name, miss=None, site=HERE, started=900.0, parts=(0.5, 0.25, 0.25), **more):
-    kind = miss and Miss(name, F, *miss)
-    return Compile(name, kind, site, started, "", *parts, **more)
 
 
 def hints(*seen, seconds=100.0, plain=(), unrolled=(), time=None, **options):

@@ -7,7 +7,6 @@ import pytest
 
 from eqx_fastjit.doctor import _report, _time, _timeline
 from eqx_fastjit.doctor._compilations import make_compilations
-from eqx_fastjit.doctor._plain import Compile, Miss
 from eqx_fastjit.doctor._report import Change, Hint, LineTime, TimePart, TimeSpent
 from eqx_fastjit.doctor._rows import rows
 from eqx_fastjit.doctor._sampler import Sampler, Where
@@ -17,26 +16,21 @@ from eqx_fastjit.insight._differences import Difference
 from tests.doctor_records import (
     array,
     DEFINED,
+    F,
     HERE,
     inspected,
+    LIBRARY,
     node,
+    plain,
     seen_of,
     static,
+    THERE,
     trace_of,
     watch_of,
 )
 
 
 pytestmark = pytest.mark.one_engine
-
-LIBRARY = types.__file__
-THERE = Line("b.py", 20, "train")
-F = Line("a.py", 9, "f")
-
-
-def plain(name, miss=None, site=HERE, started=900.0, parts=(0.5, 0.25, 0.25), **more):
-    kind = miss and Miss(name, F, *miss)
-    return Compile(name, kind, site, started, "", *parts, **more)
 
 
 # --- functions -----------------------------------------------------------------------
