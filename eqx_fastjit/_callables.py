@@ -108,7 +108,9 @@ def describe(fun: Any) -> Description:
 def _make_room(known: weakref.WeakKeyDictionary[Any, Any]) -> None:
     """Drop the oldest. Those that are still wrapped somewhere stay alive."""
     while len(known) >= _MAX_FUNCTIONS:
-        known.pop(next(iter(known)), None)
+        # Another thread may clear it in between.
+        with contextlib.suppress(StopIteration, RuntimeError):
+            known.pop(next(iter(known)), None)
 
 
 def _code(fun: Any) -> Any:

@@ -75,7 +75,6 @@ class Function:
         self.source = _weak_source(fun)
         self.history = _record.history(*names, place_of(self.source()))
         engine = native()
-        _follow_equinox()
         # By signature. (The native engine has a table of its own.)
         self.specializations: dict[tuple[Any, ...], Specialization] = {}
         self.table = None if engine is None else engine.Table(_MAX_SPECIALIZATIONS)
@@ -386,16 +385,13 @@ class Function:
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()
 
 
-@functools.cache
-def _follow_equinox() -> None:
-    """Make `eqx.clear_caches()` clear our caches as well."""
-    _compat.on_clear_caches(clear_all)
-
-
 def clear_all() -> None:
     """Drop all traces of all functions, for `eqx.clear_caches()`."""
     for function in listed(_functions):
         function.clear()
+
+
+_compat.on_clear_caches(clear_all)
 
 
 def _weak_source(fun: Any) -> Callable[[], Any]:

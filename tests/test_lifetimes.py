@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import _compat, _function, filter_jit
+from eqx_fastjit import _callables, _compat, _function, filter_jit
 
 
 def _counted():
@@ -41,14 +41,25 @@ def test_clear_cache():
     assert len(traces) == 4
 
 
-def test_equinox_is_told_of_our_caches_once(monkeypatch):
-    told = []
-    filter_jit(lambda x: x)  # told already
-    monkeypatch.setattr(_compat, "on_clear_caches", told.append)
-    _function._follow_equinox.cache_clear()
+def test_equinox_is_told_of_our_caches_once():
     for _ in range(3):
         filter_jit(lambda x: x)
-    assert told == [_function.clear_all]
+    told = _compat.resolve("equinox._caches:cache_clears")
+    assert told.count(_function.clear_all) == 1
+
+
+def test_caches_that_another_thread_clears_while_they_are_full(monkeypatch):
+    class Cleared(weakref.WeakKeyDictionary):
+        def __iter__(self):
+            self.clear()
+            return super().__iter__()
+
+    functions = [lambda: None, lambda: None]
+    known = Cleared(dict.fromkeys(functions, {}))
+    monkeypatch.setattr(_callables, "_MAX_FUNCTIONS", 2)
+    monkeypatch.setattr(_callables, "_functions", known)
+    f = filter_jit(lambda x: x + 1)
+    assert f(jnp.ones(2)).sum() == 4
 
 
 def test_clearing_spares_other_functions():
