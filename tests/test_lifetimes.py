@@ -55,7 +55,7 @@ def test_caches_that_another_thread_clears_while_they_are_full(monkeypatch):
             return super().__iter__()
 
     functions = [lambda: None, lambda: None]
-    known = Cleared(dict.fromkeys(functions, {}))
+    known = Cleared({key: {} for key in functions})
     monkeypatch.setattr(_callables, "_MAX_FUNCTIONS", 2)
     monkeypatch.setattr(_callables, "_functions", known)
     f = filter_jit(lambda x: x + 1)
