@@ -281,7 +281,8 @@ typedef struct {
 static Record **records;
 static size_t n_records, records_mask;
 
-#define SLOT_OF(type) ((((uintptr_t)(type) >> 4) ^ ((uintptr_t)(type) >> 12)) & records_mask)
+#define ODD UINT64_C(0x9E3779B97F4A7C15)
+#define SLOT_OF(type) ((size_t)((uintptr_t)(type) * ODD >> 32) & records_mask)
 
 static void record_free(Record *record) {
     Py_XDECREF(record->reference);
@@ -938,7 +939,7 @@ static int check_ends(Walk *w, size_t base, size_t *limit) {
     return checked == NULL ? -1 : 0;
 }
 
-static int add_static(Walk *w, PyObject *x, int visit, size_t start);
+static int add_other_static(Walk *w, PyObject *x, int visit, size_t start);
 
 /* A Module that is a static, and what is below it: as `walk_node`, but for arrays. */
 static int add_node(Walk *w, PyObject *x, size_t start) {
@@ -969,7 +970,7 @@ static int add_node(Walk *w, PyObject *x, size_t start) {
     case NODE_ORDERED_DICT:
         return add_flattened(w, record, x, start);
     default:
-        return add_static(w, x, VISIT_STATIC, start);
+        return add_other_static(w, x, VISIT_STATIC, start);
     }
 }
 
@@ -1059,11 +1060,10 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     return -1;
 }
 
-/* Writes one value of a static on the trail; its parts are left to be visited. */
-static int add_static(Walk *w, PyObject *x, int visit, size_t start) {
+/* Writes one value of a static, which is no atom, on the trail; its parts are left to be
+visited. */
+static int add_other_static(Walk *w, PyObject *x, int visit, size_t start) {
     PyTypeObject *type = Py_TYPE(x);
-    int added = add_atom(w, x);
-    if (added) return added < 0 ? -1 : 0;
     if (type == &PyTuple_Type)
         return add_compound(w, x, ((PyTupleObject *)x)->ob_item, Py_SIZE(x), visit, start);
     if (type == &PyComplex_Type) {
@@ -1085,9 +1085,15 @@ static int add_static(Walk *w, PyObject *x, int visit, size_t start) {
         return add_compound(w, x, parts, 3, visit, start);
     }
     if (type == &PyFrozenSet_Type || (type == &PySet_Type && visit == VISIT_STATIC)) {
-        if ((added = add_plain_set(w, x)) != 0) return added < 0 ? -1 : 0;
+        int added = add_plain_set(w, x);
+        if (added) return added < 0 ? -1 : 0;
     }
     return add_by_record(w, x, visit, start);
+}
+
+static inline int add_static(Walk *w, PyObject *x, int visit, size_t start) {
+    int added = add_atom(w, x);
+    return added ? (added < 0 ? -1 : 0) : add_other_static(w, x, visit, start);
 }
 
 /* A static leaf or field, whole. Iterative: statics may be nested to any depth. */
@@ -1098,7 +1104,7 @@ static int walk_static(Walk *w, PyObject *root, int visit) {
     if (added) return added < 0 ? -1 : 0;
     w->is_mutable = 0;
     /* The caller owns a reference to `root`. */
-    if (add_static(w, root, visit, start) < 0) return -1;
+    if (add_other_static(w, root, visit, start) < 0) return -1;
     while (w->n_pending > base) {
         uintptr_t next = w->pending[--w->n_pending];
         PyObject *x = w->current_static = POINTER(next);
@@ -1451,8 +1457,6 @@ static int walk_tree(Walk *w, PyObject *root) {
 }
 
 /* --- comparing trails --------------------------------------------------------------- */
-
-#define ODD UINT64_C(0x9E3779B97F4A7C15)
 
 /* One multiplication waits for the last one; that of the tag does not. */
 static inline uint64_t mix(uint64_t hash, uint64_t tag, uint64_t x) {
