@@ -15,7 +15,8 @@ from ._case import Call, Measured
 
 # A round is made long enough for the clock and the first, cold call not to matter.
 _ROUND_SECONDS = 4e-3
-_WARM_CALLS = 40  # more than our own code generation waits for
+# Python specializes its bytecode, and the allocators and caches fill.
+_WARM_CALLS = 40
 _WARM_SECONDS = 0.5
 # The CPU and GPU clients let no more than 32 computations wait; then calls block.
 _IN_FLIGHT = 30
