@@ -374,6 +374,17 @@ def arguments(a, /, n, b, *rest, k, m=1):
         ({"static_argnums": 1}, "a b rest[0] rest[1] k m", ""),
         ({"static_argnums": (1, -1)}, "a b rest[0] k m", ""),
         ({"static_argnames": ("n", "m")}, "a b rest[0] rest[1] k", ""),
+        # JAX then takes each literally, and `n` is given by position.
+        (
+            {"static_argnums": 0, "static_argnames": ("n", "m")},
+            "n b rest[0] rest[1] k",
+            "",
+        ),
+        (
+            {"donate_argnums": 0, "donate_argnames": ("n", "m")},
+            "a n b rest[0] rest[1] k m",
+            "a m",
+        ),
         ({"donate_argnums": (0, 2)}, "a n b rest[0] rest[1] k m", "a b"),
         ({"donate_argnames": "k"}, "a n b rest[0] rest[1] k m", "k"),
         (

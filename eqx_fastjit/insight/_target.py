@@ -120,25 +120,19 @@ class Target:
     ) -> Traced:
         options = jit_options(self.jitted) or {}
         names = _parameter_names(self.fun, args)
+        # By position, or by keyword: JAX does not take one for the other here.
         static = {
             *_indices(options.get("static_argnums"), len(args)),
-            *[
-                i
-                for i, name in enumerate(names)
-                if name in (options.get("static_argnames") or ())
-            ],
+            *(options.get("static_argnames") or ()),
         }
         donated = {
             *_indices(options.get("donate_argnums"), len(args)),
             *(options.get("donate_argnames") or ()),
         }
-        static_names = options.get("static_argnames") or ()
         dynamic = {
-            i if i < len(args) else key: value
-            for i, (key, value) in enumerate(
-                [*enumerate(args), *sorted(kwargs.items())]
-            )
-            if i not in static and key not in static_names
+            key: value
+            for key, value in [*enumerate(args), *sorted(kwargs.items())]
+            if key not in static
         }
         leaves, treedef = jtu.tree_flatten(dynamic_values := list(dynamic.values()))
         leaf_names: list[str] = []
@@ -147,7 +141,7 @@ class Target:
             name = names[key] if isinstance(key, int) else key
             for path, _ in jtu.tree_flatten_with_path(value)[0]:
                 leaf_names.append(f"{name}{jtu.keystr(path)}")
-                leaf_donated.append(key in donated or name in donated)
+                leaf_donated.append(key in donated)
 
         def call(*leaves: Any) -> Any:
             values = dict(

@@ -8,6 +8,7 @@ they should.
 import argparse
 import concurrent.futures
 import json
+import math
 import os
 import pathlib
 import queue
@@ -38,7 +39,8 @@ from ._run import (
 )
 
 
-# The tests that run for a mutant, fastest first, may take this many seconds.
+# The tests that run for a mutant, fastest first, may take this many seconds. A slower
+# test may still notice a survivor: `--again` runs all.
 _BUDGET = 60.0
 # Seconds. A test that takes longer may start processes.
 _DOUBTFUL = 1.0
@@ -67,7 +69,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--again",
         action="store_true",
-        help="run the survivors in the folder again, with the current tests",
+        help="run the survivors in the folder again, with all current tests of theirs",
     )
     parser.add_argument("--json", type=pathlib.Path, help="write the result here")
     return parser.parse_args()
@@ -183,7 +185,8 @@ class _AreaRun:
         if mutant.file.suffix == ".py":
             source = (ROOT / mutant.file).read_text(encoding="utf-8")
             lines = lines_to_run(source, mutant.line)
-        tests = self.covered.tests_of(mutant.file, lines, _BUDGET)
+        budget = math.inf if self.again else _BUDGET
+        tests = self.covered.tests_of(mutant.file, lines, budget)
         files = dict.fromkeys(test.partition("::")[0] for test in tests)
         return Choice(
             list(files),
