@@ -75,7 +75,7 @@ AREAS = (
             *("insight_jaxpr", "insight_advice", "insight_names", "insight_reasons"),
             *("insight_breakdown", "insight_numerics", "insight_profile", "gain"),
             *("insight_tables", "insight_trees", "insight_times", "insight_values"),
-            *("insight_places", "insight_traces", "progress", "frozen"),
+            *("insight_places", "insight_traces", "progress", "frozen", "lock_files"),
         ),
         0.8,
         0.15,
