@@ -65,9 +65,10 @@ def _load_native() -> Any:
 
 @functools.cache
 def _register_handle(native: Any) -> None:
-    jtu.register_pytree_node(
-        native.Handle, native.flatten_handle, native.unflatten_handle
-    )
+    with contextlib.suppress(ValueError):  # another thread has been faster
+        jtu.register_pytree_node(
+            native.Handle, native.flatten_handle, native.unflatten_handle
+        )
 
 
 _state: dict[str, Any] = {}

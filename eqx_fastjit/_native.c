@@ -1317,6 +1317,7 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
                            &py_array_key,  &py_sort_keys,   &py_check_ends,
                            &py_call_class, &py_block,       &py_reads_numpy,
                            &eager_handle,  &module_dict,    &array_class};
+    enum { CALL_CLASS = 10 };
     /* Not `Py_ARRAY_LENGTH`, which is no constant expression on Python 3.13. */
     PyObject *given[sizeof(places) / sizeof(*places)] = {NULL};
     Py_ssize_t copied = -1;
@@ -1331,17 +1332,22 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
             &given[4], &given[5], &given[6], &given[7], &given[8], &given[9], &given[10],
             &given[11], &given[12], &given[13], &given[14], &given[15], &copied))
         return NULL;
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(places); i++) {
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(places); i++)
         if (given[i] == NULL) {
             PyErr_Format(PyExc_TypeError, "setup() needs %s", names[i]);
             return NULL;
         }
-        Py_XSETREF(*places[i], Py_NewRef(given[i]));
-    }
     if (copied < 0) {
         PyErr_SetString(PyExc_TypeError, "setup() needs copied_bytes");
         return NULL;
     }
+    if (py_call_class != NULL && py_call_class != given[CALL_CLASS]) {
+        /* `sys.modules` was emptied. Functions of the earlier import are still called. */
+        PyErr_SetString(PyExc_ImportError, "an earlier import of eqx_fastjit has it");
+        return NULL;
+    }
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(places); i++)
+        Py_XSETREF(*places[i], Py_NewRef(given[i]));
     copied_bytes = copied;
     n_registered = -1;
     Py_RETURN_NONE;

@@ -85,6 +85,7 @@ typedef struct { uintptr_t part; size_t where; } Seen;
 #define SMALL_ARRAYS 64
 #define SMALL_PENDING 128
 #define SMALL_FIELDS 48
+#define SMALL_SEEN 128
 #define LONG_TRAIL 10000
 
 typedef struct {
@@ -153,7 +154,15 @@ static void walk_init(Walk *w) {
 static void clear_seen(Walk *w) {
     for (size_t i = 0; i < w->max_seen; i++)
         if (w->owning) Py_XDECREF(POINTER(w->seen[i].part));
-    if (w->seen != NULL) memset(w->seen, 0, w->max_seen * sizeof(Seen));
+    if (w->max_seen > SMALL_SEEN) {
+        /* Each of the statics to come would clear all of it: with one of 1,000 parts, 200
+        layers took 900 us in place of 100. */
+        PyMem_Free(w->seen);
+        w->seen = NULL;
+        w->max_seen = 0;
+    } else if (w->seen != NULL) {
+        memset(w->seen, 0, w->max_seen * sizeof(Seen));
+    }
     w->n_seen = 0;
 }
 

@@ -1,0 +1,134 @@
+"""Regression tests: faults found in a ninth adversarial review of the C files."""
+
+import pytest
+
+from tests.processes import run_code
+
+
+_COMMON = """
+import faulthandler, gc, sys, threading, tracemalloc
+faulthandler.enable()
+import equinox as eqx, jax, jax.numpy as jnp
+import jax.tree_util as jtu
+import eqx_fastjit
+from eqx_fastjit import filter_jit
+
+x = jnp.ones(())
+"""
+
+pytestmark = pytest.mark.one_engine
+
+
+def _run(code, *args, **options):
+    return run_code(code, *args, common=_COMMON, PYTHONMALLOC="debug", **options)
+
+
+# --- statics after a large one --------------------------------------------------------
+
+# What the parts of a static were noted in is seen by its memory, as long as the walk is
+# in the middle of the call: each later static had all of it to clear.
+_AFTER_A_LARGE_STATIC = """
+class Noted:
+    def __init__(self):
+        self.memory = []
+
+    def __eq__(self, other):
+        return self is other
+
+    def __hash__(self):
+        self.memory.append(tracemalloc.get_traced_memory()[0])
+        return 1
+
+noted = Noted()
+
+class Layer(eqx.Module):
+    x: object
+    static: object = eqx.field(static=True)
+
+@filter_jit
+def f(layers):
+    return layers[0].x
+
+large = Layer(x, (*[((i,),) for i in range(1000)], noted))
+layers = [large, Layer(x, ((1, 2), (noted,)))]
+for _ in range(3):
+    f(layers)
+tracemalloc.start()
+noted.memory.clear()
+f(layers)
+at_its_end, after_it = noted.memory[:2]
+assert after_it < at_its_end - 10_000, noted.memory
+print("done")
+"""
+
+
+def test_a_large_static_leaves_nothing_to_clear():
+    out = _run(_AFTER_A_LARGE_STATIC)
+    assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+# --- a second import ------------------------------------------------------------------
+
+_SECOND_IMPORT = """
+class Model(eqx.Module):
+    x: jax.Array
+
+    @filter_jit
+    def __call__(self, y):
+        return self.x * y
+
+first, engine = eqx_fastjit, eqx_fastjit.engine()
+f, model = filter_jit(lambda x, n: x * n), Model(x)
+f(x, 2), model(x)
+for name in [name for name in sys.modules if name.split(".")[0] == "eqx_fastjit"]:
+    del sys.modules[name]
+import eqx_fastjit
+
+assert eqx_fastjit is not first
+g = eqx_fastjit.filter_jit(lambda x, n: x * n)
+assert eqx_fastjit.engine() == "python"
+assert g(x, 2) == f(x, 2) == 2 and g(x, 3) == f(x, 3) == 3
+assert f.lower(x, 4).compile()(x, 4) == 4 and model(2 * x) == 2
+assert first.filter_jit(lambda x: f(x, 2) + g(x, 3))(x) == 5
+with jax.disable_jit():
+    assert g(x, 5) == f(x, 5) == 5
+print(engine)
+"""
+
+
+@pytest.mark.parametrize("wanted", ["python", "auto"])
+def test_the_package_is_imported_twice(wanted):
+    out = _run(_SECOND_IMPORT, engine=wanted)
+    first = "native" if wanted == "auto" else wanted
+    assert out.stdout == f"{first}\n", out.stderr[-4000:]
+
+
+# Both have asked whether the type is registered before either has registered it.
+_TWO_THREADS_BEGIN = """
+together = threading.Barrier(2, timeout=60)
+register = jtu.register_pytree_node
+
+def register_together(cls, *functions):
+    if cls.__name__ == "Handle":
+        together.wait()
+    register(cls, *functions)
+
+jtu.register_pytree_node = register_together
+results = []
+
+def wrap_and_call():
+    results.append(filter_jit(lambda x: x + 1)(x))
+
+threads = [threading.Thread(target=wrap_and_call) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert results == [2, 2], results
+print(eqx_fastjit.engine())
+"""
+
+
+def test_two_threads_wrap_the_first_function():
+    out = _run(_TWO_THREADS_BEGIN)
+    assert out.stdout == "native\n", out.stderr[-4000:]
