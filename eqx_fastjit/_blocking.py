@@ -41,11 +41,28 @@ def reads_numpy(arrays: Sequence[Any]) -> bool:
             continue
         if cls is np.ndarray:
             n_bytes += x.nbytes
-        elif isinstance(concrete(x), np.ndarray):
+        elif isinstance(x, np.ndarray):
             return True
         elif not isinstance(x, Tracer):
             plain = cls
+        elif _holds_numpy(x):
+            return True
     return n_bytes > COPIED_BYTES
+
+
+def _holds_numpy(tracer: Any) -> bool:
+    """Whether a tracer of an eager transformation is of an array of NumPy.
+
+    Its value, or its tangent: `jax.jvp` leaves both as they are.
+    """
+    pending = [tracer]
+    while pending:
+        x = pending.pop()
+        if isinstance(x, Tracer):
+            pending += [getattr(x, name, None) for name in ("primal", "tangent", "val")]
+        elif isinstance(x, np.ndarray) and x.dtype != jax.dtypes.float0:
+            return True
+    return False
 
 
 def on_virtual_devices(arrays: Sequence[Any]) -> bool:
