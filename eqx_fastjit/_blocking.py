@@ -93,22 +93,32 @@ def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
     return callbacks or on_virtual_devices(arrays)
 
 
-def block(arrays: Sequence[Any]) -> None:
-    """Wait for a computation. All of its results are ready at the same time.
+def block(results: Sequence[Any], each: bool = False) -> None:
+    """Wait for a computation.
 
     Also under an eager transformation, whose tracers hold results; not as a part of a
     trace.
+
+    **Arguments:**
+
+    - `results`: of one program, and so ready at the same time.
+    - `each`: not so. Eager transformations (`has_tracers`) may return an argument as it
+        is, which is ready before the others are.
     """
-    staged = False
-    for array in arrays:
-        inner = concrete(array)
-        if isinstance(inner, Tracer):
-            staged = True
-        elif isinstance(inner, jax.Array):  # and not `float0`, which is NumPy's
-            inner.block_until_ready()
-            return
-    if not staged:
+    inner = [concrete(x) for x in (results if each else results[:1])]
+    found = [x for x in inner if isinstance(x, jax.Array) and not isinstance(x, Tracer)]
+    if found:
+        # (`float0` is NumPy's.)
+        jax.block_until_ready(found)
+    elif not each and len(results) > 1:
+        block(results, each=True)
+    elif not any(isinstance(x, Tracer) for x in inner):
         jax.effects_barrier()
+
+
+def has_tracers(arrays: Sequence[Any]) -> bool:
+    """Whether a tracer is among the arguments of a call."""
+    return any(issubclass(cls, Tracer) for cls in set(map(type, arrays)))
 
 
 # Primitives that JAX itself lowers, and that only call what is in their jaxprs.
