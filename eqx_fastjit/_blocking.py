@@ -41,11 +41,28 @@ def reads_numpy(arrays: Sequence[Any]) -> bool:
             continue
         if cls is np.ndarray:
             n_bytes += x.nbytes
-        elif isinstance(concrete(x), np.ndarray):
+        elif isinstance(x, np.ndarray):
             return True
         elif not isinstance(x, Tracer):
             plain = cls
+        elif _holds_numpy(x):
+            return True
     return n_bytes > COPIED_BYTES
+
+
+def _holds_numpy(tracer: Any) -> bool:
+    """Whether a tracer of an eager transformation is of an array of NumPy.
+
+    Its value, or its tangent: `jax.jvp` leaves both as they are.
+    """
+    pending = [tracer]
+    while pending:
+        x = pending.pop()
+        if isinstance(x, Tracer):
+            pending += [getattr(x, name, None) for name in ("primal", "tangent", "val")]
+        elif isinstance(x, np.ndarray) and x.dtype != jax.dtypes.float0:
+            return True
+    return False
 
 
 def on_virtual_devices(arrays: Sequence[Any]) -> bool:
@@ -76,22 +93,32 @@ def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
     return callbacks or on_virtual_devices(arrays)
 
 
-def block(arrays: Sequence[Any]) -> None:
-    """Wait for a computation. All of its results are ready at the same time.
+def block(results: Sequence[Any], each: bool = False) -> None:
+    """Wait for a computation.
 
     Also under an eager transformation, whose tracers hold results; not as a part of a
     trace.
+
+    **Arguments:**
+
+    - `results`: of one program, and so ready at the same time.
+    - `each`: not so. Eager transformations (`has_tracers`) may return an argument as it
+        is, which is ready before the others are.
     """
-    staged = False
-    for array in arrays:
-        inner = concrete(array)
-        if isinstance(inner, Tracer):
-            staged = True
-        elif isinstance(inner, jax.Array):  # and not `float0`, which is NumPy's
-            inner.block_until_ready()
-            return
-    if not staged:
+    inner = [concrete(x) for x in (results if each else results[:1])]
+    found = [x for x in inner if isinstance(x, jax.Array) and not isinstance(x, Tracer)]
+    if found:
+        # (`float0` is NumPy's.)
+        jax.block_until_ready(found)
+    elif not each and len(results) > 1:
+        block(results, each=True)
+    elif not any(isinstance(x, Tracer) for x in inner):
         jax.effects_barrier()
+
+
+def has_tracers(arrays: Sequence[Any]) -> bool:
+    """Whether a tracer is among the arguments of a call."""
+    return any(issubclass(cls, Tracer) for cls in set(map(type, arrays)))
 
 
 # Primitives that JAX itself lowers, and that only call what is in their jaxprs.

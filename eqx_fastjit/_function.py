@@ -24,7 +24,14 @@ from jax.core import Tracer
 
 from . import _compat, _record
 from ._binding import Spec
-from ._blocking import block, copied, has_host_callbacks, must_block, reads_numpy
+from ._blocking import (
+    block,
+    copied,
+    has_host_callbacks,
+    has_tracers,
+    must_block,
+    reads_numpy,
+)
 from ._engine import Call, calling, is_jit_disabled, native
 from ._errors import (
     explain_runtime_error,
@@ -174,7 +181,7 @@ class Function:
         if plan.blocks is None or (compiled and not plan.blocks):
             self.decide_blocks(specialization, plan, arrays, out)
         if plan.blocks or reads_numpy(arrays):
-            block(out)
+            block(out, each=has_tracers(arrays))
         return plan.build(out)
 
     def plan_of(self, values: tuple[Any, ...]) -> tuple[Plan, list[Any]]:

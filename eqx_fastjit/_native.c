@@ -932,15 +932,17 @@ static void call_failed(PyObject *function, Frame *frame) {
     restore(type, error, traceback);
 }
 
-/* Blocks until a computation is done. All of its results are ready together. */
-static int block(PyObject *const *arrays, Py_ssize_t n) {
+/* Blocks until a computation is done. All of its results are ready together, unless one
+is an argument that an eager transformation returns as it is. */
+static int block(PyObject *const *arrays, Py_ssize_t n, int has_tracers) {
     PyObject *out;
-    if (n && Py_TYPE(arrays[0]) == array_type) {
+    if (n && !has_tracers && Py_TYPE(arrays[0]) == array_type) {
         out = PyObject_CallMethodNoArgs(arrays[0], s_block_until_ready);
     } else {
         PyObject *list = list_of(arrays, n);
         if (list == NULL) return -1;
-        out = PyObject_CallOneArg(py_block, list);
+        PyObject *each = has_tracers ? Py_True : Py_False;
+        out = PyObject_CallFunctionObjArgs(py_block, list, each, NULL);
         Py_DECREF(list);
     }
     Py_XDECREF(out);
@@ -1039,7 +1041,7 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
         Py_DECREF(blocks);
     }
     int blocks_now = plan->blocks > 0 ? 1 : reads_numpy(w);
-    if (blocks_now < 0 || (blocks_now && block(arrays, n) < 0)) goto done;
+    if (blocks_now < 0 || (blocks_now && block(arrays, n, w->tracer) < 0)) goto done;
     result = plan_build(plan, arrays);
 done:
     Py_DECREF(plan);

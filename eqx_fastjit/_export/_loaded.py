@@ -15,7 +15,13 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 from eqx_fastjit._binding import Binding, make_binder, Spec
-from eqx_fastjit._blocking import block, copied, must_block, reads_numpy
+from eqx_fastjit._blocking import (
+    block,
+    copied,
+    has_tracers,
+    must_block,
+    reads_numpy,
+)
 from eqx_fastjit._function import Function
 from eqx_fastjit._jit import _make_wrapped, JitWrapped
 from eqx_fastjit._options import Options
@@ -208,7 +214,7 @@ class LoadedFunction(Function):
         arrays = copied(self._arrays_of(values))
         out = self.payloads.run(*arrays)[:-1]
         if must_block(self.payloads.callbacks, [*arrays, *out]) or reads_numpy(arrays):
-            block(out)
+            block(out, each=has_tracers(arrays))
         return self.plan.build(out)
 
 
