@@ -206,6 +206,40 @@ def test_a_value_that_a_later_trace_has():
     assert (before.count, again.count) == (1, 2)
 
 
+SETTING = 0.5
+
+
+def test_functions_of_a_function_that_has_returned(monkeypatch):
+    import jax.numpy as jnp
+
+    import eqx_fastjit
+    from eqx_fastjit.doctor._watch import Watch
+
+    def train(then):
+        @eqx_fastjit.filter_jit
+        def decay(x):
+            return x * SETTING
+
+        for n in range(2, 6):
+            decay(jnp.ones(n))
+        monkeypatch.setitem(globals(), "SETTING", then)
+
+    watch = Watch()
+    watch.jax_imported()
+    watch.equinox_imported()
+    try:
+        train(0.25)
+        (first,) = _find._stale(watch)
+        train(0.25)
+        second = list(_find._stale(watch))
+        train(0.125)
+        (third,) = _find._stale(watch)
+    finally:
+        watch.stop()
+    assert "`SETTING` was 0.5 " in first.message and second == []
+    assert "`SETTING` was 0.5 " in third.message
+
+
 def test_a_function_that_was_inlined_first(planted):
     """A function that is first inlined and later called has two causes, each counted
     once.
