@@ -464,6 +464,25 @@ def test_an_output_that_can_no_longer_be_written(tmp_path):
     assert "--json: cannot write" in out.stderr and "Traceback" not in out.stderr
 
 
+def test_a_program_that_removes_the_directory_that_it_is_in(tmp_path):
+    write(
+        tmp_path,
+        """
+        import os, equinox as eqx, jax.numpy as jnp
+        os.mkdir("sub"); os.chdir("sub")
+        f = eqx.filter_jit(lambda x, n: x * n)
+        for n in range(5): f(jnp.ones(2), n)
+        os.rmdir("../sub")
+        raise SystemExit(3)
+        """,
+    )
+    out = run(["--json", "a.json", "script.py"], tmp_path)
+    assert out.returncode == 3 and "Traceback" not in out.stderr
+    # Paths are relative to where the command was run.
+    assert "static-churn (low)  script.py:5 " in out.stderr
+    assert json.loads((tmp_path / "a.json").read_text())["exit_code"] == 3
+
+
 # --- overhead and structure ----------------------------------------------------------
 
 
