@@ -206,6 +206,40 @@ def test_a_value_that_a_later_trace_has():
     assert (before.count, again.count) == (1, 2)
 
 
+SETTING = 0.5
+
+
+def test_functions_of_a_function_that_has_returned(monkeypatch):
+    import jax.numpy as jnp
+
+    import eqx_fastjit
+    from eqx_fastjit.doctor._watch import Watch
+
+    def train(then):
+        @eqx_fastjit.filter_jit
+        def decay(x):
+            return x * SETTING
+
+        for n in range(2, 6):
+            decay(jnp.ones(n))
+        monkeypatch.setitem(globals(), "SETTING", then)
+
+    watch = Watch()
+    watch.jax_imported()
+    watch.equinox_imported()
+    try:
+        train(0.25)
+        (first,) = _find._stale(watch)
+        train(0.25)
+        second = list(_find._stale(watch))
+        train(0.125)
+        (third,) = _find._stale(watch)
+    finally:
+        watch.stop()
+    assert "`SETTING` was 0.5 " in first.message and second == []
+    assert "`SETTING` was 0.5 " in third.message
+
+
 def test_a_function_that_was_inlined_first(planted):
     """A function that is first inlined and later called has two causes, each counted
     once.
@@ -428,6 +462,25 @@ def test_an_output_that_can_no_longer_be_written(tmp_path):
     out = run(["script.py", "--json", "sub/a.json"], tmp_path)
     assert out.returncode == 2
     assert "--json: cannot write" in out.stderr and "Traceback" not in out.stderr
+
+
+def test_a_program_that_removes_the_directory_that_it_is_in(tmp_path):
+    write(
+        tmp_path,
+        """
+        import os, equinox as eqx, jax.numpy as jnp
+        os.mkdir("sub"); os.chdir("sub")
+        f = eqx.filter_jit(lambda x, n: x * n)
+        for n in range(5): f(jnp.ones(2), n)
+        os.rmdir("../sub")
+        raise SystemExit(3)
+        """,
+    )
+    out = run(["--json", "a.json", "script.py"], tmp_path)
+    assert out.returncode == 3 and "Traceback" not in out.stderr
+    # Paths are relative to where the command was run.
+    assert "static-churn (low)  script.py:5 " in out.stderr
+    assert json.loads((tmp_path / "a.json").read_text())["exit_code"] == 3
 
 
 # --- overhead and structure ----------------------------------------------------------

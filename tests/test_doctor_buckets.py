@@ -49,8 +49,8 @@ def test_axes_and_leaves():
     text = padding_advice(
         {"x": ["(8, 3)", "(9, 3)"], "y": ["(8,)", "(9,)"], "z": ["(8, 1)", "(8, 99)"]}
     )
-    assert "Pad axis 0 of `x`, `y` to 9: 1 program in place of 2, for 6% more" in text
-    assert "Pad axis 1 of `z` to 1, 99: 2 programs in place of 2" in text
+    assert "Pad axis 0 of `x`, `y` to 9: 1 length in place of 2, for 6% more" in text
+    assert "Pad axis 1 of `z` to 1, 99: 2 lengths in place of 2" in text
     # The ranks differ, or a dimension is symbolic.
     assert padding_advice({"x": ["(8, 3)", "(9,)"], "y": ["(n,)", "(9,)"]}) == ""
     assert padding_advice({"x": ["[8,3]", "[9,3]"]}).startswith("Pad axis 0 of `x`")

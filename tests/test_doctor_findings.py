@@ -7,7 +7,7 @@ import pytest
 from eqx_fastjit.doctor import _find
 from eqx_fastjit.doctor._plain import Compile, Miss
 from eqx_fastjit.doctor._report import Finding
-from eqx_fastjit.doctor._watch import Deviation
+from eqx_fastjit.doctor._watch import Deviation, Kept
 from eqx_fastjit.insight import _snapshots
 from tests.doctor_records import (
     F,
@@ -277,15 +277,17 @@ def stale(monkeypatch):
 
     monkeypatch.setattr("eqx_fastjit.insight.changed", lambda s: s.changes)
 
-    def found(*traces, written=(), file="a.py"):
+    def found(*traces, written=(), file="a.py", gone=()):
         watch = watch_of()
         watch.written = set(written)
         for number, read, changes in traces:
-            values = [types.SimpleNamespace(name=name) for name in read]
+            values = [types.SimpleNamespace(name=n, function=lambda: 1) for n in read]
             changes = [change(name, line, file) for name, line in changes]
             trace = trace_of(number=number)
             snapshot = types.SimpleNamespace(values=values, changes=changes)
-            watch.snapshots.setdefault(number, []).append((trace, snapshot))
+            source = (lambda: None) if number in gone else (lambda: 1)
+            kept = watch.snapshots.setdefault(number, [])
+            kept.append(Kept(trace, snapshot, source))
         return list(_find._stale(watch))
 
     return found
@@ -330,6 +332,17 @@ def test_each_global_is_one_finding(stale):
     # The attribute has changed since the later trace, too.
     (finding,) = stale((1, [], [("c.x", 5)]), (1, ["c"], [("c.x", 5)]))
     assert finding.count == 2
+
+
+def test_functions_that_are_wrapped_anew(stale):
+    first, second = (1, ["RATE"], [("RATE", 5)]), (2, ["RATE"], [])
+    # The second has read what it is now: nobody calls the first any more, ...
+    assert stale(first, second, gone=[1]) == stale(first, second, gone=[1, 2]) == []
+    # ... unless it is still there, or the second has read something else.
+    assert len(stale(first, second)) == len(stale(first, second, gone=[2])) == 1
+    assert len(stale(first, (2, ["OTHER"], []), gone=[1])) == 1
+    # An earlier one says nothing of a later one.
+    assert len(stale((1, ["RATE"], []), (2, *first[1:]), gone=[1, 2])) == 1
 
 
 # --- numerics ------------------------------------------------------------------------

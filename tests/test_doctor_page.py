@@ -7,7 +7,7 @@ import re
 import pytest
 import rich.console
 
-from eqx_fastjit.doctor import _page, _text
+from eqx_fastjit.doctor import _page, _sites, _text
 from eqx_fastjit.doctor._report import (
     Change,
     Compilation,
@@ -386,6 +386,7 @@ def in_a_terminal(monkeypatch, tmp_path):
     (tmp_path / "source.py").write_text("first\n    second = 2\nthird\n")
     monkeypatch.setitem(globals(), "__file__", str(tmp_path / "source.py"))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_sites, "_FOLDER", str(tmp_path))
     return _in_a_terminal()
 
 

@@ -31,7 +31,7 @@ FOLDERS = {
 
 
 def test_paths_for_people(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_sites, "_FOLDER", str(tmp_path))
     assert _sites.shorten(str(tmp_path / "sub" / "a.py")) == os.path.join("sub", "a.py")
     assert _sites.shorten("/elsewhere/../b.py") == "/b.py"
     assert _sites.shorten(f"{PURELIB}/jax/a.py") == "jax/a.py"
@@ -39,11 +39,21 @@ def test_paths_for_people(tmp_path, monkeypatch):
     assert _sites.shorten(f"{PURELIB}x/a.py").endswith("site-packagesx/a.py")
     assert str(Line("a.py", 3)) == "a.py:3"
 
-    def other_drive(path):
+    def other_drive(path, start):
         raise ValueError(path)
 
     monkeypatch.setattr(os.path, "relpath", other_drive)
-    assert _sites.shorten("D:/a.py") == "D:/a.py"
+    assert _sites.shorten("/d/a.py") == "/d/a.py"
+
+
+def test_a_directory_that_is_gone(monkeypatch):
+    def gone():
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    assert _sites._current_folder() == os.sep
+    assert _sites.shorten("/a/../b.py").endswith("b.py")
+    assert _sites.shorten("a/../<input>") == "<input>"
 
 
 @pytest.mark.parametrize(

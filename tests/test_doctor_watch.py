@@ -183,14 +183,15 @@ def test_calls_that_are_not_inspected():
     watch = Watch(programs=True, numerics=True)
     looked = []
     watch._guarded = lambda trace, look: looked.append((trace, look.func.__name__))
-    inside, compiled, first, second, third = traces = [
+    inside, compiled, first, second, third, last = traces = [
         trace_of(inside=1),
         trace_of(retraced=False),
-        *(trace_of(number=n) for n in range(3)),
+        *(trace_of(number=n) for n in range(4)),
     ]
+    watch.snapshots = {2: ["one"], 3: ["one", "two"]}
     watch.seen = {t.number: seen_of() for t in traces}
     for trace in (*traces, trace_of()):
-        watch._around[trace.number] = {}
+        watch._around[trace.number] = _watch._Around(_gone, {})
         watch._called(trace, None, [])
     assert watch._around == {}
     assert looked == [
@@ -200,6 +201,8 @@ def test_calls_that_are_not_inspected():
         (second, "_keep_program"),
         (second, "_inspect"),
         (third, "_keep_program"),
+        (third, "_keep_read"),
+        (last, "_keep_program"),
     ]
     assert {t for t, _ in looked}.isdisjoint({inside, compiled})
 
@@ -263,11 +266,15 @@ def test_snapshots_that_are_kept(watching, monkeypatch):
     assert [k.trace for k in kept][-2:] == last and len(kept) == 3
 
 
+def _gone():
+    return None
+
+
 def test_how_much_is_kept(monkeypatch):
     watch = Watch()
     first, *_ = traces = [trace_of() for _ in range(10)]
     for trace in (*traces, trace_of(number=2)):
-        watch._keep_snapshot(trace, "taken")
+        watch._keep_snapshot(trace, "taken", _gone)
     kept, other = watch.snapshots.values()
     assert [k.trace for k in kept] == traces[2:] and len(other) == 1
     assert first not in [k.trace for k in kept] and kept[0].snapshot == "taken"

@@ -153,6 +153,23 @@ def test_the_nearest_trace_and_the_most_important_difference():
     assert _differences.kind_of([]) == "cache-cleared"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        (("(2, 8)", "8"), ("(2, 9)", "9"), "shape-churn"),
+        (("(8,)", "8"), ("(9, 1)", "9"), "shape-churn"),
+        (("(2, 8)", "8"), ("(2, 9)", "8"), "shape-churn"),
+        # Another number than the length of a single array, or of none that changed.
+        (("(2, 8)", "7"), ("(2, 9)", "8"), "static-churn"),
+        (("(2, 8)", "8"), ("(2, 9)", "2"), "static-churn"),
+        (("(9, 9)", "8"), ("(9, 9)", "9"), "static-churn"),
+    ],
+)
+def test_a_number_that_is_the_length_of_an_array(old, new, kind):
+    calls = [trace(static("n", n), array("x", shape)) for shape, n in (old, new)]
+    assert _differences.kind_of(_differences.differences(*calls)) == kind
+
+
 # --- explanations --------------------------------------------------------------------
 
 

@@ -83,6 +83,8 @@ def padding_advice(leaves: Mapping[str, Iterable[str]]) -> str:
         for axis, lengths in enumerate(zip(*shapes, strict=True)):
             if len(set(lengths)) > 1:
                 alike.setdefault((axis, lengths), []).append(path)
+    # With several axes, it depends on their combinations how many programs there are.
+    what = "program" if len(alike) == 1 else "length"
     sentences: list[str] = []
     for (axis, lengths), paths in itertools.islice(alike.items(), _MAX_SENTENCES):
         counts = collections.Counter(lengths)
@@ -94,7 +96,7 @@ def padding_advice(leaves: Mapping[str, Iterable[str]]) -> str:
         numbers = ", ".join(map(str, chosen))
         sentences.append(
             f"Pad axis {axis} of {names}{more} to {numbers}: "
-            f"{plural(len(chosen), 'program')} in place of {len(counts)}, for "
+            f"{plural(len(chosen), what)} in place of {len(counts)}, for "
             f"{after / before - 1:.0%} more elements."
         )
     return " ".join(sentences)

@@ -4,6 +4,7 @@ Each threshold has its reason beside it. Behind all of them is one rule: a progr
 is meant to compile for a few shapes, modes or dtypes has no finding.
 """
 
+import collections
 import linecache
 import re
 import time
@@ -306,9 +307,10 @@ def _stale(watch: Watch) -> Iterator[Finding]:
 
     # By what is read where, because several traces of a function find the same.
     found: dict[Any, _Stale] = {}
-    for kept in watch.snapshots.values():
-        current: set[str] = set()
-        for trace, snapshot in reversed(kept):
+    replaced = _replaced(watch)
+    for number, kept in watch.snapshots.items():
+        current = set(replaced.get(number, ()))
+        for trace, snapshot, _ in reversed(kept):
             changes = changed(snapshot)
             for change in changes:
                 if change.name in watch.written or is_library(change.file):
@@ -320,8 +322,7 @@ def _stale(watch: Watch) -> Iterator[Finding]:
                     continue
                 stale = found.setdefault(key, _Stale(trace, change, set()))
                 stale.numbers.add(trace.number)
-            read = {value.name for value in snapshot.values}
-            current |= read - {_root(change.name) for change in changes}
+            current |= _as_read(snapshot, changes)
     for trace, change, numbers in found.values():
         yield Finding(
             kind="stale-global",
@@ -339,6 +340,31 @@ def _stale(watch: Watch) -> Iterator[Finding]:
             fix=f"Pass `{change.name}` as an argument, or call "
             f"`{trace.function.name}.clear_cache()` after a change.",
         )
+
+
+def _as_read(snapshot: Any, changes: Any) -> set[str]:
+    """The variables that still are as a trace has read them."""
+    # Nothing is known of what a function that is gone has read.
+    known = {value.name for value in snapshot.values if value.function() is not None}
+    return known - {_root(change.name) for change in changes}
+
+
+def _replaced(watch: Watch) -> dict[int, set[str]]:
+    """Of functions that are gone: what later ones of the same line read, as it is now.
+
+    A loop that wraps a function anew does so with the values that it has then.
+    """
+    from eqx_fastjit.insight import changed
+
+    found: dict[int, set[str]] = {}
+    later: dict[Any, set[str]] = collections.defaultdict(set)
+    for number, kept in reversed(watch.snapshots.items()):
+        key = kept[-1].trace.function.key()
+        if kept[-1].source() is None:
+            found[number] = set(later[key])
+        for _, snapshot, _ in kept:
+            later[key] |= _as_read(snapshot, changed(snapshot))
+    return found
 
 
 # --- numerics ------------------------------------------------------------------------

@@ -29,14 +29,27 @@ class Line(NamedTuple):
         return f"{shorten(self.file)}:{self.line}"
 
 
+def _current_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been removed
+        return os.sep
+
+
+# Where the user is: the program may change the directory, and remove it.
+_FOLDER = _current_folder()
+
+
 def shorten(file: str) -> str:
-    """A path for people: relative to where libraries are, or to where we are."""
+    """A path for people: relative to where libraries are, or to where the user is."""
     for name in ("purelib", "platlib", "stdlib"):
         folder = sysconfig.get_path(name) + os.sep
         if file.startswith(folder):
             return file.removeprefix(folder)
+    if not os.path.isabs(file):
+        return os.path.normpath(file)
     try:
-        short = os.path.relpath(file)
+        short = os.path.relpath(file, _FOLDER)
     except ValueError:  # another drive
         return file
     return os.path.normpath(file) if short.startswith(os.pardir) else short

@@ -5,6 +5,7 @@ import dataclasses
 import functools as ft
 import threading
 import time
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, TYPE_CHECKING
@@ -71,11 +72,12 @@ class Seen:
         return self.inspection is not None and bool(self.inspection.callbacks)
 
 
-class _Kept(NamedTuple):
-    """A trace, and a snapshot of what it may have read."""
+class Kept(NamedTuple):
+    """A trace, a snapshot of what it may have read, and the function."""
 
     trace: "Trace"
     snapshot: Any
+    source: Callable[[], Any]  # a weak reference
 
 
 class _Begun(NamedTuple):
@@ -83,6 +85,13 @@ class _Begun(NamedTuple):
 
     source: weakref.ref[Any]
     snapshot: Any
+
+
+class _Around(NamedTuple):
+    """The function of a trace, and the program's global variables before it."""
+
+    source: weakref.ref[Any]
+    variables: Any
 
 
 class Watch:
@@ -114,7 +123,7 @@ class Watch:
         self.cache_directory: str | None = None
         self.cache_seconds = 0.0
         # By number of the function: the values that each trace may have read.
-        self.snapshots: dict[int, collections.deque[_Kept]] = {}
+        self.snapshots: dict[int, collections.deque[Kept]] = {}
         # Names that a trace itself writes to, such as a count of traces.
         self.written: set[str] = set()
         # Traces of calls that are going on.
@@ -129,9 +138,11 @@ class Watch:
         self.watches_ours = False
         # By number of a trace that has begun.
         self._begun: dict[int, _Begun] = {}
-        # By number of a trace: the global variables of the program before it.
-        self._around: dict[int, Any] = {}
+        # By number of a trace.
+        self._around: dict[int, _Around] = {}
         self._inspected: collections.Counter[Any] = collections.Counter()
+        # By line of a function: the code that ran in its traces.
+        self._executed: dict[Any, set[types.CodeType]] = {}
         self._paused = False
 
     def begin(self) -> None:
@@ -229,7 +240,8 @@ class Watch:
         if trace.inside is None:
             from eqx_fastjit.insight._surroundings import surroundings
 
-            self._around[trace.number] = surroundings()
+            around = _Around(weakref.ref(source), surroundings())
+            self._around[trace.number] = around
 
     def _after(self, trace: "Trace") -> None:
         self.begun.pop(trace.number, None)
@@ -255,13 +267,15 @@ class Watch:
         if (function := source()) is None:
             return
         self.written.update(change.name for change in changed(earlier))
-        self._keep_snapshot(trace, snapshot(function))
+        self._keep_snapshot(trace, snapshot(function), source)
 
-    def _keep_snapshot(self, trace: "Trace", taken: Any) -> None:
+    def _keep_snapshot(
+        self, trace: "Trace", taken: Any, source: weakref.ref[Any]
+    ) -> None:
         kept = self.snapshots.setdefault(
             trace.function.number, collections.deque(maxlen=_SNAPSHOTS)
         )
-        kept.append(_Kept(trace, taken))
+        kept.append(Kept(trace, taken, source))
 
     def _called(self, trace: "Trace", jitted: Any, arrays: list[Any]) -> None:
         seen = self.seen.get(trace.number)
@@ -275,6 +289,9 @@ class Watch:
         if self._inspected[key] <= _INSPECTED:
             look = ft.partial(self._inspect, seen, jitted, arrays, around)
             self._guarded(trace, look)
+        elif len(self.snapshots.get(trace.function.number, ())) < 2:
+            # Another function of the same line, which ran the same code.
+            self._guarded(trace, ft.partial(self._keep_read, trace, around))
         if self.numerics and self._inspected[key] == 1:
             self._guarded(trace, ft.partial(self._compare, seen, jitted, arrays))
 
@@ -297,12 +314,14 @@ class Watch:
     def _pause(self, paused: bool) -> None:
         self._paused = self.plain.paused = self.waits.paused = paused
 
-    def _inspect(self, seen: Seen, jitted: Any, arrays: list[Any], around: Any) -> None:
+    def _inspect(
+        self, seen: Seen, jitted: Any, arrays: list[Any], around: _Around | None
+    ) -> None:
         from eqx_fastjit._describe import show_shape
         from eqx_fastjit._specialization import kept_trace
         from eqx_fastjit.insight._equations import read_jaxpr
         from eqx_fastjit.insight._jaxpr import inspect_scope
-        from eqx_fastjit.insight._surroundings import executed, read_by
+        from eqx_fastjit.insight._surroundings import executed
 
         scope = read_jaxpr(kept_trace(jitted, arrays).jaxpr)
         seen.inspection = inspect_scope(scope)
@@ -311,7 +330,18 @@ class Watch:
             for v in scope.jax.outvars
             if hasattr(v.aval, "dtype")
         )
-        self._keep_snapshot(seen.trace, read_by(executed(scope), around or {}))
+        self._executed.setdefault(seen.trace.function.key(), set()).update(
+            executed(scope)
+        )
+        self._keep_read(seen.trace, around)
+
+    def _keep_read(self, trace: "Trace", around: _Around | None) -> None:
+        from eqx_fastjit.insight._surroundings import read_by
+
+        if around is not None:
+            codes = self._executed.get(trace.function.key(), set())
+            read = read_by(codes, around.variables)
+            self._keep_snapshot(trace, read, around.source)
 
     def _keep_program(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
         from eqx_fastjit._specialization import kept_trace

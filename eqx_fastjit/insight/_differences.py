@@ -1,5 +1,6 @@
 """What differs between two traces of a function, and what to do about it."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -195,7 +196,28 @@ def kind_of(found: list[Difference]) -> str:
 def main_difference(found: Sequence[Difference]) -> Difference | None:
     """The first of the most important differences."""
     order = list(KINDS)
-    return min(found, key=lambda d: order.index(d.what), default=None)
+    lengths = _changed_lengths(found)
+
+    def rank(d: Difference) -> tuple[int, bool]:
+        # A static number that is the length of an array changes because that does.
+        follows = d.what == "static" and (d.old, d.new) in lengths
+        return order.index("shape" if follows else d.what), follows
+
+    return min(found, key=rank, default=None)
+
+
+def _changed_lengths(found: Sequence[Difference]) -> set[tuple[str, str]]:
+    """Old and new length of each axis that has changed, as static numbers are shown."""
+    return {
+        (f"{old} (int)", f"{new} (int)")
+        for d in found
+        if d.what == "shape"
+        for old, new in zip(*map(_numbers, (d.old, d.new)), strict=False)
+    }
+
+
+def _numbers(shape: str) -> list[str]:
+    return re.findall(r"\d+", shape)
 
 
 def nearest(

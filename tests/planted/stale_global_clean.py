@@ -34,3 +34,15 @@ def scaled(x):
 for factor, n in ((2.0, 2), (3.0, 3)):
     for _ in range(3):
         scaled(factor * jnp.ones(n))
+
+
+# Each stage has a function of its own: nobody can call the first one any more.
+def shift(value):
+    global offset
+    offset = value
+    shifted = eqx.filter_jit(lambda x: x + offset)
+    shifted(jnp.ones(2))
+
+
+shift(1.0)
+shift(2.0)
