@@ -320,6 +320,8 @@ values = [
     (Layer(Layer(x, (1, 2)), np.float32), [[[[[1]]]]], "a", 10**30),
     tuple([(i,) for i in range(400)]),
     (Int(10**6), Float(1.5), Str("a"), Layer(x, {Int(3): {"a", "b"}})),
+    # The trail grows as a static with parts begins; one as long is not kept for later.
+    *[([*range(n)], Layer(x, ((1,),)), [0] * 10100) for n in range(150, 161)],
 ]
 f = filter_jit(lambda *args: args)
 function, table = f._function, f._function.table

@@ -198,7 +198,7 @@ def _is_float(dtype: Any) -> bool:
 
 def _parts(x: np.ndarray) -> np.ndarray:
     """The real numbers in an array, as one row."""
-    x = np.ascontiguousarray(x).reshape(-1)
+    x = np.ascontiguousarray(x).ravel()
     return x.view(np.finfo(x.dtype).dtype) if np.iscomplexobj(x) else x
 
 
