@@ -323,7 +323,11 @@ def test_the_drawing():
 
 @pytest.mark.parametrize(
     ("total", "anchors"),
-    [(4.0, "start middle middle middle end"), (5.4, "start" + 5 * " middle")],
+    [
+        (4.0, "start middle middle middle end"),
+        (4.23, "start middle middle middle end"),
+        (5.4, "start" + 5 * " middle"),
+    ],
 )
 def test_anchors_of_marks(total, anchors):
     text = "".join(_page_compilations._svg((compilation(parts=(1, 0, 0, 0)),), total))
