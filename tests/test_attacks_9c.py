@@ -96,10 +96,10 @@ print(engine)
 """
 
 
-@pytest.mark.parametrize("wanted", ["python", "auto"])
-def test_the_package_is_imported_twice(wanted):
-    out = _run(_SECOND_IMPORT, engine=wanted)
-    first = "native" if wanted == "auto" else wanted
+@pytest.mark.parametrize("which", ["python", "auto"])
+def test_the_package_is_imported_twice(which):
+    out = _run(_SECOND_IMPORT, engine=which)
+    first = "native" if which == "auto" else which
     assert out.stdout == f"{first}\n", out.stderr[-4000:]
 
 
@@ -132,3 +132,55 @@ print(eqx_fastjit.engine())
 def test_two_threads_wrap_the_first_function():
     out = _run(_TWO_THREADS_BEGIN)
     assert out.stdout == "native\n", out.stderr[-4000:]
+
+
+# --- keywords -------------------------------------------------------------------------
+
+# Where a keyword is found depends on the one before, and on whether its text is interned.
+_KEYWORDS = """
+import random
+
+class Name(str):
+    pass
+
+def fun(a, /, b, c=3, *rest, d, e=5, bb=6, **more):
+    return a, b, c, rest, d, e, bb, more
+
+def twice_named(a, /, b=2, *, c=3, **more):
+    return a, b, c, more
+
+rng = random.Random(0)
+makes = [sys.intern, lambda name: "".join(list(name)), Name]
+n_errors = 0
+for plain in (fun, twice_named):
+    f = filter_jit(plain)
+    for _ in range(120):
+        names = rng.sample(["a", "b", "c", "d", "e", "bb", "ee", "dd"], rng.randint(0, 6))
+        make = makes[rng.choice([0, 0, 1, 1, 2])]
+        mixed = rng.random() < 0.3
+        keywords = {
+            (rng.choice(makes) if mixed else make)(name): rng.randint(0, 1)
+            for name in names
+        }
+        args = [rng.randint(0, 1) for _ in range(rng.randint(0, 4))]
+        try:
+            expected = plain(*args, **keywords)
+        except TypeError as e:
+            n_errors += 1
+            try:
+                f(*args, **keywords)
+            except TypeError as ours:
+                assert str(ours) == str(e), (ours, e)
+            else:
+                raise AssertionError((args, keywords))
+        else:
+            assert f(*args, **keywords) == expected, (args, keywords)
+assert 40 < n_errors < 200, n_errors
+print("done")
+"""
+
+
+@pytest.mark.parametrize("which", ["python", "native"])
+def test_keywords_in_any_order(which):
+    out = _run(_KEYWORDS, engine=which)
+    assert out.stdout == "done\n", out.stderr[-4000:]
