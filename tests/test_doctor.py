@@ -3,6 +3,7 @@
 import html.parser
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -462,6 +463,26 @@ def test_an_output_that_can_no_longer_be_written(tmp_path):
     out = run(["script.py", "--json", "sub/a.json"], tmp_path)
     assert out.returncode == 2
     assert "--json: cannot write" in out.stderr and "Traceback" not in out.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "shell"),
+    [
+        ("raise SystemExit(3)", "2>&-"),
+        ("import time; time.sleep(0.5); raise SystemExit(3)", "2>&1 >/dev/null | true"),
+        ("import sys; sys.stderr.close(); sys.exit(3)", ""),
+    ],
+)
+def test_a_report_that_nobody_reads(text, shell, tmp_path):
+    """The program ends as without the doctor, and the files are written."""
+    write(tmp_path, text)
+    command = shlex.join([*DOCTOR, "--json", "a.json", "script.py"])
+    script = f"set -o pipefail; {command} {shell}"
+    out = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, capture_output=True, timeout=300
+    )
+    assert (out.returncode, out.stderr) == (3, b"")
+    assert json.loads((tmp_path / "a.json").read_text())["exit_code"] == 3
 
 
 def test_a_program_that_removes_the_directory_that_it_is_in(tmp_path):

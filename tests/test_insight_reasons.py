@@ -153,6 +153,21 @@ def test_the_nearest_trace_and_the_most_important_difference():
     assert _differences.kind_of([]) == "cache-cleared"
 
 
+def test_a_structure_that_differs_hides_what_is_below_it():
+    def call(*leaves, size):
+        return trace(node("b", "dict", size), *leaves)
+
+    x, y, w = (array(f"b['{name}']") for name in "xyw")
+    plain = call(x, y, size="2")
+    more = call(x, y, w, size="3")
+    narrow = call(array("b['x']", "(9,)"), array("b['y']", "(9,)"), size="2")
+    old, found = _differences.nearest(narrow, [plain, more])
+    assert old is plain and [d.what for d in found] == ["shape", "shape"]
+    # Another structure is the least that differs.
+    old, found = _differences.nearest(more, [narrow, plain])
+    assert old is plain and [d.what for d in found] == ["structure"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "kind"),
     [

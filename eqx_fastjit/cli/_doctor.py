@@ -115,13 +115,12 @@ def _report(
 ) -> Any:
     """Write all that was asked for; an interim report if there is no exit code yet."""
     from eqx_fastjit.doctor._find import make_report
-    from eqx_fastjit.doctor._text import write_text
 
     from ._watched import write_output
 
     name = options.program.name
     report = make_report(watch, name, code, slow=options.slow)
-    write_text(report, sys.stderr)
+    _show(report)
     if "json" in outputs:
         text = json.dumps(report.as_json(), indent=2, allow_nan=False)
         write_output("--json", outputs["json"], text + "\n")
@@ -134,6 +133,21 @@ def _report(
 
         write_output("--trace", outputs["trace"], json.dumps(timeline(watch, report)))
     return report
+
+
+def _show(report: Any) -> None:
+    """Write the report to stderr, which nobody may read any more."""
+    from eqx_fastjit.doctor._text import write_text
+
+    # The files are written all the same, and the exit code is the program's.
+    stream: Any = sys.stderr
+    if stream is None or stream.closed:
+        return
+    try:
+        write_text(report, stream)
+    except OSError:
+        # What is still in its buffer would fail once more as Python ends.
+        sys.stderr = None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _kinds(text: str) -> set[str]:

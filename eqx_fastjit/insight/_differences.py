@@ -224,11 +224,21 @@ def nearest(
     new: Trace, earlier: Iterable[Trace]
 ) -> tuple[Trace, list[Difference]] | None:
     """The earlier trace that differs least, and the latest of several such."""
-    best = None
+    best, least = None, (0, 0)
     for old in earlier:
         if old.failed or old is new:
             continue
         found = differences(old, new)
-        if best is None or len(found) <= len(best[1]):
-            best = old, found
+        distance = _distance(old, new, found), len(found)
+        if best is None or distance <= least:
+            best, least = (old, found), distance
     return best
+
+
+def _distance(old: Trace, new: Trace, found: list[Difference]) -> int:
+    """By how much two traces differ, given their differences."""
+    if all(d.what != "structure" for d in found):
+        return len(found)
+    # One of those stands for everything below the node, other changes included.
+    changed = {e.path for e in set(old.entries) ^ set(new.entries)}
+    return max(len(found), len(changed))
