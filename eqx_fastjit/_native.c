@@ -429,6 +429,12 @@ static int plan_read(Plan *self, PyObject *steps) {
                                   &step->fields, &PyTuple_Type, &step->names))
                 return -1;
         }
+        /* These two are created without their `__new__`. */
+        if (op == OP_MODULE || op == OP_PLAIN_NAMEDTUPLE) {
+            PyObject *cls = op == OP_MODULE ? PyTuple_GET_ITEM(step->data, 0) : step->data;
+            PyTypeObject *base = op == OP_MODULE ? PyDescr_TYPE(module_dict) : &PyTuple_Type;
+            if (!PyType_Check(cls) || !PyType_IsSubtype((PyTypeObject *)cls, base)) goto bad;
+        }
         if (op == OP_ARRAY) self->n_arrays++;
         depth += op == OP_ARRAY || op == OP_CONSTANT ? 1 : 1 - step->n;
         if (depth > self->depth) self->depth = depth;

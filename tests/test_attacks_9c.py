@@ -184,3 +184,36 @@ print("done")
 def test_keywords_in_any_order(which):
     out = _run(_KEYWORDS, engine=which)
     assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+# --- plans ----------------------------------------------------------------------------
+
+_WRONG_PLANS = """
+import types
+
+from eqx_fastjit import _engine
+
+native = _engine.native()
+assert filter_jit(lambda x: x)(x) == 1
+OP_MODULE, OP_PLAIN_NAMEDTUPLE = 5, 8
+for step in [
+    (OP_PLAIN_NAMEDTUPLE, 0, 5),
+    (OP_PLAIN_NAMEDTUPLE, 0, list),
+    (OP_MODULE, 0, (types.FrameType, {}, ())),
+    (OP_MODULE, 0, (type, {}, ())),
+]:
+    plan, handle = types.SimpleNamespace(steps=(step,)), native.Handle()
+    try:
+        handle.set_plan(plan)
+    except SystemError:
+        assert not hasattr(plan, "native")
+    else:
+        plan.native.build([])
+        raise AssertionError(step)
+print("done")
+"""
+
+
+def test_plans_of_what_cannot_be_created():
+    out = _run(_WRONG_PLANS)
+    assert out.stdout == "done\n", out.stderr[-4000:]
