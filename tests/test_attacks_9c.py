@@ -136,7 +136,7 @@ def test_two_threads_wrap_the_first_function():
 
 # --- keywords -------------------------------------------------------------------------
 
-# Where a keyword is found depends on the one before, and on whether its text is interned.
+# Where a keyword is looked for depends on the one before, and on whether it is interned.
 _KEYWORDS = """
 import random
 
@@ -155,7 +155,8 @@ n_errors = 0
 for plain in (fun, twice_named):
     f = filter_jit(plain)
     for _ in range(120):
-        names = rng.sample(["a", "b", "c", "d", "e", "bb", "ee", "dd"], rng.randint(0, 6))
+        known = ["a", "b", "c", "d", "e", "bb", "ee", "dd"]
+        names = rng.sample(known, rng.randint(0, 6))
         make = makes[rng.choice([0, 0, 1, 1, 2])]
         mixed = rng.random() < 0.3
         keywords = {
