@@ -136,7 +136,7 @@ def test_two_threads_wrap_the_first_function():
 
 # --- keywords -------------------------------------------------------------------------
 
-# Where a keyword is looked for depends on the one before, and on whether it is interned.
+# Where a keyword is looked for depends on the last one, and on whether it is interned.
 _KEYWORDS = """
 import random
 
