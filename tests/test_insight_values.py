@@ -279,7 +279,7 @@ def test_changes_with_their_lines(program):
     assert ("CONF.lr", "attribute", "/program.py:7", "1", "<deleted>") in shown(taken)
     program.CONF = types.SimpleNamespace()
     found = {c.name: (c.kind, c.new) for c in changed(taken)}
-    assert found["CONF"] == ("global", "another a SimpleNamespace")
+    assert found["CONF"] == ("global", "another SimpleNamespace")
     assert "CONF.lr" not in found
 
 

@@ -155,7 +155,8 @@ def _compare(read: Read) -> Iterator[Change]:
     if now.stand_in != then.stand_in:
         old, new = then.shown, now.shown
         if old == new:
-            new = f"another {new}" if is_identity(now) else f"{new}, changed"
+            other = f"another {new.removeprefix('a ')}"
+            new = other if is_identity(now) else f"{new}, changed"
         yield Change(read.name, kind, file, line, name, old, new)
         return
     for attribute, old in then.attributes.items():
