@@ -6,6 +6,8 @@ not be what it holds, and looking may change it.
 
 import collections
 import dataclasses
+import datetime
+import decimal
 import functools
 import types
 from collections.abc import Callable, Iterable
@@ -93,6 +95,21 @@ SUBCLASS_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
     ),
     str: _scalar_parts(str, lambda x: str.__str__(x)),
     bytes: _scalar_parts(bytes, lambda x: bytes(memoryview(x))),
+}
+
+
+def _time_parts(x: Any) -> tuple[Any, ...]:
+    return x.replace(tzinfo=None).isoformat(), x.fold, x.tzinfo
+
+
+# Of types whose `==` compares less than what a program can see of them: what a range
+# goes through, a number without its digits, an instant without its zone.
+BUILTIN_PARTS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    range: lambda x: (x.start, x.stop, x.step),
+    decimal.Decimal: lambda x: (str(x),),
+    datetime.datetime: _time_parts,
+    datetime.time: _time_parts,
+    datetime.timezone: lambda x: (x.utcoffset(None), x.tzname(None)),
 }
 
 

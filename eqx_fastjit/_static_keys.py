@@ -39,6 +39,7 @@ from ._keys import (
 )
 from ._nodes import ARRAY_KINDS, getter, node_of, NodeKind, parts_of, reads_dict
 from ._parts import (
+    BUILTIN_PARTS,
     compares_attributes,
     deque_parts,
     extra_attributes,
@@ -132,8 +133,7 @@ _EXACT: dict[type, Policy] = {
     complex: Policy(Kind.COMPLEX),
     str: Policy(Kind.STR),
     bytes: Policy(Kind.BYTES),
-    # `==` of two ranges compares what they go through.
-    range: _PARTS(lambda x: (x.start, x.stop, x.step)),
+    **{cls: _PARTS(parts, Hashable.ASK) for cls, parts in BUILTIN_PARTS.items()},
     tuple: Policy(Kind.TUPLE, hashable=Hashable.AS_PARTS),
     list: Policy(Kind.LIST, hashable=Hashable.NO, mutable=True),
     dict: Policy(Kind.DICT, hashable=Hashable.NO, mutable=True),
