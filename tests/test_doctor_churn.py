@@ -85,6 +85,35 @@ def test_churn_in_words(causes, message):
     assert finding.message == f"f was compiled {message}"
 
 
+@pytest.mark.parametrize(
+    ("needed", "seconds", "more"),
+    [
+        ((False,) * 6, 21.0, ""),
+        (
+            (False, True, False, False, True, False),
+            14.0,
+            "; 2 of these had a new shape or structure as well, so their time is not counted",
+        ),
+        # It takes two edits to save any.
+        ((True,) * 6, 21.0, "; each time with a new shape or structure as well"),
+    ],
+)
+def test_compilations_that_were_needed_anyway(needed, seconds, more):
+    values = [f"{i}.0 (float)" for i in range(7)]
+    causes = [
+        cause("static-churn", "lr", *step, seconds=float(i + 1), needed=needed[i])
+        for i, step in enumerate(itertools.pairwise(values))
+    ]
+    (finding,) = _causes.churn(causes, 100.0)
+    assert (finding.seconds, finding.count) == (seconds, 6)
+    assert finding.message == (
+        "f was compiled 6 more times by the call at a.py:1: `lr` changed, "
+        + " -> ".join(values[:5])
+        + " and so on"
+        + more
+    )
+
+
 def test_lines_of_churn():
     def line(*args, **options):
         (finding,) = _causes.churn([cause(*args, **options)] * 5, 100.0)
@@ -195,6 +224,7 @@ def test_causes_of_two_kinds():
         *("static-churn", "n", "1 (int)", "2 (int)"),
     )
     assert found.shapes == (ShapeChange("x", "(2,)", "(3,)"),)
+    assert found.needed
     # Another function of the same line.
     many = [seen_of(static("n", "1")), seen_of(static("n", "2"), number=2)]
     (found,) = _causes.our_causes(many)

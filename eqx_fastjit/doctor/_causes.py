@@ -82,6 +82,8 @@ class Cause(NamedTuple):
     shapes: tuple[ShapeChange, ...] = ()
     # Of a dtype: why it is another one, of `_intent`.
     intent: str = ""
+    # Whether a shape or the structure was new as well, so that it had to be compiled.
+    needed: bool = False
 
 
 def severity(seconds: float, total: float) -> str:
@@ -178,6 +180,8 @@ def _cause(
             if d.what == "shape"
         ),
         why,
+        kind not in ("shape-churn", "structure-churn")
+        and any(d.what in ("shape", "structure") for d in explanation.differences),
     )
 
 
@@ -237,7 +241,9 @@ def churn(causes: list[Cause], total: float) -> Iterator[Finding]:
             groups[cause.key, cause.site, cause.kind].append(cause)
     for group in groups.values():
         first = group[0]
-        seconds = sum(c.seconds for c in group)
+        # If all were needed, it takes two edits to save any.
+        saved = [c for c in group if not c.needed] or group
+        seconds = sum(c.seconds for c in saved)
         if len(group) < _threshold(group) or _is_the_librarys(first):
             continue
         leaf = collections.Counter(c.leaf for c in group).most_common(1)[0][0]
@@ -306,6 +312,19 @@ def _changes_kind(cause: Cause) -> bool:
 
 
 def _churn_message(group: list[Cause], leaf: str) -> str:
+    return _what_changed(group, leaf) + _needed_anyway(group)
+
+
+def _needed_anyway(group: list[Cause]) -> str:
+    needed = sum(c.needed for c in group)
+    if needed == 0:
+        return ""
+    if needed == len(group):
+        return "; each time with a new shape or structure as well"
+    return f"; {needed} of these had a new shape or structure as well, so their time is not counted"
+
+
+def _what_changed(group: list[Cause], leaf: str) -> str:
     first = group[0]
     times = "once more" if len(group) == 1 else f"{len(group)} more times"
     text = f"{first.function} was compiled {times} by the call at {first.site or '?'}"
