@@ -92,7 +92,8 @@ def test_churn_in_words(causes, message):
         (
             (False, True, False, False, True, False),
             14.0,
-            "; 2 of these had a new shape or structure as well, so their time is not counted",
+            "; 2 of these had a new shape or structure as well, so their time is "
+            "not counted",
         ),
         # It takes two edits to save any.
         ((True,) * 6, 21.0, "; each time with a new shape or structure as well"),

@@ -321,7 +321,10 @@ def _needed_anyway(group: list[Cause]) -> str:
         return ""
     if needed == len(group):
         return "; each time with a new shape or structure as well"
-    return f"; {needed} of these had a new shape or structure as well, so their time is not counted"
+    return (
+        f"; {needed} of these had a new shape or structure as well, so their time is "
+        "not counted"
+    )
 
 
 def _what_changed(group: list[Cause], leaf: str) -> str:
