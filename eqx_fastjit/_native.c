@@ -1095,7 +1095,8 @@ static Spec *specialize(PyObject *function, Table *table, Walk *w, uint64_t hash
     return (Spec *)made;
 }
 
-/* Finds or creates the specialization for a walk: a new reference. */
+/* Finds the specialization for a walk, or creates it if there is a function: a new
+reference. */
 static Spec *look_up(PyObject *function, Table *table, Walk *w, PyObject *const *values,
                      Py_ssize_t n) {
     uint64_t hash = 0;
@@ -1114,7 +1115,8 @@ static Spec *look_up(PyObject *function, Table *table, Walk *w, PyObject *const 
         }
         if (stale < 0) return NULL;
     }
-    return spec != NULL ? spec : specialize(function, table, w, hash, values, n);
+    if (spec != NULL || function == NULL) return spec;
+    return specialize(function, table, w, hash, values, n);
 }
 
 /* A call that the walk makes nothing of: the reference says what is wrong with it, or
@@ -1188,7 +1190,8 @@ done:
     return result;
 }
 
-/* The specialization for a call, without the call: `table.get(function, values)`. */
+/* The specialization for a call, without the call: `table.get(function, values)`. With
+`None` as the function, `None` if there is none yet. */
 static PyObject *table_get(Table *self, PyObject *args) {
     PyObject *function, *values;
     Walk w;
@@ -1199,8 +1202,10 @@ static PyObject *table_get(Table *self, PyObject *args) {
     int failed = drop_records_if_grown();
     walk_init(&w);
     for (Py_ssize_t i = 0; i < n && failed == 0; i++) failed = walk_tree(&w, items[i]);
-    if (failed == 0) spec = look_up(function, self, &w, items, n);
+    if (failed == 0)
+        spec = look_up(function == Py_None ? NULL : function, self, &w, items, n);
     walk_free(&w);
+    if (spec == NULL && function == Py_None && !PyErr_Occurred()) Py_RETURN_NONE;
     return (PyObject *)spec;
 }
 

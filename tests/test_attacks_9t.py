@@ -81,6 +81,7 @@ def test_a_compiled_call_is_walked_in_python_only_if_it_differs(engine, monkeypa
     ):
         with pytest.raises(TypeError, match=r"than it was lowered for|hashed"):
             compiled(*args)
+    assert function.n_specializations() == 1
     f.clear_cache()
     for _ in range(2):
         assert (compiled(model, X, n) == 2 * X**2).all()
