@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import jax.tree_util as jtu
+
 from ._keys import Identity
 
 
@@ -103,13 +105,16 @@ def _time_parts(x: Any) -> tuple[Any, ...]:
 
 
 # Of types whose `==` compares less than what a program can see of them: what a range
-# goes through, a number without its digits, an instant without its zone.
+# goes through, a number without its digits, an instant without its zone, static data by
+# a `==` for which 1 is 1.0.
 BUILTIN_PARTS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     range: lambda x: (x.start, x.stop, x.step),
     decimal.Decimal: lambda x: (str(x),),
     datetime.datetime: _time_parts,
     datetime.time: _time_parts,
     datetime.timezone: lambda x: (x.utcoffset(None), x.tzname(None)),
+    # For `pickle`: the registry, and what each node is.
+    jtu.PyTreeDef: lambda x: tuple(x.__getstate__()[1]),
 }
 
 

@@ -119,7 +119,6 @@ def _static_array(array: Any) -> StaticArray:
 _PARTS = functools.partial(Policy, Kind.PARTS)
 _KEY = functools.partial(Policy, Kind.KEY)
 _OF_ATTRIBUTES = _PARTS(extra_attributes, Hashable.ASK, mutable=True)
-# The class of each is `type` itself.
 _EXACT: dict[type, Policy] = {
     type(None): Policy(Kind.IDENTITY),
     bool: Policy(Kind.IDENTITY),
@@ -154,6 +153,7 @@ _EXACT: dict[type, Policy] = {
     Identity: Policy(Kind.PURE),
     types.BuiltinFunctionType: _KEY(_builtin_key),
 }
+_METACLASSES = tuple({type(cls) for cls in _EXACT})  # others may have any `__eq__`
 
 
 def _fields_policy(cls: type, names: list[str]) -> Policy:
@@ -281,7 +281,7 @@ def _known_of(cls: type) -> _Known:
         found = entry[1]
         if found.eq is cls.__eq__ and found.hash is cls.__hash__:
             return found
-    exact = _EXACT.get(cls) if type(cls) is type else None
+    exact = _EXACT.get(cls) if any(type(cls) is x for x in _METACLASSES) else None
     policy = choose_policy(cls) if exact is None else exact
     plain = is_identity_type(cls)
     by_type = type_key(cls) is cls

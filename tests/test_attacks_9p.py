@@ -80,3 +80,43 @@ def test_decimals_and_times_that_are_equal_and_differ(engine):
         """,
         engine,
     )
+
+
+def test_treedefs_whose_static_data_is_equal_and_differs(engine):
+    """For their `==`, keys and static data 1, 1.0 and True are the same."""
+    _check(
+        """
+        class Node(eqx.Module):
+            w: object
+            n: object = eqx.field(static=True)
+
+        class Holder(eqx.Module):
+            w: jax.Array
+            value: object = eqx.field(static=True)
+
+        @eqx_fastjit.filter_jit
+        def of_leaf(x, value):
+            traces.append(value)
+            return x, repr(jax.tree.unflatten(value, [2]))
+
+        @eqx_fastjit.filter_jit
+        def of_field(holder):
+            traces.append(holder.value)
+            return repr(jax.tree.unflatten(holder.value, [2]))
+
+        def make():
+            numbers = (1, 1.0, True)
+            nodes = [{n: 0} for n in numbers] + [Node(0, n) for n in numbers]
+            return [0, *nodes, *[[x, None] for x in nodes], (0,), [0]]
+
+        traces = []
+        for _ in range(2):  # equal and not identical, the second time
+            for tree in make():
+                value = jax.tree.structure(tree)
+                right = repr(jax.tree.unflatten(value, [2]))
+                assert of_leaf(X, value)[1] == right
+                assert of_field(Holder(X, value)) == right
+        assert len(traces) == 2 * 15, len(traces)
+        """,
+        engine,
+    )
