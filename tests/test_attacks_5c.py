@@ -32,6 +32,7 @@ for given in (
     {},
     dict(positional=None),
     dict(positional=None, names=(), kinds=b"", defaults=()),
+    dict(positional=None, function=None, table=native.Table(1), fun=None),
     dict(positional=None, names=(), kinds=b"", defaults=(), binder=None, source=5)
     | dict(function=None, table=native.Table(1), fun=None),
 ):
@@ -45,7 +46,7 @@ for given in (
 @pytest.mark.one_engine
 def test_a_callable_that_is_not_told_all_it_needs():
     out = _run(_PREPARE)
-    assert out.stdout == "_prepare: arguments are missing\n" * 4, out.stderr[-4000:]
+    assert out.stdout == "_prepare: arguments are missing\n" * 5, out.stderr[-4000:]
 
 
 # --- memory --------------------------------------------------------------------------

@@ -227,18 +227,18 @@ def _trace_raises(x, n):
 @pytest.mark.parametrize("where", ["flatten", "eq", "trace", "host"])
 def test_references_after_errors(where, error, monkeypatch, caplog):
     f = filter_jit(lambda x, *_: x)
-    before, after = Plain(), [Plain()]
+    before, after, more = Plain(), [Plain()], [Plain()]
     values = (X, before, ("a", [X]))
     if where == "flatten":
         last = Raises(X)
-        f(*values, last, after)
+        f(*values, last, after, more)
         monkeypatch.setattr(Raises, "error", error)
     elif where == "eq":
         last = Equal(1)
-        f(*values, Equal(1), after)
+        f(*values, Equal(1), after, more)
         monkeypatch.setattr(Equal, "error", error)
     elif where == "trace":
-        f, last = filter_jit(lambda *args: _trace_raises(X, args[-2])), Plain()
+        f, last = filter_jit(lambda *args: _trace_raises(X, args[3])), Plain()
         last.error = error
     else:
         last = Plain()
@@ -253,10 +253,10 @@ def test_references_after_errors(where, error, monkeypatch, caplog):
 
     def call():
         with pytest.raises(Exception if where == "host" else type(error), match="no"):
-            f(*values, last, after)
+            f(*values, last, after, more)
         error.__traceback__ = error.__context__ = None
 
-    things = (X, before, last, after, after[0], values[2], f)
+    things = (X, before, last, after, after[0], more, more[0], values[2], f)
     _assert_no_references(call, *things, n=10)
 
 
