@@ -95,6 +95,8 @@ def at(folder, name="f", line=9):
         (frozenset(range(1000)), "frozenset({0, 1, 10, 100, 101, 102, ...})"),
         (frozenset(range(1001)), "frozenset of 1001"),
         ([2, 1], "[2, 1]"),
+        ([[[[[1]]]]], "[[list of 1]]"),
+        ({1: {2: {3: {4: 5}}}}, "{1: {2: dict of 1}}"),
         ({2: "b", 1: "a"}, "{2: 'b', 1: 'a'}"),
     ],
 )
