@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.extend.backend
 import jax.extend.core.primitives
 import numpy as np
 from jax.core import Tracer
@@ -93,7 +94,7 @@ def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
     return callbacks or on_virtual_devices(arrays)
 
 
-def block(results: Sequence[Any], each: bool = False) -> None:
+def block(results: Sequence[Any], arguments: Sequence[Any] = ()) -> None:
     """Wait for a computation.
 
     Also under an eager transformation, whose tracers hold results; not as a part of a
@@ -102,23 +103,38 @@ def block(results: Sequence[Any], each: bool = False) -> None:
     **Arguments:**
 
     - `results`: of one program, and so ready at the same time.
-    - `each`: not so. Eager transformations (`has_tracers`) may return an argument as it
-        is, which is ready before the others are.
+    - `arguments`: of a call with tracers, otherwise none. Eager transformations may
+        return an argument as it is, which is ready before the others are.
     """
-    inner = [concrete(x) for x in (results if each else results[:1])]
-    found = [x for x in inner if isinstance(x, jax.Array) and not isinstance(x, Tracer)]
-    if found:
+    inner = [concrete(x) for x in (results if arguments else results[:1])]
+    found = [x for x in inner if _is_computed(x)]
+    if not found and not arguments:
         # (`float0` is NumPy's.)
+        inner = [concrete(x) for x in results]
+        found = [x for x in inner if _is_computed(x)]
+    if not found and any(isinstance(x, Tracer) for x in inner):
+        return
+    own = {id(concrete(x)) for x in arguments}
+    if own and all(id(x) in own for x in found):
+        # What it computes is only in what the transformation keeps for later, such as
+        # the residuals of a `jax.custom_vjp`, which nothing public refers to.
+        platforms = jax.extend.backend.backends()
+        found = [x for platform in platforms for x in jax.live_arrays(platform)]
+        jax.effects_barrier()
+    if found:
         jax.block_until_ready(found)
-    elif not each and len(results) > 1:
-        block(results, each=True)
-    elif not any(isinstance(x, Tracer) for x in inner):
+    else:
         jax.effects_barrier()
 
 
-def has_tracers(arrays: Sequence[Any]) -> bool:
-    """Whether a tracer is among the arguments of a call."""
-    return any(issubclass(cls, Tracer) for cls in set(map(type, arrays)))
+def _is_computed(x: Any) -> bool:
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer)
+
+
+def with_tracers(arrays: Sequence[Any]) -> Sequence[Any]:
+    """The arguments of a call if a tracer is among them, otherwise none."""
+    types = set(map(type, arrays))
+    return arrays if any(issubclass(cls, Tracer) for cls in types) else ()
 
 
 # Primitives that JAX itself lowers, and that only call what is in their jaxprs.

@@ -28,9 +28,9 @@ from ._blocking import (
     block,
     copied,
     has_host_callbacks,
-    has_tracers,
     must_block,
     reads_numpy,
+    with_tracers,
 )
 from ._engine import Call, calling, is_jit_disabled, native
 from ._errors import (
@@ -181,7 +181,7 @@ class Function:
         if plan.blocks is None or (compiled and not plan.blocks):
             self.decide_blocks(specialization, plan, arrays, out)
         if plan.blocks or reads_numpy(arrays):
-            block(out, each=has_tracers(arrays))
+            block(out, with_tracers(arrays))
         return plan.build(out)
 
     def plan_of(self, values: tuple[Any, ...]) -> tuple[Plan, list[Any]]:

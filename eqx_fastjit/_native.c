@@ -959,16 +959,17 @@ static void call_failed(PyObject *function, Frame *frame) {
 
 /* Blocks until a computation is done. All of its results are ready together, unless one
 is an argument that an eager transformation returns as it is. */
-static int block(PyObject *const *arrays, Py_ssize_t n, int has_tracers) {
-    PyObject *out;
-    if (n && !has_tracers && Py_TYPE(arrays[0]) == array_type) {
+static int block(PyObject *const *arrays, Py_ssize_t n, Walk *w) {
+    PyObject *out = NULL;
+    if (n && !w->tracer && Py_TYPE(arrays[0]) == array_type) {
         out = PyObject_CallMethodNoArgs(arrays[0], s_block_until_ready);
     } else {
-        PyObject *list = list_of(arrays, n);
-        if (list == NULL) return -1;
-        PyObject *each = has_tracers ? Py_True : Py_False;
-        out = PyObject_CallFunctionObjArgs(py_block, list, each, NULL);
-        Py_DECREF(list);
+        PyObject *results = list_of(arrays, n);
+        PyObject *arguments = list_of(w->arrays + 1, w->tracer ? w->n_arrays : 0);
+        if (results != NULL && arguments != NULL)
+            out = PyObject_CallFunctionObjArgs(py_block, results, arguments, NULL);
+        Py_XDECREF(results);
+        Py_XDECREF(arguments);
     }
     Py_XDECREF(out);
     return out == NULL ? -1 : 0;
@@ -1066,7 +1067,7 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
         Py_DECREF(blocks);
     }
     int blocks_now = plan->blocks > 0 ? 1 : reads_numpy(w);
-    if (blocks_now < 0 || (blocks_now && block(arrays, n, w->tracer) < 0)) goto done;
+    if (blocks_now < 0 || (blocks_now && block(arrays, n, w) < 0)) goto done;
     result = plan_build(plan, arrays);
 done:
     Py_DECREF(plan);

@@ -18,9 +18,9 @@ from eqx_fastjit._binding import Binding, make_binder, Spec
 from eqx_fastjit._blocking import (
     block,
     copied,
-    has_tracers,
     must_block,
     reads_numpy,
+    with_tracers,
 )
 from eqx_fastjit._function import Function
 from eqx_fastjit._jit import _make_wrapped, JitWrapped
@@ -214,7 +214,7 @@ class LoadedFunction(Function):
         arrays = copied(self._arrays_of(values))
         out = self.payloads.run(*arrays)[:-1]
         if must_block(self.payloads.callbacks, [*arrays, *out]) or reads_numpy(arrays):
-            block(out, each=has_tracers(arrays))
+            block(out, with_tracers(arrays))
         return self.plan.build(out)
 
 
