@@ -108,8 +108,8 @@ def block(results: Sequence[Any], each: bool = False) -> None:
     inner = [concrete(x) for x in (results if each else results[:1])]
     found = [x for x in inner if isinstance(x, jax.Array) and not isinstance(x, Tracer)]
     if found:
-        # (`float0` is NumPy's.)
-        jax.block_until_ready(found)
+        # (`float0` is NumPy's. And what was donated may be returned as well.)
+        jax.block_until_ready([x for x in found if not x.is_deleted()])
     elif not each and len(results) > 1:
         block(results, each=True)
     elif not any(isinstance(x, Tracer) for x in inner):
