@@ -128,7 +128,9 @@ def block(results: Sequence[Any], arguments: Sequence[Any] = ()) -> None:
 
 
 def _is_computed(x: Any) -> bool:
-    return isinstance(x, jax.Array) and not isinstance(x, Tracer)
+    if not isinstance(x, jax.Array) or isinstance(x, Tracer):
+        return False
+    return not x.is_deleted()  # what was donated may be returned as it is
 
 
 def with_tracers(arrays: Sequence[Any]) -> Sequence[Any]:

@@ -109,8 +109,11 @@ def _make_room(known: weakref.WeakKeyDictionary[Any, Any]) -> None:
     """Drop the oldest. Those that are still wrapped somewhere stay alive."""
     while len(known) >= _MAX_FUNCTIONS:
         # Another thread may clear it in between.
-        with contextlib.suppress(StopIteration, RuntimeError):
-            known.pop(next(iter(known)), None)
+        with contextlib.suppress(RuntimeError):
+            oldest = next(iter(known), None)
+            if oldest is None:
+                return  # all are gone, though the collector may not have said so yet
+            known.pop(oldest, None)
 
 
 def _code(fun: Any) -> Any:
