@@ -584,6 +584,24 @@ def test_static_fields_that_raise(make):
     ]
 
 
+@dataclasses.dataclass
+class parity:
+    """Has a name that sorts after that of any generated function."""
+
+    n: int
+
+    def __eq__(self, other):
+        return self.n % 2 == other.n % 2
+
+    def __hash__(self):
+        return self.n % 2
+
+
+def test_a_dataclass_that_compares_in_its_own_way():
+    calls = [(Holder(X, parity(n)),) for n in (1, 3, 2, 4)]
+    assert _traces_of(lambda m: m.x, *calls) == [1, 1, 2, 2]
+
+
 def test_static_leaves_that_raise():
     with pytest.raises(ValueError, match="no hash"):
         filter_jit(lambda x, s: x)(X, _RaisingHash(1))

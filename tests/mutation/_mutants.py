@@ -94,6 +94,7 @@ def annotations(source: str) -> list[_Span]:
     """Start and end, as line and column, of code that only a type checker reads."""
     found: list[ast.AST | None] = []
     overloads: list[ast.expr] = []
+    checked: list[_Span] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found.append(node.returns)
@@ -101,11 +102,12 @@ def annotations(source: str) -> list[_Span]:
         elif isinstance(node, ast.arg | ast.AnnAssign):
             found.append(node.annotation)
         elif isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING":
-            found += [node.test, *node.body]
+            # From the test on, since decorators come before what they decorate.
+            checked.append((_span(node.test)[0], _span(node.body[-1])[1]))
     spans = [_span(x) for x in found if isinstance(x, ast.expr | ast.stmt)]
     # Including the `@`.
     begins = [((x.lineno, x.col_offset - 1), _span(x)[1]) for x in overloads]
-    return spans + begins
+    return spans + begins + checked
 
 
 def _span(x: ast.expr | ast.stmt) -> _Span:
