@@ -33,7 +33,8 @@ class Area(NamedTuple):
 _ENGINE = (
     *("corpus", "binding", "statics", "stages", "fixes", "engines", "contexts"),
     *("sharding", "lifetimes", "attacks", "attacks_2", "attacks_3", "attacks_3c"),
-    *("attacks_4", "attacks_5", "attacks_6", "attacks_7", "attacks_8"),
+    *("attacks_4", "attacks_5", "attacks_6", "attacks_7", "attacks_8", "attacks_9c"),
+    *("attacks_9p", "attacks_9t", "attacks_10", "attacks_10s"),
     *("static_containers", "no_python"),
     *("native_memory", "nodes", "static_modules", "memory", "crashes", "hostile"),
 )
