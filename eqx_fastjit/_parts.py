@@ -32,9 +32,13 @@ _ATTRIBUTES = type("Attributes", (), {"__slots__": ()})()
 
 def extra_attributes(x: Any) -> tuple[Any, ...]:
     """The attributes that an instance of a subclass has beside its contents."""
+    if type(x).__dictoffset__ == 0:
+        return ()
     try:
         found = object.__getattribute__(x, "__dict__")
     except AttributeError:
+        return ()
+    if not found:
         return ()
     if any(_is_cached(type(x), name) for name in found):
         found = {k: v for k, v in found.items() if not _is_cached(type(x), k)}
@@ -61,20 +65,24 @@ def items(base: type, x: Any) -> list[Any]:
     return out
 
 
+_factory_of = vars(collections.defaultdict)["default_factory"].__get__
+_maxlen_of = vars(collections.deque)["maxlen"].__get__
+
+
 def dict_parts(x: Any) -> list[Any]:
     """Those of a dictionary of any kind."""
-    base = collections.OrderedDict if isinstance(x, collections.OrderedDict) else dict
-    out = items(base, x)
-    if isinstance(x, collections.defaultdict):
-        # Which `==` does not look at.
-        out.append(vars(collections.defaultdict)["default_factory"].__get__(x))
+    if isinstance(x, collections.OrderedDict):
+        out = items(collections.OrderedDict, x)
+    else:
+        out = items(dict, x)
+        if isinstance(x, collections.defaultdict):
+            out.append(_factory_of(x))  # which `==` does not look at
     return [*out, *extra_attributes(x)]
 
 
 def deque_parts(x: Any) -> list[Any]:
     """Those of a deque."""
-    maxlen = vars(collections.deque)["maxlen"].__get__(x)
-    return [maxlen, *collections.deque.__iter__(x), *extra_attributes(x)]
+    return [_maxlen_of(x), *collections.deque.__iter__(x), *extra_attributes(x)]
 
 
 def _scalar_parts(base: type, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -101,7 +109,7 @@ SUBCLASS_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
 
 
 def _time_parts(x: Any) -> tuple[Any, ...]:
-    return x.replace(tzinfo=None).isoformat(), x.fold, x.tzinfo
+    return x.__reduce_ex__(4)[1]  # what it is made from: its digits and fold, its zone
 
 
 # Of types whose `==` compares less than what a program can see of them: what a range

@@ -61,7 +61,7 @@ def _contents(array: Any) -> Any:
 
 def _set_key(base: type) -> Callable[[Any], Any]:
     def key(x: Any) -> Any:
-        parts = base.__iter__(x)  # pyright: ignore[reportAttributeAccessIssue]
+        parts = [*vars(base)["__iter__"](x)]  # at once: a `__hash__` may change it
         # Counted, since members that differ may have equal keys: two NaNs.
         counts = collections.Counter([static_key(v) for v in parts])
         return frozenset(counts.items()), _vars_key(x)

@@ -12,6 +12,7 @@ Two rules keep it right while user code runs in the middle (`flatten` functions,
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -658,7 +659,7 @@ static int is_plain(PyObject *x, int depth) {
 }
 
 /* A set of such members, which is compared whole: 1 if it is one, 0 if not, -1 for an
-error. A seventh of what a key made by Python costs. */
+error. */
 static int add_plain_set(Walk *w, PyObject *x) {
     PyObject *member, *iterator, *kept;
     int plain = 1;
@@ -1069,6 +1070,72 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
     return -1;
 }
 
+typedef struct { Py_hash_t hash; PyObject *object; } Member;
+
+static int compare_members(const void *a, const void *b) {
+    Py_hash_t x = ((const Member *)a)->hash, y = ((const Member *)b)->hash;
+    return (x > y) - (x < y);
+}
+
+/* What the members of a set are sorted by: not for a NaN, whose hash is its address. */
+static Py_hash_t order_of(Walk *w, PyObject *x) {
+    PyTypeObject *type = Py_TYPE(x);
+    if (type == &PyFloat_Type && isnan(PyFloat_AS_DOUBLE(x))) return 0;
+    if (type != &PyUnicode_Type && type != &PyLong_Type && type != &PyFloat_Type &&
+        type != &PyBytes_Type) {
+        own_everything(w);
+        Record *record = record_of(w, x);
+        if (record == NULL) return -1;
+        /* Members of an `Enum` have a hash in Python. */
+        if (record->kind == KIND_IDENTITY) return (Py_hash_t)((uintptr_t)x >> 4);
+    }
+    return PyObject_Hash(x);
+}
+
+/* Any set, part by part, in the order of the hashes: 1 if it is written, 0 if it has
+members whose hash is the same or raises, and thus no order; -1 for an error. A fifth of
+what a key made by Python costs. */
+static int add_set(Walk *w, PyObject *x, size_t start) {
+    Member small[SMALL_FIELDS], *members = small;
+    PyObject *parts_small[SMALL_FIELDS], **parts = parts_small, *iterator;
+    Py_ssize_t n = PySet_GET_SIZE(x), found = 0;
+    int added = -1;
+    if (n > SMALL_FIELDS) {
+        members = PyMem_Malloc(n * sizeof(Member));
+        parts = PyMem_Malloc(n * sizeof(PyObject *));
+    }
+    if (members == NULL || parts == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    WITHOUT_COLLECTOR(iterator = PyObject_GetIter(x));
+    if (iterator == NULL) goto done;
+    while (found < n && (members[found].object = PyIter_Next(iterator)) != NULL) found++;
+    Py_DECREF(iterator);
+    if (PyErr_Occurred()) goto done;
+    for (Py_ssize_t i = 0; i < found; i++) {
+        members[i].hash = order_of(w, members[i].object);
+        if (members[i].hash == -1 && PyErr_Occurred()) {
+            added = !PyErr_ExceptionMatches(PyExc_Exception) || is_endless() ? -1 : 0;
+            if (!added) PyErr_Clear();
+            goto done;
+        }
+    }
+    qsort(members, found, sizeof(Member), compare_members);
+    added = 1;
+    for (Py_ssize_t i = 0; added && i < found; i++) {
+        added = i == 0 || members[i].hash != members[i - 1].hash;
+        parts[i] = members[i].object;
+    }
+    if (added && PySet_CheckExact(x)) w->is_mutable = 1;
+    if (added && add_compound(w, x, parts, found, VISIT_STATIC, start) < 0) added = -1;
+done:
+    for (Py_ssize_t i = 0; i < found; i++) Py_DECREF(members[i].object);
+    if (parts != parts_small) PyMem_Free(parts);
+    if (members != small) PyMem_Free(members);
+    return added;
+}
+
 /* Writes one value of a static, which is no atom, on the trail; its parts are left to be
 visited. */
 static int add_other_static(Walk *w, PyObject *x, int visit, size_t start) {
@@ -1095,6 +1162,7 @@ static int add_other_static(Walk *w, PyObject *x, int visit, size_t start) {
     }
     if (type == &PyFrozenSet_Type || (type == &PySet_Type && visit == VISIT_STATIC)) {
         int added = add_plain_set(w, x);
+        if (!added) added = add_set(w, x, start);
         if (added) return added < 0 ? -1 : 0;
     }
     return add_by_record(w, x, visit, start);
