@@ -1130,17 +1130,21 @@ static PyObject *call_in_python(PyObject *function, PyObject *const *values, Py_
     return result;
 }
 
+/* Whether the walks of this thread that run Python are as many as fit on the stack. */
+static int is_too_deep(void) {
+    if (n_nested < MOST_NESTED) return 0;
+    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded while the "
+                                          "arguments of jitted functions are read");
+    return 1;
+}
+
 /* A call with bound arguments. */
 static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *values,
                             Py_ssize_t n) {
     Walk walk, *w = &walk;
     PyObject *result = NULL;
     Spec *spec = NULL;
-    if (n_nested >= MOST_NESTED) {
-        PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded while the "
-                                              "arguments of jitted functions are read");
-        return NULL;
-    }
+    if (is_too_deep()) return NULL;
     int failed = drop_records_if_grown();
     walk_init(w);
     w->limit += table->longest;
@@ -1198,6 +1202,7 @@ static PyObject *table_get(Table *self, PyObject *args) {
     Walk w;
     Spec *spec = NULL;
     if (!PyArg_ParseTuple(args, "OO!", &function, &PyTuple_Type, &values)) return NULL;
+    if (is_too_deep()) return NULL;
     PyObject *const *items = ((PyTupleObject *)values)->ob_item;
     Py_ssize_t n = PyTuple_GET_SIZE(values);
     int failed = drop_records_if_grown();
@@ -1394,6 +1399,7 @@ static PyObject *arrays_of(PyObject *self, PyObject *values) {
         PyErr_SetString(PyExc_TypeError, "expected a tuple of bound values");
         return NULL;
     }
+    if (is_too_deep()) return NULL;
     int failed = drop_records_if_grown();
     walk_init(&w);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values) && failed == 0; i++)

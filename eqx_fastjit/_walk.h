@@ -63,8 +63,12 @@ typedef struct {
     union { PyObject *object; int64_t integer; double real; uint64_t bits; } as;
 } Entry;
 
+#define ODD UINT64_C(0x9E3779B97F4A7C15)
 #define KIND_OF(tag) ((int)((tag) & 0xff))
 #define TAG(kind, payload) ((uint64_t)(kind) | ((uint64_t)(payload) << 8))
+/* Mixed, as there is no room for the highest bits: those of 0.5 and 0.25 are all that
+differs between their hashes. */
+#define HASH_TAG(kind, hash) TAG(kind, (uint64_t)(hash) * ODD >> 8)
 #define HOLDS(entry) (KIND_OF((entry).tag) >= T_NODE)
 
 /* Where a static that can be changed in place begins and ends on the trail. */
@@ -290,7 +294,6 @@ typedef struct {
 static Record **records;
 static size_t n_records, records_mask;
 
-#define ODD UINT64_C(0x9E3779B97F4A7C15)
 #define SLOT_OF(type) ((size_t)((uintptr_t)(type) * ODD >> 32) & records_mask)
 
 static void record_free(Record *record) {
@@ -595,7 +598,7 @@ static int add_key(Walk *w, PyObject *x, PyObject *key) {
     Py_hash_t hash = PyObject_Hash(key);
     int failed = (hash == -1 && PyErr_Occurred()) ||
                  add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
-                 add_object(w, TAG(T_KEY, hash), key) < 0;
+                 add_object(w, HASH_TAG(T_KEY, hash), key) < 0;
     Py_DECREF(key);
     return failed ? -1 : 0;
 }
@@ -681,7 +684,7 @@ static int add_plain_set(Walk *w, PyObject *x) {
     Py_hash_t hash = PyObject_Hash(kept);
     int failed = (hash == -1 && PyErr_Occurred()) ||
                  add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
-                 add_object(w, TAG(T_PURE, hash), kept) < 0;
+                 add_object(w, HASH_TAG(T_PURE, hash), kept) < 0;
     Py_DECREF(kept);
     return failed ? -1 : 1;
 }
@@ -1043,14 +1046,14 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
         own_everything(w);
         hash = PyObject_Hash(x);
         if (hash == -1 && PyErr_Occurred()) return -1;
-        return add_object(w, TAG(T_PURE, hash), x);
+        return add_object(w, HASH_TAG(T_PURE, hash), x);
     case KIND_OPAQUE:
         own_everything(w);
         hash = PyObject_Hash(x);
         if (hash != -1 || !PyErr_Occurred())
             return add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0
                        ? -1
-                       : add_object(w, TAG(T_OPAQUE, hash), x);
+                       : add_object(w, HASH_TAG(T_OPAQUE, hash), x);
         if (!PyErr_ExceptionMatches(PyExc_Exception) || is_endless()) return -1;
         PyErr_Clear();
         return add_key(w, x, PyObject_CallOneArg(py_opaque_key, x));
@@ -1487,7 +1490,7 @@ static uint64_t hash_trail(const Walk *w) {
         case T_PURE:
         case T_OPAQUE:
         case T_KEY:
-            x = 0; /* the tag has the bits of the hash */
+            x = 0; /* the tag has bits of the hash */
         }
         hash = mix(hash, entry->tag, x);
     }
