@@ -1441,7 +1441,6 @@ PyMODINIT_FUNC PyInit__native(void) {
     for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++)
         if ((*strings[i].place = PyUnicode_InternFromString(strings[i].text)) == NULL)
             return NULL;
-    if ((type_died_function = PyCFunction_New(&type_died_def, NULL)) == NULL) return NULL;
     PyObject *m = PyModule_Create(&module);
     if (m == NULL) return NULL;
     struct { PyTypeObject *type; const char *name; } types[] = {

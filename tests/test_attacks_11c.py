@@ -1,5 +1,6 @@
 """Regression tests: faults found in an eleventh adversarial review of the C files."""
 
+import gc
 import time
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from eqx_fastjit import filter_jit
+from eqx_fastjit._engine import native
 
 from .traces import count_traces
 
@@ -78,3 +80,47 @@ def test_compiled_calls_within_calls_without_end():
     with pytest.raises(RecursionError):
         compiled(Node(x, call))
     assert compiled(Node(x)) == 2
+
+
+# --- what costs more the more there is of it ---
+
+
+def _seconds_to_look_up(values):
+    """The least of three times."""
+    f = filter_jit(lambda x: x)
+    table = f._function.table
+    for value in values:
+        table.get(f._function, (value,))
+    assert len(table) == len(values)
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        for value in values:
+            table.get(None, (value,))
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+@pytest.mark.one_engine
+def test_floats_are_looked_up_as_quickly_as_integers():
+    """One at the end of a signature had its whole table to go through."""
+    integers = _seconds_to_look_up(list(range(2000)))
+    assert _seconds_to_look_up([float(i) for i in range(2000)]) < 5 * integers
+
+
+@pytest.mark.one_engine
+def test_many_classes_die():
+    """The table of types was made anew for each: 3 s for 16,000."""
+
+    def live_and_die(call):
+        classes = [type(f"Class{i}", (), {}) for i in range(16_000)]
+        call([cls() for cls in classes])
+        del classes
+        start = time.perf_counter()
+        gc.collect()
+        return time.perf_counter() - start
+
+    filter_jit(lambda x: x)  # loads the engine
+    alone = live_and_die(lambda instances: None)
+    known = live_and_die(lambda instances: native().arrays_of((instances,)))
+    assert known < 5 * alone + 0.2
