@@ -2,6 +2,7 @@
 
 import gc
 import time
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -88,7 +89,7 @@ def test_compiled_calls_within_calls_without_end():
 def _seconds_to_look_up(values):
     """The least of three times."""
     f = filter_jit(lambda x: x)
-    table = f._function.table
+    table: Any = f._function.table
     for value in values:
         table.get(f._function, (value,))
     assert len(table) == len(values)
