@@ -1150,15 +1150,19 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     w->limit += table->longest;
     for (Py_ssize_t i = 0; i < n && failed == 0; i++) failed = walk_tree(w, values[i]);
     if (failed < 0) {
+        /* What the user's code raises because a call in it did is not tried twice on each
+        level, nor is recursion: of a thousand levels, that would never end. */
+        int explained = w->owning && w->n_explained != n_explained;
         walk_free(w);
-        /* Recursion by way of the user's code is not tried twice on each level: of a
-        thousand levels, that would never end. */
-        if (!PyErr_ExceptionMatches(PyExc_Exception) ||
+        if (explained || !PyErr_ExceptionMatches(PyExc_Exception) ||
             PyErr_ExceptionMatches(PyExc_RecursionError))
             return NULL;
         PyErr_Clear();
         result = call_in_python(function, values, n);
-        if (result == NULL) translate(function);
+        if (result == NULL) {
+            translate(function);
+            n_explained++;
+        }
         return result;
     }
     spec = look_up(function, table, w, values, n);

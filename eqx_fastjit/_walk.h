@@ -107,6 +107,8 @@ typedef struct {
     size_t n_seen, max_seen;
     /* The length of a trail at which Python has to say that the tree ends at all. */
     size_t limit;
+    /* As it was when Python first ran. */
+    size_t n_explained;
     /* The value that is being visited, which is no longer on the stack. */
     PyObject *current_tree, *current_static;
     char owning, nested, numpy, tracer, is_mutable;
@@ -119,6 +121,9 @@ typedef struct {
 takes up to 10 kB of the stack, and a thousand would not fit. */
 #define MOST_NESTED 128
 static THREAD_LOCAL int n_nested;
+
+/* The calls of this thread that Python has raised for, after the walk failed. */
+static THREAD_LOCAL size_t n_explained;
 
 /* Of the last walk that was too long for the stack, for the next: allocating them anew
 is a tenth of what a call with 200 statics costs. */
@@ -205,6 +210,7 @@ static void walk_free(Walk *w) {
 static void own_everything(Walk *w) {
     if (w->owning) return;
     w->owning = w->nested = 1;
+    w->n_explained = n_explained;
     n_nested++;
     for (size_t i = 0; i < w->n_trail; i++)
         if (HOLDS(w->trail[i])) Py_INCREF(w->trail[i].as.object);

@@ -83,6 +83,25 @@ def test_compiled_calls_within_calls_without_end():
     assert compiled(Node(x)) == 2
 
 
+def test_an_error_in_calls_within_calls():
+    """Each level tried the Python walk in turn: 2 to the power of their number."""
+    calls = []
+
+    def call(node):
+        calls.append(None)
+        if len(calls) > 1000:
+            raise KeyboardInterrupt("it does not end")
+        if node.x == 0:
+            raise ValueError("the innermost")
+        f(Node(node.x - 1, call))
+
+    f = filter_jit(lambda node: jnp.ones(()))
+    f(Node(0))
+    with pytest.raises(ValueError, match="the innermost"):
+        f(Node(20, call))
+    assert f(Node(20)) == 1
+
+
 # --- what costs more the more there is of it ---
 
 
