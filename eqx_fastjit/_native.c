@@ -1130,31 +1130,39 @@ static PyObject *call_in_python(PyObject *function, PyObject *const *values, Py_
     return result;
 }
 
+/* Whether the walks of this thread that run Python are as many as fit on the stack. */
+static int is_too_deep(void) {
+    if (n_nested < MOST_NESTED) return 0;
+    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded while the "
+                                          "arguments of jitted functions are read");
+    return 1;
+}
+
 /* A call with bound arguments. */
 static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *values,
                             Py_ssize_t n) {
     Walk walk, *w = &walk;
     PyObject *result = NULL;
     Spec *spec = NULL;
-    if (n_nested >= MOST_NESTED) {
-        PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded while the "
-                                              "arguments of jitted functions are read");
-        return NULL;
-    }
+    if (is_too_deep()) return NULL;
     int failed = drop_records_if_grown();
     walk_init(w);
     w->limit += table->longest;
     for (Py_ssize_t i = 0; i < n && failed == 0; i++) failed = walk_tree(w, values[i]);
     if (failed < 0) {
+        /* What the user's code raises because a call in it did is not tried twice on each
+        level, nor is recursion: of a thousand levels, that would never end. */
+        int explained = w->owning && w->n_explained != n_explained;
         walk_free(w);
-        /* Recursion by way of the user's code is not tried twice on each level: of a
-        thousand levels, that would never end. */
-        if (!PyErr_ExceptionMatches(PyExc_Exception) ||
+        if (explained || !PyErr_ExceptionMatches(PyExc_Exception) ||
             PyErr_ExceptionMatches(PyExc_RecursionError))
             return NULL;
         PyErr_Clear();
         result = call_in_python(function, values, n);
-        if (result == NULL) translate(function);
+        if (result == NULL) {
+            translate(function);
+            n_explained++;
+        }
         return result;
     }
     spec = look_up(function, table, w, values, n);
@@ -1198,6 +1206,7 @@ static PyObject *table_get(Table *self, PyObject *args) {
     Walk w;
     Spec *spec = NULL;
     if (!PyArg_ParseTuple(args, "OO!", &function, &PyTuple_Type, &values)) return NULL;
+    if (is_too_deep()) return NULL;
     PyObject *const *items = ((PyTupleObject *)values)->ob_item;
     Py_ssize_t n = PyTuple_GET_SIZE(values);
     int failed = drop_records_if_grown();
@@ -1394,6 +1403,7 @@ static PyObject *arrays_of(PyObject *self, PyObject *values) {
         PyErr_SetString(PyExc_TypeError, "expected a tuple of bound values");
         return NULL;
     }
+    if (is_too_deep()) return NULL;
     int failed = drop_records_if_grown();
     walk_init(&w);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values) && failed == 0; i++)
@@ -1435,7 +1445,6 @@ PyMODINIT_FUNC PyInit__native(void) {
     for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++)
         if ((*strings[i].place = PyUnicode_InternFromString(strings[i].text)) == NULL)
             return NULL;
-    if ((type_died_function = PyCFunction_New(&type_died_def, NULL)) == NULL) return NULL;
     PyObject *m = PyModule_Create(&module);
     if (m == NULL) return NULL;
     struct { PyTypeObject *type; const char *name; } types[] = {

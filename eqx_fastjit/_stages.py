@@ -184,6 +184,8 @@ class _Call:
             return None
         try:
             found = table.get(None, values)
+        except RecursionError:
+            raise  # if each of many levels tried the other walk, that would never end
         except Exception:
             return None
         return engine.arrays_of(values) if found is self.specialization else None
