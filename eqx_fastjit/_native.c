@@ -308,9 +308,12 @@ static PyObject *table_remove(Table *self, PyObject *x) {
 static Py_ssize_t table_length(Table *self) { return self->count; }
 
 static PyObject *table_get(Table *self, PyObject *args);
+static PyObject *table_arrays_of(Table *self, PyObject *args);
 
 static PyMethodDef table_methods[] = {
     {"get", (PyCFunction)table_get, METH_VARARGS, "The specialization for bound values."},
+    {"arrays_of", (PyCFunction)table_arrays_of, METH_VARARGS,
+     "The arrays of bound values, in JAX's order."},
     {"clear", (PyCFunction)table_clear_method, METH_NOARGS, "Forget all."},
     {"remove", (PyCFunction)table_remove, METH_O, "Forget one, if it is in the table."},
     {NULL}};
@@ -1138,6 +1141,24 @@ static int is_too_deep(void) {
     return 1;
 }
 
+/* Reads bound arguments, for a look-up in a table. */
+static int walk_values(Walk *w, const Table *table, PyObject *const *values, Py_ssize_t n) {
+    int failed = drop_records_if_grown();
+    walk_init(w);
+    w->limit += table->longest;
+    for (Py_ssize_t i = 0; i < n && failed == 0; i++) failed = walk_tree(w, values[i]);
+    return failed;
+}
+
+/* Whether the error of a walk stays, and Python does not try. What the user's code raises
+because a call in it did is not tried twice on each level, nor is recursion: of a thousand
+levels, that would never end. */
+static int is_final(const Walk *w) {
+    return (w->owning && w->n_explained != n_explained) ||
+           !PyErr_ExceptionMatches(PyExc_Exception) ||
+           PyErr_ExceptionMatches(PyExc_RecursionError);
+}
+
 /* A call with bound arguments. */
 static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *values,
                             Py_ssize_t n) {
@@ -1145,18 +1166,10 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     PyObject *result = NULL;
     Spec *spec = NULL;
     if (is_too_deep()) return NULL;
-    int failed = drop_records_if_grown();
-    walk_init(w);
-    w->limit += table->longest;
-    for (Py_ssize_t i = 0; i < n && failed == 0; i++) failed = walk_tree(w, values[i]);
-    if (failed < 0) {
-        /* What the user's code raises because a call in it did is not tried twice on each
-        level, nor is recursion: of a thousand levels, that would never end. */
-        int explained = w->owning && w->n_explained != n_explained;
+    if (walk_values(w, table, values, n) < 0) {
+        int final = is_final(w);
         walk_free(w);
-        if (explained || !PyErr_ExceptionMatches(PyExc_Exception) ||
-            PyErr_ExceptionMatches(PyExc_RecursionError))
-            return NULL;
+        if (final) return NULL;
         PyErr_Clear();
         result = call_in_python(function, values, n);
         if (result == NULL) {
@@ -1199,8 +1212,7 @@ done:
     return result;
 }
 
-/* The specialization for a call, without the call: `table.get(function, values)`. With
-`None` as the function, `None` if there is none yet. */
+/* The specialization for a call, without the call: `table.get(function, values)`. */
 static PyObject *table_get(Table *self, PyObject *args) {
     PyObject *function, *values;
     Walk w;
@@ -1209,14 +1221,33 @@ static PyObject *table_get(Table *self, PyObject *args) {
     if (is_too_deep()) return NULL;
     PyObject *const *items = ((PyTupleObject *)values)->ob_item;
     Py_ssize_t n = PyTuple_GET_SIZE(values);
-    int failed = drop_records_if_grown();
-    walk_init(&w);
-    for (Py_ssize_t i = 0; i < n && failed == 0; i++) failed = walk_tree(&w, items[i]);
-    if (failed == 0)
-        spec = look_up(function == Py_None ? NULL : function, self, &w, items, n);
+    if (walk_values(&w, self, items, n) == 0) spec = look_up(function, self, &w, items, n);
     walk_free(&w);
-    if (spec == NULL && function == Py_None && !PyErr_Occurred()) Py_RETURN_NONE;
     return (PyObject *)spec;
+}
+
+/* The arrays of a call that is one of a specialization: `table.arrays_of(specialization,
+values, otherwise)`. For others, what a function in Python returns. */
+static PyObject *table_arrays_of(Table *self, PyObject *args) {
+    PyObject *expected, *values, *otherwise, *arrays = NULL;
+    Walk w;
+    if (!PyArg_ParseTuple(args, "OO!O", &expected, &PyTuple_Type, &values, &otherwise))
+        return NULL;
+    if (is_too_deep()) return NULL;
+    PyObject *const *items = ((PyTupleObject *)values)->ob_item;
+    Py_ssize_t n = PyTuple_GET_SIZE(values);
+    if (walk_values(&w, self, items, n) == 0) {
+        Spec *spec = look_up(NULL, self, &w, items, n);
+        if ((PyObject *)spec == expected) arrays = list_of(w.arrays + 1, w.n_arrays);
+        Py_XDECREF(spec);
+    }
+    int final = arrays == NULL && PyErr_Occurred() && is_final(&w);
+    walk_free(&w);
+    if (arrays != NULL || final) return arrays;
+    PyErr_Clear();
+    arrays = PyObject_CallOneArg(otherwise, values);
+    if (arrays == NULL) n_explained++;
+    return arrays;
 }
 
 #define SMALL_VALUES 12

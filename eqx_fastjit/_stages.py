@@ -17,7 +17,7 @@ import jax
 from . import _record
 from ._blocking import block, copied, has_host_callbacks, must_block, reads_numpy
 from ._compat import EXPORT_OPTION, hide_from_tracebacks
-from ._engine import Call, calling, native, quiet_donation
+from ._engine import Call, calling, quiet_donation
 from ._function import Function
 from ._partition import DYNAMIC, partition, Structure
 from ._specialization import split_result
@@ -158,9 +158,13 @@ class _Call:
     def arrays_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The arrays of a call, which must match the one that was lowered."""
         values = self.bind(*args, **kwargs)
-        arrays = self._known_arrays(values)
-        if arrays is None:
-            arrays = self.expected.arrays_of(values)
+        table, walk = self.function.table, self.expected.arrays_of
+        if table is None:
+            arrays = walk(values)
+        else:
+            # The Python walk says what is different, but takes 1 us an array, 20 times
+            # as long.
+            arrays = table.arrays_of(self.specialization, values, walk)
         array_types = zip(self.types, arrays, strict=True)
         for i, (then, array) in enumerate(array_types):
             if then == (array.shape, array.dtype):
@@ -172,23 +176,6 @@ class _Call:
                     f"{_show(now)}."
                 )
         return arrays
-
-    def _known_arrays(self, values: tuple[Any, ...]) -> list[Any] | None:
-        """The arrays of a call that the native engine knows for one like it.
-
-        `None` if it is not known: the Python walk says what is different, but takes
-        1 us an array, 20 times as long.
-        """
-        table, engine = self.function.table, native()
-        if table is None or engine is None:
-            return None
-        try:
-            found = table.get(None, values)
-        except RecursionError:
-            raise  # if each of many levels tried the other walk, that would never end
-        except Exception:
-            return None
-        return engine.arrays_of(values) if found is self.specialization else None
 
 
 def _array_type(x: Any) -> tuple[tuple[int, ...], Any]:
