@@ -16,7 +16,6 @@ import jax.export
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 
 from eqx_fastjit import _compat
 
@@ -222,13 +221,14 @@ class Payloads:
         return self._guarded(self._with_kept(run))
 
     def _guarded(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Calls native code, or the portable program for transformations and errors."""
+        """Calls native code, or the portable program where that takes no such call.
+
+        As in a transformation, or with arrays that were put on another device.
+        """
 
         def instead(arrays: tuple[Any, ...], error: Exception) -> Any:
             self.check_arrays(arrays)
-            traced = any(isinstance(x, Tracer) for x in arrays)
-            traced = traced or jax.config.jax_disable_jit  # pyright: ignore
-            if not traced or not self.has_portable:
+            if not self.has_portable:
                 raise error
             return self._with_kept(self.portable)(*arrays)
 

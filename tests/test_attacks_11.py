@@ -1,0 +1,86 @@
+"""Regression tests: faults found in an eleventh review."""
+
+import copy
+import pickle
+
+import cloudpickle
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqx_fastjit
+
+
+X = jnp.arange(3.0)
+# Large enough to be kept in the file, rather than in the program.
+TABLE = jnp.arange(512.0)
+
+
+# --- loaded functions ---
+
+
+@pytest.fixture(params=[False, True], ids=["portable", "compiled"])
+def load(request, tmp_path):
+    """Loads a function that has been exported for `X`."""
+
+    def f(x, n=2):
+        return x * n + TABLE[:3]
+
+    path = tmp_path / "f.fastjit"
+    eqx_fastjit.filter_jit(f).export(X).save(path, compiled=True)
+    return lambda: eqx_fastjit.load(path, trusted=request.param)
+
+
+def test_a_copy_of_a_loaded_function(load):
+    """It returned the arguments: a tuple of one value for each parameter."""
+    loaded = load()
+    holder = {"predict": loaded, "x": X}
+    for f in (copy.copy(loaded), copy.deepcopy(holder)["predict"]):
+        assert (f(X) == 3 * X).all()
+    for dumps in (pickle.dumps, cloudpickle.dumps):
+        with pytest.raises((pickle.PicklingError, AttributeError)):
+            dumps(loaded)
+
+
+def test_a_loaded_function_has_no_python_function(load):
+    """`__wrapped__` returned the arguments, and the others raised `AttributeError`."""
+    loaded = load()
+    for f in (loaded.__wrapped__, loaded.trace, loaded.lower, loaded.eval_shape):
+        with pytest.raises(TypeError, match="f was loaded from a file"):
+            f(X)
+    with pytest.raises(TypeError, match="f was loaded from a file"):
+        loaded.export(X)
+    assert eqx.filter_eval_shape(loaded, X).shape == (3,)
+    assert (loaded(X) == 3 * X).all()
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        jax.jit,
+        eqx_fastjit.filter_jit,
+        lambda f: lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, length=1)[0],
+    ],
+    ids=["jit", "filter_jit", "scan"],
+)
+def test_a_file_that_is_loaded_in_a_trace(load, transform):
+    """The arrays that the program keeps were tracers of it: later calls raised."""
+    known = {}
+
+    def predict(x):
+        if "f" not in known:
+            known["f"] = load()
+        return known["f"](x)
+
+    for f in (transform(predict), predict, jax.jit(predict)):
+        assert (f(X) == 3 * X).all()
+
+
+def test_arguments_on_another_device(load):
+    """Native code takes none: it raised, though the file has the portable program."""
+    loaded = load()
+    device = jax.devices()[1]
+    for _ in range(2):
+        assert loaded(jax.device_put(X, device)).devices() == {device}
+        assert (loaded(X) == 3 * X).all()
