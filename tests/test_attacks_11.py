@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import cloudpickle
 import equinox as eqx
@@ -84,3 +85,36 @@ def test_arguments_on_another_device(load):
     for _ in range(2):
         assert loaded(jax.device_put(X, device)).devices() == {device}
         assert (loaded(X) == 3 * X).all()
+
+
+@pytest.mark.parametrize("donate, n_warnings", [("all", 0), ("warn", 1)])
+def test_a_donated_buffer_that_a_loaded_function_cannot_use(
+    donate, n_warnings, tmp_path
+):
+    """It warned with `donate="all"`, too."""
+    f = eqx_fastjit.filter_jit(lambda x, y: (x * y).sum(), donate=donate)
+    with warnings.catch_warnings(record=True):
+        f.export(X, X).save(tmp_path / "f")
+    loaded = eqx_fastjit.load(tmp_path / "f")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            loaded(X + 0, X + 0)
+    assert len(found) == n_warnings
+
+
+# --- contexts ---
+
+
+def test_ahead_of_time_without_jit(tmp_path):
+    """The trace had no results, and what asked for their shapes raised `KeyError`."""
+    f = eqx_fastjit.filter_jit(lambda x, n=2: {"y": x * n, "n": n})
+    for _ in range(2):
+        with jax.disable_jit():
+            assert len(f.trace(X).jaxpr.jaxpr.outvars) == 1
+            assert f.eval_shape(X)["y"].shape == f.lower(X).out_info["y"].shape == (3,)
+            f.export(X).save(tmp_path / "f", compiled=True)
+            assert (f(X)["y"] == 2 * X).all()
+        assert (f(X)["y"] == 2 * X).all()
+        assert (f.lower(X).compile()(X)["y"] == 2 * X).all()
+    assert (eqx_fastjit.load(tmp_path / "f", trusted=True)(X)["y"] == 2 * X).all()

@@ -18,6 +18,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from eqx_fastjit import _compat
+from eqx_fastjit._engine import innermost_call
 
 from ._arrays import dtype_of, is_key, matches, sharding_of, show_array
 from ._environment import difference, environment
@@ -307,6 +308,9 @@ class _Portable:
 
     def __call__(self, *arrays: Any) -> list[Any]:
         payloads = self.payloads
+        call = innermost_call()
+        if call is not None and call.function.loaded:
+            call.open_run()  # hides the warning of `donate="all"`, as in any trace
         payloads.check_arrays(arrays[len(payloads.kept) :])
         try:
             out = list(self.exported.call(*arrays))
