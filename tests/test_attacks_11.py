@@ -1,5 +1,6 @@
 """Regression tests: faults found in an eleventh review."""
 
+import collections
 import copy
 import pickle
 import warnings
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import eqx_fastjit
+from tests import exported_functions as functions
 
 
 X = jnp.arange(3.0)
@@ -85,6 +87,34 @@ def test_arguments_on_another_device(load):
     for _ in range(2):
         assert loaded(jax.device_put(X, device)).devices() == {device}
         assert (loaded(X) == 3 * X).all()
+
+
+def _both(x, y):
+    return y, x
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        ...,
+        collections.OrderedDict(b=X, a=[1, X]),
+        collections.defaultdict(list, b=X, a=2),
+        functions.Data(functions.Node(X, "tag"), 1),
+        [functions.Data(collections.OrderedDict(b=X, a=functions.Data(X, 2)), 1)],
+    ],
+    ids=["Ellipsis", "OrderedDict", "defaultdict", "dataclass", "nested"],
+)
+def test_arguments_that_could_not_be_exported(y, tmp_path):
+    """`...` could, but calls with it raised: it was taken for a default."""
+    f = eqx_fastjit.filter_jit(_both)
+    f.export(X, y).save(tmp_path / "f")
+    loaded = eqx_fastjit.load(tmp_path / "f", allow="tests")
+    for _ in range(2):
+        out, expected = loaded(X, y), f(X, y)
+        assert eqx.tree_equal(out, expected) is not False
+        assert jax.tree.structure(out) == jax.tree.structure(expected)
+    with pytest.raises(TypeError):
+        loaded(X, None)
 
 
 @pytest.mark.parametrize("donate, n_warnings", [("all", 0), ("warn", 1)])
