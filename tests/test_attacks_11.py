@@ -9,6 +9,7 @@ import cloudpickle
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import eqx_fastjit
@@ -87,6 +88,18 @@ def test_arguments_on_another_device(load):
     for _ in range(2):
         assert loaded(jax.device_put(X, device)).devices() == {device}
         assert (loaded(X) == 3 * X).all()
+
+
+@pytest.mark.parametrize("trusted", [False, True], ids=["portable", "compiled"])
+def test_gradients_with_numbers_of_64_bits(trusted, tmp_path):
+    """Native code left the call to the portable form, which refused NumPy's float64."""
+    f = eqx_fastjit.filter_jit(lambda x, y: (x * y).sum())
+    y = np.arange(3.0)
+    f.export(X, y).save(tmp_path / "f", vjp_order=1, compiled=True)
+    loaded = eqx_fastjit.load(tmp_path / "f", trusted=trusted)
+    for _ in range(2):
+        assert (jax.grad(loaded)(X, y) == y).all()
+        y += 1
 
 
 def _both(x, y):
