@@ -258,13 +258,13 @@ _TEMPLATE = """
 def make({variables}):
     def {name}({parameters}):
         __tracebackhide__ = True
-        return ({values})
+        {body}
     return {name}
 """
 
 
 @ft.lru_cache(maxsize=4096)
-def _binder_maker(spec: Spec, name: str) -> Callable[..., Any]:
+def _binder_maker(spec: Spec, name: str, raises: str | None) -> Callable[..., Any]:
     taken = set(spec.names) | {name}
 
     def free(wanted: str) -> str:
@@ -294,11 +294,12 @@ def _binder_maker(spec: Spec, name: str) -> Callable[..., Any]:
         parameters.append(text)
         if kind is _POSITIONAL_ONLY and kinds[i + 1 : i + 2] != (_POSITIONAL_ONLY,):
             parameters.append("/")
+    values = "".join([f"{arg}, " for arg in spec.names])
     source = _TEMPLATE.format(
         variables=", ".join(default_names),
         name=name,
         parameters=", ".join(parameters),
-        values="".join([f"{arg}, " for arg in spec.names]),
+        body=f"raise TypeError({raises!r})" if raises else f"return ({values})",
     )
     namespace: dict[str, Any] = {}
     # A name inside of this package, so that JAX hides these frames in tracebacks as
@@ -308,19 +309,20 @@ def _binder_maker(spec: Spec, name: str) -> Callable[..., Any]:
 
 
 def make_binder(
-    binding: Binding, names: tuple[str, str]
+    binding: Binding, names: tuple[str, str], raises: str | None = None
 ) -> Callable[..., tuple[Any, ...]]:
     """A function that returns one value per parameter of a binding.
 
     It has the same parameters, so binding is done by the interpreter as part of an
     ordinary call, where `inspect.Signature.bind` costs 3 us; and so is the `TypeError`
     for arguments that the function does not take, which names it by the second of
-    `names`: its name and its qualified name.
+    `names`: its name and its qualified name. With `raises`, it raises a `TypeError` of
+    this text instead.
     """
     name, qualname = names
     if not _can_name_parameter(name):
         name = "call"  # e.g. `<lambda>`
-    make = _binder_maker(binding.spec, name)
+    make = _binder_maker(binding.spec, name, raises)
     passed = zip(binding.defaults, binding.spec.defaulted, strict=True)
     binder = make(*[default for default, defaulted in passed if defaulted])
     binder.__qualname__ = qualname

@@ -63,6 +63,9 @@ _MAX_SPECIALIZATIONS = 4096
 class Function:
     """One user callable under one set of options."""
 
+    # Whether it is from a file: there is a program, and no Python.
+    loaded = False
+
     def __init__(
         self,
         fun: Any,

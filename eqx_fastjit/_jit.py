@@ -232,6 +232,9 @@ class JitWrapped(Base, Generic[_P, _T]):
         return self
 
     def __reduce__(self) -> Any:
+        if self._function.loaded:
+            # By a name that nobody finds: a copy is the same, and pickling is refused.
+            return self._fun.__qualname__
         if _global_of(self._fun) is self and not (
             self._fun.__module__ == "__main__" and _is_copied(sys._getframe(1))
         ):

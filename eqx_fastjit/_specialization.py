@@ -88,7 +88,7 @@ class Flat:
         function = self.function()
         assert function is not None
         call = call_of(self)
-        if is_jit_disabled():
+        if is_jit_disabled() and not call.abstract:  # JAX traces for `f.trace` even so
             call.eager_result = function.call_without_jit(call.values)
             return [EAGER]
         call.open_run()

@@ -56,6 +56,13 @@ class Node:
         return cls(children[0], tag)
 
 
+@ft.partial(jtu.register_dataclass, data_fields=["value"], meta_fields=["n"])
+@dataclasses.dataclass
+class Data:
+    value: Any
+    n: int
+
+
 class Layer(eqx.Module):
     weight: jax.Array
     config: Config = eqx.field(static=True)

@@ -11,14 +11,18 @@ from ._format import ExportFileError
 
 def describe_array(x: Any) -> dict[str, Any]:
     """The description of an array. Sizes may be symbolic."""
-    dtype = x.dtype
-    if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
-        dtype = jax.dtypes.canonicalize_dtype(dtype)
     return {
         "shape": [d if type(d) is int else _size(d) for d in x.shape],
-        "dtype": str(dtype),
+        "dtype": _dtype_name(x.dtype),
         "weak_type": bool(getattr(x, "weak_type", False)),
     }
+
+
+def _dtype_name(dtype: Any) -> str:
+    """The name of the dtype that JAX gives to an array of this one."""
+    if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return str(dtype)
 
 
 def _size(d: Any) -> int | str:
@@ -41,7 +45,7 @@ def show_array(x: Mapping[str, Any]) -> str:
 def matches(then: Mapping[str, Any], now: Any) -> bool:
     """Whether an array is like the one described. Symbolic sizes are left to JAX."""
     return (
-        then["dtype"] == str(now.dtype)
+        then["dtype"] == _dtype_name(now.dtype)
         and len(then["shape"]) == len(now.shape)
         and all(
             type(a) is str or a == b

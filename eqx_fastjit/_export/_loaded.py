@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
+import jax
+
 from eqx_fastjit._binding import Binding, make_binder, Spec
 from eqx_fastjit._blocking import (
     block,
@@ -80,7 +82,9 @@ def load(
     known: dict[str, Any] = {}
     if example is not None:
         known = _objects_in(tuple(example))
-    with _one_error(reader):
+    # Now, even if this is in a function that is being traced: what the program keeps
+    # would be a part of that trace.
+    with _one_error(reader), jax.ensure_compile_time_eval():
         loaded = _Loaded(reader, Names(known, allow), trusted)
     if loaded.payloads.reason is not None and trusted:
         warnings.warn(
@@ -139,6 +143,8 @@ class LoadedFunction(Function):
     It has a specialization for each signature. There may be many of them, because each
     `functools.partial` is another one.
     """
+
+    loaded = True
 
     def __init__(self, fun: Any, spec: Spec, header: dict[str, Any]):
         names = str(header["name"]), str(header["qualname"])
@@ -200,6 +206,10 @@ class LoadedFunction(Function):
         except ExportError:
             return False
 
+    def specialization_for(self, values: tuple[Any, ...]) -> Any:
+        """To trace a call, of which there is only the program."""
+        raise TypeError(_refusal(self.name))
+
     def check_static_arrays(self, values: tuple[Any, ...], key: Any) -> None:
         """None can be exported."""
 
@@ -258,6 +268,14 @@ class _Loaded:
         self.wrapped = _make_wrapped(function, "none", binding, fun, shown)
 
 
+def _refusal(name: str) -> str:
+    return (
+        f"{name} was loaded from a file, which has its program and not its Python "
+        "function. So it can be called, also within other functions that are traced "
+        "(`eqx.filter_eval_shape`, `jax.jit`), but not traced or exported by itself."
+    )
+
+
 def _identifier(name: Any) -> str:
     if type(name) is not str or not name.isidentifier():
         raise ExportFileError(f"{name!r} is not the name of a parameter")
@@ -273,9 +291,11 @@ def _stand_in(
         for name, default in zip(spec.names, defaults, strict=True)
     ]
     pseudo: Any = types.SimpleNamespace(spec=spec, defaults=shown)
-    made = make_binder(pseudo, (str(header["name"]), str(header["name"])))
+    name = str(header["name"])
+    made = make_binder(pseudo, (name, name), raises=_refusal(name))
+    names = {"TypeError": TypeError}
     fun = types.FunctionType(
-        made.__code__, {}, str(header["name"]), made.__defaults__, made.__closure__
+        made.__code__, names, name, made.__defaults__, made.__closure__
     )
     fun.__kwdefaults__ = made.__kwdefaults__
     fun.__qualname__ = str(header["qualname"])

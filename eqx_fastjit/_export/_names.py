@@ -6,6 +6,7 @@ allowed by the caller; nor is anything taken that only passes through such a pac
 (`"numpy:os.system"`).
 """
 
+import collections
 import importlib
 import inspect
 import re
@@ -24,6 +25,10 @@ _OWN_PACKAGES = ("jax", "equinox", "numpy", "ml_dtypes")
 _STANDARD = {
     "builtins:" + x.__name__: x
     for x in (bool, int, float, complex, str, bytes, list, dict, tuple, set, frozenset)
+}
+_STANDARD |= {
+    "collections:OrderedDict": collections.OrderedDict,
+    "collections:defaultdict": collections.defaultdict,
 }
 # Public modules of JAX, because the private ones that define these names may change.
 _PUBLIC = (

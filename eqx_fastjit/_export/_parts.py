@@ -131,7 +131,7 @@ class Parts:
         values = structure.rebuild(arrays)
         unwritten = self._unwritten
         return [
-            (name, DefaultRef(name) if unwritten.get(name, ...) is value else value)
+            (name, DefaultRef(name) if unwritten.get(name, self) is value else value)
             for name, value in zip(self.spec.names, values, strict=True)
         ]
 

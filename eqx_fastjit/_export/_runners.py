@@ -16,9 +16,9 @@ import jax.export
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 
 from eqx_fastjit import _compat
+from eqx_fastjit._engine import innermost_call
 
 from ._arrays import dtype_of, is_key, matches, sharding_of, show_array
 from ._environment import difference, environment
@@ -222,13 +222,14 @@ class Payloads:
         return self._guarded(self._with_kept(run))
 
     def _guarded(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Calls native code, or the portable program for transformations and errors."""
+        """Calls native code, or the portable program where that takes no such call.
+
+        As in a transformation, or with arrays that were put on another device.
+        """
 
         def instead(arrays: tuple[Any, ...], error: Exception) -> Any:
             self.check_arrays(arrays)
-            traced = any(isinstance(x, Tracer) for x in arrays)
-            traced = traced or jax.config.jax_disable_jit  # pyright: ignore
-            if not traced or not self.has_portable:
+            if not self.has_portable:
                 raise error
             return self._with_kept(self.portable)(*arrays)
 
@@ -307,6 +308,9 @@ class _Portable:
 
     def __call__(self, *arrays: Any) -> list[Any]:
         payloads = self.payloads
+        call = innermost_call()
+        if call is not None and call.function.loaded:
+            call.open_run()  # hides the warning of `donate="all"`, as in any trace
         payloads.check_arrays(arrays[len(payloads.kept) :])
         try:
             out = list(self.exported.call(*arrays))

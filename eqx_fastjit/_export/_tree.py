@@ -55,6 +55,8 @@ _CONTAINERS: dict[type, str] = {
     set: "set",
     frozenset: "frozenset",
 }
+# Flattened by what is registered for them.
+_NODES = (NodeKind.CUSTOM, NodeKind.ORDERED_DICT, NodeKind.DEFAULTDICT)
 _SINGLETONS: dict[Any, str] = {
     None: "none",
     True: "true",
@@ -151,9 +153,9 @@ class Writer:
                 for name, value in zip(cls._fields, x, strict=True)
             ]
             return ["namedtuple", self._name(cls, path), len(children)], children
-        if kind == NodeKind.MODULE:
+        if kind in (NodeKind.MODULE, NodeKind.DATACLASS):
             return self._instance(x, path, set(classify(x).static))
-        if kind == NodeKind.CUSTOM:
+        if kind in _NODES:
             return self._node(x, path)
         return self._static(x, path)
 
