@@ -237,3 +237,48 @@ def test_partials_bind_what_is_left():
     assert g(X) == 7 and g(X, m=2) == 8 and g(X, n=5) == 11
     with pytest.raises(TypeError, match=r"too many|takes 1|multiple values"):
         g(X, 4)
+
+
+def test_a_function_that_is_wrapped_again_with_other_defaults():
+    def f(x, n=1, *, m=1):
+        """One."""
+        return x * n * m
+
+    assert filter_jit(f)(X) == 2
+    f.__defaults__ = (5,)
+    assert filter_jit(f)(X) == 10
+    f.__kwdefaults__ = {"m": 3}
+    assert filter_jit(f)(X) == 30
+    f.__doc__ = "Two."
+    again = filter_jit(f)
+    assert again.__doc__ == "Two." and again(X, 2) == 12
+    assert inspect.signature(again).parameters["n"].default == 5
+
+
+def test_a_default_whose_class_says_that_it_is_a_tuple():
+    class Meta(type):
+        def __eq__(cls, other):
+            return True
+
+        __hash__ = type.__hash__
+
+    class Default(metaclass=Meta):
+        pass
+
+    default = Default()
+    f = filter_jit(lambda x, d=default: x if d is default else x + 1)
+    assert f(X) == 2 and f(X, default) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("donate_argnums", r"decides donation itself; use `donate=...`\."),
+        ("donate_argnames", r"decides donation itself; use `donate=...`\."),
+        ("static_argnums", "decides what is static itself; arrays are traced and"),
+        ("static_argnames", "decides what is static itself; arrays are traced and"),
+    ],
+)
+def test_what_filter_jit_decides_itself(name, text):
+    with pytest.raises(ValueError, match=f"does not accept `{name}`: it {text}"):
+        filter_jit(lambda x: x, **{name: 0})

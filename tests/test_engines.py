@@ -1,5 +1,6 @@
 """The two engines, missing private names, and `install()`."""
 
+import logging
 import os
 import re
 import subprocess
@@ -18,9 +19,11 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit import (
+    _base,
     _callables,
     _compat,
     _engine,
+    _logs,
     _nodes,
     _partition,
     _policy,
@@ -41,6 +44,30 @@ def _python(code, **env):
 
 def test_engine_is_what_was_asked_for(engine):
     assert eqx_fastjit.engine() == engine
+
+
+def test_calls_go_to_c_without_a_tuple_of_arguments():
+    """`Py_TPFLAGS_HAVE_VECTORCALL`: Python 3.11 does not pass it on to subclasses."""
+    if _base._native is None:
+        pytest.skip("no C extension")
+    assert type(filter_jit(lambda x: x)).__flags__ & (1 << 11)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_guess_of_jax_is_corrected_for_our_functions_alone(ours):
+    known = _logs._KnowsSpecializations(lambda: ours)
+
+    def filtered(msg):
+        record = logging.makeLogRecord({"msg": msg})
+        assert known.filter(record)
+        return record.msg
+
+    guess = f"MISS at line 1:\n{_logs._GUESS}\n"
+    corrected = guess.replace(_logs._GUESS, _logs._INSTEAD)
+    assert filtered(guess) == (corrected if ours else guess)
+    assert filtered("something else") == "something else"
+    other = ValueError("no text")
+    assert filtered(other) is other
 
 
 @pytest.mark.one_engine

@@ -282,3 +282,19 @@ def test_import_loads_nothing_until_a_name_is_used():
         "    assert name not in sys.modules, name\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("stage", ["lower", "trace", "eval_shape", "call"])
+def test_what_is_traced_ahead_of_time_is_dropped(stage):
+    """No reference of the call that is being traced is left behind."""
+
+    class Static:
+        pass
+
+    static = Static()
+    f = filter_jit(lambda x, static: x + 1)
+    (f if stage == "call" else getattr(f, stage))(jnp.ones(2), static)
+    dead = weakref.ref(static)
+    del f, static
+    gc.collect()
+    assert dead() is None

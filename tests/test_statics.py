@@ -23,6 +23,7 @@ import pytest
 
 from eqx_fastjit import _callables, filter_jit
 from tests.processes import run_code
+from tests.traces import count_traces
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
@@ -838,3 +839,26 @@ def test_a_static_leaf_is_asked_for_its_hash_as_a_whole(engine):
     finally:
         sys.setprofile(None)
     assert ("walk" in ran) == (engine == "python")
+
+
+def test_a_dataclass_that_can_neither_be_hashed_nor_copied():
+    """By parts, so that a change is noticed: with itself it is always equal."""
+
+    @dataclasses.dataclass
+    class Settings:
+        scales: list
+        lock: object
+
+        def __eq__(self, other):
+            return type(other) is Settings and self.scales == other.scales
+
+        def __hash__(self):
+            return hash(self.scales)
+
+    f, traces = count_traces(lambda h: h.x * h.static.scales[0])
+    settings = Settings([2.0], threading.Lock())
+    holder = Holder(X, settings)
+    assert f(holder)[0] == 2.0 and f(holder)[0] == 2.0
+    settings.scales[0] = 3.0
+    assert f(holder)[0] == 3.0
+    assert len(traces) == 2

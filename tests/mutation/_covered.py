@@ -138,9 +138,11 @@ def statement(source: str, line: int) -> range:
 
 
 def lines_to_run(source: str, line: int) -> set[int]:
-    """The lines of Python that a test of a line has to run: those of its statement; or
-    if it assigns constants of the module, which is imported by all tests, those of the
-    statements that use them.
+    """The lines of Python that a test of a line has to run: those of its statement.
+
+    All tests import a module, and only those that start processes are seen to. So if
+    the line assigns constants of the module, it is the lines that use them; and none
+    for others outside of functions.
     """
     tree = _parse(source)
     lines = statement(source, line)
@@ -159,7 +161,12 @@ def lines_to_run(source: str, line: int) -> set[int]:
         for used in statement(source, node.lineno)
         if node.lineno not in lines
     }
-    return uses or set(lines)
+    bodies = [
+        range(node.body[0].lineno, (node.end_lineno or 0) + 1)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return uses or (set(lines) if any(line in body for body in bodies) else set())
 
 
 def record(tree: Path, tests: Sequence[str]) -> Covered:
