@@ -113,6 +113,7 @@ STATICS = {
     "slice": lambda: slice(1, 2),
     "array": lambda: np.ones(1),
     "module": lambda: Layer(1, "a"),
+    "custom node in a module": lambda: Layer(Custom("x" * 50, ["y" * 50]), "a"),
     "shared": lambda: [((1,),)] * 2,
     "counter": lambda: collections.Counter("aab"),
 }

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit
+from eqx_fastjit._nodes import classify, NodeKind
 from tests.traces import count_traces
 
 
@@ -335,3 +336,30 @@ def test_a_named_tuple_that_overrides_new_is_made_by_it():
     assert type(out) is Counted
     np.testing.assert_array_equal(out.x, B)
     assert out.name == "static"
+
+
+@pytest.mark.parametrize(
+    ("array", "kind"),
+    [
+        (jnp.ones(2), NodeKind.ARRAY),
+        (np.ones(2), NodeKind.NUMPY),
+        (np.float32(1), NodeKind.OTHER_ARRAY),
+        (jax.random.key(0), NodeKind.OTHER_ARRAY),
+        (jax.random.PRNGKey(0), NodeKind.ARRAY),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_kinds_of_arrays(array, kind):
+    """The native walk takes the class of the first `ARRAY` for that of all others."""
+    assert classify(array).kind == kind
+
+
+def test_an_ordered_dictionary_that_disagrees_with_itself():
+    """`dict` and `OrderedDict` have each a list of the keys."""
+    tree = collections.OrderedDict(a=A, b=B)
+    f = filter_jit(lambda tree: tree["b"])
+    f(tree)
+    dict.__delitem__(tree, "a")
+    dict.__setitem__(tree, "c", A)
+    with pytest.raises(KeyError, match="a"):
+        f(tree)
