@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import struct
 import threading
 import weakref
 from collections.abc import Callable
@@ -12,6 +13,15 @@ import jax
 import numpy as np
 
 from . import _compat
+
+
+# Ends what `-0.0` and NaN are on a trail, which `==` does not tell apart or knows.
+_BITS = object()
+
+
+def float_bits(x: float) -> Any:
+    """What stands for a number on a trail."""
+    return x if x == x and x != 0 else (_BITS, struct.pack("<d", x))
 
 
 class ByIdentity:
@@ -222,12 +232,12 @@ def array_contents(array: Any, key_of: Callable[[Any], Any]) -> Any:
     elif isinstance(array, np.ma.MaskedArray):
         # An array would be its data alone.
         mask = np.ma.getmaskarray(array).tobytes()
-        return array_contents(array.data, key_of), mask
+        return array_contents(array.data, key_of), mask, key_of(array.fill_value)
     host = np.asarray(array)
     if host.dtype.names is not None:
         # The bytes of a record also have what is between its fields, and addresses.
         return tuple([array_contents(host[x], key_of) for x in host.dtype.names])
-    if host.dtype == object:
+    if host.dtype.hasobject:  # the bytes of objects, and of strings, are addresses
         return tuple([key_of(x) for x in host.flat])
     if host.dtype.char in "gG":  # a `longdouble` has bytes that mean nothing
         return tuple(map(str, host.flat))

@@ -4,18 +4,22 @@ A subclass may override `__iter__`, `items` or `__getattr__`; what it then shows
 not be what it holds, and looking may change it.
 """
 
+import array
 import collections
+import contextlib
 import dataclasses
 import datetime
 import decimal
 import functools
+import operator
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.tree_util as jtu
+import numpy as np
 
-from ._keys import Identity
+from ._keys import ByIdentity, Identity
 
 
 # The bases of a class. Not `cls.__mro__`, which a metaclass may replace: what C reads
@@ -32,18 +36,62 @@ _ATTRIBUTES = type("Attributes", (), {"__slots__": ()})()
 
 def extra_attributes(x: Any) -> tuple[Any, ...]:
     """The attributes that an instance of a subclass has beside its contents."""
-    if type(x).__dictoffset__ == 0:
+    slots = _has_slots(type(x))
+    if type(x).__dictoffset__ == 0 and not slots:
         return ()
     try:
         found = object.__getattribute__(x, "__dict__")
     except AttributeError:
-        return ()
-    if not found:
-        return ()
+        found = {}
     if any(_is_cached(type(x), name) for name in found):
         found = {k: v for k, v in found.items() if not _is_cached(type(x), k)}
+    if slots:
+        found = {**found, **_in_slots(x)}
     # Not as they are: the last element of a list may be such a dictionary.
     return (_ATTRIBUTES, found) if found else ()
+
+
+def _slots_of(cls: type) -> dict[str, Any]:
+    """What reads the slots that classes in Python give their instances."""
+    return {
+        f"{base.__qualname__}.{name}": value
+        for base in mro_of(cls)
+        if "__slots__" in vars(base)
+        for name, value in vars(base).items()
+        if type(value) is types.MemberDescriptorType
+    }
+
+
+_with_slots = ByIdentity()
+
+
+def _has_slots(cls: type) -> bool:
+    known = _with_slots.get(cls)
+    return _with_slots.set(cls, bool(_slots_of(cls))) if known is None else known
+
+
+def has_other_parts(cls: type) -> bool:
+    """Whether a subclass of a container has more than its contents and a dictionary.
+
+    An order, or a factory; or attributes in slots.
+    """
+    ordered = collections.OrderedDict, collections.defaultdict
+    return issubclass(cls, ordered) or _has_slots(cls)
+
+
+def may_have_unit(array: Any) -> bool:
+    """Whether an array is of a class that may give it attributes, such as a unit."""
+    cls = type(array)
+    is_subclass = issubclass(cls, np.ndarray) and cls is not np.ndarray
+    return is_subclass and not issubclass(cls, np.ma.MaskedArray)
+
+
+def _in_slots(x: Any) -> dict[str, Any]:
+    found = {}
+    for name, slot in _slots_of(type(x)).items():
+        with contextlib.suppress(AttributeError):
+            found[name] = slot.__get__(x)
+    return found
 
 
 def _is_cached(cls: type, name: str) -> bool:
@@ -85,6 +133,29 @@ def deque_parts(x: Any) -> list[Any]:
     return [_maxlen_of(x), *collections.deque.__iter__(x), *extra_attributes(x)]
 
 
+def _time_parts(base: type) -> Callable[[Any], tuple[Any, ...]]:
+    """What it is made from: its digits and fold, its zone."""
+    reduce = vars(base)["__reduce_ex__"]
+    return lambda x: reduce(x, 4)[1]
+
+
+def _array_parts(x: Any) -> list[Any]:
+    typecode = vars(array.array)["typecode"].__get__(x)
+    return [typecode, array.array.tobytes(x), *extra_attributes(x)]
+
+
+def _and_attributes(parts: Callable[[Any], Iterable[Any]]) -> Callable[[Any], Any]:
+    return lambda x: [*parts(x), *extra_attributes(x)]
+
+
+def _decimal_parts(x: Any) -> tuple[str]:
+    return (decimal.Decimal.__str__(x),)
+
+
+_datetime_parts = _time_parts(datetime.datetime)
+_clock_parts = _time_parts(datetime.time)
+
+
 def _scalar_parts(base: type, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: [convert(x), *extra_attributes(x)]
 
@@ -105,11 +176,12 @@ SUBCLASS_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
     ),
     str: _scalar_parts(str, lambda x: str.__str__(x)),
     bytes: _scalar_parts(bytes, lambda x: bytes(memoryview(x))),
+    bytearray: _scalar_parts(bytearray, lambda x: bytes(memoryview(x))),
+    array.array: _array_parts,
+    decimal.Decimal: _and_attributes(_decimal_parts),
+    datetime.datetime: _and_attributes(_datetime_parts),
+    datetime.time: _and_attributes(_clock_parts),
 }
-
-
-def _time_parts(x: Any) -> tuple[Any, ...]:
-    return x.__reduce_ex__(4)[1]  # what it is made from: its digits and fold, its zone
 
 
 # Of types whose `==` compares less than what a program can see of them: what a range
@@ -117,9 +189,9 @@ def _time_parts(x: Any) -> tuple[Any, ...]:
 # a `==` for which 1 is 1.0.
 BUILTIN_PARTS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     range: lambda x: (x.start, x.stop, x.step),
-    decimal.Decimal: lambda x: (str(x),),
-    datetime.datetime: _time_parts,
-    datetime.time: _time_parts,
+    decimal.Decimal: _decimal_parts,
+    datetime.datetime: _datetime_parts,
+    datetime.time: _clock_parts,
     datetime.timezone: lambda x: (x.utcoffset(None), x.tzname(None)),
     # For `pickle`: the registry, and what each node is.
     jtu.PyTreeDef: lambda x: tuple(x.__getstate__()[1]),
@@ -140,11 +212,53 @@ def type_key(cls: type) -> Any:
     return cls if type(cls) is type or is_identity_type(type(cls)) else Identity(cls)
 
 
+class Tied:
+    """The key of a set of which two members are the same to `set_parts`."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any):
+        self.key = key
+
+
+def set_parts(
+    base: type, x: Any, order_of: Callable[[Any], int], key_of: Callable[[Any], Any]
+) -> list[Any]:
+    """The members of a set, in the order of what is asked about each.
+
+    Part by part, since keys of sets in sets would be made again for each that has them.
+    """
+    members = [*vars(base)["__iter__"](x)]  # at once: a `__hash__` may change it
+    ordered: dict[Any, Any] = {}
+    with contextlib.suppress(Exception):  # a hash may raise
+        ordered = {order_of(v): v for v in members}
+    if len(ordered) == len(members):
+        parts = [ordered[i] for i in sorted(ordered)]
+    else:
+        # Counted, since members that differ may have equal keys: two NaNs.
+        counts = collections.Counter([key_of(v) for v in members])
+        parts = [Tied(frozenset(counts.items()))]
+    return [*parts, *extra_attributes(x)]
+
+
+def attributes_getter(names: Sequence[str]) -> Callable[[Any], Sequence[Any]]:
+    """Reads attributes, or raises `AttributeError`."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda x: [getattr(x, name) for name in names]
+
+
+def builtin_key(x: Any) -> Any:
+    """The key of a function in C, and what it is bound to."""
+    return Identity(x.__self__), x.__qualname__, x.__module__
+
+
 # What they hold is in attributes.
 _WITH_ATTRIBUTES = (
     types.SimpleNamespace,
     collections.UserDict,
     collections.UserList,
+    collections.UserString,
     collections.ChainMap,
 )
 

@@ -16,7 +16,6 @@ import collections
 import dataclasses
 import enum
 import functools
-import struct
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -31,42 +30,51 @@ from ._keys import (
     array_contents,
     array_kind,
     ByIdentity,
+    float_bits,
     hashed,
     Identity,
     memory_key,
     snapshot_key,
     StaticArray,
 )
-from ._nodes import ARRAY_KINDS, getter, node_of, NodeKind, parts_of, reads_dict
+from ._nodes import ARRAY_KINDS, node_of, NodeKind, parts_of, reads_dict
 from ._parts import (
+    attributes_getter,
+    builtin_key,
     BUILTIN_PARTS,
     compares_attributes,
     deque_parts,
     extra_attributes,
     generated_fields,
+    has_other_parts,
     hashed_fields,
     is_identity_type,
     items,
+    may_have_unit,
     MISSING,
     owner_of,
+    set_parts,
     SUBCLASS_PARTS,
+    Tied,
     type_key,
 )
 from ._policy import Hashable, Kind, Policy
 
 
 def _contents(array: Any) -> Any:
-    return array_contents(array, static_key)
+    contents = array_contents(array, static_key)
+    return (contents, _vars_key(array)) if may_have_unit(array) else contents
 
 
-def _set_key(base: type) -> Callable[[Any], Any]:
-    def key(x: Any) -> Any:
-        parts = [*vars(base)["__iter__"](x)]  # at once: a `__hash__` may change it
-        # Counted, since members that differ may have equal keys: two NaNs.
-        counts = collections.Counter([static_key(v) for v in parts])
-        return frozenset(counts.items()), _vars_key(x)
+def _order_of(x: Any) -> int:
+    """What the members of a set are sorted by: not for a NaN, whose hash is its id."""
+    if type(x) is float and x != x:
+        return 0
+    return id(x) if _known_of(type(x))[0] is Kind.IDENTITY else hash(x)
 
-    return key
+
+def _set_parts(base: type) -> Callable[[Any], Any]:
+    return lambda x: set_parts(base, x, _order_of, static_key)
 
 
 def _vars_key(x: Any) -> Any:
@@ -78,6 +86,8 @@ _SUBCLASS_HASHABLE = {
     list: Hashable.NO,
     dict: Hashable.NO,
     collections.deque: Hashable.NO,
+    bytearray: Hashable.NO,
+    array.array: Hashable.NO,
 }
 _SUBCLASS_KINDS = {
     tuple: Kind.TUPLE,
@@ -88,10 +98,6 @@ _SUBCLASS_KINDS = {
     float: Kind.SCALAR,
 }
 _COMPARE_AS_DICTS = (collections.OrderedDict, collections.Counter)
-
-
-def _builtin_key(x: Any) -> Any:
-    return Identity(x.__self__), x.__qualname__, x.__module__
 
 
 # Of arrays of JAX, which cannot be written to.
@@ -136,8 +142,9 @@ _EXACT: dict[type, Policy] = {
     tuple: Policy(Kind.TUPLE, hashable=Hashable.AS_PARTS),
     list: Policy(Kind.LIST, hashable=Hashable.NO, mutable=True),
     dict: Policy(Kind.DICT, hashable=Hashable.NO, mutable=True),
-    set: _KEY(_set_key(set), Hashable.NO, mutable=True),
-    frozenset: _KEY(_set_key(frozenset)),
+    set: _PARTS(_set_parts(set), Hashable.NO, mutable=True),
+    frozenset: _PARTS(_set_parts(frozenset)),
+    Tied: _KEY(lambda x: x.key),
     # Has a hash since Python 3.12 only.
     slice: _PARTS(lambda x: (x.start, x.stop, x.step), Hashable.ASK),
     bytearray: _KEY(bytes, Hashable.NO, mutable=True),
@@ -151,7 +158,7 @@ _EXACT: dict[type, Policy] = {
     array.array: _KEY(lambda x: (x.typecode, x.tobytes()), Hashable.NO, mutable=True),
     types.MethodType: Policy(Kind.METHOD),
     Identity: Policy(Kind.PURE),
-    types.BuiltinFunctionType: _KEY(_builtin_key),
+    types.BuiltinFunctionType: _KEY(builtin_key),
 }
 _METACLASSES = tuple({type(cls) for cls in _EXACT})  # others may have any `__eq__`
 
@@ -220,11 +227,11 @@ def choose_policy(cls: type) -> Policy:
         if hashable is Hashable.AS_PARTS:
             hashable = Hashable.ASK  # its attributes need no hash
         kind = _SUBCLASS_KINDS.get(base, Kind.PARTS)
-        if issubclass(cls, collections.OrderedDict | collections.defaultdict):
-            kind = Kind.PARTS  # an order, or a part, of its own
+        if has_other_parts(cls):
+            kind = Kind.PARTS
         return Policy(kind, SUBCLASS_PARTS[base], hashable, mutable=True)
     if is_builtin and eq_owner in (set, frozenset):
-        return _KEY(_set_key(eq_owner), Hashable.ASK, mutable=True)
+        return _PARTS(_set_parts(eq_owner), Hashable.ASK, mutable=True)
     if (names := generated_fields(cls)) is not None:
         return _fields_policy(cls, names)
     if cls.__hash__ is None:
@@ -265,7 +272,7 @@ class _Known(NamedTuple):
     by_type: bool
     # Whether values that are compared by identity have the `__eq__` of `object`.
     plain: bool
-    # Of `FIELDS`: reads them from a `__dict__`.
+    # Of `FIELDS` and `ATTRIBUTES`: reads them, of which the class may make properties.
     get: Any
     # As it was when the policy was chosen: a class may be given another.
     eq: Any
@@ -285,13 +292,15 @@ def _known_of(cls: type) -> _Known:
     policy = choose_policy(cls) if exact is None else exact
     plain = is_identity_type(cls)
     by_type = type_key(cls) is cls
-    get = getter(policy.data) if policy.kind is Kind.FIELDS else None
+    fields = policy.kind is Kind.FIELDS or policy.kind is Kind.ATTRIBUTES
+    get = attributes_getter(policy.data) if fields else None
     known = _Known(*policy, by_type, plain, get, cls.__eq__, cls.__hash__)
     return _known.set(cls, known)
 
 
 def policy_of(cls: type) -> Policy:
-    """The policy for the values of a type, chosen when it is first seen."""
+    """The policy for the values of a type, which is new or has been changed."""
+    _known.entries.pop(id(cls), None)
     return Policy(*_known_of(cls)[:4])
 
 
@@ -310,14 +319,6 @@ class UnhashableStatic(TypeError):
     """A static leaf that cannot be hashed."""
 
 
-# Ends what `-0.0` and NaN are on a trail, which `==` does not tell apart or knows.
-_BITS = object()
-
-
-def _float_bits(x: float) -> Any:
-    return x if x == x and x != 0 else (_BITS, struct.pack("<d", x))
-
-
 # Members of an `Enum`, which are slow to look up.
 _IDENTITY_KIND, _PURE_KIND, _COMPLEX_KIND = Kind.IDENTITY, Kind.PURE, Kind.COMPLEX
 _OPAQUE_KIND, _KEY_KIND, _TUPLE_KIND = Kind.OPAQUE, Kind.KEY, Kind.TUPLE
@@ -329,14 +330,11 @@ _YES, _AS_PARTS = Hashable.YES, Hashable.AS_PARTS
 
 def _compound_parts(x: Any, kind: Kind, data: Any, get: Any) -> Sequence[Any]:
     """The parts of a static that is compared part by part."""
-    if kind is _FIELDS_KIND:
-        found = x.__dict__
-        if type(found) is dict:
-            try:
-                return get(found)
-            except KeyError:
-                pass
-        return [getattr(x, name, MISSING) for name in data]
+    if kind is _FIELDS_KIND or kind is _ATTRIBUTES_KIND:
+        try:
+            return get(x)
+        except AttributeError:
+            return [getattr(x, name, MISSING) for name in data]
     if kind is _TUPLE_KIND and data is None:
         return x if type(x) is tuple else list(tuple.__iter__(x))
     if kind is _LIST_KIND and data is None:
@@ -348,8 +346,6 @@ def _compound_parts(x: Any, kind: Kind, data: Any, get: Any) -> Sequence[Any]:
     if kind is _METHOD_KIND:
         # As `==` of two methods: the very same object, and the same function.
         return Identity(x.__self__), x.__func__
-    if kind is _ATTRIBUTES_KIND:
-        return [getattr(x, name, MISSING) for name in data]
     return list(data(x))
 
 
@@ -388,7 +384,7 @@ def append_atoms(trail: list[Any], values: Sequence[Any]) -> bool:
         return False
     trail += classes
     if float in classes:
-        values = [_float_bits(x) if type(x) is float else x for x in values]
+        values = [float_bits(x) if type(x) is float else x for x in values]
     trail += values
     return True
 
@@ -443,7 +439,7 @@ def _append_compound(trail: list[Any], x: Any, leaf: bool) -> bool:
         x = pending.pop()
         cls = type(x)
         if id(cls) in _WITHOUT_PARTS:
-            trail += (cls, _float_bits(x) if cls is float else x)
+            trail += (cls, float_bits(x) if cls is float else x)
             continue
         is_child = cls is _Child
         if is_child:
@@ -478,7 +474,7 @@ def _append_compound(trail: list[Any], x: Any, leaf: bool) -> bool:
         elif kind is _PURE_KIND:
             trail.append(x)
         elif kind is _COMPLEX_KIND:
-            trail += (_float_bits(x.real), _float_bits(x.imag))
+            trail += (float_bits(x.real), float_bits(x.imag))
         elif kind is _OPAQUE_KIND:
             trail.append(opaque_key(x))
         else:
