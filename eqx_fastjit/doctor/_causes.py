@@ -205,7 +205,7 @@ def plain_causes(compiles: list[Compile]) -> Iterator[Cause]:
 def _plain_cause(c: Compile, miss: Miss, why: str) -> Cause | None:
     if miss.kind in ("first-call", "other"):
         return None
-    from eqx_fastjit.insight._advice import plain_advice
+    from eqx_fastjit.insight._plain_advice import plain_advice
 
     place = miss.place and miss.place[:2]
     fix = plain_advice(miss, site=c.site and c.site[:2], defined=place)
