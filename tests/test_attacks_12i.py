@@ -172,6 +172,75 @@ FAULTS = {
         """,
         [("ema=jnp.array(0.0)", "ema=jnp.asarray(0.0, dtype=jnp.float32)")],
     ),
+    # It was "`self` changed, a Trainer", with advice on numbers.
+    "object_of_a_plain_class": (
+        "static-churn",
+        "self",
+        "self.step(x)",
+        "An object that is no pytree is static",
+        """
+        class Trainer:
+            rate = 0.1
+
+            @eqx.filter_jit
+            def step(self, x):
+                return x - self.rate * x
+
+            def fit(self, x):
+                return self.step(x)
+
+        for fold in range(6):
+            Trainer().fit(x)
+        """,
+        [("class Trainer:", "class Trainer(eqx.Module):")],
+    ),
+    # It was said of `run`, which is no new function.
+    "function_in_a_static": (
+        "fresh-function",
+        "layers[0].config.act",
+        "run(build(), x)",
+        "Each new function object (a lambda, closure or partial) is traced again",
+        """
+        @dataclasses.dataclass(frozen=True)
+        class Config:
+            act: typing.Callable
+
+        class Layer(eqx.Module):
+            config: Config = eqx.field(static=True)
+
+        def build():
+            return [Layer(Config(lambda z: jnp.tanh(z)))]
+
+        @eqx.filter_jit
+        def run(layers, x):
+            return layers[0].config.act(x)
+
+        for seed in range(6):
+            run(build(), x)
+        """,
+        [("lambda z: jnp.tanh(z)", "jnp.tanh")],
+    ),
+    # It was "where `net` is created", which is before the loop.
+    "field_that_is_replaced": (
+        "static-churn",
+        "net.drop.p",
+        "run(net, x)",
+        "Replace `net.drop.p` by `jnp.asarray(net.drop.p)`, where it is set.",
+        """
+        class Net(eqx.Module):
+            drop: eqx.nn.Dropout
+
+        @eqx.filter_jit
+        def run(net, x):
+            return net.drop(x, key=jax.random.key(0))
+
+        net = Net(eqx.nn.Dropout(0.5))
+        for epoch in range(5):
+            net = eqx.tree_at(lambda n: n.drop.p, net, 0.5 - 0.1 * epoch)
+            run(net, x)
+        """,
+        [("net, 0.5 - 0.1 * epoch)", "net, jnp.asarray(0.5 - 0.1 * epoch))")],
+    ),
     # It was `jnp.float64`, of which JAX warns that it is not available.
     "integers_of_numpy_that_become_floats": (
         "dtype-churn",

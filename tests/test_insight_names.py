@@ -186,7 +186,7 @@ NUMBER = (
             (36, 35),
             (
                 "Replace `net.deep.out[0]` by `complex(net.deep.out[0])`, where "
-                "`net.deep.out` is created. Its type changed, int to complex."
+                "it is set. Its type changed, int to complex."
             ),
         ),
         (

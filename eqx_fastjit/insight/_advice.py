@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ._differences import ADVICE, Difference
+from ._differences import ADVICE, Difference, key_advice, NEW_OBJECT
 from ._source import syntax_tree
 
 
@@ -280,16 +280,10 @@ def advice(
 
     **Returns:** a sentence or two, with the edited call where it can be written.
     """
-    if difference is None:
-        return ADVICE[kind]
-    if kind == "dtype-churn" and (text := key_advice(difference.old, difference.new)):
+    if difference is None or kind not in _EDITS:
+        return _in_general(kind, difference)
+    if text := _without_edit(kind, difference):
         return text
-    if kind == "config-churn":
-        return f"Set `{difference.path}` once, before the first call."
-    if difference.of and (text := _field_advice(difference)):
-        return text
-    if kind not in _EDITS:
-        return ADVICE[kind]
     edit = _fed_back_edit(difference) if fed_back else _EDITS[kind](difference)
     if edit is None:
         return ADVICE[kind]
@@ -313,11 +307,27 @@ def advice(
         # What is carried from call to call should be right from the beginning.
         from_the_first=was_weak or kind == "dtype-churn",
         # Or it was, and is not any more.
-        later=is_weak and not was_weak,
+        later=kind == "static-churn" or (is_weak and not was_weak),
     )
     if moved is not None and " in line " not in where:
         where = f"{where.removesuffix('.')} in line {moved[1]}."
     return f"{where} {edit.why}"
+
+
+def _in_general(kind: str, d: Difference | None) -> str:
+    """Advice on what the user's lines do not show."""
+    if d is not None and kind == "config-churn":
+        return f"Set `{d.path}` once, before the first call."
+    return ADVICE[kind]
+
+
+def _without_edit(kind: str, d: Difference) -> str | None:
+    """Advice on what no cast would help."""
+    if kind == "dtype-churn":
+        return key_advice(d.old, d.new)
+    if d.what == "object" and _OF_A_CLASS.search(d.new):
+        return NEW_OBJECT
+    return _field_advice(d) if d.of else None
 
 
 def _where(
@@ -379,6 +389,8 @@ def _without_cast(node: ast.expr) -> str:
     return ast.unparse(node)
 
 
+# Its type is none of Python's own.
+_OF_A_CLASS = re.compile(r"\([\w.<>]+\.[\w.<>]+\)$")
 _NUMBER = re.compile(r".* \((?:numpy\.)?(int|float|complex|bool)\d*\)")
 _ARRAY = re.compile(r"\w+\(.*\)")
 
@@ -477,19 +489,3 @@ _EDITS: dict[str, Callable[[Difference], _Edit | None]] = {
     "dtype-churn": _dtype_edit,
     "sharding-churn": _sharding_edit,
 }
-
-
-def key_advice(old: str, new: str) -> str | None:
-    """Advice for two kinds of keys, which cannot be cast to each other."""
-    if not (old.startswith("key<") or new.startswith("key<")):
-        return None
-    if old.startswith("key<") and new.startswith("key<"):
-        return (
-            f"Create all keys with one implementation (`{old}` and `{new}` were "
-            "passed): `jax.random.key(seed, impl=...)`."
-        )
-    return (
-        "Create all keys in one way: `jax.random.key(seed)` creates typed keys, "
-        "`jax.random.PRNGKey(seed)` arrays of uint32. `jax.random.wrap_key_data` "
-        "turns such an array into a typed key."
-    )

@@ -83,6 +83,29 @@ ADVICE = {
     "first-call": "The first call of a function is traced and compiled.",
 }
 
+# Of static-churn, if each object looks the same.
+NEW_OBJECT = (
+    "An object that is no pytree is static, and each new one recompiles, unless it is "
+    "equal to an earlier one. Create it once. Or make its class an `eqx.Module`, or "
+    "one that has `__eq__` and `__hash__`, such as a frozen dataclass."
+)
+
+
+def key_advice(old: str, new: str) -> str | None:
+    """Advice for two kinds of keys, which cannot be cast to each other."""
+    if not (old.startswith("key<") or new.startswith("key<")):
+        return None
+    if old.startswith("key<") and new.startswith("key<"):
+        return (
+            f"Create all keys with one implementation (`{old}` and `{new}` were "
+            "passed): `jax.random.key(seed, impl=...)`."
+        )
+    return (
+        "Create all keys in one way: `jax.random.key(seed)` creates typed keys, "
+        "`jax.random.PRNGKey(seed)` arrays of uint32. `jax.random.wrap_key_data` "
+        "turns such an array into a typed key."
+    )
+
 
 def origin(trace: Trace) -> str:
     """What a trace was made for. Only traces of the same kind can be compared.
