@@ -21,13 +21,18 @@ import numpy as np
 from jax.core import Tracer
 
 from ._nodes import ARRAY_TYPES, is_module_class
-from ._static_keys import static_key
+from ._parts import compares_attributes
+from ._policy import Kind
+from ._static_keys import policy_of, static_key
 
 
 _MAX_TEXT = 60
 _MAX_ITEMS = 6
 # A larger set is not put in order.
 _MAX_MEMBERS = 1000
+# Of a static, levels of fields, and fields of a level.
+_MAX_DEPTH = 4
+_MAX_FIELDS = 100
 
 
 class Entry(NamedTuple):
@@ -39,7 +44,8 @@ class Entry(NamedTuple):
     kind: str
     # What can differ from call to call, as `(name, text)`: for an array shape, dtype,
     # weak_type, and sharding and committed if it is on a device; for a static type,
-    # value and identity; for a node type and size.
+    # value and identity, and the class if it is a field of another static; for a node
+    # type and size.
     facets: tuple[tuple[str, str], ...]
 
 
@@ -62,7 +68,7 @@ def _text(x: Any, depth: int) -> str:
     try:
         return _any_text(x, depth)
     except Exception:  # of an object that lies about its type, say
-        return f"a {type(x).__qualname__}"
+        return _with_article(type(x).__qualname__)
 
 
 def _any_text(x: Any, depth: int) -> str:
@@ -97,7 +103,11 @@ def _any_text(x: Any, depth: int) -> str:
     name = inspect.getattr_static(x, "__qualname__", None)
     if isinstance(name, str):
         return name
-    return f"a {cls.__qualname__}"
+    return _with_article(cls.__qualname__)
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[:1] in tuple('AEIOaeio') else 'a'} {name}"
 
 
 def _container_text(x: Any, depth: int) -> str:
@@ -147,13 +157,13 @@ def _entries(arguments: list[tuple[str, Any]]) -> Iterator[Entry]:
     while pending:
         path, x, is_static_field = pending.pop()
         if is_static_field:
-            yield _static(path, x)
+            yield from _statics(path, x)
         elif isinstance(x, _ARRAYS):
             yield _array(path, x)
         else:
             children = _children(path, x)
             if children is None:
-                yield _static(path, x)
+                yield from _statics(path, x)
             else:
                 size = str(len(children))
                 facets = (("type", _type_name(type(x))), ("size", size))
@@ -204,7 +214,35 @@ def _type_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _static(path: str, x: Any) -> Entry:
+def _statics(
+    path: str, x: Any, of: str = "", depth: int = _MAX_DEPTH
+) -> Iterator[Entry]:
+    """A static, and the fields of one that is compared by them: a configuration."""
+    yield _static(path, x, of)
+    if depth > 0:
+        for part, value in itertools.islice(_fields(path, x), _MAX_FIELDS):
+            yield from _statics(part, value, type(x).__qualname__, depth - 1)
+
+
+def _fields(path: str, x: Any) -> Iterator[tuple[str, Any]]:
+    cls = type(x)
+    if cls is dict:
+        yield from [(f"{path}[{k!r}]", v) for k, v in x.items() if type(k) is str]
+        return
+    names: Any = ()
+    policy = policy_of(cls)
+    if compares_attributes(cls):
+        names = tuple(object.__getattribute__(x, "__dict__"))
+    elif policy.kind in (Kind.FIELDS, Kind.ATTRIBUTES):
+        names = policy.data
+    for name in names:
+        try:  # not by `getattr`, as above
+            yield f"{path}.{name}", object.__getattribute__(x, name)
+        except AttributeError:
+            pass
+
+
+def _static(path: str, x: Any, of: str) -> Entry:
     # The hash distinguishes what the text does not: two lambdas on one line, or two
     # long strings that begin alike.
     identity = str(hash(static_key(x)))
@@ -213,7 +251,7 @@ def _static(path: str, x: Any) -> Entry:
         ("value", describe_static(x)),
         ("identity", identity),
     )
-    return Entry(path, "static", facets)
+    return Entry(path, "static", (*facets, ("of", of)) if of else facets)
 
 
 def show_shape(shape: tuple[int, ...]) -> str:

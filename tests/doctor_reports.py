@@ -27,12 +27,12 @@ print(json.dumps(out), file=sys.stderr)
 """
 
 
-def reports_of(scripts, thresholds=None, **env):
+def reports_of(scripts, thresholds=None, engine="auto", **env):
     """The JSON report of the doctor on each script, by the script's name.
 
     `thresholds` replaces some of those in `doctor/_causes.py`.
     """
     arguments = [json.dumps(thresholds or {}), *scripts]
-    out = run_code(_DRIVER, *arguments, engine="auto", timeout=600, **env)
+    out = run_code(_DRIVER, *arguments, engine=engine, timeout=600, **env)
     assert out.returncode == 0, out.stderr
     return json.loads(out.stderr.splitlines()[-1])

@@ -69,7 +69,7 @@ def test_what_churns():
             "at a.py:1"),
         (3 * [cause("sharding-churn", "x", "", "b")], "3 more times by the call at "
             "a.py:1: `x` changed,  -> b"),
-        (4 * [cause("fresh-function", "x")], "4 more times by the call at a.py:1, "
+        (4 * [cause("fresh-function", "x", "")], "4 more times by the call at a.py:1, "
             "for a new function each time"),
         (4 * [cause(leaf="x", old="(2,)", new="(3,)", site=None)], "4 more times by "
             "the call at ?: `x` had the shapes (2,), (3,) (4 times)"),
@@ -124,8 +124,10 @@ def test_lines_of_churn():
     assert line("structure-churn", site=None) == ("a.py", 9)
     assert line("structure-churn", site=None, place=None) == (None, None)
     # Where the functions are made; a `Partial` has no place.
-    assert line("fresh-function") == ("a.py", 9)
-    assert line("fresh-function", place=None) == ("a.py", 1)
+    assert line("fresh-function", old="") == ("a.py", 9)
+    assert line("fresh-function", old="", place=None) == ("a.py", 1)
+    # Where a function that is an argument is passed.
+    assert line("fresh-function") == ("a.py", 1)
 
 
 def test_dtypes_that_are_meant():

@@ -257,7 +257,7 @@ ITEMS = """
         (".total", "step(carry)", "Write `total=jnp.asarray(1.0, dtype"),
         (".parts['a']", "step(carry)", "Write `a=jnp.asarray(1.0, dtype"),
         (".other", "step(carry)", "Replace `carry.other` by"),
-        ("<static>", "step(carry)", "Replace `carry<static>` by"),
+        ("<static>", "step(carry)", "Write `carry = jax.tree.map(lambda x"),
         ("['loss']", "step(start)", "Replace `start['loss']` by"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from eqx_fastjit.insight import _advice, _differences
 from eqx_fastjit.insight._advice import advice, find_assignment, find_call, find_item
 from eqx_fastjit.insight._differences import Difference
+from eqx_fastjit.insight._plain_advice import plain_advice
 
 
 pytestmark = pytest.mark.one_engine
@@ -185,7 +186,7 @@ NUMBER = (
             (36, 35),
             (
                 "Replace `net.deep.out[0]` by `complex(net.deep.out[0])`, where "
-                "`net.deep.out` is created. Its type changed, int to complex."
+                "it is set. Its type changed, int to complex."
             ),
         ),
         (
@@ -476,5 +477,5 @@ def test_what_to_do_under_plain_jit(file, kind, leaf, old, new, dtype, said):
     miss = types.SimpleNamespace(
         kind=kind, leaf=leaf, old=old, new=new, dtype=dtype, name="run"
     )
-    found = _advice.plain_advice(miss, site=(file, 36), defined=(file, 10))
+    found = plain_advice(miss, site=(file, 36), defined=(file, 10))
     assert found == said

@@ -149,11 +149,9 @@ def _cause(
     from eqx_fastjit.insight._differences import main_difference
 
     kind = explanation.kind
-    found = None
-    if kind != "fresh-function":
-        found = main_difference(explanation.differences)
-    elif explanation.differences:
-        found = explanation.differences[0]
+    found = main_difference(explanation.differences)
+    if kind == "fresh-function" and not explanation.differences[0].old:
+        found = explanation.differences[0]  # the function itself, and no argument
     place, site = function_place(s.trace), s.site or line_of(s.trace.site)
     return Cause(
         function_name(s.trace),
@@ -205,7 +203,7 @@ def plain_causes(compiles: list[Compile]) -> Iterator[Cause]:
 def _plain_cause(c: Compile, miss: Miss, why: str) -> Cause | None:
     if miss.kind in ("first-call", "other"):
         return None
-    from eqx_fastjit.insight._advice import plain_advice
+    from eqx_fastjit.insight._plain_advice import plain_advice
 
     place = miss.place and miss.place[:2]
     fix = plain_advice(miss, site=c.site and c.site[:2], defined=place)
@@ -247,7 +245,7 @@ def churn(causes: list[Cause], total: float) -> Iterator[Finding]:
         if len(group) < _threshold(group) or _is_the_librarys(first):
             continue
         leaf = collections.Counter(c.leaf for c in group).most_common(1)[0][0]
-        made = first.kind == "fresh-function" and first.place is not None
+        made = _is_made_anew(first) and first.place is not None
         line = first.place if made else first.site or first.place
         yield Finding(
             kind=first.kind,
@@ -261,6 +259,11 @@ def churn(causes: list[Cause], total: float) -> Iterator[Finding]:
             message=_churn_message(group, leaf),
             fix=_churn_fix(group, leaf),
         )
+
+
+def _is_made_anew(cause: Cause) -> bool:
+    """Whether the jitted function itself is a new one, and no function that it gets."""
+    return cause.kind == "fresh-function" and not cause.old
 
 
 def _is_the_librarys(cause: Cause) -> bool:
@@ -331,7 +334,7 @@ def _what_changed(group: list[Cause], leaf: str) -> str:
     first = group[0]
     times = "once more" if len(group) == 1 else f"{len(group)} more times"
     text = f"{first.function} was compiled {times} by the call at {first.site or '?'}"
-    if first.kind == "fresh-function":
+    if _is_made_anew(first):
         return f"{text}, for a new function each time"
     steps = [c for c in group if c.leaf == leaf and (c.old or c.new)]
     if not steps:
@@ -341,6 +344,9 @@ def _what_changed(group: list[Cause], leaf: str) -> str:
         values = [{"True": "weak", "False": "strong"}.get(v, v) for v in values]
     if first.kind == "shape-churn":
         return f"{text}: `{leaf}` had the shapes {show_shapes(values)}"
+    if len(set(values)) == 1:
+        what = "function" if first.kind == "fresh-function" else "object"
+        return f"{text}: `{leaf}` was another {what} each time, {values[0]}"
     values = list(dict.fromkeys(values))
     shown = " -> ".join(values[:5]) + " and so on" * (len(values) > 5)
     what = "dtype " * (first.kind == "dtype-churn")

@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ._differences import ADVICE, Difference
+import jax
+
+from ._differences import ADVICE, Difference, key_advice, NEW_OBJECT
 from ._source import syntax_tree
 
 
@@ -91,7 +93,7 @@ def find_call(
     if len(found) != 1:
         return None
     (node,) = found
-    names = _parameters(defined, name)
+    names = parameters(defined, name)
     receiver = None
     if names[:1] == ["self"] and isinstance(node.func, ast.Attribute):
         names = names[1:]
@@ -122,7 +124,7 @@ def _callee(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _parameters(defined: tuple[str, int] | None, name: str) -> list[str]:
+def parameters(defined: tuple[str, int] | None, name: str) -> list[str]:
     """The names of a function's positional parameters."""
     if defined is None:
         return []
@@ -220,7 +222,22 @@ def find_item(site: tuple[str, int] | None, name: str, rest: str) -> Item | None
     item = None if assigned is None else Item(assigned.value, "")
     for key in reversed(keys):
         item = item and _item(item.value, key)
+    if item is None and keys and isinstance(keys[0], str):
+        item = _only_keyword(site, keys[0])
     return item
+
+
+def _only_keyword(site: tuple[str, int] | None, name: str) -> Item | None:
+    """A number that is passed as a keyword at one place of the file, and no other."""
+    calls = () if site is None else find_nodes(site[0], ast.Call)
+    found = [k for node in calls for k in node.keywords if k.arg == name]
+    if len(found) != 1:
+        return None
+    number = ast.parse(_without_cast(found[0].value), mode="eval").body
+    if isinstance(number, ast.UnaryOp):
+        number = number.operand
+    is_number = isinstance(number, ast.Constant) and type(number.value) in (int, float)
+    return Item(found[0].value, f"{name}=") if is_number else None
 
 
 def _item(node: ast.expr, key: Any) -> Item | None:
@@ -263,17 +280,19 @@ def advice(
 
     **Returns:** a sentence or two, with the edited call where it can be written.
     """
-    if difference is None:
-        return ADVICE[kind]
-    if kind == "dtype-churn" and (text := key_advice(difference.old, difference.new)):
+    if difference is None or kind not in _EDITS:
+        return _in_general(kind, difference)
+    if text := _without_edit(kind, difference):
         return text
-    if kind == "config-churn":
-        return f"Set `{difference.path}` once, before the first call."
-    if kind not in _EDITS:
-        return ADVICE[kind]
     edit = _fed_back_edit(difference) if fed_back else _EDITS[kind](difference)
     if edit is None:
         return ADVICE[kind]
+    node, has_no_name, _ = difference.path.partition("<")
+    if has_no_name:  # such as a leaf of an `eqx.nn.State`
+        if kind != "weak-type":
+            return ADVICE[kind]
+        difference = difference._replace(path=node.removesuffix("["))
+        edit = edit._replace(text=_STRONG)
     is_weak = kind == "weak-type"
     was_weak = is_weak and difference.old in ("True", "weak")
     becomes_float = kind == "dtype-churn" and _becomes_float(difference)
@@ -288,11 +307,27 @@ def advice(
         # What is carried from call to call should be right from the beginning.
         from_the_first=was_weak or kind == "dtype-churn",
         # Or it was, and is not any more.
-        later=is_weak and not was_weak,
+        later=kind == "static-churn" or (is_weak and not was_weak),
     )
     if moved is not None and " in line " not in where:
         where = f"{where.removesuffix('.')} in line {moved[1]}."
     return f"{where} {edit.why}"
+
+
+def _in_general(kind: str, d: Difference | None) -> str:
+    """Advice on what the user's lines do not show."""
+    if d is not None and kind == "config-churn":
+        return f"Set `{d.path}` once, before the first call."
+    return ADVICE[kind]
+
+
+def _without_edit(kind: str, d: Difference) -> str | None:
+    """Advice on what no cast would help."""
+    if kind == "dtype-churn":
+        return key_advice(d.old, d.new)
+    if d.what == "object" and _OF_A_CLASS.search(d.new):
+        return NEW_OBJECT
+    return _field_advice(d) if d.of else None
 
 
 def _where(
@@ -316,7 +351,10 @@ def _where(
             ast.parse(text)
             return f"Write `{text}` in line {made.lineno}."
         if call is not None and argument is not None and leaf in call.arguments:
-            return f"Write `{call.edited({leaf: wrap})}`."
+            text = call.edited({leaf: wrap})
+            if argument.isidentifier() and text == wrap(argument):
+                return f"Replace `{argument}` by `{text}`."  # of a long call
+            return f"Write `{text}`."
     except SyntaxError:  # what is wrapped is no expression
         pass
     root = root_of(leaf)
@@ -351,6 +389,8 @@ def _without_cast(node: ast.expr) -> str:
     return ast.unparse(node)
 
 
+# Its type is none of Python's own.
+_OF_A_CLASS = re.compile(r"\([\w.<>]+\.[\w.<>]+\)$")
 _NUMBER = re.compile(r".* \((?:numpy\.)?(int|float|complex|bool)\d*\)")
 _ARRAY = re.compile(r"\w+\(.*\)")
 
@@ -365,6 +405,18 @@ class _Edit(NamedTuple):
     def wrap(self, argument: str) -> str:
         """What to write for it."""
         return self.text.replace("{}", argument)
+
+
+def _field_advice(d: Difference) -> str | None:
+    """Of a number in a configuration: an array in it would have no hash."""
+    old, new = _NUMBER.fullmatch(d.old), _NUMBER.fullmatch(d.new)
+    if old is None or new is None or old[1] != new[1]:
+        return None
+    return (
+        f"Pass `jnp.asarray({d.path})` as an argument of its own, and keep the "
+        f"{d.of} the same: all of it is static, and each new value recompiles. (If "
+        "shapes or an `if` depend on the number, it has to stay static.)"
+    )
 
 
 def _static_edit(d: Difference) -> _Edit | None:
@@ -383,6 +435,20 @@ def _static_edit(d: Difference) -> _Edit | None:
     return None
 
 
+_STRONG = (
+    "jax.tree.map(lambda x: jnp.asarray(x, dtype=x.dtype) if eqx.is_array(x) else x, "
+    "{})"
+)
+
+
+def _canonical(dtype: str) -> str:
+    """The dtype that JAX uses: NumPy's `float64` mostly is its `float32`."""
+    try:
+        return str(jax.dtypes.canonicalize_dtype(dtype))
+    except TypeError:  # none of NumPy's
+        return dtype
+
+
 def _weak_edit(d: Difference) -> _Edit:
     dtype = d.dtype or "float32"
     why = "In the first call it comes from a Python number, and is weakly typed."
@@ -394,9 +460,9 @@ def _weak_edit(d: Difference) -> _Edit:
 def _dtype_edit(d: Difference) -> _Edit:
     if _becomes_float(d):
         why = "The initial value has integers, and later values do not."
-        return _Edit(f"jnp.asarray({{}}, dtype=jnp.{d.new})", why)
+        return _Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.new)})", why)
     why = f"Its dtype was {d.old}, and then {d.new}."
-    return _Edit(f"jnp.asarray({{}}, dtype=jnp.{d.old})", why)
+    return _Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.old)})", why)
 
 
 def _becomes_float(d: Difference) -> bool:
@@ -405,7 +471,7 @@ def _becomes_float(d: Difference) -> bool:
 
 def _fed_back_edit(d: Difference) -> _Edit:
     why = f"The initial value is {d.old}, and the function returns {d.new}."
-    return _Edit(f"jnp.asarray({{}}, dtype=jnp.{d.new})", why)
+    return _Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.new)})", why)
 
 
 def _is_whole(dtype: str) -> bool:
@@ -423,47 +489,3 @@ _EDITS: dict[str, Callable[[Difference], _Edit | None]] = {
     "dtype-churn": _dtype_edit,
     "sharding-churn": _sharding_edit,
 }
-
-
-def key_advice(old: str, new: str) -> str | None:
-    """Advice for two kinds of keys, which cannot be cast to each other."""
-    if not (old.startswith("key<") or new.startswith("key<")):
-        return None
-    if old.startswith("key<") and new.startswith("key<"):
-        return (
-            f"Create all keys with one implementation (`{old}` and `{new}` were "
-            "passed): `jax.random.key(seed, impl=...)`."
-        )
-    return (
-        "Create all keys in one way: `jax.random.key(seed)` creates typed keys, "
-        "`jax.random.PRNGKey(seed)` arrays of uint32. `jax.random.wrap_key_data` "
-        "turns such an array into a typed key."
-    )
-
-
-# --- of plain `jax.jit` --------------------------------------------------------------
-
-_SHORT = re.compile(r"(bf|f|s|i|u|c)(\d+)")
-_LONG = {"bf": "bfloat", "f": "float", "s": "int", "i": "int", "u": "uint"}
-
-
-def _dtype(short: str) -> str:
-    """`float32` for `f32`."""
-    found = _SHORT.fullmatch(short)
-    if found is None:
-        return "bool_" if short == "pred" else short
-    return _LONG.get(found[1], "complex") + found[2]
-
-
-def plain_advice(
-    miss: Any, *, site: tuple[str, int] | None, defined: tuple[str, int] | None
-) -> str:
-    """What to do about a cause that JAX's log reported (`doctor._plain.Miss`)."""
-    leaf, old, new = miss.leaf, miss.old, miss.new
-    if miss.kind == "dtype-churn":
-        old, new = _dtype(old), _dtype(new)
-    if (found := re.fullmatch(r"argument (\d+)", leaf)) is not None:
-        names = _parameters(defined, miss.name)
-        leaf = names[int(found[1])] if int(found[1]) < len(names) else leaf
-    difference = Difference(leaf, "", old, new, _dtype(miss.dtype)) if leaf else None
-    return advice(miss.kind, difference, site=site, function=miss.name, defined=defined)

@@ -21,6 +21,8 @@ class Difference(NamedTuple):
     new: str
     # Of an array, in the new call.
     dtype: str = ""
+    # Of a field of a static, such as a configuration: the class.
+    of: str = ""
 
     def __str__(self) -> str:
         if self.what in ("function", "object"):
@@ -81,6 +83,29 @@ ADVICE = {
     "first-call": "The first call of a function is traced and compiled.",
 }
 
+# Of static-churn, if each object looks the same.
+NEW_OBJECT = (
+    "An object that is no pytree is static, and each new one recompiles, unless it is "
+    "equal to an earlier one. Create it once. Or make its class an `eqx.Module`, or "
+    "one that has `__eq__` and `__hash__`, such as a frozen dataclass."
+)
+
+
+def key_advice(old: str, new: str) -> str | None:
+    """Advice for two kinds of keys, which cannot be cast to each other."""
+    if not (old.startswith("key<") or new.startswith("key<")):
+        return None
+    if old.startswith("key<") and new.startswith("key<"):
+        return (
+            f"Create all keys with one implementation (`{old}` and `{new}` were "
+            "passed): `jax.random.key(seed, impl=...)`."
+        )
+    return (
+        "Create all keys in one way: `jax.random.key(seed)` creates typed keys, "
+        "`jax.random.PRNGKey(seed)` arrays of uint32. `jax.random.wrap_key_data` "
+        "turns such an array into a typed key."
+    )
+
 
 def origin(trace: Trace) -> str:
     """What a trace was made for. Only traces of the same kind can be compared.
@@ -110,13 +135,27 @@ def differences(old: Trace, new: Trace) -> list[Difference]:
             if d.what == "structure":
                 structural.append(path)
                 d = d._replace(new=d.new + _changes_below(path, before, after))
+            elif d.what == "static" and _types(path, before) != _types(path, after):
+                structural.append(path)  # its fields are others
             out.append(d)
+    out = _without_wholes(out)
     was, now = dict(old.config), dict(new.config)
     for name in dict.fromkeys([*was, *now]):
         pair = was.get(name, "unset"), now.get(name, "unset")
         if pair[0] != pair[1]:
             out.append(Difference(name, "config", *pair))
     return out
+
+
+def _types(path: str, entries: dict[str, Entry]) -> str | None:
+    entry = entries.get(path)
+    return None if entry is None else dict(entry.facets).get("type")
+
+
+def _without_wholes(found: list[Difference]) -> list[Difference]:
+    """Leaves out statics that are others because of a field, which is there as well."""
+    fields = [d.path for d in found if d.of]
+    return [d for d in found if not any(is_below(f, d.path) for f in fields)]
 
 
 def _changes_below(node: str, before: dict[str, Entry], after: dict[str, Entry]) -> str:
@@ -141,18 +180,21 @@ def _between(path: str, old: Entry | None, new: Entry | None) -> Iterable[Differ
         # An array that was a number, or a static that was None, is no other structure.
         kinds = {e.kind for e in (old, new) if e is not None}
         same = old is not None and new is not None and "static" in kinds
-        what = "static" if same else "structure"
-        yield Difference(path, what, _summary(old), _summary(new))
+        # Nor is a configuration with another option.
+        of = next((v for e in (new, old) if e for k, v in e.facets if k == "of"), "")
+        what = "static" if same or of else "structure"
+        yield Difference(path, what, _summary(old), _summary(new), of=of)
         return
     before, after = dict(old.facets), dict(new.facets)
     if new.kind == "node":
         yield Difference(path, "structure", _summary(old), _summary(new))
     elif new.kind == "static":
         if (before["type"], before["value"]) != (after["type"], after["value"]):
-            yield Difference(path, "static", _summary(old), _summary(new))
+            what = "static"
         else:
             what = "function" if after["type"] in FUNCTIONS else "object"
-            yield Difference(path, what, _summary(old), _summary(new))
+        of = after.get("of", "")
+        yield Difference(path, what, _summary(old), _summary(new), of=of)
     else:
         yield from _array_differences(path, before, after)
 
@@ -237,8 +279,13 @@ def nearest(
 
 def _distance(old: Trace, new: Trace, found: list[Difference]) -> int:
     """By how much two traces differ, given their differences."""
-    if all(d.what != "structure" for d in found):
+    what = {d.what for d in found}
+    if not what & {"structure", "static"}:
         return len(found)
-    # One of those stands for everything below the node, other changes included.
     changed = {e.path for e in set(old.entries) ^ set(new.entries)}
+    if "structure" not in what:
+        # A static of another type stands for its fields.
+        statics = [d.path for d in found if d.what == "static"]
+        return len(found) + sum(is_below(x, s) for x in changed for s in statics)
+    # One of those stands for everything below the node, other changes included.
     return max(len(found), len(changed))

@@ -168,7 +168,7 @@ def arguments_text(entries: tuple[Entry, ...]) -> str:
             out.append((entry.path, "None" if is_none else name))
         elif entry.kind == "array":
             out.append((entry.path, f"{facets['dtype']}{facets['shape']}"))
-        else:
+        elif "of" not in facets:
             out.append((entry.path, facets["value"]))
     return ", ".join(
         f"{path}: {text} of {plural(counts[path], 'array')}"
