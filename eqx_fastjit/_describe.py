@@ -30,7 +30,7 @@ _MAX_TEXT = 60
 _MAX_ITEMS = 6
 # A larger set is not put in order.
 _MAX_MEMBERS = 1000
-# Of a static, levels of fields, and fields of a level.
+# Of a static, levels of fields, and fields in all.
 _MAX_DEPTH = 4
 _MAX_FIELDS = 100
 
@@ -157,13 +157,13 @@ def _entries(arguments: list[tuple[str, Any]]) -> Iterator[Entry]:
     while pending:
         path, x, is_static_field = pending.pop()
         if is_static_field:
-            yield from _statics(path, x)
+            yield from itertools.islice(_statics(path, x), 1 + _MAX_FIELDS)
         elif isinstance(x, _ARRAYS):
             yield _array(path, x)
         else:
             children = _children(path, x)
             if children is None:
-                yield from _statics(path, x)
+                yield from itertools.islice(_statics(path, x), 1 + _MAX_FIELDS)
             else:
                 size = str(len(children))
                 facets = (("type", _type_name(type(x))), ("size", size))
@@ -220,14 +220,15 @@ def _statics(
     """A static, and the fields of one that is compared by them: a configuration."""
     yield _static(path, x, of)
     if depth > 0:
-        for part, value in itertools.islice(_fields(path, x), _MAX_FIELDS):
+        for part, value in _fields(path, x):
             yield from _statics(part, value, type(x).__qualname__, depth - 1)
 
 
 def _fields(path: str, x: Any) -> Iterator[tuple[str, Any]]:
     cls = type(x)
     if cls is dict:
-        yield from [(f"{path}[{k!r}]", v) for k, v in x.items() if type(k) is str]
+        few = list(itertools.islice(x.items(), _MAX_FIELDS))
+        yield from [(f"{path}[{k!r}]", v) for k, v in few if type(k) is str]
         return
     names: Any = ()
     policy = policy_of(cls)

@@ -2,8 +2,10 @@
 
 import textwrap
 
+import equinox as eqx
 import pytest
 
+from eqx_fastjit import _describe
 from tests.doctor_reports import reports_of
 
 
@@ -299,3 +301,20 @@ def test_a_fault_and_its_fix(name, engine, reports):
     assert 0 < finding["seconds"] < reports[engine][name]["seconds"]
     assert reports[engine][f"{name}_fixed"]["findings"] == []
     assert reports[engine][f"{name}_fixed"]["exit_code"] == 0
+
+
+class _Static(eqx.Module):
+    static: dict = eqx.field(static=True)
+
+
+def test_fields_of_large_statics():
+    """There are at most 100 in all, for a configuration that is a table."""
+    words = {str(i): i for i in range(100_000)}
+    tables = {
+        str(i): {str(j): {str(k): k for k in range(9)} for j in range(9)}
+        for i in range(99)
+    }
+    for static in (words, tables):
+        entries = _describe.describe_call([("m", _Static(static))])
+        assert len([e for e in entries if e.kind == "static"]) == 101
+        assert entries[-1].path.startswith("m.static['")
