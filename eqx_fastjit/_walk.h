@@ -405,6 +405,12 @@ static int has_layout(const Record *record, PyObject *x) {
            (record->kind != KIND_DICT || PyDict_Check(x));
 }
 
+static inline int is_function_type(const PyTypeObject *type) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(function_types); i++)
+        if (PyTuple_GET_ITEM(function_types, i) == (PyObject *)type) return 1;
+    return 0;
+}
+
 /* Asks Python about the type of `x`. The walk must own what it holds. */
 static Record *ask_about(PyObject *x) {
     /* Owned, because the class of `x` may be changed while Python runs. */
@@ -446,9 +452,11 @@ static Record *ask_about(PyObject *x) {
         record->n_dynamic = record->n_fields = PyTuple_GET_SIZE(data);
     }
     record->data = Py_NewRef(data);
-    /* A class may be given another `__eq__`; its version then changes. */
+    /* A class may be given another `__eq__`; its version then changes. JAX's functions are
+    compared by identity whatever it is, and JAX writes to their class each time it makes
+    one: Python 3.13 gives no more versions after 1,000. */
     if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) &&
-        !(type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE))
+        !(type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) && !is_function_type(type))
         record->version = type->tp_version_tag ? type->tp_version_tag : (unsigned)-1;
     if ((record->reference = refer_to(type)) == NULL) goto done;
     forget_record(type); /* Python may have made one in between */
@@ -661,9 +669,7 @@ static inline int add_atom(Walk *w, PyObject *x) {
     if (type == &PyFloat_Type)
         return add_bits(w, T_FLOAT, double_bits(PyFloat_AS_DOUBLE(x))) < 0 ? -1 : 1;
     if (type == &PyBytes_Type) return add_object(w, T_BYTES, x) < 0 ? -1 : 1;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(function_types); i++)
-        if (PyTuple_GET_ITEM(function_types, i) == (PyObject *)type)
-            return add_object(w, T_IDENTITY, x) < 0 ? -1 : 1;
+    if (is_function_type(type)) return add_object(w, T_IDENTITY, x) < 0 ? -1 : 1;
     return 0;
 }
 
