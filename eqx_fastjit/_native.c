@@ -361,6 +361,7 @@ typedef struct {
     Py_ssize_t n;
     PyObject *data;               /* owned */
     PyObject *fields, *names;     /* of `OP_MODULE`, borrowed from `data` */
+    int runs_python;              /* whether it may run the user's code */
 } Step;
 
 typedef struct {
@@ -446,6 +447,9 @@ static int plan_read(Plan *self, PyObject *steps) {
                               : op == OP_MODULE ? PyTuple_GET_SIZE(step->names)
                                                 : step->n;
         if (expected != step->n) goto bad;
+        step->runs_python = op == OP_CALL || op == OP_NAMEDTUPLE;
+        for (Py_ssize_t j = 0; op == OP_DICT && j < step->n; j++)
+            step->runs_python |= !PyUnicode_CheckExact(PyTuple_GET_ITEM(step->data, j));
     }
     if (depth == 1) return 0;
 bad:
@@ -584,13 +588,17 @@ static PyObject *plan_build_method(Plan *self, PyObject *arrays) {
 
 #define SMALL_STACK 64
 
-/* Builds the result from the arrays that were returned. */
+/* Builds the result from the arrays that were returned. The garbage collector waits: as many
+new objects as a large result has would let it look at all of them, each call; and then most
+programs let go of as many, the arguments. An adamw step of a GPT of 12 blocks, with cold
+caches: 1.25 of the time that a flat list of the arrays takes with it, 1.15 without. */
 static PyObject *plan_build(Plan *self, PyObject *const *arrays) {
     PyObject *small[SMALL_STACK], **stack = small, *result = NULL;
     Py_ssize_t top = 0;
     if (self->depth > SMALL_STACK &&
         (stack = PyMem_Malloc(self->depth * sizeof(PyObject *))) == NULL)
         return PyErr_NoMemory();
+    int enabled = PyGC_Disable();
     for (Py_ssize_t i = 0; i < self->n_steps; i++) {
         const Step *step = &self->steps[i];
         if (step->op == OP_ARRAY) {
@@ -598,7 +606,9 @@ static PyObject *plan_build(Plan *self, PyObject *const *arrays) {
         } else if (step->op == OP_CONSTANT) {
             stack[top++] = Py_NewRef(step->data);
         } else {
+            if (step->runs_python && enabled) PyGC_Enable();
             PyObject *node = build_node(step, stack + top - step->n);
+            if (step->runs_python) enabled = PyGC_Disable();
             if (node == NULL) goto done;
             for (Py_ssize_t j = 0; j < step->n; j++) Py_DECREF(stack[--top]);
             stack[top++] = node;
@@ -606,6 +616,7 @@ static PyObject *plan_build(Plan *self, PyObject *const *arrays) {
     }
     result = stack[--top];
 done:
+    if (enabled) PyGC_Enable();
     while (top > 0) Py_DECREF(stack[--top]);
     if (stack != small) PyMem_Free(stack);
     return result;

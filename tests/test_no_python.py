@@ -238,6 +238,82 @@ def test_what_is_known_of_other_types_is_kept_when_one_dies():
     assert python_calls(f, {"x": X, "statics": statics}) == []
 
 
+class Leaf(eqx.Module):
+    w: jax.Array
+    n: int
+
+
+def _several_hundred():
+    return [Leaf(X, i) for i in range(300)]
+
+
+def test_large_results_do_not_let_the_collector_run():
+    """It looked at all of them, in each call."""
+    f = filter_jit(lambda tree, x: (tree, x + 1))
+    tree, x = f(_several_hundred(), X)
+    runs = []
+    gc.callbacks.append(lambda phase, info: runs.append(info))
+    try:
+        for _ in range(20):
+            tree, x = f(tree, x)
+        assert len(runs) < 20  # two for each time: not in every other call
+        kept = [f(tree, x) for _ in range(10)]
+        assert len(runs) > 5  # but it does, of what is kept
+    finally:
+        gc.callbacks.pop()
+    assert len(kept) == 10
+
+
+@jax.tree_util.register_pytree_node_class
+class Switches:
+    """A node that is built with the collector as the user has it; and turns it off."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def tree_flatten(self):
+        return (self.x,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        enabled.append(gc.isenabled())
+        if cls.turns_off:
+            gc.disable()
+        if cls.fails:
+            raise RuntimeError("built")
+        return cls(*children)
+
+    turns_off = fails = False
+
+
+enabled = []
+
+
+@pytest.mark.parametrize("at_first", [True, False])
+@pytest.mark.parametrize("turns_off", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_collector_is_left_as_the_user_has_it(
+    at_first, turns_off, fails, monkeypatch
+):
+    f = filter_jit(lambda x: (Leaf(x, 1), Switches(x), {Point(1, 2): Leaf(x, 3)}, x))
+    f(X)
+    monkeypatch.setattr(Switches, "turns_off", turns_off)
+    monkeypatch.setattr(Switches, "fails", fails)
+    enabled.clear()
+    if not at_first:
+        gc.disable()
+    try:
+        if fails:
+            with pytest.raises(RuntimeError, match="built"):
+                f(X)
+        else:
+            f(X)
+        assert gc.isenabled() == (at_first and not turns_off)
+    finally:
+        gc.enable()
+    assert enabled == [at_first]
+
+
 # --- binding -------------------------------------------------------------------------
 
 
