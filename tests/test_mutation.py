@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+import types
 from pathlib import Path
 
 import pytest
@@ -283,9 +284,9 @@ def test_lines_are_counted_by_test_and_in_processes(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     report = folder / "tests.json"
-    with _covered.counted_python(tmp_path, folder) as env:
-        env = env | {"MUTATION_RECORD": str(report)}
-        _run.run_tests(tmp_path, ["test_f.py"], 100, env=env, options=())
+    env = {"MUTATION_RECORD": str(report)}
+    env |= _covered.counted_python(tmp_path, folder)
+    _run.run_tests(tmp_path, ["test_f.py"], 100, env=env, options=())
     found = json.loads(report.read_text())
     names = {test: x["name"] for test, x in found["tests"].items()}
     (fixture,) = found["fixtures"]
@@ -483,7 +484,8 @@ def test_time_is_divided_and_what_is_left_goes_on(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(command.time, "monotonic", lambda: now[0])
     areas = [AREA._replace(weight=w) for w in (0.5, 0.25, 0.25)]
-    deadlines = command._deadlines(areas, 60)
+    runs = [types.SimpleNamespace(area=area) for area in areas]
+    deadlines = command._deadlines(runs, 3600.0)
     assert next(deadlines)[1] == 1800
     now[0] = 600.0
     assert next(deadlines)[1] == 600 + 1500

@@ -11,10 +11,9 @@ import json
 import math
 import os
 import pathlib
-import queue
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tests.records import stamp, write
@@ -27,7 +26,6 @@ from ._mutants import in_seeded_order, Mutant, python_mutants
 from ._run import (
     build,
     Choice,
-    copy_tree,
     INVALID,
     KILLED,
     limit_of,
@@ -35,6 +33,7 @@ from ._run import (
     run_mutant,
     run_tests,
     SURVIVED,
+    Trees,
     UNCLEAR,
 )
 
@@ -143,27 +142,6 @@ def summary(
     }
 
 
-class _Trees:
-    """Copies of the tree, one for each mutant that runs at the same time."""
-
-    def __init__(self, folder: pathlib.Path, n: int):
-        self.all = [folder / str(i) for i in range(n)]
-        self.free: queue.Queue[pathlib.Path] = queue.Queue()
-        for tree in self.all:
-            copy_tree(ROOT, tree)
-            if not build(tree):
-                raise SystemExit("the extension cannot be built")
-            self.free.put(tree)
-
-    def use(self, do: Callable[[pathlib.Path], Any]) -> Any:
-        """Call a function with a copy that is not in use."""
-        tree = self.free.get()
-        try:
-            return do(tree)
-        finally:
-            self.free.put(tree)
-
-
 class _AreaRun:
     """Runs the mutants of one area.
 
@@ -175,9 +153,9 @@ class _AreaRun:
     - `again`: whether to run mutants again that survived.
     """
 
-    def __init__(self, area: Area, trees: _Trees, kept: Kept, again: bool):
+    def __init__(self, area: Area, trees: Trees, kept: Kept, again: bool):
         self.area, self.trees, self.kept, self.again = area, trees, kept, again
-        self.covered = trees.use(lambda tree: kept.covered(area, tree))
+        self.covered = kept.covered(area, trees)
 
     def choice(self, mutant: Mutant) -> Choice:
         """The tests to run for a mutant."""
@@ -247,14 +225,12 @@ class _AreaRun:
                 self.kept.add(self.area, mutant, outcome._replace(outcome=UNCLEAR))
 
 
-def _deadlines(areas: list[Area], minutes: float) -> Iterator[tuple[Area, float]]:
+def _deadlines(runs: list[_AreaRun], end: float) -> Iterator[tuple[_AreaRun, float]]:
     """The time at which each area has to end. Time that is left goes to later areas."""
-    rest = 60 * minutes
-    start = time.monotonic()
-    for i, area in enumerate(areas):
-        weight = area.weight / sum(a.weight for a in areas[i:])
+    for i, run in enumerate(runs):
+        weight = run.area.weight / sum(r.area.weight for r in runs[i:])
         now = time.monotonic()
-        yield area, now + weight * (rest - (now - start))
+        yield run, now + weight * (end - now)
 
 
 def _report(options: argparse.Namespace) -> dict[str, Any]:
@@ -273,13 +249,16 @@ def main() -> int:
     areas = [a for a in AREAS if not options.area or a.name in options.area]
     known = json.loads(EQUIVALENT.read_text(encoding="utf-8"))
     report = _report(options)
+    end = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory(prefix="mutation") as name:
         folder = pathlib.Path(name)
         kept = Kept(options.keep or folder / "kept")
-        trees = _Trees(folder, options.workers)
-        for area, until in _deadlines(areas, options.minutes):
+        trees = Trees(folder, options.workers)
+        # What the tests run is recorded first, so that it takes no area's time.
+        runs = [_AreaRun(area, trees, kept, options.again) for area in areas]
+        for run, until in _deadlines(runs, end):
+            area = run.area
             mutants = in_seeded_order(mutants_of(area), options.seed)
-            run = _AreaRun(area, trees, kept, options.again)
             run.run_all(mutants, until, options.most, options.workers)
             outcomes = kept.outcomes(area)
             tried = [(m, outcomes[m]) for m in mutants if m in outcomes]

@@ -6,7 +6,7 @@ test, including the processes that it starts.
 """
 
 import ast
-import contextlib
+import atexit
 import functools
 import json
 import subprocess
@@ -184,9 +184,9 @@ def record(tree: Path, tests: Sequence[str]) -> Covered:
         if not build(tree, flags, objects):
             raise SystemExit("the extension cannot be built")
         report = folder / "tests.json"
-        env = {"MUTATION_RECORD": str(report), **counted_c(folder)}
-        with counted_python(tree, folder) as config:
-            run_tests(tree, tests, _LIMIT, env=env | config, options=())
+        env = {"MUTATION_RECORD": str(report)}
+        env |= counted_c(folder) | counted_python(tree, folder)
+        run_tests(tree, tests, _LIMIT, env=env, options=())
         found = json.loads(report.read_text())
         results, fixtures = found["tests"], found["fixtures"]
         by_line = python_lines(tree, folder) | c_lines(folder)
@@ -243,18 +243,21 @@ _START = (
 )
 
 
-@contextlib.contextmanager
-def counted_python(tree: Path, folder: Path) -> Iterator[dict[str, str]]:
+def counted_python(tree: Path, folder: Path) -> dict[str, str]:
     """The environment in which every process records the lines that it runs."""
     config = folder / "coveragerc"
     config.write_text(_CONFIG.format(tree=tree, folder=folder))
+    _start_in_processes()
+    return {"COVERAGE_PROCESS_START": str(config)}
+
+
+@functools.cache
+def _start_in_processes() -> None:
+    """Have coverage start in processes with that environment, until this one ends."""
     # On the path of every process, even if a test changes the environment.
     start = Path(sysconfig.get_path("purelib")) / "mutation_coverage.pth"
     start.write_text(_START)
-    try:
-        yield {"COVERAGE_PROCESS_START": str(config)}
-    finally:
-        start.unlink(missing_ok=True)
+    atexit.register(start.unlink, missing_ok=True)
 
 
 def python_lines(tree: Path, folder: Path) -> dict[str, dict[int, list[str]]]:

@@ -1,5 +1,6 @@
 """Outcomes of mutants and coverage of tests, kept in a folder for later runs."""
 
+import concurrent.futures
 import hashlib
 import json
 import threading
@@ -9,7 +10,7 @@ from typing import Any
 from ._areas import Area, C_SUFFIXES, ROOT
 from ._covered import Covered, record
 from ._mutants import Mutant
-from ._run import Outcome
+from ._run import Outcome, Trees
 
 
 class Kept:
@@ -23,20 +24,22 @@ class Kept:
         self.folder = folder
         self._lock = threading.Lock()
 
-    def covered(self, area: Area, tree: Path) -> Covered:
+    def covered(self, area: Area, trees: Trees) -> Covered:
         """Which tests run which lines. What is not known is recorded first."""
         package = hashlib.sha256()
         for file in sorted((ROOT / "eqx_fastjit").rglob("*.*")):
             if file.suffix in (".py", *C_SUFFIXES):
                 package.update(file.read_bytes())
-        parts: list[Covered] = []
-        for test in area.test_files():
+
+        def part(test: str) -> Covered:
             names = (Path(test).stem, package.hexdigest()[:12], _digest(Path(test)))
             path = self.folder / f"{'-'.join(names)}.json"
             if not path.exists():
-                record(tree, [test]).save(path)
-            parts.append(Covered.load(path))
-        return Covered.of_all(parts)
+                trees.use(lambda tree: record(tree, [test])).save(path)
+            return Covered.load(path)
+
+        with concurrent.futures.ThreadPoolExecutor(len(trees.all)) as pool:
+            return Covered.of_all(list(pool.map(part, area.test_files())))
 
     def add(self, area: Area, mutant: Mutant, outcome: Outcome) -> None:
         """Store the outcome of a mutant."""

@@ -3,15 +3,16 @@
 import contextlib
 import json
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ._areas import C_SUFFIXES, ROOT
 from ._mutants import changed_lines, Mutant, mutate_python
@@ -81,6 +82,27 @@ def build(tree: Path, flags: Mapping[str, str] | None = None, *arguments: str) -
     env.pop("PYTHONPATH", None)  # it may contain another setuptools
     out = subprocess.run(command, cwd=tree, env=env, capture_output=True)
     return out.returncode == 0
+
+
+class Trees:
+    """Copies of the tree, one for each mutant that runs at the same time."""
+
+    def __init__(self, folder: Path, n: int):
+        self.all = [folder / str(i) for i in range(n)]
+        self.free: queue.Queue[Path] = queue.Queue()
+        for tree in self.all:
+            copy_tree(ROOT, tree)
+            if not build(tree):
+                raise SystemExit("the extension cannot be built")
+            self.free.put(tree)
+
+    def use(self, do: Callable[[Path], Any]) -> Any:
+        """Call a function with a copy that is not in use."""
+        tree = self.free.get()
+        try:
+            return do(tree)
+        finally:
+            self.free.put(tree)
 
 
 class Tested(NamedTuple):
