@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import eqx_fastjit
-from eqx_fastjit import _blocking, _compat
+from eqx_fastjit import _blocking, _compat, _errors
 
 
 class Counter:
@@ -448,6 +448,19 @@ def test_stack_of_a_runtime_error_is_cut_on_later_calls():
         inside = str(info.value).partition("Below is the stack inside of JIT")[2]
         assert "eqx.error_if(x, x < 0" in inside
         assert "pytest" not in inside
+
+
+@pytest.mark.parametrize("message", ["", "an earlier message", "~ a later message"])
+def test_a_runtime_error_of_another_thread_is_not_shown(message, monkeypatch):
+    """Equinox keeps the last one in a global."""
+    f = eqx_fastjit.filter_jit(lambda x: eqx.error_if(x, x < 0, "the message here"))
+    f(jnp.array(1.0))
+    other = (message, ["a frame of another thread"])
+    monkeypatch.setattr(_errors, "last_error_info", lambda: other)
+    with pytest.raises(eqx.EquinoxRuntimeError, match="the message here") as info:
+        f(jnp.array(-1.0))
+    assert "another thread" not in str(info.value)
+    assert not message or message not in str(info.value)
 
 
 def test_no_result_of_its_own_takes_a_donated_scalar():

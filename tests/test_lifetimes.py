@@ -246,6 +246,34 @@ def test_equality_and_hash():
     assert filter_jit(f) != 3
 
 
+def test_equality_of_methods():
+    class M(eqx.Module):
+        x: jax.Array
+
+        @filter_jit
+        def double(self):
+            return self.x * 2
+
+    one, same, other = M(jnp.ones(2)), M(jnp.ones(2)), M(jnp.zeros(2))
+    assert one.double == one.double == same.double
+    assert one.double != other.double
+    assert one.double != 3
+
+
+def test_callables_without_weak_references():
+    class Doubles:
+        __slots__ = ("factor",)
+
+        def __init__(self):
+            self.factor = 2
+
+        def __call__(self, x):
+            return x * self.factor
+
+    for _ in range(2):
+        assert filter_jit(Doubles())(jnp.array(3)) == 6
+
+
 def test_public_names():
     for name in eqx_fastjit.__all__:
         getattr(eqx_fastjit, name)
