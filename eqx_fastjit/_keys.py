@@ -232,7 +232,9 @@ def array_contents(array: Any, key_of: Callable[[Any], Any]) -> Any:
     elif isinstance(array, np.ma.MaskedArray):
         # An array would be its data alone.
         mask = np.ma.getmaskarray(array).tobytes()
-        return array_contents(array.data, key_of), mask, key_of(array.fill_value)
+        # (`np.ma.masked` raises when asked for what it is filled with.)
+        fill = None if array is np.ma.masked else array.fill_value
+        return array_contents(array.data, key_of), mask, key_of(fill)
     host = np.asarray(array)
     if host.dtype.names is not None:
         # The bytes of a record also have what is between its fields, and addresses.

@@ -79,9 +79,10 @@ def has_other_parts(cls: type) -> bool:
     return issubclass(cls, ordered) or _has_slots(cls)
 
 
-def may_have_unit(array: Any) -> bool:
-    """Whether an array is of a class that may give it attributes, such as a unit."""
-    cls = type(array)
+def may_have_unit(cls: type) -> bool:
+    """Whether a class of arrays may give them attributes, such as a unit."""
+    if issubclass(cls, np.generic):
+        return cls.__dictoffset__ != 0 or _has_slots(cls)
     is_subclass = issubclass(cls, np.ndarray) and cls is not np.ndarray
     return is_subclass and not issubclass(cls, np.ma.MaskedArray)
 
@@ -195,7 +196,15 @@ BUILTIN_PARTS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     datetime.timezone: lambda x: (x.utcoffset(None), x.tzname(None)),
     # For `pickle`: the registry, and what each node is.
     jtu.PyTreeDef: lambda x: tuple(x.__getstate__()[1]),
+    jtu.DictKey: lambda x: (x.key,),
 }
+
+# What they show changes with the dictionary, and `==` does not look at its order.
+VIEWS = [
+    type(view())
+    for cls in (dict, collections.OrderedDict)
+    for view in (cls().keys, cls().values, cls().items)
+]
 
 
 def is_identity_type(cls: type) -> bool:

@@ -57,13 +57,14 @@ from ._parts import (
     SUBCLASS_PARTS,
     Tied,
     type_key,
+    VIEWS,
 )
 from ._policy import Hashable, Kind, Policy
 
 
 def _contents(array: Any) -> Any:
     contents = array_contents(array, static_key)
-    return (contents, _vars_key(array)) if may_have_unit(array) else contents
+    return (contents, _vars_key(array)) if may_have_unit(type(array)) else contents
 
 
 def _order_of(x: Any) -> int:
@@ -139,6 +140,7 @@ _EXACT: dict[type, Policy] = {
     str: Policy(Kind.STR),
     bytes: Policy(Kind.BYTES),
     **{cls: _PARTS(parts, Hashable.ASK) for cls, parts in BUILTIN_PARTS.items()},
+    **{cls: _PARTS(list, Hashable.ASK, mutable=True) for cls in VIEWS},
     tuple: Policy(Kind.TUPLE, hashable=Hashable.AS_PARTS),
     list: Policy(Kind.LIST, hashable=Hashable.NO, mutable=True),
     dict: Policy(Kind.DICT, hashable=Hashable.NO, mutable=True),
@@ -184,8 +186,9 @@ def _numpy_policy(cls: type) -> Policy | None:
     if issubclass(cls, np.generic):
         if issubclass(cls, np.void):  # a record, whose fields can be written to
             return _KEY(lambda x: (static_key(x.dtype), _contents(x)), mutable=True)
-        if cls in (np.longdouble, np.clongdouble):
-            return _KEY(lambda x: (x.dtype, _contents(x)))
+        has_unit = may_have_unit(cls)
+        if has_unit or cls in (np.longdouble, np.clongdouble):
+            return _KEY(lambda x: (x.dtype, _contents(x)), mutable=has_unit)
         return _KEY(lambda x: (x.dtype, x.tobytes()))
     if issubclass(cls, np.ndarray):
         return _KEY(_static_array, Hashable.NO, mutable=True)
