@@ -305,6 +305,19 @@ def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
     return (*as_flattened, aux), list(children)
 
 
+def parts_in_static(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The same of a node below a static.
+
+    Dictionaries as they come: unlike one that is traced, which JAX sorts, the function
+    sees this one itself.
+    """
+    if node.kind == NodeKind.DICT:
+        return list(x), list(x.values())
+    if node.kind == NodeKind.DEFAULTDICT:
+        return [*x, x.default_factory], list(x.values())
+    return parts_of(x, node)
+
+
 def sort_keys(x: dict[Any, Any]) -> list[Any]:
     """The keys of a dictionary, in JAX's order."""
     try:

@@ -37,7 +37,7 @@ from ._keys import (
     snapshot_key,
     StaticArray,
 )
-from ._nodes import ARRAY_KINDS, node_of, NodeKind, parts_of, reads_dict
+from ._nodes import ARRAY_KINDS, node_of, NodeKind, parts_in_static, reads_dict
 from ._parts import (
     attributes_getter,
     builtin_key,
@@ -362,7 +362,7 @@ class _Child:
 
 
 def _node_parts(x: Any) -> list[Any]:
-    static, children = parts_of(x, node_of(x))
+    static, children = parts_in_static(x, node_of(x))
     below = [v if id(type(v)) in _WITHOUT_PARTS else _Child(v) for v in children]
     return [*static, *below]
 
@@ -435,7 +435,7 @@ def _append_compound(trail: list[Any], x: Any, leaf: bool) -> bool:
     start = len(trail)
     limit = start + LONG_TRAIL
     # By the ids of parts that `alive` holds on to, and whether they are read as nodes:
-    # a dictionary that is a node has no order.
+    # what is below a node is not read as a static.
     seen: dict[tuple[int, bool], int] = {}
     alive: list[Any] = []
     while pending:

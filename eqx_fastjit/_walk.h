@@ -925,26 +925,22 @@ static PyObject *as_tuple(PyObject *list) {
     return tuple;
 }
 
-/* A dictionary below a static that is a node: its values, then its sorted keys. */
-static int add_dict_node(Walk *w, PyObject *x, size_t start) {
-    own_everything(w);
-    PyObject *keys = as_tuple(PyObject_CallOneArg(py_sort_keys, x)), *parts = NULL;
-    if (keys == NULL) return -1;
-    Py_ssize_t n = PyTuple_GET_SIZE(keys);
-    int failed = -1;
-    if ((parts = PyTuple_New(2 * n)) == NULL) goto done;
-    PyObject_GC_UnTrack(parts); /* with holes in it as long as Python runs */
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *key = PyTuple_GET_ITEM(keys, i), *value = PyObject_GetItem(x, key);
-        if (value == NULL) goto done;
-        PyTuple_SET_ITEM(parts, i, value);
-        PyTuple_SET_ITEM(parts, n + i, Py_NewRef(key));
+/* A dictionary below a static that is a node: its values, then its keys. As they come: unlike
+a dictionary that is traced, which JAX sorts, the function sees this one itself. */
+static int add_dict_node(Walk *w, PyObject *x, PyObject *factory, size_t start) {
+    Py_ssize_t n = PyDict_GET_SIZE(x), i = 0, position = 0;
+    PyObject *key, *value, **parts = PyMem_Malloc((2 * n + 1) * sizeof(PyObject *));
+    if (parts == NULL) {
+        PyErr_NoMemory();
+        return -1;
     }
-    failed = add_parts(w, x, T_NODE, ((PyTupleObject *)parts)->ob_item, n, 2 * n,
-                       VISIT_STATIC, start);
-done:
-    Py_DECREF(keys);
-    Py_XDECREF(parts);
+    while (i < n && PyDict_Next(x, &position, &key, &value)) {
+        parts[i] = value;
+        parts[n + i++] = key;
+    }
+    parts[2 * n] = factory;
+    int failed = add_parts(w, x, T_NODE, parts, n, 2 * n + (factory != NULL), VISIT_STATIC, start);
+    PyMem_Free(parts);
     return failed;
 }
 
@@ -986,7 +982,7 @@ static int add_node(Walk *w, PyObject *x, size_t start) {
     if (type == &PyTuple_Type || type == &PyList_Type)
         return add_parts(w, x, T_NODE, PySequence_Fast_ITEMS(x), Py_SIZE(x), Py_SIZE(x),
                          VISIT_STATIC, start);
-    if (type == &PyDict_Type) return add_dict_node(w, x, start);
+    if (type == &PyDict_Type) return add_dict_node(w, x, NULL, start);
     Record *record = record_of(w, x);
     if (record == NULL) return -1;
     switch (record->node) {
@@ -1002,8 +998,13 @@ static int add_node(Walk *w, PyObject *x, size_t start) {
     case NODE_MODULE:
     case NODE_DATACLASS:
         return add_module(w, record, x, start);
+    case NODE_DEFAULTDICT: {
+        PyObject *factory = PyObject_GetAttr(x, s_default_factory);
+        int failed = factory == NULL ? -1 : add_dict_node(w, x, factory, start);
+        Py_XDECREF(factory); /* the dictionary has it */
+        return failed;
+    }
     case NODE_CUSTOM:
-    case NODE_DEFAULTDICT:
     case NODE_ORDERED_DICT:
         return add_flattened(w, record, x, start);
     default:

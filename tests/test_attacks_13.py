@@ -98,6 +98,40 @@ class Below(eqx.Module):
     value: typing.Any
 
 
+def _ordered(*pairs):
+    return collections.OrderedDict(pairs)
+
+
+def _defaulting(*pairs):
+    return collections.defaultdict(list, pairs)
+
+
+@pytest.mark.parametrize("make", [lambda *x: dict(x), _ordered, _defaulting])
+def test_the_order_of_a_dictionary_in_a_static_module(make):
+    """JAX sorts those that are traced; this one is seen as it is."""
+    f, traces = count_traces(lambda h: repr(h.value.value))
+    for _ in range(2):
+        for pairs in (
+            [("a", 1), ("b", 2)],
+            [("b", 2), ("a", 1)],
+            [("a", 1.0), ("b", 2)],
+        ):
+            assert f(_holder(Below(make(*pairs)))) == repr(make(*pairs))
+    assert len(traces) == 3
+    changed = make(("a", 1), ("b", 2))
+    f(_holder(Below(changed)))
+    changed["a"] = changed.pop("a")
+    assert f(_holder(Below(changed))) == repr(changed)
+
+
+def test_the_factory_of_a_dictionary_in_a_static_module():
+    f, traces = count_traces(lambda h: repr(h.value.value))
+    for factory in (None, int, list, int, None):
+        value = collections.defaultdict(factory, b=1, a=2)
+        assert f(_holder(Below(value))) == repr(value)
+    assert len(traces) == 3
+
+
 @pytest.mark.parametrize("make", [lambda x: x, lambda x: (x,), Below])
 def test_the_masked_constant_of_numpy(make):
     """It has no value to be filled with."""

@@ -144,11 +144,6 @@ def test_same_and_different(name, around):
     assert _traces(*statics) == [1, 1, 2, 2, 2]
 
 
-def test_dictionaries_in_a_module_have_no_order():
-    a, b = Part({"a": [1], "b": [2]}), Part({"b": [2], "a": [1]})
-    assert _traces(a, b) == [1, 1]
-
-
 def test_the_values_of_the_call_are_what_is_traced():
     f = filter_jit(lambda h: h.static(h.x))
     nets = [eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(i)) for i in (0, 1, 0)]
