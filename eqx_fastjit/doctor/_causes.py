@@ -171,6 +171,7 @@ def _cause(
             defined=place and place[:2],
             fed_back=why == FED_BACK,
             earlier=earlier and earlier[:2],
+            differences=explanation.differences,
         ),
         tuple(
             ShapeChange(d.path, d.old, d.new)
@@ -343,6 +344,9 @@ def _what_changed(group: list[Cause], leaf: str) -> str:
     if first.kind == "weak-type":
         values = [{"True": "weak", "False": "strong"}.get(v, v) for v in values]
     if first.kind == "shape-churn":
+        # Also where another leaf comes first.
+        found = [s for c in group for s in c.shapes if s.path == leaf] or steps
+        values = [found[0].old, *[s.new for s in found]]
         return f"{text}: `{leaf}` had the shapes {show_shapes(values)}"
     if len(set(values)) == 1:
         what = "function" if first.kind == "fresh-function" else "object"
