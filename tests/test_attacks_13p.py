@@ -77,6 +77,48 @@ FAULTS = {
         """,
         [("1 / i", "jnp.asarray(1 / i)"), ("0.1 * i", "jnp.asarray(0.1 * i)")],
     ),
+    # It was `jnp.asarray(rate)`, which is weakly typed: another finding.
+    "number_in_place_of_an_array": (
+        "static-churn",
+        "state['rate']",
+        "x, state = step(x, state)",
+        "Replace `state['rate']` by `jnp.asarray(state['rate'], dtype=jnp.float32)`, "
+        "where it is set.",
+        "it has to stay static.)",
+        """
+        @eqx.filter_jit
+        def step(x, state):
+            return x - state["rate"] * x, state
+
+        state = {"rate": jnp.ones((), jnp.float32)}
+        for i in range(2, 7):
+            x, state = step(x, state)
+            state["rate"] = 1 / i
+        """,
+        [("= 1 / i", "= jnp.asarray(1 / i, dtype=jnp.float32)")],
+    ),
+    # A float is no reason to make it an integer.
+    "number_in_place_of_an_integer": (
+        "static-churn",
+        "state['rate']",
+        "x, state = step(x, state)",
+        "Replace `state['rate']` by `jnp.asarray(state['rate'])`, where it is set.",
+        "it has to stay static.)",
+        """
+        @eqx.filter_jit
+        def step(x, state):
+            return x - state["rate"] * x, state
+
+        state = {"rate": jnp.ones((), jnp.int32)}
+        for i in range(2, 7):
+            x, state = step(x, state)
+            state["rate"] = 1 / i
+        """,
+        [
+            ("= 1 / i", "= jnp.asarray(1 / i)"),
+            ("jnp.ones((), jnp.int32)", "jnp.asarray(1.0)"),
+        ],
+    ),
 }
 
 
@@ -92,7 +134,8 @@ def reports(tmp_path_factory):
         # A warning about a fix is an error.
         fixed = f"import warnings\nwarnings.simplefilter('error')\n{fixed}"
         (folder / f"{name}_fixed.py").write_text(fixed)
-    (folder / "shapes.py").write_text(START + textwrap.dedent(_SHAPES))
+    (folder / "shapes.py").write_text(START + _SHAPES)
+    (folder / "functions.py").write_text(START + _FUNCTIONS)
     scripts = sorted(map(str, folder.glob("*.py")))
     return {
         engine: reports_of(scripts, {"_NUMBERS": 3}, engine=engine)
@@ -130,3 +173,28 @@ def test_all_shapes_of_a_leaf_are_named(engine, reports):
     assert finding["count"] == 4
     shapes = "`graph['edges']` had the shapes (30,), (36,), (14,), (22,), (2,)"
     assert finding["message"].endswith(shapes)
+
+
+_FUNCTIONS = """
+def plus(a, x):
+    return a + x
+
+def times(a, x):
+    return a * x
+
+@eqx.filter_jit
+def run(f, x):
+    return f(x)
+
+for f in (plus, times):
+    for _ in range(3):
+        run(functools.partial(f, 2.0), x)
+"""
+
+
+def test_new_functions_of_two_kinds(engine, reports):
+    """It was "changed, partial of plus -> partial of times": once, so it seemed."""
+    (finding,) = reports[engine]["functions"]["findings"]
+    message = finding["message"]
+    assert "`f` was another function each time, partial of plus (" in message
+    assert "), partial of times (" in message

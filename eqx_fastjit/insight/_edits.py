@@ -51,6 +51,10 @@ def static_edit(d: Difference) -> Edit | None:
             "A number that is not an array is static, and each new value "
             "recompiles. (If shapes or an `if` depend on it, it has to stay static.)"
         )
+        number = old or new
+        if number is not None and number[1] in d.dtype:
+            # Without it, the array would be weakly typed, which recompiles once more.
+            return Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.dtype)})", why)
         return Edit("jnp.asarray({})", why)
     return None
 
