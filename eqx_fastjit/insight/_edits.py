@@ -52,7 +52,8 @@ def static_edit(d: Difference) -> Edit | None:
             "recompiles. (If shapes or an `if` depend on it, it has to stay static.)"
         )
         number = old or new
-        if number is not None and number[1] in d.dtype:
+        is_array = old is None or new is None  # in one of the calls
+        if is_array and number is not None and number[1] in d.dtype:
             # Without it, the array would be weakly typed, which recompiles once more.
             return Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.dtype)})", why)
         return Edit("jnp.asarray({})", why)
