@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from eqx_fastjit.insight import _advice
+from eqx_fastjit.insight import _edits
 from eqx_fastjit.insight._advice import advice, find_call
 from eqx_fastjit.insight._differences import Difference
 
@@ -177,7 +177,7 @@ def test_no_source():
     ],
 )
 def test_what_to_do_about_a_number(old, new, edit, why):
-    found = _advice._static_edit(Difference("x", "static", old, new))
+    found = _edits.static_edit(Difference("x", "static", old, new))
     if edit is None:
         assert found is None
     else:

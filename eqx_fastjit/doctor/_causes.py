@@ -171,6 +171,7 @@ def _cause(
             defined=place and place[:2],
             fed_back=why == FED_BACK,
             earlier=earlier and earlier[:2],
+            differences=explanation.differences,
         ),
         tuple(
             ShapeChange(d.path, d.old, d.new)
@@ -343,11 +344,15 @@ def _what_changed(group: list[Cause], leaf: str) -> str:
     if first.kind == "weak-type":
         values = [{"True": "weak", "False": "strong"}.get(v, v) for v in values]
     if first.kind == "shape-churn":
+        # Also where another leaf comes first.
+        found = [s for c in group for s in c.shapes if s.path == leaf] or steps
+        values = [found[0].old, *[s.new for s in found]]
         return f"{text}: `{leaf}` had the shapes {show_shapes(values)}"
-    if len(set(values)) == 1:
-        what = "function" if first.kind == "fresh-function" else "object"
-        return f"{text}: `{leaf}` was another {what} each time, {values[0]}"
-    values = list(dict.fromkeys(values))
-    shown = " -> ".join(values[:5]) + " and so on" * (len(values) > 5)
+    shown = list(dict.fromkeys(values))
+    is_function = first.kind == "fresh-function"
+    if len(shown) == 1 or (is_function and len(shown) < len(values)):
+        what = "function" if is_function else "object"
+        return f"{text}: `{leaf}` was another {what} each time, {', '.join(shown[:5])}"
+    changes = " -> ".join(shown[:5]) + " and so on" * (len(shown) > 5)
     what = "dtype " * (first.kind == "dtype-churn")
-    return f"{text}: `{leaf}` changed, {what}{shown}"
+    return f"{text}: `{leaf}` changed, {what}{changes}"

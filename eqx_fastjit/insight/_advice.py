@@ -3,12 +3,21 @@
 import ast
 import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-import jax
+from eqx_fastjit._describe import is_below
 
 from ._differences import ADVICE, Difference, key_advice, NEW_OBJECT
+from ._edits import (
+    becomes_float,
+    Edit,
+    EDITS,
+    fed_back_edit,
+    field_advice,
+    OF_A_CLASS,
+    STRONG,
+)
 from ._source import syntax_tree
 
 
@@ -267,6 +276,7 @@ def advice(
     defined: tuple[str, int] | None = None,
     fed_back: bool = False,
     earlier: tuple[str, int] | None = None,
+    differences: Iterable[Difference] = (),
 ) -> str:
     """What to do about a cause.
 
@@ -277,27 +287,37 @@ def advice(
     - `site`, `function`, `defined`: as for `find_call`.
     - `fed_back`: whether the function itself has returned what has another dtype.
     - `earlier`: file and line of the call that this one differs from, if known.
+    - `differences`: all of this call, of which several may need the same edit.
 
     **Returns:** a sentence or two, with the edited call where it can be written.
     """
-    if difference is None or kind not in _EDITS:
+    if difference is None or kind not in EDITS:
         return _in_general(kind, difference)
     if text := _without_edit(kind, difference):
         return text
-    edit = _fed_back_edit(difference) if fed_back else _EDITS[kind](difference)
+    make_edit = fed_back_edit if fed_back else EDITS[kind]
+    edit = make_edit(difference)
     if edit is None:
         return ADVICE[kind]
+    alike = _alike(difference, differences, make_edit)
+    is_weak = kind == "weak-type"
     node, has_no_name, _ = difference.path.partition("<")
     if has_no_name:  # such as a leaf of an `eqx.nn.State`
-        if kind != "weak-type":
+        if not is_weak:
             return ADVICE[kind]
-        difference = difference._replace(path=node.removesuffix("["))
-        edit = edit._replace(text=_STRONG)
-    is_weak = kind == "weak-type"
+        path = node.removesuffix("[")
+    elif is_weak and any(root_of(p) == root_of(difference.path) for p in alike):
+        path = root_of(difference.path)
+    else:
+        path = difference.path
+    if path != difference.path:
+        difference = difference._replace(path=path)
+        edit = edit._replace(text=STRONG)
+        alike = [p for p in alike if not is_below(p, path)]
     was_weak = is_weak and difference.old in ("True", "weak")
-    becomes_float = kind == "dtype-churn" and _becomes_float(difference)
+    turns_float = kind == "dtype-churn" and becomes_float(difference)
     # The earlier call had what no later one will have.
-    of_the_first = fed_back or was_weak or becomes_float
+    of_the_first = fed_back or was_weak or turns_float
     moved = earlier if of_the_first and earlier != site else None
     where = _where(
         difference.path,
@@ -311,7 +331,33 @@ def advice(
     )
     if moved is not None and " in line " not in where:
         where = f"{where.removesuffix('.')} in line {moved[1]}."
-    return f"{where} {edit.why}"
+    return f"{where} {edit.why}{_and_for(alike)}"
+
+
+def _alike(
+    main: Difference,
+    differences: Iterable[Difference],
+    make_edit: Callable[[Difference], Edit | None],
+) -> list[str]:
+    """The paths of all others that would make it compile again for the same reason."""
+    edit = make_edit(main)
+    return [
+        d.path
+        for d in differences
+        if (d.what, d.of) == (main.what, main.of) and d.path != main.path
+        if "<" not in d.path and (other := make_edit(d)) is not None
+        if edit is not None and other.why == edit.why
+    ]
+
+
+def _and_for(paths: list[str]) -> str:
+    if not paths:
+        return ""
+    names = [f"`{p}`" for p in paths[:3]]
+    if len(paths) > 3:
+        names.append(f"{len(paths) - 3} more")
+    *first, last = names
+    return f" The same goes for {', '.join(first)}{' and ' * bool(first)}{last}."
 
 
 def _in_general(kind: str, d: Difference | None) -> str:
@@ -325,9 +371,9 @@ def _without_edit(kind: str, d: Difference) -> str | None:
     """Advice on what no cast would help."""
     if kind == "dtype-churn":
         return key_advice(d.old, d.new)
-    if d.what == "object" and _OF_A_CLASS.search(d.new):
+    if d.what == "object" and OF_A_CLASS.search(d.new):
         return NEW_OBJECT
-    return _field_advice(d) if d.of else None
+    return field_advice(d) if d.of else None
 
 
 def _where(
@@ -387,105 +433,3 @@ def _without_cast(node: ast.expr) -> str:
     ):
         node = node.args[0]
     return ast.unparse(node)
-
-
-# Its type is none of Python's own.
-_OF_A_CLASS = re.compile(r"\([\w.<>]+\.[\w.<>]+\)$")
-_NUMBER = re.compile(r".* \((?:numpy\.)?(int|float|complex|bool)\d*\)")
-_ARRAY = re.compile(r"\w+\(.*\)")
-
-
-class _Edit(NamedTuple):
-    """What to write in place of an argument, and why."""
-
-    # With "{}" for the argument.
-    text: str
-    why: str
-
-    def wrap(self, argument: str) -> str:
-        """What to write for it."""
-        return self.text.replace("{}", argument)
-
-
-def _field_advice(d: Difference) -> str | None:
-    """Of a number in a configuration: an array in it would have no hash."""
-    old, new = _NUMBER.fullmatch(d.old), _NUMBER.fullmatch(d.new)
-    if old is None or new is None or old[1] != new[1]:
-        return None
-    return (
-        f"Pass `jnp.asarray({d.path})` as an argument of its own, and keep the "
-        f"{d.of} the same: all of it is static, and each new value recompiles. (If "
-        "shapes or an `if` depend on the number, it has to stay static.)"
-    )
-
-
-def _static_edit(d: Difference) -> _Edit | None:
-    old, new = (_NUMBER.fullmatch(text) for text in (d.old, d.new))
-    if old is not None and new is not None and old[1] != new[1]:
-        types = {"bool": 0, "int": 1, "float": 2, "complex": 3}
-        name = max(old[1], new[1], key=types.__getitem__)
-        why = f"Its type changed, {old[1]} to {new[1]}."
-        return _Edit(name + "({})", why)
-    if (old or _ARRAY.fullmatch(d.old)) and (new or _ARRAY.fullmatch(d.new)):
-        why = (
-            "A number that is not an array is static, and each new value "
-            "recompiles. (If shapes or an `if` depend on it, it has to stay static.)"
-        )
-        return _Edit("jnp.asarray({})", why)
-    return None
-
-
-_STRONG = (
-    "jax.tree.map(lambda x: jnp.asarray(x, dtype=x.dtype) if eqx.is_array(x) else x, "
-    "{})"
-)
-
-
-def _canonical(dtype: str) -> str:
-    """The dtype that JAX uses: NumPy's `float64` mostly is its `float32`."""
-    try:
-        return str(jax.dtypes.canonicalize_dtype(dtype))
-    except TypeError:  # none of NumPy's
-        return dtype
-
-
-def _weak_edit(d: Difference) -> _Edit:
-    dtype = d.dtype or "float32"
-    why = "In the first call it comes from a Python number, and is weakly typed."
-    if d.old not in ("True", "weak"):
-        why = "In a later call it comes from a Python number, and is weakly typed."
-    return _Edit(f"jnp.asarray({{}}, dtype=jnp.{dtype})", why)
-
-
-def _dtype_edit(d: Difference) -> _Edit:
-    if _becomes_float(d):
-        why = "The initial value has integers, and later values do not."
-        return _Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.new)})", why)
-    why = f"Its dtype was {d.old}, and then {d.new}."
-    return _Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.old)})", why)
-
-
-def _becomes_float(d: Difference) -> bool:
-    return _is_whole(d.old) and not _is_whole(d.new)
-
-
-def _fed_back_edit(d: Difference) -> _Edit:
-    why = f"The initial value is {d.old}, and the function returns {d.new}."
-    return _Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.new)})", why)
-
-
-def _is_whole(dtype: str) -> bool:
-    return dtype.startswith(("int", "uint", "bool"))
-
-
-def _sharding_edit(d: Difference) -> _Edit:
-    why = "Use one sharding for all calls, or fix `in_shardings` and `out_shardings`."
-    return _Edit("jax.device_put({}, sharding)", why)
-
-
-_EDITS: dict[str, Callable[[Difference], _Edit | None]] = {
-    "static-churn": _static_edit,
-    "weak-type": _weak_edit,
-    "dtype-churn": _dtype_edit,
-    "sharding-churn": _sharding_edit,
-}

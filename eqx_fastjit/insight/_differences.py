@@ -19,7 +19,8 @@ class Difference(NamedTuple):
     what: str
     old: str
     new: str
-    # Of an array, in the new call.
+    # Of an array, in the new call; of one that is a number in the other call, if it is
+    # not weakly typed.
     dtype: str = ""
     # Of a field of a static, such as a configuration: the class.
     of: str = ""
@@ -183,7 +184,8 @@ def _between(path: str, old: Entry | None, new: Entry | None) -> Iterable[Differ
         # Nor is a configuration with another option.
         of = next((v for e in (new, old) if e for k, v in e.facets if k == "of"), "")
         what = "static" if same or of else "structure"
-        yield Difference(path, what, _summary(old), _summary(new), of=of)
+        dtype = _strong_dtype(old) or _strong_dtype(new)
+        yield Difference(path, what, _summary(old), _summary(new), dtype, of)
         return
     before, after = dict(old.facets), dict(new.facets)
     if new.kind == "node":
@@ -197,6 +199,12 @@ def _between(path: str, old: Entry | None, new: Entry | None) -> Iterable[Differ
         yield Difference(path, what, _summary(old), _summary(new), of=of)
     else:
         yield from _array_differences(path, before, after)
+
+
+def _strong_dtype(entry: Entry | None) -> str:
+    """The dtype of an array that is not weakly typed."""
+    facets = dict(entry.facets) if entry is not None and entry.kind == "array" else {}
+    return facets["dtype"] if facets.get("weak_type") == "False" else ""
 
 
 def _array_differences(

@@ -315,6 +315,7 @@ def explain_difference(trace: Trace, found: Compared) -> Explanation:
             function=trace.function.name,
             defined=place and place[:2],
             earlier=old.site and old.site[:2],
+            differences=differing,
         ),
     )
 
