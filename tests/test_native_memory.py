@@ -76,6 +76,16 @@ class Name(str):
     pass
 
 
+class Count(int):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Slots:
+    __slots__ = ("name",)
+    name: str
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     name: str
@@ -116,6 +126,9 @@ STATICS = {
     "custom node in a module": lambda: Layer(Custom("x" * 50, ["y" * 50]), "a"),
     "shared": lambda: [((1,),)] * 2,
     "counter": lambda: collections.Counter("aab"),
+    "subclass of str": lambda: Name("x" * 50),
+    "subclass of int": lambda: Count(10**6),
+    "attributes": lambda: Slots("x" * 50),
 }
 TREES = {
     "list": lambda: [X, 1, [X]],
@@ -168,6 +181,18 @@ def _assert_no_references(call, *things, n=50):
     assert not leaks
 
 
+def _assert_no_memory(call, n=20):
+    """Nor do they leave other objects. (Caches may grow in between.)"""
+    growth = []
+    for _ in range(5):
+        before = sys.getallocatedblocks()
+        for _ in range(n):
+            call()
+        gc.collect()
+        growth.append(sys.getallocatedblocks() - before)
+    assert min(growth) < n // 2
+
+
 @pytest.mark.parametrize("name", STATICS)
 def test_references_of_statics(name):
     f = filter_jit(lambda m: (m.weight, m))
@@ -176,6 +201,7 @@ def test_references_of_statics(name):
     fresh = STATICS[name]
     if name != "identity":
         _assert_no_references(lambda: f(Layer(X, fresh())), X, Layer, type(fresh()))
+        _assert_no_memory(lambda: f(Layer(X, fresh())))
     if held.static.__hash__ is not None and not isinstance(held.static, tuple | slice):
         leaf = held.static
         _assert_no_references(lambda: f(Layer(leaf, 1)), leaf, type(leaf))
@@ -192,6 +218,23 @@ def test_references_of_trees(name):
     ]
     for call in calls:
         _assert_no_references(call, X, f, *_parts(tree))
+        _assert_no_memory(call)
+
+
+def test_references_of_the_names_of_fields():
+    """Two orders of the fields are known of each class, and then forgotten."""
+    names = tuple(f"field_{name}_of_this_test" for name in "abcd")
+    cls = type(
+        "Fields", (eqx.Module,), {"__annotations__": dict.fromkeys(names, object)}
+    )
+    instances = []
+    for i in range(len(names)):
+        instances.append(object.__new__(cls))
+        for name in (*names[i:], *names[:i]):
+            object.__setattr__(instances[-1], name, X)
+    f = filter_jit(lambda x: x)
+    keys = list(vars(instances[0]))
+    _assert_no_references(lambda: [f(x) for x in instances], *keys, X, cls)
 
 
 def test_references_of_results():
