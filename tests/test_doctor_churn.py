@@ -169,7 +169,9 @@ def test_whole_numbers_that_become_floats(dtypes, expected):
 
 def test_a_fix_for_shapes():
     steps = list(itertools.pairwise(SHAPES))[:4]
-    causes = [cause("shape-churn", "x", *s, shapes=[ShapeChange("x", *s)]) for s in steps]
+    causes = [
+        cause("shape-churn", "x", *s, shapes=[ShapeChange("x", *s)]) for s in steps
+    ]
     (finding,) = _causes.churn(causes, 100.0)
     assert finding.fix == (
         "Pad axis 0 of `x` to 3, 6: 2 programs in place of 5, for 20% more elements. "
@@ -180,7 +182,9 @@ def test_a_fix_for_shapes():
     causes = 4 * [cause("shape-churn", "x", shapes=unknown)]
     (finding,) = _causes.churn([cause("shape-churn", "z"), *causes], 100.0)
     assert (finding.leaf, finding.fix) == ("x", "Change x.")
-    causes = [cause("structure-churn", "x", *s, shapes=[ShapeChange("x", *s)]) for s in steps]
+    causes = [
+        cause("structure-churn", "x", *s, shapes=[ShapeChange("x", *s)]) for s in steps
+    ]
     assert next(_causes.churn(causes, 100.0)).fix == "Change x."
 
 
