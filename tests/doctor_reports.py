@@ -1,6 +1,7 @@
 """What the doctor reports on many small programs."""
 
 import json
+import textwrap
 
 from tests.processes import run_code
 
@@ -25,6 +26,47 @@ for script in sys.argv[2:]:
     out[name] = make_report(watch, script, code, slow=slow).as_json()
 print(json.dumps(out), file=sys.stderr)
 """
+
+
+# Programs begin with it.
+START = """
+import argparse
+import dataclasses
+import functools
+import typing
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+x = jnp.ones(3)
+"""
+
+
+def write_with_fixes(folder, programs):
+    """Write programs, and each again with its fix, as `NAME_fixed.py`.
+
+    `programs` has for each name its text, and what replaces what in it.
+    """
+    for name, (text, edits) in programs.items():
+        fixed = text = START + textwrap.dedent(text)
+        for old, new in edits:
+            assert old in fixed
+            fixed = fixed.replace(old, new)
+        (folder / f"{name}.py").write_text(text)
+        # A warning about a fix is an error.
+        fixed = f"import warnings\nwarnings.simplefilter('error')\n{fixed}"
+        (folder / f"{name}_fixed.py").write_text(fixed)
+
+
+def reports_on_engines(folder, thresholds=None, **env):
+    """`reports_of` all scripts in a folder, by engine."""
+    scripts = sorted(map(str, folder.glob("*.py")))
+    return {
+        engine: reports_of(scripts, thresholds, engine=engine, **env)
+        for engine in ("native", "python")
+    }
 
 
 def reports_of(scripts, thresholds=None, engine="auto", **env):

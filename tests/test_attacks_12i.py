@@ -1,27 +1,11 @@
 """Regression tests: faults found by running whole programs under the doctor."""
 
-import textwrap
-
 import equinox as eqx
 import pytest
 
 from eqx_fastjit import _describe
-from tests.doctor_reports import reports_of
+from tests.doctor_reports import reports_on_engines, write_with_fixes
 
-
-START = """
-import argparse
-import dataclasses
-import functools
-import typing
-
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-x = jnp.ones(3)
-"""
 
 # Kind, leaf, line and fix of the only finding; and the same program with that fix.
 FAULTS = {
@@ -271,23 +255,14 @@ FAULTS = {
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
-    for name, (*_, text, edits) in FAULTS.items():
-        fixed = text = START + textwrap.dedent(text)
-        text = text.replace("state.eqx", str(folder / "state.eqx"))
-        for old, new in edits:
-            assert old in fixed
-            fixed = fixed.replace(old, new)
-        fixed = fixed.replace("state.eqx", str(folder / "state.eqx"))
-        (folder / f"{name}.py").write_text(text)
-        # A warning about a fix is an error.
-        fixed = f"import warnings\nwarnings.simplefilter('error')\n{fixed}"
-        (folder / f"{name}_fixed.py").write_text(fixed)
-    scripts = sorted(map(str, folder.glob("*.py")))
-    dtypes = {"JAX_NUMPY_DTYPE_PROMOTION": "standard"}
-    return {
-        engine: reports_of(scripts, {"_NUMBERS": 3}, engine=engine, **dtypes)
-        for engine in ("native", "python")
+    state = str(folder / "state.eqx")
+    programs = {
+        name: (text.replace("state.eqx", state), edits)
+        for name, (*_, text, edits) in FAULTS.items()
     }
+    write_with_fixes(folder, programs)
+    dtypes = {"JAX_NUMPY_DTYPE_PROMOTION": "standard"}
+    return reports_on_engines(folder, {"_NUMBERS": 3}, **dtypes)
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -1,11 +1,8 @@
 """Regression tests: faults found by running researchers' programs under the doctor."""
 
-import textwrap
-
 import pytest
 
-from tests.doctor_reports import reports_of
-from tests.test_attacks_12i import START
+from tests.doctor_reports import reports_on_engines, START, write_with_fixes
 
 
 # Kind, leaf, line, and how the fix of the only finding begins and ends; and the same
@@ -125,22 +122,10 @@ FAULTS = {
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
-    for name, (*_, text, edits) in FAULTS.items():
-        fixed = text = START + textwrap.dedent(text)
-        for old, new in edits:
-            assert old in fixed
-            fixed = fixed.replace(old, new)
-        (folder / f"{name}.py").write_text(text)
-        # A warning about a fix is an error.
-        fixed = f"import warnings\nwarnings.simplefilter('error')\n{fixed}"
-        (folder / f"{name}_fixed.py").write_text(fixed)
+    write_with_fixes(folder, {name: fault[-2:] for name, fault in FAULTS.items()})
     (folder / "shapes.py").write_text(START + _SHAPES)
     (folder / "functions.py").write_text(START + _FUNCTIONS)
-    scripts = sorted(map(str, folder.glob("*.py")))
-    return {
-        engine: reports_of(scripts, {"_NUMBERS": 3}, engine=engine)
-        for engine in ("native", "python")
-    }
+    return reports_on_engines(folder, {"_NUMBERS": 3})
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -243,14 +243,10 @@ class Leaf(eqx.Module):
     n: int
 
 
-def _several_hundred():
-    return [Leaf(X, i) for i in range(300)]
-
-
 def test_large_results_do_not_let_the_collector_run():
     """It looked at all of them, in each call."""
     f = filter_jit(lambda tree, x: (tree, x + 1))
-    tree, x = f(_several_hundred(), X)
+    tree, x = f([Leaf(X, i) for i in range(300)], X)
     runs = []
     gc.callbacks.append(lambda phase, info: runs.append(info))
     try:

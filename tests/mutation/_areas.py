@@ -35,14 +35,8 @@ _ENGINE = (
     *("sharding", "lifetimes", "attacks", "attacks_2", "attacks_3", "attacks_3c"),
     *("attacks_4", "attacks_5", "attacks_6", "attacks_7", "attacks_8", "attacks_9c"),
     *("attacks_9p", "attacks_9t", "attacks_10", "attacks_10s", "attacks_11"),
-    *(
-        "attacks_11c",
-        "attacks_12",
-        "attacks_13",
-        "static_containers",
-        "static_sets",
-        "no_python",
-    ),
+    *("attacks_11c", "attacks_12", "attacks_13", "static_containers"),
+    *("static_sets", "no_python"),
     *("native_memory", "nodes", "static_modules", "memory", "crashes", "hostile"),
 )
 
@@ -97,8 +91,8 @@ AREAS = (
             *("doctor_page", "doctor_intent", "doctor_findings", "doctor_churn"),
             *("doctor_blocked", "doctor_tables", "doctor_hints"),
             *("doctor_dtypes", "doctor_watch", "doctor_sites"),
-            *("doctor_log", "lock_files", "doctor_markup", "attacks_12i"),
-            "attacks_13p",
+            *("doctor_log", "lock_files", "doctor_markup"),
+            *("attacks_12i", "attacks_13p"),
         ),
         0.8,
         0.15,
