@@ -156,19 +156,17 @@ def _entries(arguments: list[tuple[str, Any]]) -> Iterator[Entry]:
     pending = [(name, value, False) for name, value in reversed(arguments)]
     while pending:
         path, x, is_static_field = pending.pop()
-        if is_static_field:
-            yield from itertools.islice(_statics(path, x), 1 + _MAX_FIELDS)
-        elif isinstance(x, _ARRAYS):
+        if isinstance(x, _ARRAYS) and not is_static_field:
             yield _array(path, x)
+            continue
+        children = None if is_static_field else _children(path, x)
+        if children is None:
+            yield from itertools.islice(_statics(path, x), 1 + _MAX_FIELDS)
         else:
-            children = _children(path, x)
-            if children is None:
-                yield from itertools.islice(_statics(path, x), 1 + _MAX_FIELDS)
-            else:
-                size = str(len(children))
-                facets = (("type", _type_name(type(x))), ("size", size))
-                yield Entry(path, "node", facets)
-                pending.extend(reversed(children))
+            size = str(len(children))
+            facets = (("type", _type_name(type(x))), ("size", size))
+            yield Entry(path, "node", facets)
+            pending.extend(reversed(children))
 
 
 _ARRAYS = (*ARRAY_TYPES, jax.ShapeDtypeStruct)

@@ -43,7 +43,7 @@ def _load_native() -> Any:
     _native.setup(
         registry=registry,
         classify=classify,
-        policy_of=policy_of,
+        policy_of=functools.partial(policy_of, changed=True),
         opaque_key=opaque_key,
         array_key=array_key,
         sort_keys=sort_keys,

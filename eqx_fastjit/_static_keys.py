@@ -301,9 +301,10 @@ def _known_of(cls: type) -> _Known:
     return _known.set(cls, known)
 
 
-def policy_of(cls: type) -> Policy:
-    """The policy for the values of a type, which is new or has been changed."""
-    _known.entries.pop(id(cls), None)
+def policy_of(cls: type, changed: bool = False) -> Policy:
+    """The policy for the values of a type; chosen anew if the type may have changed."""
+    if changed:
+        _known.entries.pop(id(cls), None)
     return Policy(*_known_of(cls)[:4])
 
 

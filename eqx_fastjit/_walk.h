@@ -939,7 +939,8 @@ static int add_dict_node(Walk *w, PyObject *x, PyObject *factory, size_t start) 
         parts[n + i++] = key;
     }
     parts[2 * n] = factory;
-    int failed = add_parts(w, x, T_NODE, parts, n, 2 * n + (factory != NULL), VISIT_STATIC, start);
+    int failed = add_parts(w, x, T_NODE, parts, n, 2 * n + (factory != NULL), VISIT_STATIC,
+                           start);
     PyMem_Free(parts);
     return failed;
 }

@@ -299,7 +299,8 @@ def advice(
     edit = make_edit(difference)
     if edit is None:
         return ADVICE[kind]
-    alike = _alike(difference, differences, make_edit)
+    others = [d for d in differences if d.path != difference.path]
+    alike = _alike(difference, edit.why, others, make_edit)
     is_weak = kind == "weak-type"
     node, has_no_name, _ = difference.path.partition("<")
     if has_no_name:  # such as a leaf of an `eqx.nn.State`
@@ -336,17 +337,16 @@ def advice(
 
 def _alike(
     main: Difference,
-    differences: Iterable[Difference],
+    why: str,
+    others: Iterable[Difference],
     make_edit: Callable[[Difference], Edit | None],
 ) -> list[str]:
     """The paths of all others that would make it compile again for the same reason."""
-    edit = make_edit(main)
     return [
         d.path
-        for d in differences
-        if (d.what, d.of) == (main.what, main.of) and d.path != main.path
-        if "<" not in d.path and (other := make_edit(d)) is not None
-        if edit is not None and other.why == edit.why
+        for d in others
+        if (d.what, d.of) == (main.what, main.of) and "<" not in d.path
+        if (edit := make_edit(d)) is not None and edit.why == why
     ]
 
 
