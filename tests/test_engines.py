@@ -186,6 +186,24 @@ def test_the_native_walk_agrees_with_the_reference(seed):
             assert (trail_a == trail_b) == (a is b)
 
 
+@pytest.mark.one_engine
+@pytest.mark.parametrize(
+    ("static", "mutable"),
+    [
+        *((x, False) for x in (1, (1, 2), (1.0, (2, ("a",))), 1j, range(3))),
+        *((x, False) for x in (slice(1), frozenset({1.0}), frozenset({(1,)}))),
+        *((x, True) for x in ([], {1}, {"a": 1}, (1, (2.0, [3])), (({},), 1))),
+    ],
+    ids=repr,
+)
+def test_only_what_can_be_changed_is_looked_at_again(static, mutable):
+    found = _partition.walk(_Layer(X, static, 1))
+    assert len(found.mutable) == mutable
+    for x, start, end in found.mutable:
+        assert x is static
+        assert _partition.same_trail(x, found.trail[start:end])
+
+
 class _Layer(eqx.Module):
     weight: object
     size: object = eqx.field(static=True)

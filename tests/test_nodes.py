@@ -143,6 +143,15 @@ def test_a_dataclass_that_reads_attributes_in_its_own_way():
     assert len(seen) == 2
 
 
+def test_a_class_that_is_registered_like_a_dataclass():
+    class Data:
+        def __init__(self, a, n):
+            self.a, self.n = a, n
+
+    jtu.register_dataclass(Data, ["a"], ["n"])
+    _check(Data(A, 1), Data(A, 2))
+
+
 def test_a_dataclass_with_more_in_its_dictionary():
     @_registered()
     class Data:
