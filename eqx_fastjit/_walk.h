@@ -623,8 +623,7 @@ static uint64_t double_bits(double x) {
 static int add_key(Walk *w, PyObject *x, PyObject *key) {
     if (key == NULL) return -1;
     Py_hash_t hash = PyObject_Hash(key);
-    int failed = (hash == -1 && PyErr_Occurred()) ||
-                 add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
+    int failed = hash == -1 || add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
                  add_object(w, HASH_TAG(T_KEY, hash), key) < 0;
     Py_DECREF(key);
     return failed ? -1 : 0;
@@ -707,8 +706,7 @@ static int add_plain_set(Walk *w, PyObject *x) {
         w->is_mutable = 1;
     }
     Py_hash_t hash = PyObject_Hash(kept);
-    int failed = (hash == -1 && PyErr_Occurred()) ||
-                 add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
+    int failed = hash == -1 || add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0 ||
                  add_object(w, HASH_TAG(T_PURE, hash), kept) < 0;
     Py_DECREF(kept);
     return failed ? -1 : 1;
@@ -1017,7 +1015,7 @@ static int add_node(Walk *w, PyObject *x, size_t start) {
 static int check_hashable(Walk *w, PyObject *x, int hashable) {
     if (hashable == HASHABLE_ASK) {
         own_everything(w);
-        if (PyObject_Hash(x) == -1 && PyErr_Occurred()) return -1;
+        if (PyObject_Hash(x) == -1) return -1;
     } else if (hashable == HASHABLE_NO) {
         PyErr_SetString(PyExc_TypeError, "a static leaf cannot be hashed");
         return -1;
@@ -1072,12 +1070,12 @@ static int add_by_record(Walk *w, PyObject *x, int visit, size_t start) {
         before Python 3.12 an allocation may start the garbage collector. */
         own_everything(w);
         hash = PyObject_Hash(x);
-        if (hash == -1 && PyErr_Occurred()) return -1;
+        if (hash == -1) return -1;
         return add_object(w, HASH_TAG(T_PURE, hash), x);
     case KIND_OPAQUE:
         own_everything(w);
         hash = PyObject_Hash(x);
-        if (hash != -1 || !PyErr_Occurred())
+        if (hash != -1)
             return add_object(w, T_STATIC, (PyObject *)Py_TYPE(x)) < 0
                        ? -1
                        : add_object(w, HASH_TAG(T_OPAQUE, hash), x);

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqx_fastjit import filter_jit
+from eqx_fastjit import _engine, filter_jit
 from tests.processes import run_code
 
 
@@ -308,6 +308,55 @@ def test_references_after_errors(where, error, monkeypatch, caplog):
     _assert_no_references(call, *things, n=10)
 
 
+def test_references_after_an_interrupted_explanation(monkeypatch):
+    f = filter_jit(lambda x: x)
+    last = Raises(X)
+    f(last)
+    monkeypatch.setattr(Raises, "error", ValueError("no"))
+
+    def interrupted(self, error):
+        error.__traceback__ = None
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(f._function), "translate", interrupted)
+
+    def call():
+        with pytest.raises(KeyboardInterrupt):
+            f(last)
+
+    _assert_no_references(call, X, last, f, Raises.error, ValueError, n=10)
+
+
+def test_references_of_a_tree_that_is_asked_whether_it_ends():
+    tree = [(X, 1)] * 6000
+    native = _engine.native()
+    answer = type(jax.tree_util.tree_structure(0))
+    _assert_no_references(lambda: native.arrays_of((tree,)), X, tree[0], answer)
+
+
+def test_nothing_is_referred_to_that_is_not_held():
+    f = filter_jit(lambda x: x)
+    f(X)
+    assert gc.get_referrers(object()) == []
+
+
+def test_a_call_is_set_up_whole_or_not_at_all():
+    f = filter_jit(lambda x: x)
+    given = {
+        "function": f._function,
+        "table": f._function.table,
+        "fun": None,
+        "binder": len,
+        "source": None,
+        **f._binding.for_native,
+    }
+    for name in given:
+        some = {key: value for key, value in given.items() if key != name}
+        with pytest.raises(TypeError, match="_prepare: arguments are missing"):
+            f._prepare(None, **some)
+    np.testing.assert_array_equal(f(X), X)
+
+
 def test_references_of_arguments_that_python_binds():
     f = filter_jit(lambda x, **others: x)
     held, name = Plain(), Name("k" * 50)
@@ -398,6 +447,11 @@ for value, arrays, spec in known:
             failed += out is None
             assert out is None or right(out)
             assert right(call())
+for start in range(int(sys.argv[1])):
+    new = {f"k{i}": x for i in range(9)}  # keys whose order is not known
+    out = attempt(lambda: native.arrays_of((new,)), start)
+    assert out is None or len(out) == 9
+    assert len(native.arrays_of((new,))) == 9
 # 25, or 20 with `PYTHONMALLOC=malloc`, which does not pass large blocks on.
 print("done", failed >= 15)
 """

@@ -138,6 +138,7 @@ HASHABLE = {
 ANY = {
     **HASHABLE,
     "None": None,
+    "many parts": [[(i,)] for i in range(200)],
     "tuple": (1, "a", (2.0, ()), None),
     "list": [1, [2, []], (3,)],
     "dict": {"a": 1, "b": "c", "d": {2: [1]}},

@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 
-from eqx_fastjit import filter_jit
+from eqx_fastjit import _partition, filter_jit
 from eqx_fastjit._nodes import classify, NodeKind
 from tests.traces import count_traces
 
@@ -325,6 +325,28 @@ def test_static_data_of_a_result_that_can_be_changed():
     for jit in (filter_jit, eqx.filter_jit):
         f = jit(lambda x: x)
         assert f(data).n is data.n and f(data).n is data.n
+
+
+@pytest.mark.one_engine
+def test_what_is_flattened_again_for_each_result():
+    @jtu.register_pytree_node_class
+    class WithData:
+        def __init__(self, data):
+            self.data = data
+
+        def tree_flatten(self):
+            return (), self.data
+
+        @classmethod
+        def tree_unflatten(cls, data, _):
+            return cls(data)
+
+    def template(tree):
+        return _partition._template(_partition.partition(tree)[1])
+
+    assert template({"a": [A, (B, None)], "b": eqx.nn.Identity()}) is None
+    assert template([WithData("a"), WithData((1, "b"))]) is None
+    assert template([A, WithData(["a"])]) is not None
 
 
 def test_a_named_tuple_that_overrides_new_is_made_by_it():

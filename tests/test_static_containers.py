@@ -87,7 +87,23 @@ def _moved():
     return out
 
 
+@dataclasses.dataclass(eq=False)
+class _Unequal:
+    """No copy is equal to it, so it is compared by its fields."""
+
+    n: int
+    __hash__ = None
+
+    def __eq__(self, other):
+        return self is other
+
+
+class _OtherUnequal(_Unequal):
+    pass
+
+
 DIFFERENT = {
+    "classes of dataclasses": (_Unequal(1), _OtherUnequal(1)),
     "order of an ordered dictionary": (collections.OrderedDict(a=1, b=2), _moved()),
     "default factory": (collections.defaultdict(list), collections.defaultdict(int)),
     "keys with parts": ({(1, 2): 3}, {(1, 3): 3}),
