@@ -193,6 +193,7 @@ def test_the_native_walk_agrees_with_the_reference(seed):
         *((x, False) for x in (1, (1, 2), (1.0, (2, ("a",))), 1j, range(3))),
         *((x, False) for x in (slice(1), frozenset({1.0}), frozenset({(1,)}))),
         *((x, True) for x in ([], {1}, {"a": 1}, (1, (2.0, [3])), (({},), 1))),
+        (eqx.nn.Dropout(0.5), True),  # `object.__setattr__` writes to it
     ],
     ids=repr,
 )

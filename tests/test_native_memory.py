@@ -340,6 +340,14 @@ def test_nothing_is_referred_to_that_is_not_held():
     assert gc.get_referrers(object()) == []
 
 
+def test_the_collector_sees_what_a_result_is_built_from():
+    first, last = Plain(), Plain()
+    f = filter_jit(lambda x: (first, x, last))
+    plan, _ = f._function.plan_of((X,))
+    seen = gc.get_referents(plan)
+    assert sum(x is first for x in seen) == sum(x is last for x in seen) == 1
+
+
 def test_a_call_is_set_up_whole_or_not_at_all():
     f = filter_jit(lambda x: x)
     given = {
