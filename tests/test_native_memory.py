@@ -344,7 +344,7 @@ def test_the_collector_sees_what_a_result_is_built_from():
     first, last = Plain(), Plain()
     f = filter_jit(lambda x: (first, x, last))
     plan, _ = f._function.plan_of((X,))
-    seen = gc.get_referents(plan)
+    seen = gc.get_referents(plan.native)
     assert sum(x is first for x in seen) == sum(x is last for x in seen) == 1
 
 
