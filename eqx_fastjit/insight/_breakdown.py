@@ -1,8 +1,7 @@
 """Where the time of a warm call and of a cold call goes."""
 
 # Of JAX's functions not all have types.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false
 
 import collections
 import dataclasses

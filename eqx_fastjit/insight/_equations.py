@@ -1,8 +1,5 @@
 """Walks over the equations of a trace, for all analyses."""
 
-# Of JAX's functions not all have types.
-# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-
 import functools as ft
 from collections.abc import Iterator
 from typing import Any, NamedTuple

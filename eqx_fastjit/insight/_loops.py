@@ -1,8 +1,7 @@
 """Unrolled Python loops: the same equations repeated in a jaxpr."""
 
 # Of JAX's functions not all have types.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 
 import collections
 import statistics

@@ -1,7 +1,6 @@
 """`compare_eager`: whether a function computes the same with and without jit."""
 
 # Of JAX's functions not all have types, nor are all that it shows marked as such.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportPrivateImportUsage=false
 

@@ -1,8 +1,5 @@
 """The tree of a sampling profile, with estimated parts for the time in C++."""
 
-# Pyinstrument's frames are looked at from outside.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence

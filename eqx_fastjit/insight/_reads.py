@@ -1,9 +1,5 @@
 """Finds which values a function's code reads from outside, and where."""
 
-# Values are anybody's: of what `isinstance` tells of them the rest is unknown.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 import dis
 import functools as ft
 import sys

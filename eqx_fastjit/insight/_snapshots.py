@@ -1,9 +1,5 @@
 """Snapshots of the values that a function could read from outside."""
 
-# Values are anybody's: of what `isinstance` tells of them the rest is unknown.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 import dataclasses
 import types
 import weakref
