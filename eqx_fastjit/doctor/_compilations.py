@@ -60,7 +60,7 @@ def _ours(s: Seen, began: float) -> dict[str, Any]:
         "changes": tuple(
             Change(d.path, d.what, d.old, d.new) for d in found[:_MAX_CHANGES]
         ),
-        "earlier": str((why and why.earlier_site and Line(*why.earlier_site)) or ""),
+        "earlier": str((why and why.old.site and Line(*why.old.site)) or ""),
         "signature": signature[:_MAX_SIGNATURE],
         "argument_bytes": _argument_bytes(trace.entries),
         "equations": None if s.inspection is None else s.inspection.equations,

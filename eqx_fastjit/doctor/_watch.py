@@ -20,7 +20,7 @@ from ._waits import Waits
 
 if TYPE_CHECKING:
     from eqx_fastjit._record import Trace
-    from eqx_fastjit.insight._explain import Explanation
+    from eqx_fastjit.insight._explain import Compared
     from eqx_fastjit.insight._jaxpr import Inspection
 
 # The most traces to inspect for each function. Each takes about as long as a trace.
@@ -58,7 +58,7 @@ class Seen:
     inspection: "Inspection | None" = None
     deviations: list[Deviation] | None = None
     # Why it was traced again, once that is known.
-    explanation: "Explanation | None" = None
+    explanation: "Compared | None" = None
     # With `programs`.
     program: Program | None = None
     # The lines that all functions of the program were at, the innermost first.

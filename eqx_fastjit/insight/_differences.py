@@ -237,12 +237,6 @@ def _summary(entry: Entry | None) -> str:
     return f"{facets['type']} of {facets['size']}"
 
 
-def kind_of(found: list[Difference]) -> str:
-    """The kind of cause: that of the most important difference."""
-    first = main_difference(found)
-    return "cache-cleared" if first is None else KINDS[first.what]
-
-
 def main_difference(found: Sequence[Difference]) -> Difference | None:
     """The first of the most important differences."""
     order = list(KINDS)
