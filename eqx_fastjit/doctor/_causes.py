@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TYPE_CHECKING
 from ._buckets import padding_advice, show_shapes
 from ._intent import DATA, ELSEWHERE, FED_BACK, intent, MEANT, plain_intent
 from ._plain import Compile, Miss
-from ._report import Finding
+from ._report import at, Finding
 from ._sites import is_library, Line
 from ._watch import Seen
 
@@ -185,7 +185,7 @@ def plain_causes(compiles: list[Compile]) -> Iterator[Cause]:
 
 
 def _plain_cause(c: Compile, miss: Miss, why: str) -> Cause:
-    from eqx_fastjit.insight._plain_advice import plain_advice
+    from eqx_fastjit.insight._advice import plain_advice
 
     place = miss.place and miss.place[:2]
     fix = plain_advice(miss, site=c.site and c.site[:2], defined=place)
@@ -229,12 +229,11 @@ def churn(causes: list[Cause], total: float) -> Iterator[Finding]:
             kind=first.kind,
             severity=severity(seconds, total),
             function=first.function,
-            file=line and line.file,
-            line=line and line.line,
+            **at(line),
             leaf=leaf,
             seconds=seconds,
             count=len(group),
-            message=_churn_message(group, leaf),
+            message=_what_changed(group, leaf) + _needed_anyway(group),
             fix=_churn_fix(group, leaf),
         )
 
@@ -285,15 +284,9 @@ def _nobody_means(cause: Cause) -> bool:
 
 def _changes_kind(cause: Cause) -> bool:
     """Whether integers became floats."""
+    from eqx_fastjit.insight._edits import becomes_float
 
-    def is_whole(dtype: str) -> bool:
-        return dtype.startswith(("int", "uint", "bool", "s", "u", "i", "pred"))
-
-    return is_whole(cause.old) and not is_whole(cause.new)
-
-
-def _churn_message(group: list[Cause], leaf: str) -> str:
-    return _what_changed(group, leaf) + _needed_anyway(group)
+    return becomes_float(cause.old, cause.new)
 
 
 def _needed_anyway(group: list[Cause]) -> str:

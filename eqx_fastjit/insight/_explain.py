@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from eqx_fastjit import _record
@@ -10,6 +11,7 @@ from eqx_fastjit._jit import jitted_function
 from eqx_fastjit._place import Place
 from eqx_fastjit._record import Trace
 from eqx_fastjit._units import plural, show_seconds
+from eqx_fastjit.doctor._report import stages
 
 from ._advice import advice
 from ._differences import Difference, KINDS, main_difference, nearest, origin
@@ -68,28 +70,22 @@ class CacheInfo(Report):
 
     def tables(self) -> list[Table]:
         """The signatures."""
-        rows = [
-            (
-                s.site or "?",
-                s.traces,
-                s.inlined,
-                s.compiles,
-                *map(show_seconds, (s.trace, s.lower, s.compile, s.first_run)),
-                s.summary,
-            )
-            for s in self.signatures
-        ]
+        rows: list[Sequence[Any]] = []
+        for s in self.signatures:
+            counts = s.traces, s.inlined, s.compiles
+            seconds = map(show_seconds, (s.trace, s.lower, s.compile, s.first_run))
+            rows.append((s.site or "?", *counts, *seconds, s.summary))
         header = ("first call", "traces", "inlined", "compiles", "trace", "lower")
         header += ("compile", "first run", "signature")
-        notes = [
+        notes = (
             "There is one specialization for each structure and set of statics. It "
-            "holds a compiled program for each combination of shapes."
-        ]
+            "holds a compiled program for each combination of shapes.",
+        )
         if any(s.inlined for s in self.signatures):
-            notes.append(
-                "The time of inlined traces counts for the function around them."
+            notes += (
+                "The time of inlined traces counts for the function around them.",
             )
-        return [Table("Signatures", header, rows, tuple(notes))]
+        return [Table("Signatures", header, rows, notes)]
 
 
 def cache_info(f: Any) -> CacheInfo:
@@ -124,10 +120,7 @@ def cache_info(f: Any) -> CacheInfo:
                 traces=sum(t.retraced for t in group),
                 inlined=sum(t.inlined for t in group),
                 compiles=sum(t.compile > 0 for t in group),
-                trace=sum(t.trace for t in apart),
-                lower=sum(t.lower for t in apart),
-                compile=sum(t.compile for t in apart),
-                first_run=sum(t.first_run for t in apart),
+                **stages(apart),
             )
         )
         first = first or group[0]
@@ -294,10 +287,7 @@ def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
         retraced=trace.retraced,
         inlined=trace.inlined,
         seconds=trace.seconds,
-        trace=trace.trace,
-        lower=trace.lower,
-        compile=trace.compile,
-        first_run=trace.first_run,
+        **stages([trace]),
         advice=advice(
             found.kind,
             found.main,
@@ -398,19 +388,14 @@ class Ledger(Report):
 
     def tables(self) -> list[Table]:
         """The functions."""
-        rows = [
-            (
-                row.function,
-                row.functions,
-                row.traces,
-                row.compiles,
-                show_seconds(row.seconds),
-                ", ".join(f"{n} {cause}" for cause, n in row.causes),
-                ", ".join(f"{site} ({n})" for site, n in row.sites[:3])
-                + ", ..." * (len(row.sites) > 3),
-            )
-            for row in self.rows
-        ]
+        rows: list[Sequence[Any]] = []
+        for row in self.rows:
+            counts = row.functions, row.traces, row.compiles
+            causes = ", ".join(f"{n} {cause}" for cause, n in row.causes)
+            calls = ", ".join(f"{site} ({n})" for site, n in row.sites[:3])
+            calls += ", ..." * (len(row.sites) > 3)
+            seconds = show_seconds(row.seconds)
+            rows.append((row.function, *counts, seconds, causes, calls))
         header = ("function", "objects", "traces", "compiles", "time", "causes")
         return [Table("Functions, most expensive first", (*header, "calls"), rows)]
 
