@@ -2,12 +2,12 @@
 
 import pytest
 
+from eqx_fastjit._place import Place
 from eqx_fastjit.doctor import _blocked, _outside
 from eqx_fastjit.doctor._plain import Compile, Miss
 from eqx_fastjit.doctor._report import Finding
 from eqx_fastjit.doctor._sites import Line
 from eqx_fastjit.doctor._waits import CALL, Waiting
-from eqx_fastjit.insight._jaxpr import Callback
 from tests.doctor_records import (
     array,
     F,
@@ -116,8 +116,10 @@ def test_why_a_call_blocks():
     assert "or large" in reason("f(x)", named, seen_of(on_host[0], name="g"))[1]
 
 
-def test_callbacks_that_block():
-    callbacks = [Callback("a.py", 3, "check", s) for s in ("", "eqx.error_if(x)")]
+def test_callbacks_that_block(tmp_path):
+    path = tmp_path / "b.py"
+    path.write_text("eqx.error_if(x)\n")
+    callbacks = [Place("a.py", 3, "check"), Place(str(path), 1, "check")]
     calls = [seen_of(inspection=inspected(callbacks=(x,))) for x in callbacks]
     on_host = seen_of(array("x", sharding=None), inspection=inspected())
     leaf, text, fix = reason("f(x)", on_host, *calls)
@@ -129,7 +131,7 @@ def test_callbacks_that_block():
         "Remove the callback from the function that is called in each"
     )
     _, text, _ = reason("f(x)", calls[1])
-    assert text.endswith("(`eqx.error_if(x)` at a.py:3)")
+    assert text.endswith(f"(`eqx.error_if(x)` at {path}:1)")
 
 
 def test_edits_of_a_call_that_blocks(tmp_path):
@@ -146,6 +148,21 @@ def test_edits_of_a_call_that_blocks(tmp_path):
     assert fix(5, *on_host[:1]) == "Write `f(jnp.array(a), b)`"
     assert fix(5, *on_host) == ("Write `f(jnp.array(a), jax.tree.map(jnp.array, b))`")
     assert fix(3, *on_host) == "Pass JAX arrays (`jnp.array(x)`)"
+
+
+def test_a_method_of_what_is_on_the_host(tmp_path):
+    """What it is called on is no argument, in whose place another one could be."""
+    path = tmp_path / "a.py"
+    path.write_text("class M:\n    def f(self, x):\n        pass\n\n\nm.f(a)\n")
+    place = F._replace(file=str(path), line=2)
+    at = waiting("m.f(a)", line=Line(str(path), 6))
+    for paths, edit in (
+        (["self.w"], "Pass JAX arrays (`jnp.array(self.w)`)"),
+        (["self.w", "x"], "Write `m.f(jnp.array(a))`"),
+    ):
+        entries = [array(p, sharding=None) for p in paths]
+        seen = seen_of(*entries, place=place)
+        assert _blocked._reason(at, [], [seen]).fix.startswith(f"{edit}:")
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_a_compilation_of_ours():
     )
     different = [Difference(f"n{i}", "static", "1", "2") for i in range(101)]
     seen.explanation = types.SimpleNamespace(
-        kind="static-churn", differences=different, earlier_site=DEFINED
+        kind="static-churn", differences=different, old=trace_of(site=DEFINED)
     )
     (found,) = make_compilations([seen], [], 900.0)
     assert found.changes[:2] == (

@@ -146,8 +146,6 @@ def test_settings_of_the_cache(settings, expected, monkeypatch):
 def test_traces_that_begin_and_end():
     watch = Watch()
     first, second = trace_of(), trace_of(failed=True)
-    seen = []
-    watch.on_trace = seen.append
     watch._before(first, None)
     watch._before(second, lambda: None)
     assert list(watch.begun.values()) == [first, second]
@@ -156,11 +154,8 @@ def test_traces_that_begin_and_end():
     watch._after(first)
     watch._after(first)
     assert watch.begun == watch._begun == watch._around == watch.snapshots == {}
-    assert (
-        [s.trace for s in seen]
-        == [second, first]
-        == [s.trace for s in watch.seen.values()]
-    )
+    seen = list(watch.seen.values())
+    assert [s.trace for s in seen] == [second, first]
     found = seen[0]
     assert found.site == found.stack[0] and found.site.file == __file__
     assert found.inspection is None and not found.calls_host
@@ -191,7 +186,7 @@ def test_calls_that_are_not_inspected():
     watch.snapshots = {2: ["one"], 3: ["one", "two"]}
     watch.seen = {t.number: seen_of() for t in traces}
     for trace in (*traces, trace_of()):
-        watch._around[trace.number] = _watch._Around(_gone, {})
+        watch._around[trace.number] = _gone, {}
         watch._called(trace, None, [])
     assert watch._around == {}
     assert looked == [

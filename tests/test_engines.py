@@ -494,7 +494,7 @@ def test_frames_of_a_profile_are_there():
     """
     folders = [Path(eqx.__file__).parent, Path(jax.__file__).parent / "_src"]
     files = [file for folder in folders for file in folder.rglob("*.py")]
-    for name, function, _ in _profile_tree.CALL_FRAMES:
+    for name, function in _profile_tree.CALL_FRAMES:
         sources = [file.read_text() for file in files if file.name == name]
         defined = re.compile(rf"^ *def {function}\(", re.MULTILINE)
         assert any(map(defined.search, sources)), f"no {function} in any {name}"

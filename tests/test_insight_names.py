@@ -7,9 +7,14 @@ import types
 import pytest
 
 from eqx_fastjit.insight import _advice, _differences
-from eqx_fastjit.insight._advice import advice, find_assignment, find_call, find_item
+from eqx_fastjit.insight._advice import (
+    advice,
+    find_assignment,
+    find_call,
+    find_item,
+    plain_advice,
+)
 from eqx_fastjit.insight._differences import Difference
-from eqx_fastjit.insight._plain_advice import plain_advice
 
 
 pytestmark = pytest.mark.one_engine
@@ -97,7 +102,10 @@ def file(tmp_path):
 def test_which_call(file, line, name, defined, arguments, receiver):
     call = find_call((file, line), name, defined and (file, defined))
     assert call is not None
-    assert (call.arguments, call.receiver) == (arguments, receiver)
+    passed = {k.arg: k.value for k in call.node.keywords}
+    passed.update(enumerate(call.node.args))
+    assert call.arguments == {name: passed[at] for name, at in arguments.items()}
+    assert call.receiver == receiver
 
 
 @pytest.mark.parametrize("line", [3, 22, 28, 31])
@@ -385,7 +393,7 @@ def test_what_the_function_has_returned(file):
 def test_how_long_a_call_may_be(length, whole):
     name = "x" * (length - len("run(w, float())"))
     node = ast.parse(f"run(w, {name})", mode="eval").body
-    call = _advice.Call(node, {"w": 0, "lr": 1})
+    call = _advice.Call(node, dict(zip(("w", "lr"), node.args, strict=True)))
     edited = call.edited({"lr": "float({})".format})
     assert edited == (f"run(w, float({name}))" if whole else f"float({name})")
     assert ast.unparse(node) == f"run(w, {name})"  # not edited in place

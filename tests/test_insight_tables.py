@@ -87,8 +87,8 @@ def test_size_and_type_of_an_array(shape, dtype, size, shown):
 
 def test_a_page_has_what_it_is_given():
     html = _pages.html_document("<a>", "<b>body</b>", ".c {}")
-    assert "<title>&lt;a&gt;</title>" in html and ".c {}</style></head>" in html
-    assert html.endswith("<body>\n<b>body</b>\n</body></html>\n")
+    assert "<title>&lt;a&gt;</title>" in html and ".c {}</style>\n</head>" in html
+    assert html.endswith("<body>\n<b>body</b>\n</body>\n</html>\n")
 
 
 # --- inspect_jaxpr -------------------------------------------------------------------

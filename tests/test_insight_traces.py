@@ -82,13 +82,9 @@ def test_lines_and_functions_of_a_trace():
     scope = read(program, jnp.ones(2))
     inspection = _jaxpr.inspect_scope(scope)
     assert inspection.equations == scope.size
-    (callback,) = inspection.callbacks
-    assert (callback.line, callback.source) == (
-        line_of(program, 3),
-        "jax.debug.callback(print, x)",
-    )
     places = list(_functions.Counts(scope).callbacks)
     assert places == [Place(__file__, line_of(program, 3), "program")]
+    assert inspection.callbacks == tuple(places)
 
 
 def plain(x):

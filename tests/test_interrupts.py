@@ -17,7 +17,7 @@ import pytest
 import eqx_fastjit
 from eqx_fastjit import _install, _record, filter_jit
 from eqx_fastjit._signals import listed
-from eqx_fastjit.insight import _captures, _guard, guard
+from eqx_fastjit.insight import _captures, guard
 
 
 X = jnp.array(2.0)
@@ -202,7 +202,7 @@ def test_a_signal_handler_may_come_while_a_lock_is_held():
     """The handler runs on the thread that holds the lock, so a plain lock would
     deadlock.
     """
-    modules = (_record, _captures, _guard, _install)
+    modules = (_record, _captures, _install)
     done = []
 
     def run():

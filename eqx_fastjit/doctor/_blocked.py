@@ -2,11 +2,12 @@
 
 import ast
 import collections
+import linecache
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ._causes import severity
-from ._report import Finding
+from ._report import at, Finding
 from ._sites import Line, shorten
 from ._waits import CALL, Waiting
 from ._watch import Seen
@@ -50,8 +51,7 @@ def blocking(
             kind="blocking",
             severity=severity(lost, total),
             function=line.function,
-            file=line.file,
-            line=line.line,
+            **at(line),
             leaf=reason.leaf,
             seconds=lost,
             count=count,
@@ -126,18 +126,14 @@ def _reads_numpy(shown: str, leaves: list[str], waiting: Waiting, s: Seen) -> _R
     wraps: dict[str, Any] = {}
     for leaf in leaves:
         root = root_of(leaf)
-        whole = root == leaf
-        wraps[root] = (
-            (lambda x: f"jnp.array({x})")
-            if whole
-            else (lambda x: f"jax.tree.map(jnp.array, {x})")
-        )
+        text = "jnp.array({})" if root == leaf else "jax.tree.map(jnp.array, {})"
+        wraps[root] = text.format
     place = s.trace.function.place
     call = find_call(
         waiting.line[:2], s.trace.function.name, place and (place.file, place.line)
     )
     if call is not None:
-        wraps = {k: v for k, v in wraps.items() if call.argument(k) is not None}
+        wraps = {k: v for k, v in wraps.items() if k in call.arguments}
     if call is None or not wraps:
         edit = f"Pass JAX arrays (`jnp.array({leaves[0]})`)"
     else:
@@ -152,9 +148,10 @@ def _reads_numpy(shown: str, leaves: list[str], waiting: Waiting, s: Seen) -> _R
 
 def _calls_back(shown: str, callback: Any) -> _Reason:
     where = f"{shorten(callback.file)}:{callback.line}"
+    source = linecache.getline(callback.file, callback.line).strip()
     return _Reason(
         f"Each call of {shown} here blocks until its result is ready, because a host "
-        f"callback in it may raise (`{callback.source or callback.function}` at "
+        f"callback in it may raise (`{source or callback.function}` at "
         f"{where})",
         "Remove the callback from the function that is called in each step, or check "
         "every few steps. With `EQX_ON_ERROR=off` in the environment, "

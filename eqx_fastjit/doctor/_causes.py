@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, TYPE_CHECKING
 from ._buckets import padding_advice, show_shapes
 from ._intent import DATA, ELSEWHERE, FED_BACK, intent, MEANT, plain_intent
 from ._plain import Compile, Miss
-from ._report import Finding
+from ._report import at, Finding
 from ._sites import is_library, Line
 from ._watch import Seen
 
 
 if TYPE_CHECKING:
     from eqx_fastjit._record import Trace
-    from eqx_fastjit.insight._explain import Explanation
+    from eqx_fastjit.insight._explain import Compared
 
 # How often the call at one line has to recompile its function, for the same kind of
 # reason, before it is a finding.
@@ -101,7 +101,7 @@ def severity(seconds: float, total: float) -> str:
 
 def our_causes(seen: list[Seen]) -> Iterator[Cause]:
     """Explain each trace of ours, and yield the causes of the retraces."""
-    from eqx_fastjit.insight._explain import compare_trace, explain_difference
+    from eqx_fastjit.insight._explain import compare_trace
 
     by_number = {s.trace.number: s for s in seen}
     # Comparing with the last few is enough. There may be very many in total.
@@ -113,16 +113,10 @@ def our_causes(seen: list[Seen]) -> Iterator[Cause]:
         if trace.failed:
             continue
         key = trace.key()
-        found = compare_trace(trace, list(earlier[key]))
+        s.explanation = found = compare_trace(trace, list(earlier[key]))
         earlier[key].append(trace)
-        if found is None:
-            continue
-        s.explanation = explain_difference(trace, found)
-        if not trace.inlined:
-            old, why = by_number[found.old.number], ""
-            if found.kind == "dtype-churn":
-                why = intent(old, s, found.differences)
-            yield _cause(s, s.explanation, old.site, why)
+        if found is not None and not trace.inlined:
+            yield _cause(s, by_number[found.old.number], found)
 
 
 def function_place(trace: "Trace") -> Line | None:
@@ -142,16 +136,11 @@ def line_of(place: Any) -> Line | None:
     return None if place is None else Line(*place)
 
 
-def _cause(
-    s: Seen, explanation: "Explanation", earlier: Line | None, why: str
-) -> Cause:
+def _cause(s: Seen, old: Seen, found: "Compared") -> Cause:
     from eqx_fastjit.insight._advice import advice
-    from eqx_fastjit.insight._differences import main_difference
 
-    kind = explanation.kind
-    found = main_difference(explanation.differences)
-    if kind == "fresh-function" and not explanation.differences[0].old:
-        found = explanation.differences[0]  # the function itself, and no argument
+    kind, main, differing = found.kind, found.main, found.differences
+    why = intent(old, s, differing) if kind == "dtype-churn" else ""
     place, site = function_place(s.trace), s.site or line_of(s.trace.site)
     return Cause(
         function_name(s.trace),
@@ -159,28 +148,24 @@ def _cause(
         place,
         site,
         kind,
-        found.path if found else "",
-        found.old if found else "",
-        found.new if found else "",
+        *((main.path, main.old, main.new) if main else ("", "", "")),
         s.trace.seconds,
         advice(
             kind,
-            found,
+            main,
             site=site and site[:2],
             function=s.trace.function.name,
             defined=place and place[:2],
             fed_back=why == FED_BACK,
-            earlier=earlier and earlier[:2],
-            differences=explanation.differences,
+            earlier=old.site and old.site[:2],
+            differences=differing,
         ),
         tuple(
-            ShapeChange(d.path, d.old, d.new)
-            for d in explanation.differences
-            if d.what == "shape"
+            ShapeChange(d.path, d.old, d.new) for d in differing if d.what == "shape"
         ),
         why,
         kind not in ("shape-churn", "structure-churn")
-        and any(d.what in ("shape", "structure") for d in explanation.differences),
+        and any(d.what in ("shape", "structure") for d in differing),
     )
 
 
@@ -189,40 +174,32 @@ def plain_causes(compiles: list[Compile]) -> Iterator[Cause]:
     # Of the last compilation of each, from where.
     stacks: dict[Any, tuple[Line, ...]] = {}
     for c in compiles:
-        if c.miss is None:
+        if (miss := c.miss) is None:
             continue
-        key = c.miss.name, c.miss.place
-        why = ""
-        if c.miss.kind == "dtype-churn":
-            why = plain_intent(stacks.get(key), c.stack)
-        cause = _plain_cause(c, c.miss, why)
+        key = miss.name, miss.place
+        if miss.kind not in ("first-call", "other"):
+            is_dtype = miss.kind == "dtype-churn"
+            why = plain_intent(stacks.get(key), c.stack) if is_dtype else ""
+            yield _plain_cause(c, miss, why)
         stacks[key] = c.stack
-        if cause is not None:
-            yield cause
 
 
-def _plain_cause(c: Compile, miss: Miss, why: str) -> Cause | None:
-    if miss.kind in ("first-call", "other"):
-        return None
-    from eqx_fastjit.insight._plain_advice import plain_advice
+def _plain_cause(c: Compile, miss: Miss, why: str) -> Cause:
+    from eqx_fastjit.insight._advice import plain_advice
 
     place = miss.place and miss.place[:2]
     fix = plain_advice(miss, site=c.site and c.site[:2], defined=place)
-    shapes = ()
-    if miss.kind == "shape-churn":
-        shapes = (ShapeChange(miss.leaf, miss.old, miss.new),)
+    change = ShapeChange(miss.leaf, miss.old, miss.new)
     return Cause(
         miss.name,
         (miss.name, miss.place),
         miss.place,
         c.site,
         miss.kind,
-        miss.leaf,
-        miss.old,
-        miss.new,
+        *change,
         c.seconds,
         fix,
-        shapes,
+        (change,) if miss.kind == "shape-churn" else (),
         why,
     )
 
@@ -252,12 +229,11 @@ def churn(causes: list[Cause], total: float) -> Iterator[Finding]:
             kind=first.kind,
             severity=severity(seconds, total),
             function=first.function,
-            file=line and line.file,
-            line=line and line.line,
+            **at(line),
             leaf=leaf,
             seconds=seconds,
             count=len(group),
-            message=_churn_message(group, leaf),
+            message=_what_changed(group, leaf) + _needed_anyway(group),
             fix=_churn_fix(group, leaf),
         )
 
@@ -308,15 +284,9 @@ def _nobody_means(cause: Cause) -> bool:
 
 def _changes_kind(cause: Cause) -> bool:
     """Whether integers became floats."""
+    from eqx_fastjit.insight._edits import becomes_float
 
-    def is_whole(dtype: str) -> bool:
-        return dtype.startswith(("int", "uint", "bool", "s", "u", "i", "pred"))
-
-    return is_whole(cause.old) and not is_whole(cause.new)
-
-
-def _churn_message(group: list[Cause], leaf: str) -> str:
-    return _what_changed(group, leaf) + _needed_anyway(group)
+    return becomes_float(cause.old, cause.new)
 
 
 def _needed_anyway(group: list[Cause]) -> str:

@@ -4,9 +4,9 @@ import math
 import re
 from typing import Any
 
+from ._causes import function_place, line_of
 from ._plain import Compile
-from ._report import Change, Compilation
-from ._sites import Line
+from ._report import at, Change, Compilation, stages
 from ._watch import Seen
 
 
@@ -37,22 +37,16 @@ def _ours(s: Seen, began: float) -> dict[str, Any]:
 
     trace, why = s.trace, s.explanation
     found = () if why is None else why.differences
-    place = trace.function.place
-    wrapped = trace.wrapped()
-    name = trace.function.qualname
+    wrapped, name = trace.wrapped(), trace.function.qualname
     cause = "first-call" if why is None else why.kind
     signature = arguments_text(trace.entries)
     return {
         "function": f"{name} of {wrapped[0]}" if wrapped else name,
-        "file": None if wrapped or place is None else place.file,
-        "line": None if wrapped or place is None else place.line,
+        **at(function_place(trace)),
         "jit": "filter_jit",
-        "site": str(s.site or (trace.site and Line(*trace.site)) or ""),
+        "site": str(s.site or line_of(trace.site) or ""),
         "start": trace.started - began,
-        "trace": trace.trace,
-        "lower": trace.lower,
-        "compile": trace.compile,
-        "first_run": trace.first_run,
+        **stages([trace]),
         "cause": "failed" if trace.failed else cause,
         "cached": trace.cached,
         "inside": trace.inlined,
@@ -60,7 +54,7 @@ def _ours(s: Seen, began: float) -> dict[str, Any]:
         "changes": tuple(
             Change(d.path, d.what, d.old, d.new) for d in found[:_MAX_CHANGES]
         ),
-        "earlier": str((why and why.earlier_site and Line(*why.earlier_site)) or ""),
+        "earlier": str((why and line_of(why.old.site)) or ""),
         "signature": signature[:_MAX_SIGNATURE],
         "argument_bytes": _argument_bytes(trace.entries),
         "equations": None if s.inspection is None else s.inspection.equations,
@@ -70,21 +64,16 @@ def _ours(s: Seen, began: float) -> dict[str, Any]:
 
 def _plain(c: Compile, began: float) -> dict[str, Any]:
     miss = c.miss
-    place = None if miss is None else miss.place
     changes = ()
     if miss is not None and (miss.old or miss.new):
         changes = (Change(miss.leaf, miss.kind, miss.old, miss.new),)
     return {
         "function": c.name,
-        "file": place and place.file,
-        "line": place and place.line,
+        **at(miss and miss.place),
         "jit": "jax" if miss is None else "jax.jit",
         "site": str(c.site or ""),
         "start": c.started - began,
-        "trace": c.trace,
-        "lower": c.lower,
-        "compile": c.compile,
-        "first_run": 0.0,
+        **stages([c]),
         "cause": "outside of jit" if miss is None else miss.kind,
         "cached": c.cached,
         "changes": changes,

@@ -9,7 +9,7 @@ import linecache
 import re
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, TYPE_CHECKING
 
 from eqx_fastjit._units import plural, show_seconds
 
@@ -27,12 +27,15 @@ from ._compilations import make_compilations
 from ._hints import make_hints
 from ._outside import outside_of_jit
 from ._plain import Compile
-from ._report import Finding, Report
+from ._report import at, Finding, Report
 from ._rows import rows
 from ._sites import is_library, Line
 from ._time import time_spent
 from ._watch import Deviation, Seen, Watch
 
+
+if TYPE_CHECKING:
+    from eqx_fastjit._record import Trace
 
 # In seconds. Large models take up to this long on any machine. `--slow` changes it.
 SLOW = 60.0
@@ -68,10 +71,7 @@ def make_report(
         slow = SLOW / watch.share
     seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
     plain = list(watch.plain.compiles)
-    causes = [
-        *(our_causes(seen) if seen else ()),
-        *plain_causes(plain),
-    ]
+    causes = [*(our_causes(seen) if seen else ()), *plain_causes(plain)]
     total = watch.so_far()
     findings = [
         *churn(causes, total),
@@ -114,43 +114,37 @@ def _importance(finding: Finding) -> Any:
 
 
 def _slow_first_calls(
-    ours: list[Seen],
-    plain: list[Compile],
-    slow: float,
-    total: float,
+    ours: list[Seen], plain: list[Compile], slow: float, total: float
 ) -> Iterator[Finding]:
     for s in ours:
         t = s.trace
         if s.explanation is None and not t.inlined and not t.failed:
-            place = function_place(t) or s.site
-            parts = t.trace, t.lower, t.compile
-            yield from _slow(function_name(t), place, s.site, parts, slow, total)
+            place = function_place(t)
+            yield from _slow(function_name(t), place, s.site, t, slow, total)
     for c in plain:
         if c.miss is None or c.miss.kind == "first-call":
-            place = (c.miss and c.miss.place) or c.site
-            parts = c.trace, c.lower, c.compile
-            yield from _slow(c.name, place, c.site, parts, slow, total)
+            place = c.miss and c.miss.place
+            yield from _slow(c.name, place, c.site, c, slow, total)
 
 
 def _slow(
     function: str,
     place: Line | None,
     site: Line | None,
-    parts: tuple[float, float, float],
+    t: "Trace | Compile",
     slow: float,
     total: float,
 ) -> Iterator[Finding]:
-    seconds = sum(parts)
+    seconds = t.trace + t.lower + t.compile
     if seconds < slow:
         return
-    trace, lower, compile = parts
     fix = (
         "Fewer equations take less time: use `jax.lax.scan` for repeated layers and "
         "steps, and one call under `jax.vmap` in place of many."
     )
-    if trace >= seconds / 2:
+    if t.trace >= seconds / 2:
         fix += " Most of it was Python: look for other work in the function, too."
-    elif compile >= seconds / 2:
+    elif t.compile >= seconds / 2:
         fix += (
             " Most of it was XLA's compiler: to keep compiled programs between runs, "
             "set `jax_compilation_cache_dir` (`eqx-fastjit lock --precompile` fills "
@@ -160,13 +154,12 @@ def _slow(
         kind="slow-first-call",
         severity=severity(seconds, total),
         function=function,
-        file=place and place.file,
-        line=place and place.line,
+        **at(place or site),
         leaf="",
         seconds=seconds,
         count=1,
-        message=f"the first call, at {site or '?'}, spent {trace:.2f} s tracing, "
-        f"{lower:.2f} s lowering and {compile:.2f} s in XLA's compiler",
+        message=f"the first call, at {site or '?'}, spent {t.trace:.2f} s tracing, "
+        f"{t.lower:.2f} s lowering and {t.compile:.2f} s in XLA's compiler",
         fix=fix,
     )
 
@@ -182,8 +175,8 @@ def _traced(seen: list[Seen], total: float) -> Iterator[Finding]:
             continue
         for finding in _in_trace(s, s.inspection, total):
             key = (finding.kind, finding.file, finding.line, finding.leaf)
-            other = best.get(key)
-            if other is None or (finding.seconds or 0) > (other.seconds or 0):
+            other = best.setdefault(key, finding)
+            if (finding.seconds or 0) > (other.seconds or 0):
                 best[key] = finding
     yield from best.values()
 
@@ -199,8 +192,7 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
             kind="unrolled-loop",
             severity=severity(seconds, total),
             function=name,
-            file=loop.file,
-            line=loop.line,
+            **at(loop),
             leaf="",
             seconds=seconds,
             count=loop.iterations,
@@ -218,8 +210,7 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
                 kind="inlined-function",
                 severity=severity(seconds, total),
                 function=x.name,
-                file=x.file,
-                line=x.line,
+                **at(x),
                 leaf="",
                 seconds=seconds,
                 count=x.calls,
@@ -237,8 +228,7 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
                 kind="large-constant",
                 severity="medium",
                 function=name,
-                file=x.file,
-                line=x.line,
+                **at(x),
                 leaf=f"{x.dtype}[{shape}]",
                 seconds=None,
                 count=1,
@@ -287,14 +277,6 @@ def _is_inlined(x: Any, equations: int) -> bool:
 # --- stale globals -------------------------------------------------------------------
 
 
-class _Stale(NamedTuple):
-    """A change since a trace, and the numbers of all traces that read the value."""
-
-    trace: Any
-    change: Any
-    numbers: set[int]
-
-
 def _root(name: str) -> str:
     """The variable of `config.lr`."""
     return name.partition(".")[0]
@@ -305,8 +287,9 @@ def _stale(watch: Watch) -> Iterator[Finding]:
         return
     from eqx_fastjit.insight import changed
 
-    # By what is read where, because several traces of a function find the same.
-    found: dict[Any, _Stale] = {}
+    # By what is read where, because several traces of a function find the same: one of
+    # them, the change, and the numbers of all.
+    found: dict[Any, tuple[Trace, Any, set[int]]] = {}
     replaced = _replaced(watch)
     for number, kept in watch.snapshots.items():
         current = set(replaced.get(number, ()))
@@ -320,8 +303,8 @@ def _stale(watch: Watch) -> Iterator[Finding]:
                     # A later trace has the new value: mostly a second stage, with other
                     # lengths. Nobody knows of calls with the signature of the first.
                     continue
-                stale = found.setdefault(key, _Stale(trace, change, set()))
-                stale.numbers.add(trace.number)
+                *_, numbers = found.setdefault(key, (trace, change, set()))
+                numbers.add(trace.number)
             current |= _as_read(snapshot, changes)
     for trace, change, numbers in found.values():
         yield Finding(
@@ -329,8 +312,7 @@ def _stale(watch: Watch) -> Iterator[Finding]:
             # It costs wrong results, not seconds.
             severity="medium",
             function=trace.function.qualname,
-            file=change.file,
-            line=change.line,
+            **at(change),
             leaf=change.name,
             seconds=None,
             count=len(numbers),
@@ -390,8 +372,7 @@ def _numerics(seen: list[Seen]) -> Iterator[Finding]:
             kind="numerics",
             severity="medium",
             function=function.qualname,
-            file=line and line.file,
-            line=line and line.line,
+            **at(line),
             leaf=worst.path,
             seconds=None,
             count=len(wrong),

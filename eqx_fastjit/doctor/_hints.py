@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from eqx_fastjit._export import LOADING
 from eqx_fastjit._units import plural, show_seconds
 
-from ._report import Hint, TimeSpent
+from ._report import at, Hint, TimeSpent
 from ._sites import is_library
 from ._watch import Seen, Watch
 
@@ -91,8 +91,7 @@ def _cache(watch: Watch, run: _Run) -> Iterator[Hint]:
     yield Hint(
         kind="persistent-cache",
         function="",
-        file=None,
-        line=None,
+        **at(None),
         seconds=saved,
         message=f"XLA's compiler ran for {show_seconds(sum(compiled))} of "
         f"{show_seconds(run.seconds)}{but}. With JAX's persistent cache, a second run "
@@ -127,8 +126,7 @@ def _export(seen: list[Seen], run: _Run) -> Iterator[Hint]:
     yield Hint(
         kind="export",
         function=name,
-        file=s.site and s.site.file,
-        line=s.site and s.site.line,
+        **at(s.site),
         seconds=saved,
         message=f"tracing and lowering {names} took {show_seconds(front)}. This is "
         "repeated in each process, even with a persistent cache. If they were loaded "
@@ -146,17 +144,9 @@ def _front(s: Seen) -> float:
 # --- layers that are alike -----------------------------------------------------------
 
 
-class _Layers(NamedTuple):
-    """A loop over layers that are alike, in one trace."""
-
-    seen: Seen
-    loop: Any
-    # That a `scan` would save.
-    seconds: float
-
-
 def _layers(seen: list[Seen], run: _Run, unrolled: set[Any]) -> Iterator[Hint]:
-    found: dict[Any, list[_Layers]] = collections.defaultdict(list)
+    # By line of the loop: the trace, the loop in it, and the seconds to be saved.
+    found: dict[Any, list[tuple[Seen, Any, float]]] = collections.defaultdict(list)
     for s in seen:
         if s.inspection is None or not s.inspection.equations:
             continue
@@ -166,18 +156,17 @@ def _layers(seen: list[Seen], run: _Run, unrolled: set[Any]) -> Iterator[Hint]:
                 continue
             saved = loop.equations - loop.scan_equations
             seconds = compiling * saved / s.inspection.equations
-            found[loop.file, loop.line].append(_Layers(s, loop, seconds))
+            found[loop.file, loop.line].append((s, loop, seconds))
     for key, group in found.items():
-        seconds = sum(layers.seconds for layers in group)
+        seconds = sum(x for _, _, x in group)
         if key in unrolled or not run.is_worth(seconds, _SCAN):
             continue
-        s, loop, _ = max(group, key=lambda layers: layers.seconds)
+        s, loop, _ = max(group, key=lambda layers: layers[2])
         name = s.trace.function.qualname
         yield Hint(
             kind="scan-layers",
             function=name,
-            file=loop.file,
-            line=loop.line,
+            **at(loop),
             seconds=seconds,
             message=f"the {loop.iterations} iterations of this loop are alike, and "
             f"have {loop.equations} of the {s.inspection and s.inspection.equations} "
@@ -200,26 +189,24 @@ def _ragged(seen: list[Seen], run: _Run) -> Iterator[Hint]:
             groups[s.trace.key(), s.site].append(s)
     for group in groups.values():
         found = list(_smaller_batches(group))
-        seconds = sum(x.seen.trace.seconds for x in found)
+        seconds = sum(s.trace.seconds for s, _, _ in found)
         # A third size is a finding instead: shape-churn.
-        if len({(x.large, x.small) for x in found}) != 1:
+        is_one = len({(sizes.large, sizes.small) for _, _, sizes in found}) == 1
+        if not is_one or not run.is_worth(seconds, _RAGGED):
             continue
-        if not run.is_worth(seconds, _RAGGED):
-            continue
-        first = found[0]
-        site, name = first.seen.site, first.seen.trace.function.qualname
-        others = _other_causes(first.earlier, first.seen)
+        s, earlier, (large, small, leaf) = found[0]
+        name = s.trace.function.qualname
+        others = _other_causes(earlier, s)
         hidden = f" (hidden by another cause: {others})" if others else ""
         yield Hint(
             kind="ragged-batch",
             function=name,
-            file=site and site.file,
-            line=site and site.line,
+            **at(s.site),
             seconds=seconds,
-            message=f"the call has batches of {first.large}, and one of {first.small} "
-            f"(`{first.leaf}`), for which {name} was compiled again{hidden}",
-            fix=f"Drop the last batch (`drop_last`), or pad it to {first.large} and "
-            "mask the padding.",
+            message=f"the call has batches of {large}, and one of {small} (`{leaf}`), "
+            f"for which {name} was compiled again{hidden}",
+            fix=f"Drop the last batch (`drop_last`), or pad it to {large} and mask the "
+            "padding.",
         )
 
 
@@ -234,18 +221,8 @@ class _Batches(NamedTuple):
     leaf: str
 
 
-class _Smaller(NamedTuple):
-    """A trace for a smaller batch than an earlier one."""
-
-    seen: Seen
-    earlier: Seen
-    large: int
-    small: int
-    leaf: str
-
-
-def _smaller_batches(group: list[Seen]) -> Iterator[_Smaller]:
-    """Traces for a smaller batch than an earlier one.
+def _smaller_batches(group: list[Seen]) -> Iterator[tuple[Seen, Seen, _Batches]]:
+    """Traces for a smaller batch than an earlier one, with that, and the sizes.
 
     The shapes of the two traces differ only in the leading dimension of some arrays,
     which is the same number for all of them.
@@ -256,7 +233,7 @@ def _smaller_batches(group: list[Seen]) -> Iterator[_Smaller]:
         for other, known in reversed(earlier):
             pair = _batches(known, shapes)
             if pair is not None and pair.large > pair.small:
-                yield _Smaller(s, other, *pair)
+                yield s, other, pair
                 break
         earlier.append((s, shapes))
 
@@ -306,8 +283,7 @@ def _eager(time: TimeSpent, run: _Run) -> Iterator[Hint]:
         yield Hint(
             kind="eager-operations",
             function="",
-            file=line and line.file,
-            line=line and line.line,
+            **at(line),
             seconds=part.seconds,
             message=f"JAX operations outside of jit took {cost}{where}: each is a "
             "separate program, with the overhead of a call",

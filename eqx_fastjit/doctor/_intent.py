@@ -101,8 +101,8 @@ def _carried(seen: "Seen", line: Line, leaf: str) -> set[str]:
 
     targets: set[str] = set()
     passed: set[str] = set()
-    for node in find_nodes(line.file, (ast.Assign, ast.AnnAssign)):
-        if not _is_at(node, line) or node.value is None:
+    for node in find_nodes(line.file, (ast.Assign, ast.AnnAssign), line.line):
+        if node.value is None:
             continue
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             targets |= {ast.unparse(x) for x in _parts(target)}
@@ -162,22 +162,14 @@ def _is_data(new: "Seen", changed: "list[Difference]") -> bool:
 @ft.lru_cache(maxsize=256)
 def _loops_around(line: Line) -> tuple[ast.AST, ...]:
     """The loops, comprehensions included, that have a line in their body."""
-    return tuple(_find_loops(line))
-
-
-def _find_loops(line: Line) -> Iterator[ast.AST]:
     from eqx_fastjit.insight._advice import find_nodes
 
-    for node in find_nodes(line.file, (*_LOOPS, *_COMPREHENSIONS)):
-        if isinstance(node, _LOOPS):
-            if node.body[0].lineno <= line.line <= (node.body[-1].end_lineno or 0):
-                yield node
-        elif _is_at(node, line):
-            yield node
-
-
-def _is_at(node: ast.stmt | ast.expr, line: Line) -> bool:
-    return node.lineno <= line.line <= (node.end_lineno or node.lineno)
+    out: list[ast.AST] = []
+    for node in find_nodes(line.file, (*_LOOPS, *_COMPREHENSIONS), line.line):
+        body = node.body if isinstance(node, _LOOPS) else [node]
+        if body[0].lineno <= line.line <= (body[-1].end_lineno or 0):
+            out.append(node)
+    return tuple(out)
 
 
 def _iterations(loop: ast.AST) -> list[ast.For | ast.AsyncFor | ast.comprehension]:

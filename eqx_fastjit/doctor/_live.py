@@ -6,6 +6,7 @@ compiled, and unless the logger is enabled for it: `EQX_FASTJIT_LOG` does that, 
 does `logging.getLogger("eqx_fastjit").setLevel("INFO")`.
 """
 
+import itertools
 import logging
 import os
 import sys
@@ -17,7 +18,7 @@ from eqx_fastjit._record import logger, Trace
 from eqx_fastjit._units import show_seconds
 
 from ._plain import Compile, PlainJits
-from ._sites import Line, package_of, shorten, user_line
+from ._sites import frames, Line, package_of, shorten, user_line
 
 
 _INSIGHT = os.path.join(os.path.dirname(os.path.dirname(__file__)), "insight") + os.sep
@@ -138,15 +139,8 @@ def _site(trace: Trace) -> Line | None:
 
 
 def _parts(trace: Trace | Compile) -> str:
-    parts = [
-        f"{name} {show_seconds(seconds)}"
-        for name, seconds in (
-            ("trace", trace.trace),
-            ("lower", trace.lower),
-            ("XLA", trace.compile),
-        )
-        if seconds
-    ]
+    stages = {"trace": trace.trace, "lower": trace.lower, "XLA": trace.compile}
+    parts = [f"{name} {show_seconds(x)}" for name, x in stages.items() if x]
     if trace.cached:
         parts.append("read from the persistent cache")
     return ", ".join(parts)
@@ -175,13 +169,13 @@ def _explain(trace: Trace) -> Any:
     from eqx_fastjit.insight._explain import explain_trace
 
     key = trace.key()
-    earlier: list[Trace] = []
-    for other in reversed(tuple(_record.traces)):
-        if other is not trace and not other.failed and other.key() == key:
-            earlier.append(other)
-            if len(earlier) == _COMPARED:
-                break
-    return explain_trace(trace, earlier[::-1])
+    others = (
+        other
+        for other in reversed(tuple(_record.traces))
+        if other is not trace and not other.failed and other.key() == key
+    )
+    latest = list(itertools.islice(others, _COMPARED))
+    return explain_trace(trace, latest[::-1])
 
 
 # --- compilations that take long -----------------------------------------------------
@@ -231,12 +225,7 @@ def log_compile(compiled: Compile) -> None:
 
 def _is_insight() -> bool:
     """Whether insight is at work on this thread."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_filename.startswith(_INSIGHT):
-            return True
-        frame = frame.f_back
-    return False
+    return any(f.f_code.co_filename.startswith(_INSIGHT) for f in frames())
 
 
 def _log_compile(c: Compile) -> None:

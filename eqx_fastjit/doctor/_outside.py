@@ -8,7 +8,7 @@ from eqx_fastjit._units import show_seconds
 
 from ._causes import severity
 from ._plain import Compile
-from ._report import Finding
+from ._report import at, Finding
 from ._sites import Line
 
 
@@ -45,19 +45,17 @@ def outside_of_jit(
             groups[c.site, c.name].append(c)
     for (line, name), group in groups.items():
         seconds = sum(c.seconds for c in group)
-        of_functions = name in _OF_FUNCTIONS
-        enough, least = _OTHER_COMPILES, _OTHER_SECONDS
-        if of_functions:
+        enough, least, why = _OTHER_COMPILES, _OTHER_SECONDS, "for each shape"
+        if name in _OF_FUNCTIONS:
             enough, least = _COMPILES, _SECONDS
+            why = "for a new function each time"
         if len(group) < enough or seconds < max(least / share, _SHARE * total):
             continue
-        why = "for a new function each time" if of_functions else "for each shape"
         yield Finding(
             kind="outside-jit",
             severity=severity(seconds, total),
             function=line.function,
-            file=line.file,
-            line=line.line,
+            **at(line),
             leaf=name,
             seconds=seconds,
             count=len(group),

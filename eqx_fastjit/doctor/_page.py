@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from eqx_fastjit._units import show_seconds
 
 from ._page_compilations import compilations
-from ._page_parts import Cell, e, head, prose, SCRIPT, table
+from ._page_parts import Cell, e, html_document, prose, SCRIPT, section, table
 from ._report import (
     Finding,
     FunctionRow,
@@ -45,7 +45,7 @@ def page(report: Report) -> str:
         f"<script>{SCRIPT}</script>",
     ]
     title = f"{report.program}: {headline(report)}"
-    return f"{head(title)}<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
+    return html_document(title, "\n".join(body))
 
 
 def _headline(report: Report) -> str:
@@ -70,9 +70,11 @@ def _ended(report: Report) -> str:
 
 
 def _time(time: TimeSpent) -> Iterator[str]:
-    if not time.parts:
-        return
-    yield '<section aria-labelledby="time"><h2 id="time">Where the time went</h2>'
+    if time.parts:
+        yield from section("time", "Where the time went", _parts(time))
+
+
+def _parts(time: TimeSpent) -> Iterator[str]:
     yield '<div class="parts" aria-hidden="true">'
     for part in time.parts:
         share = 100 * part.seconds / time.seconds
@@ -90,19 +92,14 @@ def _time(time: TimeSpent) -> Iterator[str]:
         for row in time_rows(time)
     ]
     yield from table("Parts of the run", columns, rows)
-    yield "</section>"
 
 
 # --- findings ------------------------------------------------------------------------
 
 
 def _findings(report: Report) -> Iterator[str]:
-    if not report.findings:
-        return
-    yield '<section aria-labelledby="findings"><h2 id="findings">Findings</h2>'
-    for finding in report.findings:
-        yield from _finding(finding)
-    yield "</section>"
+    if report.findings:
+        yield from section("findings", "Findings", *map(_finding, report.findings))
 
 
 def _finding(f: Finding) -> Iterator[str]:
@@ -125,33 +122,31 @@ def _source(f: Finding | Hint) -> str:
         return ""
     first = max(1, f.line - _AROUND)
     chosen = lines[first - 1 : f.line + _AROUND]
-    out = []
+    out = ""
     for number, text in enumerate(chosen, first):
         hit = ' class="hit"' if number == f.line else ""
-        out.append(f"<span{hit}><i>{number}</i>{e(text.rstrip()) or ' '}</span>")
+        out += f"<span{hit}><i>{number}</i>{e(text.rstrip()) or ' '}</span>"
     label = e(f"Source of {shorten(f.file or '')}, line {f.line}")
     return (
-        f'<pre tabindex="0" role="region" aria-label="{label}"><code>'
-        + "".join(out)
-        + "</code></pre>"
+        f'<pre tabindex="0" role="region" aria-label="{label}"><code>{out}</code></pre>'
     )
 
 
 def _hints(report: Report) -> Iterator[str]:
-    if not report.hints:
-        return
-    yield '<section aria-labelledby="hints"><h2 id="hints">What would help</h2>'
-    for hint in report.hints:
-        at = "" if hint.file is None else place(hint.file, hint.line)
-        yield (
-            f'<article class="card low"><h3><span>{e(hint.kind)}</span>'
-            f'<span class="where mono">{e(at)}</span>'
-            f'<span class="lost">about {show_seconds(hint.seconds)}</span></h3>'
-            f'<p class="dim">{e(HINTS[hint.kind].capitalize())}.</p>'
-            f"<p>{prose(hint.message)}.</p>{_source(hint)}<p>{prose(hint.fix)}</p>"
-            "</article>"
-        )
-    yield "</section>"
+    if report.hints:
+        yield from section("hints", "What would help", map(_hint, report.hints))
+
+
+def _hint(hint: Hint) -> str:
+    at = "" if hint.file is None else place(hint.file, hint.line)
+    return (
+        f'<article class="card low"><h3><span>{e(hint.kind)}</span>'
+        f'<span class="where mono">{e(at)}</span>'
+        f'<span class="lost">about {show_seconds(hint.seconds)}</span></h3>'
+        f'<p class="dim">{e(HINTS[hint.kind].capitalize())}.</p>'
+        f"<p>{prose(hint.message)}.</p>{_source(hint)}<p>{prose(hint.fix)}</p>"
+        "</article>"
+    )
 
 
 # --- tables --------------------------------------------------------------------------
@@ -160,17 +155,11 @@ def _hints(report: Report) -> Iterator[str]:
 def _functions(functions: tuple[FunctionRow, ...]) -> Iterator[str]:
     if not functions:
         return
-    yield '<section aria-labelledby="ledger"><h2 id="ledger">Functions, by cost</h2>'
-    names = ("time", "traces", "compiles")
-    columns = (
-        ("function", ""),
-        *[(name, "number") for name in names],
-        ("why", ""),
-        ("called from", ""),
-    )
+    numbers = [(name, "number") for name in ("time", "traces", "compiles")]
+    columns = (("function", ""), *numbers, ("why", ""), ("called from", ""))
     rows = [_function_row(f) for f in functions]
-    yield from table("Functions", columns, rows, name="all-functions")
-    yield "</section>"
+    all_of_them = table("Functions", columns, rows, name="all-functions")
+    yield from section("ledger", "Functions, by cost", all_of_them)
 
 
 def _function_row(f: FunctionRow) -> tuple[Cell, ...]:
@@ -189,9 +178,6 @@ def _function_row(f: FunctionRow) -> tuple[Cell, ...]:
 
 
 def _notes(report: Report) -> Iterator[str]:
-    if not report.notes:
-        return
-    yield '<section aria-labelledby="notes"><h2 id="notes">Not covered</h2><ul>'
-    for note in report.notes:
-        yield f"<li>{prose(note)}</li>"
-    yield "</ul></section>"
+    if report.notes:
+        notes = [f"<li>{prose(note)}</li>" for note in report.notes]
+        yield from section("notes", "Not covered", ["<ul>", *notes, "</ul>"])

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from eqx_fastjit._units import plural, show_bytes, show_seconds
 
-from ._page_parts import Cell, e, table
+from ._page_parts import Cell, e, section, table
 from ._report import Compilation, Program, Report
 from ._text import place
 
@@ -27,30 +27,22 @@ def compilations(report: Report) -> Iterator[str]:
     outer = tuple(c for c in report.compilations if not c.inside)
     if not outer:
         return
-    yield '<section aria-labelledby="timeline"><h2 id="timeline">When it compiled</h2>'
-    yield '<div class="timeline"><ul class="legend">'
-    for name, label in _PARTS:
-        swatch = f'<rect class="{name}" width="11" height="11"/>'
-        yield (
-            '<li><svg width="11" height="11" aria-hidden="true">'
-            f"{swatch}</svg>{e(label)}</li>"
-        )
-    yield "</ul>"
-    yield from _svg(outer, report.seconds)
-    yield "</div></section>"
+    legend = [
+        '<li><svg width="11" height="11" aria-hidden="true">'
+        f'<rect class="{name}" width="11" height="11"/></svg>{e(label)}</li>'
+        for name, label in _PARTS
+    ]
+    begin = ['<div class="timeline"><ul class="legend">', *legend, "</ul>"]
+    svg = _svg(outer, report.seconds)
+    yield from section("timeline", "When it compiled", begin, svg, ["</div>"])
     shown = sorted(report.compilations, key=lambda c: -c.seconds)[:_MAX_BARS]
     shown.sort(key=lambda c: c.number)
     yield from _all(shown, len(report.compilations))
     # Of an operation outside of jit the table says all.
     known = [c for c in shown if c.jit != "jax"]
     if known:
-        yield (
-            '<section aria-labelledby="each"><h2 id="each">Each compilation of a '
-            "function</h2>"
-        )
-        for c in known:
-            yield from _section(c)
-        yield "</section>"
+        title = "Each compilation of a function"
+        yield from section("each", title, *map(_section, known))
 
 
 def _lanes(bars: tuple[Compilation, ...]) -> list[tuple[str, list[Compilation]]]:
@@ -112,13 +104,16 @@ def _rects(bar: Compilation, y: int, total: float) -> Iterator[str]:
 
 
 def _bar_text(bar: Compilation) -> str:
-    parts = [
-        f"{label} {show_seconds(getattr(bar, name))}"
-        for name, label in _PARTS
-        if getattr(bar, name) > 0
-    ]
     cause = f" ({bar.cause})" if bar.cause else ""
-    return f"{bar.function}{cause} at {bar.site or '?'}: {', '.join(parts)}"
+    return f"{bar.function}{cause} at {bar.site or '?'}: {', '.join(_stages(bar))}"
+
+
+def _stages(c: Compilation) -> list[str]:
+    return [
+        f"{label} {show_seconds(getattr(c, name))}"
+        for name, label in _PARTS
+        if getattr(c, name) > 0
+    ]
 
 
 def _step(total: float) -> float:
@@ -135,10 +130,6 @@ def _all(shown: list[Compilation], n: int) -> Iterator[str]:
     which = "All " if n > 1 else ""
     if n > _MAX_BARS:
         which = f"The {_MAX_BARS} longest of "
-    yield (
-        '<section aria-labelledby="compilations"><h2 id="compilations">'
-        f"{which}{plural(n, 'compilation')}</h2>"
-    )
     number = "number"
     columns = (("#", number), ("at", number), ("took", number), ("function", ""))
     rows = [
@@ -153,14 +144,11 @@ def _all(shown: list[Compilation], n: int) -> Iterator[str]:
         )
         for c in shown
     ]
-    yield from table(
-        "Compilations",
-        (*columns, ("why", ""), ("leaf", ""), ("called from", "")),
-        rows,
-        name="all-compilations",
-        cls="tall",
-    )
-    yield "</section>"
+    columns += (("why", ""), ("leaf", ""), ("called from", ""))
+    name = "all-compilations"
+    every = table("Compilations", columns, rows, name=name, cls="tall")
+    title = f"{which}{plural(n, 'compilation')}"
+    yield from section("compilations", title, every)
 
 
 def _id(c: Compilation) -> str:
@@ -180,11 +168,7 @@ def _section(c: Compilation) -> Iterator[str]:
     inside = " It is a part of another function\u2019s compilation." * c.inside
     yield f"<p>{e(where)}Called at {e(c.site or '?')}.{inside}</p>"
     yield from _changes(c)
-    parts = [
-        f"{label} {show_seconds(getattr(c, name))}"
-        for name, label in _PARTS
-        if getattr(c, name) > 0
-    ]
+    parts = _stages(c)
     if c.cached:
         parts.append("read from the persistent cache")
     yield f"<p>{e(', '.join(parts))}.</p>"
@@ -201,15 +185,10 @@ def _changes(c: Compilation) -> Iterator[str]:
         return
     earlier = f", at {c.earlier}," if c.earlier else ""
     yield f"<p>Unlike the nearest earlier call{e(earlier)} it had:</p>"
-    rows = [
-        (
-            Cell(x.path, "name mono"),
-            Cell(x.what),
-            Cell(x.old, "mono"),
-            Cell(x.new, "mono"),
-        )
-        for x in c.changes
-    ]
+    rows: list[tuple[Cell, ...]] = []
+    for x in c.changes:
+        values = Cell(x.old, "mono"), Cell(x.new, "mono")
+        rows.append((Cell(x.path, "name mono"), Cell(x.what), *values))
     columns = (("leaf", ""), ("what", ""), ("before", ""), ("now", ""))
     yield from table(f"What differs in compilation {c.number}", columns, rows)
 
@@ -225,17 +204,14 @@ def _cost(c: Compilation) -> Iterator[str]:
     else:
         if program.flops is not None:
             facts.append(("floating-point operations", f"{program.flops:,.0f}"))
-        facts += [
-            (label, show_bytes(x))
-            for label, x in (
-                ("memory read and written", program.bytes_accessed),
-                ("arguments", program.argument_bytes),
-                ("results", program.result_bytes),
-                ("temporaries", program.temporary_bytes),
-                ("machine code", program.code_bytes),
-            )
-            if x is not None
-        ]
+        sizes = {
+            "memory read and written": program.bytes_accessed,
+            "arguments": program.argument_bytes,
+            "results": program.result_bytes,
+            "temporaries": program.temporary_bytes,
+            "machine code": program.code_bytes,
+        }
+        facts += [(name, show_bytes(x)) for name, x in sizes.items() if x is not None]
     if facts:
         label = f"Cost and memory of compilation {c.number}"
         rows = [(Cell(name), Cell(text, "number")) for name, text in facts]

@@ -3,11 +3,12 @@
 import base64
 import hashlib
 import html
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 
-STYLE = """
+# Of all pages, those of `insight` included: colours, fonts, what has the focus.
+_BASE = """
 :root { color-scheme: light dark; --bg: #fbfbf9; --card: #fff; --text: #1d2125;
   --dim: #5a636d; --line: #dcdfe3; --code: #f3f4f1; --hit: #fff1c2; --link: #0b57b8;
   --high: #b3261e; --medium: #8a5a00; --low: #24608f; --good: #1c6b3c;
@@ -21,6 +22,10 @@ STYLE = """
 body { margin: 0 auto; max-width: 68rem; padding: 1.5rem 1rem 4rem;
   background: var(--bg); color: var(--text);
   font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
+:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
+"""
+
+STYLE = """
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .25rem;
   overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin: 2.5rem 0 .75rem; }
@@ -28,7 +33,6 @@ h3 { font-size: 1rem; margin: 0; display: flex; flex-wrap: wrap; gap: .25rem .75
   align-items: baseline; }
 p { margin: .5rem 0; overflow-wrap: anywhere; }
 a { color: var(--link); }
-:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
 .dim { color: var(--dim); }
 .good { color: var(--good); font-weight: 600; }
 .mono, code, pre, td.mono { font-family: ui-monospace, "DejaVu Sans Mono", Menlo,
@@ -145,8 +149,15 @@ open();
 """
 
 
-def head(title: str) -> str:
-    """All above the body. Nothing is loaded, and no script runs but that one."""
+def html_document(title: str, body: str, style: str = STYLE) -> str:
+    """A whole page. Nothing is loaded, and no script runs but `SCRIPT`.
+
+    **Arguments:**
+
+    - `title`: plain text.
+    - `body`: HTML.
+    - `style`: CSS on top of what all pages have.
+    """
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -155,7 +166,8 @@ def head(title: str) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{e(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<title>{e(title)}</title>\n<style>{_BASE}{style}</style>\n</head>\n"
+        f"<body>\n{body}\n</body>\n</html>\n"
     )
 
 
@@ -170,6 +182,14 @@ def prose(text: str) -> str:
     return "".join(
         f"<code>{e(part)}</code>" if i % 2 else e(part) for i, part in enumerate(parts)
     )
+
+
+def section(name: str, title: str, *parts: Iterable[str]) -> Iterator[str]:
+    """A section of the page, with its heading."""
+    yield f'<section aria-labelledby="{name}"><h2 id="{name}">{title}</h2>'
+    for part in parts:
+        yield from part
+    yield "</section>"
 
 
 class Cell(NamedTuple):
@@ -191,12 +211,9 @@ class Cell(NamedTuple):
         return f'<td class="{self.cls}"{value}>{text}</td>'
 
 
-Column = tuple[str, str]
-
-
 def table(
     label: str,
-    columns: tuple[Column, ...],
+    columns: tuple[tuple[str, str], ...],
     rows: list[tuple[Cell, ...]],
     *,
     name: str = "",

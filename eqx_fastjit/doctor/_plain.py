@@ -67,6 +67,8 @@ class Compile:
     cached: bool = False
     # The lines that all functions of the program were at, the innermost first.
     stack: tuple[Line, ...] = ()
+    # As for a `Trace`; JAX does not tell.
+    first_run: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -282,9 +284,8 @@ def _argument(path: str) -> str:
     found = re.match(r"\[([01])\](?:\[(.*?)\])?(.*)", path)
     if found is None or found[2] is None:
         return "arguments"
-    return (f"argument {found[2]}" if found[1] == "0" else found[2].strip("'")) + found[
-        3
-    ]
+    name = f"argument {found[2]}" if found[1] == "0" else found[2].strip("'")
+    return f"{name}{found[3]}"
 
 
 def _static(text: str) -> str:

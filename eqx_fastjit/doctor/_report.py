@@ -1,6 +1,7 @@
 """What the doctor found, as data."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from eqx_fastjit._units import plural, show_seconds
@@ -36,6 +37,18 @@ KINDS = {
     "outside-jit": "an operation outside of jit keeps recompiling",
     "slow-first-call": "the first call takes long to trace, lower or compile",
 }
+
+
+def at(place: Any) -> dict[str, Any]:
+    """The fields `file` and `line` of what is at a place, if that is known."""
+    return {"file": place and place.file, "line": place and place.line}
+
+
+def stages(traces: Iterable[Any]) -> dict[str, Any]:
+    """The fields with the seconds of each stage, which are those of some traces."""
+    traces = list(traces)
+    names = ("trace", "lower", "compile", "first_run")
+    return {name: sum(getattr(t, name) for t in traces) for name in names}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +111,6 @@ class TimeSpent:
 
     seconds: float
     parts: tuple[TimePart, ...]
-
-    def of(self, *names: str) -> float:
-        """The seconds of some parts."""
-        return sum(part.seconds for part in self.parts if part.name in names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +249,8 @@ _COMPILING = 0.25, 5.0
 
 def compiling(report: Report) -> float:
     """Seconds spent on compiling, if they are much of the run; else 0."""
-    seconds = report.time.of("compile", "trace", "lower")
+    names = ("compile", "trace", "lower")
+    seconds = sum(part.seconds for part in report.time.parts if part.name in names)
     share, least = _COMPILING
     return seconds if seconds >= max(share * report.seconds, least) else 0.0
 

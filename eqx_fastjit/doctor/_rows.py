@@ -4,9 +4,11 @@ import collections
 from collections.abc import Iterator
 from typing import Any
 
+from eqx_fastjit._units import plural
+
 from ._causes import function_name, function_place, line_of
 from ._plain import Compile
-from ._report import FunctionRow
+from ._report import at, FunctionRow, stages
 from ._sites import Line
 from ._watch import Seen
 
@@ -42,17 +44,13 @@ def _our_rows(ours: list[Seen]) -> Iterator[FunctionRow]:
         place = function_place(traces[0])
         yield FunctionRow(
             function=function_name(traces[0]),
-            file=place and place.file,
-            line=place and place.line,
+            **at(place),
             jit="filter_jit",
             objects=len({t.function.number for t in traces}),
             traces=sum(t.retraced and not t.failed for t in traces),
             compiles=sum(t.compile > 0 for t in traces),
             seconds=sum(t.seconds for t in apart),
-            trace=sum(t.trace for t in apart),
-            lower=sum(t.lower for t in apart),
-            compile=sum(t.compile for t in apart),
-            first_run=sum(t.first_run for t in apart),
+            **stages(apart),
             causes=_count(map(_cause, group)),
             calls=_calls(s.site or line_of(s.trace.site) for s in group),
         )
@@ -94,7 +92,7 @@ def _eager_rows(compiles: list[Compile]) -> Iterator[FunctionRow]:
             small += group
     if small:
         n = len({c.name for c in small})
-        name = f"{n} operation{'s' * (n != 1)} outside of jit"
+        name = f"{plural(n, 'operation')} outside of jit"
         yield _plain_row(name, None, "jax", small, [])
 
 
@@ -103,17 +101,13 @@ def _plain_row(
 ) -> FunctionRow:
     return FunctionRow(
         function=name,
-        file=place and place.file,
-        line=place and place.line,
+        **at(place),
         jit=jit,
         objects=1 + causes.count("fresh-function"),
         traces=len(group),
         compiles=len(group),
         seconds=sum(c.seconds for c in group),
-        trace=sum(c.trace for c in group),
-        lower=sum(c.lower for c in group),
-        compile=sum(c.compile for c in group),
-        first_run=0.0,
+        **stages(group),
         causes=_count(causes),
         calls=_calls(c.site for c in group),
     )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 _MAX_LINES = 32
 
 # What is taken for a library wherever it is.
-_OURS = ("jax", "equinox", __name__.partition(".")[0])
+_OURS = ("jax", "jaxlib", "equinox", __name__.partition(".")[0])
 
 
 class Line(NamedTuple):
@@ -73,11 +73,6 @@ def _folders(*names: str) -> set[str]:
     return {os.path.dirname(os.path.abspath(file)) for file in files if file}
 
 
-@ft.cache
-def _jax_folders() -> tuple[str, ...]:
-    return tuple(f + os.sep for f in _folders("jax", "equinox"))
-
-
 @ft.lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
     """Whether a file belongs to Python or to an installed package."""
@@ -89,21 +84,21 @@ def is_library(file: str) -> bool:
 
 @ft.lru_cache(maxsize=4096)
 def package_of(file: str) -> str:
-    """Of a library's file: "jax", "equinox" or "eqx_fastjit"; else nothing."""
+    """The package of a file, if it is one of `_OURS`; else nothing."""
     for name in _OURS:
-        home = getattr(sys.modules.get(name), "__file__", None)
-        if home and file.startswith(os.path.dirname(os.path.abspath(home)) + os.sep):
+        if any(file.startswith(folder + os.sep) for folder in _folders(name)):
             return name
     return ""
 
 
 def look_again() -> None:
     """A library has been imported since, perhaps from a checkout."""
-    for cached in (_library_folders, _jax_folders, is_library, package_of):
+    for cached in (_library_folders, is_library, package_of):
         cached.cache_clear()
 
 
-def _frames() -> Iterator[FrameType]:
+def frames() -> Iterator[FrameType]:
+    """The frames that led here, the innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
         yield frame
@@ -116,10 +111,7 @@ def user_frame() -> FrameType | None:
     `explain` names the nearest caller, which may be a library's. Here it is the user's
     own line that counts: that is where something can be done about it.
     """
-    for frame in _frames():
-        if not is_library(frame.f_code.co_filename):
-            return frame
-    return None
+    return next((f for f in frames() if not is_library(f.f_code.co_filename)), None)
 
 
 def outermost_frame() -> FrameType | None:
@@ -129,13 +121,13 @@ def outermost_frame() -> FrameType | None:
     """
     found: FrameType | None = None
     through_jax = False
-    for frame in _frames():
+    for frame in frames():
         file = frame.f_code.co_filename
         if not is_library(file):
             if through_jax or found is None:
                 found = frame
             through_jax = False
-        elif file.startswith(_jax_folders()):
+        elif package_of(file) in ("jax", "equinox"):
             through_jax = True
     return found
 
@@ -157,7 +149,7 @@ def user_lines() -> tuple[Line, ...]:
 
     Of a deep recursion the innermost alone.
     """
-    own = (f for f in _frames() if not is_library(f.f_code.co_filename))
+    own = (f for f in frames() if not is_library(f.f_code.co_filename))
     return tuple(map(line_at, itertools.islice(own, _MAX_LINES)))
 
 

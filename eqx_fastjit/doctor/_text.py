@@ -2,7 +2,7 @@
 
 import linecache
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from eqx_fastjit._units import plural, show_seconds
@@ -107,22 +107,15 @@ def _plain_lines(report: Report) -> Iterator[str]:
     yield summary(report)
     yield from _plain_time(report.time)
     for f in report.findings:
-        yield ""
         lost = "" if f.seconds is None else f"  {show_seconds(f.seconds)} lost"
-        yield f"{f.kind} ({f.severity})  {place(f.file, f.line)}{lost}"
-        if source := _source(f):
-            yield f"    > {source}"
-        for text in (f.message, f"Fix: {f.fix}"):
-            yield from _wrapped(text)
+        title = f"{f.kind} ({f.severity})  {place(f.file, f.line)}{lost}"
+        yield from _plain_card(title, f, f.message, f"Fix: {f.fix}")
     if report.hints:
         yield from ("", "What would help:")
     for hint in report.hints:
         at = "" if hint.file is None else f"  {place(hint.file, hint.line)}"
-        yield ""
-        yield f"{hint.kind}{at}  about {show_seconds(hint.seconds)}"
-        if source := _source(hint):
-            yield f"    > {source}"
-        yield from _wrapped(f"{hint.message}. {hint.fix}")
+        title = f"{hint.kind}{at}  about {show_seconds(hint.seconds)}"
+        yield from _plain_card(title, hint, f"{hint.message}. {hint.fix}")
     if report.functions:
         yield ""
         yield from _plain_table(report.functions)
@@ -130,21 +123,37 @@ def _plain_lines(report: Report) -> Iterator[str]:
         yield from textwrap.wrap(f"Note: {note}", 88)
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 84, initial_indent="  ", subsequent_indent="  ")
+def _plain_card(title: str, of: Finding | Hint, *texts: str) -> Iterator[str]:
+    yield ""
+    yield title
+    if source := _source(of):
+        yield f"    > {source}"
+    for text in texts:
+        yield from textwrap.wrap(text, 84, initial_indent="  ", subsequent_indent="  ")
+
+
+def columns(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Cells padded to the width of their column, to the right or to the left of it."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for row in rows:
+        cells = zip(row, widths, right, strict=True)
+        padded = [x.rjust(w) if r else x.ljust(w) for x, w, r in cells]
+        lines.append("  ".join(padded).rstrip())
+    return lines
 
 
 def _plain_time(time: TimeSpent) -> Iterator[str]:
-    rows = time_rows(time)
-    if not rows:
-        return
-    widths = [max(len(row[i]) for row in rows) for i in (1, 2)]
-    for row in rows:
-        text = f"{row.seconds:>{widths[0]}}  {row.share:>{widths[1]}}  {row.label}"
-        yield f"  {text}{':  ' * bool(row.lines)}{', '.join(row.lines)}"
+    rows: list[tuple[str, str, str]] = []
+    for row in time_rows(time):
+        lines = f":  {', '.join(row.lines)}" if row.lines else ""
+        rows.append((row.seconds, row.share, f"{row.label}{lines}"))
+    for text in columns(rows, (True, True, False)):
+        yield f"  {text}"
 
 
 _HEADER = ("time", "traces", "compiles", "function", "why")
+_RIGHT = (True, True, True, False, False)
 
 
 def _cells(row: FunctionRow) -> tuple[str, str, str, str, str]:
@@ -160,14 +169,7 @@ def _cells(row: FunctionRow) -> tuple[str, str, str, str, str]:
 
 
 def _plain_table(rows: tuple[FunctionRow, ...]) -> Iterator[str]:
-    table = [_HEADER, *map(_cells, rows[:_MAX_ROWS])]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for cells in table:
-        padded = [
-            x.ljust(w) if i >= 3 else x.rjust(w)
-            for i, (x, w) in enumerate(zip(cells, widths, strict=True))
-        ]
-        yield "  ".join(padded).rstrip()
+    yield from columns([_HEADER, *map(_cells, rows[:_MAX_ROWS])], _RIGHT)
     if len(rows) > _MAX_ROWS:
         yield f"and {len(rows) - _MAX_ROWS} more"
 
@@ -189,35 +191,32 @@ def _write_rich(report: Report, console: Any) -> None:
             lines = Text(", ".join(row.lines), "dim")
             grid.add_row(row.seconds, row.share, Text(row.label), lines)
         console.print(Padding(grid, (0, 2)))
-    for f in report.findings:
+
+    def card(title: Text, of: Finding | Hint, *texts: Text) -> None:
         console.print()
-        head = Text.assemble(
-            (f.kind, _STYLES[f.severity]), "  ", (place(f.file, f.line), "bold")
-        )
-        if f.seconds is not None:
-            head.append(f"  {show_seconds(f.seconds)} lost", "dim")
-        console.print(head)
-        if source := _source(f):
+        console.print(title)
+        if source := _source(of):
             console.print(Padding(Text(source, "italic"), (0, 4)))
-        console.print(Padding(Text(f.message), (0, 2)))
-        console.print(Padding(Text.assemble(("Fix: ", "green"), f.fix), (0, 2)))
+        for text in texts:
+            console.print(Padding(text, (0, 2)))
+
+    for f in report.findings:
+        at = (place(f.file, f.line), "bold")
+        lost = "" if f.seconds is None else f"  {show_seconds(f.seconds)} lost"
+        title = Text.assemble((f.kind, _STYLES[f.severity]), "  ", at, (lost, "dim"))
+        card(title, f, Text(f.message), Text.assemble(("Fix: ", "green"), f.fix))
     if report.hints:
         console.print()
         console.print(Text("What would help", "bold"))
     for hint in report.hints:
         at = "" if hint.file is None else place(hint.file, hint.line)
-        console.print()
         cost = f"  about {show_seconds(hint.seconds)}"
-        console.print(
-            Text.assemble((hint.kind, "cyan"), "  ", (at, "bold"), (cost, "dim"))
-        )
-        if source := _source(hint):
-            console.print(Padding(Text(source, "italic"), (0, 4)))
-        console.print(Padding(Text(f"{hint.message}. {hint.fix}"), (0, 2)))
+        title = Text.assemble((hint.kind, "cyan"), "  ", (at, "bold"), (cost, "dim"))
+        card(title, hint, Text(f"{hint.message}. {hint.fix}"))
     if report.functions:
         table = Table(box=box.SIMPLE)
-        for i, name in enumerate(_HEADER):
-            table.add_column(name, justify="left" if i >= 3 else "right")
+        for name, right in zip(_HEADER, _RIGHT, strict=True):
+            table.add_column(name, justify="right" if right else "left")
         for row in report.functions[:_MAX_ROWS]:
             table.add_row(*map(Text, _cells(row)))
         console.print(table)

@@ -74,17 +74,12 @@ def time_spent(watch: Watch) -> TimeSpent:
 
 def _measured(watch: Watch) -> dict[str, float]:
     out = {"compile": 0.0, "trace": 0.0, "lower": 0.0}
-    for s in tuple(watch.seen.values()):
-        t = s.trace
-        # The time of a trace inside another one is part of the outer one's time.
-        if not t.inlined:
-            out["compile"] += t.compile
-            out["lower"] += t.lower
-            out["trace"] += t.trace
-    for c in tuple(watch.plain.compiles):
-        out["compile"] += c.compile
-        out["lower"] += c.lower
-        out["trace"] += c.trace
+    # The time of a trace inside another one is part of the outer one's time.
+    outer = [s.trace for s in tuple(watch.seen.values()) if not s.trace.inlined]
+    for t in (*outer, *tuple(watch.plain.compiles)):
+        out["compile"] += t.compile
+        out["lower"] += t.lower
+        out["trace"] += t.trace
     # It is not known which stage a running compilation has reached.
     outermost = [t for t in tuple(watch.begun.values()) if t.inside is None]
     out["compile"] += sum(time.time() - t.started for t in outermost[:1])
@@ -120,11 +115,8 @@ def _part(found: Where, sites: _Sites, eager: _Sites) -> str:
     line = found.line and (found.line.file, found.line.line)
     if found.kind in ("line", "jax") and line in sites:
         return "calls"
-    return (
-        "eager"
-        if found.kind == "jax" or (found.kind == "line" and line in eager)
-        else "python"
-    )
+    is_eager = found.kind == "jax" or (found.kind == "line" and line in eager)
+    return "eager" if is_eager else "python"
 
 
 def _lines(

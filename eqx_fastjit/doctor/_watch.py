@@ -20,7 +20,7 @@ from ._waits import Waits
 
 if TYPE_CHECKING:
     from eqx_fastjit._record import Trace
-    from eqx_fastjit.insight._explain import Explanation
+    from eqx_fastjit.insight._explain import Compared
     from eqx_fastjit.insight._jaxpr import Inspection
 
 # The most traces to inspect for each function. Each takes about as long as a trace.
@@ -58,7 +58,7 @@ class Seen:
     inspection: "Inspection | None" = None
     deviations: list[Deviation] | None = None
     # Why it was traced again, once that is known.
-    explanation: "Explanation | None" = None
+    explanation: "Compared | None" = None
     # With `programs`.
     program: Program | None = None
     # The lines that all functions of the program were at, the innermost first.
@@ -80,18 +80,8 @@ class Kept(NamedTuple):
     source: Callable[[], Any]  # a weak reference
 
 
-class _Begun(NamedTuple):
-    """The function of a trace that has begun, and a snapshot from before."""
-
-    source: weakref.ref[Any]
-    snapshot: Any
-
-
-class _Around(NamedTuple):
-    """The function of a trace, and the program's global variables before it."""
-
-    source: weakref.ref[Any]
-    variables: Any
+# The function of a trace, and what was there before it.
+_Before = tuple[weakref.ref[Any], Any]
 
 
 class Watch:
@@ -132,14 +122,11 @@ class Watch:
         self.notes: list[str] = []
         self._processor = Processor()
         self._share: float | None = None
-        # Called with each trace of ours, once it is complete.
-        self.on_trace: Callable[[Seen], None] | None = None
         self.watches_jax = False
         self.watches_ours = False
-        # By number of a trace that has begun.
-        self._begun: dict[int, _Begun] = {}
-        # By number of a trace.
-        self._around: dict[int, _Around] = {}
+        # By number of a trace that has begun: a snapshot; the program's variables.
+        self._begun: dict[int, _Before] = {}
+        self._around: dict[int, _Before] = {}
         self._inspected: collections.Counter[Any] = collections.Counter()
         # By line of a function: the code that ran in its traces.
         self._executed: dict[Any, set[types.CodeType]] = {}
@@ -236,12 +223,11 @@ class Watch:
     def _look_before(self, trace: "Trace", source: Any) -> None:
         from eqx_fastjit.insight import snapshot
 
-        self._begun[trace.number] = _Begun(weakref.ref(source), snapshot(source))
+        self._begun[trace.number] = weakref.ref(source), snapshot(source)
         if trace.inside is None:
             from eqx_fastjit.insight._surroundings import surroundings
 
-            around = _Around(weakref.ref(source), surroundings())
-            self._around[trace.number] = around
+            self._around[trace.number] = weakref.ref(source), surroundings()
 
     def _after(self, trace: "Trace") -> None:
         self.begun.pop(trace.number, None)
@@ -250,14 +236,12 @@ class Watch:
             return
         stack = user_lines()
         site = stack[0] if stack else None
-        seen = self.seen[trace.number] = Seen(trace, site, stack=stack)
+        self.seen[trace.number] = Seen(trace, site, stack=stack)
         begun = self._begun.pop(trace.number, None)
         if trace.failed:
             self._around.pop(trace.number, None)
         if begun is not None and not trace.failed:
             self._guarded(trace, ft.partial(self._look_after, trace, *begun))
-        if self.on_trace is not None:
-            self.on_trace(seen)
 
     def _look_after(
         self, trace: "Trace", source: weakref.ref[Any], earlier: Any
@@ -315,7 +299,7 @@ class Watch:
         self._paused = self.plain.paused = self.waits.paused = paused
 
     def _inspect(
-        self, seen: Seen, jitted: Any, arrays: list[Any], around: _Around | None
+        self, seen: Seen, jitted: Any, arrays: list[Any], around: _Before | None
     ) -> None:
         from eqx_fastjit._describe import show_shape
         from eqx_fastjit._specialization import kept_trace
@@ -335,13 +319,13 @@ class Watch:
         )
         self._keep_read(seen.trace, around)
 
-    def _keep_read(self, trace: "Trace", around: _Around | None) -> None:
+    def _keep_read(self, trace: "Trace", around: _Before | None) -> None:
         from eqx_fastjit.insight._surroundings import read_by
 
         if around is not None:
+            source, variables = around
             codes = self._executed.get(trace.function.key(), set())
-            read = read_by(codes, around.variables)
-            self._keep_snapshot(trace, read, around.source)
+            self._keep_snapshot(trace, read_by(codes, variables), source)
 
     def _keep_program(self, seen: Seen, jitted: Any, arrays: list[Any]) -> None:
         from eqx_fastjit._specialization import kept_trace

@@ -1,7 +1,7 @@
 """What to do about a cause: an edit of the user's own line, if that is known."""
 
 import ast
-import copy
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -25,14 +25,16 @@ from ._source import syntax_tree
 _MAX_CALL = 88
 
 Wrap = Callable[[str], str]
+# A file and a line of it.
+Site = tuple[str, int]
 
 
 class Call(NamedTuple):
     """A call of a function, as the source has it."""
 
     node: ast.Call
-    # For each parameter the number, or the keyword, of the argument for it.
-    arguments: dict[str, int | str]
+    # What is passed for each parameter.
+    arguments: dict[str, ast.expr]
     # Of a method, what it is called on.
     receiver: str | None = None
 
@@ -40,46 +42,40 @@ class Call(NamedTuple):
         """The expression that is passed, if there is one."""
         if parameter == "self" and self.receiver is not None:
             return self.receiver
-        at = self.arguments.get(parameter)
-        if isinstance(at, int):
-            return ast.unparse(self.node.args[at])
-        if at is not None:
-            (value,) = [k.value for k in self.node.keywords if k.arg == at]
-            return ast.unparse(value)
-        return None
+        value = self.arguments.get(parameter)
+        return None if value is None else ast.unparse(value)
 
     def edited(self, wraps: dict[str, Wrap]) -> str:
         """The call with some arguments replaced; those alone if it is long."""
-        node = copy.deepcopy(self.node)
-        parts: list[str] = []
+        texts: dict[ast.expr, str] = {}
         for parameter, wrap in wraps.items():
-            at = self.arguments[parameter]
-            old = self.argument(parameter)
-            assert old is not None
-            bare = _without_cast(ast.parse(old, mode="eval").body)
-            parts.append(text := wrap(bare))
-            new = ast.parse(text, mode="eval").body
-            if isinstance(at, int):
-                node.args[at] = new
-            else:
-                for keyword in node.keywords:
-                    if keyword.arg == at:
-                        keyword.value = new
-        whole = ast.unparse(node)
-        return whole if len(whole) <= _MAX_CALL else ", ".join(parts)
+            old = self.arguments[parameter]
+            texts[old] = wrap(_without_cast(old))
+        new = {old: ast.parse(text, mode="eval").body for old, text in texts.items()}
+        args = [new.get(x, x) for x in self.node.args]
+        keywords = [
+            ast.keyword(k.arg, new.get(k.value, k.value)) for k in self.node.keywords
+        ]
+        whole = ast.unparse(ast.Call(self.node.func, args, keywords))
+        return whole if len(whole) <= _MAX_CALL else ", ".join(texts.values())
 
 
-def find_nodes(file: str, kind: type[Any] | tuple[type[Any], ...]) -> Iterator[Any]:
-    """All nodes of some kinds in a source file, outer ones first."""
+def find_nodes(
+    file: str, kind: type[Any] | tuple[type[Any], ...], line: int | None = None
+) -> Iterator[Any]:
+    """All nodes of some kinds in a file, or at a line of it, outer ones first."""
     tree = syntax_tree(file)
     for node in () if tree is None else ast.walk(tree):
-        if isinstance(node, kind):
+        if isinstance(node, kind) and (line is None or is_at(node, line)):
             yield node
 
 
-def find_call(
-    site: tuple[str, int] | None, name: str, defined: tuple[str, int] | None
-) -> Call | None:
+def is_at(node: Any, line: int) -> bool:
+    """Whether a line is one of a node."""
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def find_call(site: Site | None, name: str, defined: Site | None) -> Call | None:
     """The call of a function at a line; `None` if there is none, or several.
 
     **Arguments:**
@@ -90,11 +86,7 @@ def find_call(
     """
     if site is None:
         return None
-    calls = [
-        node
-        for node in find_nodes(site[0], ast.Call)
-        if node.lineno <= site[1] <= (node.end_lineno or node.lineno)
-    ]
+    calls = list(find_nodes(site[0], ast.Call, site[1]))
     found = [node for node in calls if _callee(node.func) == name]
     if not found:
         aliases = _aliases(site[0], name)
@@ -107,12 +99,9 @@ def find_call(
     if names[:1] == ["self"] and isinstance(node.func, ast.Attribute):
         names = names[1:]
         receiver = ast.unparse(node.func.value)
-    arguments: dict[str, int | str] = {}
-    for i, (parameter, value) in enumerate(zip(names, node.args, strict=False)):
-        if isinstance(value, ast.Starred):
-            break
-        arguments[parameter] = i
-    arguments |= {k.arg: k.arg for k in node.keywords if k.arg is not None}
+    known = itertools.takewhile(lambda x: not isinstance(x, ast.Starred), node.args)
+    arguments: dict[str, ast.expr] = dict(zip(names, known, strict=False))
+    arguments |= {k.arg: k.value for k in node.keywords if k.arg is not None}
     return Call(node, arguments, receiver)
 
 
@@ -133,7 +122,7 @@ def _callee(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def parameters(defined: tuple[str, int] | None, name: str) -> list[str]:
+def parameters(defined: Site | None, name: str) -> list[str]:
     """The names of a function's positional parameters."""
     if defined is None:
         return []
@@ -148,7 +137,7 @@ def parameters(defined: tuple[str, int] | None, name: str) -> list[str]:
     return []
 
 
-def find_assignment(site: tuple[str, int] | None, name: str) -> ast.Assign | None:
+def find_assignment(site: Site | None, name: str) -> ast.Assign | None:
     """The last assignment to a variable above a line of the same function."""
     if site is None:
         return None
@@ -156,7 +145,7 @@ def find_assignment(site: tuple[str, int] | None, name: str) -> ast.Assign | Non
     scopes = [
         n
         for n in find_nodes(file, (ast.Module, ast.FunctionDef))
-        if isinstance(n, ast.Module) or n.lineno <= line <= (n.end_lineno or n.lineno)
+        if isinstance(n, ast.Module) or is_at(n, line)
     ]
     for scope in reversed(scopes):  # the innermost comes last
         found = [
@@ -167,7 +156,9 @@ def find_assignment(site: tuple[str, int] | None, name: str) -> ast.Assign | Non
         ]
         if found:
             return max(found, key=lambda n: n.lineno)
-        if isinstance(scope, ast.FunctionDef) and name in _argument_names(scope):
+        if isinstance(scope, ast.FunctionDef) and any(
+            isinstance(x, ast.arg) and x.arg == name for x in ast.walk(scope.args)
+        ):
             return None  # the caller has it, under any name
     return None
 
@@ -182,11 +173,7 @@ def _own_nodes(scope: ast.AST) -> Iterator[Any]:
             pending += ast.iter_child_nodes(node)
 
 
-def _argument_names(function: ast.FunctionDef) -> set[str]:
-    return {x.arg for x in ast.walk(function.args) if isinstance(x, ast.arg)}
-
-
-def find_attribute(site: tuple[str, int] | None, leaf: str) -> ast.Assign | None:
+def find_attribute(site: Site | None, leaf: str) -> ast.Assign | None:
     """Where the attribute that a path ends with is set; `None` if not at one place."""
     name = leaf.rpartition(".")[2]
     if site is None or name == leaf or not name.isidentifier():
@@ -207,7 +194,7 @@ class Item(NamedTuple):
     name: str
 
 
-def find_item(site: tuple[str, int] | None, name: str, rest: str) -> Item | None:
+def find_item(site: Site | None, name: str, rest: str) -> Item | None:
     """Where an element of a variable is written out; `None` if it is not.
 
     **Arguments:**
@@ -236,7 +223,7 @@ def find_item(site: tuple[str, int] | None, name: str, rest: str) -> Item | None
     return item
 
 
-def _only_keyword(site: tuple[str, int] | None, name: str) -> Item | None:
+def _only_keyword(site: Site | None, name: str) -> Item | None:
     """A number that is passed as a keyword at one place of the file, and no other."""
     calls = () if site is None else find_nodes(site[0], ast.Call)
     found = [k for node in calls for k in node.keywords if k.arg == name]
@@ -271,11 +258,11 @@ def advice(
     kind: str,
     difference: Difference | None,
     *,
-    site: tuple[str, int] | None = None,
+    site: Site | None = None,
     function: str = "",
-    defined: tuple[str, int] | None = None,
+    defined: Site | None = None,
     fed_back: bool = False,
-    earlier: tuple[str, int] | None = None,
+    earlier: Site | None = None,
     differences: Iterable[Difference] = (),
 ) -> str:
     """What to do about a cause.
@@ -291,8 +278,10 @@ def advice(
 
     **Returns:** a sentence or two, with the edited call where it can be written.
     """
+    if difference is not None and kind == "config-churn":
+        return f"Set `{difference.path}` once, before the first call."
     if difference is None or kind not in EDITS:
-        return _in_general(kind, difference)
+        return ADVICE[kind]
     if text := _without_edit(kind, difference):
         return text
     make_edit = fed_back_edit if fed_back else EDITS[kind]
@@ -316,7 +305,9 @@ def advice(
         edit = edit._replace(text=STRONG)
         alike = [p for p in alike if not is_below(p, path)]
     was_weak = is_weak and difference.old in ("True", "weak")
-    turns_float = kind == "dtype-churn" and becomes_float(difference)
+    turns_float = kind == "dtype-churn" and becomes_float(
+        difference.old, difference.new
+    )
     # The earlier call had what no later one will have.
     of_the_first = fed_back or was_weak or turns_float
     moved = earlier if of_the_first and earlier != site else None
@@ -360,13 +351,6 @@ def _and_for(paths: list[str]) -> str:
     return f" The same goes for {', '.join(first)}{' and ' * bool(first)}{last}."
 
 
-def _in_general(kind: str, d: Difference | None) -> str:
-    """Advice on what the user's lines do not show."""
-    if d is not None and kind == "config-churn":
-        return f"Set `{d.path}` once, before the first call."
-    return ADVICE[kind]
-
-
 def _without_edit(kind: str, d: Difference) -> str | None:
     """Advice on what no cast would help."""
     if kind == "dtype-churn":
@@ -380,7 +364,7 @@ def _where(
     leaf: str,
     wrap: Wrap,
     call: Call | None,
-    site: tuple[str, int] | None,
+    site: Site | None,
     *,
     from_the_first: bool,
     later: bool,
@@ -433,3 +417,35 @@ def _without_cast(node: ast.expr) -> str:
     ):
         node = node.args[0]
     return ast.unparse(node)
+
+
+# --- of a function under `jax.jit` ---------------------------------------------------
+
+_SHORT = re.compile(r"(bf|f|s|i|u|c)(\d+)")
+_LONG = {"bf": "bfloat", "f": "float", "s": "int", "i": "int", "u": "uint"}
+
+
+def _long_dtype(short: str) -> str:
+    """`float32` for `f32`."""
+    found = _SHORT.fullmatch(short)
+    if found is None:
+        return "bool_" if short == "pred" else short
+    return _LONG.get(found[1], "complex") + found[2]
+
+
+def plain_advice(miss: Any, *, site: Site | None, defined: Site | None) -> str:
+    """What to do about a cause that JAX's log reported (`doctor._plain.Miss`)."""
+    leaf, old, new = miss.leaf, miss.old, miss.new
+    if miss.kind == "dtype-churn":
+        old, new = _long_dtype(old), _long_dtype(new)
+    if (found := re.fullmatch(r"argument (\d+)", leaf)) is not None:
+        names = parameters(defined, miss.name)
+        leaf = names[int(found[1])] if int(found[1]) < len(names) else leaf
+    difference = (
+        Difference(leaf, "", old, new, _long_dtype(miss.dtype)) if leaf else None
+    )
+    text = advice(miss.kind, difference, site=site, function=miss.name, defined=defined)
+    if miss.kind == "static-churn" and "jnp.asarray(" in text and leaf.isidentifier():
+        # Otherwise, an array would be an error.
+        text = f"Remove `{leaf}` from `static_argnames` or `static_argnums`. {text}"
+    return text

@@ -1,17 +1,15 @@
 """Where the time of a warm call and of a cold call goes."""
 
 # Of JAX's functions not all have types.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false
 
-import collections
 import dataclasses
 import functools as ft
 import math
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.tree_util as jtu
@@ -97,20 +95,13 @@ class Breakdown(Report):
             note = "Without the nodes inside; each is a difference of two timings."
             header = ("type", "nodes", "time")
             tables.append(Table("Flatten by node type", header, rows, (note,)))
-        if self.eager is None:
-            verdict = (
-                "The function does not run without jit, so there is no break-even."
-            )
-        elif self.break_even is None:
-            verdict = (
-                f"Without jit, a call takes {show_seconds(self.eager)}: compiling "
-                "never pays off."
-            )
-        else:
-            verdict = (
-                f"Without jit, a call takes {show_seconds(self.eager)}: compiling "
-                f"pays off after {plural(self.break_even, 'call')}."
-            )
+        verdict = "The function does not run without jit, so there is no break-even."
+        if self.eager is not None:
+            pays_off = "never pays off"
+            if self.break_even is not None:
+                pays_off = f"pays off after {plural(self.break_even, 'call')}"
+            cost = show_seconds(self.eager)
+            verdict = f"Without jit, a call takes {cost}: compiling {pays_off}."
         said = (verdict,)
         if self.export_saves >= _WORTH_EXPORTING:
             saved = show_seconds(self.export_saves)
@@ -144,69 +135,45 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
     if rounds < 1:
         raise ValueError(f"rounds={rounds}: expected at least 1")
     it = target(f)
-    with Progress(f"breakdown of {it.name}") as progress:
-        return _breakdown(it, f, args, kwargs, rounds, progress)
-
-
-def _breakdown(
-    it: Target,
-    f: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    rounds: int,
-    progress: Progress,
-) -> Breakdown:
     notes: tuple[str, ...] = ()
     call = it.jitted if it.kind == "plain" else f
     if it.donates:
         it, call = _without_donation(it)
         notes = ("Timed without donation, which would delete the arguments.",)
-    program = compile_cold(it, args, kwargs, progress)
-    progress.stage("the first call")
-    told = ft.partial(progress.step, "warm calls")
-    warm_up(ft.partial(call, *args, **kwargs), progress=told)
-    timed = Call(it, call, args, kwargs, program)
-    warm = time_calls({"": timed}, rounds, progress)[""]
-    return Breakdown(
-        it.name,
-        it.kind,
-        warm.dispatch,
-        warm.blocked,
-        warm.parts,
-        _node_times(it, args, kwargs, progress),
-        program.cold,
-        _eager(it, args, kwargs, progress),
-        notes + warm.notes,
-    )
+    with Progress(f"breakdown of {it.name}") as progress:
+        program = compile_cold(it, args, kwargs, progress)
+        progress.stage("the first call")
+        told = ft.partial(progress.step, "warm calls")
+        warm_up(ft.partial(call, *args, **kwargs), progress=told)
+        timed = Call(it, call, args, kwargs, program)
+        warm = time_calls({"": timed}, rounds, progress)[""]
+        return Breakdown(
+            it.name,
+            it.kind,
+            warm.dispatch,
+            warm.blocked,
+            warm.parts,
+            _node_times(it, args, kwargs, progress),
+            program.cold,
+            _eager(it, args, kwargs, progress),
+            notes + warm.notes,
+        )
 
 
 def _without_donation(it: Target) -> tuple[Target, Any]:
     if it.kind == "jax":
         options = jit_options(it.jitted) or {}
         static = {k: v for k, v in options.items() if k.startswith("static")}
-        call: Any = jax.jit(it.fun, **static)
-        new = dataclasses.replace(it, jitted=call)
-    elif it.kind == "equinox":
-        call = equinox_filter_jit(it.fun)
-        new = dataclasses.replace(it, jitted=filter_jit(it.fun))
+        jitted: Any = jax.jit(it.fun, **static)
     else:
-        call = filter_jit(it.fun)
-        new = dataclasses.replace(it, jitted=call)
+        jitted = filter_jit(it.fun)
+    call = equinox_filter_jit(it.fun) if it.kind == "equinox" else jitted
 
     def complete(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = it.complete(args, kwargs)
         return call(*args, **kwargs)
 
-    return new, complete
-
-
-class _Flattened(NamedTuple):
-    """Flattening a node, with all that is in it."""
-
-    type: str
-    seconds: float
-    # The number of the node around it, or -1.
-    around: int
+    return dataclasses.replace(it, jitted=jitted), complete
 
 
 def _node_times(
@@ -219,12 +186,10 @@ def _node_times(
     if it.kind not in ("jax", "equinox"):
         root = it.jitted._bind(*args, **kwargs)
         flatten = walker(it)
-    seconds: collections.defaultdict[str, float] = collections.defaultdict(float)
-    numbers: collections.Counter[str] = collections.Counter()
-
     # Each node with the number of the one around it; trees may be deep.
     pending = [(x, -1) for x in root]
-    found: list[_Flattened] = []
+    # Type of each, the seconds with all that is in it, and the number of that node.
+    found: list[tuple[str, float, int]] = []
     while pending:
         x, around = pending.pop()
         children = jtu.tree_leaves(x, is_leaf=lambda y, x=x: y is not x)
@@ -233,19 +198,17 @@ def _node_times(
         timer = Timer(lambda x=x: flatten((x,)))
         whole = min(timer.time(5).own for _ in range(3))
         pending += [(child, len(found)) for child in children]
-        found.append(_Flattened(type(x).__name__, whole, around))
+        found.append((type(x).__name__, whole, around))
         progress.step("nodes", len(found), len(found) + len(pending))
     own = [whole for _, whole, _ in found]
     for _, whole, around in found:
         if around >= 0:
             own[around] -= whole
+    by_type: dict[str, list[float]] = {}
     for (name, _, _), rest in zip(found, own, strict=True):
-        numbers[name] += 1
-        seconds[name] += max(rest, 0.0)
-    return tuple(
-        NodeTime(name, numbers[name], total)
-        for name, total in sorted(seconds.items(), key=lambda item: -item[1])
-    )
+        by_type.setdefault(name, []).append(max(rest, 0.0))
+    times = [NodeTime(name, len(x), sum(x)) for name, x in by_type.items()]
+    return tuple(sorted(times, key=lambda node: -node.seconds))
 
 
 def _eager(

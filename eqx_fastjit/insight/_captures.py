@@ -8,9 +8,6 @@ Taking one is cheap, because it includes all *names* in the code. Only for those
 have changed, it is looked up whether they are read, and where.
 """
 
-# Values are anybody's: of what `isinstance` tells of them the rest is unknown.
-# pyright: reportUnknownArgumentType=false
-
 import dataclasses
 import threading
 import types

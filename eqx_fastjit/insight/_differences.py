@@ -139,7 +139,9 @@ def differences(old: Trace, new: Trace) -> list[Difference]:
             elif d.what == "static" and _types(path, before) != _types(path, after):
                 structural.append(path)  # its fields are others
             out.append(d)
-    out = _without_wholes(out)
+    # Not statics that are others because of a field, which is there as well.
+    fields = [d.path for d in out if d.of]
+    out = [d for d in out if not any(is_below(f, d.path) for f in fields)]
     was, now = dict(old.config), dict(new.config)
     for name in dict.fromkeys([*was, *now]):
         pair = was.get(name, "unset"), now.get(name, "unset")
@@ -151,12 +153,6 @@ def differences(old: Trace, new: Trace) -> list[Difference]:
 def _types(path: str, entries: dict[str, Entry]) -> str | None:
     entry = entries.get(path)
     return None if entry is None else dict(entry.facets).get("type")
-
-
-def _without_wholes(found: list[Difference]) -> list[Difference]:
-    """Leaves out statics that are others because of a field, which is there as well."""
-    fields = [d.path for d in found if d.of]
-    return [d for d in found if not any(is_below(f, d.path) for f in fields)]
 
 
 def _changes_below(node: str, before: dict[str, Entry], after: dict[str, Entry]) -> str:
@@ -235,12 +231,6 @@ def _summary(entry: Entry | None) -> str:
     if facets["type"] == "NoneType":
         return "None"
     return f"{facets['type']} of {facets['size']}"
-
-
-def kind_of(found: list[Difference]) -> str:
-    """The kind of cause: that of the most important difference."""
-    first = main_difference(found)
-    return "cache-cleared" if first is None else KINDS[first.what]
 
 
 def main_difference(found: Sequence[Difference]) -> Difference | None:

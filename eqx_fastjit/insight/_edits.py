@@ -83,24 +83,22 @@ def _weak_edit(d: Difference) -> Edit:
 
 
 def _dtype_edit(d: Difference) -> Edit:
-    if becomes_float(d):
+    if becomes_float(d.old, d.new):
         why = "The initial value has integers, and later values do not."
         return Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.new)})", why)
     why = f"Its dtype was {d.old}, and then {d.new}."
     return Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.old)})", why)
 
 
-def becomes_float(d: Difference) -> bool:
-    return _is_whole(d.old) and not _is_whole(d.new)
+def becomes_float(old: str, new: str) -> bool:
+    """Whether integers became floats: of dtypes, which may have JAX's short names."""
+    whole = ("bool", "pred", "i", "s", "u")
+    return old.startswith(whole) and not new.startswith(whole)
 
 
 def fed_back_edit(d: Difference) -> Edit:
     why = f"The initial value is {d.old}, and the function returns {d.new}."
     return Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.new)})", why)
-
-
-def _is_whole(dtype: str) -> bool:
-    return dtype.startswith(("int", "uint", "bool"))
 
 
 def _sharding_edit(d: Difference) -> Edit:

@@ -1,11 +1,8 @@
 """Walks over the equations of a trace, for all analyses."""
 
-# Of JAX's functions not all have types.
-# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-
 import functools as ft
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.extend.core
 
@@ -76,10 +73,15 @@ class Scope:
         """Where the function is defined, if that is known."""
         return defined_at(self.jax)
 
-    def walk(self, callers: tuple[Place, ...] = ()) -> Iterator["Visit"]:
-        """Each equation, as often as its call is made; calls before their parts."""
+    def walk(
+        self, callers: tuple[Place, ...] = ()
+    ) -> Iterator[tuple[Equation, tuple[Place, ...]]]:
+        """Each equation, as often as its call is made; calls before their parts.
+
+        With the lines of the calls that lead to it, outermost first.
+        """
         for equation in self.equations:
-            yield Visit(equation, callers)
+            yield equation, callers
             if equation.inner:
                 inside = (*callers, equation.place)
                 for scope in equation.inner:
@@ -99,13 +101,6 @@ class Scope:
                     yield from visit(inner)
 
         return visit(self)
-
-
-class Visit(NamedTuple):
-    """An equation, and the lines of the calls that lead to it, outermost first."""
-
-    equation: Equation
-    callers: tuple[Place, ...]
 
 
 def read_jaxpr(jaxpr: Any) -> Scope:

@@ -2,17 +2,19 @@
 
 import collections
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from eqx_fastjit import _record
-from eqx_fastjit._describe import Entry
+from eqx_fastjit._describe import Entry, is_below
 from eqx_fastjit._jit import jitted_function
 from eqx_fastjit._place import Place
 from eqx_fastjit._record import Trace
 from eqx_fastjit._units import plural, show_seconds
+from eqx_fastjit.doctor._report import stages
 
 from ._advice import advice
-from ._differences import Difference, kind_of, main_difference, nearest, origin
+from ._differences import Difference, KINDS, main_difference, nearest, origin
 from ._table import html_text, Report, Table
 
 
@@ -68,28 +70,22 @@ class CacheInfo(Report):
 
     def tables(self) -> list[Table]:
         """The signatures."""
-        rows = [
-            (
-                s.site or "?",
-                s.traces,
-                s.inlined,
-                s.compiles,
-                *map(show_seconds, (s.trace, s.lower, s.compile, s.first_run)),
-                s.summary,
-            )
-            for s in self.signatures
-        ]
+        rows: list[Sequence[Any]] = []
+        for s in self.signatures:
+            counts = s.traces, s.inlined, s.compiles
+            seconds = map(show_seconds, (s.trace, s.lower, s.compile, s.first_run))
+            rows.append((s.site or "?", *counts, *seconds, s.summary))
         header = ("first call", "traces", "inlined", "compiles", "trace", "lower")
         header += ("compile", "first run", "signature")
-        notes = [
+        notes = (
             "There is one specialization for each structure and set of statics. It "
-            "holds a compiled program for each combination of shapes."
-        ]
+            "holds a compiled program for each combination of shapes.",
+        )
         if any(s.inlined for s in self.signatures):
-            notes.append(
-                "The time of inlined traces counts for the function around them."
+            notes += (
+                "The time of inlined traces counts for the function around them.",
             )
-        return [Table("Signatures", header, rows, tuple(notes))]
+        return [Table("Signatures", header, rows, notes)]
 
 
 def cache_info(f: Any) -> CacheInfo:
@@ -124,10 +120,7 @@ def cache_info(f: Any) -> CacheInfo:
                 traces=sum(t.retraced for t in group),
                 inlined=sum(t.inlined for t in group),
                 compiles=sum(t.compile > 0 for t in group),
-                trace=sum(t.trace for t in apart),
-                lower=sum(t.lower for t in apart),
-                compile=sum(t.compile for t in apart),
-                first_run=sum(t.first_run for t in apart),
+                **stages(apart),
             )
         )
         first = first or group[0]
@@ -151,31 +144,23 @@ def _signature_text(trace: Trace, first: Trace | None) -> str:
 
 def arguments_text(entries: tuple[Entry, ...]) -> str:
     """All arguments in one line: leaves as they are, and pytrees by their arrays."""
-    out: list[tuple[str, str]] = []
-    counts: collections.Counter[str] = collections.Counter()
-    nodes: list[str] = []
-    for entry in entries:
-        inside = [
-            n for n in nodes if entry.path.startswith((f"{n}.", f"{n}[", f"{n}<"))
-        ]
-        facets = dict(entry.facets)
-        if inside:
-            counts[inside[0]] += entry.kind == "array"
-        elif entry.kind == "node":
-            nodes.append(entry.path)
-            is_none = facets["type"] == "NoneType"
-            name = facets["type"].rpartition(".")[2]
-            out.append((entry.path, "None" if is_none else name))
-        elif entry.kind == "array":
-            out.append((entry.path, f"{facets['dtype']}{facets['shape']}"))
-        elif "of" not in facets:
-            out.append((entry.path, facets["value"]))
-    return ", ".join(
-        f"{path}: {text} of {plural(counts[path], 'array')}"
-        if path in nodes and text != "None"
-        else f"{path}: {text}"
-        for path, text in out
-    )
+    out: list[str] = []
+    node = ""
+    for path, kind, facets in ((e.path, e.kind, dict(e.facets)) for e in entries):
+        if is_below(path, node) or "of" in facets:
+            continue
+        if kind == "array":
+            text = f"{facets['dtype']}{facets['shape']}"
+        elif kind == "static":
+            text = facets["value"]
+        elif facets["type"] == "NoneType":
+            text = "None"
+        else:
+            node = path
+            arrays = sum(e.kind == "array" for e in entries if is_below(e.path, node))
+            text = f"{facets['type'].rpartition('.')[2]} of {plural(arrays, 'array')}"
+        out.append(f"{path}: {text}")
+    return ", ".join(out)
 
 
 # --- explain -------------------------------------------------------------------------
@@ -250,11 +235,16 @@ class Explanations(tuple[Explanation, ...]):
 
 
 class Compared(NamedTuple):
-    """The kind of cause of a trace, the nearest earlier one, and what differs."""
+    """The nearest trace before a trace, what differs, and the main difference."""
 
-    kind: str
     old: Trace
     differences: list[Difference]
+    main: Difference | None
+
+    @property
+    def kind(self) -> str:
+        """The kind of cause."""
+        return "cache-cleared" if self.main is None else KINDS[self.main.what]
 
 
 def compare_trace(trace: Trace, earlier: list[Trace]) -> Compared | None:
@@ -270,10 +260,9 @@ def compare_trace(trace: Trace, earlier: list[Trace]) -> Compared | None:
     own = [t for t in earlier if t.function.number == trace.function.number]
     alike = [t for t in own if origin(t) == kind_of_trace]
     if (found := nearest(trace, alike)) is not None:
-        kind = kind_of(found[1])
         if not found[1] and kind_of_trace != "call":
             return None  # JAX's caches are another matter there
-        return Compared(kind, *found)
+        return Compared(*found, main_difference(found[1]))
     place = trace.function.place
     if place is None or own:
         return None
@@ -281,46 +270,37 @@ def compare_trace(trace: Trace, earlier: list[Trace]) -> Compared | None:
     if (found := nearest(trace, twins)) is None:
         return None
     made = Difference(place.function, "function", "", f"created again at {place}")
-    return Compared("fresh-function", found[0], [made, *found[1]])
+    return Compared(found[0], [made, *found[1]], made)
 
 
 def explain_trace(trace: Trace, earlier: list[Trace]) -> Explanation | None:
     """Why a trace happened, given all earlier ones; `None` for a first one."""
     if (found := compare_trace(trace, earlier)) is None:
         return None
-    return explain_difference(trace, found)
-
-
-def explain_difference(trace: Trace, found: Compared) -> Explanation:
-    """Why a trace happened, once it is compared with the earlier ones."""
-    kind, old, differing = found
-    place = trace.function.place
+    old, place = found.old, trace.function.place
     return Explanation(
         function=trace.title(),
         site=trace.site,
-        kind=kind,
-        differences=tuple(differing),
+        kind=found.kind,
+        differences=tuple(found.differences),
         earlier_site=old.site,
         retraced=trace.retraced,
         inlined=trace.inlined,
         seconds=trace.seconds,
-        trace=trace.trace,
-        lower=trace.lower,
-        compile=trace.compile,
-        first_run=trace.first_run,
+        **stages([trace]),
         advice=advice(
-            kind,
-            None if kind == "fresh-function" else main_difference(differing),
+            found.kind,
+            found.main,
             site=trace.site and trace.site[:2],
             function=trace.function.name,
             defined=place and place[:2],
             earlier=old.site and old.site[:2],
-            differences=differing,
+            differences=found.differences,
         ),
     )
 
 
-def cause_of(trace: Trace, explanation: Explanation | None) -> str:
+def cause_of(trace: Trace, explanation: Explanation | Compared | None) -> str:
     """In a word, why a trace happened."""
     if trace.failed:
         return "failed"
@@ -329,21 +309,13 @@ def cause_of(trace: Trace, explanation: Explanation | None) -> str:
     return "first-call" if explanation is None else explanation.kind
 
 
-class Explained(NamedTuple):
-    """A trace, and why it happened; `None` for one that had to be."""
-
-    trace: Trace
-    explanation: Explanation | None
-
-
-def explain_all(traces: list[Trace]) -> list[Explained]:
-    """Each trace with why it happened."""
+def explain_all(traces: list[Trace]) -> list[tuple[Trace, Explanation | None]]:
+    """Each trace with why it happened; `None` for one that had to be."""
     by_key: dict[Any, list[Trace]] = collections.defaultdict(list)
-    out: list[Explained] = []
+    out: list[tuple[Trace, Explanation | None]] = []
     for trace in traces:
         earlier = by_key[trace.key()]
-        why = None if trace.failed else explain_trace(trace, earlier)
-        out.append(Explained(trace, why))
+        out.append((trace, None if trace.failed else explain_trace(trace, earlier)))
         earlier.append(trace)
     return out
 
@@ -416,19 +388,14 @@ class Ledger(Report):
 
     def tables(self) -> list[Table]:
         """The functions."""
-        rows = [
-            (
-                row.function,
-                row.functions,
-                row.traces,
-                row.compiles,
-                show_seconds(row.seconds),
-                ", ".join(f"{n} {cause}" for cause, n in row.causes),
-                ", ".join(f"{site} ({n})" for site, n in row.sites[:3])
-                + ", ..." * (len(row.sites) > 3),
-            )
-            for row in self.rows
-        ]
+        rows: list[Sequence[Any]] = []
+        for row in self.rows:
+            counts = row.functions, row.traces, row.compiles
+            causes = ", ".join(f"{n} {cause}" for cause, n in row.causes)
+            calls = ", ".join(f"{site} ({n})" for site, n in row.sites[:3])
+            calls += ", ..." * (len(row.sites) > 3)
+            seconds = show_seconds(row.seconds)
+            rows.append((row.function, *counts, seconds, causes, calls))
         header = ("function", "objects", "traces", "compiles", "time", "causes")
         return [Table("Functions, most expensive first", (*header, "calls"), rows)]
 
@@ -442,14 +409,14 @@ def ledger() -> Ledger:
     expensive are first. Rows have counts, seconds, calls and causes. Functions that no
     longer exist are included. It covers the last 4,096 traces of the process.
     """
-    groups: dict[Any, list[Explained]] = collections.defaultdict(list)
-    for explained in explain_all(list(_record.traces)):
-        groups[explained.trace.key()].append(explained)
+    groups: dict[Any, Any] = collections.defaultdict(list)
+    for trace, why in explain_all(list(_record.traces)):
+        groups[trace.key()].append((trace, why))
     rows = [_ledger_row(group) for group in groups.values()]
     return Ledger(tuple(sorted(rows, key=lambda row: -row.seconds)))
 
 
-def _ledger_row(group: list[Explained]) -> LedgerRow:
+def _ledger_row(group: list[tuple[Trace, Explanation | None]]) -> LedgerRow:
     traces = [trace for trace, _ in group]
     causes = collections.Counter(cause_of(t, e) for t, e in group)
     sites = collections.Counter(str(t.site or "?") for t in traces)

@@ -2,12 +2,18 @@
 
 import collections
 from collections.abc import Iterator
+from typing import Any
 
 from eqx_fastjit._place import Place
+from eqx_fastjit.doctor._sites import is_library
 
 from ._equations import Scope
 from ._jaxpr_report import Inlined, LineCount
-from ._places import is_jax, is_library, Path
+from ._places import is_jax, Path
+
+
+# Frames that are a part of a function, or stand for a walk over a pytree.
+_NO_FUNCTIONS = ("comp>", "<genexpr>", "tree_map")
 
 
 class Counts:
@@ -16,7 +22,8 @@ class Counts:
     def __init__(self, scope: Scope):
         self._lines: collections.Counter[tuple[Place, str]] = collections.Counter()
         self._paths: collections.Counter[tuple[Path, str]] = collections.Counter()
-        self._calls: dict[tuple[str, str, Place], _Calls] = {}
+        # By function that is itself a jaxpr: the equations and the line of each call.
+        self._calls: dict[tuple[str, str, Place], list[tuple[int, Place]]] = {}
         # Lines that call back into Python, in the order of the trace.
         self.callbacks: dict[Place, None] = {}
         for equation, callers in scope.walk():
@@ -34,7 +41,7 @@ class Counts:
                 kind = equation.jax.params.get("name")
                 kind = str(kind or getattr(place, "function", name))
                 key = (name, kind, place or equation.place)
-                self._calls.setdefault(key, _Calls()).add(inner.size, equation.place)
+                self._calls.setdefault(key, []).append((inner.size, equation.place))
 
     def lines(self) -> tuple[LineCount, ...]:
         """The lines with the most equations first."""
@@ -49,65 +56,33 @@ class Counts:
 
     def inlined(self) -> tuple[Inlined, ...]:
         """Functions that more than one call led to."""
-        found = [
-            Inlined(
-                name, place.file, place.line, kind, c.calls, len(c.sites), c.equations
-            )
-            for (kind, name, place), c in self._calls.items()
-            if c.calls > 1 and not is_jax(place.file)
-        ]
+        found: list[Inlined] = []
+        for (kind, name, (file, line, _)), calls in self._calls.items():
+            if len(calls) > 1 and not is_jax(file):
+                sites = len({site for _, site in calls})
+                total = sum(size for size, _ in calls)
+                found.append(Inlined(name, file, line, kind, len(calls), sites, total))
         found += self._plain_functions()
         return tuple(sorted(found, key=lambda x: -x.equations))
 
     def _plain_functions(self) -> Iterator[Inlined]:
         """Python functions of the user's that more than one call led to."""
-        found: dict[tuple[str, str], _PlainFunction] = {}
+        # By function: the path to it, the path from there, the primitive, how many.
+        found: dict[tuple[str, str], list[tuple[Path, Path, str, int]]] = {}
         for (path, primitive), n in self._paths.items():
             # The outermost frame is the function itself, which is there once.
-            for i in range(1, len(path)):
-                frame = path[i]
-                if is_library(frame.file) or frame.function.endswith("comp>"):
-                    continue
-                if frame.function.endswith(("<genexpr>", "tree_map")):
-                    continue
-                key = (frame.file, frame.function)
-                found.setdefault(key, _PlainFunction(frame.line)).add(
-                    path, i, primitive, n
-                )
-        for (file, name), function in found.items():
-            sites, inner = len(function.sites), function.inner
-            calls = max(sites, min(inner.values()))
+            for i, (file, _, name) in enumerate(path[1:], 1):
+                if not is_library(file) and not name.endswith(_NO_FUNCTIONS):
+                    part = (path[:i], path[i:], primitive, n)
+                    found.setdefault((file, name), []).append(part)
+        for (file, name), parts in found.items():
+            line = min(inside[0].line for _, inside, _, _ in parts)
+            sites = len({outside for outside, _, _, _ in parts})
+            # As often as the same is below the call, it was called.
+            counts: collections.Counter[Any] = collections.Counter()
+            for _, inside, primitive, n in parts:
+                counts[inside, primitive] += n
+            calls = max(sites, min(counts.values()))
             if calls > 1:
-                total = inner.total()
-                yield Inlined(name, file, function.line, "python", calls, sites, total)
-
-
-class _Calls:
-    """The calls of a function that is itself a jaxpr."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.equations = 0
-        self.sites: set[Place] = set()
-
-    def add(self, equations: int, site: Place) -> None:
-        self.calls += 1
-        self.equations += equations
-        self.sites.add(site)
-
-
-class _PlainFunction:
-    """What is known of a Python function from the stacks of its equations."""
-
-    def __init__(self, line: int):
-        self.line = line
-        # The paths that lead to it.
-        self.sites: set[Path] = set()
-        # Below the call, by what it does: as often as it is there it was called.
-        self.inner: collections.Counter[tuple[Path, str]] = collections.Counter()
-
-    def add(self, path: Path, i: int, primitive: str, n: int) -> None:
-        """Take in `n` equations, of a path whose frame `i` is in this function."""
-        self.line = min(self.line, path[i].line)
-        self.sites.add(path[:i])
-        self.inner[path[i:], primitive] += n
+                total = counts.total()
+                yield Inlined(name, file, line, "python", calls, sites, total)

@@ -162,17 +162,14 @@ class Gain(Report):
 
     def _walls(self) -> Table:
         rows: list[Sequence[Any]] = []
-        for name, times in (
-            ("equinox.filter_jit", self.equinox),
-            ("eqx_fastjit", self.ours),
-        ):
+        walls = {"equinox.filter_jit": self.equinox, "eqx_fastjit": self.ours}
+        for name, times in walls.items():
             if times:
                 spread = [statistics.median(times), min(times), max(times)]
                 rows.append((name, *map(show_seconds, spread)))
         if self.ratio is not None and len(self.ours) > 1:
-            rows.append(
-                ("eqx_fastjit/equinox.filter_jit", *(f"{x:.3f}" for x in self.ratio))
-            )
+            figures = [f"{x:.3f}" for x in self.ratio]
+            rows.append(("eqx_fastjit/equinox.filter_jit", *figures))
         notes = (
             "Times are median, minimum and maximum over fresh processes, run in "
             "alternation. The ratio is the geometric mean over "
@@ -192,23 +189,16 @@ class Gain(Report):
             if f.costs is None:
                 rows.append((name, f.calls, *["-"] * 7, f.reason))
                 continue
-            shown = [f.costs[x] for x in ("equinox", "ours", "floor", "device")]
-            rows.append(
-                (
-                    *(name, f.calls, *map(show_seconds, shown)),
-                    show_seconds(f.costs["equinox_overhead"]),
-                    f"{f.overhead('equinox') / self.wall:.2%}",
-                    show_seconds(f.saved),
-                    "",
-                )
-            )
+            costs = ("equinox", "ours", "floor", "device", "equinox_overhead")
+            shown = [show_seconds(f.costs[x]) for x in costs]
+            share = f"{f.overhead('equinox') / self.wall:.2%}"
+            rows.append((name, f.calls, *shown, share, show_seconds(f.saved), ""))
         if sum(f.costs is not None for f in self.functions) > 1:
             overhead = sum(f.overhead("equinox") for f in self.functions)
             saved = sum(f.saved for f in self.functions)
             calls = sum(f.calls for f in self.functions)
             share = f"{overhead / self.wall:.2%}"
-            row = ("all", calls, *["-"] * 5, share, show_seconds(saved), "")
-            rows.append(row)
+            rows.append(("all", calls, *["-"] * 5, share, show_seconds(saved), ""))
         if not any(f.costs is None for f in self.functions):
             header, rows = header[:-1], [row[:-1] for row in rows]
         notes = (
@@ -246,6 +236,7 @@ class Gain(Report):
 
     def as_json(self) -> dict[str, Any]:
         """The same for programs. Times are in seconds."""
+        ratio = self.ratio if len(self.ours) > 1 else None
         return {
             "schema": 1,
             "program": self.program,
@@ -254,9 +245,7 @@ class Gain(Report):
             "wall": {
                 "equinox": list(self.equinox),
                 "ours": list(self.ours),
-                "ratio": None
-                if self.ratio is None or len(self.ours) < 2
-                else self.ratio._asdict(),
+                "ratio": ratio and ratio._asdict(),
             },
             "parts": {w: self.parts(w) for w in ("equinox", "ours")},
             "functions": [

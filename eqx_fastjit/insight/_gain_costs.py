@@ -1,8 +1,7 @@
 """The time of a call under Equinox, under ours, and the least possible time."""
 
 # Of JAX's functions not all have types.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
 
 import dataclasses
 import time

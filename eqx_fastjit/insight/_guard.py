@@ -4,7 +4,6 @@ import collections
 import contextlib
 import contextvars
 import os
-import threading
 import warnings
 from typing import Any, NamedTuple
 
@@ -24,8 +23,6 @@ class RetraceError(RuntimeError):
 _active: contextvars.ContextVar[tuple["_Guarding", ...]] = contextvars.ContextVar(
     "eqx_fastjit_guards", default=()
 )
-_lock = threading.RLock()  # a signal handler may take it, too
-_entered = 0
 
 
 class RetraceWarning(UserWarning):
@@ -40,8 +37,8 @@ class _Limits(NamedTuple):
     warn: bool = False
     # Of one function alone, if given.
     function: FunctionInfo | None = None
-    # Who asked for it, if that is not a line of the program.
-    origin: str = ""
+    # Who asked for it.
+    origin: str = "here"
 
     def concerns(self, trace: Trace) -> bool:
         """Whether it is about this function, or about one made by the same line."""
@@ -66,10 +63,9 @@ class _Guarding:
         key = _key(trace)
         self.counts[key] += 1
         if self.counts[key] > limit:
-            where = self.limits.origin or "here"
             self._tell(
-                f"{trace.title()} may be traced at most "
-                f"{plural(limit, 'time')} {where}.\n{_why(trace)}",
+                f"{trace.title()} may be traced at most {plural(limit, 'time')} "
+                f"{self.limits.origin}.\n{_why(trace)}",
                 trace,
             )
 
@@ -149,6 +145,11 @@ def _after(trace: Trace) -> None:
         guarding.after(trace)
 
 
+# From the import of `eqx_fastjit.insight` on, and only where something is traced.
+_record.before.append(_before)
+_record.after.append(_after)
+
+
 class guard(contextlib.ContextDecorator):
     """Raise an error at a call that traces too often.
 
@@ -202,21 +203,9 @@ class guard(contextlib.ContextDecorator):
         return other
 
     def __enter__(self) -> "guard":
-        global _entered
-        with _lock:
-            _entered += 1
-            if _entered == 1:
-                _record.before.append(_before)
-                _record.after.append(_after)
         entry = _Guarding(self._limits)
         self._tokens.append(_active.set((*_active.get(), entry)))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        global _entered
         _active.reset(self._tokens.pop())
-        with _lock:
-            _entered -= 1
-            if _entered == 0:
-                _record.before.remove(_before)
-                _record.after.remove(_after)

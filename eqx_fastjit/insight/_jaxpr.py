@@ -1,6 +1,5 @@
 """`inspect_jaxpr`: the equations, loops, constants and memory of a trace, by line."""
 
-import linecache
 import time
 import warnings
 from typing import Any, NamedTuple
@@ -14,17 +13,7 @@ from ._jaxpr_report import Constant, Inlined, JaxprReport, UnrolledLoop
 from ._loops import Executions, find_runs, is_uniform, MIN_ITERATIONS, Run
 from ._memory import constants, donations, memory, residuals
 from ._scan import measure_run, NotScannable
-from ._target import Target, target
-
-
-class Callback(NamedTuple):
-    """A call from the device back into Python."""
-
-    file: str
-    line: int
-    function: str
-    # The line's text, if it can be read.
-    source: str
+from ._target import target, Traced
 
 
 class Inspection(NamedTuple):
@@ -34,7 +23,8 @@ class Inspection(NamedTuple):
     loops: tuple[UnrolledLoop, ...]
     inlined: tuple[Inlined, ...]
     constants: tuple[Constant, ...]
-    callbacks: tuple[Callback, ...]
+    # Lines that call from the device back into Python.
+    callbacks: tuple[Place, ...]
 
 
 def inspect_scope(scope: Scope) -> Inspection:
@@ -45,10 +35,7 @@ def inspect_scope(scope: Scope) -> Inspection:
         _loops(scope),
         counts.inlined(),
         constants(scope),
-        tuple(
-            Callback(*frame, linecache.getline(frame.file, frame.line).strip())
-            for frame in counts.callbacks
-        ),
+        tuple(counts.callbacks),
     )
 
 
@@ -75,59 +62,53 @@ def inspect_jaxpr(
     """
     it = target(f)
     with Progress(f"inspect_jaxpr of {it.name}") as progress:
-        return _inspect(it, args, kwargs, measure, compile, progress)
+        progress.stage("tracing")
+        traced = it.trace(args, kwargs)
+        lower_seconds = compile_seconds = stats = None
+        if compile:
+            lower_seconds, compile_seconds, stats = _compile(traced, progress)
+        progress.stage("walking through the equations")
+        scope = read_jaxpr(traced.stage.jaxpr)
+        counts = Counts(scope)
+        temporaries = getattr(stats, "temp_size_in_bytes", None)
+        return JaxprReport(
+            name=it.name,
+            equations=scope.size,
+            trace_seconds=traced.seconds,
+            lower_seconds=lower_seconds,
+            compile_seconds=compile_seconds,
+            lines=counts.lines(),
+            loops=_loops(scope, progress if measure else None),
+            inlined=counts.inlined(),
+            constants=constants(scope),
+            memory=memory(traced, scope, stats),
+            donations=donations(traced),
+            residuals=residuals(scope, temporaries),
+        )
 
 
-def _inspect(
-    it: Target,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    measure: bool,
-    compile: bool,
-    progress: Progress,
-) -> JaxprReport:
-    progress.stage("tracing")
-    traced = it.trace(args, kwargs)
-    lower_seconds = compile_seconds = stats = None
-    if compile:
-        progress.stage("lowering")
-        with warnings.catch_warnings():
-            # The user has been told when the function itself was lowered.
-            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-            start = time.perf_counter()
-            lowered = traced.stage.lower()
-            lower_seconds = time.perf_counter() - start
-        progress.stage("compiling")
+def _compile(traced: Traced, progress: Progress) -> tuple[float, float, Any]:
+    """Seconds of lowering and of compiling, and XLA's memory estimate."""
+    progress.stage("lowering")
+    with warnings.catch_warnings():
+        # The user has been told when the function itself was lowered.
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
         start = time.perf_counter()
-        compiled = lowered.compile()
-        compile_seconds = time.perf_counter() - start
-        try:
-            stats = compiled.memory_analysis()
-        except Exception:  # not every backend has one
-            stats = None
-    progress.stage("walking through the equations")
-    scope = read_jaxpr(traced.stage.jaxpr)
-    counts = Counts(scope)
-    temporaries = getattr(stats, "temp_size_in_bytes", None)
-    return JaxprReport(
-        name=it.name,
-        equations=scope.size,
-        trace_seconds=traced.seconds,
-        lower_seconds=lower_seconds,
-        compile_seconds=compile_seconds,
-        lines=counts.lines(),
-        loops=_loops(scope, progress if measure else None, measure),
-        inlined=counts.inlined(),
-        constants=constants(scope),
-        memory=memory(traced, scope, stats),
-        donations=donations(traced),
-        residuals=residuals(scope, temporaries),
-    )
+        lowered = traced.stage.lower()
+        lower_seconds = time.perf_counter() - start
+    progress.stage("compiling")
+    start = time.perf_counter()
+    compiled = lowered.compile()
+    compile_seconds = time.perf_counter() - start
+    try:
+        stats = compiled.memory_analysis()
+    except Exception:  # not every backend has one
+        stats = None
+    return lower_seconds, compile_seconds, stats
 
 
-def _loops(
-    scope: Scope, progress: Progress | None = None, measure: bool = False
-) -> tuple[UnrolledLoop, ...]:
+def _loops(scope: Scope, progress: Progress | None = None) -> tuple[UnrolledLoop, ...]:
+    """The loops of a trace. They are measured if there is a `progress` to show it."""
     executions = Executions()
     found: list[Run] = []
     for inner in scope.distinct():
@@ -144,7 +125,7 @@ def _loops(
     for place, runs in by_place.items():
         if progress is not None:
             progress.stage(f"compiling loop {len(loops) + 1} of {len(by_place)}")
-        loops.append(_loop(place, runs, measure))
+        loops.append(_loop(place, runs, progress is not None))
     return tuple(sorted(loops, key=lambda x: -x.equations))
 
 

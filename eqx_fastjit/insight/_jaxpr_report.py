@@ -7,7 +7,7 @@ from typing import Any
 from eqx_fastjit._units import show_bytes, show_seconds
 
 from ._scan import Seconds
-from ._table import Report, Table
+from ._table import Report, show_type, Table
 
 
 # Rows of a table in the text of a report.
@@ -176,37 +176,21 @@ class JaxprReport(Report):
         ]
 
     def _lines_table(self) -> Table:
-        rows = [
-            (
-                x.equations,
-                f"{x.file}:{x.line}",
-                x.function,
-                ", ".join(f"{name} {n}" for name, n in x.primitives),
-            )
-            for x in self.lines[:_ROWS]
-        ]
-        notes = _more(self.lines)
+        rows: list[Sequence[Any]] = []
+        for x in self.lines[:_ROWS]:
+            primitives = ", ".join(f"{name} {n}" for name, n in x.primitives)
+            rows.append((x.equations, f"{x.file}:{x.line}", x.function, primitives))
         header = ("equations", "line", "in", "most frequent")
-        return Table("Equations by source line", header, rows, notes)
+        return Table("Equations by source line", header, rows, _more(self.lines))
 
     def _loops_table(self) -> Table:
         rows: list[Sequence[Any]] = []
         notes: list[str] = []
         for x in self.loops:
-            seconds = ("", "")
-            if x.seconds is not None:
-                seconds = tuple(map(show_seconds, x.seconds))
-            rows.append(
-                (
-                    x.iterations,
-                    x.occurrences,
-                    x.equations,
-                    f"{x.file}:{x.line}",
-                    x.function,
-                    f"~{x.scan_equations}" if x.uniform else "shapes differ",
-                    *seconds,
-                )
-            )
+            counts = x.iterations, x.occurrences, x.equations
+            scan = f"~{x.scan_equations}" if x.uniform else "shapes differ"
+            seconds = ("", "") if x.seconds is None else map(show_seconds, x.seconds)
+            rows.append((*counts, f"{x.file}:{x.line}", x.function, scan, *seconds))
             if x.not_measured:
                 notes.append(f"line {x.line} was not measured: {x.not_measured}")
         header = ("iterations", "occurrences", "equations", "loop", "in", "with scan")
@@ -220,29 +204,17 @@ class JaxprReport(Report):
         return Table("Unrolled Python loops", header, rows, tuple(notes))
 
     def _inlined_table(self) -> Table:
-        rows = [
-            (
-                f">={x.calls}" if x.kind == "python" else x.calls,
-                x.call_sites,
-                x.equations,
-                x.name,
-                x.kind,
-                f"{x.file}:{x.line}",
-            )
-            for x in self.inlined[:_ROWS]
-        ]
+        rows: list[Sequence[Any]] = []
+        for x in self.inlined[:_ROWS]:
+            calls = f">={x.calls}" if x.kind == "python" else x.calls
+            place = f"{x.file}:{x.line}"
+            rows.append((calls, x.call_sites, x.equations, x.name, x.kind, place))
         header = ("calls", "call sites", "equations", "function", "kind", "defined at")
-        title = "Inlined functions"
-        return Table(title, header, rows, _more(self.inlined))
+        return Table("Inlined functions", header, rows, _more(self.inlined))
 
     def _constants_table(self) -> Table:
         rows = [
-            (
-                show_bytes(x.bytes),
-                f"{x.dtype}[{','.join(map(str, x.shape))}]",
-                f"{x.file}:{x.line}",
-                x.function,
-            )
+            (show_bytes(x.bytes), show_type(x), f"{x.file}:{x.line}", x.function)
             for x in self.constants[:_ROWS]
         ]
         header = ("size", "type", "used at", "in")
@@ -284,14 +256,11 @@ class JaxprReport(Report):
             total = sum(d.bytes for d in self.donations)
             names = ", ".join(d.argument for d in self.donations[:6])
             names += ", ..." if len(self.donations) > 6 else ""
-            rows.append(
-                (
-                    "donate",
-                    f"{show_bytes(total)} of results could reuse the memory of "
-                    f"{names}, if these are not used after the call: "
-                    "filter_jit(donate=...)",
-                )
+            saves = (
+                f"{show_bytes(total)} of results could reuse the memory of {names}, if "
+                "these are not used after the call: filter_jit(donate=...)"
             )
+            rows.append(("donate", saves))
         r = self.residuals
         if r is not None:
             share, temporaries = "", self.memory.temporaries
@@ -300,14 +269,12 @@ class JaxprReport(Report):
             elif temporaries is not None:
                 share = f" ({show_bytes(temporaries)} of temporaries after it)"
             verdict = "is worth trying" if r.checkpoint else "would save little"
-            rows.append(
-                (
-                    "checkpoint",
-                    f"Before fusion, {r.number} arrays of {show_bytes(r.bytes)}{share} "
-                    f"are kept for the backward pass. jax.checkpoint {verdict}: it "
-                    f"would run at most {r.forward_equations} equations twice",
-                )
+            saves = (
+                f"Before fusion, {r.number} arrays of {show_bytes(r.bytes)}{share} are "
+                f"kept for the backward pass. jax.checkpoint {verdict}: it would run "
+                f"at most {r.forward_equations} equations twice"
             )
+            rows.append(("checkpoint", saves))
             rows += [
                 ("", f"kept: {show_bytes(b.bytes)} {b.type} by {b.name}, {b.where}")
                 for b in r.largest

@@ -1,8 +1,7 @@
 """Unrolled Python loops: the same equations repeated in a jaxpr."""
 
 # Of JAX's functions not all have types.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 
 import collections
 import statistics
@@ -99,16 +98,13 @@ def _repeats(symbols: list[int], period: int) -> list[tuple[int, int]]:
     same = np.concatenate([[False], numbers[:-period] == numbers[period:], [False]])
     edges = np.flatnonzero(same[1:] != same[:-1])
     out: list[tuple[int, int]] = []
+    free = 0  # two runs may share items where one ends and the next begins
     for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         iterations = (end - start + period) // period
-        if iterations >= MIN_ITERATIONS:
+        if iterations >= MIN_ITERATIONS and start >= free:
             out.append((start, iterations))
-    # Two runs may share items where one ends and the next begins.
-    kept: list[tuple[int, int]] = []
-    for start, iterations in out:
-        if not kept or start >= kept[-1][0] + kept[-1][1] * period:
-            kept.append((start, iterations))
-    return kept
+            free = start + iterations * period
+    return out
 
 
 class Executions:

@@ -1,7 +1,8 @@
 """What takes memory in a trace, and what would save memory."""
 
+import itertools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from eqx_fastjit._place import Place
 
@@ -125,19 +126,14 @@ def donations(traced: Traced) -> tuple[Donation, ...]:
             # `state.w` rather becomes `result.w` than something else of that shape.
             result = max(results, key=lambda r: _common_end(name, r))
             results.remove(result)
-            if not donated and nbytes(v.aval):
-                type_ = show_type(v.aval)
-                out.append(Donation(name, result, type_, nbytes(v.aval)))
+            if not donated and (size := nbytes(v.aval)):
+                out.append(Donation(name, result, show_type(v.aval), size))
     return tuple(sorted(out, key=lambda d: -d.bytes))
 
 
 def _common_end(a: str, b: str) -> int:
-    n = 0
-    for x, y in zip(reversed(a), reversed(b), strict=False):
-        if x != y:
-            break
-        n += 1
-    return n
+    pairs = zip(reversed(a), reversed(b), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def residuals(scope: Scope, temporaries: int | None) -> Residuals | None:
@@ -166,20 +162,13 @@ def residuals(scope: Scope, temporaries: int | None) -> Residuals | None:
     )
 
 
-class _Made(NamedTuple):
-    """A variable and the equation that makes it."""
-
-    equation: Equation
-    variable: Any
-
-
 class _Passes:
     """The forward and the backward pass of a trace."""
 
     def __init__(self, scope: Scope):
         self._arguments = {id(v) for v in (*scope.jax.invars, *scope.jax.constvars)}
-        # By variable of the forward pass.
-        self._made: dict[int, _Made] = {}
+        # By variable of the forward pass: the equation that makes it, and itself.
+        self._made: dict[int, tuple[Equation, Any]] = {}
         # Those that the backward pass uses.
         self.kept: dict[int, Buffer] = {}
         # Equations of the forward pass.
@@ -200,7 +189,7 @@ class _Passes:
             else:
                 self.forward += equation.size
             for v in equation.jax.outvars:
-                self._made[id(v)] = _Made(equation, v)
+                self._made[id(v)] = equation, v
 
     def _visit_call(
         self, call: Equation, inner: Scope, renamed: dict[int, int]
@@ -218,6 +207,6 @@ class _Passes:
             key = renamed.get(id(v), id(v))
             if isinstance(v, Literal) or key not in self._made:
                 continue
-            made = self._made[key]
-            if key not in self._arguments and nbytes(made.variable.aval):
-                self.kept[key] = _intermediate(*made)
+            maker, variable = self._made[key]
+            if key not in self._arguments and nbytes(variable.aval):
+                self.kept[key] = _intermediate(maker, variable)

@@ -1,12 +1,12 @@
 """`compare_eager`: whether a function computes the same with and without jit."""
 
 # Of JAX's functions not all have types, nor are all that it shows marked as such.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportPrivateImportUsage=false
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -74,20 +74,12 @@ class Comparison(Report):
         """The differences, by leaf."""
         header = ("leaf", "jitted", "eager", "different", "abs", "rel", "ULP")
         header += ("NaN", "inf")
-        rows = [
-            (
-                x.path,
-                x.jitted,
-                x.eager,
-                x.different,
-                _show(x.absolute),
-                _show(x.relative),
-                "" if x.ulps is None else x.ulps,
-                x.nan_mismatches,
-                x.inf_mismatches,
-            )
-            for x in self.leaves
-        ]
+        rows: list[Sequence[Any]] = []
+        for x in self.leaves:
+            leaf = x.path, x.jitted, x.eager, x.different
+            ulps = "" if x.ulps is None else x.ulps
+            largest = _show(x.absolute), _show(x.relative), ulps
+            rows.append((*leaf, *largest, x.nan_mismatches, x.inf_mismatches))
         notes = (self.structure,) if self.structure else ()
         return [Table("Largest difference by leaf of the result", header, rows, notes)]
 
@@ -167,7 +159,7 @@ def _compare_leaf(path: str, jitted: Any, eager: Any) -> LeafDifference:
     a, b = _to_numpy(jitted), _to_numpy(eager)
     if a.shape != b.shape:
         return LeafDifference(path, shown[0], shown[1], different=max(a.size, b.size))
-    if not (_is_float(a.dtype) and a.dtype == b.dtype):
+    if not (jnp.issubdtype(a.dtype, jnp.inexact) and a.dtype == b.dtype):
         return _compare_exactly(path, shown, a, b)
     return _compare_floats(path, shown, _parts(a), _parts(b))
 
@@ -190,10 +182,6 @@ def _to_numpy(x: Any) -> np.ndarray:
     if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     return np.asarray(x)
-
-
-def _is_float(dtype: Any) -> bool:
-    return bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
 def _parts(x: np.ndarray) -> np.ndarray:

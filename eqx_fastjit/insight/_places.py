@@ -2,52 +2,26 @@
 
 import ast
 import functools as ft
-import os
-import sysconfig
 import types
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax
-
 from eqx_fastjit._compat import equation_frames
 from eqx_fastjit._place import Place
+from eqx_fastjit.doctor._sites import is_library, package_of
 
 from ._source import syntax_tree
 from ._target import BOUNDARY_FILE
 
 
-def _directory(module: Any) -> str:
-    return os.path.dirname(os.path.abspath(module.__file__)) + os.sep
-
-
-_JAX = (_directory(jax), os.path.dirname(_directory(jax)[:-1]) + "/jaxlib/")
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_LIBRARIES = (
-    *_JAX,
-    _OURS,
-    _directory(eqx),
-    sysconfig.get_path("stdlib") + os.sep,
-    sysconfig.get_path("purelib") + os.sep,
-    sysconfig.get_path("platlib") + os.sep,
-    "<frozen ",
-)
 # Stands in a path for a walk over a pytree: what is called from there is called for one
 # leaf after the other.
 TREE_MAP = Place("<tree_map>", 0, "tree_map")
 
 
-@ft.lru_cache(maxsize=4096)
 def is_jax(file: str) -> bool:
     """Whether a file is JAX's or ours, whose frames do not help the user."""
-    return file.startswith((*_JAX, _OURS))
-
-
-@ft.lru_cache(maxsize=4096)
-def is_library(file: str) -> bool:
-    """Whether a file is of an installed package, or of Python itself."""
-    return file.startswith(_LIBRARIES)
+    return package_of(file) in ("jax", "jaxlib", "eqx_fastjit")
 
 
 Path = tuple[Place, ...]
@@ -73,7 +47,8 @@ def path_of(equation: Any) -> Path:
 
 
 def _begins_trace(frame: Place) -> bool:
-    return frame.file.startswith(_OURS) and frame.function.endswith("call_python")
+    is_ours = package_of(frame.file) == "eqx_fastjit"
+    return is_ours and frame.function.endswith("call_python")
 
 
 def is_trace(code: types.CodeType) -> bool:

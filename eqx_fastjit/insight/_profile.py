@@ -1,8 +1,8 @@
 """`profile`: warm calls under three jits, timed and sampled."""
 
 # Of JAX's functions not all have types.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 
 import dataclasses
 import functools as ft
@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -131,9 +131,8 @@ class Profile(Report):
 
     def full_text(self) -> str:
         """The tables, followed by the call trees."""
-        parts = [str(self)]
-        parts += [f"--- {c.name} ---\n{tree_text(c.tree)}" for c in self.contenders]
-        return "\n\n".join(parts)
+        trees = [f"--- {c.name} ---\n{tree_text(c.tree)}" for c in self.contenders]
+        return "\n\n".join([str(self), *trees])
 
     def html_body(self) -> str:
         """The tables and the call trees."""
@@ -210,17 +209,13 @@ def profile(
     return out
 
 
-class _Jitted(NamedTuple):
-    """A function that was jitted in one of the three ways, and its arguments."""
-
-    f: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+_Jitted = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 def _contenders(
     fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, _Jitted]:
+    """The function, jitted in three ways, with its arguments."""
     arrays, statics = eqx.partition((fun, args, kwargs), eqx.is_array)
 
     def without_statics(arrays: Any) -> Any:
@@ -228,20 +223,20 @@ def _contenders(
         return eqx.filter(fun(*args, **kwargs), eqx.is_array)
 
     return {
-        "eqx_fastjit": _Jitted(filter_jit(fun), args, kwargs),
-        "equinox": _Jitted(equinox_filter_jit(fun), args, kwargs),
-        "jax.jit": _Jitted(jax.jit(without_statics), (arrays,), {}),
+        "eqx_fastjit": (filter_jit(fun), args, kwargs),
+        "equinox": (equinox_filter_jit(fun), args, kwargs),
+        "jax.jit": (jax.jit(without_statics), (arrays,), {}),
     }
 
 
 def _prepare(name: str, jitted: _Jitted, progress: Progress) -> Call:
     """Compile it, and make the calls that do not count."""
     progress.stage(f"{name}: compiling")
-    it = target(jitted.f)
-    program = compile_cold(it, jitted.args, jitted.kwargs, progress)
-    call = Call(it, *jitted, program)
-    warm_up(ft.partial(call.f, *call.args, **call.kwargs))
-    return call
+    f, args, kwargs = jitted
+    it = target(f)
+    program = compile_cold(it, args, kwargs, progress)
+    warm_up(ft.partial(f, *args, **kwargs))
+    return Call(it, f, args, kwargs, program)
 
 
 def _sampled(

@@ -1,8 +1,5 @@
 """The tree of a sampling profile, with estimated parts for the time in C++."""
 
-# Pyinstrument's frames are looked at from outside.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
@@ -23,23 +20,23 @@ _CALL_COMPILED = (
     ("_function.py", "call"),
     ("_jit.py", "_call"),
 )
-# What Equinox and JAX spend a call on: the file's name, the function's, the stage. A
+# What Equinox and JAX spend a call on, by the names of the file and of the function. A
 # function that has gone only moves time to "other Python" in a profile.
-CALL_FRAMES = (
-    ("_jit.py", "_bind", "bind"),
-    ("_jit.py", "_preprocess", "partition"),
-    ("_jit.py", "_postprocess", "unflatten"),
-    ("_compile_utils.py", "hashable_partition", "partition"),
-    ("_compile_utils.py", "hashable_combine", "unflatten"),
-    ("_filters.py", "combine", "unflatten"),
-    ("_misc.py", "currently_jitting", "state check"),
-    ("tree_util.py", "tree_flatten", "flatten"),
-    ("tree_util.py", "tree_leaves", "flatten"),
-    ("tree_util.py", "tree_unflatten", "unflatten"),
-    ("pjit.py", "cache_miss", "execute"),
-    ("pxla.py", "__call__", "execute"),
-    ("array.py", "block_until_ready", "wait"),
-)
+CALL_FRAMES = {
+    ("_jit.py", "_bind"): "bind",
+    ("_jit.py", "_preprocess"): "partition",
+    ("_jit.py", "_postprocess"): "unflatten",
+    ("_compile_utils.py", "hashable_partition"): "partition",
+    ("_compile_utils.py", "hashable_combine"): "unflatten",
+    ("_filters.py", "combine"): "unflatten",
+    ("_misc.py", "currently_jitting"): "state check",
+    ("tree_util.py", "tree_flatten"): "flatten",
+    ("tree_util.py", "tree_leaves"): "flatten",
+    ("tree_util.py", "tree_unflatten"): "unflatten",
+    ("pjit.py", "cache_miss"): "execute",
+    ("pxla.py", "__call__"): "execute",
+    ("array.py", "block_until_ready"): "wait",
+}
 # What of a call may happen in compiled code, whoever makes it.
 _COMPILED = ("bind", "flatten", "transfer", "lookup", "execute", "unflatten", "wait")
 
@@ -84,7 +81,7 @@ def make_tree(root: Any, n: int, parts: Sequence[Part]) -> Node:
         if _names(frame) == ("_profile.py", "run_calls"):
             top = frame
             break
-    seen = {_stage(frame) for frame in _frames(top)}
+    seen = {CALL_FRAMES.get(_names(frame)) for frame in _frames(top)}
     inside = [p for p in parts if p.name in _COMPILED and p.name not in seen]
     return _node(top, n, _LEAST * top.time, inside)
 
@@ -100,7 +97,7 @@ def _frames(root: Any) -> Iterator[Any]:
 def _node(frame: Any, n: int, least: float, parts: Sequence[Part]) -> Node:
     file, name = _names(frame)
     # Pyinstrument makes a frame of the own time of one that has others in it.
-    inner = [c for c in frame.children if not _is_self(c)]
+    inner = [c for c in frame.children if c.function != "[self]"]
     own = frame.time - sum(c.time for c in inner)
     children = [_node(c, n, least, parts) for c in inner if c.time >= least]
     compiled = (file, name) in _CALL_COMPILED and own >= least
@@ -111,7 +108,8 @@ def _node(frame: Any, n: int, least: float, parts: Sequence[Part]) -> Node:
         name, place = "the calls", ""
     else:
         place = shorten(frame.file_path or "")
-        name = f"{name} ({stage})" if (stage := _stage(frame)) else name
+        stage = CALL_FRAMES.get((file, name))
+        name = f"{name} ({stage})" if stage else name
     kind = "library" if _is_library(frame) else "yours"
     children.sort(key=lambda x: -x.seconds)
     return Node(name, place, frame.time / n, own / n, kind, tuple(children))
@@ -136,22 +134,10 @@ def _is_library(frame: Any) -> bool:
     return file.startswith("<") or is_library(file)  # <built-in>, <generated_flatten>
 
 
-def _is_self(frame: Any) -> bool:
-    return (frame.function or "") == "[self]"
-
-
 def _names(frame: Any) -> tuple[str, str]:
     """The last part of a frame's file, and its function without the class."""
     file = os.path.basename((frame.file_path or "").partition(":")[0])
     return file, (frame.function or "").rpartition(".")[2]
-
-
-def _stage(frame: Any) -> str | None:
-    file, function = _names(frame)
-    for start, name, stage in CALL_FRAMES:
-        if file == start and name == function:
-            return stage
-    return None
 
 
 # --- showing it ----------------------------------------------------------------------

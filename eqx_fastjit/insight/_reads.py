@@ -1,31 +1,20 @@
 """Finds which values a function's code reads from outside, and where."""
 
-# Values are anybody's: of what `isinstance` tells of them the rest is unknown.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 import dis
 import functools as ft
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 
-from ._places import is_library
+from eqx_fastjit.doctor._sites import is_library
+
 from ._target import unwrapped
 
 
 MISSING: Any = object()
-
-
-class Outside(NamedTuple):
-    """What a function may read from outside."""
-
-    kind: str  # "global", "closure" or "default"
-    name: str
-    value: Any
 
 
 def python_function(x: Any) -> types.FunctionType | None:
@@ -76,17 +65,22 @@ def names_in(code: types.CodeType) -> frozenset[str]:
     return frozenset(names)
 
 
-def readable(function: types.FunctionType, names: frozenset[str]) -> Iterator[Outside]:
-    """What a function may read from outside."""
+def readable(
+    function: types.FunctionType, names: frozenset[str]
+) -> Iterator[tuple[str, str, Any]]:
+    """What a function may read from outside: kind, name and value.
+
+    Kinds are "global", "closure" and "default".
+    """
     known = function.__globals__
     for name in sorted(names & known.keys()):
-        yield Outside("global", name, known[name])
+        yield "global", name, known[name]
     for name in function.__code__.co_freevars:
         value = current_value(function, "closure", name)
         if value is not MISSING:
-            yield Outside("closure", name, value)
+            yield "closure", name, value
     for name, value in _defaults(function).items():
-        yield Outside("default", name, value)
+        yield "default", name, value
 
 
 def _defaults(function: types.FunctionType) -> dict[str, Any]:

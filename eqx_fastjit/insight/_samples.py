@@ -115,12 +115,13 @@ class Samples:
         tracers = [x for x in arrays if isinstance(x, Tracer)]
         if any(isinstance(_compat.concrete(x), Tracer) for x in tracers):
             return None  # a part of something else that is being traced
-        key = function.history.info.key()
-        called = self.called.get(key)
+        info = function.history.info
+        called = self.called.get(info.key())
         if called is None:
             if len(self.called) >= _MAX_FUNCTIONS:
                 return None
-            called = self.called[key] = Called(*_shown(function), function.options)
+            called = Called(info.qualname, info.place, function.options)
+            self.called[info.key()] = called
         called.calls += 1
         if tracers:
             called.transformed += 1
@@ -157,11 +158,6 @@ def _kept(x: Any, donates: bool) -> Any:
     if donates and isinstance(x, jax.Array) and not x.is_deleted():
         return jnp.copy(x)
     return x
-
-
-def _shown(function: Any) -> tuple[str, Place | None]:
-    info = function.history.info
-    return info.qualname, info.place
 
 
 def _is_inside() -> bool:

@@ -1,8 +1,7 @@
 """Measures how long an unrolled loop would take to compile as a `scan`."""
 
 # Of JAX's functions not all have types.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false
 
 import time
 from collections.abc import Callable

@@ -1,9 +1,5 @@
 """Snapshots of the values that a function could read from outside."""
 
-# Values are anybody's: of what `isinstance` tells of them the rest is unknown.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 import dataclasses
 import types
 import weakref
@@ -97,9 +93,8 @@ def _look_around(fun: Any) -> Iterator[Read]:
         function, depth = pending.pop()
         names = names_in(function.__code__)
         for kind, name, value in readable(function, names):
-            if isinstance(value, types.ModuleType) and is_library_module(value):
-                continue
-            if isinstance(value, Tracer):
+            is_module = isinstance(value, types.ModuleType)
+            if isinstance(value, Tracer) or (is_module and is_library_module(value)):
                 continue
             try:
                 yield Read(weakref.ref(function), kind, name, value_of(value, names))

@@ -24,6 +24,7 @@ _MAX_BYTES = 1 << 16
 
 _ATOMS = (int, float, complex, bool, type(None), type(Ellipsis), np.generic)
 _CONTAINERS = (tuple, list, dict, set, frozenset)
+_SETTINGS = (*_ATOMS, str, bytes, np.ndarray, *_CONTAINERS)
 
 
 class _Same:
@@ -129,13 +130,9 @@ def value_of(x: Any, names: frozenset[str], *, with_attributes: bool = True) -> 
         for name in names & found.keys():
             part = found[name]
             # A module has functions and classes of its own: only settings count.
-            if not isinstance(x, types.ModuleType) or _is_setting(part):
+            if not isinstance(x, types.ModuleType) or isinstance(part, _SETTINGS):
                 attributes[name] = value_of(part, names, with_attributes=False)
     return Value(stand_in(x, _Budget()), describe_static(x), attributes)
-
-
-def _is_setting(x: Any) -> bool:
-    return isinstance(x, (*_ATOMS, str, bytes, np.ndarray, *_CONTAINERS))
 
 
 def is_identity(value: Value) -> bool:

@@ -16,10 +16,11 @@ from jax.core import Tracer
 from eqx_fastjit import _record
 from eqx_fastjit._record import Trace
 from eqx_fastjit._signals import listed
+from eqx_fastjit.doctor._sites import is_library
 
 from ._captures import remember
 from ._equations import read_jaxpr, Scope
-from ._places import instruction_of, is_library, is_trace
+from ._places import instruction_of, is_trace
 from ._reads import current_value, is_library_module, MISSING, reads
 from ._snapshots import changed, Read, Snapshot
 from ._stand_ins import is_plain_object, Value, value_of
@@ -41,15 +42,6 @@ class Around(NamedTuple):
 
 # By file.
 Surroundings = dict[str, Around]
-
-
-class _Ran:
-    """Stands for a function of which only the code is known."""
-
-    def __init__(self, code: types.CodeType, variables: dict[str, Any]):
-        self.__code__ = code
-        self.__globals__ = variables
-        self.__qualname__ = code.co_qualname
 
 
 def surroundings() -> Surroundings:
@@ -109,7 +101,10 @@ def read_by(codes: set[types.CodeType], around: Surroundings) -> Snapshot:
     found: list[Read] = []
     for code in codes:
         variables, values = around.get(code.co_filename, Around({}, {}))
-        ran: Any = _Ran(code, variables)
+        # Stands for the function, of which only the code is known.
+        ran: Any = types.SimpleNamespace(
+            __code__=code, __globals__=variables, __qualname__=code.co_qualname
+        )
         for kind, name, *rest in reads(code):
             if kind != "global" or rest or name not in values:
                 continue
@@ -155,22 +150,15 @@ def executed(scope: Scope) -> set[types.CodeType]:
 # --- for `captures` ------------------------------------------------------------------
 
 
-class _Begun(NamedTuple):
-    """The function of a trace that has begun, and what was around it."""
-
-    source: weakref.ref[Any]
-    around: Surroundings
-
-
-# By number of the trace.
-_begun: dict[int, _Begun] = {}
+# Of traces that have begun, by number: the function, and what was around it.
+_begun: dict[int, tuple[weakref.ref[Any], Surroundings]] = {}
 
 
 def _on_trace(trace: Trace, source: Any) -> None:
     if trace.inside is not None:
         return
     try:
-        _begun[trace.number] = _Begun(weakref.ref(source), surroundings())
+        _begun[trace.number] = weakref.ref(source), surroundings()
     except Exception:  # without it `captures` knows less
         pass
     while len(_begun) > _MAX_BEGUN:  # of calls that have raised

@@ -1,9 +1,12 @@
 """Reports as plain text and as HTML, without other packages."""
 
 import html
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from eqx_fastjit.doctor._text import columns
 
 
 class Table(NamedTuple):
@@ -18,19 +21,8 @@ class Table(NamedTuple):
     def text(self) -> str:
         """With columns padded to the same width; numbers to the right."""
         cells = [[str(x) for x in row] for row in (self.header, *self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        right = self._number_columns()
-        lines = [
-            "  "
-            + "  ".join(
-                x.rjust(w) if r else x.ljust(w)
-                for x, w, r in zip(row, widths, right, strict=True)
-            ).rstrip()
-            for row in cells
-        ]
-        if not self.rows:
-            lines = ["  none"]
-        return "\n".join([self.title, *lines, *[f"  {note}" for note in self.notes]])
+        lines = columns(cells, self._number_columns()) if self.rows else ["none"]
+        return "\n  ".join([self.title, *lines, *self.notes])
 
     def _number_columns(self) -> list[bool]:
         return [
@@ -45,11 +37,10 @@ class Table(NamedTuple):
             numbers = self._number_columns()
 
             def line(tag: str, cells: Sequence[Any]) -> str:
+                classes = [' class="number"' if number else "" for number in numbers]
                 inside = "".join(
-                    f'<{tag} class="number">{_escape(x)}</{tag}>'
-                    if number
-                    else f"<{tag}>{_escape(x)}</{tag}>"
-                    for x, number in zip(cells, numbers, strict=True)
+                    f"<{tag}{cls}>{_escape(x)}</{tag}>"
+                    for x, cls in zip(cells, classes, strict=True)
                 )
                 return f"<tr>{inside}</tr>"
 
@@ -120,9 +111,7 @@ def show_type(x: Any) -> str:
 
 def nbytes(x: Any) -> int:
     """The bytes that an array of this shape and dtype takes."""
-    size = 1
-    for n in getattr(x, "shape", ()):
-        if not isinstance(n, int):  # a symbolic dimension
-            return 0
-        size *= n
-    return size * getattr(getattr(x, "dtype", None), "itemsize", 0)
+    shape = getattr(x, "shape", ())
+    if not all(isinstance(n, int) for n in shape):  # a symbolic dimension
+        return 0
+    return math.prod(shape) * getattr(getattr(x, "dtype", None), "itemsize", 0)

@@ -5,8 +5,8 @@ function that no cache has seen, so that the user's own is left as it was.
 """
 
 # Of JAX's functions not all have types.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 
 import dataclasses
 import functools as ft
@@ -101,19 +101,13 @@ class Target:
         values = self.jitted._bind(*args, **kwargs)
         arrays, structure = partition(values, abstract=True)
         names = function.array_paths(values)
-        donated = set(function.donated(values))
+        indices = set(function.donated(values))
+        donated = [i in indices for i in range(len(arrays))]
 
         def call(*arrays: Any) -> Any:
             return function.call_python(*structure.rebuild(arrays))
 
-        return _trace(
-            call,
-            self.name,
-            arrays,
-            names,
-            [i in donated for i in range(len(arrays))],
-            donate,
-        )
+        return _trace(call, self.name, arrays, names, donated, donate)
 
     def _trace_jax(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], donate: bool
@@ -144,9 +138,8 @@ class Target:
                 leaf_donated.append(key in donated)
 
         def call(*leaves: Any) -> Any:
-            values = dict(
-                zip(dynamic, jtu.tree_unflatten(treedef, leaves), strict=True)
-            )
+            unflattened = jtu.tree_unflatten(treedef, leaves)
+            values = dict(zip(dynamic, unflattened, strict=True))
             full = [values.get(i, x) for i, x in enumerate(args)]
             keywords = {k: values.get(k, v) for k, v in kwargs.items()}
             return self.fun(*full, **keywords)

@@ -1,8 +1,7 @@
 """Times small operations, in interleaved rounds."""
 
 # Of JAX's functions not all have types.
-# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import gc
 import statistics
@@ -31,21 +30,19 @@ def warm_up(
     call: Callable[[], Any],
     calls: int = _WARM_CALLS,
     progress: Callable[[int, int], None] = nothing,
-) -> Any:
+) -> None:
     """Make calls that do not count, each until its result is ready.
 
-    `progress` is called with the calls that are done and their number. Returns the last
-    result.
+    `progress` is called with the calls that are done and their number.
     """
     clock = time.perf_counter
-    out = jax.block_until_ready(call())  # may compile
+    jax.block_until_ready(call())  # may compile
     end = clock() + _WARM_SECONDS
     for done in range(1, calls):
         if done >= _LEAST_CALLS and clock() > end:
             break
         progress(done, calls)
-        out = jax.block_until_ready(call())
-    return out
+        jax.block_until_ready(call())
 
 
 class Blocking:

@@ -113,8 +113,9 @@ def compile_cold(
     raw = raw_execute(compiled, arrays)
     if raw is None:
         raw = (lambda: compiled(*arrays), jax.block_until_ready)
-        note = "execute: includes JAX's dispatch, as jaxlib's own is not available."
-        notes += (note,)
+        notes += (
+            "execute: includes JAX's dispatch, as jaxlib's own is not available.",
+        )
     return Program(cold, Timer(*raw), notes)
 
 
@@ -205,16 +206,13 @@ def _parts(
     """What can be run by itself."""
     leaves, treedef = jtu.tree_flatten(out)
     unflatten = Timer(lambda: jtu.tree_unflatten(treedef, leaves))
-    if it.kind == "jax":
-        flatten = Timer(lambda: jtu.tree_flatten((args, kwargs)))
-        return {"flatten": flatten, "unflatten": unflatten}
-    if it.kind == "equinox":
-        tree = (it.fun, args, kwargs)
-        partition = equinox_partition()
-        if partition is None:
-            flatten = Timer(lambda: jtu.tree_flatten(tree))
-            return {"flatten": flatten, "unflatten": unflatten}
+    partition = equinox_partition()
+    tree = (args, kwargs) if it.kind == "jax" else (it.fun, args, kwargs)
+    if it.kind == "equinox" and partition is not None:
         return {"partition": Timer(lambda: partition(tree)), "unflatten": unflatten}
+    if it.kind in ("jax", "equinox"):
+        flatten = Timer(lambda: jtu.tree_flatten(tree))
+        return {"flatten": flatten, "unflatten": unflatten}
     values = it.jitted._bind(*args, **kwargs)
     plan, out_arrays = it.jitted._function.plan_of(values)
     walk = walker(it)

@@ -1,8 +1,7 @@
 """`warmup`: compile before the first call."""
 
 # Values are anybody's: of what `isinstance` tells of them the rest is unknown.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownVariableType=false
 
 from collections.abc import Iterable
 from typing import Any
