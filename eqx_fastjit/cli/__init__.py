@@ -1,7 +1,7 @@
 """The command `eqx-fastjit`. One file per subcommand, listed in `_COMMANDS`.
 
-Each has `add_parser`, which must be cheap (help is printed without importing JAX), and
-`main`, which does the work and returns the exit code.
+Each has `add_parser`, which declares the subcommand and must be cheap (help is printed
+without importing JAX), and `main`, which does the work and returns the exit code.
 """
 
 import argparse

@@ -16,7 +16,6 @@ _ROUNDS, _QUICK_ROUNDS = 25, 5
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "bench",
         help="time jax.jit, equinox.filter_jit and eqx_fastjit side by side",
@@ -77,7 +76,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the exit code."""
     need("rich")
     if options.compare:
         return _compare(options)

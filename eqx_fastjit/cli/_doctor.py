@@ -9,12 +9,11 @@ from typing import Any
 
 from eqx_fastjit.doctor._report import KINDS
 
-from ._common import check_output, CommandError
+from ._common import as_json, check_output, CommandError, write_output
 from ._script import check_program, end_as_interrupted, was_interrupted
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "doctor",
         help="run a program unchanged, and report why it recompiled and blocked",
@@ -67,7 +66,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the exit code."""
     from eqx_fastjit.doctor._watch import Watch
 
     from ._signals import Reporter
@@ -93,17 +91,12 @@ def main(options: argparse.Namespace) -> int:
         reporter.stop()
     if was_interrupted(code):
         end_as_interrupted()
-    found = sum(f.kind in fatal for f in report.findings)
-    return code or int(found > 0)
-
-
-# Options that name a file to be written.
-_OUTPUTS = ("json", "html", "trace")
+    return code or int(any(f.kind in fatal for f in report.findings))
 
 
 def _outputs(options: argparse.Namespace) -> dict[str, str]:
     """The files to be written, by option. The program may change the directory."""
-    given = {name: getattr(options, name) for name in _OUTPUTS}
+    given = {name: getattr(options, name) for name in ("json", "html", "trace")}
     paths = {name: os.path.abspath(path) for name, path in given.items() if path}
     for name, path in paths.items():
         check_output(f"--{name}", path)
@@ -116,14 +109,10 @@ def _report(
     """Write all that was asked for; an interim report if there is no exit code yet."""
     from eqx_fastjit.doctor._find import make_report
 
-    from ._watched import write_output
-
-    name = options.program.name
-    report = make_report(watch, name, code, slow=options.slow)
+    report = make_report(watch, options.program.name, code, slow=options.slow)
     _show(report)
     if "json" in outputs:
-        text = json.dumps(report.as_json(), indent=2, allow_nan=False)
-        write_output("--json", outputs["json"], text + "\n")
+        write_output("--json", outputs["json"], as_json(report))
     if "html" in outputs:
         from eqx_fastjit.doctor._page import page
 

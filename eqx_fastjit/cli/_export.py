@@ -10,7 +10,6 @@ from ._common import check_output, CommandError
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "export",
         help="trace and compile a function, and save it to a file",
@@ -63,7 +62,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the exit code."""
     if not options.portable and not options.compiled:
         raise CommandError("--no-portable: only with --compiled")
     if options.vjp_order < 0:

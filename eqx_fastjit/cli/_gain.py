@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ._common import check_output, CommandError
+from ._common import as_json, check_output, CommandError, write_output
 from ._gain_child import command
 from ._script import check_program, end_as_interrupted, Program
 
@@ -23,7 +23,6 @@ _LINES = 20
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "gain",
         help="measure how much faster a program is, by running it unchanged both ways",
@@ -97,7 +96,6 @@ class _Run(NamedTuple):
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the exit code."""
     _check(options)
     with tempfile.TemporaryDirectory() as folder:
         run = _Run(options.program, os.path.join(folder, "count"), options.replay)
@@ -107,13 +105,11 @@ def main(options: argparse.Namespace) -> int:
             return _tell(e)
     print(report)
     if options.json is not None:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(report.as_json(), file, indent=2, allow_nan=False)
-            file.write("\n")
+        write_output("--json", options.json, as_json(report))
     if options.html is not None:
         from eqx_fastjit.insight._gain_page import page
 
-        Path(options.html).write_text(page(report), encoding="utf-8")
+        write_output("--html", options.html, page(report))
     if interrupted:
         sys.stdout.flush()
         end_as_interrupted()
@@ -225,15 +221,11 @@ def _report(program: Program, found: Any, pairs: list[tuple[float, float]]) -> A
     from eqx_fastjit.doctor._sites import shorten
     from eqx_fastjit.insight._gain import FunctionGain, Gain, interval, looks_at
 
+    names = ("name", "file", "line", "calls", "costs", "reason")
     functions = [
         FunctionGain(
-            name=f["name"],
             place="" if f["file"] is None else f"{shorten(f['file'])}:{f['line']}",
-            file=f["file"],
-            line=f["line"],
-            calls=f["calls"],
-            costs=f["costs"],
-            reason=f["reason"],
+            **{name: f[name] for name in names},
         )
         for f in found["functions"]
     ]

@@ -7,12 +7,11 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ._common import check_output, CommandError
+from ._common import check_output, CommandError, write_output
 from ._script import check_program, end_as_interrupted, was_interrupted
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "lock",
         help="record every signature that a program compiles; check or precompile them",
@@ -56,7 +55,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the exit code."""
     program = options.program
     check_program(program.name, program.is_module)
     # The program may change the directory.
@@ -107,7 +105,7 @@ def _count(n: int) -> str:
 def _write(program: Any, path: str, shown: str) -> int:
     from eqx_fastjit.doctor._lock import dump, Recorder
 
-    from ._watched import run_watched, write_output
+    from ._watched import run_watched
 
     recorder = Recorder(_folder(program))
     code = run_watched(program, recorder)

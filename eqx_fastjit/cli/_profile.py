@@ -16,7 +16,6 @@ from ._script import (
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "profile",
         help="run a program, then profile the jitted functions that it called most",
@@ -45,7 +44,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the program's exit code."""
     need("pyinstrument")
     for name in ("calls", "functions"):
         number = getattr(options, name)

@@ -9,7 +9,6 @@ from ._script import end_as_interrupted, install_on_import, run_script, was_inte
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "run",
         help="run a program unchanged, with eqx_fastjit in place of Equinox's jit",
@@ -23,7 +22,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the exit code."""
     name, args, is_module = options.program
     if os.environ.get("EQX_FASTJIT_LOG"):
         from ._watched import when_jax_is_imported
