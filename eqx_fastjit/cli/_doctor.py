@@ -9,6 +9,7 @@ from typing import Any
 
 from eqx_fastjit.doctor._report import KINDS
 
+from . import _signals, _watched
 from ._common import as_json, check_output, CommandError, write_output
 from ._script import check_program, end_as_interrupted, was_interrupted
 
@@ -23,39 +24,40 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "when the program ends, or before SIGTERM ends it. The exit code is that of "
         "the program, or 1 if --fail-on finds something.",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--json", metavar="FILE", help="write the report as JSON")
+    add("--html", metavar="FILE", help="write the report as a page")
+    add(
         "--trace",
         metavar="FILE",
         help="write a timeline that Perfetto (ui.perfetto.dev) opens",
     )
-    parser.add_argument(
+    add(
         "--interim",
         metavar="FILE",
         help="write an interim report whenever this file appears, and remove the file. "
         "SIGUSR1 does the same",
     )
-    parser.add_argument(
+    add(
         "--fail-on",
         metavar="KIND,...",
         default="",
         help="exit with 1 if there are findings of these kinds: 'any', or "
         + ", ".join(KINDS),
     )
-    parser.add_argument(
+    add(
         "--programs",
         action="store_true",
         help="add the jaxpr, the HLO, and XLA's estimates of cost and memory of each "
         "compilation to --html and --json. This compiles everything twice",
     )
-    parser.add_argument(
+    add(
         "--numerics",
         action="store_true",
         help="compare the first call of each function with an eager run. This runs "
         "the function's Python code twice more, including its side effects",
     )
-    parser.add_argument(
+    add(
         "--slow",
         metavar="SECONDS",
         type=float,
@@ -68,9 +70,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 def main(options: argparse.Namespace) -> int:
     from eqx_fastjit.doctor._watch import Watch
 
-    from ._signals import Reporter
-    from ._watched import run_watched
-
     fatal = _kinds(options.fail_on)
     if options.slow is not None and not options.slow >= 0:
         raise CommandError(f"--slow {options.slow}: expected 0 or more")
@@ -80,10 +79,10 @@ def main(options: argparse.Namespace) -> int:
     write = functools.partial(_report, watch, options, outputs)
     pid = os.getpid()
     interim = options.interim and os.path.abspath(options.interim)
-    reporter = Reporter(write, interim)
+    reporter = _signals.Reporter(write, interim)
     reporter.start()
     try:
-        code = run_watched(options.program, watch)
+        code = _watched.run_watched(options.program, watch)
         if os.getpid() != pid:
             return code  # a process that the program forked
         report = reporter.write(code)

@@ -34,15 +34,11 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "discarded, and its input is empty. The exit code is 0, or that of the program "
         "if it fails.",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
-    parser.add_argument(
-        "--pairs",
-        type=int,
-        metavar="N",
-        help="run at most N pairs (default: 27)",
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--json", metavar="FILE", help="write the report as JSON")
+    add("--html", metavar="FILE", help="write the report as a page")
+    add("--pairs", type=int, metavar="N", help="run at most N pairs (default: 27)")
+    add(
         "--seconds",
         type=float,
         default=_SECONDS,
@@ -50,7 +46,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="after the first three pairs, stop once S seconds have passed "
         f"(default: {_SECONDS:.0f})",
     )
-    parser.add_argument(
+    add(
         "--replay",
         type=float,
         default=_REPLAY,
@@ -183,13 +179,9 @@ def take_pairs(
 ) -> tuple[list[tuple[float, float]], bool]:
     """Run the program in pairs until the comparison is conclusive.
 
-    **Arguments:**
-
-    - `seconds`: runs it under `"equinox"` or `"ours"`, and returns the time.
-    - `told`: called with the number of each pair before it starts.
-    - `limit`: seconds after which no further pair starts, once there are three.
-    - `most`: the maximal number of pairs.
-    - `clock`: seconds.
+    `seconds` runs it under `"equinox"` or `"ours"`, and returns the time; `told` is
+    called with the number of each pair before it starts. After `limit` seconds no
+    further pair starts, once there are three. At most, there are `most`.
 
     **Returns:** the times of pairs, Equinox first, and whether Ctrl-C ended it.
     """

@@ -5,6 +5,7 @@ import os
 import sys
 from typing import Any
 
+from . import _watched
 from ._script import end_as_interrupted, install_on_import, run_script, was_interrupted
 
 
@@ -22,15 +23,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    name, args, is_module = options.program
     if os.environ.get("EQX_FASTJIT_LOG"):
-        from ._watched import when_jax_is_imported
-
-        when_jax_is_imported(_log)
+        _watched.when_jax_is_imported(_log)
         install_on_import(_log)
     else:
         install_on_import()
-    code = run_script(name, args, is_module)
+    code = run_script(*options.program)
     if was_interrupted(code):
         end_as_interrupted()
     return code

@@ -51,9 +51,7 @@ class ProgramParser(argparse.ArgumentParser):
     def add_program(self, *, trailing: bool = False) -> None:
         """Have the parser take a program; it will be the option `program`.
 
-        **Arguments:**
-
-        - `trailing`: whether our options may also stand right after SCRIPT or MODULE.
+        With `trailing`, our options may also stand right after SCRIPT or MODULE.
         """
         self._takes_program, self._trailing = True, trailing
         self.usage = (
@@ -224,17 +222,10 @@ def run_script(path_or_module: str, args: Sequence[str], is_module: bool) -> int
     `sys.argv`, `sys.path[0]` and `sys.modules["__main__"]` stay as the program leaves
     them, because its threads and its `atexit` functions run on afterwards.
 
-    **Arguments:**
+    A path is that of a script, or of a directory or zip file with a `__main__.py`.
 
-    - `path_or_module`: the path of a script, a directory or a zip file with a
-        `__main__.py`; or the name of a module.
-    - `args`: what follows it in `sys.argv`.
-    - `is_module`: whether it is the name of a module, as after `python -m`.
-
-    **Returns:**
-
-    The exit code that Python would give. An exception has been printed then, by
-    `sys.excepthook` and without frames of ours; 130 stands for Ctrl-C. Raises
+    **Returns:** the exit code that Python would give. An exception has been printed
+    then, by `sys.excepthook` and without frames of ours; 130 stands for Ctrl-C. Raises
     `CommandError` if there is no such script.
     """
     check_program(path_or_module, is_module)
