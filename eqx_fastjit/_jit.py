@@ -169,9 +169,9 @@ class JitWrapped(Base, Generic[_P, _T]):
         `eqx_fastjit.load`. Raises `ValueError`, with the path, for a static that cannot
         be exported.
         """
-        from ._export._exported import export
+        from ._export._exported import Exported
 
-        return export(self, (), args, kwargs)
+        return Exported(self, (), args, kwargs)
 
     def clear_cache(self) -> None:
         """Clear all traces and compiled programs of this function."""
@@ -367,9 +367,9 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
 
     def export(self, *args: Any, **kwargs: Any) -> "Exported":
         """As `JitWrapped.export`. The arrays of the instance are saved in the file."""
-        from ._export._exported import export
+        from ._export._exported import Exported
 
-        return export(self.func, self.args, args, {**self.keywords, **kwargs})
+        return Exported(self.func, self.args, args, {**self.keywords, **kwargs})
 
     def clear_cache(self) -> None:
         """Clear all traces and compiled programs of this method, for all instances."""

@@ -25,7 +25,7 @@ from eqx_fastjit.cli import (
     _versions,
     _watched,
 )
-from eqx_fastjit.cli._common import check_output, CommandError
+from eqx_fastjit.cli._common import check_output, CommandError, write_output
 from eqx_fastjit.cli._script import Program
 
 
@@ -459,11 +459,11 @@ def test_output_that_the_program_has_closed(monkeypatch):
 def test_a_file_that_cannot_be_written(tmp_path):
     path = str(tmp_path / "no" / "a")
     with pytest.raises(CommandError) as e:
-        _watched.write_output("-o", path, "text")
+        write_output("-o", path, "text")
     assert str(e.value) == f"-o: cannot write {path!r}: No such file or directory"
     with pytest.raises(CommandError, match=r"--x: cannot write .*: No such file"):
         check_output("--x", path)
-    _watched.write_output("-o", str(tmp_path / "a"), "täxt")
+    write_output("-o", str(tmp_path / "a"), "täxt")
     assert (tmp_path / "a").read_text(encoding="utf-8") == "täxt"
 
 

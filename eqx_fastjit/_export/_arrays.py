@@ -54,11 +54,6 @@ def matches(then: Mapping[str, Any], now: Any) -> bool:
     )
 
 
-def aval(x: Mapping[str, Any]) -> Any:
-    """The `jax.ShapeDtypeStruct` for a description without symbolic sizes."""
-    return jax.ShapeDtypeStruct(tuple(x["shape"]), dtype_of(x["dtype"]))
-
-
 def dtype_of(name: str) -> Any:
     """A dtype by its name, those of typed keys included."""
     if is_key(name):
@@ -73,11 +68,7 @@ def dtype_of(name: str) -> Any:
 
 
 # By their names in a dtype.
-_IMPLS = {
-    "key<fry>": "threefry2x32",
-    "key<rbg>": "rbg",
-    "key<urbg>": "unsafe_rbg",
-}
+_IMPLS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
 
 
 # --- shardings ------------------------------------------------------------------------
@@ -97,14 +88,10 @@ def describe_sharding(x: Any) -> dict[str, Any] | None:
             "sizes": list(mesh.devices.shape),
             "devices": [d.id for d in mesh.devices.flat],
             "types": [t.name for t in mesh.axis_types],
-            "spec": [_entry(e) for e in x.spec],
+            "spec": [list(e) if isinstance(e, tuple) else e for e in x.spec],
             "memory": x.memory_kind,
         }
     return None
-
-
-def _entry(e: Any) -> Any:
-    return list(e) if isinstance(e, tuple) else e
 
 
 def sharding_of(x: Mapping[str, Any], devices: Mapping[int, Any]) -> Any:

@@ -30,24 +30,11 @@ from eqx_fastjit._compat import (
 )
 
 
-class _Checks:
-    """Numbers and messages of the checks seen so far, as long as JAX keeps them.
-
-    JAX keeps the parts of a program that it has functionalized, numbers included, and
-    so a check has the same number in every program.
-    """
-
-    def __init__(self) -> None:
-        self.numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.messages: dict[int, list[str]] = {}
-
-    def number(self, callback: Any, texts: list[str]) -> int:
-        number = self.numbers.setdefault(callback, len(self.messages))
-        self.messages[number] = texts
-        return number
-
-
-_checks = _Checks()
+# Of the checks seen so far: their numbers, by what they call, and their messages. JAX
+# keeps the parts of a program that it has functionalized, numbers included, and so a
+# check has the same number in every program.
+_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_messages: dict[int, list[str]] = {}
 
 
 class _EquinoxChecks(Exception):
@@ -70,16 +57,9 @@ def functionalize(
 ) -> Callable[..., Any]:
     """`fun`, with the errors of `eqx.error_if` as an additional result.
 
-    **Arguments:**
-
-    - `fun`: a function of arrays.
-    - `messages`: is added to, when the function is traced: the messages of each check,
-        by its number.
-
-    **Returns:**
-
-    A function that returns the results and an array of two integers: the number of the
-    check that failed, or -1; and which of its messages. Raises `MissingPrivateName`.
+    That is an array of two integers: the number of the check that failed, or -1; and
+    which of its messages. When the function is traced, the messages of each check are
+    added to `messages`, by its number. Raises `MissingPrivateName`.
     """
     checkify = Checkify()
     before = dict(checkify.rules)
@@ -95,7 +75,7 @@ def functionalize(
             kinds: Any = public.user_checks | {_EquinoxChecks}
             found: Any = public.checkify(fun, errors=kinds)(*arrays)
             error, out = found
-            messages.update({i: _checks.messages[i] for i in check_numbers(error)})
+            messages.update({i: _messages[i] for i in check_numbers(error)})
             return out, error_signal(error)
         except AttributeError as e:
             # `fun` itself has been traced before, so this is a `checkify` that does not
@@ -116,10 +96,8 @@ _conditions: list[Any] = []
 
 def _rules(before: dict[Any, Any]) -> dict[Any, Any]:
     """The rules for JAX's public primitives."""
-    follow_cond = _as_before(primitives.cond_p, before[primitives.cond_p])
-    follow_jvp = _as_before(
-        primitives.custom_jvp_call_p, before[primitives.custom_jvp_call_p]
-    )
+    cond_p, jvp_p = primitives.cond_p, primitives.custom_jvp_call_p
+    follow_cond, follow_jvp = (_as_before(x, before[x]) for x in (cond_p, jvp_p))
 
     def cond(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
         branches = params["branches"]
@@ -141,11 +119,7 @@ def _rules(before: dict[Any, Any]) -> dict[Any, Any]:
             return errors.inline(params["call_jaxpr"], values)
         return follow_jvp(errors, values, params)
 
-    return {
-        primitives.cond_p: cond,
-        primitives.custom_jvp_call_p: custom_jvp,
-        primitives.while_p: _while,
-    }
+    return {cond_p: cond, jvp_p: custom_jvp, primitives.while_p: _while}
 
 
 def _as_before(primitive: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,7 +148,9 @@ def _callbacks(primitive: Any) -> Callable[..., Any]:
         avals = params["result_avals"]
         if kind == "tpu_msg":
             return values[: len(avals)]
-        number = _checks.number(params["callback"].callback_func, texts)
+        callback = params["callback"].callback_func
+        number = _numbers.setdefault(callback, len(_messages))
+        _messages[number] = texts
         index = jnp.asarray(values[-1]).astype("int32").max()
         errors.add(_conditions[-1] if _conditions else True, number, index)
         return [jnp.zeros(a.shape, a.dtype) for a in avals]
@@ -212,7 +188,8 @@ def _while(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
         if not batched:
             return new
         return [
-            jnp.where(_leading(active, x), x, y) for x, y in zip(new, old, strict=True)
+            jnp.where(jnp.expand_dims(active, tuple(range(active.ndim, x.ndim))), x, y)
+            for x, y in zip(new, old, strict=True)
         ]
 
     if not _has_check(jaxprs):
@@ -253,11 +230,6 @@ def _while(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
     _, leaves, out = jax.lax.while_loop(lambda state: jnp.any(state[0]), step, state)
     errors.error = jtu.tree_unflatten(structure, leaves)
     return out
-
-
-def _leading(active: Any, x: Any) -> Any:
-    """A batched condition, to select among the elements of a batch."""
-    return active.reshape(active.shape + (1,) * (x.ndim - active.ndim))
 
 
 # --- looking for checks ---------------------------------------------------------------

@@ -6,9 +6,10 @@
 # pyright: reportUnknownParameterType=false, reportPrivateUsage=false
 # pyright: reportPrivateImportUsage=false
 
+import contextlib
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import jax
@@ -37,6 +38,7 @@ class Exported:
     `f.export(...)` returns it. `save` lowers and compiles.
     """
 
+    # Of a `JitWrapped`, the instance of a method, and the arguments of the call.
     def __init__(
         self, wrapped: Any, bound: tuple[Any, ...], args: Any, kwargs: dict[str, Any]
     ):
@@ -123,7 +125,7 @@ class Exported:
         arguments = writer.write(parts.written())
         statics = list(writer.statics)
         result = writer.write([("<result>", self._result)], root="")
-        defaults = writer.write(parts.defaults())
+        defaults = writer.write(parts.defaults)
         self._read_back(writer, arguments, result)
         source = function.source()
         return {
@@ -238,17 +240,12 @@ class Exported:
         return code
 
 
-class _timed:
+@contextlib.contextmanager
+def _timed(header: dict[str, Any], name: str) -> Generator[None, None, None]:
     """Note how long a payload took to create, which loading it saves."""
-
-    def __init__(self, header: dict[str, Any], name: str):
-        self.seconds, self.name = header["seconds"], name
-
-    def __enter__(self) -> None:
-        self.start = time.perf_counter()
-
-    def __exit__(self, *_: Any) -> None:
-        self.seconds[self.name] = time.perf_counter() - self.start
+    start = time.perf_counter()
+    yield
+    header["seconds"][name] = time.perf_counter() - start
 
 
 def _sharding(x: Any) -> dict[str, Any]:
@@ -293,17 +290,3 @@ def _spread(prefix: Any, result: Any) -> list[Any]:
 
     jtu.tree_map(spread, prefix, result, is_leaf=is_leaf)
     return out
-
-
-def export(
-    wrapped: Any, bound: tuple[Any, ...], args: Any, kwargs: dict[str, Any]
-) -> Exported:
-    """What `JitWrapped.export` and `BoundJit.export` do.
-
-    **Arguments:**
-
-    - `wrapped`: the `JitWrapped`.
-    - `bound`: the instance of a method.
-    - `args`, `kwargs`: of the call.
-    """
-    return Exported(wrapped, bound, args, kwargs)

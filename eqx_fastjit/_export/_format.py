@@ -35,11 +35,7 @@ class ExportFileError(ValueError):
 def write(path: Any, header: Mapping[str, Any], sections: Mapping[str, bytes]) -> None:
     """Write a file, either completely or not at all.
 
-    **Arguments:**
-
-    - `path`: of the file.
-    - `header`: what JSON can hold, without `"sections"`.
-    - `sections`: bytes by name.
+    The header is what JSON can hold, and has no `"sections"` yet.
     """
     table = [
         {"name": name, "size": len(x), "sha256": hashlib.sha256(x).hexdigest()}
@@ -63,18 +59,14 @@ def write(path: Any, header: Mapping[str, Any], sections: Mapping[str, bytes]) -
             file.write(text)
             for x in sections.values():
                 file.write(x)
-        _like_a_new_file(temporary)
+        # The permissions that `open` would have given it.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def _like_a_new_file(path: str) -> None:
-    """Give a temporary file the permissions that `open` would have given it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(path, 0o666 & ~mask)
 
 
 class Reader:

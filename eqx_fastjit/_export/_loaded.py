@@ -17,17 +17,11 @@ from typing import Any
 import jax
 
 from eqx_fastjit._binding import Binding, make_binder, Spec
-from eqx_fastjit._blocking import (
-    block,
-    copied,
-    must_block,
-    reads_numpy,
-    with_tracers,
-)
+from eqx_fastjit._blocking import block, copied, must_block, reads_numpy, with_tracers
 from eqx_fastjit._function import Function
 from eqx_fastjit._jit import _make_wrapped, JitWrapped
 from eqx_fastjit._options import Options
-from eqx_fastjit._partition import ANY_ARRAY, omitted, partition, Plan
+from eqx_fastjit._partition import ANY_ARRAY, omitted, partition
 from eqx_fastjit._specialization import make_plan
 from eqx_fastjit._stages import Expected
 from eqx_fastjit._static_keys import static_key
@@ -79,20 +73,18 @@ def load(
         ```
     """
     reader = Reader(path)
-    known: dict[str, Any] = {}
-    if example is not None:
-        known = _objects_in(tuple(example))
+    known = _objects_in(() if example is None else tuple(example))
     # Now, even if this is in a function that is being traced: what the program keeps
     # would be a part of that trace.
     with _one_error(reader), jax.ensure_compile_time_eval():
-        loaded = _Loaded(reader, Names(known, allow), trusted)
-    if loaded.payloads.reason is not None and trusted:
+        wrapped, reason = _read(reader, Names(known, allow), trusted)
+    if reason is not None:
         warnings.warn(
-            f"the native code in {reader.path!r} is not used: "
-            f"{loaded.payloads.reason}. The portable form is compiled instead.",
+            f"the native code in {reader.path!r} is not used: {reason}. The portable "
+            "form is compiled instead.",
             stacklevel=2,
         )
-    return loaded.wrapped
+    return wrapped
 
 
 @contextlib.contextmanager
@@ -141,23 +133,24 @@ class LoadedFunction(Function):
     """A function that only has one program, which is from a file.
 
     It has a specialization for each signature. There may be many of them, because each
-    `functools.partial` is another one.
+    `functools.partial` is another one. `values` and `result` are of its calls, with any
+    arrays.
     """
 
     loaded = True
 
-    def __init__(self, fun: Any, spec: Spec, header: dict[str, Any]):
+    def __init__(
+        self,
+        fun: Any,
+        spec: Spec,
+        values: tuple[Any, ...],
+        result: Any,
+        payloads: Payloads,
+    ):
+        header = payloads.header
         names = str(header["name"]), str(header["qualname"])
         options = Options(filter_warning=bool(header["quiet_donation"]))
         super().__init__(fun, spec, options, names, with_fun=False)
-        self.expected: Expected | None = None
-        self.values: tuple[Any, ...] = ()
-        self.plan: Plan | None = None
-        self.handle: Any = None
-        self.payloads: Payloads | None = None
-
-    def expect(self, values: tuple[Any, ...], result: Any, payloads: Payloads) -> None:
-        """Set the structure of calls and of their result. Array values are not used."""
         _, structure = partition(values)
         self.expected = Expected(
             self,
@@ -171,14 +164,12 @@ class LoadedFunction(Function):
         self.values = values
         holder = types.SimpleNamespace(plans={})
         self.handle, _, _ = make_plan(holder, result)
-        (plan,) = holder.plans.values()
-        self.plan = plan
+        (self.plan,) = holder.plans.values()
         self.payloads = payloads
         payloads.prepare(self.handle)
 
     def specialize(self, values: tuple[Any, ...], cls: Callable[..., Any]) -> Any:
         """Specialize for the program. Raises `TypeError` if the call does not match."""
-        assert self.payloads is not None
         self._arrays_of(values)
         made = cls(self.payloads.run, _FLAT)
         made.plans[self.handle] = self.plan
@@ -186,7 +177,6 @@ class LoadedFunction(Function):
 
     def _arrays_of(self, values: tuple[Any, ...]) -> list[Any]:
         """The arrays of a call; raises `TypeError` if it is not the one exported."""
-        assert self.expected is not None
         try:
             return self.expected.arrays_of(values)
         except TypeError:
@@ -215,12 +205,10 @@ class LoadedFunction(Function):
 
     def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
         """As the file says."""
-        assert self.payloads is not None
         return self.payloads.callbacks
 
     def call_without_jit(self, values: tuple[Any, ...]) -> Any:
         """There is only the program, so it is run as it is."""
-        assert self.payloads is not None and self.plan is not None
         arrays = copied(self._arrays_of(values))
         out = self.payloads.run(*arrays)[:-1]
         if must_block(self.payloads.callbacks, [*arrays, *out]) or reads_numpy(arrays):
@@ -232,40 +220,37 @@ class LoadedFunction(Function):
 _FLAT = types.SimpleNamespace(traced=True)
 
 
-class _Loaded:
-    """A file, read."""
-
-    def __init__(self, reader: Reader, names: Names, trusted: bool):
-        header = reader.header
-        unknown = {x["name"]: _Unknown() for x in header["parameters"]}
-        names.check(header["names"])
-        trees = TreeReader(header["names"], names, lambda name: omitted(unknown[name]))
-        n_in, n_out = len(header["arrays"]), len(header["outputs"])
-        values = trees.read(header["arguments"], [ANY_ARRAY] * n_in)
-        result = trees.read(header["result"], [ANY_ARRAY] * n_out)
-        defaults = trees.read(header["defaults"], [])
-        spec = Spec(
-            tuple([_identifier(x["name"]) for x in header["parameters"]]),
-            tuple(
-                [getattr(inspect.Parameter, x["kind"]) for x in header["parameters"]]
-            ),
-            tuple([bool(x["default"]) for x in header["parameters"]]),
-        )
-        if not len(values) == len(defaults) == len(spec.names):
-            raise ExportFileError("its header is invalid (parameters)")
-        if not set(header["donated"]) <= set(range(n_in)):
-            raise ExportFileError("its header is invalid (donated)")
-        self.payloads = Payloads(reader, trusted)
-        fun = _stand_in(spec, defaults, unknown, header)
-        binding = Binding(fun)
-        function = LoadedFunction(fun, binding.spec, header)
-        function.expect(values, result, self.payloads)
-        shown = {
-            name: getattr(fun, name)
-            for name in ("__module__", "__name__", "__qualname__", "__doc__")
-        }
-        shown["__exported__"] = header
-        self.wrapped = _make_wrapped(function, "none", binding, fun, shown)
+def _read(
+    reader: Reader, names: Names, trusted: bool
+) -> tuple[JitWrapped[..., Any], str | None]:
+    """The function in a file, and why its native code is not used, if it is wanted."""
+    header, parameters = reader.header, reader.header["parameters"]
+    unknown = {x["name"]: _Unknown() for x in parameters}
+    names.check(header["names"])
+    trees = TreeReader(header["names"], names, lambda name: omitted(unknown[name]))
+    n_in, n_out = len(header["arrays"]), len(header["outputs"])
+    values = trees.read(header["arguments"], [ANY_ARRAY] * n_in)
+    result = trees.read(header["result"], [ANY_ARRAY] * n_out)
+    defaults = trees.read(header["defaults"], [])
+    spec = Spec(
+        tuple([_identifier(x["name"]) for x in parameters]),
+        tuple([getattr(inspect.Parameter, x["kind"]) for x in parameters]),
+        tuple([bool(x["default"]) for x in parameters]),
+    )
+    if not len(values) == len(defaults) == len(spec.names):
+        raise ExportFileError("its header is invalid (parameters)")
+    if not set(header["donated"]) <= set(range(n_in)):
+        raise ExportFileError("its header is invalid (donated)")
+    payloads = Payloads(reader, trusted)
+    fun = _stand_in(spec, defaults, unknown, header)
+    binding = Binding(fun)
+    function = LoadedFunction(fun, binding.spec, values, result, payloads)
+    shown = {
+        name: getattr(fun, name)
+        for name in ("__module__", "__name__", "__qualname__", "__doc__")
+    }
+    shown["__exported__"] = header
+    return _make_wrapped(function, "none", binding, fun, shown), payloads.reason
 
 
 def _refusal(name: str) -> str:

@@ -125,10 +125,8 @@ def _is_inside(module: str, packages: Iterable[str]) -> bool:
 class Names:
     """The classes and functions that a file may name.
 
-    **Arguments:**
-
-    - `known`: objects by name, from the caller's example.
-    - `allow`: modules and packages that may be imported.
+    `known` are objects by name, from the caller's example; `allow` are modules and
+    packages that may be imported.
     """
 
     def __init__(self, known: Mapping[str, Any], allow: Iterable[str]):

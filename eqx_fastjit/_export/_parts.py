@@ -27,14 +27,8 @@ class Parts:
 
     The callable itself and the first `n_bound` parameters (the instance of a method)
     are bound: their arrays are kept in the file, and nothing else of them is. The rest
-    are the parameters of the function that is loaded.
-
-    **Arguments:**
-
-    - `wrapped`: the jitted function.
-    - `values`: of the call, one for each parameter, and the callable if it is one of
-        them.
-    - `n_bound`: how many parameters are bound.
+    are the parameters of the function that is loaded. There is one of `values` for each
+    parameter, and one for the callable if it is one of them.
     """
 
     def __init__(self, wrapped: Any, values: tuple[Any, ...], n_bound: int):
@@ -72,10 +66,11 @@ class Parts:
                     "the function itself are saved in the file, and need values."
                 )
         self.bound = [jnp.asarray(arrays[k]) for k in bound]
-        donated = function.donated(values) if _donates(function) else ()
+        donated = function.donated(values)
         self.donated = [i for i, k in enumerate(free) if k in donated]
         self.shardings = self._find_shardings(values, free)
-        self._defaults = self._find_defaults(wrapped._binding.defaults[n_bound:])
+        # The default of each parameter; `None` for one that has none.
+        self.defaults = self._find_defaults(wrapped._binding.defaults[n_bound:])
 
     def _find_shardings(self, values: tuple[Any, ...], free: list[int]) -> list[Any]:
         """One for each array that a caller passes; `None` where any will do."""
@@ -85,9 +80,8 @@ class Parts:
         out: list[Any] = []
         for x in self.arrays:
             sharding = getattr(x, "sharding", None)
-            given = isinstance(x, jax.ShapeDtypeStruct) or getattr(
-                x, "committed", False
-            )
+            is_struct = isinstance(x, jax.ShapeDtypeStruct)
+            given = is_struct or getattr(x, "committed", False)
             is_one = given and sharding is not None and len(sharding.device_set) > 1
             out.append(sharding if is_one else None)
         return out
@@ -144,10 +138,6 @@ class Parts:
         values = self._with([ANY_ARRAY] * len(self.arrays))
         return tuple([SOME_DEFAULT if type(x) is DefaultRef else x for _, x in values])
 
-    def defaults(self) -> list[tuple[str, Any]]:
-        """The default of each parameter; `None` for one that has none."""
-        return self._defaults
-
     def parameters(self) -> list[dict[str, Any]]:
         """The names and kinds, and whether there is a default."""
         return [
@@ -170,10 +160,6 @@ def _is_plain(name: str, default: Any) -> bool:
 
 def _arrays(tree: Any) -> list[Any]:
     return partition(tree, abstract=True)[0]
-
-
-def _donates(function: Any) -> bool:
-    return function.options.donate_first or function.options.donate_rest
 
 
 def with_any_arrays(tree: Any) -> Any:

@@ -29,19 +29,15 @@ class Program:
 
     It takes `lifted`, then the arrays of the call in the given order, and returns a
     list: the arrays of the result, and the signal of a failed check where `checked`.
-
-    **Arguments:**
-
-    - `traced`: what was traced for a call.
-    - `order`: for each argument of `traced`, its number among those of the program.
-    - `name`: of the function, for logs and profiles.
+    `order` has the number of each argument of `traced` among those of the program.
     """
 
     def __init__(self, traced: jax.stages.Traced, order: Sequence[int], name: str):
         self._closed: Any = without_dead_code(traced.jaxpr)
         self._order = tuple(order)
         consts = self._closed.consts
-        self._lifted = [i for i, x in enumerate(consts) if _n_bytes(x) >= _LIFT_BYTES]
+        large = [getattr(x, "nbytes", 0) >= _LIFT_BYTES for x in consts]
+        self._lifted = [i for i, is_large in enumerate(large) if is_large]
         self.lifted = [jax.numpy.asarray(consts[i]) for i in self._lifted]
         # Whether there are host callbacks, which must then all be `eqx.error_if`'s.
         self.checked = has_host_callbacks(traced)
@@ -68,13 +64,6 @@ class Program:
                 f"exported with JAX {jax.__version__}: {e} is not there."
             ) from e
         return [*out, signal]
-
-
-def _n_bytes(x: Any) -> int:
-    try:
-        return int(x.size) * int(x.dtype.itemsize)
-    except (AttributeError, TypeError):
-        return 0
 
 
 def check_callbacks(traced: jax.stages.Traced, name: str) -> None:

@@ -34,13 +34,7 @@ _CUSTOM_CALL = re.compile(
 
 
 class Payloads:
-    """The payloads of a file.
-
-    **Arguments:**
-
-    - `reader`: the file.
-    - `trusted`: whether native code may be run.
-    """
+    """The payloads of a file. Native code is only run if it is `trusted`."""
 
     def __init__(self, reader: Reader, trusted: bool):
         self.reader = reader
@@ -57,13 +51,10 @@ class Payloads:
         # Why native code is not used, if there is any.
         self.reason: str | None = None
         self.handle: Any = None
-        self.native: Callable[..., Any] | None = None
         # Takes the arrays of a call; returns those of the result, and the handle.
-        self.run: Callable[..., Any] = _not_prepared
+        self.run: Callable[..., Any]
         # Whether there are host callbacks. Native code reports failed checks itself.
         self.callbacks = False
-        if "compiled" in reader.sections and trusted:
-            self.native = self._try_native
         self.has_portable = "portable" in reader.sections
         if not self.has_portable and "compiled" not in reader.sections:
             raise ExportFileError("it has neither a portable nor a compiled form")
@@ -82,7 +73,8 @@ class Payloads:
             dtype, shape = dtype_of(x["dtype"]), tuple(map(int, x["shape"]))
             raw_dtype, raw_shape = dtype, shape
             if is_key(x["dtype"]):
-                sample = jax.eval_shape(jax.random.key_data, _struct((), dtype))
+                key = jax.ShapeDtypeStruct((), dtype)
+                sample = jax.eval_shape(jax.random.key_data, key)
                 raw_dtype, raw_shape = sample.dtype, (*shape, *sample.shape)
             size = math.prod(raw_shape) * np.dtype(raw_dtype).itemsize
             if offset + size > len(data):
@@ -93,20 +85,20 @@ class Payloads:
             target = None if sharding is None else sharding_of(sharding, self.devices)
             array: Any = jax.device_put(host.reshape(raw_shape))
             if is_key(x["dtype"]):
-                array = jax.random.wrap_key_data(array, impl=_impl(dtype))
+                impl = str(jax.random.key_impl(jnp.zeros((), dtype)))
+                array = jax.random.wrap_key_data(array, impl=impl)
             out.append(array if target is None else jax.device_put(array, target))
         return out
 
     def prepare(self, handle: Any) -> None:
         """Choose what to run. `handle` is added to each result."""
         self.handle = handle
-        if self.native is not None:
-            run = self._try_native()
-            if run is not None:
-                self.run = run
-                return
-        self.run = self._with_kept(self.portable)
-        self.callbacks = self.checked
+        use_native = self.trusted and "compiled" in self.reader.sections
+        if use_native and (run := self._try_native()) is not None:
+            self.run = run
+        else:
+            self.run = self._with_kept(self.portable)
+            self.callbacks = self.checked
 
     def _with_kept(self, run: Callable[..., Any]) -> Callable[..., Any]:
         return functools.partial(run, *self.kept) if self.kept else run
@@ -116,8 +108,6 @@ class Payloads:
     @functools.cached_property
     def portable(self) -> Callable[..., Any]:
         """The portable program under `jax.jit`. It takes the kept arrays as well."""
-        if not self.has_portable:
-            raise ExportFileError("it has no portable form")
         blob = bytearray(self.reader.section("portable"))
         try:
             exported = jax.export.deserialize(blob)
@@ -142,10 +132,8 @@ class Payloads:
         exported = dataclasses.replace(exported, out_avals=tuple(avals))
         exported = _with_lapack_if_called(exported)
         n = len(self.kept)
-        kwargs: dict[str, Any] = {}
         donated = tuple([n + int(i) for i in self.header["donated"]])
-        if donated:
-            kwargs["donate_argnums"] = donated
+        kwargs: dict[str, Any] = {"donate_argnums": donated}
         if self.header["in_shardings"] is not None:
             given = [
                 None if x is None else sharding_of(x, self.devices)
@@ -207,7 +195,7 @@ class Payloads:
         for key in ("input_shardings", "output_shardings"):
             record[key] = [sharding_of(x, self.devices) for x in record[key]]
         structs = [
-            _struct(tuple(x["shape"]), dtype_of(x["dtype"]))
+            jax.ShapeDtypeStruct(tuple(x["shape"]), dtype_of(x["dtype"]))
             for x in (*self.header["kept"], *self.header["arrays"])
         ]
         if compiled["lapack"]:
@@ -226,32 +214,25 @@ class Payloads:
 
         As in a transformation, or with arrays that were put on another device.
         """
-
-        def instead(arrays: tuple[Any, ...], error: Exception) -> Any:
-            self.check_arrays(arrays)
-            if not self.has_portable:
-                raise error
-            return self._with_kept(self.portable)(*arrays)
+        checked = self.checked
 
         def call(*arrays: Any) -> Any:
             try:
-                return run(*arrays)
-            except (TypeError, ValueError) as e:
-                return instead(arrays, e)
-
-        def checked_call(*arrays: Any) -> Any:
-            try:
                 out = run(*arrays)
-            except (TypeError, ValueError) as e:
-                return instead(arrays, e)  # which checks for itself
-            number, index = np.asarray(out.pop(-2)).tolist()
-            if number >= 0:
-                message = self.messages[number][index]
-                text = _compat.runtime_error_text(message, "")
-                raise eqx.EquinoxRuntimeError(text)
+            except (TypeError, ValueError):
+                self.check_arrays(arrays)
+                if not self.has_portable:
+                    raise
+                return self._with_kept(self.portable)(*arrays)  # checks for itself
+            if checked:
+                number, index = np.asarray(out.pop(-2)).tolist()
+                if number >= 0:
+                    message = self.messages[number][index]
+                    text = _compat.runtime_error_text(message, "")
+                    raise eqx.EquinoxRuntimeError(text)
             return out
 
-        return checked_call if self.checked else call
+        return call
 
 
 def _initialize_lapack() -> None:
@@ -259,7 +240,7 @@ def _initialize_lapack() -> None:
 
     A program that calls it would crash otherwise: nothing has been lowered for it.
     """
-    matrix = _struct((1, 1), jnp.dtype("float32"))
+    matrix = jax.ShapeDtypeStruct((1, 1), jnp.dtype("float32"))
     jax.jit(jax.lax.linalg.cholesky).lower(matrix)
 
 
@@ -277,25 +258,11 @@ def _with_lapack_if_called(exported: jax.export.Exported) -> jax.export.Exported
         return exported
     if tuple(exported.platforms) != ("cpu",) or here != {"cpu"}:
         return exported
-    disabled = (
-        *exported.disabled_safety_checks,
-        jax.export.DisabledSafetyCheck.platform(),
-    )
+    no_check = jax.export.DisabledSafetyCheck.platform()
+    disabled = (*exported.disabled_safety_checks, no_check)
     return dataclasses.replace(
         exported, platforms=("host",), disabled_safety_checks=disabled
     )
-
-
-def _not_prepared(*_: Any) -> Any:
-    raise AssertionError("not prepared")
-
-
-def _struct(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)
-
-
-def _impl(dtype: Any) -> str:
-    return str(jax.random.key_impl(jnp.zeros((), dtype)))
 
 
 class _Portable:
@@ -320,8 +287,7 @@ class _Portable:
                 f"{self._named(e)}"
             ) from None
         if payloads.checked:
-            signal = out.pop()
-            out = _raise_if(out, signal, payloads.messages)
+            out = _raise_if(out[:-1], out[-1], payloads.messages)
         return [*out, payloads.handle]
 
     def _named(self, error: ValueError) -> str:

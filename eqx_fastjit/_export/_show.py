@@ -1,5 +1,6 @@
 """A file in words. Nothing that it names is imported, and none of its code is run."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,12 +17,8 @@ _MAX_LINES = 50
 def show(path: Any, *, everything: bool = False) -> str:
     """The contents of a file that `Exported.save` wrote, as text.
 
-    **Arguments:**
-
-    - `path`: of the file.
-    - `everything`: whether to list every leaf, however many there are.
-
-    **Returns:** text. Raises `ValueError` if it is not such a file, or is damaged.
+    With `everything`, every leaf is listed, however many there are. Raises `ValueError`
+    if it is not such a file, or is damaged.
     """
     reader = Reader(path)
     for name in reader.sections:
@@ -54,11 +51,9 @@ def _lines(reader: Reader, limit: int | None) -> Iterator[str]:
     yield from _table(plural(len(rows), "result array"), rows, limit)
     texts = [(text, "") for _, x in header["checks"] for text in x]
     yield from _table("checks (`eqx.error_if`)", texts, limit)
-    own = ("jax", "equinox", "numpy", "builtins")
-    needs = [
-        x for x in header["names"] if x.partition(":")[0].partition(".")[0] not in own
-    ]
-    yield from _table("needs", [(x, "") for x in needs], limit)
+    own = {"jax", "equinox", "numpy", "builtins"}
+    needs = [(x, "") for x in header["names"] if re.split("[.:]", x)[0] not in own]
+    yield from _table("needs", needs, limit)
 
 
 def _payloads(reader: Reader) -> Iterator[str]:

@@ -49,11 +49,19 @@ class DefaultRef:
     name: str
 
 
-_CONTAINERS: dict[type, str] = {
-    tuple: "tuple",
-    list: "list",
-    set: "set",
-    frozenset: "frozenset",
+_CONTAINERS: tuple[type, ...] = (tuple, list, set, frozenset)
+# By type, as text that JSON holds, and again.
+_SCALARS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    int: (hex, lambda x: int(x, 16)),
+    float: (
+        lambda x: struct.pack("<d", x).hex(),
+        lambda x: struct.unpack("<d", bytes.fromhex(x))[0],
+    ),
+    complex: (
+        lambda x: struct.pack("<dd", x.real, x.imag).hex(),
+        lambda x: complex(*struct.unpack("<dd", bytes.fromhex(x))),
+    ),
+    bytes: (bytes.hex, bytes.fromhex),
 }
 # Flattened by what is registered for them.
 _NODES = (NodeKind.CUSTOM, NodeKind.ORDERED_DICT, NodeKind.DEFAULTDICT)
@@ -64,6 +72,10 @@ _SINGLETONS: dict[Any, str] = {
     Ellipsis: "ellipsis",
     NotImplemented: "notimplemented",
 }
+
+
+# The step for a value, and its parts: each with its path, and whether it is static.
+_Visited = tuple[list[Any], list[tuple[Any, str, bool]]]
 
 
 class Writer:
@@ -77,16 +89,10 @@ class Writer:
         self.statics: list[tuple[str, str]] = []
 
     def write(self, roots: Sequence[tuple[str, Any]], root: str = "tuple") -> list[Any]:
-        """Write a tuple, or a single tree.
+        """The steps for a tuple of trees, each of which is given with its path.
 
-        **Arguments:**
-
-        - `roots`: the trees, each with its path, for errors.
-        - `root`: the kind of the whole; `""` for a single tree by itself.
-
-        **Returns:**
-
-        The steps. Raises `ExportError` with the path of what cannot be written.
+        With `""` for `root`, the kind of the whole, they are for a single tree by
+        itself. Raises `ExportError` with the path of what cannot be written.
         """
         steps: list[Any] = []
         # What remains to be visited: a value, its path, and whether it is part of a
@@ -123,10 +129,7 @@ class Writer:
             text = name_of(value) if callable(value) else None
             self.statics.append((at, text or _short(value)))
 
-    def _visit(
-        self, x: Any, path: str, static: bool
-    ) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
-        """The step for a value, and its parts."""
+    def _visit(self, x: Any, path: str, static: bool) -> _Visited:
         cls = type(x)
         if cls is ArrayRef:
             return ["array", x.number], []
@@ -140,7 +143,7 @@ class Writer:
             if cls in (set, frozenset):
                 parts.sort(key=repr)  # the same file each time
             children = [(part, f"{path}[{i}]", static) for i, part in enumerate(parts)]
-            return [_CONTAINERS[cls], len(parts)], children
+            return [cls.__name__, len(parts)], children
         if cls is dict:
             children = []
             for key, value in x.items():
@@ -159,9 +162,7 @@ class Writer:
             return self._node(x, path)
         return self._static(x, path)
 
-    def _instance(
-        self, x: Any, path: str, static: set[str] | None
-    ) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
+    def _instance(self, x: Any, path: str, static: set[str] | None) -> _Visited:
         """An instance, as its attributes. All are static if `static` is `None`."""
         values = _attributes(x)
         if values is None:
@@ -172,7 +173,7 @@ class Writer:
         ]
         return ["instance", self._name(type(x), path), list(values)], children
 
-    def _node(self, x: Any, path: str) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
+    def _node(self, x: Any, path: str) -> _Visited:
         """A registered node, which its own functions flatten and unflatten."""
         children, aux = one_level(x)
         keys = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
@@ -180,27 +181,19 @@ class Writer:
             (child, f"{path}{jtu.keystr(key)}", False)
             for child, (key, _) in zip(children, keys, strict=True)
         ]
-        name = self._name(type(x), path)
-        return ["node", name, len(parts)], [(aux, path, True), *parts]
+        step = ["node", self._name(type(x), path), len(parts)]
+        return step, [(aux, path, True), *parts]
 
-    def _static(
-        self, x: Any, path: str
-    ) -> tuple[list[Any], list[tuple[Any, str, bool]]]:
+    def _static(self, x: Any, path: str) -> _Visited:
         cls = type(x)
         if cls in (bool, type(None), type(Ellipsis), type(NotImplemented)):
             return [_SINGLETONS[x]], []
-        if cls is int:
-            return ["int", hex(x)], []
-        if cls is float:
-            return ["float", struct.pack("<d", x).hex()], []
-        if cls is complex:
-            return ["complex", struct.pack("<dd", x.real, x.imag).hex()], []
+        if cls in _SCALARS:
+            return [cls.__name__, _SCALARS[cls][0](x)], []
         if cls is str:
             if not x.isprintable():  # JSON has no lone surrogates
                 return ["text", x.encode("utf-8", "surrogatepass").hex()], []
             return ["str", x], []
-        if cls is bytes:
-            return ["bytes", x.hex()], []
         if cls is functools.partial:
             parts = [x.func, *x.args, *x.keywords.values()]
             step = ["partial", len(x.args), list(x.keywords)]
@@ -221,7 +214,9 @@ class Writer:
                 "arrays in static fields are compared by identity, which does not "
                 "carry over to another process. Make it a normal field",
             )
-        if (name := name_of(x)) is not None and not _is_instance_like(x):
+        # Data may happen to have a name.
+        is_data = dataclasses.is_dataclass(x) and not isinstance(x, type)
+        if not is_data and (name := name_of(x)) is not None:
             return ["name", self._number(name, x)], []
         is_module = classify(x).kind == NodeKind.MODULE
         if is_module or policy_of(cls).kind is Kind.FIELDS:
@@ -246,11 +241,6 @@ class Writer:
 _NOT_IMPORTABLE = (
     "it cannot be imported by its name. Define it in a module, outside of any function"
 )
-
-
-def _is_instance_like(x: Any) -> bool:
-    """Whether a value is data that happens to have a name."""
-    return dataclasses.is_dataclass(x) and not isinstance(x, type)
 
 
 def _advice(x: Any) -> str:
@@ -299,13 +289,9 @@ def _attributes(x: Any) -> dict[str, Any] | None:
 
 
 class TreeReader:
-    """Builds what a `Writer` wrote.
+    """Builds what a `Writer` wrote, whose names are in `table`.
 
-    **Arguments:**
-
-    - `table`: the names in the file.
-    - `names`: what may be had by name.
-    - `default`: what stands for the default of a parameter that was not passed.
+    `default` gives what stands for the default of a parameter that was not passed.
     """
 
     def __init__(
@@ -380,25 +366,15 @@ def _count(n: Any) -> int:
     return n
 
 
-def _pairs(parts: list[Any]) -> dict[Any, Any]:
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
 _MAKE: dict[str, Callable[[list[Any]], Any]] = {
-    "tuple": tuple,
-    "list": list,
-    "set": set,
-    "frozenset": frozenset,
-    "dict": _pairs,
+    **{cls.__name__: cls for cls in _CONTAINERS},
+    "dict": lambda parts: dict(zip(parts[::2], parts[1::2], strict=True)),
 }
 _VALUES: dict[str, Callable[..., Any]] = {
     **{name: (lambda value=value: value) for value, name in _SINGLETONS.items()},
-    "int": lambda x: int(x, 16),
-    "float": lambda x: struct.unpack("<d", bytes.fromhex(x))[0],
-    "complex": lambda x: complex(*struct.unpack("<dd", bytes.fromhex(x))),
+    **{cls.__name__: read for cls, (_, read) in _SCALARS.items()},
     "str": str,
     "text": lambda x: bytes.fromhex(x).decode("utf-8", "surrogatepass"),
-    "bytes": bytes.fromhex,
     "dtype": lambda x: jax.numpy.dtype(str(x)),
 }
 

@@ -14,50 +14,36 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import eqx_fastjit
 
-from ._case import add, Call, case, FUNCTION, Makers
+from ._case import add, Call, case, Makers
 from ._contenders import FILTER_JITS, JITS, of_function
-from ._models import mlp, mlp_size
-
-
-def _apply(model: Any, x: Any) -> Any:
-    return model(x)
-
-
-class _Scale(eqx.Module):
-    w: jax.Array
-
-    @jax.jit
-    def by_jit(self, x: Any) -> Any:
-        return self.w * x
-
-    @eqx.filter_jit
-    def by_eqx(self, x: Any) -> Any:
-        return self.w * x
-
-    @eqx_fastjit.filter_jit
-    def by_ours(self, x: Any) -> Any:
-        return self.w * x
+from ._models import apply, mlp, mlp_size
 
 
 @case(
     group="calls",
     title="jitted method of a module with one array",
-    contenders=("jit", "eqx", "ours"),
+    contenders=tuple(JITS),
     size={"leaves": 2, "nodes": 2},
 )
 def method() -> Makers:
-    m, x = _Scale(jnp.ones(3)), jnp.ones(3)
-    return {
-        "jit": lambda: lambda: m.by_jit(x),
-        "eqx": lambda: lambda: m.by_eqx(x),
-        "ours": lambda: lambda: m.by_ours(x),
-    }
+    def of(jit: Any) -> Call:
+        class Scale(eqx.Module):
+            w: jax.Array
+
+            @jit
+            def apply(self, x: Any) -> Any:
+                return self.w * x
+
+        m, x = Scale(jnp.ones(3)), jnp.ones(3)
+        return lambda: m.apply(x)
+
+    return {name: ft.partial(of, jit) for name, jit in JITS.items()}
 
 
 @case(
     group="calls",
     title="callable that contains arrays: a jitted MLP of 3 linear layers, width 32",
-    contenders=("jit", "eqx", "ours"),
+    contenders=tuple(JITS),
     size=mlp_size(32),
 )
 def callable_model() -> Makers:
@@ -68,7 +54,7 @@ def callable_model() -> Makers:
         return lambda: jitted(x)
 
     makers = {name: ft.partial(filtered, jit) for name, jit in FILTER_JITS.items()}
-    return {"jit": of_function(_apply, model, x)["jit"], **makers}
+    return {**of_function(apply, model, x), **makers}
 
 
 @case(
@@ -81,25 +67,29 @@ def error_if() -> Makers:
     def f(x: Any) -> Any:
         return eqx.error_if(x, x < 0, "negative")
 
-    makers = of_function(f, jnp.array(1.0))
-    return {name: makers[name] for name in ("eqx", "ours")}
+    return of_function(f, jnp.array(1.0))
 
 
 @case(
     group="calls",
     title="a static integer and a static string, without an array",
-    contenders=("jit", "eqx", "ours"),
+    contenders=tuple(JITS),
     size={"leaves": 0},
 )
 def static_arguments() -> Makers:
     def f(n: int, s: str) -> Any:
         return jnp.zeros(())
 
-    def by(jit: Any) -> Call:
-        return lambda: jit(3, "a")
+    def by(jitted: Any) -> Call:
+        return lambda: jitted(3, "a")
 
+    return _of_statics(f, (0, 1), by)
+
+
+def _of_statics(f: Any, static: tuple[int, ...], by: Callable[[Any], Call]) -> Makers:
+    """What `by` makes of a function whose arguments at these numbers are static."""
     return {
-        "jit": lambda: by(jax.jit(f, static_argnums=(0, 1))),
+        "jit": lambda: by(jax.jit(f, static_argnums=static)),
         "eqx": lambda: by(eqx.filter_jit(f)),
         "ours": lambda: by(eqx_fastjit.filter_jit(f)),
     }
@@ -111,17 +101,13 @@ def _statics(n: int) -> Makers:
 
     x = jnp.ones(3)
 
-    def by(jit: Any) -> Call:
+    def by(jitted: Any) -> Call:
         for i in range(n):
-            jit(x, i)
+            jitted(x, i)
         numbers = itertools.cycle(range(n))
-        return lambda: jit(x, next(numbers))
+        return lambda: jitted(x, next(numbers))
 
-    return {
-        "jit": lambda: by(jax.jit(f, static_argnums=1)),
-        "eqx": lambda: by(eqx.filter_jit(f)),
-        "ours": lambda: by(eqx_fastjit.filter_jit(f)),
-    }
+    return _of_statics(f, (1,), by)
 
 
 for _n, _values in ((1, "always the same"), (1000, "one of 1,000 in turn")):
@@ -130,7 +116,7 @@ for _n, _values in ((1, "always the same"), (1000, "one of 1,000 in turn")):
         ft.partial(_statics, _n),
         group="calls",
         title=f"an array and a static integer, {_values}",
-        contenders=("jit", "eqx", "ours"),
+        contenders=tuple(JITS),
         size={"leaves": 1, "statics": _n},
     )
 
@@ -138,17 +124,15 @@ for _n, _values in ((1, "always the same"), (1000, "one of 1,000 in turn")):
 @case(
     group="calls",
     title="NumPy inputs: an MLP of 3 linear layers, width 32, on a NumPy array",
-    contenders=FUNCTION,
     size=mlp_size(32),
 )
 def numpy_inputs() -> Makers:
-    return of_function(_apply, mlp(32), np.ones(32, np.float32))
+    return of_function(apply, mlp(32), np.ones(32, np.float32))
 
 
 @case(
     group="calls",
     title="typed key, which generates three normal numbers",
-    contenders=FUNCTION,
     size={"leaves": 2},
 )
 def typed_key() -> Makers:
@@ -174,7 +158,7 @@ def keywords() -> Makers:
     def without_statics(arrays: Any, *, x: Any, scale: Any) -> Any:
         return f(eqx.combine(arrays, statics), x=x, scale=scale)
 
-    def by(function: Callable[..., Any], model: Any) -> Call:
+    def by(function: Any, model: Any) -> Call:
         return lambda: function(model, x=x, scale=scale)
 
     def aot() -> Call:
@@ -192,7 +176,7 @@ def keywords() -> Makers:
 @case(
     group="calls",
     title="an MLP of 3 linear layers, width 32, wrapped again for each call",
-    contenders=("jit", "eqx", "ours"),
+    contenders=tuple(JITS),
     size=mlp_size(32),
 )
 def wrap_anew() -> Makers:
@@ -216,7 +200,6 @@ _DEVICES = 8
     group="calls",
     title=f"sharded inputs: a batch over {_DEVICES} virtual CPU devices, the MLP of 3 "
     "linear layers and width 32 on all of them",
-    contenders=FUNCTION,
     size=mlp_size(32, batch=64) | {"devices": _DEVICES},
     cpu_devices=_DEVICES,
 )

@@ -22,7 +22,7 @@ DESCRIPTIONS = {
     "nnx_cached_partial": "flax.nnx.cached_partial of nnx.jit",
 }
 CONTENDERS = tuple(DESCRIPTIONS)
-_OF_FLAX = ("nnx_jit", "nnx_cached_partial")
+OF_FLAX = ("nnx_jit", "nnx_cached_partial")
 
 FUNCTION = ("jit", "flat", "aot", "eqx", "ours")  # what any function can be put through
 
@@ -90,9 +90,14 @@ class Case:
 _CASES: dict[str, Case] = {}
 
 
-def add(name: str, makers: Callable[[], Makers], **options: Any) -> None:
-    """Add a case to the list. `options` are the fields of `Case`."""
-    _CASES[name] = Case(name=name, makers=makers, **options)
+def add(
+    name: str,
+    makers: Callable[[], Makers],
+    contenders: tuple[str, ...] = FUNCTION,
+    **options: Any,
+) -> None:
+    """Add a case to the list. `options` are the other fields of `Case`."""
+    _CASES[name] = Case(name=name, makers=makers, contenders=contenders, **options)
 
 
 def case(**options: Any) -> Callable[[Callable[[], Makers]], Callable[[], Makers]]:
@@ -107,11 +112,6 @@ def case(**options: Any) -> Callable[[Callable[[], Makers]], Callable[[], Makers
 
 def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
-
-
-def has_flax() -> bool:
-    """Whether flax is installed."""
-    return _is_installed("flax")
 
 
 def case_names() -> tuple[str, ...]:
@@ -147,7 +147,7 @@ def contenders_of(name: str) -> tuple[str, ...]:
     return tuple(
         contender
         for contender in _CASES[name].contenders
-        if contender not in _OF_FLAX or has_flax()
+        if contender not in OF_FLAX or _is_installed("flax")
     )
 
 

@@ -1,17 +1,13 @@
 """What changed between two results files."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ._grids import number, present
-from ._results import describe, ratio, Results, Spread, spread
-
-
-# Of a case, the device it ran on, what was timed, and who.
-Key = tuple[str, str, str, str]
+from ._grids import number
+from ._results import describe, ratios, Results, Spread, spread
 
 
 class Change(NamedTuple):
@@ -48,54 +44,46 @@ class Comparison(NamedTuple):
     new: list[str]
 
 
-def _times(results: Results) -> dict[Key, tuple[Spread, str]]:
+# By case, device, what was timed, who, and the unit.
+Figures = dict[tuple[str, str, str, str, str], Spread]
+
+
+def _times(results: Results) -> Figures:
     return {
-        (entry["name"], entry["device"], mode, contender): (
-            spread(values),
-            entry["unit"],
-        )
+        (entry["name"], entry["device"], mode, name, entry["unit"]): spread(values)
         for entry in results["cases"]
         for mode, by in entry["times"].items()
-        for contender, values in by.items()
+        for name, values in by.items()
     }
 
 
-def _ratios(results: Results) -> dict[Key, tuple[Spread, str]]:
+def _ratios(results: Results) -> Figures:
     return {
-        (entry["name"], entry["device"], mode, f"ours/{rival}"): (value, "")
+        (entry["name"], entry["device"], mode, f"ours/{rival}", ""): value
         for entry in results["cases"]
         for mode in entry["times"]
-        for rival in present([entry])
-        if rival != "ours" and (value := ratio(entry, mode, rival)) is not None
+        for rival, value in ratios(entry, mode).items()
     }
 
 
 def compare(before: Results, after: Results, *, ratios: bool = False) -> Comparison:
-    """Compare two results.
+    """Compare two results, in the order of `after`.
 
-    **Arguments:**
-
-    - `before`, `after`: as `load` reads them.
-    - `ratios`: compare ours over each rival instead of times. They carry over from
-        one machine to another, as far as anything does.
-
-    **Returns:** a `Comparison`, in the order of `after`.
+    With `ratios`, ours over each rival instead of times: they carry over from one
+    machine to another, as far as anything does.
     """
     figures = _ratios if ratios else _times
     old, now = figures(before), figures(after)
     return Comparison(
-        [
-            Change(*key, unit, old[key][0], value)
-            for key, (value, unit) in now.items()
-            if key in old
-        ],
-        [_name(key) for key in old if key not in now],
-        [_name(key) for key in now if key not in old],
+        [Change(*key, old[key], value) for key, value in now.items() if key in old],
+        [name_of(key) for key in old if key not in now],
+        [name_of(key) for key in now if key not in old],
     )
 
 
-def _name(key: Key) -> str:
-    case, device, mode, contender = key
+def name_of(figure: tuple[Any, ...]) -> str:
+    """The name of a `Change`, or of one of `Figures`."""
+    case, device, mode, contender, *_ = figure
     return f"{case} ({device}), {mode}, {contender}"
 
 
@@ -105,8 +93,8 @@ def print_comparison(
     """Print what both were run on, a table of changes, and what only one has."""
     console.print(f"A: {before['date']}, {describe(before)}", markup=False)
     console.print(f"B: {after['date']}, {describe(after)}", markup=False)
-    ratios = any("/" in row.contender for row in comparison.changes)
-    if before["machine"] != after["machine"] and not ratios:
+    are_ratios = any("/" in row.contender for row in comparison.changes)
+    if before["machine"] != after["machine"] and not are_ratios:
         console.print("[yellow]These are different machines: compare --ratios.[/]")
     table = Table()
     for title in ("case", "device", "mode", "contender"):
@@ -117,8 +105,10 @@ def print_comparison(
         style = "dim" if row.within_noise else ("red" if row.percent > 0 else "green")
         table.add_row(
             *map(escape, (row.case, row.device, row.mode, row.contender)),
-            escape(f"{number(row.before.median)} {row.unit}".rstrip()),
-            escape(f"{number(row.after.median)} {row.unit}".rstrip()),
+            *[
+                escape(f"{number(x.median)} {row.unit}".rstrip())
+                for x in (row.before, row.after)
+            ],
             f"[{style}]{row.percent:+.1f}%{' ~' if row.within_noise else ''}[/]",
         )
     console.print(table)

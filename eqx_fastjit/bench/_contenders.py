@@ -58,30 +58,11 @@ def filled(make: Callable[[], Any]) -> Any:
 
 def of_function(fn: Callable[..., Any], *args: Any) -> Makers:
     """`fn(*args)` as each contender would call it, the same arguments each time."""
-    arrays, statics = eqx.partition(args, is_traced)
-    leaves, treedef = jtu.tree_flatten(arrays)
 
-    def without_statics(*arrays: Any) -> Any:
-        out = fn(*eqx.combine(arrays, statics))
-        return eqx.filter(out, eqx.is_array)
-
-    def on_leaves(*leaves: Any) -> Any:
-        return jtu.tree_leaves(without_statics(*jtu.tree_unflatten(treedef, leaves)))
-
-    def by(function: Callable[..., Any], args: Any) -> Call:
+    def by(function: Callable[..., Any], args: Any, _: Any = None) -> Call:
         return lambda: function(*args)
 
-    return {
-        "eager": lambda: by(fn, args),
-        "jit": lambda: by(jax.jit(without_statics), arrays),
-        "flat": lambda: by(jax.jit(on_leaves), leaves),
-        "aot": lambda: by(jax.jit(without_statics).lower(*arrays).compile(), arrays),
-        "eqx": lambda: by(eqx.filter_jit(fn), args),
-        "ours": lambda: by(eqx_fastjit.filter_jit(fn), args),
-        "exportable": lambda: Exportable(
-            eqx_fastjit.filter_jit(fn), args, same_arguments
-        ),
-    }
+    return {"eager": lambda: by(fn, args), **_by_each(fn, args, by)}
 
 
 def of_step(
@@ -89,109 +70,87 @@ def of_step(
 ) -> Makers:
     """`state, value = step(x, state)` over and over, from the state of the call before.
 
-    Each contender has its own copy of the state to begin with; with `donate`, a call
-    consumes the arrays of the state that it is given.
+    With `donate`, a call consumes the arrays of the state that it is given: each
+    contender has its own copy of the first.
     """
-    mode = "all-except-first" if donate else "none"
-    arrays, statics = eqx.partition(state, eqx.is_array)
-    leaves, treedef = jtu.tree_flatten(arrays)
-
-    def without_statics(x: Any, arrays: Any) -> Any:
-        state, value = step(x, eqx.combine(arrays, statics))
-        return eqx.filter(state, eqx.is_array), value
-
-    def on_leaves(x: Any, *leaves: Any) -> Any:
-        state, value = without_statics(x, jtu.tree_unflatten(treedef, leaves))
-        return jtu.tree_leaves(state), value
-
-    def jit() -> Any:
-        return jax.jit(without_statics, donate_argnums=1 if donate else ())
-
-    def by(function: Callable[..., Any], state: Any) -> Call:
-        state = jtu.tree_map(lambda x: jnp.copy(x) if eqx.is_array(x) else x, state)
-
-        def call() -> Any:
-            nonlocal state
-            state, value = function(x, state)
-            return state, value
-
-        return call
-
-    def flat() -> Call:
-        donated = tuple(range(1, len(leaves) + 1)) if donate else ()
-        function = jax.jit(on_leaves, donate_argnums=donated)
-        return by(lambda x, leaves: function(x, *leaves), leaves)
-
-    def filtered(filter_jit: Any) -> Call:
-        return by(filter_jit(step, donate=mode), state)
-
-    return {
-        "jit": lambda: by(jit(), arrays),
-        "flat": flat,
-        "aot": lambda: by(jit().lower(x, arrays).compile(), arrays),
-        "eqx": lambda: filtered(eqx.filter_jit),
-        "ours": lambda: filtered(eqx_fastjit.filter_jit),
-        "exportable": lambda: Exportable(
-            eqx_fastjit.filter_jit(step, donate=mode),
-            (x, state),
-            lambda args, out: (x, out[0]),
-        ),
-    }
+    return _of_loop(step, (x, state), (1, 2), donate)
 
 
 def of_loop(
     step: Callable[..., Any], carried: tuple[Any, ...], others: tuple[Any, ...] = ()
 ) -> Makers:
-    """`*carried, rest = step(*carried, *others)`, over and over.
+    """`*carried, rest = step(*carried, *others)`, over and over."""
+    return _of_loop(step, carried + others, (0, len(carried)))
 
-    **Arguments:**
 
-    - `step`: returns a tuple that begins with what the next call is given.
-    - `carried`: what the first call is given.
-    - `others`: arguments after these, the same each time.
+# Where the arguments begin and end that a call takes from the result before it.
+_Span = tuple[int, int]
+
+
+def _of_loop(
+    step: Callable[..., Any], args: tuple[Any, ...], span: _Span, donate: bool = False
+) -> Makers:
+    def by(function: Callable[..., Any], args: Any, span: _Span) -> Call:
+        start, stop = span
+        before, carried, after = args[:start], args[start:stop], args[stop:]
+        if donate:
+            carried = jtu.tree_map(
+                lambda x: jnp.copy(x) if eqx.is_array(x) else x, carried
+            )
+
+        def call() -> Any:
+            nonlocal carried
+            out = function(*before, *carried, *after)
+            carried = out[: stop - start]
+            return out
+
+        return call
+
+    def advance(args: tuple[Any, ...], out: Any) -> tuple[Any, ...]:
+        start, stop = span
+        return *args[:start], *out[: stop - start], *args[stop:]
+
+    return _by_each(step, args, by, span, donate, advance)
+
+
+def _by_each(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    by: Callable[[Any, Any, _Span], Call],
+    span: _Span = (0, 0),
+    donate: bool = False,
+    advance: Callable[[tuple[Any, ...], Any], tuple[Any, ...]] = same_arguments,
+) -> Makers:
+    """What `by` makes of each contender's function, its arguments, and their span.
+
+    With `donate`, these are all arguments but the first.
     """
-    arrays, statics = eqx.partition(carried + others, is_traced)
+    arrays, statics = eqx.partition(args, is_traced)
     leaves, treedef = jtu.tree_flatten(arrays)
-    count, width = len(carried), len(jtu.tree_leaves(arrays[: len(carried)]))
+    start, stop = (len(jtu.tree_leaves(arrays[:i])) for i in span)
 
     def without_statics(*arrays: Any) -> Any:
-        out = step(*eqx.combine(arrays, statics))
-        return eqx.filter(out, eqx.is_array)
+        return eqx.filter(fn(*eqx.combine(arrays, statics)), eqx.is_array)
 
     def on_leaves(*leaves: Any) -> Any:
-        out = without_statics(*jtu.tree_unflatten(treedef, leaves))
-        return jtu.tree_leaves(out[:count]), jtu.tree_leaves(out[count:])
+        return jtu.tree_leaves(without_statics(*jtu.tree_unflatten(treedef, leaves)))
 
-    def by(function: Callable[..., Any], args: Any) -> Call:
-        carried, others = args[:count], args[count:]
+    def jit(function: Callable[..., Any], span: _Span) -> Any:
+        return jax.jit(function, donate_argnums=tuple(range(*span)) if donate else ())
 
-        def call() -> Any:
-            nonlocal carried
-            out = function(*carried, *others)
-            carried = out[:count]
-            return out
+    def aot() -> Any:
+        return jit(without_statics, span).lower(*arrays).compile()
 
-        return call
-
-    def flat() -> Call:
-        function, carried, others = jax.jit(on_leaves), leaves[:width], leaves[width:]
-
-        def call() -> Any:
-            nonlocal carried
-            out = function(*carried, *others)
-            carried = out[0]
-            return out
-
-        return call
+    def filtered(filter_jit: Any) -> Any:
+        return filter_jit(fn, donate="all-except-first" if donate else "none")
 
     return {
-        "jit": lambda: by(jax.jit(without_statics), arrays),
-        "flat": flat,
-        "eqx": lambda: by(eqx.filter_jit(step), carried + others),
-        "ours": lambda: by(eqx_fastjit.filter_jit(step), carried + others),
+        "jit": lambda: by(jit(without_statics, span), arrays, span),
+        "flat": lambda: by(jit(on_leaves, (start, stop)), leaves, (start, stop)),
+        "aot": lambda: by(aot(), arrays, span),
+        "eqx": lambda: by(filtered(eqx.filter_jit), args, span),
+        "ours": lambda: by(filtered(eqx_fastjit.filter_jit), args, span),
         "exportable": lambda: Exportable(
-            eqx_fastjit.filter_jit(step),
-            carried + others,
-            lambda args, out: (*out[:count], *args[count:]),
+            filtered(eqx_fastjit.filter_jit), args, advance
         ),
     }

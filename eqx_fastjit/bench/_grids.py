@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from ._case import CONTENDERS
-from ._results import Entry, indistinct, ratio, Results, spread
+from ._results import Entry, indistinct, ratio, ratios, Results, spread
 
 
 _CALLS = {
@@ -44,30 +44,28 @@ def present(entries: list[Entry]) -> list[str]:
     return [c for c in CONTENDERS if c in names]
 
 
+def by_device(entries: list[Entry]) -> dict[str, list[Entry]]:
+    """The entries of each device."""
+    devices = dict.fromkeys(e["device"] for e in entries)
+    return {d: [e for e in entries if e["device"] == d] for d in devices}
+
+
 def grids(results: Results) -> list[Grid]:
     """All tables of the results."""
     out = []
-    for device in dict.fromkeys(e["device"] for e in results["cases"]):
-        entries = [e for e in results["cases"] if e["device"] == device]
-        out += [calls_grid(entries, mode, device) for mode in _CALLS]
-        out += [_studies_grid(entries, device), _per_sample_grid(entries, device)]
+    for device, entries in by_device(results["cases"]).items():
+        for mode, title in _CALLS.items():
+            calls = [(e, mode, e["name"]) for e in entries if mode in e["times"]]
+            out.append(_grid(f"{title} ({device}, microseconds a call)", calls))
+        studies = [
+            (e, mode, f"{e['name']}: {mode}, {e['unit']}")
+            for e in entries
+            for mode in e["times"]
+            if mode not in _CALLS
+        ]
+        out.append(_grid(f"Studies ({device})", studies))
+        out.append(_per_sample_grid(entries, device))
     return [grid for grid in out if grid.rows]
-
-
-def calls_grid(entries: list[Entry], mode: str, device: str) -> Grid:
-    """A row for each case whose calls were timed; `mode` is `dispatch` or `blocked`."""
-    rows = [(e, mode, e["name"]) for e in entries if mode in e["times"]]
-    return _grid(f"{_CALLS[mode]} ({device}, microseconds a call)", rows)
-
-
-def _studies_grid(entries: list[Entry], device: str) -> Grid:
-    rows = [
-        (e, mode, f"{e['name']}: {mode}, {e['unit']}")
-        for e in entries
-        for mode in e["times"]
-        if mode not in _CALLS
-    ]
-    return _grid(f"Studies ({device})", rows)
 
 
 def _time_cell(entry: Entry, mode: str, contender: str) -> Cell:
@@ -92,9 +90,8 @@ def _grid(title: str, rows: list[tuple[Entry, str, str]]) -> Grid:
     contenders = present([{"times": {m: e["times"][m]}} for e, m, _ in rows])
     # Ours is in view where a screen is narrow.
     contenders.sort(key=lambda c: c != "ours")
-    rivals = [
-        c for c in contenders if any(ratio(e, m, c) for e, m, _ in rows) and c != "ours"
-    ]
+    compared = {rival for e, m, _ in rows for rival in ratios(e, m)}
+    rivals = [c for c in contenders if c in compared]
     return Grid(
         title,
         ["case", *contenders, *[f"ours/{rival}" for rival in rivals]],
@@ -129,8 +126,9 @@ def _per_sample_grid(entries: list[Entry], device: str) -> Grid:
 
 def times_and_ratios(grid: Grid) -> list[Grid]:
     """A table that is too wide, as one of times and one of their ratios."""
-    ratios = [i for i, name in enumerate(grid.columns) if "/" in name]
-    times = [i for i in range(len(grid.columns)) if i not in ratios]
+    columns = range(len(grid.columns))
+    of_ratios = [i for i in columns if "/" in grid.columns[i]]
+    of_times = [i for i in columns if i not in of_ratios]
 
     def only(columns: list[int], title: str) -> Grid:
         return Grid(
@@ -139,22 +137,21 @@ def times_and_ratios(grid: Grid) -> list[Grid]:
             [[row[i] for i in columns] for row in grid.rows],
         )
 
-    parts = [only(times, grid.title)]
-    return parts + ([only([0, *ratios], "The ratios of these")] if ratios else [])
+    if not of_ratios:
+        return [grid]
+    return [only(of_times, grid.title), only([0, *of_ratios], "The ratios of these")]
 
 
 def noise(results: Results) -> list[str]:
     """A line for each mode in which the difference to a rival is within the noise."""
-    found: dict[str, dict[str, list[str]]] = {}
+    found: dict[str, list[str]] = {}
     for entry in results["cases"]:
         for mode in entry["times"]:
-            for rival in present([entry]):
-                value = ratio(entry, mode, rival) if rival != "ours" else None
-                if value is not None and indistinct(value):
-                    by_case = found.setdefault(f"{entry['device']}, {mode}", {})
-                    by_case.setdefault(entry["name"], []).append(rival)
+            rivals = [r for r, x in ratios(entry, mode).items() if indistinct(x)]
+            if rivals:
+                text = f"{entry['name']}: ours and {', '.join(rivals)}"
+                found.setdefault(f"{entry['device']}, {mode}", []).append(text)
     return [
-        f"No clear difference on this machine ({mode}): "
-        + "; ".join(f"{name}: ours and {', '.join(r)}" for name, r in by_case.items())
-        for mode, by_case in found.items()
+        f"No clear difference on this machine ({mode}): {'; '.join(texts)}"
+        for mode, texts in found.items()
     ]

@@ -12,19 +12,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 
-from ._case import add, Call, case, FUNCTION, Makers
+from ._case import add, Call, case, FUNCTION, Makers, OF_FLAX
 from ._contenders import filled, of_function, of_step
 
 
-_OF_FLAX = ("nnx_jit", "nnx_cached_partial")
-
-
-def _apply(model: Any, x: Any) -> Any:
+def apply(model: Any, x: Any) -> Any:
     return model(x)
-
-
-def _apply_to_batch(model: Any, x: Any) -> Any:
-    return jax.vmap(model)(x)
 
 
 def _by_flax(make_model: Callable[[], Any], x: Any) -> Makers:
@@ -33,13 +26,13 @@ def _by_flax(make_model: Callable[[], Any], x: Any) -> Makers:
     def nnx_jit() -> Call:
         from flax import nnx
 
-        model, jit = make_model(), nnx.jit(_apply)
+        model, jit = make_model(), nnx.jit(apply)
         return lambda: jit(model, x)
 
     def nnx_cached_partial() -> Call:
         from flax import nnx
 
-        partial = nnx.cached_partial(nnx.jit(_apply), make_model())
+        partial = nnx.cached_partial(nnx.jit(apply), make_model())
         return lambda: partial(x)
 
     return {"nnx_jit": nnx_jit, "nnx_cached_partial": nnx_cached_partial}
@@ -81,22 +74,20 @@ def _mlp_of_flax(model: eqx.nn.MLP) -> Any:
 @case(
     group="identity",
     title="identity model, one (1, 1) array",
-    contenders=FUNCTION + _OF_FLAX,
+    contenders=FUNCTION + OF_FLAX,
     size={"width": 1, "leaves": 1, "nodes": 1},
 )
 def identity() -> Makers:
     x = jnp.ones((1, 1))
     return {
-        **of_function(_apply, eqx.nn.Identity(), x),
+        **of_function(apply, eqx.nn.Identity(), x),
         **_by_flax(_identity_of_flax, x),
     }
 
 
 def mlp(width: int, layers: int = 3) -> eqx.nn.MLP:
     """An MLP of `layers` linear layers of the same width."""
-    return filled(
-        lambda: eqx.nn.MLP(width, width, width, layers - 1, key=jr.key(0)),
-    )
+    return filled(lambda: eqx.nn.MLP(width, width, width, layers - 1, key=jr.key(0)))
 
 
 def mlp_size(width: int, layers: int = 3, **more: int) -> dict[str, int]:
@@ -104,19 +95,13 @@ def mlp_size(width: int, layers: int = 3, **more: int) -> dict[str, int]:
     # Of each layer the weight, the bias and itself; the MLP, its tuple of layers, and
     # its two activation functions.
     leaves, nodes = 2 * layers + 1, 3 * layers + 4
-    return {
-        "width": width,
-        "layers": layers,
-        **more,
-        "leaves": leaves,
-        "nodes": nodes,
-    }
+    return {"width": width, "layers": layers, **more, "leaves": leaves, "nodes": nodes}
 
 
 def _forward(width: int, layers: int) -> Makers:
     model, x = mlp(width, layers), jnp.ones(width)
     by_flax = _by_flax(lambda: _mlp_of_flax(model), x)
-    return {**of_function(_apply, model, x), **by_flax}
+    return {**of_function(apply, model, x), **by_flax}
 
 
 for _layers in (3, 1, 16, 100):
@@ -127,13 +112,16 @@ for _layers in (3, 1, 16, 100):
             ft.partial(_forward, _width, _layers),
             group="mlp",
             title=f"MLP of {_layers} linear layers, width {_width}, one sample",
-            contenders=FUNCTION + _OF_FLAX if _layers == 3 else FUNCTION,
+            contenders=FUNCTION + OF_FLAX if _layers == 3 else FUNCTION,
             size=mlp_size(_width, _layers),
         )
 
 
 def _forward_batch(batch: int) -> Makers:
-    return of_function(_apply_to_batch, mlp(32), jnp.ones((batch, 32)))
+    def apply_to_batch(model: Any, xs: Any) -> Any:
+        return jax.vmap(model)(xs)
+
+    return of_function(apply_to_batch, mlp(32), jnp.ones((batch, 32)))
 
 
 for _power in range(0, 13, 2):
@@ -142,32 +130,26 @@ for _power in range(0, 13, 2):
         ft.partial(_forward_batch, 2**_power),
         group="batch",
         title=f"MLP of 3 linear layers, width 32, vmap over {2**_power} samples",
-        contenders=FUNCTION,
         size=mlp_size(32, batch=2**_power),
     )
 
 
-def _loss(model: Any, x: Any) -> Any:
-    return jnp.mean(jax.vmap(model)(x) ** 2)
-
-
-def _adam_step(model: Any, x: Any, donate: bool) -> Makers:
+def _train(width: int, layers: int, batch: int, donate: bool) -> Makers:
     import optax
 
-    optimiser = optax.adam(1e-3)
+    def loss(model: Any, x: Any) -> Any:
+        return jnp.mean(jax.vmap(model)(x) ** 2)
+
+    model, optimiser = mlp(width, layers), optax.adam(1e-3)
     state = optimiser.init(eqx.filter(model, eqx.is_array))
 
     def step(x: Any, model_and_state: Any) -> Any:
         model, state = model_and_state
-        value, grads = eqx.filter_value_and_grad(_loss)(model, x)
+        value, grads = eqx.filter_value_and_grad(loss)(model, x)
         updates, state = optimiser.update(grads, state)
         return (eqx.apply_updates(model, updates), state), value
 
-    return of_step(step, x, (model, state), donate)
-
-
-def _train(layers: int, donate: bool) -> Makers:
-    return _adam_step(mlp(8, layers), jnp.ones((4, 8)), donate)
+    return of_step(step, jnp.ones((batch, width)), (model, state), donate)
 
 
 for _layers in (3, 17):
@@ -176,11 +158,10 @@ for _layers in (3, 17):
         _leaves = 3 * 2 * _layers + 1
         add(
             f"adam_{_leaves}_leaves" + ("_donated" if _donate else ""),
-            ft.partial(_train, _layers, _donate),
+            ft.partial(_train, 8, _layers, 4, _donate),
             group="train",
             title=f"adam train step, {_leaves} array leaves of model and optimiser, "
             + ("donated" if _donate else "not donated"),
-            contenders=FUNCTION,
             size=mlp_size(8, _layers, batch=4) | {"leaves": _leaves + 1},
         )
 
@@ -188,7 +169,6 @@ for _layers in (3, 17):
 @case(
     group="models",
     title="GRU cell of 16 units under scan, 32 steps",
-    contenders=FUNCTION,
     size={"width": 16, "leaves": 5, "nodes": 5},
 )
 def recurrent() -> Makers:
@@ -203,9 +183,14 @@ def recurrent() -> Makers:
     return of_function(run, cell, jnp.linspace(-1, 1, 32 * 16).reshape(32, 16))
 
 
-def _convolutional_network() -> eqx.nn.Sequential:
-    return eqx.nn.Sequential(
-        [
+@case(
+    group="models",
+    title="two convolutions, pooling and a linear layer on a (1, 16, 16) image",
+    size={"leaves": 7, "nodes": 20},
+)
+def convolutional() -> Makers:
+    def layers() -> list[Any]:
+        return [
             eqx.nn.Conv2d(1, 4, 3, key=jr.key(0)),
             eqx.nn.Lambda(jax.nn.relu),
             eqx.nn.MaxPool2d(2, 2),
@@ -214,18 +199,9 @@ def _convolutional_network() -> eqx.nn.Sequential:
             eqx.nn.Lambda(jnp.ravel),
             eqx.nn.Linear(200, 10, key=jr.key(0)),
         ]
-    )
 
-
-@case(
-    group="models",
-    title="two convolutions, pooling and a linear layer on a (1, 16, 16) image",
-    contenders=FUNCTION,
-    size={"leaves": 7, "nodes": 20},
-)
-def convolutional() -> Makers:
     x = jnp.linspace(-1, 1, 256).reshape(1, 16, 16)
-    return of_function(_apply, filled(_convolutional_network), x)
+    return of_function(apply, eqx.nn.Sequential(filled(layers)), x)
 
 
 class _TransformerBlock(eqx.Module):
@@ -248,12 +224,11 @@ class _TransformerBlock(eqx.Module):
 @case(
     group="models",
     title="transformer block of 4 heads and width 32, 16 tokens",
-    contenders=FUNCTION,
     size={"width": 32, "leaves": 13, "nodes": 34},
 )
 def transformer() -> Makers:
     x = jnp.linspace(-1, 1, 16 * 32).reshape(16, 32)
-    return of_function(_apply, filled(_TransformerBlock), x)
+    return of_function(apply, filled(_TransformerBlock), x)
 
 
 _STEPS = 20
@@ -274,10 +249,9 @@ def _repeated(make: Callable[[], Call]) -> Call:
     group="pipeline",
     title=f"{_STEPS} adam train steps of an MLP of width 256, batch 64, without "
     "blocking in between",
-    contenders=FUNCTION,
     size=mlp_size(256, batch=64) | {"leaves": 20, "steps": _STEPS},
     steps=_STEPS,
 )
 def pipeline() -> Makers:
-    makers = _adam_step(mlp(256), jnp.ones((64, 256)), donate=False)
+    makers = _train(256, 3, 64, donate=False)
     return {name: ft.partial(_repeated, make) for name, make in makers.items()}

@@ -15,9 +15,6 @@ from ._contenders import FILTER_JITS
 
 
 _STEPS = 10
-# The device should take some milliseconds a step, as the host does.
-_WIDTH = {"cpu": 384}
-_WIDTH_ELSEWHERE = 4096
 _PRODUCTS = 4
 _HOST_NUMBERS = 100_000
 
@@ -66,7 +63,8 @@ def _ready(step: Callable[[Any, Any], Any], state: Any) -> Call:
     unit="ms",
 )
 def overlap() -> Makers:
-    n = _WIDTH.get(jax.default_backend(), _WIDTH_ELSEWHERE)
+    # The device should take some milliseconds a step, as the host does.
+    n = 384 if jax.default_backend() == "cpu" else 4096
     net = _Net(jnp.eye(n) / 2)
     arrays, statics = eqx.partition(net, eqx.is_array)
 

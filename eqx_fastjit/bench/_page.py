@@ -6,7 +6,7 @@ from html import escape
 from ._case import DESCRIPTIONS
 from ._grids import Cell, EXPLANATION, Grid, grids, noise, present
 from ._plots import render
-from ._results import Results
+from ._results import describe_devices, describe_machine, describe_versions, Results
 
 
 _STYLE = """
@@ -51,14 +51,10 @@ _ALT = {
 
 def page(results: Results) -> str:
     """A page with all tables and figures of the results."""
-    machine = results["machine"]
-    versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
     facts = {
-        "Machine": f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}",
-        "Device": ", ".join(
-            sorted({f"{e['device']} ({e['device_kind']})" for e in results["cases"]})
-        ),
-        "Versions": versions,
+        "Machine": describe_machine(results["machine"]),
+        "Device": ", ".join(describe_devices(results)),
+        "Versions": describe_versions(results),
         "Commit": results.get("commit", "unknown"),
         "Engine": results["engine"],
         "Command": results["command"],

@@ -1,5 +1,6 @@
 """Figures of the results, for files and for the page."""
 
+import functools as ft
 import hashlib
 import io
 import json
@@ -12,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from ._case import DESCRIPTIONS
-from ._grids import present
-from ._results import Entry, indistinct, ratio, Results, spread
+from ._grids import by_device, present
+from ._results import Entry, indistinct, ratio, ratios, Results, spread
 
 
 # Told apart by the colour-blind as well, on white and on black (Okabe and Ito, 2008).
@@ -31,13 +32,11 @@ _MARKERS = dict(zip(_COLOURS, "osv^DPX*", strict=True))
 _MODES = {"dispatch": "until the call returns", "blocked": "until the result is ready"}
 
 
-def _plain_ticks(axis: Any) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _panels(figure: Figure, entries: list[Entry], key: str, label: str) -> None:
+def _panels(
+    entries: list[Entry], key: str, heading: str, label: str, figure: Figure
+) -> None:
     """Time against a size, log-log, a panel for each mode."""
+    figure.suptitle(heading)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     sizes = sorted({e["size"][key] for e in entries})
     for axes, (mode, title) in zip(panels, _MODES.items(), strict=True):
@@ -56,47 +55,27 @@ def _panels(figure: Figure, entries: list[Entry], key: str, label: str) -> None:
             }
             axes.plot(x, median, label=contender, **style)
             axes.fill_between(x, low, high, color=style["color"], alpha=0.15)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_title(title)
-        axes.set_xlabel(label)
-        axes.set_xticks(sizes)
+        axes.set(xscale="log", yscale="log", title=title, xlabel=label, xticks=sizes)
         axes.tick_params(axis="x", which="minor", length=0)
         axes.grid(alpha=0.3)
-        _plain_ticks(axes.xaxis)
-        _plain_ticks(axes.yaxis)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+            axis.set_minor_formatter(NullFormatter())
     panels[0].set_ylabel("microseconds a call")
-    _legend(figure, panels[0])
-
-
-def _legend(figure: Figure, axes: Any) -> None:
-    handles, names = axes.get_legend_handles_labels()
+    handles, names = panels[0].get_legend_handles_labels()
     labels = [f"{name}: {DESCRIPTIONS[name].split(',')[0]}" for name in names]
     figure.legend(
         handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9
     )
 
 
-def _by_device(results: Results) -> dict[str, list[Entry]]:
-    """The cases whose calls were timed."""
-    out: dict[str, list[Entry]] = {}
-    for entry in results["cases"]:
-        if "dispatch" in entry["times"]:
-            out.setdefault(entry["device"], []).append(entry)
-    return out
-
-
 def _width(entries: list[Entry]) -> Callable[[Figure], None] | None:
     """The overhead against width: MLPs of three linear layers."""
     entries = [e for e in entries if e["group"] == "mlp" and e["size"]["layers"] == 3]
-    if len(entries) < 2:
-        return None
-
-    def draw(figure: Figure) -> None:
-        figure.suptitle("The cost of a call against the work in it")
-        _panels(figure, entries, "width", "width of an MLP of 3 linear layers")
-
-    return draw
+    heading = "The cost of a call against the work in it"
+    label = "width of an MLP of 3 linear layers"
+    several = len(entries) > 1
+    return ft.partial(_panels, entries, "width", heading, label) if several else None
 
 
 def _nodes(entries: list[Entry]) -> Callable[[Figure], None] | None:
@@ -104,23 +83,15 @@ def _nodes(entries: list[Entry]) -> Callable[[Figure], None] | None:
     entries = [e for e in entries if e["group"] == "mlp"]
     width = min((e["size"]["width"] for e in entries), default=None)
     entries = [e for e in entries if e["size"]["width"] == width]
-    if len(entries) < 2:
-        return None
-
-    def draw(figure: Figure) -> None:
-        figure.suptitle("The cost of a call against the size of the pytree")
-        _panels(figure, entries, "nodes", f"pytree nodes of an MLP of width {width}")
-
-    return draw
+    heading = "The cost of a call against the size of the pytree"
+    label = f"pytree nodes of an MLP of width {width}"
+    several = len(entries) > 1
+    return ft.partial(_panels, entries, "nodes", heading, label) if several else None
 
 
 def _ratios(entries: list[Entry]) -> Callable[[Figure], None] | None:
     """Ours over each rival, a bar for each case."""
-    entries = [
-        e
-        for e in entries
-        if any(ratio(e, "dispatch", c) for c in present([e]) if c != "ours")
-    ]
+    entries = [e for e in entries if ratios(e, "dispatch")]
     if not entries:
         return None
     rivals = [c for c in ("jit", "flat", "eqx") if c in present(entries)]
@@ -132,8 +103,7 @@ def _ratios(entries: list[Entry]) -> Callable[[Figure], None] | None:
         names = [e["name"] for e in entries]
         for axes, rival in zip(panels, rivals, strict=True):
             _bars(axes, entries, rival)
-            axes.set_title(f"ours / {rival}")
-            axes.set_xlabel("below 1: ours is cheaper")
+            axes.set(title=f"ours / {rival}", xlabel="below 1: ours is cheaper")
         panels[0].set_yticks(range(len(names)), names)
         panels[0].invert_yaxis()
 
@@ -206,13 +176,9 @@ def _digits(numbers: Any) -> list[str]:
 
 
 def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes]:
-    """Draw what the results have data for.
+    """Draw what the results have data for, as `"png"` or `"svg"`.
 
-    **Arguments:**
-
-    - `results`: as `load` reads them.
-    - `suffix`: `"png"` or `"svg"`.
-    - `dark`: whether for a dark page: light text, and no background.
+    For a `dark` page, text is light, and there is no background.
 
     **Returns:** the files' contents: `width` (overhead against width, log-log),
     `ratios` (bars), `nodes` (cost against the number of nodes). For results of more
@@ -224,8 +190,8 @@ def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes
         "svg.hashsalt": "eqx_fastjit",  # the same file for the same results
         "font.size": 10,
     } | (_DARK if dark else {})
-    by_device = _by_device(results)
-    for device, entries in by_device.items():
+    timed = by_device([e for e in results["cases"] if "dispatch" in e["times"]])
+    for device, entries in timed.items():
         for name, prepare in _PREPARE.items():
             draw = prepare(entries)
             if draw is None:
@@ -233,7 +199,7 @@ def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes
             with matplotlib.rc_context(settings):
                 figure = Figure(figsize=(9, 4.8), layout="constrained")
                 draw(figure)
-                if len(by_device) > 1:
+                if len(timed) > 1:
                     figure.suptitle(f"{figure.get_suptitle()} ({device})")
                 svg_metadata = {"Date": None, "Identifier": _digest(figure)}
                 file = io.BytesIO()
@@ -244,5 +210,5 @@ def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes
                     transparent=dark,
                     metadata=svg_metadata if suffix == "svg" else None,
                 )
-            out[name if len(by_device) == 1 else f"{name}_{device}"] = file.getvalue()
+            out[name if len(timed) == 1 else f"{name}_{device}"] = file.getvalue()
     return out

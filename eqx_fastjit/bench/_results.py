@@ -27,6 +27,8 @@ from typing import Any, NamedTuple
 
 import eqx_fastjit
 
+from ._case import CONTENDERS
+
 
 SCHEMA = 1
 
@@ -56,13 +58,20 @@ def spread(values: list[float]) -> Spread:
     return Spread(low, median, high)
 
 
-def ratio(entry: Entry, mode: str, rival: str, ours: str = "ours") -> Spread | None:
+def ratio(entry: Entry, mode: str, rival: str) -> Spread | None:
     """Ours over a rival's, computed in each round; `None` if there is none."""
     times = entry["times"].get(mode, {})
-    if ours not in times or rival not in times or 0 in times[rival]:
+    if "ours" not in times or rival not in times or 0 in times[rival]:
         return None
-    pairs = zip(times[ours], times[rival], strict=True)
+    pairs = zip(times["ours"], times[rival], strict=True)
     return spread([a / b for a, b in pairs])
+
+
+def ratios(entry: Entry, mode: str) -> dict[str, Spread]:
+    """Ours over each rival to which there is a ratio, in the order of contenders."""
+    rivals = [c for c in CONTENDERS if c != "ours"]
+    found = {rival: ratio(entry, mode, rival) for rival in rivals}
+    return {rival: value for rival, value in found.items() if value is not None}
 
 
 def indistinct(ratio: Spread) -> bool:
@@ -122,7 +131,8 @@ def _commit() -> str | None:
 
 def new_results(command: str, engine: str) -> Results:
     """Results without a case as yet."""
-    results: Results = {
+    commit = _commit()
+    return {
         "schema": SCHEMA,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": command,
@@ -132,16 +142,23 @@ def new_results(command: str, engine: str) -> Results:
         "interrupted": False,
         "problems": [],
         "cases": [],
+        **({} if commit is None else {"commit": commit}),
     }
-    commit = _commit()
-    if commit is not None:
-        results["commit"] = commit
-    return results
 
 
 def describe_machine(machine: dict[str, Any]) -> str:
     """What `machine` says, in words."""
     return f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"
+
+
+def describe_devices(results: Results) -> list[str]:
+    """The devices that cases ran on, in words."""
+    return sorted({f"{e['device']} ({e['device_kind']})" for e in results["cases"]})
+
+
+def describe_versions(results: Results) -> str:
+    """The versions of Python and of packages in a line."""
+    return ", ".join(f"{name} {number}" for name, number in results["versions"].items())
 
 
 def short_commit(commit: str) -> str:
@@ -151,12 +168,10 @@ def short_commit(commit: str) -> str:
 
 def describe(results: Results) -> str:
     """Machine, versions and commit in a line or two."""
-    versions = results["versions"]
-    devices = {f"{e['device']} ({e['device_kind']})" for e in results["cases"]}
     parts = [
         describe_machine(results["machine"]),
-        *sorted(devices),
-        ", ".join(f"{name} {number}" for name, number in versions.items()),
+        *describe_devices(results),
+        describe_versions(results),
         f"{results['engine']} engine",
     ]
     if "commit" in results:
@@ -175,17 +190,6 @@ def even(entry: Entry) -> Entry:
     return entry | {"times": times if rounds else {}}
 
 
-def _rounded(x: Any) -> Any:
-    """Round to four digits, which keeps the file small."""
-    if isinstance(x, float):
-        return float(f"{x:.4g}")
-    if isinstance(x, dict):
-        return {k: _rounded(v) for k, v in x.items()}
-    if isinstance(x, list):
-        return [_rounded(v) for v in x]
-    return x
-
-
 def _lines(x: Any, indent: str = "") -> str:
     """JSON with a line for each list of numbers."""
     inner = indent + " "
@@ -199,8 +203,10 @@ def _lines(x: Any, indent: str = "") -> str:
 
 
 def dumps(results: Results) -> str:
-    """The text of a results file."""
-    return _lines(_rounded(results)) + "\n"
+    """The text of a results file, whose figures have four digits to keep it small."""
+    text = json.dumps(results)
+    rounded = json.loads(text, parse_float=lambda x: float(f"{float(x):.4g}"))
+    return _lines(rounded) + "\n"
 
 
 def load(path: str | Path) -> Results:

@@ -58,8 +58,8 @@ class _Process:
     def __init__(self, target: Callable[..., None], *args: Any):
         context = _context()
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=target, args=(theirs, *args))
-        self._process.daemon = True
+        args = (theirs, *args)
+        self._process = context.Process(target=target, args=args, daemon=True)
         with _interrupts_held(), in_environment():
             self._process.start()
         theirs.close()
@@ -87,31 +87,13 @@ class _Process:
 
 
 def describe_device(device: str | None) -> dict[str, str]:
-    """What JAX runs on in a fresh process.
+    """The `device` (the platform), `device_kind` and `engine` of a fresh process.
 
-    **Arguments:**
-
-    - `device`: `"cpu"`, `"gpu"`, or `None` for JAX's own choice.
-
-    **Returns:** `device` (the platform), `device_kind` and `engine`. Raises `Refused`.
+    It uses the device `"cpu"` or `"gpu"`, or with `None` what JAX chooses. Raises
+    `Refused`.
     """
-    process = _Process(probe, device)
-    try:
+    with contextlib.closing(_Process(probe, device)) as process:
         return process.answer()
-    finally:
-        process.close()
-
-
-@contextlib.contextmanager
-def _workers(
-    case: Case, contenders: tuple[str, ...], device: str | None
-) -> Iterator[dict[str, _Process]]:
-    with contextlib.ExitStack() as stack:
-        workers = {}
-        for name in contenders:
-            workers[name] = _Process(serve, case, name, device)
-            stack.callback(workers[name].close)
-        yield workers
 
 
 def _prove_equal(
@@ -136,20 +118,17 @@ def run_case(
 ) -> None:
     """Time a case.
 
-    **Arguments:**
-
-    - `case`, `contenders`: what to time.
-    - `device`: as for `describe_device`.
-    - `rounds`: how many rounds each.
-    - `times`: filled in round by round, by mode and contender, so that those done stay
-        when a later one is interrupted.
-    - `proved`: outputs so far, by what they are; added to.
-    - `advance`: called with 1 after each round, and with as much as all rounds after
-        each contender built.
-
-    Raises `Refused` if a contender cannot be built, or returns other results.
+    `times` is filled in round by round, by mode and contender, so that those done stay
+    when a later one is interrupted. Outputs are added to `proved`, by what they are.
+    `advance` is called with 1 after each round, and with as much as all rounds after
+    each contender built. Raises `Refused` if one cannot be built, or returns other
+    results.
     """
-    with _workers(case, contenders, device) as workers:
+    with contextlib.ExitStack() as stack:
+        workers: dict[str, _Process] = {}
+        for name in contenders:
+            worker = contextlib.closing(_Process(serve, case, name, device))
+            workers[name] = stack.enter_context(worker)
         outputs = {}
         for name, worker in workers.items():
             with _naming(name):

@@ -15,7 +15,7 @@ import jax.monitoring
 import jax.numpy as jnp
 import jax.random as jr
 
-from ._case import add, Call, case, Makers, Measured
+from ._case import add, Call, case, FUNCTION, Makers, Measured, OF_FLAX
 from ._children import environment
 from ._contenders import JITS, of_function
 from ._models import mlp, mlp_size
@@ -29,7 +29,11 @@ _EVENTS = {
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
     "/jax/core/compile/backend_compile_duration": "compile",
 }
-_STAGES = ("trace", "lower", "compile", "run", "total")
+# Of cases about first calls.
+_STAGES: dict[str, Any] = {
+    "modes": ("trace", "lower", "compile", "run", "total"),
+    "unit": "ms",
+}
 
 
 class _Listener(threading.local):
@@ -84,28 +88,24 @@ def split_in_stages(call: Call) -> Measured:
     return Measured(out, times)
 
 
-def _first_call_of(makers: Callable[[], Makers], contender: str) -> Call:
-    return lambda: split_in_stages(lambda: makers()[contender]()())
-
-
 def _first_calls(new: Callable[[], Callable[..., Any]], *args: Any) -> Makers:
     """First calls of the functions that `new` makes."""
 
-    def makers() -> Makers:
-        return of_function(new(), *args)
+    def of(contender: str) -> Call:
+        def call() -> Any:
+            return of_function(new(), *args)[contender]()()
 
-    names = ("jit", "flat", "aot", "eqx", "ours")
-    return {name: ft.partial(_first_call_of, makers, name) for name in names}
+        return lambda: split_in_stages(call)
+
+    return {name: ft.partial(of, name) for name in FUNCTION}
 
 
 @case(
     group="first_call",
     title="first call of a gradient step of an MLP of 4 linear layers, width 8",
-    contenders=("jit", "flat", "aot", "eqx", "ours"),
     size=mlp_size(8, 4, batch=4),
-    modes=_STAGES,
-    unit="ms",
     max_rounds=10,
+    **_STAGES,
 )
 def first_call() -> Makers:
     def new() -> Callable[..., Any]:
@@ -164,10 +164,9 @@ for _steps in (10, 100, 1000):
             + ("in a Python loop" if _kind == "loop" else "under lax.scan"),
             contenders=tuple(JITS),
             size={"steps": _steps},
-            modes=_STAGES,
-            unit="ms",
             computes=f"{_steps} steps",
             max_rounds=3 if _steps == 1000 else 5,
+            **_STAGES,
         )
 
 
@@ -199,43 +198,33 @@ def _strategy_of(jit: Any, strategy: str) -> Call:
     return lambda: outer(x)
 
 
-def _not(function: Any) -> Any:
-    return function
-
-
 def _strategy(strategy: str) -> Makers:
-    jits = {"eager": _not} if strategy == "none" else JITS
+    jits = {"eager": None} if strategy == "none" else JITS
     return {name: ft.partial(_strategy_of, jit, strategy) for name, jit in jits.items()}
 
 
-def _first_of_strategy(strategy: str) -> Makers:
-    return _first_calls_under(lambda jit: _strategy_of(jit, strategy))
-
-
 for _name, _title in _STRATEGIES.items():
+    _shared: dict[str, Any] = {
+        "group": "strategies",
+        "contenders": ("eager",) if _name == "none" else tuple(JITS),
+        "size": {"steps": _CALLS},
+        "computes": "101 calls",
+        "max_rounds": 5,
+    }
     add(
         f"strategy_{_name}",
         ft.partial(_strategy, _name),
-        group="strategies",
         title=f"{_title}, on a (1000, 1000) array",
-        contenders=("eager",) if _name == "none" else tuple(JITS),
-        size={"steps": _CALLS},
-        computes="101 calls",
-        max_rounds=5,
         steps=_CALLS if _name in ("part", "none") else 1,
+        **_shared,
     )
     if _name != "none":
         add(
             f"strategy_{_name}_first",
-            ft.partial(_first_of_strategy, _name),
-            group="strategies",
+            ft.partial(_first_calls_under, ft.partial(_strategy_of, strategy=_name)),
             title=f"first call: {_title}",
-            contenders=tuple(JITS),
-            size={"steps": _CALLS},
-            modes=_STAGES,
-            unit="ms",
-            computes="101 calls",
-            max_rounds=5,
+            **_shared,
+            **_STAGES,
         )
 
 
@@ -286,14 +275,9 @@ def _walk(walk: Callable[[Any], Any]) -> Makers:
     return of_function(walk, jr.key(0))
 
 
-def _first_walk(walk: Callable[[Any], Any]) -> Makers:
-    key = jr.key(0)
-
-    def new(jit: Any) -> Call:
-        jitted = jit(lambda key: walk(key))
-        return lambda: jitted(key)
-
-    return _first_calls_under(new)
+def _new_walk(walk: Callable[[Any], Any], jit: Any) -> Call:
+    """Under a function that is not compiled yet."""
+    return ft.partial(jit(lambda key: walk(key)), jr.key(0))
 
 
 for _name, _fn, _how in (
@@ -313,15 +297,14 @@ for _name, _fn, _how in (
     )
     add(
         f"walk_{_name}_first",
-        ft.partial(_first_walk, _fn),
+        ft.partial(_first_calls_under, ft.partial(_new_walk, _fn)),
         group="eager",
         title=f"first call: random walk by {_how}",
         contenders=tuple(JITS),
         size={"walkers": _WALKERS, "steps": _WALK_STEPS},
-        modes=_STAGES,
-        unit="ms",
         computes="random walk",
         max_rounds=3,
+        **_STAGES,
     )
 
 
@@ -401,7 +384,7 @@ print(kib / 1024)
 @case(
     group="process",
     title="peak memory of a process that calls mlp_32 2,000 times",
-    contenders=("jit", "flat", "aot", "eqx", "ours", "nnx_jit", "nnx_cached_partial"),
+    contenders=FUNCTION + OF_FLAX,
     size=mlp_size(32),
     modes=("peak",),
     unit="MiB",
@@ -411,5 +394,4 @@ def peak_memory() -> Makers:
     def of(contender: str) -> Call:
         return ft.partial(_measured, "peak", _MEMORY.format(contender=contender))
 
-    names = ("jit", "flat", "aot", "eqx", "ours", "nnx_jit", "nnx_cached_partial")
-    return {name: ft.partial(of, name) for name in names}
+    return {name: ft.partial(of, name) for name in FUNCTION + OF_FLAX}

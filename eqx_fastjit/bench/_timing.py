@@ -69,12 +69,8 @@ def check_equal(calls: dict[str, Call]) -> None:
 class Sampler:
     """Times one contender, a round at a time.
 
-    **Arguments:**
-
-    - `call`: the contender.
-    - `steps`: how many computations one call dispatches.
-    - `times_itself`: whether it returns `Measured`, and needs no clock here.
-    - `modes`: what is timed.
+    Each call dispatches `steps` computations. One that `times_itself` returns
+    `Measured`, and needs no clock here.
     """
 
     def __init__(

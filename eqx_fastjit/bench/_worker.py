@@ -4,8 +4,10 @@ The parent asks the workers of a case in turn, so that only one runs at a time w
 others wait. Messages are pairs: `("ok", value)` or `("error", message)`.
 """
 
+import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -34,23 +36,17 @@ def _configure(device: str | None, cpu_devices: int) -> None:
         jax.config.update("jax_num_cpu_devices", cpu_devices)
 
 
-def _describe() -> dict[str, Any]:
-    device = jax.devices()[0]
-    return {
-        "device": device.platform,
-        "device_kind": device.device_kind,
-        "engine": eqx_fastjit.engine(),
-    }
-
-
 def probe(pipe: Connection, device: str | None) -> None:
     """Send what device JAX uses here."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+    with _errors_sent(pipe):
         _configure(device, 1)
-        _tell(pipe, "ok", _describe())
-    except Exception as e:
-        _tell(pipe, "error", _one_line(e))
+        found = jax.devices()[0]
+        description = {
+            "device": found.platform,
+            "device_kind": found.device_kind,
+            "engine": eqx_fastjit.engine(),
+        }
+        _tell(pipe, "ok", description)
 
 
 def serve(pipe: Connection, case: Case, contender: str, device: str | None) -> None:
@@ -59,9 +55,7 @@ def serve(pipe: Connection, case: Case, contender: str, device: str | None) -> N
     Told `"warm"`, it gets ready to be timed; told `"round"`, it sends the times of one.
     It ends when the parent closes the pipe.
     """
-    # Ctrl-C reaches the whole process group; the parent decides what to do about it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+    with _errors_sent(pipe):
         _configure(device, case.cpu_devices)
         call = case.make(contender)
         _tell(pipe, "ok", output_arrays(call))
@@ -69,8 +63,17 @@ def serve(pipe: Connection, case: Case, contender: str, device: str | None) -> N
         while True:
             order = pipe.recv()
             _tell(pipe, "ok", sampler.warm() if order == "warm" else sampler.round())
+
+
+@contextlib.contextmanager
+def _errors_sent(pipe: Connection) -> Iterator[None]:
+    # Ctrl-C reaches the whole process group; the parent decides what to do about it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
     except Exception as e:  # `EOFError` as well: then nobody listens
-        _tell(pipe, "error", _one_line(e))
+        first, *_ = str(e).strip().splitlines() or [""]
+        _tell(pipe, "error", f"{type(e).__name__}: {first}")
 
 
 def _tell(pipe: Connection, status: str, value: Any) -> None:
@@ -79,8 +82,3 @@ def _tell(pipe: Connection, status: str, value: Any) -> None:
         pipe.send((status, value))
     except OSError:
         raise SystemExit from None
-
-
-def _one_line(e: Exception) -> str:
-    lines = str(e).strip().splitlines() or [""]
-    return f"{type(e).__name__}: {lines[0]}"

@@ -1,7 +1,7 @@
 """The command `eqx-fastjit`. One file per subcommand, listed in `_COMMANDS`.
 
-Each has `add_parser`, which must be cheap (help is printed without importing JAX), and
-`main`, which does the work and returns the exit code.
+Each has `add_parser`, which declares the subcommand and must be cheap (help is printed
+without importing JAX), and `main`, which does the work and returns the exit code.
 """
 
 import argparse
@@ -13,16 +13,7 @@ from ._common import CommandError
 from ._script import ProgramParser
 
 
-_COMMANDS = (
-    "bench",
-    "doctor",
-    "export",
-    "gain",
-    "lock",
-    "profile",
-    "run",
-    "show",
-)
+_COMMANDS = ("bench", "doctor", "export", "gain", "lock", "profile", "run", "show")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,8 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     The exit code: 0, 1 if a requested check fails, or 2 for invalid arguments.
     """
     parser = argparse.ArgumentParser(
-        prog="eqx-fastjit",
-        description="A faster drop-in for equinox.filter_jit.",
+        prog="eqx-fastjit", description="A faster drop-in for equinox.filter_jit."
     )
     parser.add_argument("--version", action="store_true", help="print versions")
     commands = parser.add_subparsers(

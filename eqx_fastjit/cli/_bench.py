@@ -16,7 +16,6 @@ _ROUNDS, _QUICK_ROUNDS = 25, 5
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "bench",
         help="time jax.jit, equinox.filter_jit and eqx_fastjit side by side",
@@ -26,48 +25,43 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "or if --compare finds more than --fail-above allows. It is 2 for bad input, "
         "and 130 after Ctrl-C, which still shows the results so far.",
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--cases",
         default="table",
         help="names of cases or groups, separated by commas; or 'all' (default: "
         "'table', which is identity and MLPs of width 8 to 1024)",
     )
-    parser.add_argument(
+    add(
         "--contenders",
         help="names, separated by commas (default: all of a case's contenders that are "
         "installed)",
     )
-    parser.add_argument(
+    add(
         "--device",
         choices=("cpu", "gpu", "all"),
         help="where to run (default: JAX's default device)",
     )
-    parser.add_argument(
-        "--quick", action="store_true", help=f"run {_QUICK_ROUNDS} rounds only"
-    )
-    parser.add_argument(
-        "--rounds", type=int, help=f"rounds for each contender (default: {_ROUNDS})"
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the results as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write the results as a page")
-    parser.add_argument("--plot", metavar="DIR", help="write figures, as PNG and SVG")
-    parser.add_argument(
-        "--list", action="store_true", help="list the cases without timing them"
-    )
-    parser.add_argument(
+    add("--quick", action="store_true", help=f"run {_QUICK_ROUNDS} rounds only")
+    add("--rounds", type=int, help=f"rounds for each contender (default: {_ROUNDS})")
+    add("--json", metavar="FILE", help="write the results as JSON")
+    add("--html", metavar="FILE", help="write the results as a page")
+    add("--plot", metavar="DIR", help="write figures, as PNG and SVG")
+    add("--list", action="store_true", help="list the cases without timing them")
+    add(
         "--compare",
         nargs=2,
         metavar=("A.json", "B.json"),
         help="compare two results files, without timing anything",
     )
-    parser.add_argument(
+    add(
         "--fail-above",
         type=float,
         metavar="PERCENT",
         help="with --compare: exit with 1 if a median grew by more than this, or is "
         "missing",
     )
-    parser.add_argument(
+    add(
         "--ratios",
         action="store_true",
         help="with --compare: compare the ratios of ours to the others, rather than "
@@ -77,7 +71,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the exit code."""
     need("rich")
     if options.compare:
         return _compare(options)
@@ -100,29 +93,22 @@ def _split(text: str, option: str) -> list[str]:
     return names
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    found = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""
-
-
 def _chosen_cases(text: str) -> list[str]:
     from eqx_fastjit.bench import case_info, case_names, group_names
 
+    known: dict[str, Any] = {
+        group: [name for name in case_names() if case_info(name).group == group]
+        for group in group_names()
+    }
+    known |= {name: [name] for name in case_names()}
+    known |= {"table": _TABLE, "all": case_names()}
     names: list[str] = []
     for name in _split(text, "--cases"):
-        if name == "all":
-            names += case_names()
-        elif name == "table":
-            names += _TABLE
-        elif name in group_names() and name not in case_names():
-            names += [n for n in case_names() if case_info(n).group == name]
-        elif name in case_names():
-            names.append(name)
-        else:
-            known = [*case_names(), *group_names(), "table", "all"]
-            raise CommandError(
-                f"no case or group {name!r}{_nearest(name, known)} (--list shows all)"
-            )
+        if name not in known:
+            found = difflib.get_close_matches(name, known, n=1)
+            nearest = f"; did you mean {found[0]!r}?" if found else ""
+            raise CommandError(f"no case or group {name!r}{nearest} (--list shows all)")
+        names += known[name]
     return list(dict.fromkeys(names))
 
 
@@ -301,9 +287,8 @@ def _list() -> int:
 
 
 def _check_compared(options: argparse.Namespace) -> None:
-    limit = options.fail_above
-    if limit is not None and not math.isfinite(limit):
-        raise CommandError(f"--fail-above {limit}: expected a percentage")
+    if not math.isfinite(options.fail_above or 0):
+        raise CommandError(f"--fail-above {options.fail_above}: expected a percentage")
     others = ("contenders", "device", "rounds", "json", "html", "plot", "quick", "list")
     given = [name for name in others if getattr(options, name) not in (None, False)]
     if options.cases != "table":
@@ -315,7 +300,7 @@ def _check_compared(options: argparse.Namespace) -> None:
 def _compare(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from eqx_fastjit.bench._compare import compare, print_comparison
+    from eqx_fastjit.bench._compare import compare, name_of, print_comparison
     from eqx_fastjit.bench._results import BadResults, load
 
     _check_compared(options)
@@ -331,18 +316,13 @@ def _compare(options: argparse.Namespace) -> int:
     limit = options.fail_above
     if limit is None:
         return 0
-    worse = [row for row in comparison.changes if row.percent > limit]
-    for row in worse:
-        console.print(
-            f"{row.case} ({row.device}), {row.mode}, {row.contender}: "
-            f"{row.percent:+.1f}% is above {limit:g}%",
-            style="red",
-            highlight=False,
-            markup=False,
-        )
+    lines = [
+        f"{name_of(row)}: {row.percent:+.1f}% is above {limit:g}%"
+        for row in comparison.changes
+        if row.percent > limit
+    ]
     # What is missing may have failed, so it cannot count as unchanged.
-    for name in comparison.gone:
-        console.print(
-            f"{name}: missing in B", style="red", highlight=False, markup=False
-        )
-    return 1 if worse or comparison.gone else 0
+    lines += [f"{name}: missing in B" for name in comparison.gone]
+    for line in lines:
+        console.print(line, style="red", highlight=False, markup=False)
+    return int(bool(lines))

@@ -1,5 +1,12 @@
 """What the subcommands share."""
 
+import contextlib
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 from eqx_fastjit._files import check_writable
 
 
@@ -9,8 +16,6 @@ class CommandError(Exception):
 
 def need(*packages: str) -> None:
     """Raise `CommandError` if a package is missing, with the line that installs it."""
-    import importlib.util
-
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(
@@ -21,9 +26,26 @@ def need(*packages: str) -> None:
 
 def check_output(option: str, path: str) -> None:
     """Raise `CommandError` if a file cannot be written, before anything is run."""
-    try:
+    with _writing(option, path):
         check_writable(path)
+
+
+def write_output(option: str, path: str, text: str) -> None:
+    """Write a file. Raises `CommandError` if this fails."""
+    with _writing(option, path):
+        Path(path).write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _writing(option: str, path: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as e:
         raise CommandError(
             f"{option}: cannot write {path!r}: {e.strerror or e}"
         ) from None
+
+
+def as_json(report: Any) -> str:
+    """The text of a report's JSON file."""
+    return json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n"

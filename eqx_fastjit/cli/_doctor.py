@@ -9,12 +9,12 @@ from typing import Any
 
 from eqx_fastjit.doctor._report import KINDS
 
-from ._common import check_output, CommandError
+from . import _signals, _watched
+from ._common import as_json, check_output, CommandError, write_output
 from ._script import check_program, end_as_interrupted, was_interrupted
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "doctor",
         help="run a program unchanged, and report why it recompiled and blocked",
@@ -24,39 +24,40 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "when the program ends, or before SIGTERM ends it. The exit code is that of "
         "the program, or 1 if --fail-on finds something.",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--json", metavar="FILE", help="write the report as JSON")
+    add("--html", metavar="FILE", help="write the report as a page")
+    add(
         "--trace",
         metavar="FILE",
         help="write a timeline that Perfetto (ui.perfetto.dev) opens",
     )
-    parser.add_argument(
+    add(
         "--interim",
         metavar="FILE",
         help="write an interim report whenever this file appears, and remove the file. "
         "SIGUSR1 does the same",
     )
-    parser.add_argument(
+    add(
         "--fail-on",
         metavar="KIND,...",
         default="",
         help="exit with 1 if there are findings of these kinds: 'any', or "
         + ", ".join(KINDS),
     )
-    parser.add_argument(
+    add(
         "--programs",
         action="store_true",
         help="add the jaxpr, the HLO, and XLA's estimates of cost and memory of each "
         "compilation to --html and --json. This compiles everything twice",
     )
-    parser.add_argument(
+    add(
         "--numerics",
         action="store_true",
         help="compare the first call of each function with an eager run. This runs "
         "the function's Python code twice more, including its side effects",
     )
-    parser.add_argument(
+    add(
         "--slow",
         metavar="SECONDS",
         type=float,
@@ -67,11 +68,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the exit code."""
     from eqx_fastjit.doctor._watch import Watch
-
-    from ._signals import Reporter
-    from ._watched import run_watched
 
     fatal = _kinds(options.fail_on)
     if options.slow is not None and not options.slow >= 0:
@@ -82,10 +79,10 @@ def main(options: argparse.Namespace) -> int:
     write = functools.partial(_report, watch, options, outputs)
     pid = os.getpid()
     interim = options.interim and os.path.abspath(options.interim)
-    reporter = Reporter(write, interim)
+    reporter = _signals.Reporter(write, interim)
     reporter.start()
     try:
-        code = run_watched(options.program, watch)
+        code = _watched.run_watched(options.program, watch)
         if os.getpid() != pid:
             return code  # a process that the program forked
         report = reporter.write(code)
@@ -93,17 +90,12 @@ def main(options: argparse.Namespace) -> int:
         reporter.stop()
     if was_interrupted(code):
         end_as_interrupted()
-    found = sum(f.kind in fatal for f in report.findings)
-    return code or int(found > 0)
-
-
-# Options that name a file to be written.
-_OUTPUTS = ("json", "html", "trace")
+    return code or int(any(f.kind in fatal for f in report.findings))
 
 
 def _outputs(options: argparse.Namespace) -> dict[str, str]:
     """The files to be written, by option. The program may change the directory."""
-    given = {name: getattr(options, name) for name in _OUTPUTS}
+    given = {name: getattr(options, name) for name in ("json", "html", "trace")}
     paths = {name: os.path.abspath(path) for name, path in given.items() if path}
     for name, path in paths.items():
         check_output(f"--{name}", path)
@@ -116,14 +108,10 @@ def _report(
     """Write all that was asked for; an interim report if there is no exit code yet."""
     from eqx_fastjit.doctor._find import make_report
 
-    from ._watched import write_output
-
-    name = options.program.name
-    report = make_report(watch, name, code, slow=options.slow)
+    report = make_report(watch, options.program.name, code, slow=options.slow)
     _show(report)
     if "json" in outputs:
-        text = json.dumps(report.as_json(), indent=2, allow_nan=False)
-        write_output("--json", outputs["json"], text + "\n")
+        write_output("--json", outputs["json"], as_json(report))
     if "html" in outputs:
         from eqx_fastjit.doctor._page import page
 

@@ -6,11 +6,13 @@ import os
 import sys
 from typing import Any
 
+import eqx_fastjit
+from eqx_fastjit._units import show_bytes
+
 from ._common import check_output, CommandError
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "export",
         help="trace and compile a function, and save it to a file",
@@ -18,12 +20,13 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "another process, eqx_fastjit.load loads it without tracing it again. This "
         "imports the modules, and traces the function, but does not run it.",
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "function",
         metavar="MODULE:FUNCTION",
         help="a function (jitted or not), a Module, or a method of a Module",
     )
-    parser.add_argument(
+    add(
         "--args",
         metavar="MODULE:FACTORY",
         required=True,
@@ -31,28 +34,26 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "dictionary of keyword arguments. A jax.ShapeDtypeStruct may be used in place "
         "of an array",
     )
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="the file to write"
-    )
-    parser.add_argument(
+    add("-o", "--output", metavar="FILE", required=True, help="the file to write")
+    add(
         "--compiled",
         action="store_true",
         help="also save native code for this kind of machine, so that loading does not "
         "compile",
     )
-    parser.add_argument(
+    add(
         "--no-portable",
         dest="portable",
         action="store_false",
         help="with --compiled: only save native code",
     )
-    parser.add_argument(
+    add(
         "--platforms",
         metavar="NAME,...",
         help="the platforms of the portable form: cpu, cuda, rocm, tpu (default: the "
         "one in use)",
     )
-    parser.add_argument(
+    add(
         "--vjp-order",
         type=int,
         default=0,
@@ -63,7 +64,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the exit code."""
     if not options.portable and not options.compiled:
         raise CommandError("--no-portable: only with --compiled")
     if options.vjp_order < 0:
@@ -85,10 +85,7 @@ def main(options: argparse.Namespace) -> int:
         )
     except ValueError as e:
         raise CommandError(str(e)) from None
-    size = os.path.getsize(output)
-    from eqx_fastjit._units import show_bytes
-
-    print(f"wrote {options.output} ({show_bytes(size)})")
+    print(f"wrote {options.output} ({show_bytes(os.path.getsize(output))})")
     return 0
 
 
@@ -111,7 +108,6 @@ def _find(text: str) -> Any:
 
 def _wrapped(function: Any) -> Any:
     """A function of ours: with the `donate` that Equinox's was given."""
-    import eqx_fastjit
     from eqx_fastjit._compat import filter_jit_options
 
     if isinstance(function, eqx_fastjit.JitWrapped | eqx_fastjit.BoundJit):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ._common import check_output, CommandError
+from ._common import as_json, check_output, CommandError, write_output
 from ._gain_child import command
 from ._script import check_program, end_as_interrupted, Program
 
@@ -23,7 +23,6 @@ _LINES = 20
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "gain",
         help="measure how much faster a program is, by running it unchanged both ways",
@@ -35,15 +34,11 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "discarded, and its input is empty. The exit code is 0, or that of the program "
         "if it fails.",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
-    parser.add_argument(
-        "--pairs",
-        type=int,
-        metavar="N",
-        help="run at most N pairs (default: 27)",
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--json", metavar="FILE", help="write the report as JSON")
+    add("--html", metavar="FILE", help="write the report as a page")
+    add("--pairs", type=int, metavar="N", help="run at most N pairs (default: 27)")
+    add(
         "--seconds",
         type=float,
         default=_SECONDS,
@@ -51,7 +46,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="after the first three pairs, stop once S seconds have passed "
         f"(default: {_SECONDS:.0f})",
     )
-    parser.add_argument(
+    add(
         "--replay",
         type=float,
         default=_REPLAY,
@@ -97,7 +92,6 @@ class _Run(NamedTuple):
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the exit code."""
     _check(options)
     with tempfile.TemporaryDirectory() as folder:
         run = _Run(options.program, os.path.join(folder, "count"), options.replay)
@@ -107,13 +101,11 @@ def main(options: argparse.Namespace) -> int:
             return _tell(e)
     print(report)
     if options.json is not None:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(report.as_json(), file, indent=2, allow_nan=False)
-            file.write("\n")
+        write_output("--json", options.json, as_json(report))
     if options.html is not None:
         from eqx_fastjit.insight._gain_page import page
 
-        Path(options.html).write_text(page(report), encoding="utf-8")
+        write_output("--html", options.html, page(report))
     if interrupted:
         sys.stdout.flush()
         end_as_interrupted()
@@ -187,13 +179,9 @@ def take_pairs(
 ) -> tuple[list[tuple[float, float]], bool]:
     """Run the program in pairs until the comparison is conclusive.
 
-    **Arguments:**
-
-    - `seconds`: runs it under `"equinox"` or `"ours"`, and returns the time.
-    - `told`: called with the number of each pair before it starts.
-    - `limit`: seconds after which no further pair starts, once there are three.
-    - `most`: the maximal number of pairs.
-    - `clock`: seconds.
+    `seconds` runs it under `"equinox"` or `"ours"`, and returns the time; `told` is
+    called with the number of each pair before it starts. After `limit` seconds no
+    further pair starts, once there are three. At most, there are `most`.
 
     **Returns:** the times of pairs, Equinox first, and whether Ctrl-C ended it.
     """
@@ -225,15 +213,11 @@ def _report(program: Program, found: Any, pairs: list[tuple[float, float]]) -> A
     from eqx_fastjit.doctor._sites import shorten
     from eqx_fastjit.insight._gain import FunctionGain, Gain, interval, looks_at
 
+    names = ("name", "file", "line", "calls", "costs", "reason")
     functions = [
         FunctionGain(
-            name=f["name"],
             place="" if f["file"] is None else f"{shorten(f['file'])}:{f['line']}",
-            file=f["file"],
-            line=f["line"],
-            calls=f["calls"],
-            costs=f["costs"],
-            reason=f["reason"],
+            **{name: f[name] for name in names},
         )
         for f in found["functions"]
     ]

@@ -27,15 +27,10 @@ _BOOTSTRAP = (
 
 
 def command(package: str, how: str, out: str, seconds: float, program: Program) -> Any:
-    """What starts such a process.
+    """What starts such a process, given the folder that this package is in.
 
-    **Arguments:**
-
-    - `package`: the folder that this package is in.
-    - `how`: `"equinox"`, `"ours"`, or `"count"`: ours, with calls counted and timed.
-    - `out`: the file for what was counted.
-    - `seconds`: how long calls may be timed after the program's end.
-    - `program`: what is run.
+    `how` is `"equinox"`, `"ours"`, or `"count"`: ours, with calls counted, and timed
+    for so many seconds after the program's end. `out` is the file for that.
     """
     import subprocess
 

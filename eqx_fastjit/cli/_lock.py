@@ -7,12 +7,21 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ._common import check_output, CommandError
+from eqx_fastjit.doctor._lock import (
+    dump,
+    explain_unknown,
+    key_of,
+    load,
+    LockError,
+    Recorder,
+)
+
+from . import _watched
+from ._common import check_output, CommandError, write_output
 from ._script import check_program, end_as_interrupted, was_interrupted
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "lock",
         help="record every signature that a program compiles; check or precompile them",
@@ -56,7 +65,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the exit code."""
     program = options.program
     check_program(program.name, program.is_module)
     # The program may change the directory.
@@ -85,16 +93,16 @@ def _folder(program: Any) -> str:
     return os.path.dirname(os.path.realpath(program.name))
 
 
-def _load(path: str, shown: str) -> Any:
-    from eqx_fastjit.doctor._lock import load, LockError
-
+def _load(path: str, shown: str) -> tuple[Any, set[tuple[str, str]]]:
+    """The signatures in a file by function, and the name and key of each."""
     try:
         with open(path, encoding="utf-8") as file:
-            return load(file.read())
+            locked = load(file.read())
     except OSError as e:
         raise CommandError(f"cannot read {shown!r}: {e.strerror or e}") from None
     except (LockError, UnicodeDecodeError) as e:
         raise CommandError(f"{shown!r} is not a lock file: {e}") from None
+    return locked, {(name, key_of(s)) for name, found in locked.items() for s in found}
 
 
 def _count(n: int) -> str:
@@ -105,12 +113,8 @@ def _count(n: int) -> str:
 
 
 def _write(program: Any, path: str, shown: str) -> int:
-    from eqx_fastjit.doctor._lock import dump, Recorder
-
-    from ._watched import run_watched, write_output
-
     recorder = Recorder(_folder(program))
-    code = run_watched(program, recorder)
+    code = _watched.run_watched(program, recorder)
     signatures = recorder.signatures()
     n = len(signatures)
     text = f"{_count(len(recorder.seen))} of {n} function{'s' * (n != 1)}"
@@ -126,19 +130,13 @@ def _write(program: Any, path: str, shown: str) -> int:
 
 
 def _check(program: Any, path: str, shown: str) -> int:
-    from eqx_fastjit.doctor._lock import explain_unknown, key_of, Recorder
-
-    from ._watched import run_watched
-
-    locked = _load(path, shown)
-    known = {(name, key_of(s)) for name, found in locked.items() for s in found}
+    locked, known = _load(path, shown)
     recorder = Recorder(_folder(program))
-    code = run_watched(program, recorder)
+    code = _watched.run_watched(program, recorder)
     new = {key: value for key, value in recorder.seen.items() if key not in known}
     for (name, _), (signature, site) in new.items():
-        print(
-            "\n".join(explain_unknown(name, signature, site, locked)), file=sys.stderr
-        )
+        lines = explain_unknown(name, signature, site, locked)
+        print("\n".join(lines), file=sys.stderr)
     unused = len(known - recorder.seen.keys())
     _say(
         f"{_count(len(recorder.seen))} used, {len(new)} not in {shown}"
@@ -176,8 +174,6 @@ class _Precompiling:
     def __call__(self, name: str, signature: Any, trace: Any) -> None:
         import jax
 
-        from eqx_fastjit.doctor._lock import key_of
-
         if trace.compile == 0:
             return  # traced or lowered ahead of time: the rest is to come
         self.directory = getattr(jax.config, "jax_compilation_cache_dir", None) or ""
@@ -197,12 +193,7 @@ class _Precompiling:
 
 
 def _precompile(program: Any, path: str, shown: str, cache_dir: str | None) -> int:
-    from eqx_fastjit.doctor._lock import key_of, Recorder
-
-    from ._watched import run_watched
-
-    locked = _load(path, shown)
-    todo = {(name, key_of(s)) for name, found in locked.items() for s in found}
+    _, todo = _load(path, shown)
     if not todo:
         _say(f"no signatures in {shown}")
         return 0
@@ -210,7 +201,7 @@ def _precompile(program: Any, path: str, shown: str, cache_dir: str | None) -> i
     with _progress(len(todo)) as advance:
         precompiling = _Precompiling(todo, advance)
         recorder = Recorder(_folder(program), precompiling, precompiling.on_jax)
-        code = run_watched(program, recorder)
+        code = _watched.run_watched(program, recorder)
     if not precompiling.has_cache:
         raise CommandError(
             "--precompile: no cache directory; give --cache-dir DIR or set "

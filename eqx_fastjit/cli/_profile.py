@@ -16,7 +16,6 @@ from ._script import (
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "profile",
         help="run a program, then profile the jitted functions that it called most",
@@ -25,15 +24,16 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "with the program's arguments, under eqx_fastjit, Equinox and jax.jit. This "
         "times the parts of a call, and samples it with pyinstrument.",
     )
-    parser.add_argument("--html", metavar="FILE", help="write a self-contained page")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--html", metavar="FILE", help="write a self-contained page")
+    add(
         "--calls",
         type=int,
         metavar="N",
         help="calls of each function to sample (default: as many as take half a "
         "second)",
     )
-    parser.add_argument(
+    add(
         "--functions",
         type=int,
         default=1,
@@ -45,7 +45,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the program's exit code."""
     need("pyinstrument")
     for name in ("calls", "functions"):
         number = getattr(options, name)
@@ -53,10 +52,10 @@ def main(options: argparse.Namespace) -> int:
             raise CommandError(f"--{name} {number}: expected at least 1")
     name, args, is_module = options.program
     check_program(name, is_module)
-    html = None
     if options.html is not None:
         check_output("--html", options.html)
-        html = Path(options.html).absolute()  # the program may change the directory
+    # The program may change the directory.
+    html = options.html and Path(options.html).absolute()
     watched = _Watched()
     install_on_import(then=watched.begin)
     code = run_script(name, args, is_module)
@@ -101,11 +100,9 @@ class _Watched:
         self.samples.stop()
         print(self.counts())
         found: list[Any] = []
-        for called in self.samples.ranked():
-            if len(found) == functions:
-                break
-            if not called.signatures:
-                continue  # called under an eager transformation alone
+        # Some are called under an eager transformation alone.
+        signed = [called for called in self.samples.ranked() if called.signatures]
+        for called in signed[:functions]:
             fun, args, kwargs = alive(called.ranked()[0])
             found.append(profile(fun, *args, n=n, **kwargs))
             print(f"\n{found[-1].full_text()}")

@@ -5,11 +5,11 @@ import os
 import sys
 from typing import Any
 
+from . import _watched
 from ._script import end_as_interrupted, install_on_import, run_script, was_interrupted
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "run",
         help="run a program unchanged, with eqx_fastjit in place of Equinox's jit",
@@ -23,16 +23,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the exit code."""
-    name, args, is_module = options.program
     if os.environ.get("EQX_FASTJIT_LOG"):
-        from ._watched import when_jax_is_imported
-
-        when_jax_is_imported(_log)
+        _watched.when_jax_is_imported(_log)
         install_on_import(_log)
     else:
         install_on_import()
-    code = run_script(name, args, is_module)
+    code = run_script(*options.program)
     if was_interrupted(code):
         end_as_interrupted()
     return code

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from typing import Any, NamedTuple, NoReturn
 
+import eqx_fastjit
+
 from ._common import CommandError
 
 
@@ -44,18 +46,14 @@ class ProgramParser(argparse.ArgumentParser):
     `add_program` was not called is an ordinary one.
     """
 
-    _metavars: tuple[str, ...] = ()
-    _trailing = False
+    _takes_program = _trailing = False
 
     def add_program(self, *, trailing: bool = False) -> None:
         """Have the parser take a program; it will be the option `program`.
 
-        **Arguments:**
-
-        - `trailing`: whether our options may also stand right after SCRIPT or MODULE.
+        With `trailing`, our options may also stand right after SCRIPT or MODULE.
         """
-        self._metavars = ("SCRIPT", "MODULE")
-        self._trailing = trailing
+        self._takes_program, self._trailing = True, trailing
         self.usage = (
             f"{self.prog} [OPTIONS] SCRIPT [ARGS...]\n"
             f"       {self.prog} [OPTIONS] -m MODULE [ARGS...]"
@@ -69,7 +67,7 @@ class ProgramParser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Any = None, namespace: Any = None
     ) -> Any:
-        if not self._metavars:
+        if not self._takes_program:
             return super().parse_known_args(args, namespace)
         own, program = self._split(list(sys.argv[1:] if args is None else args))
         namespace, rest = super().parse_known_args(own, namespace)
@@ -80,32 +78,29 @@ class ProgramParser(argparse.ArgumentParser):
 
     def _split(self, args: list[str]) -> tuple[list[str], Program | None]:
         """Our own options, and the program with its arguments."""
-        own, rest = self._leading(args, also=lambda arg: True)
-        if rest[:1] == ["-m"]:
-            if len(rest) == 1:
-                self.error("argument -m: expected the name of a module")
-            is_module, rest = True, rest[1:]
-        else:
-            is_module = False
-            if rest[:1] == ["--"]:
-                rest = rest[1:]
+        own, rest = self._leading(args, also_unknown=True)
+        if rest == ["-m"]:
+            self.error("argument -m: expected the name of a module")
+        is_module = rest[:1] == ["-m"]
+        if is_module or rest[:1] == ["--"]:
+            rest = rest[1:]
         if not rest:
             return own, None
         name, *rest = rest
         if self._trailing:
-            more, rest = self._leading(rest, also=lambda arg: False)
+            more, rest = self._leading(rest, also_unknown=False)
             own += more
             if rest[:1] == ["--"]:
                 rest = rest[1:]
         return own, Program(name, tuple(rest), is_module)
 
     def _leading(
-        self, args: list[str], also: Callable[[str], bool]
+        self, args: list[str], also_unknown: bool
     ) -> tuple[list[str], list[str]]:
         """The options at the beginning, and the rest.
 
-        `also` says whether something that begins with a dash, but is no option of ours,
-        is to be taken for one (and refused).
+        With `also_unknown`, what begins with a dash and is no option of ours is taken
+        for one (and refused).
         """
         known = {
             name: action.nargs != 0
@@ -118,7 +113,7 @@ class ProgramParser(argparse.ArgumentParser):
             name, has_value, _ = arg.partition("=")
             if arg in ("-", "--", "-m") or not arg.startswith("-"):
                 break
-            if name not in known and not also(arg):
+            if name not in known and not also_unknown:
                 break
             i += 2 if known.get(name) and not has_value else 1
         return args[:i], args[i:]
@@ -127,20 +122,15 @@ class ProgramParser(argparse.ArgumentParser):
 # --- the import hook -----------------------------------------------------------------
 
 
-class _InstallHook:
-    """A meta path finder that installs our `filter_jit` once Equinox is there.
+class _Hook:
+    """A meta path finder that calls back, once, after a module has been imported."""
 
-    It removes itself then. Where the program imports a module of ours, and that one
-    Equinox, ours is complete only after Equinox; so both are watched, and the outermost
-    import counts.
-    """
-
-    def __init__(self, then: Callable[[], None] | None):
-        self.then = then
+    def __init__(self, module: str, then: Callable[[], None], around: tuple[str, ...]):
+        self.module, self.then, self.around = module, then, around
         self.depth = 0
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "equinox" and not name.startswith("eqx_fastjit."):
+        if name != self.module and not name.startswith(self.around):
             return None
         for finder in [f for f in sys.meta_path if f is not self]:
             find_spec = getattr(finder, "find_spec", None)
@@ -152,21 +142,16 @@ class _InstallHook:
         return None
 
     def loaded(self) -> None:
-        if self.depth == 0 and "equinox" in sys.modules and self in sys.meta_path:
+        if self.depth == 0 and self.module in sys.modules and self in sys.meta_path:
             sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
-            import eqx_fastjit
-
-            eqx_fastjit.install()
-            if self.then is not None:
-                self.then()
+            self.then()
 
 
 class _Loader:
     """Executes a module with its own loader, and tells the hook."""
 
-    def __init__(self, hook: _InstallHook, loader: Any):
-        self._hook = hook
-        self._loader = loader
+    def __init__(self, hook: _Hook, loader: Any):
+        self._hook, self._loader = hook, loader
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -187,16 +172,29 @@ class _Loader:
     )
 
 
-def install_on_import(then: Callable[[], None] | None = None) -> None:
-    """Call `eqx_fastjit.install()` once Equinox has been imported.
+def when_imported(
+    module: str, then: Callable[[], None], around: tuple[str, ...] = ()
+) -> None:
+    """Call `then` once the program has imported a module; at once if it has.
 
-    **Arguments:**
-
-    - `then`: called right after that, without arguments.
+    Modules whose names begin with one of `around` may be what imports it. The outermost
+    import counts.
     """
-    hook = _InstallHook(then)
+    hook = _Hook(module, then, around)
     sys.meta_path.insert(0, hook)  # pyright: ignore[reportArgumentType]
     hook.loaded()
+
+
+def install_on_import(then: Callable[[], None] = lambda: None) -> None:
+    """Call `eqx_fastjit.install()`, and `then`, once Equinox has been imported."""
+
+    def install() -> None:
+        eqx_fastjit.install()
+        then()
+
+    # Where the program imports a module of ours, and that one Equinox, ours is complete
+    # only after Equinox.
+    when_imported("equinox", install, around=("eqx_fastjit.",))
 
 
 # --- running -------------------------------------------------------------------------
@@ -224,17 +222,10 @@ def run_script(path_or_module: str, args: Sequence[str], is_module: bool) -> int
     `sys.argv`, `sys.path[0]` and `sys.modules["__main__"]` stay as the program leaves
     them, because its threads and its `atexit` functions run on afterwards.
 
-    **Arguments:**
+    A path is that of a script, or of a directory or zip file with a `__main__.py`.
 
-    - `path_or_module`: the path of a script, a directory or a zip file with a
-        `__main__.py`; or the name of a module.
-    - `args`: what follows it in `sys.argv`.
-    - `is_module`: whether it is the name of a module, as after `python -m`.
-
-    **Returns:**
-
-    The exit code that Python would give. An exception has been printed then, by
-    `sys.excepthook` and without frames of ours; 130 stands for Ctrl-C. Raises
+    **Returns:** the exit code that Python would give. An exception has been printed
+    then, by `sys.excepthook` and without frames of ours; 130 stands for Ctrl-C. Raises
     `CommandError` if there is no such script.
     """
     check_program(path_or_module, is_module)

@@ -7,7 +7,6 @@ from ._common import CommandError
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Declare the subcommand and its arguments."""
     parser = commands.add_parser(
         "show",
         help="show the contents of a file written by eqx-fastjit export",
@@ -23,7 +22,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the subcommand; returns the exit code."""
     from eqx_fastjit._export._show import show
 
     try:

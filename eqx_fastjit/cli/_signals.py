@@ -34,11 +34,9 @@ class Reporter:
     A program's own handlers take the place of these, and a signal that is ignored
     already stays so. Processes that the program forks are as without it.
 
-    **Arguments:**
-
-    - `write`: called with the exit code that the program will have, or with `None` for
-        an interim report; in a thread of its own, while the program runs on.
-    - `file`: asks for an interim report by being there, and is removed.
+    `write` is called with the exit code that the program will have, or with `None` for
+    an interim report; in a thread of its own, while the program runs on. `file` asks
+    for an interim report by being there, and is removed.
     """
 
     def __init__(self, write: Callable[[int | None], Any], file: str | None = None):
@@ -67,12 +65,11 @@ class Reporter:
                 if signal.getsignal(number) == signal.SIG_DFL:
                     signal.signal(number, handler)
                     self._handlers[number] = handler
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(
-                before=self._before_fork,
-                after_in_parent=self._after_fork,
-                after_in_child=self._in_child,
-            )
+        os.register_at_fork(
+            before=self._before_fork,
+            after_in_parent=self._after_fork,
+            after_in_child=self._in_child,
+        )
         self._alive.acquire()
         _thread.start_new_thread(self._run, ())
 

@@ -5,6 +5,8 @@ import platform
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
+import eqx_fastjit
+
 
 _NEEDED = ("equinox", "jax", "jaxlib", "numpy", "jaxtyping")
 # Named where they are installed: other wrappers of `jax.jit`, and what the extras add.
@@ -30,7 +32,7 @@ def print_versions() -> int:
     Anything that fails is printed as unknown, because bug reports are needed most when
     something is broken.
     """
-    print("eqx_fastjit", _own_version())
+    print("eqx_fastjit", eqx_fastjit.__version__)
     print("python", platform.python_version(), platform.python_implementation())
     print("platform", platform.platform())
     for name in _NEEDED:
@@ -42,15 +44,9 @@ def print_versions() -> int:
         if name.startswith(_SETTINGS):
             print(f"{name}={value}")
     # These are last, because they import JAX and start its backends, which may fail.
-    print("engine", _attempt(_engine), flush=True)
+    print("engine", _attempt(lambda: eqx_fastjit.engine()), flush=True)
     print("devices", _attempt(_devices))
     return 0
-
-
-def _own_version() -> str:
-    from eqx_fastjit import __version__
-
-    return __version__
 
 
 def _version(name: str) -> str | None:
@@ -66,12 +62,6 @@ def _attempt(what: Callable[[], str]) -> str:
     except Exception as e:
         reason = str(e).strip()
         return f"unknown ({type(e).__name__}{': ' * bool(reason)}{reason})"
-
-
-def _engine() -> str:
-    from eqx_fastjit import engine
-
-    return engine()
 
 
 def _devices() -> str:

@@ -2,10 +2,9 @@
 
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
-from ._common import CommandError
-from ._script import _Loader, install_on_import, Program, run_script
+from ._script import install_on_import, Program, run_script, when_imported
 
 
 class Watcher(Protocol):
@@ -24,35 +23,9 @@ class Watcher(Protocol):
         """The program is over."""
 
 
-class _JaxHook:
-    """A meta path finder that calls back once JAX has been imported."""
-
-    def __init__(self, then: Any):
-        self.then = then
-        self.depth = 0
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "jax":
-            return None
-        for finder in [f for f in sys.meta_path if f is not self]:
-            find_spec = getattr(finder, "find_spec", None)
-            spec = None if find_spec is None else find_spec(name, path, target)
-            if spec is not None:
-                spec.loader = _Loader(self, spec.loader)  # pyright: ignore
-                return spec
-        return None
-
-    def loaded(self) -> None:
-        if "jax" in sys.modules and self in sys.meta_path:
-            sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
-            self.then()
-
-
 def when_jax_is_imported(then: Callable[[], None]) -> None:
     """Call `then` once the program has imported JAX; at once if it has."""
-    hook = _JaxHook(then)
-    sys.meta_path.insert(0, hook)  # pyright: ignore[reportArgumentType]
-    hook.loaded()
+    when_imported("jax", then)
 
 
 def run_watched(program: Program, watch: Watcher) -> int:
@@ -74,14 +47,3 @@ def flush() -> None:
             stream.flush()
         except (AttributeError, OSError, ValueError):  # closed by the program
             pass
-
-
-def write_output(option: str, path: str, text: str) -> None:
-    """Write a file. Raises `CommandError` if this fails."""
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as e:
-        raise CommandError(
-            f"{option}: cannot write {path!r}: {e.strerror or e}"
-        ) from None

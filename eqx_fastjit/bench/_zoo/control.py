@@ -63,10 +63,8 @@ def policy() -> Makers:
     def act(policy: Any, observation: jax.Array, key: jax.Array) -> jax.Array:
         return policy.act(observation, key)
 
-    by_function = of_function(act, make(lambda f: f), observation, key)
     return {
-        "jit": by_function["jit"],
-        "flat": by_function["flat"],
+        **of_function(act, make(lambda f: f), observation, key),
         "eqx": ft.partial(by_method, eqx.filter_jit),
         "ours": ft.partial(by_method, eqx_fastjit.filter_jit),
         "exportable": lambda: Exportable(

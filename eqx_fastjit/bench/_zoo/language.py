@@ -1,5 +1,7 @@
 """Language models: a GPT, an encoder, decoding with a cache, LoRA."""
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import optax
 
 from eqx_fastjit.bench._case import Makers
 from eqx_fastjit.bench._contenders import filled, of_function, of_loop
+from eqx_fastjit.bench._zoo._shared import training
 
 
 WIDTH, HEADS, LENGTH, VOCABULARY = 16, 2, 8, 32
@@ -77,7 +80,7 @@ class GPT(eqx.Module):
 
 
 def _tokens(*shape: int) -> jax.Array:
-    return jnp.arange(jnp.zeros(shape).size).reshape(shape) % VOCABULARY
+    return jnp.arange(math.prod(shape)).reshape(shape) % VOCABULARY
 
 
 def gpt() -> Makers:
@@ -89,22 +92,14 @@ def gpt() -> Makers:
 
 
 def gpt_adamw() -> Makers:
-    model = filled(lambda: GPT(12, key=jr.key(0)))
-    optimiser = optax.adamw(3e-4, weight_decay=0.1)
-    opt_state = optimiser.init(eqx.filter(model, eqx.is_array))
-
     def loss(model: GPT, tokens: jax.Array) -> jax.Array:
         logits, labels = model(tokens[:-1]), tokens[1:]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         return jnp.mean(losses)
 
-    def step(model: GPT, opt_state: optax.OptState, tokens: jax.Array):
-        value, grads = eqx.filter_value_and_grad(loss)(model, tokens)
-        params = eqx.filter(model, eqx.is_array)
-        updates, opt_state = optimiser.update(grads, opt_state, params)
-        return eqx.apply_updates(model, updates), opt_state, value
-
-    return of_loop(step, (model, opt_state), (_tokens(LENGTH),))
+    model = filled(lambda: GPT(12, key=jr.key(0)))
+    optimiser = optax.adamw(3e-4, weight_decay=0.1)
+    return training(loss, model, optimiser, _tokens(LENGTH))
 
 
 # --- an encoder

@@ -15,7 +15,8 @@ import numpy as np
 import optax
 
 from eqx_fastjit.bench._case import Makers
-from eqx_fastjit.bench._contenders import filled, of_function, of_loop
+from eqx_fastjit.bench._contenders import filled, of_function
+from eqx_fastjit.bench._zoo._shared import training
 
 
 # --- no classes at all
@@ -160,19 +161,11 @@ def numpy_weights() -> Makers:
 
 def numpy_batches() -> Makers:
     """Batches as a data loader gives them."""
-    model = filled(lambda: eqx.nn.MLP(8, 3, 16, 2, key=jr.key(0)))
-    optimiser = optax.sgd(1e-3)
-    opt_state = optimiser.init(eqx.filter(model, eqx.is_array))
 
     def loss(model: eqx.nn.MLP, batch: dict[str, Any]) -> jax.Array:
         logits = jax.vmap(model)(batch["x"])
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
         return jnp.mean(losses)
-
-    def step(model, opt_state, batch):
-        value, grads = eqx.filter_value_and_grad(loss)(model, batch)
-        updates, opt_state = optimiser.update(grads, opt_state)
-        return eqx.apply_updates(model, updates), opt_state, value
 
     rng = np.random.default_rng(0)
     batch = {
@@ -180,7 +173,8 @@ def numpy_batches() -> Makers:
         "y": rng.integers(0, 3, 4),
         "split": "train",
     }
-    return of_loop(step, (model, opt_state), (batch,))
+    model = filled(lambda: eqx.nn.MLP(8, 3, 16, 2, key=jr.key(0)))
+    return training(loss, model, optax.sgd(1e-3), batch)
 
 
 # --- statics
@@ -235,21 +229,13 @@ def enums() -> Makers:
         )
         for i in range(6)
     ]
-    optimiser = optax.lion(1e-4)
-    opt_state = optimiser.init(eqx.filter(model, eqx.is_array))
 
     def loss(model: list[Stage], x: jax.Array) -> jax.Array:
         for stage in model:
             x = stage(x)
         return jnp.mean(x**2)
 
-    def step(model, opt_state, x):
-        value, grads = eqx.filter_value_and_grad(loss)(model, x)
-        params = eqx.filter(model, eqx.is_array)
-        updates, opt_state = optimiser.update(grads, opt_state, params)
-        return eqx.apply_updates(model, updates), opt_state, value
-
-    return of_loop(step, (model, opt_state), (jnp.ones(8),))
+    return training(loss, model, optax.lion(1e-4), jnp.ones(8))
 
 
 _KINDS: tuple[Callable[[int], Any], ...] = (

@@ -10,16 +10,13 @@ import optax
 
 from eqx_fastjit.bench._case import Makers
 from eqx_fastjit.bench._contenders import filled, of_function, of_loop
+from eqx_fastjit.bench._zoo._shared import training
 
 
 # --- a network that learns the heat equation from its residual
 
 
 def pinn() -> Makers:
-    network = filled(lambda: eqx.nn.MLP(2, "scalar", 8, 2, jnp.tanh, key=jr.key(0)))
-    optimiser = optax.adam(optax.exponential_decay(1e-3, 1000, 0.9))
-    opt_state = optimiser.init(eqx.filter(network, eqx.is_array))
-
     def u(network: eqx.nn.MLP, x: jax.Array, t: jax.Array) -> jax.Array:
         return network(jnp.stack([x, t]))
 
@@ -33,13 +30,10 @@ def pinn() -> Makers:
         initial = jax.vmap(lambda x: u(network, x, jnp.zeros(())))(start)
         return jnp.mean(physics**2) + jnp.mean((initial - jnp.sin(jnp.pi * start)) ** 2)
 
-    def step(network, opt_state, inside, start):
-        value, grads = eqx.filter_value_and_grad(loss)(network, inside, start)
-        updates, opt_state = optimiser.update(grads, opt_state)
-        return eqx.apply_updates(network, updates), opt_state, value
-
+    network = filled(lambda: eqx.nn.MLP(2, "scalar", 8, 2, jnp.tanh, key=jr.key(0)))
+    optimiser = optax.adam(optax.exponential_decay(1e-3, 1000, 0.9))
     points = jnp.linspace(0, 1, 8).reshape(4, 2), jnp.linspace(0, 1, 3)
-    return of_loop(step, (network, opt_state), points)
+    return training(loss, network, optimiser, *points)
 
 
 # --- a Gaussian process, whose parameters are a dictionary

@@ -8,10 +8,7 @@ import optax
 
 from eqx_fastjit.bench._case import Makers
 from eqx_fastjit.bench._contenders import filled, of_function, of_loop
-
-
-def _waves(*shape: int) -> jax.Array:
-    return jnp.sin(jnp.arange(jnp.zeros(shape).size) / 7).reshape(shape)
+from eqx_fastjit.bench._zoo._shared import training, waves
 
 
 # --- GRU
@@ -37,24 +34,13 @@ class GRUClassifier(eqx.Module):
 
 
 def gru() -> Makers:
-    model = filled(lambda: GRUClassifier(2, 8, key=jr.key(0)))
-    optimiser = optax.adam(1e-3)
-    opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
-
-    @eqx.filter_value_and_grad
     def loss(model: GRUClassifier, xs: jax.Array, ys: jax.Array) -> jax.Array:
         predicted = jax.vmap(model)(xs)[:, 0]
         return -jnp.mean(ys * jnp.log(predicted) + (1 - ys) * jnp.log(1 - predicted))
 
-    def step(
-        model: GRUClassifier, opt_state: optax.OptState, xs: jax.Array, ys: jax.Array
-    ):
-        value, grads = loss(model, xs, ys)
-        updates, opt_state = optimiser.update(grads, opt_state)
-        return eqx.apply_updates(model, updates), opt_state, value
-
-    batch = _waves(4, 8, 2), jnp.array([0.0, 1.0, 1.0, 0.0])
-    return of_loop(step, (model, opt_state), batch)
+    model = filled(lambda: GRUClassifier(2, 8, key=jr.key(0)))
+    batch = waves(4, 8, 2), jnp.array([0.0, 1.0, 1.0, 0.0])
+    return training(loss, model, optax.adam(1e-3), *batch)
 
 
 # --- LSTM
@@ -102,7 +88,7 @@ def lstm() -> Makers:
         return jax.lax.scan(step, (state, seen[-1]), length=steps)[1]
 
     model = filled(lambda: StackedLSTM(2, 8, layers=3, key=jr.key(0)))
-    return of_function(forecast, model, _waves(8, 2), 4)
+    return of_function(forecast, model, waves(8, 2), 4)
 
 
 # --- a recurrent network that is called for each observation, with its state outside
@@ -132,4 +118,4 @@ def online_filter() -> Makers:
     def observe(hidden: jax.Array, model: Filter, x: jax.Array):
         return model(hidden, x)
 
-    return of_loop(observe, (jnp.zeros(8),), (model, _waves(3)))
+    return of_loop(observe, (jnp.zeros(8),), (model, waves(3)))

@@ -10,6 +10,7 @@ import optax
 
 from eqx_fastjit.bench._case import Makers
 from eqx_fastjit.bench._contenders import filled, of_loop
+from eqx_fastjit.bench._zoo._shared import training
 
 
 class Classifier(eqx.Module):
@@ -45,17 +46,7 @@ def loss(model: Classifier, xs: jax.Array, ys: jax.Array) -> jax.Array:
 
 
 def _training(optimiser: optax.GradientTransformation) -> Makers:
-    """The step that everybody writes, with one optimiser or another."""
-
-    def step(model, opt_state, xs, ys):
-        value, grads = eqx.filter_value_and_grad(loss)(model, xs, ys)
-        params = eqx.filter(model, eqx.is_inexact_array)
-        updates, opt_state = optimiser.update(grads, opt_state, params)
-        return eqx.apply_updates(model, updates), opt_state, value
-
-    model = _classifier()
-    opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
-    return of_loop(step, (model, opt_state), _batch())
+    return training(loss, _classifier(), optimiser, *_batch())
 
 
 # --- frozen and trainable parts

@@ -11,11 +11,7 @@ import optax
 
 from eqx_fastjit.bench._case import Makers
 from eqx_fastjit.bench._contenders import filled, of_function, of_loop
-
-
-def _images(batch: int, channels: int, size: int) -> jax.Array:
-    shape = batch, channels, size, size
-    return jnp.sin(jnp.arange(jnp.zeros(shape).size) / 7).reshape(shape)
+from eqx_fastjit.bench._zoo._shared import waves
 
 
 # --- a ResNet with BatchNorm
@@ -92,7 +88,7 @@ def resnet() -> Makers:
     model, state = _resnet()
     optimiser = optax.sgd(1e-3, momentum=0.9, nesterov=True)
     opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
-    batch = _images(2, 3, 4), jnp.array([3, 7])
+    batch = waves(2, 3, 4, 4), jnp.array([3, 7])
     return of_loop(step, (model, state, opt_state), batch)
 
 
@@ -102,7 +98,7 @@ def resnet_inference() -> Makers:
         return jnp.argmax(logits, axis=1)
 
     model, state = _resnet()
-    return of_function(classify, eqx.nn.inference_mode(model), state, _images(1, 3, 4))
+    return of_function(classify, eqx.nn.inference_mode(model), state, waves(1, 3, 4, 4))
 
 
 # --- a CNN
@@ -137,7 +133,7 @@ def cnn() -> Makers:
         return jnp.mean(jnp.argmax(jax.vmap(model)(images), axis=1) == labels)
 
     model = filled(lambda: CNN(key=jr.key(0)))
-    return of_function(accuracy, model, _images(2, 1, 8), jnp.array([3, 7]))
+    return of_function(accuracy, model, waves(2, 1, 8, 8), jnp.array([3, 7]))
 
 
 # --- a vision transformer
@@ -205,7 +201,7 @@ def vit() -> Makers:
         return jax.vmap(model, in_axes=(0, None, 0))(images, inference, keys)
 
     model = filled(lambda: ViT(16, 6, key=jr.key(0)))
-    return of_function(predict, model, _images(1, 3, 8), True, jr.PRNGKey(0))
+    return of_function(predict, model, waves(1, 3, 8, 8), True, jr.PRNGKey(0))
 
 
 # --- a UNet
@@ -270,7 +266,7 @@ def unet() -> Makers:
         return jax.nn.sigmoid(model(image))
 
     model = filled(lambda: UNet((2, 4), key=jr.key(0)))
-    return of_function(segment, model, _images(1, 1, 4)[0])
+    return of_function(segment, model, waves(1, 1, 4, 4)[0])
 
 
 # --- MLP-Mixer
@@ -322,4 +318,4 @@ def mixer() -> Makers:
         return jnp.argmax(model(image))
 
     model = filled(lambda: Mixer(8, 12, key=jr.key(0)))
-    return of_function(classify, model, _images(1, 1, 4)[0])
+    return of_function(classify, model, waves(1, 1, 4, 4)[0])
