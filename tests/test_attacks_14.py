@@ -305,3 +305,22 @@ def test_objects_that_contain_themselves_and_have_no_copy():
         rooted.n = n
         assert repr(f(_holder(rooted))) == repr(n)
     assert len(traces) == 3
+
+
+def test_traces_that_jax_forgets_are_freed():
+    """Of programs that call `jax.clear_caches()`, say after each epoch."""
+    refs = []
+
+    def make(h):
+        out = Object()
+        refs.append(weakref.ref(out))
+        return h.x, out
+
+    f, traces = count_traces(make)
+    for _ in range(4):
+        f(_holder(1))
+        jax.clear_caches()
+    out = f(_holder(1))
+    gc.collect()
+    assert len(traces) == len(refs) == 5
+    assert [ref() for ref in refs] == [None] * 4 + [out[1]]
