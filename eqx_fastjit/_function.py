@@ -292,7 +292,7 @@ class Function:
             if "device" in kwargs or "backend" in kwargs:
                 warnings.simplefilter("ignore", DeprecationWarning)
             jitted = make_jit(flat, **kwargs)
-        return cls(jitted, flat)
+        return cls(jitted, flat, weakref.WeakKeyDictionary())
 
     def evict(self) -> None:
         """Drop the oldest quarter of the specializations."""

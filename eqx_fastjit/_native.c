@@ -63,14 +63,16 @@ static void spec_dealloc(Spec *self) {
 }
 
 static int spec_init(Spec *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"jitted", "flat", NULL};
-    PyObject *jitted, *flat;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &jitted, &flat)) return -1;
+    static char *names[] = {"jitted", "flat", "plans", NULL};
+    PyObject *jitted, *flat, *plans = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O", names, &jitted, &flat, &plans))
+        return -1;
     if (self->plans != NULL) { /* it may be in the middle of a call */
         PyErr_SetString(PyExc_RuntimeError, "a specialization is made once");
         return -1;
     }
-    if ((self->plans = PyDict_New()) == NULL) return -1;
+    self->plans = plans != NULL ? Py_NewRef(plans) : PyDict_New();
+    if (self->plans == NULL) return -1;
     self->jitted = Py_NewRef(jitted);
     self->flat = Py_NewRef(flat);
     return 0;

@@ -234,7 +234,7 @@ class ResultHandle:
     the call by itself, which costs 0.1 ms a call.
     """
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     def __repr__(self) -> str:
         return "<result>"  # without an address: it may be in the text of a program

@@ -7,19 +7,31 @@ not be what it holds, and looking may change it.
 import array
 import collections
 import contextlib
+import contextvars
 import dataclasses
 import datetime
 import decimal
 import functools
+import gc
 import operator
+import pathlib
 import types
-from collections.abc import Callable, Iterable, Sequence
+import uuid
+import weakref
+from collections.abc import (
+    Callable,
+    Iterable,
+    Mapping,
+    MappingView,
+    Sequence,
+    Set as AbstractSet,
+)
 from typing import Any
 
 import jax.tree_util as jtu
 import numpy as np
 
-from ._keys import ByIdentity, Identity
+from ._keys import ByIdentity, Identity, snapshot_key
 
 
 # The bases of a class. Not `cls.__mro__`, which a metaclass may replace: what C reads
@@ -190,6 +202,7 @@ SUBCLASS_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
 # a `==` for which 1 is 1.0.
 BUILTIN_PARTS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     range: lambda x: (x.start, x.stop, x.step),
+    slice: lambda x: (x.start, x.stop, x.step),  # has a hash since Python 3.12 only
     decimal.Decimal: _decimal_parts,
     datetime.datetime: _datetime_parts,
     datetime.time: _clock_parts,
@@ -197,14 +210,38 @@ BUILTIN_PARTS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     # For `pickle`: the registry, and what each node is.
     jtu.PyTreeDef: lambda x: tuple(x.__getstate__()[1]),
     jtu.DictKey: lambda x: (x.key,),
+    pathlib.PureWindowsPath: lambda x: (str(x),),
+    pathlib.WindowsPath: lambda x: (str(x),),
+    uuid.UUID: lambda x: (x.int, x.is_safe),
 }
 
-# What they show changes with the dictionary, and `==` does not look at its order.
-VIEWS = [
-    type(view())
-    for cls in (dict, collections.OrderedDict)
-    for view in (cls().keys, cls().values, cls().items)
-]
+
+def _reference_parts(x: Any) -> tuple[Any, ...]:
+    """Which object it refers to, which this does not keep alive, if that is there.
+
+    `==` asks these objects, and a dead reference has the hash that it had.
+    """
+    found = weakref.ref.__call__(x)
+    # The one without a callback: there is one for each object.
+    key = None if found is None else Identity(weakref.ref(found))
+    return key, *extra_attributes(x)
+
+
+# Those that change with what they show. Of the view of a dictionary, `==` does not look
+# at the order; of a proxy, at the type of what it stands for.
+MUTABLE_PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
+    **{
+        type(view()): list
+        for cls in (dict, collections.OrderedDict)
+        for view in (cls().keys, cls().values, cls().items)
+    },
+    types.MappingProxyType: gc.get_referents,
+    types.SimpleNamespace: lambda x: [vars(x)],
+    contextvars.Context: lambda x: items(contextvars.Context, x),
+    weakref.WeakSet: lambda x: [x.data],
+    weakref.WeakKeyDictionary: lambda x: [x.data],
+    weakref.WeakValueDictionary: lambda x: [x.data],
+}
 
 
 def is_identity_type(cls: type) -> bool:
@@ -279,8 +316,59 @@ def compares_attributes(cls: type) -> bool:
     eq: Any = cls.__eq__
     name = getattr(eq, "__module__", None), getattr(eq, "__qualname__", None)
     # Looked at by name: few programs import it.
-    is_of_argparse = name == ("argparse", "Namespace.__eq__")
-    return is_of_argparse or any(eq is base.__eq__ for base in bases)
+    of_parsers = ("argparse", "Namespace.__eq__"), ("optparse", "Values.__eq__")
+    return name in of_parsers or any(eq is base.__eq__ for base in bases)
+
+
+def parts_by_base(cls: type) -> Callable[[Any], Sequence[Any]] | None:
+    """What is compared of the values of a type that has a base of a known kind."""
+    bases = mro_of(cls)
+    if compares_attributes(cls) or any(base is MappingView for base in bases):
+        return extra_attributes
+    if any(base is weakref.ref for base in bases):
+        return _reference_parts
+    if cls.__base__ is tuple and hasattr(cls, "n_sequence_fields"):
+        return lambda x: x.__reduce__()[1]  # such as a time with its zone
+    return None
+
+
+def _alias_parts(x: Any) -> tuple[Any, ...]:
+    return getattr(x, "__args__", ()), getattr(x, "__metadata__", ())
+
+
+def parts_beside_eq(
+    cls: type, key_of: Callable[[Any], Any]
+) -> Callable[[Any], Sequence[Any]] | None:
+    """What is compared of the values of a type whose `==`, by `key_of`, is not enough.
+
+    Mappings and sets of the user's own, whose `==` is that of `collections.abc`, which
+    takes 1 for 1.0; types such as `Annotated[int, 1]`, or `int | str`, of which `==`
+    ignores the order.
+    """
+    eq: Any = cls.__eq__
+    owner = owner_of(cls, "__eq__")
+    is_alias = owner is types.GenericAlias or owner is types.UnionType
+    if eq is Mapping.__eq__ or eq is AbstractSet.__eq__:
+        beside = extra_attributes
+    elif is_alias or owner.__module__ == "typing":
+        beside = _alias_parts
+    else:
+        return None
+
+    def parts(x: Any) -> list[Any]:
+        key = key_of(x)  # first, since `__hash__` may keep its result in an attribute
+        return [*beside(x), key]  # last, since `==` of arrays may be an error
+
+    return parts
+
+
+def unhashable_parts(x: Any) -> list[Any]:
+    """A copy, if `==` finds it equal; else attributes as well.
+
+    Of arrays in those, `==` may be an error.
+    """
+    snapshot = snapshot_key(x)
+    return [*(extra_attributes(x) if snapshot.snapshot is x else ()), snapshot]
 
 
 def owner_of(cls: type, name: str) -> type:

@@ -3,7 +3,7 @@
 import inspect
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any
 
 import jax.tree_util as jtu
@@ -172,12 +172,18 @@ class Specialization:
 
     __slots__ = ("flat", "jitted", "plans", "trail", "witnesses")
 
-    def __init__(self, jitted: Any, flat: Flat):
+    def __init__(
+        self,
+        jitted: Any,
+        flat: Flat,
+        plans: MutableMapping[ResultHandle, Plan] | None = None,
+    ):
         self.jitted = jitted
         self.flat = flat
         self.trail: list[Any] = []
-        # By the handle that a trace gave.
-        self.plans: dict[Any, Plan] = {}
+        # By the handle that a trace gave. Weak, since a program may have JAX forget its
+        # traces again and again (`jax.clear_caches()`).
+        self.plans = {} if plans is None else plans
         # Mutable statics that it was traced with, and their number among those of the
         # call. What was traced may refer to these very objects.
         self.witnesses: list[tuple[int, Any]] = []

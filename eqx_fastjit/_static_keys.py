@@ -42,7 +42,6 @@ from ._parts import (
     attributes_getter,
     builtin_key,
     BUILTIN_PARTS,
-    compares_attributes,
     deque_parts,
     extra_attributes,
     generated_fields,
@@ -52,12 +51,15 @@ from ._parts import (
     items,
     may_have_unit,
     MISSING,
+    MUTABLE_PARTS,
     owner_of,
+    parts_beside_eq,
+    parts_by_base,
     set_parts,
     SUBCLASS_PARTS,
     Tied,
     type_key,
-    VIEWS,
+    unhashable_parts,
 )
 from ._policy import Hashable, Kind, Policy
 
@@ -111,8 +113,10 @@ def array_key(array: Any) -> Any:
         return Identity(array)
     if (known := _array_keys.get(array)) is not None:
         return known
-    key = array_kind(array), _contents(array)
-    return _array_keys.set(array, key) if isinstance(array, jax.Array) else key
+    kind, contents = array_kind(array), _contents(array)
+    if not isinstance(array, jax.Array):
+        return kind, contents
+    return _array_keys.set(array, (kind, (contents, array.sharding)))
 
 
 def _static_array(array: Any) -> StaticArray:
@@ -125,7 +129,7 @@ def _static_array(array: Any) -> StaticArray:
 
 _PARTS = functools.partial(Policy, Kind.PARTS)
 _KEY = functools.partial(Policy, Kind.KEY)
-_OF_ATTRIBUTES = _PARTS(extra_attributes, Hashable.ASK, mutable=True)
+_ASKED = functools.partial(_PARTS, hashable=Hashable.ASK, mutable=True)
 _EXACT: dict[type, Policy] = {
     type(None): Policy(Kind.IDENTITY),
     bool: Policy(Kind.IDENTITY),
@@ -140,22 +144,16 @@ _EXACT: dict[type, Policy] = {
     str: Policy(Kind.STR),
     bytes: Policy(Kind.BYTES),
     **{cls: _PARTS(parts, Hashable.ASK) for cls, parts in BUILTIN_PARTS.items()},
-    **{cls: _PARTS(list, Hashable.ASK, mutable=True) for cls in VIEWS},
+    **{cls: _ASKED(parts) for cls, parts in MUTABLE_PARTS.items()},
     tuple: Policy(Kind.TUPLE, hashable=Hashable.AS_PARTS),
     list: Policy(Kind.LIST, hashable=Hashable.NO, mutable=True),
     dict: Policy(Kind.DICT, hashable=Hashable.NO, mutable=True),
     set: _PARTS(_set_parts(set), Hashable.NO, mutable=True),
     frozenset: _PARTS(_set_parts(frozenset)),
     Tied: _KEY(lambda x: x.key),
-    # Has a hash since Python 3.12 only.
-    slice: _PARTS(lambda x: (x.start, x.stop, x.step), Hashable.ASK),
     bytearray: _KEY(bytes, Hashable.NO, mutable=True),
     memoryview: _KEY(memory_key, Hashable.ASK, mutable=True),
     collections.deque: _PARTS(deque_parts, Hashable.NO, mutable=True),
-    types.MappingProxyType: _PARTS(
-        lambda x: items(types.MappingProxyType, x), Hashable.ASK, mutable=True
-    ),
-    types.SimpleNamespace: _PARTS(lambda x: [vars(x)], Hashable.ASK, mutable=True),
     # `==` compares numbers, whatever their type.
     array.array: _KEY(lambda x: (x.typecode, x.tobytes()), Hashable.NO, mutable=True),
     types.MethodType: Policy(Kind.METHOD),
@@ -210,15 +208,17 @@ def choose_policy(cls: type) -> Policy:
         return Policy(Kind.IDENTITY if alone else Kind.OPAQUE)
     if (policy := _numpy_policy(cls)) is not None:
         return policy
+    if (parts := parts_by_base(cls)) is not None:
+        return _ASKED(parts)
     if is_identity_type(cls):
         return Policy(Kind.IDENTITY)
-    if compares_attributes(cls):
-        return _OF_ATTRIBUTES
     eq_owner = owner_of(cls, "__eq__")
     if issubclass(cls, enum.Enum) and eq_owner.__module__ == "builtins":
         return Policy(Kind.IDENTITY)
     if any(eq_owner is known for known in COMPARED_AS_NODES):
         return Policy(Kind.NODE, None, Hashable.ASK, mutable=True)
+    if (parts := parts_beside_eq(cls, opaque_key)) is not None:
+        return _ASKED(parts)
     is_builtin = type(eq_owner) is type
     if is_builtin and (eq_owner in SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS):
         base = dict if eq_owner in _COMPARE_AS_DICTS else eq_owner
@@ -234,13 +234,13 @@ def choose_policy(cls: type) -> Policy:
             kind = Kind.PARTS
         return Policy(kind, SUBCLASS_PARTS[base], hashable, mutable=True)
     if is_builtin and eq_owner in (set, frozenset):
-        return _PARTS(_set_parts(eq_owner), Hashable.ASK, mutable=True)
+        return _ASKED(_set_parts(eq_owner))
     if (names := generated_fields(cls)) is not None:
         return _fields_policy(cls, names)
     if cls.__hash__ is None:
         if dataclasses.is_dataclass(cls):
             return _KEY(_unhashable_dataclass_key, Hashable.NO, mutable=True)
-        return _KEY(snapshot_key, Hashable.NO, mutable=True)
+        return _PARTS(unhashable_parts, Hashable.NO, mutable=True)
     return Policy(Kind.OPAQUE, hashable=Hashable.ASK, mutable=True)
 
 
