@@ -76,6 +76,7 @@ SANITIZER_TESTS = [
         "attacks_11c",
         "attacks_12",
         "attacks_13",
+        "attacks_14",
         "corpus",
         "differential",
         "hostile",

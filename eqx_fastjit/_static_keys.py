@@ -203,8 +203,7 @@ def choose_policy(cls: type) -> Policy:
     """The policy for the values of a type that `_EXACT` does not have."""
     if issubclass(cls, type):
         # Of JAX's scalar types, such as `jnp.float32`, there is one each.
-        alone = is_identity_type(cls) or cls.__eq__ is type.__eq__
-        alone = alone or cls.__module__.startswith("jax.")
+        alone = cls.__eq__ is type.__eq__ or cls.__module__.startswith("jax.")
         return Policy(Kind.IDENTITY if alone else Kind.OPAQUE)
     if (policy := _numpy_policy(cls)) is not None:
         return policy

@@ -35,8 +35,8 @@ _ENGINE = (
     *("sharding", "lifetimes", "attacks", "attacks_2", "attacks_3", "attacks_3c"),
     *("attacks_4", "attacks_5", "attacks_6", "attacks_7", "attacks_8", "attacks_9c"),
     *("attacks_9p", "attacks_9t", "attacks_10", "attacks_10s", "attacks_11"),
-    *("attacks_11c", "attacks_12", "attacks_13", "static_containers"),
-    *("static_sets", "no_python"),
+    *("attacks_11c", "attacks_12", "attacks_13", "attacks_14"),
+    *("static_containers", "static_sets", "no_python"),
     *("native_memory", "nodes", "static_modules", "memory", "crashes", "hostile"),
 )
 
