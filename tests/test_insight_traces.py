@@ -87,6 +87,20 @@ def test_lines_and_functions_of_a_trace():
     assert inspection.callbacks == tuple(places)
 
 
+@jax.jit
+def checked(x):
+    return eqx.error_if(x, x.sum() < 0, "negative")
+
+
+def calls_checked(x):
+    return checked(x)
+
+
+def test_a_callback_of_a_library_is_where_the_user_calls_it():
+    (place,) = _functions.Counts(read(calls_checked, jnp.ones(2))).callbacks
+    assert place == Place(__file__, line_of(checked.__wrapped__, 2), "checked")
+
+
 def plain(x):
     y = jnp.sin(x)
     return (jnp.cos(y) + jnp.tan(y)) * jnp.exp(y) - jnp.tanh(y)

@@ -1,5 +1,6 @@
 """Signatures as texts, and how a lock file is read, written and compared."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -117,6 +118,18 @@ def test_which_leaves_nodes_and_fields_are_described():
         ("m", "node"),
         ("m.value", "static"),
     ]
+
+
+def test_how_much_of_a_configuration_is_described():
+    cls = dataclasses.make_dataclass("Wide", [f"a{i}" for i in range(150)], frozen=True)
+    wide = describe_call([("x", Static(cls(*range(150))))])
+    assert [e.path for e in wide[-2:]] == ["x.value.a98", "x.value.a99"]
+    link = dataclasses.make_dataclass("Link", ["next"], frozen=True)
+    chain = ()
+    for _ in range(9):
+        chain = link(chain)
+    deep = describe_call([("x", Static(chain))])
+    assert deep[-1].path == "x.value.next.next.next.next"
 
 
 @pytest.mark.parametrize(
