@@ -61,7 +61,7 @@ def test_equations_are_counted():
     assert [e.size for e in calls] == [2, 2]
     others = [e for e in scope.equations if not e.inner]
     assert scope.size == 2 + 2 + 4 + 4 + len(others)
-    visits = [(v.equation.name, [p.line for p in v.callers]) for v in scope.walk()]
+    visits = [(e.name, [p.line for p in callers]) for e, callers in scope.walk()]
     assert visits.count(("sin", [line_of(program, 1)])) == 2
     assert visits.count(("sin", [line_of(program, 2)] * 2)) == 1
     assert len(visits) == scope.size + 3

@@ -92,7 +92,7 @@ def test_values_that_may_be_read(program):
 
     assert list(_reads.readable(unset, frozenset())) == []
     later = 1
-    assert [x.value for x in _reads.readable(unset, frozenset())] == [1]
+    assert [x for _, _, x in _reads.readable(unset, frozenset())] == [1]
 
 
 def plain(x):
