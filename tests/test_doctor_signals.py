@@ -157,7 +157,7 @@ def test_processes_that_it_forks(doctor, tmp_path):
         # At its end JAX joins threads that a forked process does not have: most of the
         # time it crashes, without the doctor too.
         "pid or atexit.register(os._exit, 0); "
-        "pid and print(os.waitpid(pid, 0)[1], flush=True)"
+        "pid and print(os.waitpid(pid, 0)[1], flush=True)",
     )
     out, err = process.communicate(timeout=60)
     assert out.split() == [str(int(signal.SIGTERM)), "0"], err
