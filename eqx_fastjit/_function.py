@@ -292,6 +292,8 @@ class Function:
             if "device" in kwargs or "backend" in kwargs:
                 warnings.simplefilter("ignore", DeprecationWarning)
             jitted = make_jit(flat, **kwargs)
+        # The plans are weak, since a program may have JAX forget its traces again and
+        # again (`jax.clear_caches()`).
         return cls(jitted, flat, weakref.WeakKeyDictionary())
 
     def evict(self) -> None:

@@ -64,15 +64,14 @@ static void spec_dealloc(Spec *self) {
 
 static int spec_init(Spec *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"jitted", "flat", "plans", NULL};
-    PyObject *jitted, *flat, *plans = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O", names, &jitted, &flat, &plans))
+    PyObject *jitted, *flat, *plans;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO", names, &jitted, &flat, &plans))
         return -1;
     if (self->plans != NULL) { /* it may be in the middle of a call */
         PyErr_SetString(PyExc_RuntimeError, "a specialization is made once");
         return -1;
     }
-    self->plans = plans != NULL ? Py_NewRef(plans) : PyDict_New();
-    if (self->plans == NULL) return -1;
+    self->plans = Py_NewRef(plans);
     self->jitted = Py_NewRef(jitted);
     self->flat = Py_NewRef(flat);
     return 0;

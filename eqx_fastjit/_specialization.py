@@ -173,17 +173,13 @@ class Specialization:
     __slots__ = ("flat", "jitted", "plans", "trail", "witnesses")
 
     def __init__(
-        self,
-        jitted: Any,
-        flat: Flat,
-        plans: MutableMapping[ResultHandle, Plan] | None = None,
+        self, jitted: Any, flat: Flat, plans: MutableMapping[ResultHandle, Plan]
     ):
         self.jitted = jitted
         self.flat = flat
         self.trail: list[Any] = []
-        # By the handle that a trace gave. Weak, since a program may have JAX forget its
-        # traces again and again (`jax.clear_caches()`).
-        self.plans = {} if plans is None else plans
+        # By the handle that a trace gave.
+        self.plans = plans
         # Mutable statics that it was traced with, and their number among those of the
         # call. What was traced may refer to these very objects.
         self.witnesses: list[tuple[int, Any]] = []

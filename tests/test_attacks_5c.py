@@ -63,7 +63,7 @@ class Function:
 
     def miss(self, values):
         flat = object()
-        return native.Specialization(Jitted(flat), flat)
+        return native.Specialization(Jitted(flat), flat, {})
 
     def finished(self, call, arrays):
         self.finishes += 1

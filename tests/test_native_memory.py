@@ -487,7 +487,7 @@ def make(*args, **kwargs):
     (handle,) = made[0].plans
     # In JAX's order: that of the arguments, and for a dictionary that of its keys.
     run = lambda *arrays: [*arrays, handle]
-    fake = _engine.native().Specialization(run, made[0].flat)
+    fake = _engine.native().Specialization(run, made[0].flat, {})
     fake.plans.update(made[0].plans)
     function.specialize = (
         lambda values, cls: fake if cls is type(fake) else specialize(values, cls)
@@ -606,8 +606,8 @@ def fails(error, call, *args):
         return
     raise AssertionError(call)
 
-made = _native.Specialization(print, print)
-fails(RuntimeError, made.__init__, len, len)
+made = _native.Specialization(print, print, {})
+fails(RuntimeError, made.__init__, len, len, {})
 fails(RuntimeError, _native.arrays_of, (1,))
 fails(RuntimeError, _native.Table(1).get, None, (1,))
 fails(ValueError, _native.Table, -1)

@@ -171,9 +171,7 @@ class LoadedFunction(Function):
     def specialize(self, values: tuple[Any, ...], cls: Callable[..., Any]) -> Any:
         """Specialize for the program. Raises `TypeError` if the call does not match."""
         self._arrays_of(values)
-        made = cls(self.payloads.run, _FLAT)
-        made.plans[self.handle] = self.plan
-        return made
+        return cls(self.payloads.run, _FLAT, {self.handle: self.plan})
 
     def _arrays_of(self, values: tuple[Any, ...]) -> list[Any]:
         """The arrays of a call; raises `TypeError` if it is not the one exported."""
