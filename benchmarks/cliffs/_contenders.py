@@ -170,13 +170,24 @@ def _method_call(m: Any, rest: tuple[Any, ...]) -> Call:
     return lambda: m.f(*rest)
 
 
+class _Held(eqx.Module):
+    """The Module whose method is called, as the first argument of a function."""
+
+    held: Any
+
+
 def _by_hand(program: Program, flat: bool, trees: list[Any]) -> tuple[list[Call], Any]:
     """Calls of `jax.jit` with the statics removed by hand."""
-    functions = []
+    functions: list[Function] = []
+    is_method = program.style in ("method", "callable")
+    if is_method:
+        trees = [(_Held(args[0]), *args[1:]) for args in trees]
 
     def jitted(args: tuple[Any, ...]) -> Any:
-        functions.append(Function(program))
-        return _without_statics(functions[-1], args, flat, program.style == "keyword")
+        function = Function(program)
+        functions.append(function)
+        run = (lambda m, *rest: function(m.held, *rest)) if is_method else function
+        return _without_statics(run, args, flat, program.style == "keyword")
 
     # Trees with different statics need different functions.
     by_variant = program.calls == "turns"
@@ -195,7 +206,7 @@ def _by_hand(program: Program, flat: bool, trees: list[Any]) -> tuple[list[Call]
 
 
 def _without_statics(
-    function: Function, args: tuple[Any, ...], flat: bool, keywords: bool
+    function: Callable[..., Any], args: tuple[Any, ...], flat: bool, keywords: bool
 ) -> Any:
     arrays, statics = eqx.partition(args, is_array)
     treedef = jtu.tree_structure(arrays)
