@@ -1158,6 +1158,11 @@ static int walk_values(Walk *w, const Table *table, PyObject *const *values, Py_
     int failed = drop_records_if_grown();
     walk_init(w);
     w->limit += table->longest;
+    if (table->last != NULL) {
+        w->last = Py_NewRef((PyObject *)table->last);
+        w->last_trail = table->last->trail;
+        w->n_last = table->last->n_trail;
+    }
     for (Py_ssize_t i = 0; i < n && failed == 0; i++) failed = walk_tree(w, values[i]);
     return failed;
 }
@@ -1192,11 +1197,7 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     }
     spec = look_up(function, table, w, values, n);
     if (spec == NULL) goto done;
-    /* A trace may drop a mutable static, which is then to be remembered (`finish`). */
-    if (w->n_mutables)
-        own_everything(w);
-    else
-        walk_release(w);
+    keep_mutables(w);
     end_nested(w);
     if (w->numpy && copy_numpy(w) < 0) goto done;
     Frame frame = {innermost, function, spec, values, n, NULL};

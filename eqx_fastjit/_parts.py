@@ -15,6 +15,7 @@ import functools
 import gc
 import operator
 import pathlib
+import re
 import types
 import uuid
 import weakref
@@ -28,6 +29,7 @@ from collections.abc import (
 )
 from typing import Any
 
+import jax
 import jax.tree_util as jtu
 import numpy as np
 
@@ -197,18 +199,40 @@ SUBCLASS_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
 }
 
 
+def _treedef_parts(x: Any) -> list[Any]:
+    """What each node is, as for `pickle`."""
+    nodes = x.__getstate__()[1]  # after the registry
+    # The keys of a dictionary, which has no class here, are in a new list.
+    return [
+        (*node[:2], tuple(node[2]), *node[3:]) if node[2] and node[3] is None else node
+        for node in nodes
+    ]
+
+
+# Types of values that cannot be changed, and whose `==` compares all of them.
+PURE_TYPES = (
+    Identity,
+    datetime.date,
+    datetime.timedelta,
+    jax.ShapeDtypeStruct,
+    jax.sharding.NamedSharding,
+    jax.sharding.SingleDeviceSharding,
+    pathlib.PurePosixPath,
+    pathlib.PosixPath,
+    re.Pattern,
+)
+
 # Of types whose `==` compares less than what a program can see of them: what a range
 # goes through, a number without its digits, an instant without its zone, static data by
 # a `==` for which 1 is 1.0.
-BUILTIN_PARTS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+BUILTIN_PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
     range: lambda x: (x.start, x.stop, x.step),
     slice: lambda x: (x.start, x.stop, x.step),  # has a hash since Python 3.12 only
     decimal.Decimal: _decimal_parts,
     datetime.datetime: _datetime_parts,
     datetime.time: _clock_parts,
     datetime.timezone: lambda x: (x.utcoffset(None), x.tzname(None)),
-    # For `pickle`: the registry, and what each node is.
-    jtu.PyTreeDef: lambda x: tuple(x.__getstate__()[1]),
+    jtu.PyTreeDef: _treedef_parts,
     jtu.DictKey: lambda x: (x.key,),
     pathlib.PureWindowsPath: lambda x: (str(x),),
     pathlib.WindowsPath: lambda x: (str(x),),

@@ -55,6 +55,7 @@ from ._parts import (
     owner_of,
     parts_beside_eq,
     parts_by_base,
+    PURE_TYPES,
     set_parts,
     SUBCLASS_PARTS,
     Tied,
@@ -143,6 +144,7 @@ _EXACT: dict[type, Policy] = {
     complex: Policy(Kind.COMPLEX),
     str: Policy(Kind.STR),
     bytes: Policy(Kind.BYTES),
+    **dict.fromkeys(PURE_TYPES, Policy(Kind.PURE)),
     **{cls: _PARTS(parts, Hashable.ASK) for cls, parts in BUILTIN_PARTS.items()},
     **{cls: _ASKED(parts) for cls, parts in MUTABLE_PARTS.items()},
     tuple: Policy(Kind.TUPLE, hashable=Hashable.AS_PARTS),
@@ -157,7 +159,6 @@ _EXACT: dict[type, Policy] = {
     # `==` compares numbers, whatever their type.
     array.array: _KEY(lambda x: (x.typecode, x.tobytes()), Hashable.NO, mutable=True),
     types.MethodType: Policy(Kind.METHOD),
-    Identity: Policy(Kind.PURE),
     types.BuiltinFunctionType: _KEY(builtin_key),
 }
 _METACLASSES = tuple({type(cls) for cls in _EXACT})  # others may have any `__eq__`
@@ -204,7 +205,7 @@ def choose_policy(cls: type) -> Policy:
     if issubclass(cls, type):
         # Of JAX's scalar types, such as `jnp.float32`, there is one each.
         alone = cls.__eq__ is type.__eq__ or cls.__module__.startswith("jax.")
-        return Policy(Kind.IDENTITY if alone else Kind.OPAQUE)
+        return Policy(Kind.IDENTITY) if alone else Policy(Kind.OPAQUE, mutable=True)
     if (policy := _numpy_policy(cls)) is not None:
         return policy
     if (parts := parts_by_base(cls)) is not None:
@@ -311,6 +312,8 @@ def policy_of(cls: type, changed: bool = False) -> Policy:
 # id, since a class need not have a hash; they are never gone.
 ATOMS = frozenset(map(id, (int, str, bytes, bool, type(None), types.FunctionType)))
 _WITHOUT_PARTS = ATOMS | {id(float)}
+# Parts of a static that are written each time they occur.
+_FEW_COMPOUNDS = 16
 # The length of a trail at which JAX is asked whether the tree is finite.
 LONG_TRAIL = 10_000
 
@@ -326,8 +329,7 @@ class UnhashableStatic(TypeError):
 _IDENTITY_KIND, _PURE_KIND, _COMPLEX_KIND = Kind.IDENTITY, Kind.PURE, Kind.COMPLEX
 _OPAQUE_KIND, _KEY_KIND, _TUPLE_KIND = Kind.OPAQUE, Kind.KEY, Kind.TUPLE
 _LIST_KIND, _DICT_KIND, _FIELDS_KIND = Kind.LIST, Kind.DICT, Kind.FIELDS
-_NODE_KIND, _METHOD_KIND = Kind.NODE, Kind.METHOD
-_ATTRIBUTES_KIND = Kind.ATTRIBUTES
+_NODE_KIND, _METHOD_KIND, _ATTRIBUTES_KIND = Kind.NODE, Kind.METHOD, Kind.ATTRIBUTES
 _YES, _AS_PARTS = Hashable.YES, Hashable.AS_PARTS
 
 
@@ -427,17 +429,15 @@ def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
 def _append_compound(trail: list[Any], x: Any, leaf: bool) -> bool:
     """Write a value that may have parts.
 
-    Iterative, since statics may be nested deeper than Python's limit, and linear: a
-    part that occurs again is written as the place of its first occurrence.
+    Iterative, since statics may be nested deeper than Python's limit, and linear: after
+    a few, a part that occurs again is written as the place where it did before.
     """
-    mutable = False
-    root, pending = x, [x]
-    start = len(trail)
+    mutable, n_compounds = False, 0
+    root, pending, start = x, [x], len(trail)
     limit = start + LONG_TRAIL
-    # By the ids of parts that `alive` holds on to, and whether they are read as nodes:
-    # what is below a node is not read as a static.
-    seen: dict[tuple[int, bool], int] = {}
-    alive: list[Any] = []
+    # By the id of a part, which is kept alive, and whether it is read as a node: what
+    # is below a node is not read as a static.
+    seen: dict[tuple[int, bool], tuple[int, Any]] = {}
     while pending:
         x = pending.pop()
         cls = type(x)
@@ -460,13 +460,14 @@ def _append_compound(trail: list[Any], x: Any, leaf: bool) -> bool:
         if kind >= _TUPLE_KIND and kind is not _KEY_KIND:  # part by part
             key = (id(x), kind is _NODE_KIND)
             if key in seen:
-                trail.append(("again", seen[key]))
+                trail.append(("again", seen[key][0]))
                 continue
             parts = _compound_parts(x, kind, data, get)
             trail.append(len(parts))
             if not append_atoms(trail, parts):
-                seen[key] = len(trail) - start
-                alive.append(x)
+                n_compounds += 1
+                if n_compounds > _FEW_COMPOUNDS:
+                    seen[key] = len(trail) - start, x
                 pending += reversed(parts)
                 if len(trail) > limit:
                     # A flatten function may give new nodes without end.

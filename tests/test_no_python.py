@@ -5,15 +5,21 @@ What C leaves to Python gives the same results, and costs many times as much.
 
 import collections
 import dataclasses
+import datetime
+import decimal
 import enum
 import functools
 import gc
+import pathlib
+import re
 import sys
+import uuid
 import weakref
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 import pytest
 
@@ -123,6 +129,10 @@ HASHABLE = {
     "scalar type": jnp.float32,
     "dtype": np.dtype("float32"),
     "precision": jax.lax.Precision.HIGHEST,
+    "shape and dtype": jax.ShapeDtypeStruct((2,), "float32"),
+    "path": pathlib.PurePosixPath("a/b"),
+    "pattern": re.compile("a+"),
+    "sharding": jax.sharding.SingleDeviceSharding(jax.devices()[0]),
     "frozenset": frozenset({"a", 1, (2, "b")}),
     "frozenset of numbers": frozenset({0.5, True, (2.5, b"a"), 1j}),
     "frozenset of members": frozenset({Colour.RED, 1}),
@@ -166,6 +176,23 @@ def test_static_fields(name):
     f = filter_jit(lambda holder: holder.x * 2)
     check(f, Holder(X, ANY[name]))
     check(f, Holder(X, (ANY[name], [ANY[name]])))
+
+
+# What Python reads, but not again if it cannot have been changed.
+READ_ONCE = {
+    "range": range(3),
+    "treedef": jtu.tree_structure({"a": (1, [2, None]), "b": eqx.nn.Dropout(0.5)}),
+    "decimal": decimal.Decimal("1.0"),
+    "uuid": uuid.UUID(int=1),
+    "time zone": datetime.UTC,
+    "method of a string": "a".upper,
+}
+
+
+@pytest.mark.parametrize("name", READ_ONCE)
+def test_static_fields_that_cannot_be_changed(name):
+    f = filter_jit(lambda holder: holder.x * 2)
+    check(f, Holder(X, READ_ONCE[name]))
 
 
 # --- nodes and results ---------------------------------------------------------------

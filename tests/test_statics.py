@@ -410,6 +410,38 @@ def test_a_class_that_is_given_an_eq():
     assert f(X, Late(3))[0] == 3 and f(X, Late(4))[0] == 4
 
 
+class _WithAux:
+    """A node whose static data is in its treedef."""
+
+    def __init__(self, aux):
+        self.aux = aux
+
+
+jtu.register_pytree_node(_WithAux, lambda n: ((), n.aux), lambda aux, _: _WithAux(aux))
+
+
+def test_a_treedef_whose_static_data_changes():
+    class Late:
+        n = 1
+
+    changed, compared, same = [1], Late(), (1, "a")
+    treedefs = [jtu.tree_structure(_WithAux(x)) for x in (changed, compared, same)]
+    f, traces = count_traces(lambda m: m.x)
+    for treedef in treedefs * 3:
+        f(Holder(X, treedef))
+    assert len(traces) == 3
+    changed.append(2)
+    Late.__eq__ = lambda self, other: self.n == other.n
+    Late.__hash__ = lambda self: hash(self.n)
+    compared.n = 2
+    for treedef in treedefs * 3:
+        f(Holder(X, treedef))
+    assert len(traces) == 5
+    for aux in ((1, "a"), (1.0, "a")):
+        f(Holder(X, jtu.tree_structure(_WithAux(aux))))
+    assert len(traces) == 6
+
+
 def test_an_object_whose_class_becomes_a_node():
     class Node:
         def __init__(self, x):
@@ -535,6 +567,12 @@ def test_parts_that_are_shared():
     for _ in range(60):
         shared = _Node(0, [shared, shared])
     assert _traces_of(lambda m: m.x, *[(Holder(X, shared),)] * 2) == [1, 1]
+
+
+def test_a_few_parts_that_are_shared_or_not():
+    part = _Node(1, [_Node(2)])
+    one, two = [part, part], [part, _Node(1, [_Node(2)])]
+    assert _traces_of(lambda m: m.x, (Holder(X, one),), (Holder(X, two),)) == [1, 1]
 
 
 def _nested(n):
