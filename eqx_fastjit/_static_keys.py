@@ -152,7 +152,7 @@ _EXACT: dict[type, Policy] = {
     dict: Policy(Kind.DICT, hashable=Hashable.NO, mutable=True),
     set: _PARTS(_set_parts(set), Hashable.NO, mutable=True),
     frozenset: _PARTS(_set_parts(frozenset)),
-    Tied: _KEY(lambda x: x.key),
+    Tied: _KEY(lambda x: x.key, mutable=True),  # a member may be anything
     bytearray: _KEY(bytes, Hashable.NO, mutable=True),
     memoryview: _KEY(memory_key, Hashable.ASK, mutable=True),
     collections.deque: _PARTS(deque_parts, Hashable.NO, mutable=True),

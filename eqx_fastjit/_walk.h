@@ -1062,9 +1062,13 @@ static void end_unread(Walk *w, size_t start) {
         w->trail[start].tag = TAG(T_UNREAD, w->n_trail - start - 1);
 }
 
-/* Whether the values of a type are still compared as they were for the last trail. */
-static int is_compared_alike(const PyTypeObject *type) {
-    const Record *record = find_record((PyTypeObject *)type);
+/* Whether an entry with a type means what it did: its values are compared as before, and the
+object that follows by its identity is one of them. */
+static int is_current_type(const Entry *entry, const Entry *next) {
+    PyTypeObject *type = (PyTypeObject *)entry->as.object;
+    const Record *record = find_record(type);
+    if (next != NULL && KIND_OF(next->tag) == T_IDENTITY && Py_TYPE(next->as.object) != type)
+        return 0;
     return record != NULL ? is_current(record, type)
                           : (type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0;
 }
@@ -1078,7 +1082,7 @@ static int add_unread(Walk *w, PyObject *x) {
     if (KIND_OF(last->tag) != T_UNREAD || n == 0 || last->as.object != x) return 0;
     for (size_t i = 1; i <= n; i++)
         if (KIND_OF(last[i].tag) == T_STATIC &&
-            !is_compared_alike((PyTypeObject *)last[i].as.object))
+            !is_current_type(&last[i], i < n ? &last[i + 1] : NULL))
             return 0;
     for (size_t i = 0; i <= n; i++) {
         if (add_bits(w, last[i].tag, last[i].as.bits) < 0) return -1;

@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import functools
 import gc
+import pathlib
 import signal
 import sys
 import threading
@@ -420,26 +421,84 @@ class _WithAux:
 jtu.register_pytree_node(_WithAux, lambda n: ((), n.aux), lambda aux, _: _WithAux(aux))
 
 
+def _traces_around(static, change):
+    """The number of traces of two calls, and after a change of two more."""
+    holder = Holder(X, static)
+    f, traces = count_traces(lambda m: m.x)
+    f(holder), f(holder)
+    before = len(traces)
+    change()
+    f(holder), f(holder)
+    return before, len(traces)
+
+
 def test_a_treedef_whose_static_data_changes():
+    aux = [1]
+    treedef = jtu.tree_structure(_WithAux(aux))
+    assert _traces_around(treedef, lambda: aux.append(2)) == (1, 2)
+    one, same, other = (jtu.tree_structure(_WithAux((n, "a"))) for n in (1, 1, 1.0))
+    calls = [(Holder(X, treedef),) for treedef in (one, same, one, other, same)]
+    assert _traces_of(lambda m: m.x, *calls) == [1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("grow", [False, True])
+def test_a_treedef_whose_static_data_is_compared_anew(grow):
     class Late:
         n = 1
 
-    changed, compared, same = [1], Late(), (1, "a")
-    treedefs = [jtu.tree_structure(_WithAux(x)) for x in (changed, compared, same)]
-    f, traces = count_traces(lambda m: m.x)
-    for treedef in treedefs * 3:
-        f(Holder(X, treedef))
-    assert len(traces) == 3
-    changed.append(2)
-    Late.__eq__ = lambda self, other: self.n == other.n
-    Late.__hash__ = lambda self: hash(self.n)
-    compared.n = 2
-    for treedef in treedefs * 3:
-        f(Holder(X, treedef))
-    assert len(traces) == 5
-    for aux in ((1, "a"), (1.0, "a")):
-        f(Holder(X, jtu.tree_structure(_WithAux(aux))))
-    assert len(traces) == 6
+    class Node:
+        pass
+
+    aux = Late()
+
+    def change():
+        Late.__eq__ = lambda self, other: self.n == other.n
+        Late.__hash__ = lambda self: hash(self.n)
+        aux.n = 2
+        if grow:  # forgets what is known of types
+            jtu.register_pytree_node(Node, lambda n: ((), None), lambda _, xs: Node())
+
+    assert _traces_around(jtu.tree_structure(_WithAux(aux)), change) == (1, 2)
+
+
+def test_a_treedef_whose_static_data_gets_another_class():
+    class First:
+        pass
+
+    class Second:
+        pass
+
+    aux = First()
+    treedef = jtu.tree_structure(_WithAux(aux))
+    change = functools.partial(setattr, aux, "__class__", Second)
+    assert _traces_around(treedef, change) == (1, 2)
+
+
+def test_paths_after_other_statics():
+    statics = [pathlib.PurePosixPath("a"), pathlib.PurePosixPath("b"), 1]
+    statics += [pathlib.PurePosixPath("b"), pathlib.PurePosixPath("a")]
+    calls = [(Holder(X, static),) for static in statics]
+    assert _traces_of(lambda m: m.x, *calls) == [1, 2, 3, 3, 3]
+
+
+def test_a_frozenset_whose_members_have_one_hash_and_change():
+    @dataclasses.dataclass(frozen=True)
+    class Member:
+        n: int
+
+        def __hash__(self):
+            return 1
+
+    members = Member(1), Member(2)
+    f = filter_jit(lambda m: m.x * sum(member.n for member in m.static))
+    holder = Holder(X, frozenset(members))
+    assert [f(holder)[0], f(holder)[0]] == [3, 3]
+    object.__setattr__(members[0], "n", 10)
+    assert f(holder)[0] == 12
+    # The trace has seen this very object, which is another now.
+    assert f(Holder(X, frozenset({Member(10), Member(2)})))[0] == 12
+    object.__setattr__(members[0], "n", 20)
+    assert f(Holder(X, frozenset({Member(10), Member(2)})))[0] == 12
 
 
 def test_an_object_whose_class_becomes_a_node():
