@@ -159,14 +159,15 @@ def function_for(fun: Any, described: Description, options: Options) -> Function
     """The `Function` of a callable: the same one each time that it is wrapped."""
     spec = described.binding.spec
     more = options.jit_kwargs or options.in_shardings or options.out_shardings
+    plain = described.plain
     key = (spec, described.names, options[:3], static_key(options) if more else None)
-    owner = fun if described.plain else type(fun)
+    # A class may be wrapped, and its instances, which are passed along, with a
+    # `__call__` of the same parameters.
+    owner, key = (fun if plain else type(fun)), (plain, *key)
     function = _functions.get(owner, {}).get(key)
     if function is not None:
         return function
-    function = Function(
-        fun, spec, options, described.names, with_fun=not described.plain
-    )
+    function = Function(fun, spec, options, described.names, with_fun=not plain)
     _make_room(_functions)
     # There is no lock, so another thread or a signal handler may get here, too. The
     # first one wins.
