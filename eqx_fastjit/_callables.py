@@ -8,6 +8,7 @@ import functools as ft
 import sys
 import types
 import weakref
+from collections.abc import MutableMapping
 from typing import Any, NamedTuple
 
 from . import _compat
@@ -105,7 +106,7 @@ def describe(fun: Any) -> Description:
     return out
 
 
-def _make_room(known: weakref.WeakKeyDictionary[Any, Any]) -> None:
+def _make_room(known: MutableMapping[Any, Any]) -> None:
     """Drop the oldest. Those that are still wrapped somewhere stay alive."""
     while len(known) >= _MAX_FUNCTIONS:
         # Another thread may clear it in between.
@@ -169,6 +170,8 @@ def function_for(fun: Any, described: Description, options: Options) -> Function
         return function
     function = Function(fun, spec, options, described.names, with_fun=not plain)
     _make_room(_functions)
+    known = _functions.setdefault(owner, {})
+    _make_room(known)  # programs may make up names, of which each is another
     # There is no lock, so another thread or a signal handler may get here, too. The
     # first one wins.
-    return _functions.setdefault(owner, {}).setdefault(key, function)
+    return known.setdefault(key, function)

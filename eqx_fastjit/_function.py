@@ -10,6 +10,7 @@ cache miss. Without it, `Function.call` does it.
 """
 
 import functools
+import inspect
 import itertools
 import types
 import warnings
@@ -423,5 +424,5 @@ def _weak_source(fun: Any) -> Callable[[], Any]:
         elif hasattr(fun, "__wrapped__"):
             fun = fun.__wrapped__
         else:
-            fun = vars(type(fun)).get("__call__")
+            fun = inspect.getattr_static(type(fun), "__call__", None)
     return lambda: None

@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import gc
 import typing
+import weakref
 
 import attrs
 import equinox as eqx
@@ -12,7 +14,7 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 
-from eqx_fastjit import filter_jit
+from eqx_fastjit import _callables, filter_jit
 from tests.traces import count_traces
 
 
@@ -118,6 +120,37 @@ def test_errors_name_the_function_of_this_wrapper(wrap):
             filter_jit(wrap(_loss(number)))(X)
         if wrap is not eqx.filter_grad:  # whose tracers are not those of `jit`
             assert f"/losses/{number}.py" in str(info.value)
+
+
+class Base(eqx.Module):
+    def __call__(self, x):
+        return x.sum() if (x > 0).all() else x.min()
+
+
+class Inherits(Base):
+    pass
+
+
+def test_errors_name_a_call_method_that_is_inherited():
+    with pytest.raises(jax.errors.TracerBoolConversionError) as info:
+        filter_jit(Inherits())(X)
+    assert f"__call__ at {__file__}" in str(info.value)
+
+
+def test_wrappers_with_names_that_are_made_up_are_not_all_kept(monkeypatch):
+    monkeypatch.setattr(_callables, "_MAX_FUNCTIONS", 4)
+    functions = weakref.WeakSet()
+    for number in range(20):
+
+        def loss(x):
+            return x.sum()
+
+        loss.__qualname__ = f"loss_{number}"
+        f = filter_jit(eqx.filter_grad(loss))
+        assert np.array_equal(f(X), [1, 1, 1])
+        functions.add(f._function)
+    gc.collect()
+    assert len(functions) <= 5
 
 
 @attrs.define
