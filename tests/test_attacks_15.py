@@ -153,6 +153,23 @@ def test_wrappers_with_names_that_are_made_up_are_not_all_kept(monkeypatch):
     assert len(functions) <= 5
 
 
+@dataclasses.dataclass
+class Grid:
+    points: np.ndarray
+
+
+class Holder(eqx.Module):
+    x: np.ndarray
+    value: typing.Any = eqx.field(static=True)
+
+
+def test_an_array_in_a_dataclass_in_a_static_field_is_named():
+    f = filter_jit(lambda model: model.x)
+    f(Holder(X, Grid(np.ones(3))))
+    with pytest.raises(ValueError, match=r"static field `model\.value\.points`"):
+        f(Holder(X, Grid(np.ones(3))))
+
+
 @attrs.define
 class Config:
     """An array is compared in a way of its own."""
@@ -172,11 +189,6 @@ class FrozenConfig:
 @pytest.mark.parametrize("cls", [Config, FrozenConfig])
 def test_fields_that_attrs_compares_in_a_way_of_their_own(cls):
     f, traces = count_traces(lambda x: (x.value.rate, float(x.value.grid.sum())))
-
-    class Holder(eqx.Module):
-        x: np.ndarray
-        value: typing.Any = eqx.field(static=True)
-
     for _ in range(2):
         for rate, total in [(1, 2.0), (1.0, 2.0), (True, 2.0), (1, 4.0)]:
             holder = Holder(X, cls(rate, np.full(2, total / 2)))
