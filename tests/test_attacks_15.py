@@ -153,6 +153,15 @@ def test_wrappers_with_names_that_are_made_up_are_not_all_kept(monkeypatch):
     assert len(functions) <= 5
 
 
+@pytest.mark.parametrize("donate", ["all", "all-except-first"])
+def test_donation_does_not_warn_where_a_known_trace_is_lowered_again(donate):
+    f, traces = count_traces(lambda n, x: jnp.sum(x > n), donate=donate)
+    device = jax.devices()[0]
+    for x in (jax.device_put(X, device), jnp.array(X), jax.device_put(X, device)):
+        assert f(1, x) == 1  # warnings are errors
+    assert len(traces) == 1
+
+
 @dataclasses.dataclass
 class Grid:
     points: np.ndarray
