@@ -245,7 +245,7 @@ class Function:
                     lambda x: ANY_ARRAY if type(x) is jax.ShapeDtypeStruct else x,
                     values,
                 )
-            return self.table.get(self, concrete)
+            return self.table.get(self, concrete) or self.find(found, values)
         except Exception:
             # If the native walk cannot handle the call, the reference does, as in a
             # call; or a class does not take a scalar in place of an array.
@@ -269,7 +269,12 @@ class Function:
         return specialization
 
     def miss(self, values: tuple[Any, ...]) -> Any:
-        """A specialization for a call that is a cache miss of the native engine."""
+        """A specialization for a call that is a cache miss of the native engine.
+
+        `None` under `jax.disable_jit()`: `call` does without.
+        """
+        if is_jit_disabled():
+            return None
         self.check_static_arrays(values, tuple(self.walk(values).trail))
         return self.specialize(values, native().Specialization)
 

@@ -179,6 +179,28 @@ def test_an_array_in_a_dataclass_in_a_static_field_is_named():
         f(Holder(X, Grid(np.ones(3))))
 
 
+class Incomparable:
+    def __eq__(self, other):
+        raise KeyError("compared")
+
+    def __hash__(self):
+        return 1
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+def test_nothing_is_looked_up_without_jit():
+    f, traces = count_traces(lambda model, x: (model.value, x))
+    with jax.disable_jit():
+        for value in (np.ones(3), np.zeros(3), Incomparable(), Incomparable()):
+            assert f(Holder(X, value), X)[0] is value
+        assert f.eval_shape(Holder(X, 1), X)[1].shape == (3,)
+    assert len(traces) == 5
+    value = np.full(3, 2)  # nor is it remembered
+    for _ in range(2):
+        assert np.array_equal(f(Holder(X, value), X)[0], value)
+    assert len(traces) == 6
+
+
 @attrs.define
 class Config:
     """An array is compared in a way of its own."""
