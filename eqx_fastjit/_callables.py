@@ -159,7 +159,9 @@ def _differs_by_instance(cls: type) -> bool:
 def function_for(fun: Any, described: Description, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
     spec = described.binding.spec
-    more = options.jit_kwargs or options.in_shardings or options.out_shardings
+    # (`PartitionSpec()` is false.)
+    shardings = options.in_shardings, options.out_shardings
+    more = options.jit_kwargs or any(x is not None for x in shardings)
     plain = described.plain
     key = (spec, described.names, options[:3], static_key(options) if more else None)
     # A class may be wrapped, and its instances, which are passed along, with a

@@ -162,6 +162,22 @@ def test_donation_does_not_warn_where_a_known_trace_is_lowered_again(donate):
     assert len(traces) == 1
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_sharding_that_is_false(first):
+    spec = jax.sharding.PartitionSpec
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
+    x = jax.device_put(np.arange(4.0), jax.sharding.NamedSharding(mesh, spec("d")))
+
+    def f(x):
+        return x + 1
+
+    with jax.set_mesh(mesh):
+        for replicated in (first, not first, first):
+            options = {"out_shardings": spec()} if replicated else {}
+            out = filter_jit(f, **options)(x)
+            assert out.sharding.is_fully_replicated == replicated
+
+
 @dataclasses.dataclass
 class Grid:
     points: np.ndarray
