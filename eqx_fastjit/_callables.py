@@ -8,6 +8,7 @@ import functools as ft
 import sys
 import types
 import weakref
+from collections.abc import MutableMapping
 from typing import Any, NamedTuple
 
 from . import _compat
@@ -105,7 +106,7 @@ def describe(fun: Any) -> Description:
     return out
 
 
-def _make_room(known: weakref.WeakKeyDictionary[Any, Any]) -> None:
+def _make_room(known: MutableMapping[Any, Any]) -> None:
     """Drop the oldest. Those that are still wrapped somewhere stay alive."""
     while len(known) >= _MAX_FUNCTIONS:
         # Another thread may clear it in between.
@@ -158,16 +159,21 @@ def _differs_by_instance(cls: type) -> bool:
 def function_for(fun: Any, described: Description, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
     spec = described.binding.spec
-    more = options.jit_kwargs or options.in_shardings or options.out_shardings
+    # (`PartitionSpec()` is false.)
+    shardings = options.in_shardings, options.out_shardings
+    more = options.jit_kwargs or any(x is not None for x in shardings)
+    plain = described.plain
     key = (spec, described.names, options[:3], static_key(options) if more else None)
-    owner = fun if described.plain else type(fun)
+    # A class may be wrapped, and its instances, which are passed along, with a
+    # `__call__` of the same parameters.
+    owner, key = (fun if plain else type(fun)), (plain, *key)
     function = _functions.get(owner, {}).get(key)
     if function is not None:
         return function
-    function = Function(
-        fun, spec, options, described.names, with_fun=not described.plain
-    )
+    function = Function(fun, spec, options, described.names, with_fun=not plain)
     _make_room(_functions)
+    known = _functions.setdefault(owner, {})
+    _make_room(known)  # programs may make up names, of which each is another
     # There is no lock, so another thread or a signal handler may get here, too. The
     # first one wins.
-    return _functions.setdefault(owner, {}).setdefault(key, function)
+    return known.setdefault(key, function)

@@ -72,22 +72,26 @@ def _inside_jit(stack: list[bytes | str]) -> str:
     return "".join(reversed([piece for piece in inside if isinstance(piece, str)]))
 
 
-def static_field_with(name: str, x: Any, array: Any) -> str | None:
-    """The path of the static field of a dataclass in `x` that holds this very array."""
+def static_field_with(name: str, x: Any, array: Any, below: bool = False) -> str | None:
+    """The path of the static field of a dataclass in `x` that holds this very array.
+
+    `below` says that `x` is in a static field itself: any field is then static.
+    """
     if isinstance(x, dict):
-        parts = [(f"{name}[{k!r}]", v, False) for k, v in x.items()]
+        parts = [(f"{name}[{k!r}]", v, below) for k, v in x.items()]
     elif isinstance(x, list | tuple):
-        parts = [(f"{name}[{i}]", v, False) for i, v in enumerate(x)]
+        parts = [(f"{name}[{i}]", v, below) for i, v in enumerate(x)]
     elif dataclasses.is_dataclass(x) and not isinstance(x, type):
         parts = [
-            (f"{name}.{f.name}", getattr(x, f.name, None), f.metadata.get("static"))
+            (f"{name}.{f.name}", getattr(x, f.name, None), below or is_static)
             for f in dataclasses.fields(x)
+            for is_static in [bool(f.metadata.get("static"))]
         ]
     else:
         return None
-    for path, part, is_static in parts:
-        if is_static and any(leaf is array for leaf in jtu.tree_leaves(part)):
+    for path, part, static in parts:
+        if static and any(leaf is array for leaf in jtu.tree_leaves(part)):
             return path
-        if (found := static_field_with(path, part, array)) is not None:
+        if (found := static_field_with(path, part, array, static)) is not None:
             return found
     return None

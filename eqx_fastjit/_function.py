@@ -10,6 +10,7 @@ cache miss. Without it, `Function.call` does it.
 """
 
 import functools
+import inspect
 import itertools
 import types
 import warnings
@@ -238,15 +239,16 @@ class Function:
             return self.find(found, values)
         is_struct = [isinstance(x, jax.ShapeDtypeStruct) for x in found.arrays]
         concrete = values
-        if any(is_struct):
-            concrete = jtu.tree_map(
-                lambda x: ANY_ARRAY if type(x) is jax.ShapeDtypeStruct else x, values
-            )
         try:
-            return self.table.get(self, concrete)
+            if any(is_struct):
+                concrete = jtu.tree_map(
+                    lambda x: ANY_ARRAY if type(x) is jax.ShapeDtypeStruct else x,
+                    values,
+                )
+            return self.table.get(self, concrete) or self.find(found, values)
         except Exception:
             # If the native walk cannot handle the call, the reference does, as in a
-            # call.
+            # call; or a class does not take a scalar in place of an array.
             return self.find(found, values)
 
     def find(self, found: Walk, values: tuple[Any, ...]) -> Specialization:
@@ -267,7 +269,12 @@ class Function:
         return specialization
 
     def miss(self, values: tuple[Any, ...]) -> Any:
-        """A specialization for a call that is a cache miss of the native engine."""
+        """A specialization for a call that is a cache miss of the native engine.
+
+        `None` under `jax.disable_jit()`: `call` does without.
+        """
+        if is_jit_disabled():
+            return None
         self.check_static_arrays(values, tuple(self.walk(values).trail))
         return self.specialize(values, native().Specialization)
 
@@ -285,7 +292,7 @@ class Function:
             paths = self.array_paths(values)
         except Exception:  # a user's class whose flatten function with keys is wrong
             paths = [f"array{i}" for i in range(len(partition(values)[0]))]
-        flat = Flat(self, paths)
+        flat = Flat(self, paths, _weak_source(self.split(values)[0]))
         with warnings.catch_warnings():
             # `device` and `backend` are deprecated. JAX has warned already, when
             # wrapping.
@@ -336,7 +343,11 @@ class Function:
 
     def unhashable(self, values: tuple[Any, ...], error: StaticLeafError) -> Exception:
         """The error for a static leaf without a hash, with the leaf's path."""
-        where = next(path for path, x in self.leaves(values) if x is error.value)
+        # A flatten function may make its children anew each time.
+        leaves, value = self.leaves(values), error.value
+        found = [path for path, x in leaves if x is value]
+        found += [path for path, x in leaves if type(x) is type(value)]
+        where = next(iter(found), "a leaf")
         return UnhashableStaticError(
             f"In a call of {self.name}, `{where}` is a "
             f"{type(error.value).__name__}, which is not an array and so is static, "
@@ -418,5 +429,5 @@ def _weak_source(fun: Any) -> Callable[[], Any]:
         elif hasattr(fun, "__wrapped__"):
             fun = fun.__wrapped__
         else:
-            fun = vars(type(fun)).get("__call__")
+            fun = inspect.getattr_static(type(fun), "__call__", None)
     return lambda: None

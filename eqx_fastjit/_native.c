@@ -1089,7 +1089,8 @@ done:
     return result;
 }
 
-/* A specialization that Python creates, or another thread has just created. */
+/* A specialization that Python creates, or another thread has just created; NULL without an
+error if there is to be none. */
 static Spec *specialize(PyObject *function, Table *table, Walk *w, uint64_t hash,
                         PyObject *const *values, Py_ssize_t n) {
     own_everything(w);
@@ -1098,6 +1099,10 @@ static Spec *specialize(PyObject *function, Table *table, Walk *w, uint64_t hash
     made = PyObject_CallMethodOneArg(function, s_miss, tuple);
     Py_DECREF(tuple);
     if (made == NULL) return NULL;
+    if (made == Py_None) { /* `jax.disable_jit()` */
+        Py_DECREF(made);
+        return NULL;
+    }
     if (Py_TYPE(made) != &SpecType || ((Spec *)made)->jitted == NULL) {
         PyErr_SetString(PyExc_TypeError, "expected a specialization");
         Py_DECREF(made);
@@ -1136,12 +1141,16 @@ static Spec *look_up(PyObject *function, Table *table, Walk *w, PyObject *const 
 }
 
 /* A call that the walk makes nothing of: the reference says what is wrong with it, or
-does better. */
+does better. Or one without jit. */
 static PyObject *call_in_python(PyObject *function, PyObject *const *values, Py_ssize_t n) {
     PyObject *tuple = tuple_of(values, n), *result = NULL;
     if (tuple == NULL) return NULL;
     result = PyObject_CallMethodOneArg(function, s_call, tuple);
     Py_DECREF(tuple);
+    if (result == NULL) {
+        translate(function);
+        n_explained++;
+    }
     return result;
 }
 
@@ -1188,14 +1197,13 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         walk_free(w);
         if (final) return NULL;
         PyErr_Clear();
-        result = call_in_python(function, values, n);
-        if (result == NULL) {
-            translate(function);
-            n_explained++;
-        }
-        return result;
+        return call_in_python(function, values, n);
     }
     spec = look_up(function, table, w, values, n);
+    if (spec == NULL && !PyErr_Occurred()) {
+        walk_free(w);
+        return call_in_python(function, values, n);
+    }
     if (spec == NULL) goto done;
     keep_mutables(w);
     end_nested(w);
@@ -1236,6 +1244,7 @@ static PyObject *table_get(Table *self, PyObject *args) {
     Py_ssize_t n = PyTuple_GET_SIZE(values);
     if (walk_values(&w, self, items, n) == 0) spec = look_up(function, self, &w, items, n);
     walk_free(&w);
+    if (spec == NULL && !PyErr_Occurred()) Py_RETURN_NONE; /* Python has one instead */
     return (PyObject *)spec;
 }
 

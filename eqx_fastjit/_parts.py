@@ -367,7 +367,8 @@ def parts_beside_eq(
 
     Mappings and sets of the user's own, whose `==` is that of `collections.abc`, which
     takes 1 for 1.0; types such as `Annotated[int, 1]`, or `int | str`, of which `==`
-    ignores the order.
+    ignores the order; classes of attrs that compare a field in a way of its own
+    (`eq=attrs.cmp_using(...)`), and the others by `==`.
     """
     eq: Any = cls.__eq__
     owner = owner_of(cls, "__eq__")
@@ -376,6 +377,9 @@ def parts_beside_eq(
         beside = extra_attributes
     elif is_alias or owner.__module__ == "typing":
         beside = _alias_parts
+    elif any(f.eq_key is not None for f in _attrs_fields(cls) or ()):
+        fields = [f for f in _attrs_fields(cls) or () if f.eq and f.eq_key is None]
+        beside: Any = lambda x: [getattr(x, f.name, MISSING) for f in fields]  # noqa: E731
     else:
         return None
 
@@ -412,20 +416,26 @@ def _code_name(fun: Any) -> str | None:
     return getattr(getattr(fun, "__code__", None), "co_qualname", None)
 
 
+def _attrs_fields(cls: type) -> Sequence[Any] | None:
+    """The fields of a class if attrs generated its `__eq__`, otherwise `None`."""
+    code = getattr(cls.__eq__, "__code__", None)
+    if code is None or not code.co_filename.startswith("<attrs generated"):
+        return None
+    return getattr(owner_of(cls, "__eq__"), "__attrs_attrs__", ())
+
+
 def generated_fields(cls: type) -> list[str] | None:
     """The fields that a generated `__eq__` compares; `None` if it was not generated."""
     if _is_plain_dataclass(cls):
         owner: Any = owner_of(cls, "__eq__")
         owner = owner if dataclasses.is_dataclass(owner) else cls
         return [f.name for f in dataclasses.fields(owner) if f.compare]
-    code = getattr(cls.__eq__, "__code__", None)
-    if code is not None and code.co_filename.startswith("<attrs generated"):
-        fields = getattr(owner_of(cls, "__eq__"), "__attrs_attrs__", ())
-        if all(f.eq_key is None for f in fields):
-            return [f.name for f in fields if f.eq]
+    fields: Any = _attrs_fields(cls)
+    if fields is not None and all(f.eq_key is None for f in fields):
+        return [f.name for f in fields if f.eq]
     eq_module = getattr(cls.__eq__, "__module__", None) or ""
     if eq_module in ("pydantic.main", "pydantic.root_model"):
-        fields: Any = getattr(cls, "model_fields")  # noqa: B009
+        fields = getattr(cls, "model_fields")  # noqa: B009
         return [*fields, "__pydantic_extra__", "__pydantic_private__"]
     is_struct = hasattr(cls, "__struct_fields__")
     if is_struct and owner_of(cls, "__eq__").__module__.split(".")[0] == "msgspec":

@@ -403,6 +403,15 @@ def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
         run.the_trace().compile += duration_secs
 
 
+def _on_begin(event: str, value: float, **_: Any) -> None:
+    """As lowering begins, which may warn of buffers that cannot be donated.
+
+    A trace that is known may be lowered again, for arrays that are placed otherwise.
+    """
+    if event.endswith(_DURATIONS):
+        _open_run()
+
+
 def _on_event(event: str, **_: Any) -> None:
     if not event.endswith("/cache_hits"):
         return
@@ -433,6 +442,7 @@ def listen(open_run: Callable[[], None]) -> None:
     _open_run = open_run
     jax.monitoring.register_event_duration_secs_listener(_on_duration)
     jax.monitoring.register_event_listener(_on_event)
+    jax.monitoring.register_scalar_listener(_on_begin)
 
 
 def _config() -> tuple[tuple[str, str], ...]:

@@ -3,7 +3,7 @@
 import inspect
 import threading
 import weakref
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
 import jax.tree_util as jtu
@@ -58,8 +58,11 @@ class Flat:
     without this holding on to it: `__wrapped__` goes through weak references.
     """
 
-    def __init__(self, function: Any, paths: Iterable[str]):
+    def __init__(self, function: Any, paths: Iterable[str], source: Callable[[], Any]):
         self.function = weakref.ref(function)
+        # Of the callable of this call: one `Function` may be for all that wrappers such
+        # as `eqx.filter_grad` make of functions of one name.
+        self.source = source
         self.traced = False
         self.__name__ = function.name
         self.__qualname__ = function.qualname
@@ -72,8 +75,7 @@ class Flat:
 
     @property
     def __wrapped__(self) -> Any:
-        function = self.function()
-        source = None if function is None else function.source()
+        source = self.source()
         if source is None:
             raise AttributeError("__wrapped__")
         return source
@@ -92,22 +94,22 @@ class Flat:
             call.eager_result = function.call_without_jit(call.values)
             return [EAGER]
         call.open_run()
-        with _record.tracing(function.history, function.source()):
+        with _record.tracing(function.history, self.source()):
             _, structure = partition(call.values, abstract=call.abstract)
             out = function.call_python(*structure.rebuild(arrays))
-        handle, out_arrays, tree = make_plan(call.specialization, out)
+        handle, out_arrays = make_plan(call.specialization, out)
         self.traced = True
         if function.options.out_shardings is None:
             return [*out_arrays, handle]
-        # The user's own structure, for which the shardings are a prefix.
-        return tree, handle
+        # The user's own structure, for which the shardings are a prefix. (Not made
+        # without need: its classes may check their parts.)
+        leaves, treedef = jtu.tree_flatten(out)
+        leaves = [x if isinstance(x, ARRAY_TYPES) else None for x in leaves]
+        return jtu.tree_unflatten(treedef, leaves), handle
 
 
-def make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any], Any]:
-    """The output of a trace: a handle, and the arrays of the result.
-
-    The arrays also in the tree of the result, with `None` for all else.
-    """
+def make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any]]:
+    """The output of a trace: a handle, and the arrays of the result."""
     leaves, treedef = jtu.tree_flatten(out)
     are_arrays = [isinstance(x, ARRAY_TYPES) for x in leaves]
     pairs = list(zip(leaves, are_arrays, strict=True))
@@ -122,11 +124,7 @@ def make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any], Any]:
         handle = engine.Handle()
         handle.set_plan(plan)
     specialization.plans[handle] = plan
-    return (
-        handle,
-        arrays,
-        jtu.tree_unflatten(treedef, [x if a else None for x, a in pairs]),
-    )
+    return handle, arrays
 
 
 _reading = threading.local()

@@ -51,6 +51,7 @@ class Exported:
         call: Any = trace(self._function, lambda: values, (), {})._call
         self._trace_seconds: float = call.record.trace
         self._outputs, handle = split_result(call.traced.out_info)
+        self._source: Any = call.specialization.flat.source()
         self._result = call.specialization.plans[handle].structure.rebuild(
             [ArrayRef(i) for i in range(len(self._outputs))]
         )
@@ -127,7 +128,7 @@ class Exported:
         result = writer.write([("<result>", self._result)], root="")
         defaults = writer.write(parts.defaults)
         self._read_back(writer, arguments, result)
-        source = function.source()
+        source = self._source
         return {
             "made_by": versions(),
             "name": function.name,

@@ -163,7 +163,7 @@ class LoadedFunction(Function):
         )
         self.values = values
         holder = types.SimpleNamespace(plans={})
-        self.handle, _, _ = make_plan(holder, result)
+        self.handle, _ = make_plan(holder, result)
         (self.plan,) = holder.plans.values()
         self.payloads = payloads
         payloads.prepare(self.handle)
