@@ -72,10 +72,10 @@ def test_when_the_main_thread_compiled(monkeypatch):
 
 def test_the_processor_is_asked_until_the_end(monkeypatch):
     watch = Watch()
-    monkeypatch.setattr(watch._processor, "share", lambda: 0.5)
+    monkeypatch.setattr(watch._processor, "share", lambda compiling: 0.5)
     assert watch.share == 0.5
     watch.stop()
-    monkeypatch.setattr(watch._processor, "share", lambda: 0.25)
+    monkeypatch.setattr(watch._processor, "share", lambda compiling: 0.25)
     assert watch.share == 0.5
 
 

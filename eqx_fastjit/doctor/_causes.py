@@ -169,19 +169,39 @@ def _cause(s: Seen, old: Seen, found: "Compared") -> Cause:
     )
 
 
-def plain_causes(compiles: list[Compile]) -> Iterator[Cause]:
+def plain_causes(compiles: list[Compile], ours: list[Seen]) -> Iterator[Cause]:
     """Why functions under plain `jax.jit` were compiled once more."""
-    # Of the last compilation of each, from where.
-    stacks: dict[Any, tuple[Line, ...]] = {}
+    # The last compilation of each.
+    earlier: dict[Any, Compile] = {}
     for c in compiles:
         if (miss := c.miss) is None:
             continue
         key = miss.name, miss.place
-        if miss.kind not in ("first-call", "other"):
+        old = earlier.get(key)
+        known = miss.kind in ("first-call", "other") or _is_derivative(c, old, ours)
+        if not known:
             is_dtype = miss.kind == "dtype-churn"
-            why = plain_intent(stacks.get(key), c.stack) if is_dtype else ""
+            why = plain_intent(old and old.stack, c.stack) if is_dtype else ""
             yield _plain_cause(c, miss, why)
-        stacks[key] = c.stack
+        earlier[key] = c
+
+
+def _is_derivative(c: Compile, old: Compile | None, ours: list[Seen]) -> bool:
+    """Whether it is new because a function of ours was traced anew since.
+
+    Under `jax.grad` outside of any jitted function, JAX compiles the backward pass of
+    ours as a function of its own, with the same name and place.
+    """
+    return any(
+        t.transformed
+        and (old is None or old.started < t.started)
+        and t.started < c.started
+        and c.miss is not None
+        and c.miss.place is not None
+        and t.function.place is not None
+        and t.function.place[:2] == c.miss.place[:2]
+        for t in (s.trace for s in ours)
+    )
 
 
 def _plain_cause(c: Compile, miss: Miss, why: str) -> Cause:
