@@ -3,7 +3,7 @@
 import pytest
 
 from eqx_fastjit.doctor import _machine
-from tests.doctor_reports import reports_on_engines, write_with_fixes
+from tests.doctor_reports import reports_on_engines, START, write_with_fixes
 
 
 # Kind, leaf, line, message (a part) and fix (all of it, after the kind's own words) of
@@ -153,10 +153,22 @@ FAULTS = {
 }
 
 
+# A number changes in each call; a flag, which has two values, in some of them.
+_FLAG = """
+@eqx.filter_jit
+def act(x, eps, greedy):
+    return x if greedy else x * eps
+
+for i in range(1, 7):
+    act(x, 0.1 * i, i % 2 == 0)
+"""
+
+
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
     write_with_fixes(folder, {name: fault[-2:] for name, fault in FAULTS.items()})
+    (folder / "flag.py").write_text(START + _FLAG)
     return reports_on_engines(folder)
 
 
@@ -176,6 +188,13 @@ def test_a_fault_and_its_fix(name, engine, reports):
 def test_each_array_that_becomes_another_dtype_is_named(engine, reports):
     (finding,) = reports[engine]["two_integers_that_become_floats"]["findings"]
     assert finding["fix"].endswith("The same goes for `stats['b']`.")
+
+
+def test_a_flag_is_no_number_that_changes(engine, reports):
+    (finding,) = reports[engine]["flag"]["findings"]
+    assert finding["leaf"] == "eps"
+    assert finding["fix"].startswith("Write `act(x, jnp.asarray(0.1 * i), i % 2 == 0)`")
+    assert finding["fix"].endswith("it has to stay static.)")
 
 
 # A program had XLA compile for 95 s, of which its threads ran for 3.

@@ -280,7 +280,9 @@ def _churn_fix(group: list[Cause], leaf: str) -> str:
             shapes.setdefault(path, [old]).append(new)
     if group[0].kind == "shape-churn" and (text := padding_advice(shapes)):
         return f"{text} Or drop the ragged last batch, or `vmap` over a fixed one."
-    return next(c.advice for c in group if c.leaf == leaf)
+    advice = [c.advice for c in group if c.leaf == leaf]
+    # A flag that has changed once together with a number does not need the same edit.
+    return min(advice, key=len) if group[0].kind == "static-churn" else advice[0]
 
 
 def _threshold(group: list[Cause]) -> int | float:
