@@ -225,3 +225,64 @@ def test_threads_of_the_compiler_wait(
     main.write_text("2000000000 0 0")
     thread.write_text(f"0 {waited * 1e9:.0f} 0")
     assert processor.share(compiling) == pytest.approx(share)
+
+
+# --- what is compared on purpose -----------------------------------------------------
+
+_TRAINING = """
+@eqx.filter_jit
+def step(model, count, x, y):
+    def loss(model):
+        return jnp.mean((jax.vmap(model)(x) - y) ** 2)
+
+    return eqx.apply_updates(model, eqx.filter_grad(loss)(model)), count
+
+def train(model, x=jnp.ones((5, 3))):
+    count = jnp.zeros(3)
+    for _ in range(3):
+        model, count = step(model, count, x, x[:, :1])
+
+def mlp(width, depth):
+    return eqx.nn.MLP(3, 1, width, depth, key=jax.random.key(0))
+"""
+# What is trained, and what the finding is about, if there is one.
+_COMPARED = {
+    "widths": ("for n in (2, 4, 6, 8, 10, 12): train(mlp(n, 1))", None),
+    "depths": ("for n in range(6): train(mlp(4, n))", None),
+    # A few are compared, but nobody compares that many.
+    "molecules": ("for n in range(3, 16): train(mlp(n, 1))", "model.layers[0].weight"),
+    "data": ("for n in range(5, 11): train(mlp(4, 1), jnp.ones((n, 3)))", "x"),
+    "both": (
+        "for n in range(5, 11): train(mlp(n, 1), jnp.ones((n, 3)))",
+        "model.layers[0].weight",
+    ),
+    "growing": (
+        """
+@eqx.filter_jit
+def grow(cache, x):
+    return {"k": jnp.concatenate([cache["k"], x]), "v": [*cache["v"], x]}
+
+cache = {"k": x, "v": []}
+for _ in range(6):
+    cache = grow(cache, x)
+""",
+        "cache['v']",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compared")
+    for name, (text, _) in _COMPARED.items():
+        (folder / f"{name}.py").write_text(START + _TRAINING + text)
+    return reports_on_engines(folder)
+
+
+@pytest.mark.parametrize("name", _COMPARED)
+def test_models_that_are_compared_are_no_fault(name, engine, compared):
+    """It was advised to pad the weights of models of six widths."""
+    findings = compared[engine][name]["findings"]
+    found = [f["leaf"] for f in findings if f["kind"] != "outside-jit"]
+    expected = _COMPARED[name][1]
+    assert found == ([] if expected is None else [expected])

@@ -214,6 +214,7 @@ def test_causes_of_traces():
         seconds=15.0,
         advice="",
         shapes=(ShapeChange("x", "(2,)", "(3,)"), ShapeChange("y", "(2,)", "(4,)")),
+        intent="elsewhere",
     )
     assert [s.explanation and s.explanation.kind for s in many] == [
         *(None, None, "shape-churn", None, None)

@@ -64,7 +64,7 @@ class Seen:
     # The lines that all functions of the program were at, the innermost first.
     stack: tuple[Line, ...] = ()
     # Dtype and shape of each array of the result.
-    results: frozenset[tuple[str, str]] = frozenset()
+    results: tuple[tuple[str, str], ...] = ()
 
     @property
     def calls_host(self) -> bool:
@@ -311,7 +311,7 @@ class Watch:
 
         scope = read_jaxpr(kept_trace(jitted, arrays).jaxpr)
         seen.inspection = inspect_scope(scope)
-        seen.results = frozenset(
+        seen.results = tuple(
             (str(v.aval.dtype), show_shape(v.aval.shape))
             for v in scope.jax.outvars
             if hasattr(v.aval, "dtype")
