@@ -133,6 +133,29 @@ FAULTS = {
             ("(x, lambda x: jnp.sin(x).sum())", "(x, f)"),
         ],
     ),
+    # Also where no argument is traced, as with diffrax's vector fields.
+    "closures_under_an_eager_transformation": (
+        "fresh-function",
+        "field",
+        "return solve(lambda y: jnp.sin(w * y), x).sum()",
+        "`field` was another function each time",
+        "Each new function object ",
+        """
+        @eqx.filter_jit
+        def solve(field, y):
+            return y + field(y)
+
+        def sine(w, y):
+            return jnp.sin(w * y)
+
+        def loss(w):
+            return solve(lambda y: jnp.sin(w * y), x).sum()
+
+        for _ in range(6):
+            jax.grad(loss)(jnp.ones(()))
+        """,
+        [("lambda y: jnp.sin(w * y)", "eqx.Partial(sine, w)")],
+    ),
     # So was that of each shape.
     "shapes_under_an_eager_transformation": (
         "shape-churn",

@@ -209,8 +209,7 @@ def _is_derivative(c: Compile, old: Compile | None, ours: list[Seen]) -> bool:
     ours as a function of its own, with the same name and place.
     """
     return any(
-        t.transformed
-        and (old is None or old.started < t.started)
+        (old is None or old.started < t.started)
         and t.started < c.started
         and c.miss is not None
         and c.miss.place is not None
