@@ -60,9 +60,10 @@ def trace_of(
 
 def seen_of(*entries, site=HERE, inspection=None, stack=None, results=(), **parts):
     """What was seen of a call, with the arguments of `trace_of`."""
-    stack = (site,) if stack is None else stack
+    if stack is None:
+        stack = () if site is None else (site,)
     seen = Seen(trace_of(*entries, **parts), site, inspection, stack=stack)
-    seen.results = frozenset(results)
+    seen.results = tuple(results)
     return seen
 
 

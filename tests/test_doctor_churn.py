@@ -214,6 +214,7 @@ def test_causes_of_traces():
         seconds=15.0,
         advice="",
         shapes=(ShapeChange("x", "(2,)", "(3,)"), ShapeChange("y", "(2,)", "(4,)")),
+        intent="elsewhere",
     )
     assert [s.explanation and s.explanation.kind for s in many] == [
         *(None, None, "shape-churn", None, None)
@@ -304,11 +305,11 @@ def compile_of(kind, leaf="x", old="f32", new="bf16", stack=(), **options):
 
 
 def test_causes_of_plain_jit():
-    assert list(_causes.plain_causes([Compile("sin", None, HERE, 900.0)])) == []
+    assert list(_causes.plain_causes([Compile("sin", None, HERE, 900.0)], [])) == []
     silent = [compile_of("first-call"), compile_of("other")]
-    assert list(_causes.plain_causes(silent)) == []
+    assert list(_causes.plain_causes(silent, [])) == []
     shape = compile_of("shape-churn", old="[2]", new="[3]")
-    (found,) = _causes.plain_causes([*silent, shape])
+    (found,) = _causes.plain_causes([*silent, shape], [])
     assert found._replace(advice="") == Cause(
         function="f",
         key=("f", F),
@@ -322,12 +323,12 @@ def test_causes_of_plain_jit():
         advice="",
         shapes=(ShapeChange("x", "[2]", "[3]"),),
     )
-    (found,) = _causes.plain_causes([compile_of("dtype-churn")])
+    (found,) = _causes.plain_causes([compile_of("dtype-churn")], [])
     assert (found.shapes, found.intent) == ((), "")
     both = [compile_of("dtype-churn", stack=(line,)) for line in (HERE, THERE, THERE)]
-    assert [c.intent for c in _causes.plain_causes(both)] == ["", "elsewhere", ""]
+    assert [c.intent for c in _causes.plain_causes(both, [])] == ["", "elsewhere", ""]
     # A static that changes at another line than before is one, too.
     both = [compile_of("first-call", stack=(THERE,)), *both[:1]]
-    assert [c.intent for c in _causes.plain_causes(both)] == ["elsewhere"]
+    assert [c.intent for c in _causes.plain_causes(both, [])] == ["elsewhere"]
     both = [compile_of("static-churn", stack=(line,)) for line in (HERE, THERE)]
-    assert [c.intent for c in _causes.plain_causes(both)] == ["", ""]
+    assert [c.intent for c in _causes.plain_causes(both, [])] == ["", ""]

@@ -72,10 +72,10 @@ def test_when_the_main_thread_compiled(monkeypatch):
 
 def test_the_processor_is_asked_until_the_end(monkeypatch):
     watch = Watch()
-    monkeypatch.setattr(watch._processor, "share", lambda: 0.5)
+    monkeypatch.setattr(watch._processor, "share", lambda compiling: 0.5)
     assert watch.share == 0.5
     watch.stop()
-    monkeypatch.setattr(watch._processor, "share", lambda: 0.25)
+    monkeypatch.setattr(watch._processor, "share", lambda compiling: 0.25)
     assert watch.share == 0.5
 
 
@@ -239,8 +239,8 @@ def test_the_first_two_traces_are_inspected(watching):
         f(jnp.ones(2), n)
     seen = [s for s in watch.seen.values() if s.trace.function.name == "f"]
     assert [s.inspection is not None for s in seen] == [True, True, False, False]
-    assert seen[0].results == {("float32", "(2,)"), ("float32", "(1,)")}
-    assert seen[2].results == frozenset()
+    assert set(seen[0].results) == {("float32", "(2,)"), ("float32", "(1,)")}
+    assert seen[2].results == ()
     assert watch.notes == [] and watch.own_seconds > 0
     assert all(s.program is s.deviations is None for s in seen)
 

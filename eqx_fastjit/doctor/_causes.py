@@ -9,7 +9,17 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, TYPE_CHECKING
 
 from ._buckets import padding_advice, show_shapes
-from ._intent import DATA, ELSEWHERE, FED_BACK, intent, MEANT, plain_intent
+from ._intent import (
+    beginning,
+    BEGUN,
+    DATA,
+    ELSEWHERE,
+    FED_BACK,
+    intent,
+    MEANT,
+    plain_intent,
+    UNKNOWN,
+)
 from ._plain import Compile, Miss
 from ._report import at, Finding
 from ._sites import is_library, Line
@@ -42,6 +52,8 @@ _AT_LEAST = {
     # Once for each of two precisions, and back.
     "config-churn": 3,
 }
+# Models of several widths or depths, each of which is trained at the same line.
+_BEGINNINGS = 10
 # A number that is static has two or three values by design, such as a depth.
 _NUMBERS = 3
 _NUMBER_TYPES = ("(int)", "(float)", "(complex)")
@@ -80,7 +92,7 @@ class Cause(NamedTuple):
     advice: str
     # Of each array whose shape changed.
     shapes: tuple[ShapeChange, ...] = ()
-    # Of a dtype: why it is another one, of `_intent`.
+    # Of a dtype, a shape or a structure: why it is another one, of `_intent`.
     intent: str = ""
     # Whether a shape or the structure was new as well, so that it had to be compiled.
     needed: bool = False
@@ -140,7 +152,11 @@ def _cause(s: Seen, old: Seen, found: "Compared") -> Cause:
     from eqx_fastjit.insight._advice import advice
 
     kind, main, differing = found.kind, found.main, found.differences
-    why = intent(old, s, differing) if kind == "dtype-churn" else ""
+    why = ""
+    if kind == "dtype-churn":
+        why = intent(old, s, differing)
+    elif kind in ("shape-churn", "structure-churn"):
+        why = beginning(old, s, differing)
     place, site = function_place(s.trace), s.site or line_of(s.trace.site)
     return Cause(
         function_name(s.trace),
@@ -169,19 +185,38 @@ def _cause(s: Seen, old: Seen, found: "Compared") -> Cause:
     )
 
 
-def plain_causes(compiles: list[Compile]) -> Iterator[Cause]:
+def plain_causes(compiles: list[Compile], ours: list[Seen]) -> Iterator[Cause]:
     """Why functions under plain `jax.jit` were compiled once more."""
-    # Of the last compilation of each, from where.
-    stacks: dict[Any, tuple[Line, ...]] = {}
+    # The last compilation of each.
+    earlier: dict[Any, Compile] = {}
     for c in compiles:
         if (miss := c.miss) is None:
             continue
         key = miss.name, miss.place
-        if miss.kind not in ("first-call", "other"):
+        old = earlier.get(key)
+        known = miss.kind in ("first-call", "other") or _is_derivative(c, old, ours)
+        if not known:
             is_dtype = miss.kind == "dtype-churn"
-            why = plain_intent(stacks.get(key), c.stack) if is_dtype else ""
+            why = plain_intent(old and old.stack, c.stack) if is_dtype else ""
             yield _plain_cause(c, miss, why)
-        stacks[key] = c.stack
+        earlier[key] = c
+
+
+def _is_derivative(c: Compile, old: Compile | None, ours: list[Seen]) -> bool:
+    """Whether it is new because a function of ours was traced anew since.
+
+    Under `jax.grad` outside of any jitted function, JAX compiles the backward pass of
+    ours as a function of its own, with the same name and place.
+    """
+    return any(
+        (old is None or old.started < t.started)
+        and t.started < c.started
+        and c.miss is not None
+        and c.miss.place is not None
+        and t.function.place is not None
+        and t.function.place[:2] == c.miss.place[:2]
+        for t in (s.trace for s in ours)
+    )
 
 
 def _plain_cause(c: Compile, miss: Miss, why: str) -> Cause:
@@ -260,7 +295,11 @@ def _churn_fix(group: list[Cause], leaf: str) -> str:
             shapes.setdefault(path, [old]).append(new)
     if group[0].kind == "shape-churn" and (text := padding_advice(shapes)):
         return f"{text} Or drop the ragged last batch, or `vmap` over a fixed one."
-    return next(c.advice for c in group if c.leaf == leaf)
+    advice = [c.advice for c in group if c.leaf == leaf]
+    if group[0].kind != "static-churn":
+        return advice[0]
+    # A flag that changes now and then does not need the same edit as a number.
+    return min(filter(advice[0].startswith, advice), key=len)
 
 
 def _threshold(group: list[Cause]) -> int | float:
@@ -269,6 +308,8 @@ def _threshold(group: list[Cause]) -> int | float:
         return _NUMBERS
     if kind == "dtype-churn" and any(map(_nobody_means, group)):
         return 1
+    if {c.intent for c in group} - {UNKNOWN} == {BEGUN}:
+        return _BEGINNINGS
     return _AT_LEAST.get(kind, float("inf"))
 
 

@@ -71,7 +71,7 @@ def make_report(
         slow = SLOW / watch.share
     seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
     plain = list(watch.plain.compiles)
-    causes = [*(our_causes(seen) if seen else ()), *plain_causes(plain)]
+    causes = [*(our_causes(seen) if seen else ()), *plain_causes(plain, seen)]
     total = watch.so_far()
     findings = [
         *churn(causes, total),

@@ -6,6 +6,7 @@ tells them apart is where the calls are: their lines, and the loops around them.
 """
 
 import ast
+import collections
 import functools as ft
 import re
 from collections.abc import Iterator
@@ -25,6 +26,10 @@ ELSEWHERE = "elsewhere"  # ... in a call from elsewhere, or of another array
 FED_BACK = "fed back"  # ... as the function itself has returned it
 DATA = "data"  # ... of some data, in the same loop, while all else is as it was
 UNKNOWN = ""
+
+# Another shape or structure: of what the loop begins with anew, such as another model,
+# and then trains. Or else `FED_BACK`, or `ELSEWHERE`.
+BEGUN = "begun"
 
 # For example, `x` and `y` of a batch, and its weights.
 _MAX_LEAVES = 3
@@ -78,6 +83,32 @@ def plain_intent(old: tuple[Line, ...] | None, new: tuple[Line, ...]) -> str:
     return ELSEWHERE if old is not None and old != new else UNKNOWN
 
 
+def beginning(old: "Seen", new: "Seen", differing: "list[Difference]") -> str:
+    """Whether a loop begins with something of another shape or structure.
+
+    Models of several widths are compared on purpose. A buffer that grows is fed back,
+    and batches come with every call.
+    """
+    from eqx_fastjit.insight._advice import root_of
+
+    changed = {
+        root_of(d.path): d.path
+        for d in differing
+        if d.what in ("shape", "structure", "static")
+    }
+    if not changed or not all(_is_carried(new, path) for path in changed.values()):
+        return ELSEWHERE
+    if not old.results:
+        return UNKNOWN  # the trace was not inspected
+    passed = collections.Counter(
+        (facets["dtype"], facets["shape"])
+        for e in new.trace.entries
+        if e.kind == "array" and root_of(e.path) in changed
+        for facets in [dict(e.facets)]
+    )
+    return FED_BACK if passed <= collections.Counter(old.results) else BEGUN
+
+
 # --- what the function has returned --------------------------------------------------
 
 
@@ -86,12 +117,16 @@ def _is_fed_back(old: "Seen", new: "Seen", changed: "Difference") -> bool:
     shape = dict(_facets(new, changed.path)).get("shape", "")
     if (changed.new, shape) not in old.results:
         return False
+    return any(_is_carried(seen, changed.path) for seen in (new, old))
+
+
+def _is_carried(seen: "Seen", leaf: str) -> bool:
+    """Whether the call's statement gives back what it passes for a leaf."""
     return any(
         # Not if the loop itself provides a new one in each iteration.
         not any(names & _targets(loop) for loop in _loops_around(line))
-        for seen in (new, old)
         for line in seen.stack[:_MAX_FRAMES]
-        if (names := _carried(seen, line, changed.path))
+        if (names := _carried(seen, line, leaf))
     )
 
 

@@ -64,7 +64,7 @@ class Seen:
     # The lines that all functions of the program were at, the innermost first.
     stack: tuple[Line, ...] = ()
     # Dtype and shape of each array of the result.
-    results: frozenset[tuple[str, str]] = frozenset()
+    results: tuple[tuple[str, str], ...] = ()
 
     @property
     def calls_host(self) -> bool:
@@ -145,7 +145,9 @@ class Watch:
     @property
     def share(self) -> float:
         """The share of its time that the program had a processor, until it was over."""
-        return self._processor.share() if self._share is None else self._share
+        if self._share is not None:
+            return self._share
+        return self._processor.share(self.plain.seconds)
 
     def compiling(self) -> list[tuple[float, float]]:
         """When the main thread traced, lowered or compiled, since the epoch."""
@@ -185,7 +187,7 @@ class Watch:
     def stop(self) -> None:
         """The program is over."""
         self.seconds = time.time() - self.started
-        self._share = self._processor.share()
+        self._share = self._processor.share(self.plain.seconds)
         self.sampler.stop()
         if self.watches_jax:
             self._look_at_cache()
@@ -309,7 +311,7 @@ class Watch:
 
         scope = read_jaxpr(kept_trace(jitted, arrays).jaxpr)
         seen.inspection = inspect_scope(scope)
-        seen.results = frozenset(
+        seen.results = tuple(
             (str(v.aval.dtype), show_shape(v.aval.shape))
             for v in scope.jax.outvars
             if hasattr(v.aval, "dtype")

@@ -204,23 +204,48 @@ def find_item(site: Site | None, name: str, rest: str) -> Item | None:
     - `rest`: the path from there, `['loss']` or `.state[0]`.
     """
     assigned = find_assignment(site, name)
+    keys = [key for key, _ in _steps(rest)]
+    item = None if assigned is None else Item(assigned.value, "")
+    for key in keys:
+        item = item and _item(item.value, key)
+    if item is None and keys and isinstance(keys[-1], str):
+        item = _only_keyword(site, keys[-1])
+    return item
+
+
+def _steps(rest: str) -> list[tuple[Any, str]]:
+    """The keys of a path from a variable, and each as it is written: `["loss"]`."""
     try:
         path: ast.expr = ast.parse(f"_{rest}", mode="eval").body
     except SyntaxError:
-        return None
-    keys: list[Any] = []
+        return []
+    out: list[tuple[Any, str]] = []
     while isinstance(path, ast.Subscript | ast.Attribute):
         if isinstance(path, ast.Attribute):
-            keys.append(path.attr)
+            key = path.attr
         else:
-            keys.append(getattr(path.slice, "value", None))
+            key = getattr(path.slice, "value", None)
+        out.append((key, ast.unparse(path).removeprefix(ast.unparse(path.value))))
         path = path.value
-    item = None if assigned is None else Item(assigned.value, "")
-    for key in reversed(keys):
-        item = item and _item(item.value, key)
-    if item is None and keys and isinstance(keys[0], str):
-        item = _only_keyword(site, keys[0])
-    return item
+    return out[::-1]
+
+
+def _passed(call: Call, leaf: str) -> tuple[ast.expr, str] | None:
+    """What is passed for a leaf of an argument that is written out: `f((x, y))`.
+
+    **Returns:** the expression, and the path from there; `None` if it is not.
+    """
+    node = call.arguments.get(root_of(leaf))
+    steps = _steps(leaf.removeprefix(root_of(leaf)))
+    reached = 0
+    while node is not None and reached < len(steps):
+        item = _item(node, steps[reached][0])
+        if item is None:
+            break
+        node, reached = item.value, reached + 1
+    if node is None or not reached:
+        return None
+    return node, "".join(text for _, text in steps[reached:])
 
 
 def _only_keyword(site: Site | None, name: str) -> Item | None:
@@ -289,7 +314,7 @@ def advice(
     if edit is None:
         return ADVICE[kind]
     others = [d for d in differences if d.path != difference.path]
-    alike = _alike(difference, edit.why, others, make_edit)
+    alike = _alike(difference, edit, others, make_edit)
     is_weak = kind == "weak-type"
     node, has_no_name, _ = difference.path.partition("<")
     if has_no_name:  # such as a leaf of an `eqx.nn.State`
@@ -328,7 +353,7 @@ def advice(
 
 def _alike(
     main: Difference,
-    why: str,
+    edit: Edit,
     others: Iterable[Difference],
     make_edit: Callable[[Difference], Edit | None],
 ) -> list[str]:
@@ -337,7 +362,9 @@ def _alike(
         d.path
         for d in others
         if (d.what, d.of) == (main.what, main.of) and "<" not in d.path
-        if (edit := make_edit(d)) is not None and edit.why == why
+        if (other := make_edit(d)) is not None
+        # Two arrays may become the same dtype, from different ones.
+        if (other.text == edit.text if d.what == "dtype" else other.why == edit.why)
     ]
 
 
@@ -370,6 +397,13 @@ def _where(
     later: bool,
 ) -> str:
     argument = None if call is None else call.argument(leaf)
+    if call is not None and (written := _passed(call, leaf)) is not None:
+        node, rest = written
+        text = ast.unparse(node)
+        if _is_name(text):  # as the caller has it
+            argument, leaf, call = text + rest, text + rest, None
+        elif not rest:
+            return f"Replace `{text}` by `{wrap(_without_cast(node))}`."
     made = None
     if from_the_first:
         made = find_attribute(site, leaf)
@@ -391,7 +425,7 @@ def _where(
     rest = leaf.removeprefix(root)
     # As the caller has it, if that is a name and no expression.
     passed = call and call.argument(root)
-    if passed and all(part.isidentifier() for part in passed.split(".")):
+    if passed and _is_name(passed):
         root = passed
     if from_the_first and (item := find_item(site, root, rest)) is not None:
         text = f"{item.name}{wrap(_without_cast(item.value))}"
@@ -400,6 +434,11 @@ def _where(
     if rest and later:
         there = ", where it is set"
     return f"Replace `{root}{rest}` by `{wrap(root + rest)}`{there}."
+
+
+def _is_name(text: str) -> bool:
+    """Of a variable, or of an attribute of one."""
+    return all(part.isidentifier() for part in text.split("."))
 
 
 def root_of(leaf: str) -> str:

@@ -84,6 +84,14 @@ ADVICE = {
     "first-call": "The first call of a function is traced and compiled.",
 }
 
+# What JAX makes of NumPy's dtypes, unless `jax_enable_x64` is set.
+_NARROW = {
+    "float64": "float32",
+    "int64": "int32",
+    "uint64": "uint32",
+    "complex128": "complex64",
+}
+
 # Of static-churn, if each object looks the same.
 NEW_OBJECT = (
     "An object that is no pytree is static, and each new one recompiles, unless it is "
@@ -139,6 +147,12 @@ def differences(old: Trace, new: Trace) -> list[Difference]:
             elif d.what == "static" and _types(path, before) != _types(path, after):
                 structural.append(path)  # its fields are others
             out.append(d)
+    # Not what is the same to JAX.
+    out = [
+        d
+        for d in out
+        if d.what != "dtype" or _as_traced(d.old, old) != _as_traced(d.new, new)
+    ]
     # Not statics that are others because of a field, which is there as well.
     fields = [d.path for d in out if d.of]
     out = [d for d in out if not any(is_below(f, d.path) for f in fields)]
@@ -148,6 +162,12 @@ def differences(old: Trace, new: Trace) -> list[Difference]:
         if pair[0] != pair[1]:
             out.append(Difference(name, "config", *pair))
     return out
+
+
+def _as_traced(dtype: str, trace: Trace) -> str:
+    """The dtype that an array of NumPy's has in a trace."""
+    is_wide = dict(trace.config).get("jax_enable_x64") == "True"
+    return dtype if is_wide else _NARROW.get(dtype, dtype)
 
 
 def _types(path: str, entries: dict[str, Entry]) -> str | None:
