@@ -204,7 +204,7 @@ def test_an_operation_that_is_compiled_again_and_again():
         message="`scan` was compiled 4 times outside of any jitted function, for a new "
         "function each time; 4 s in total",
         fix="Call it in `main` under `eqx.filter_jit`. Create it once and call it as "
-        "often as needed, so that it compiles once.",
+        "often as needed: it compiles as one program.",
     )
     (finding,) = _outside.outside_of_jit(outside("sin", 12), 10.0)
     assert "12 times outside of any jitted function, for each shape; 12 s" in (
@@ -236,5 +236,5 @@ def test_an_operation_that_is_compiled_again_and_again():
 def test_how_to_move_an_operation_into_jit(expression, inside, fix):
     found = _outside._fix(expression, inside)
     assert found.startswith(fix)
-    end = " Create it once and call it as often as needed, so that it compiles once."
+    end = " Create it once and call it as often as needed: it compiles as one program."
     assert found.endswith(end)

@@ -66,7 +66,7 @@ def outside_of_jit(
 
 
 def _fix(expression: str, inside: str) -> str:
-    why = "Create it once and call it as often as needed, so that it compiles once."
+    why = "Create it once and call it as often as needed: it compiles as one program."
     try:
         node = ast.parse(expression, mode="eval").body
     except SyntaxError:
