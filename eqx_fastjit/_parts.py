@@ -318,6 +318,11 @@ def attributes_getter(names: Sequence[str]) -> Callable[[Any], Sequence[Any]]:
     return lambda x: [getattr(x, name) for name in names]
 
 
+def read_attributes(names: Iterable[str], x: Any) -> list[Any]:
+    """Attributes of which any may not be there."""
+    return [getattr(x, name, MISSING) for name in names]
+
+
 def builtin_key(x: Any) -> Any:
     """The key of a function in C, and what it is bound to."""
     return Identity(x.__self__), x.__qualname__, x.__module__
@@ -373,13 +378,14 @@ def parts_beside_eq(
     eq: Any = cls.__eq__
     owner = owner_of(cls, "__eq__")
     is_alias = owner is types.GenericAlias or owner is types.UnionType
+    fields = _attrs_fields(cls) or ()
     if eq is Mapping.__eq__ or eq is AbstractSet.__eq__:
         beside = extra_attributes
     elif is_alias or owner.__module__ == "typing":
         beside = _alias_parts
-    elif any(f.eq_key is not None for f in _attrs_fields(cls) or ()):
-        fields = [f for f in _attrs_fields(cls) or () if f.eq and f.eq_key is None]
-        beside: Any = lambda x: [getattr(x, f.name, MISSING) for f in fields]  # noqa: E731
+    elif any(f.eq_key is not None for f in fields):
+        names = [f.name for f in fields if f.eq and f.eq_key is None]
+        beside = functools.partial(read_attributes, names)
     else:
         return None
 

@@ -50,12 +50,12 @@ from ._parts import (
     is_identity_type,
     items,
     may_have_unit,
-    MISSING,
     MUTABLE_PARTS,
     owner_of,
     parts_beside_eq,
     parts_by_base,
     PURE_TYPES,
+    read_attributes,
     set_parts,
     SUBCLASS_PARTS,
     Tied,
@@ -261,7 +261,7 @@ def _unhashable_dataclass_key(x: Any) -> Any:
     if snapshot.snapshot is not x:
         return snapshot
     names = [f.name for f in dataclasses.fields(x)]
-    return tuple([static_key(getattr(x, name, MISSING)) for name in names])
+    return tuple(map(static_key, read_attributes(names, x)))
 
 
 class _Known(NamedTuple):
@@ -339,7 +339,7 @@ def _compound_parts(x: Any, kind: Kind, data: Any, get: Any) -> Sequence[Any]:
         try:
             return get(x)
         except AttributeError:
-            return [getattr(x, name, MISSING) for name in data]
+            return read_attributes(data, x)
     if kind is _TUPLE_KIND and data is None:
         return x if type(x) is tuple else list(tuple.__iter__(x))
     if kind is _LIST_KIND and data is None:
