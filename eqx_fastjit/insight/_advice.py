@@ -203,8 +203,10 @@ def find_item(site: Site | None, name: str, rest: str) -> Item | None:
     - `name`: the variable.
     - `rest`: the path from there, `['loss']` or `.state[0]`.
     """
-    assigned = find_assignment(site, name)
-    keys = [key for key, _ in _steps(rest)]
+    assigned, steps = find_assignment(site, name), _steps(rest)
+    if steps is None:
+        return None
+    keys = [key for key, _ in steps]
     item = None if assigned is None else Item(assigned.value, "")
     for key in keys:
         item = item and _item(item.value, key)
@@ -213,12 +215,15 @@ def find_item(site: Site | None, name: str, rest: str) -> Item | None:
     return item
 
 
-def _steps(rest: str) -> list[tuple[Any, str]]:
-    """The keys of a path from a variable, and each as it is written: `["loss"]`."""
+def _steps(rest: str) -> list[tuple[Any, str]] | None:
+    """The keys of a path from a variable, and each as it is written: `["loss"]`.
+
+    `None` if it has others, as `<static>` is.
+    """
     try:
         path: ast.expr = ast.parse(f"_{rest}", mode="eval").body
     except SyntaxError:
-        return []
+        return None
     out: list[tuple[Any, str]] = []
     while isinstance(path, ast.Subscript | ast.Attribute):
         if isinstance(path, ast.Attribute):
@@ -236,7 +241,7 @@ def _passed(call: Call, leaf: str) -> tuple[ast.expr, str] | None:
     **Returns:** the expression, and the path from there; `None` if it is not.
     """
     node = call.arguments.get(root_of(leaf))
-    steps = _steps(leaf.removeprefix(root_of(leaf)))
+    steps = _steps(leaf.removeprefix(root_of(leaf))) or []
     reached = 0
     while node is not None and reached < len(steps):
         item = _item(node, steps[reached][0])
