@@ -1200,11 +1200,11 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         return call_in_python(function, values, n);
     }
     spec = look_up(function, table, w, values, n);
-    if (spec == NULL && !PyErr_Occurred()) {
+    if (spec == NULL) {
+        if (PyErr_Occurred()) goto done;
         walk_free(w);
         return call_in_python(function, values, n);
     }
-    if (spec == NULL) goto done;
     keep_mutables(w);
     end_nested(w);
     if (w->numpy && copy_numpy(w) < 0) goto done;

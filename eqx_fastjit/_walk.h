@@ -1073,13 +1073,19 @@ static int is_current_type(const Entry *entry, const Entry *next) {
                           : (type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0;
 }
 
+/* The entry that stands here on the last trail, if it is of that kind and this object. */
+static const Entry *last_entry(const Walk *w, int kind, const PyObject *x) {
+    if (w->n_trail >= w->n_last) return NULL;
+    const Entry *entry = &w->last_trail[w->n_trail];
+    return KIND_OF(entry->tag) == kind && entry->as.object == x ? entry : NULL;
+}
+
 /* Writes a static as it stands on the last trail: 1 if it does so, 0 if not, -1 for an
 error. */
 static int add_unread(Walk *w, PyObject *x) {
-    if (w->n_trail >= w->n_last) return 0;
-    const Entry *last = &w->last_trail[w->n_trail];
-    size_t n = last->tag >> 8;
-    if (KIND_OF(last->tag) != T_UNREAD || n == 0 || last->as.object != x) return 0;
+    const Entry *last = last_entry(w, T_UNREAD, x);
+    size_t n = last == NULL ? 0 : last->tag >> 8;
+    if (n == 0) return 0;
     for (size_t i = 1; i <= n; i++)
         if (KIND_OF(last[i].tag) == T_STATIC &&
             !is_current_type(&last[i], i < n ? &last[i + 1] : NULL))
@@ -1094,11 +1100,8 @@ static int add_unread(Walk *w, PyObject *x) {
 /* What cannot be changed. If it stands here on the last trail, its hash is known: those of
 JAX's and of paths are in Python, and take 85 to 250 ns. */
 static int add_pure(Walk *w, PyObject *x) {
-    if (w->n_trail < w->n_last) {
-        const Entry *last = &w->last_trail[w->n_trail];
-        if (KIND_OF(last->tag) == T_PURE && last->as.object == x)
-            return add_object(w, last->tag, x);
-    }
+    const Entry *last = last_entry(w, T_PURE, x);
+    if (last != NULL) return add_object(w, last->tag, x);
     own_everything(w);
     Py_hash_t hash = PyObject_Hash(x);
     return hash == -1 ? -1 : add_object(w, HASH_TAG(T_PURE, hash), x);
