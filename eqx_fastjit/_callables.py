@@ -163,10 +163,11 @@ def function_for(fun: Any, described: Description, options: Options) -> Function
     shardings = options.in_shardings, options.out_shardings
     more = options.jit_kwargs or any(x is not None for x in shardings)
     plain = described.plain
-    key = (spec, described.names, options[:3], static_key(options) if more else None)
-    # A class may be wrapped, and its instances, which are passed along, with a
-    # `__call__` of the same parameters.
-    owner, key = (fun if plain else type(fun)), (plain, *key)
+    owner = fun if plain else type(fun)
+    rest = static_key(options) if more else None
+    # `plain`, since a class may be wrapped, and its instances, which are passed along,
+    # with a `__call__` of the same parameters.
+    key = (plain, spec, described.names, options[:3], rest)
     function = _functions.get(owner, {}).get(key)
     if function is not None:
         return function

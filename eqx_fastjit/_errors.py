@@ -83,9 +83,12 @@ def static_field_with(name: str, x: Any, array: Any, below: bool = False) -> str
         parts = [(f"{name}[{i}]", v, below) for i, v in enumerate(x)]
     elif dataclasses.is_dataclass(x) and not isinstance(x, type):
         parts = [
-            (f"{name}.{f.name}", getattr(x, f.name, None), below or is_static)
+            (
+                f"{name}.{f.name}",
+                getattr(x, f.name, None),
+                below or f.metadata.get("static", False),
+            )
             for f in dataclasses.fields(x)
-            for is_static in [bool(f.metadata.get("static"))]
         ]
     else:
         return None

@@ -83,8 +83,7 @@ class Function:
         # A weak reference, because this is in a table whose entries die with their
         # function.
         self.fun = None if with_fun else weakref.ref(fun)
-        self.source = _weak_source(fun)
-        self.history = _record.history(*names, place_of(self.source()))
+        self.history = _record.history(*names, place_of(_weak_source(fun)()))
         engine = native()
         # By signature. (The native engine has a table of its own.)
         self.specializations: dict[tuple[Any, ...], Specialization] = {}

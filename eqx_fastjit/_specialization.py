@@ -103,9 +103,8 @@ class Flat:
             return [*out_arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
         # without need: its classes may check their parts.)
-        leaves, treedef = jtu.tree_flatten(out)
-        leaves = [x if isinstance(x, ARRAY_TYPES) else None for x in leaves]
-        return jtu.tree_unflatten(treedef, leaves), handle
+        tree = jtu.tree_map(lambda x: x if isinstance(x, ARRAY_TYPES) else None, out)
+        return tree, handle
 
 
 def make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any]]:

@@ -5,6 +5,7 @@ is meant to compile for a few shapes, modes or dtypes has no finding.
 """
 
 import collections
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TYPE_CHECKING
 
@@ -189,34 +190,27 @@ def plain_causes(compiles: list[Compile], ours: list[Seen]) -> Iterator[Cause]:
     """Why functions under plain `jax.jit` were compiled once more."""
     # The last compilation of each.
     earlier: dict[Any, Compile] = {}
+    # When the functions of each line were traced.
+    traced: dict[Any, list[float]] = collections.defaultdict(list)
+    for s in ours:
+        if (place := s.trace.function.place) is not None:
+            traced[place[:2]].append(s.trace.started)
     for c in compiles:
         if (miss := c.miss) is None:
             continue
         key = miss.name, miss.place
         old = earlier.get(key)
-        known = miss.kind in ("first-call", "other") or _is_derivative(c, old, ours)
-        if not known:
+        since = old.started if old else -math.inf
+        # Under `jax.grad` outside of any jitted function, JAX compiles the backward
+        # pass of ours as a function of its own, with the same name and place: it is new
+        # because ours was traced anew.
+        starts = traced[miss.place[:2]] if miss.place else ()
+        is_derivative = any(since < t < c.started for t in starts)
+        if miss.kind not in ("first-call", "other") and not is_derivative:
             is_dtype = miss.kind == "dtype-churn"
             why = plain_intent(old and old.stack, c.stack) if is_dtype else ""
             yield _plain_cause(c, miss, why)
         earlier[key] = c
-
-
-def _is_derivative(c: Compile, old: Compile | None, ours: list[Seen]) -> bool:
-    """Whether it is new because a function of ours was traced anew since.
-
-    Under `jax.grad` outside of any jitted function, JAX compiles the backward pass of
-    ours as a function of its own, with the same name and place.
-    """
-    return any(
-        (old is None or old.started < t.started)
-        and t.started < c.started
-        and c.miss is not None
-        and c.miss.place is not None
-        and t.function.place is not None
-        and t.function.place[:2] == c.miss.place[:2]
-        for t in (s.trace for s in ours)
-    )
 
 
 def _plain_cause(c: Compile, miss: Miss, why: str) -> Cause:

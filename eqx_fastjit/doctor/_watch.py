@@ -187,7 +187,7 @@ class Watch:
     def stop(self) -> None:
         """The program is over."""
         self.seconds = time.time() - self.started
-        self._share = self._processor.share(self.plain.seconds)
+        self._share = self.share
         self.sampler.stop()
         if self.watches_jax:
             self._look_at_cache()
