@@ -368,7 +368,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     struct Handle *handle; /* borrowed; each forgets the other when it dies */
-    Step *steps;           /* NULL: Python builds the result */
+    Step *steps;
     Py_ssize_t n_steps, n_arrays, depth;
     int blocks; /* -1: not known yet */
 } Plan;
@@ -468,7 +468,7 @@ static PyObject *handle_set_plan(Handle *self, PyObject *python) {
     }
     memset((char *)plan + sizeof(PyObject), 0, sizeof(Plan) - sizeof(PyObject));
     plan->blocks = -1;
-    int failed = steps == Py_None ? 0 : plan_read(plan, steps);
+    int failed = plan_read(plan, steps);
     PyObject_GC_Track(plan);
     Py_DECREF(steps);
     if (failed == 0) failed = PyObject_SetAttr(python, s_native, (PyObject *)plan);
@@ -1055,8 +1055,7 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
     }
     if (eager) return PyObject_GetAttr(frame->call, s_eager_result);
     Plan *plan = last != NULL && Py_TYPE(last) == &HandleType ? ((Handle *)last)->plan : NULL;
-    if (plan == NULL || plan->n_arrays != n || plan->steps == NULL) {
-        /* `out_shardings`, or a result that has to be flattened again. */
+    if (plan == NULL || plan->n_arrays != n) { /* `out_shardings` */
         PyObject *arrays = list_of(w->arrays + 1, w->n_arrays);
         if (arrays == NULL) return NULL;
         result = PyObject_CallMethodObjArgs(function, s_result, (PyObject *)frame->spec, out,

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
@@ -267,10 +267,8 @@ class Plan:
         # Whether a host callback may raise after the call was dispatched; not known
         # until the trace is complete.
         self.blocks: bool | None = None
+        self.steps = _steps(structure)  # of the native engine
         self.template = _template(structure)
-        self.steps: tuple[tuple[int, int, Any], ...] | None = None
-        if self.template is None:
-            self.steps = _steps(structure)
 
     def build(self, arrays: Sequence[Any]) -> Any:
         """The result again, with these arrays in it."""
@@ -282,18 +280,8 @@ class Plan:
 
 
 def _template(structure: Structure) -> Any:
-    """A result to flatten again for each that is built like it; `None` if needless.
-
-    A class may give a node static data that can be written to, copied from an instance.
-    Each result then must have a copy of its own, or what the user does to one result
-    would show in all.
-    """
-    if not any(
-        cls not in _KEYED
-        and not _holds_its_data(cls)
-        and append_static([], aux, leaf=False)
-        for cls, aux in _node_data(structure.treedef)
-    ):
+    """A result to flatten again for each that is built like it; `None` if needless."""
+    if all(_copied_from(node) is None for node in _nodes(structure.treedef)):
         return None
     try:
         template = jtu.tree_unflatten(structure.treedef, structure.leaves)
@@ -301,6 +289,36 @@ def _template(structure: Structure) -> Any:
     except Exception:
         return None  # a class that takes nothing but arrays
     return template if same else None
+
+
+def _copied_from(treedef: Any) -> Any:
+    """A node whose static data is a copy each time; `None` if it need not be one.
+
+    Its class may copy what can be written to, such as the dictionary of an instance,
+    and not copy it again for a result. Each result then must have a copy of its own, or
+    what the user does to one would show in all.
+    """
+    cls, aux = treedef.node_data()
+    if cls in _KEYED or _holds_its_data(cls) or not append_static([], aux, leaf=False):
+        return None
+    try:
+        children = [object() for _ in treedef.children()]
+        node = _one_level_treedef(treedef).unflatten(children)
+        data, again = (_static_data(node) for _ in range(2))
+    except Exception:
+        return None  # a class that takes nothing but arrays
+    return None if _are_shared(data, again) else node
+
+
+def _static_data(node: Any) -> Any:
+    return jtu.tree_structure(node, is_leaf=lambda x: x is not node).node_data()[1]
+
+
+def _are_shared(x: Any, y: Any) -> bool:
+    """Whether what can be written to in static data is the same object in both."""
+    if type(x) is tuple and type(y) is tuple and len(x) == len(y):
+        return all(map(_are_shared, x, y))
+    return x is y or not append_static([], x, leaf=False)
 
 
 def _holds_its_data(cls: type) -> bool:
@@ -314,13 +332,13 @@ def _holds_its_data(cls: type) -> bool:
 _KEYED = (dict, collections.OrderedDict, collections.defaultdict)
 
 
-def _node_data(treedef: Any) -> Iterator[tuple[type, Any]]:
-    """The type and the static data of each node of a tree."""
+def _nodes(treedef: Any) -> Iterator[Any]:
+    """Each node of a tree."""
     pending = [treedef]
     while pending:
         node = pending.pop()
-        if (data := node.node_data()) is not None:
-            yield data
+        if node.node_data() is not None:
+            yield node
         pending.extend(node.children())
 
 
@@ -388,12 +406,20 @@ def _node_steps(
     elif is_module_class(cls):
         _module_steps(steps, begins, treedef, n)
     elif entry is not None and not _compat.is_dataclass_node(entry):
-        steps.append((Op.CALL, n, functools.partial(entry.from_iter, aux)))
+        steps.append((Op.CALL, n, _unflatten(treedef, entry)))
     elif entry is None and registry is not None and issubclass(cls, tuple):
         op = Op.PLAIN_NAMEDTUPLE if _is_plain_namedtuple(cls) else Op.NAMEDTUPLE
         steps.append((op, n, cls))
     else:
         steps.append((Op.CALL, n, _one_level_treedef(treedef).unflatten))
+
+
+def _unflatten(treedef: Any, entry: Any) -> Callable[[Any], Any]:
+    """Makes a node of its children, by the registered unflatten function."""
+    node = _copied_from(treedef)
+    if node is None:
+        return functools.partial(entry.from_iter, treedef.node_data()[1])
+    return lambda children: entry.from_iter(entry.to_iter(node)[1], children)
 
 
 def _is_plain_namedtuple(cls: type) -> bool:

@@ -327,26 +327,52 @@ def test_static_data_of_a_result_that_can_be_changed():
         assert f(data).n is data.n and f(data).n is data.n
 
 
+@jtu.register_pytree_node_class
+class _WithData:
+    def __init__(self, x, *data):
+        self.x, self.data = x, data
+
+    def tree_flatten(self):
+        return (self.x,), self.data
+
+    @classmethod
+    def tree_unflatten(cls, data, children):
+        return cls(*children, *data)
+
+
+@jtu.register_pytree_node_class
+class _WithCopies(_WithData):
+    def tree_flatten(self):
+        return (self.x,), ("a", tuple(map(list, self.data)))
+
+    @classmethod
+    def tree_unflatten(cls, data, children):
+        return cls(*children, *data[1])
+
+
 @pytest.mark.one_engine
 def test_what_is_flattened_again_for_each_result():
-    @jtu.register_pytree_node_class
-    class WithData:
-        def __init__(self, data):
-            self.data = data
-
-        def tree_flatten(self):
-            return (), self.data
-
-        @classmethod
-        def tree_unflatten(cls, data, _):
-            return cls(data)
-
     def template(tree):
         return _partition._template(_partition.partition(tree)[1])
 
     assert template({"a": [A, (B, None)], "b": eqx.nn.Identity()}) is None
-    assert template([WithData("a"), WithData((1, "b"))]) is None
-    assert template([A, WithData(["a"])]) is not None
+    assert template([_WithData(A, "a"), _WithData(A, (1, "b"))]) is None
+    assert template([_WithData(A, ["a"])]) is None
+    assert template([_WithCopies(A)]) is None
+    assert template([_WithCopies(A, ["a"])]) is not None
+
+
+def test_static_data_that_is_copied_from_a_result():
+    """Of the others, each result has the very object, as under `jax.jit`."""
+    f = filter_jit(lambda x: {"a": [x], "b": x})
+    shared = ["a"]
+    first, second = f(_WithData(A, shared)), f(_WithData(A, shared))
+    assert first["b"].data[0] is second["b"].data[0]
+    for n in range(3):
+        out = f(_WithCopies(A + n, ["a"], ["b"]))
+        assert out["a"][0].data == out["b"].data == (["a"], ["b"])
+        np.testing.assert_array_equal(out["b"].x, A + n)
+        out["b"].data[1].append(n)
 
 
 def test_a_named_tuple_that_overrides_new_is_made_by_it():
