@@ -56,6 +56,7 @@ def _load_native() -> Any:
         function_types=_FUNCTION_TYPES,
         wrapper_names=WRAPPER_NAMES,
         numpy_type=np.ndarray,
+        treedef_type=jtu.PyTreeDef,
         array_class=jax.Array,
         copied_bytes=COPIED_BYTES,
     )

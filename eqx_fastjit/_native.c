@@ -1401,17 +1401,17 @@ static PyObject *inherit_vectorcall(PyObject *self, PyObject *cls) {
 static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"registry", "function_types", "wrapper_names", "numpy_type",
-                            "classify", "policy_of", "opaque_key", "array_key", "sort_keys",
+                            "treedef_type", "classify", "policy_of", "opaque_key", "array_key", "sort_keys",
                             "check_ends", "call_class", "block", "reads_numpy",
                             "eager_handle", "instance_dict", "array_class",
                             "copied_bytes", NULL};
     PyObject **places[] = {&registry,      &function_types, &wrapper_names,
-                           (PyObject **)&numpy_type,
+                           (PyObject **)&numpy_type, (PyObject **)&treedef_type,
                            &py_classify,   &py_policy_of,   &py_opaque_key,
                            &py_array_key,  &py_sort_keys,   &py_check_ends,
                            &py_call_class, &py_block,       &py_reads_numpy,
                            &eager_handle,  &module_dict,    &array_class};
-    enum { CALL_CLASS = 10 };
+    enum { CALL_CLASS = 11 };
     /* Not `Py_ARRAY_LENGTH`, which is no constant expression on Python 3.13. */
     PyObject *given[sizeof(places) / sizeof(*places)] = {NULL};
     Py_ssize_t copied = -1;
@@ -1421,10 +1421,11 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
         return NULL;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$O!O!O!O!OOOOOOOOOOOOn", names, &PyDict_Type, &given[0],
+            args, kwargs, "|$O!O!O!O!O!OOOOOOOOOOOOn", names, &PyDict_Type, &given[0],
             &PyTuple_Type, &given[1], &PyTuple_Type, &given[2], &PyType_Type, &given[3],
-            &given[4], &given[5], &given[6], &given[7], &given[8], &given[9], &given[10],
-            &given[11], &given[12], &given[13], &given[14], &given[15], &copied))
+            &PyType_Type, &given[4], &given[5], &given[6], &given[7], &given[8], &given[9],
+            &given[10], &given[11], &given[12], &given[13], &given[14], &given[15],
+            &given[16], &copied))
         return NULL;
     for (size_t i = 0; i < Py_ARRAY_LENGTH(places); i++)
         if (given[i] == NULL) {
@@ -1492,11 +1493,12 @@ PyMODINIT_FUNC PyInit__native(void) {
         {&s_renew_binding, "_renew_binding"}, {&s_flat, "flat"},
         {&s_specialization, "specialization"}, {&s_eager_result, "eager_result"},
         {&s_nbytes, "nbytes"}, {&s_copy, "copy"},
-        {&s_default_factory, "default_factory"},
+        {&s_getstate, "__getstate__"}, {&s_default_factory, "default_factory"},
         {&s_build, "build"}, {&s_steps, "steps"}, {&s_native, "native"}};
     for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++)
         if ((*strings[i].place = PyUnicode_InternFromString(strings[i].text)) == NULL)
             return NULL;
+    if ((plain_treedefs = PyDict_New()) == NULL) return NULL;
     PyObject *m = PyModule_Create(&module);
     if (m == NULL) return NULL;
     struct { PyTypeObject *type; const char *name; } types[] = {

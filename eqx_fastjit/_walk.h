@@ -35,13 +35,14 @@ static PyTypeObject *array_type; /* jaxlib's array, once one was seen */
 static PyObject *array_class;    /* `jax.Array` */
 static PyObject *function_types; /* a tuple: JAX's types of functions, and `type` */
 static PyTypeObject *numpy_type; /* `numpy.ndarray` */
+static PyTypeObject *treedef_type;
 static PyObject *wrapper_names;  /* a tuple: of attributes that wrappers have */
 static Py_ssize_t copied_bytes; /* the most of NumPy arrays that a call copies */
 
 static PyObject *s_block_until_ready, *s_miss, *s_call, *s_finished, *s_failed;
 static PyObject *s_translate, *s_result, *s_decide_blocks, *s_renew_binding, *s_flat;
 static PyObject *s_specialization, *s_eager_result, *s_build, *s_steps, *s_native;
-static PyObject *s_nbytes, *s_copy, *s_default_factory;
+static PyObject *s_nbytes, *s_copy, *s_getstate, *s_default_factory;
 
 /* --- trails --------------------------------------------------------------------------
 
@@ -811,12 +812,78 @@ static int add_parts_of_sequence(Walk *w, PyObject *x, PyObject *parts, int visi
     return failed;
 }
 
+/* Adds the node of a treedef to the parts: 1, or 0 if it is not as expected; -1 for an
+error. */
+static int read_treedef_node(PyObject *node, PyObject *parts, uint32_t *code) {
+    if (!PyTuple_CheckExact(node) || PyTuple_GET_SIZE(node) < 4) return 0;
+    PyObject *data = PyTuple_GET_ITEM(node, 2), *cls = PyTuple_GET_ITEM(node, 3);
+    long kind = PyLong_AsLong(PyTuple_GET_ITEM(node, 0));
+    long arity = PyLong_AsLong(PyTuple_GET_ITEM(node, 1));
+    if (PyErr_Occurred()) return -1;
+    if (kind < 0 || kind >= 1 << 3 || arity < 0 || arity >= 1 << 28) return 0;
+    int has_data = data != Py_None || cls != Py_None;
+    *code = (uint32_t)(arity << 4 | kind << 1 | has_data);
+    if (!has_data) return 1;
+    /* The keys of a dictionary, which has no class here, are in a new list. */
+    int are_keys = cls == Py_None && PyList_CheckExact(data);
+    data = are_keys ? PyList_AsTuple(data) : Py_NewRef(data);
+    int failed = data == NULL || PyList_Append(parts, data) < 0 ||
+                 PyList_Append(parts, cls) < 0;
+    Py_XDECREF(data);
+    return failed ? -1 : 1;
+}
+
+/* Treedefs of which no node has data, and what `read_treedef` gives: for those, and only
+for them, JAX's hash and `==`, which do not run Python, compare all that there is. */
+#define MANY_TREEDEFS 1024
+static PyObject *plain_treedefs;
+
+/* The kinds and arities of the nodes as `bytes`; the data of those that have any is added to
+the parts. NULL without an error if JAX gives anything else. */
+static PyObject *read_treedef(PyObject *x, PyObject *parts) {
+    PyObject *state = PyObject_CallMethodNoArgs(x, s_getstate), *shape = NULL;
+    if (state == NULL) return NULL;
+    PyObject *nodes = PyTuple_CheckExact(state) && PyTuple_GET_SIZE(state) == 2
+                          ? PyTuple_GET_ITEM(state, 1)
+                          : NULL;
+    if (nodes != NULL && PyList_CheckExact(nodes)) {
+        Py_ssize_t n = PyList_GET_SIZE(nodes);
+        shape = PyBytes_FromStringAndSize(NULL, n * sizeof(uint32_t));
+        for (Py_ssize_t i = 0; shape != NULL && i < n; i++) {
+            uint32_t code = 0;
+            if (read_treedef_node(PyList_GET_ITEM(nodes, i), parts, &code) <= 0)
+                Py_CLEAR(shape);
+            else
+                memcpy(PyBytes_AS_STRING(shape) + i * sizeof code, &code, sizeof code);
+        }
+    }
+    Py_DECREF(state);
+    return shape;
+}
+
+/* The parts of a treedef, in a list. NULL without an error if Python has to say. What that
+takes, 0.3 us and 0.15 a leaf, is now 0.2 without data, else a third. */
+static PyObject *parts_of_treedef(PyObject *x) {
+    PyObject *parts = PyList_New(0), *shape;
+    if (parts == NULL) return NULL;
+    shape = Py_XNewRef(PyDict_GetItemWithError(plain_treedefs, x));
+    if (shape == NULL && !PyErr_Occurred() && (shape = read_treedef(x, parts)) != NULL &&
+        PyList_GET_SIZE(parts) == 0) {
+        if (PyDict_GET_SIZE(plain_treedefs) == MANY_TREEDEFS) PyDict_Clear(plain_treedefs);
+        if (PyDict_SetItem(plain_treedefs, x, shape) < 0) Py_CLEAR(shape);
+    }
+    if (shape == NULL || PyList_Append(parts, shape) < 0) Py_CLEAR(parts);
+    Py_XDECREF(shape);
+    return parts;
+}
+
 /* What Python's function gives for a value. */
 static int add_parts_by_function(Walk *w, Record *record, PyObject *x, int visit,
                                  size_t start) {
     own_everything(w);
     PyObject *function = Py_NewRef(record->data);
-    PyObject *parts = PyObject_CallOneArg(function, x);
+    PyObject *parts = Py_TYPE(x) == treedef_type ? parts_of_treedef(x) : NULL;
+    if (parts == NULL && !PyErr_Occurred()) parts = PyObject_CallOneArg(function, x);
     Py_DECREF(function);
     return add_parts_of_sequence(w, x, parts, visit, start);
 }
