@@ -182,15 +182,20 @@ def _assert_no_references(call, *things, n=50):
 
 
 def _assert_no_memory(call, n=20):
-    """Nor do they leave other objects. (Caches may grow in between.)"""
+    """Nor do they leave other objects.
+
+    Caches may grow in between, and on a busy machine the first 200 calls leave some.
+    """
     growth = []
-    for _ in range(5):
+    for _ in range(30):
         before = sys.getallocatedblocks()
         for _ in range(n):
             call()
         gc.collect()
         growth.append(sys.getallocatedblocks() - before)
-    assert min(growth) < n // 2
+        if growth[-1] < n // 2:
+            return
+    pytest.fail(f"blocks left by {n} calls, in turn: {growth}")
 
 
 @pytest.mark.parametrize("name", STATICS)

@@ -77,9 +77,12 @@ MEMBERS = {
     "functions": lambda: [math.sin, jnp.tanh],
     "objects": lambda: [_Named("a"), _Named("bb")],
     # Their hash is the same: -2.
+    "integers of the same hash": lambda: [-1, -2, 3],
     "same hash": lambda: [-1.0, -2.0, _Window(1)],
     "objects of the same hash": lambda: [_Named("a"), _Named("b")],
     "nan": lambda: [float("nan"), 1.0],
+    "few": lambda: ["a", "b", 1],
+    "many words": lambda: list(map(str, range(300))),
     "many": lambda: [i / 2 for i in range(300)],
 }
 

@@ -441,6 +441,39 @@ def test_a_treedef_whose_static_data_changes():
     assert _traces_of(lambda m: m.x, *calls) == [1, 1, 1, 2, 2]
 
 
+class _Word(str):
+    """Equal to a `str`, and no such."""
+
+
+def test_treedefs_that_differ():
+    trees = [0, None, (), [], {}, (0,), [0], (0, 0), [None], [(0,), 0], [0, (0,)]]
+    trees += [[[0, 0]], [[0], 0], [{}], {"a": 0}, {"b": 0}, {_Word("a"): 0}, {b"a": 0}]
+    trees += [{1: 0}, {True: 0}, {1.0: 0}, {"a": (0,)}, collections.OrderedDict(a=0)]
+    trees += [collections.defaultdict(None, a=0), collections.defaultdict(int, a=0)]
+    trees += [
+        _WithAux(None),
+        _WithAux(1),
+        _WithAux(True),
+        [_WithAux(1)],
+        eqx.Partial(len),
+    ]
+    treedefs = [jtu.tree_structure(tree) for tree in trees]
+    calls = [(Holder(X, x),) for x in treedefs] + [
+        (Holder(X, jtu.tree_structure(tree)),) for tree in trees
+    ]
+    n = len(trees)
+    assert _traces_of(lambda m: m.x, *calls) == [*range(1, n + 1), *[n] * n]
+
+
+def test_more_treedefs_than_are_remembered():
+    f, traces = count_traces(lambda m: m.x)
+    make = jtu.tree_structure
+    statics = [tuple(make((0,) * (10 * i + j)) for j in range(10)) for i in range(120)]
+    for static in (*statics, *statics):
+        f(Holder(X, static))
+    assert len(traces) == 120
+
+
 @pytest.mark.parametrize("grow", [False, True])
 def test_a_treedef_whose_static_data_is_compared_anew(grow):
     class Late:
