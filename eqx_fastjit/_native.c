@@ -1401,9 +1401,9 @@ static PyObject *inherit_vectorcall(PyObject *self, PyObject *cls) {
 static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     (void)self;
     static char *names[] = {"registry", "function_types", "wrapper_names", "numpy_type",
-                            "treedef_type", "classify", "policy_of", "opaque_key", "array_key", "sort_keys",
-                            "check_ends", "call_class", "block", "reads_numpy",
-                            "eager_handle", "instance_dict", "array_class",
+                            "treedef_type", "classify", "policy_of", "opaque_key",
+                            "array_key", "sort_keys", "check_ends", "call_class", "block",
+                            "reads_numpy", "eager_handle", "instance_dict", "array_class",
                             "copied_bytes", NULL};
     PyObject **places[] = {&registry,      &function_types, &wrapper_names,
                            (PyObject **)&numpy_type, (PyObject **)&treedef_type,
