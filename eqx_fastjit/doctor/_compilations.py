@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Collection
 from typing import Any
 
 from ._causes import function_place, line_of
@@ -18,16 +19,11 @@ _MAX_SIGNATURE = 2000
 def make_compilations(
     ours: list[Seen], plain: list[Compile], began: float
 ) -> tuple[Compilation, ...]:
-    """Each compilation in order.
+    """Each compilation in order: those of ours, explained, and all others.
 
-    **Arguments:**
-
-    - `ours`: each trace of a function of ours, explained.
-    - `plain`: all others.
-    - `began`: when the program did, in seconds since the epoch.
+    The program began so many seconds after the epoch.
     """
-    rows = [_ours(s, began) for s in ours]
-    rows += [_plain(c, began) for c in plain]
+    rows = [*[_ours(s, began) for s in ours], *[_plain(c, began) for c in plain]]
     rows.sort(key=lambda row: row["start"])
     return tuple(Compilation(number=i, **row) for i, row in enumerate(rows, 1))
 
@@ -56,7 +52,7 @@ def _ours(s: Seen, began: float) -> dict[str, Any]:
         ),
         "earlier": str((why and line_of(why.old.site)) or ""),
         "signature": signature[:_MAX_SIGNATURE],
-        "argument_bytes": _argument_bytes(trace.entries),
+        "argument_bytes": _argument_bytes(s.arrays.values()),
         "equations": None if s.inspection is None else s.inspection.equations,
         "program": s.program,
     }
@@ -81,15 +77,10 @@ def _plain(c: Compile, began: float) -> dict[str, Any]:
     }
 
 
-def _argument_bytes(entries: Any) -> int:
+def _argument_bytes(arrays: Collection[dict[str, str]]) -> int:
     """Of all arrays among the arguments, by shape and dtype."""
-    total = 0
-    for entry in entries:
-        if entry.kind == "array":
-            facets = dict(entry.facets)
-            shape = map(int, re.findall(r"\d+", facets["shape"]))
-            total += math.prod(shape) * _item_bytes(facets["dtype"])
-    return total
+    sizes = [math.prod(map(int, re.findall(r"\d+", x["shape"]))) for x in arrays]
+    return sum(n * _item_bytes(x["dtype"]) for n, x in zip(sizes, arrays, strict=True))
 
 
 def _item_bytes(dtype: str) -> int:
