@@ -72,8 +72,7 @@ def _reason(worst: Waiting, group: list[Waiting], seen: list[Seen]) -> _Reason:
 def _reason_of_call(waiting: Waiting, seen: list[Seen]) -> _Reason:
     name = _called(waiting.expression)
     named = [s for s in seen if s.trace.function.name == name]
-    # The function may first have been called at another line, or have another name
-    # here.
+    # It may first have been called at another line, or have another name here.
     of = named or [s for s in seen if s.site == waiting.line]
     shown = f"`{name}`" if name else "a jitted function"
     begin = f"Each call of {shown} here blocks until its result is ready, because "

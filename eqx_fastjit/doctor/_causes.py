@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from eqx_fastjit._record import Trace
     from eqx_fastjit.insight._explain import Compared
 
-# How often the call at one line has to recompile its function, for the same kind of
-# reason, before it is a finding.
+# Recompilations by one line, for the same kind of reason, that make a finding.
 _AT_LEAST = {
     # A training and an evaluation batch, each with a ragged last one, may all go
     # through one helper: four shapes, three of them traced after the first.
@@ -111,8 +110,7 @@ def our_causes(seen: list[Seen]) -> Iterator[Cause]:
     by_number = {s.trace.number: s for s in seen}
     earlier: dict[Any, list[Trace]] = collections.defaultdict(list)
     for s in seen:
-        trace = s.trace
-        if trace.failed:
+        if (trace := s.trace).failed:
             continue
         key = trace.key()
         # Comparing with the last few is enough. There may be very many in total.
@@ -143,11 +141,9 @@ def _cause(s: Seen, old: Seen, found: "Compared") -> Cause:
     from eqx_fastjit.insight._advice import advice
 
     kind, main, differing = found.kind, found.main, found.differences
-    why = ""
-    if kind == "dtype-churn":
-        why = intent(old, s, differing)
-    elif kind in ("shape-churn", "structure-churn"):
-        why = beginning(old, s, differing)
+    is_reshaped = kind in ("shape-churn", "structure-churn")
+    explain = beginning if is_reshaped else intent
+    why = explain(old, s, differing) if is_reshaped or kind == "dtype-churn" else ""
     place, site = function_place(s.trace), s.site or line_of(s.trace.site)
     return Cause(
         function_name(s.trace),
@@ -169,8 +165,7 @@ def _cause(s: Seen, old: Seen, found: "Compared") -> Cause:
         ),
         tuple((d.path, d.old, d.new) for d in differing if d.what == "shape"),
         why,
-        kind not in ("shape-churn", "structure-churn")
-        and any(d.what in ("shape", "structure") for d in differing),
+        not is_reshaped and any(d.what in ("shape", "structure") for d in differing),
     )
 
 

@@ -23,12 +23,11 @@ from ._causes import (
     plain_causes,
     severity,
 )
-from ._compilations import make_compilations
 from ._hints import make_hints
 from ._outside import outside_of_jit
 from ._plain import Compile
 from ._report import at, Finding, grouped, Report
-from ._rows import rows
+from ._rows import make_compilations, rows
 from ._sites import is_library, Line
 from ._time import time_spent
 from ._watch import Deviation, Seen, Watch
@@ -254,9 +253,7 @@ def _stale(watch: Watch) -> Iterator[Finding]:
         return
     from eqx_fastjit.insight import changed
 
-    # By what is read where, because several traces of a function find the same: one of
-    # them, the change, and the numbers of all.
-    found: dict[Any, tuple[Trace, Any, set[int]]] = {}
+    found: list[tuple[Trace, Any]] = []
     replaced = _replaced(watch)
     for number, kept in watch.snapshots.items():
         current = set(replaced.get(number, ()))
@@ -267,11 +264,11 @@ def _stale(watch: Watch) -> Iterator[Finding]:
                 # other lengths. Nobody knows of calls with the signature of the first.
                 is_known = change.name in watch.written or _root(change.name) in current
                 if not is_known and not is_library(change.file):
-                    key = (change.file, change.line, change.name)
-                    *_, numbers = found.setdefault(key, (trace, change, set()))
-                    numbers.add(trace.number)
+                    found.append((trace, change))
             current |= _as_read(snapshot, changes)
-    for trace, change, numbers in found.values():
+    # Several traces of a function find the same.
+    for same in grouped(found, lambda x: (x[1].file, x[1].line, x[1].name)).values():
+        trace, change = same[0]
         yield Finding(
             kind="stale-global",
             # It costs wrong results, not seconds.
@@ -279,7 +276,7 @@ def _stale(watch: Watch) -> Iterator[Finding]:
             function=trace.function.qualname,
             **at(change),
             leaf=change.name,
-            count=len(numbers),
+            count=len({t.number for t, _ in same}),
             message=f"{change.kind} `{change.name}` was {change.old} when "
             f"{trace.function.qualname} was traced and is {change.new} at the end of "
             "the program; calls with the same signature still use the old value",

@@ -110,10 +110,9 @@ def _export(seen: list[Seen], run: _Run) -> Iterator[Hint]:
     saved = (1 - LOADING) * front
     if not by_cost or not run.is_worth(saved, _EXPORT):
         return
-    s = by_cost[0]
-    others = len(by_cost) - 1
+    s, *others = by_cost
     name = s.trace.function.qualname
-    names = name + (f" and {plural(others, 'other function')}" if others else "")
+    names = f"{name} and {plural(len(others), 'other function')}" if others else name
     compiling = sum(s.trace.compile for s in by_cost)
     yield Hint(
         kind="export",

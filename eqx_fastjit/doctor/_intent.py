@@ -186,12 +186,12 @@ def _loops_around(line: Line) -> tuple[ast.AST, ...]:
     """The loops, comprehensions included, that have a line in their body."""
     from eqx_fastjit.insight._advice import find_nodes
 
-    out: list[ast.AST] = []
-    for node in find_nodes(line.file, (*_LOOPS, *_COMPREHENSIONS), line.line):
-        body = node.body if isinstance(node, _LOOPS) else [node]
-        if body[0].lineno <= line.line <= (body[-1].end_lineno or 0):
-            out.append(node)
-    return tuple(out)
+    return tuple(
+        node
+        for node in find_nodes(line.file, (*_LOOPS, *_COMPREHENSIONS), line.line)
+        if not isinstance(node, _LOOPS)
+        or node.body[0].lineno <= line.line <= (node.body[-1].end_lineno or 0)
+    )
 
 
 def _iterations(loop: ast.AST) -> list[ast.For | ast.AsyncFor | ast.comprehension]:

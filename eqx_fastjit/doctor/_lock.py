@@ -130,8 +130,7 @@ class Recorder:
             self.on_signature(name, signature, trace)
 
     def _relative(self, file: str) -> str:
-        # The innermost of these folders, because an environment may be inside the
-        # script's folder.
+        # The innermost of these: an environment may be inside the script's folder.
         folders = [sysconfig.get_path(n) for n in ("purelib", "platlib", "stdlib")]
         folders += [self.folder, *filter(os.path.isabs, sys.path)]
         file = os.path.abspath(file)

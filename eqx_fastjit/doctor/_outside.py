@@ -37,8 +37,7 @@ def outside_of_jit(
         seconds = sum(c.seconds for c in group)
         enough, least, why = _OTHER_COMPILES, _OTHER_SECONDS, "for each shape"
         if name in _OF_FUNCTIONS:
-            enough, least = _COMPILES, _SECONDS
-            why = "for a new function each time"
+            enough, least, why = _COMPILES, _SECONDS, "for a new function each time"
         if len(group) < enough or seconds < max(least / share, _SHARE * total):
             continue
         yield Finding(

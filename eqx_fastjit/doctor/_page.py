@@ -44,8 +44,7 @@ def page(report: Report) -> str:
         "</main>",
         f"<script>{SCRIPT}</script>",
     ]
-    title = f"{report.program}: {headline(report)}"
-    return html_document(title, "\n".join(body))
+    return html_document(f"{report.program}: {headline(report)}", "\n".join(body))
 
 
 def _headline(report: Report) -> str:
@@ -66,8 +65,7 @@ def _ended(report: Report) -> str:
 
 
 def _time(time: TimeSpent) -> Iterator[str]:
-    parts = _parts(time) if time.parts else ()
-    return section("time", "Where the time went", parts)
+    return section("time", "Where the time went", _parts(time) if time.parts else ())
 
 
 def _parts(time: TimeSpent) -> Iterator[str]:
@@ -122,8 +120,7 @@ def _source(of: Finding | Hint) -> str:
     for number, text in enumerate(lines[first - 1 : of.line + _AROUND], first):
         hit = ' class="hit"' if number == of.line else ""
         out += f"<span{hit}><i>{number}</i>{e(text.rstrip()) or ' '}</span>"
-    label = f"Source of {shorten(of.file or '')}, line {of.line}"
-    return code(label, out)
+    return code(f"Source of {shorten(of.file or '')}, line {of.line}", out)
 
 
 # --- tables --------------------------------------------------------------------------

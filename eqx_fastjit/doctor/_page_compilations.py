@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from eqx_fastjit._units import plural, show_bytes, show_seconds
 
 from ._page_parts import Cell, code, e, section, table
-from ._report import Compilation, Program, Report
+from ._report import Compilation, grouped, Program, Report
 from ._text import place
 
 
@@ -46,10 +46,9 @@ def compilations(report: Report) -> Iterator[str]:
 
 def _lanes(bars: tuple[Compilation, ...]) -> list[tuple[str, list[Compilation]]]:
     """A row for each function, the most expensive first; the last has all others."""
-    lanes: dict[str, list[Compilation]] = {}
-    for bar in sorted(bars, key=lambda bar: -bar.seconds)[:_MAX_BARS]:
-        name = "operations outside of jit" if bar.jit == "jax" else bar.function
-        lanes.setdefault(name, []).append(bar)
+    longest = sorted(bars, key=lambda bar: -bar.seconds)[:_MAX_BARS]
+    outside = "operations outside of jit"
+    lanes = grouped(longest, lambda bar: outside if bar.jit == "jax" else bar.function)
     order = sorted(lanes.items(), key=lambda lane: -sum(b.seconds for b in lane[1]))
     if len(order) > _MAX_LANES:
         rest = order[_MAX_LANES - 1 :]

@@ -182,7 +182,6 @@ class Compilation:
 
     number: int
     function: str
-    # "filter_jit", "jax.jit", or "jax" for operations outside of any such function.
     jit: str
     # Since the program began.
     start: float
@@ -264,11 +263,8 @@ def compiling(report: Report) -> float:
 
 def headline(report: Report) -> str:
     """The report in a line."""
-    words: list[str] = []
-    if report.findings:
-        words.append(plural(len(report.findings), "finding"))
-    if report.hints:
-        words.append(plural(len(report.hints), "hint"))
+    found = {"finding": len(report.findings), "hint": len(report.hints)}
+    words = [plural(n, what) for what, n in found.items() if n]
     if not report.findings and (seconds := compiling(report)):
         cost = f"{show_seconds(seconds)} of {show_seconds(report.seconds)}"
         words.insert(0, f"nothing wrong, but {cost} were spent compiling")

@@ -124,9 +124,8 @@ def _plain_lines(report: Report) -> Iterator[str]:
         yield from _plain_card(hint, hint.kind, f"{hint.message}. {hint.fix}")
     if report.functions:
         yield ""
-        shown = report.functions[:_MAX_ROWS]
-        yield from columns([_HEADER, *map(_cells, shown)], _RIGHT)
-        yield from _more(report)
+        shown = map(_cells, report.functions[:_MAX_ROWS])
+        yield from (*columns([_HEADER, *shown], _RIGHT), *_more(report))
     for note in report.notes:
         yield from textwrap.wrap(f"Note: {note}", 88)
 

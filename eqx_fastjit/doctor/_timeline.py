@@ -35,8 +35,7 @@ _GAP = 0.1
 
 def timeline(watch: Watch, report: Report) -> dict[str, Any]:
     """The trace of what was seen, as it is written in JSON; the report has reasons."""
-    # Rows have small numbers, because Python's thread ids have too many bits for
-    # Perfetto.
+    # Rows have small numbers: Python's thread ids have too many bits for Perfetto.
     rows = {threading.main_thread().ident: _MAIN}
     bars = report.compilations
     for bar in bars:

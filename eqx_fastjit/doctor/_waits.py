@@ -42,8 +42,7 @@ class Waiting:
     """All waits of one line of source. Times are in seconds."""
 
     line: Line
-    # What waited: `float()` or the like; `CALL`, for a jitted call that blocks by
-    # itself.
+    # What waited: `float()` or the like; `CALL` if a jitted call blocks by itself.
     what: str
     # The source of that expression; empty if it is not known.
     expression: str = ""

@@ -169,8 +169,7 @@ class Watch:
             try:
                 part.start()
             except Exception as e:  # an unknown JAX: the program must go on
-                what = type(part).__name__
-                self.notes.append(f"{what} could not be watched: {e}")
+                self.notes.append(f"{type(part).__name__} could not be watched: {e}")
 
     def equinox_imported(self) -> None:
         """Equinox is there, and our `filter_jit` in its place."""
@@ -202,12 +201,10 @@ class Watch:
     def _look_at_cache(self) -> None:
         import jax
 
-        def read(name: str) -> Any:
-            return getattr(jax.config, name, None)
-
-        if read("jax_enable_compilation_cache") is not False:
-            self.cache_directory = read("jax_compilation_cache_dir") or None
-        least = read("jax_persistent_cache_min_compile_time_secs")
+        if getattr(jax.config, "jax_enable_compilation_cache", None) is not False:
+            directory = getattr(jax.config, "jax_compilation_cache_dir", None)
+            self.cache_directory = directory or None
+        least = getattr(jax.config, "jax_persistent_cache_min_compile_time_secs", None)
         self.cache_seconds = 1.0 if least is None else float(least)
 
     # --- called back by `_record` ---
@@ -338,9 +335,8 @@ class Watch:
             name = seen.trace.function.qualname
             self.notes.append(f"{name} donates its arguments, so it was not compared.")
             return
-        seen.deviations = deviations(
-            result_of(jitted, arrays), result_of(jitted, arrays, eager=True)
-        )
+        results = result_of(jitted, arrays), result_of(jitted, arrays, eager=True)
+        seen.deviations = deviations(*results)
 
 
 def deviations(jitted: Any, eager: Any) -> list[Deviation]:
@@ -350,10 +346,8 @@ def deviations(jitted: Any, eager: Any) -> list[Deviation]:
 
     from eqx_fastjit.insight._numerics import compare
 
-    leaves = {
-        f"result{jtu.keystr(path)}": x
-        for path, x in jtu.tree_flatten_with_path(eager)[0]
-    }
+    flat, _ = jtu.tree_flatten_with_path(eager)
+    leaves = {f"result{jtu.keystr(path)}": x for path, x in flat}
     scales = {path: _scale(x) for path, x in leaves.items()}
     largest = max([1.0, *scales.values()])
     return [
@@ -376,9 +370,8 @@ def _scale(x: Any) -> float:
     import jax
     import numpy as np
 
-    if not isinstance(x, jax.Array | np.ndarray | np.generic):
-        return 0.0
-    if not jax.numpy.issubdtype(x.dtype, np.inexact):
+    is_array = isinstance(x, jax.Array | np.ndarray | np.generic)
+    if not is_array or not jax.numpy.issubdtype(x.dtype, np.inexact):
         return 0.0
     values = np.abs(np.asarray(x).astype(np.complex128))
     return float(values[np.isfinite(values)].max(initial=0))
