@@ -6,9 +6,8 @@ import types
 import pytest
 
 from eqx_fastjit.doctor import _report, _time, _timeline
-from eqx_fastjit.doctor._compilations import make_compilations
 from eqx_fastjit.doctor._report import Change, Hint, LineTime, TimePart, TimeSpent
-from eqx_fastjit.doctor._rows import rows
+from eqx_fastjit.doctor._rows import make_compilations, rows
 from eqx_fastjit.doctor._sampler import Sampler, Where
 from eqx_fastjit.doctor._sites import Line
 from eqx_fastjit.doctor._waits import Waiting

@@ -9,8 +9,7 @@ import pytest
 
 from eqx_fastjit import _record, filter_jit
 from eqx_fastjit.doctor import _find, _plain, _time
-from eqx_fastjit.doctor._compilations import make_compilations
-from eqx_fastjit.doctor._rows import rows
+from eqx_fastjit.doctor._rows import make_compilations, rows
 from eqx_fastjit.doctor._sites import Line
 from eqx_fastjit.doctor._waits import Waits
 from eqx_fastjit.doctor._watch import Seen, Watch

@@ -1,14 +1,13 @@
 """The lines in loops that block on the device, with the cause and a fix."""
 
 import ast
-import collections
 import linecache
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ._causes import severity
-from ._report import at, Finding
-from ._sites import Line, shorten
+from ._report import at, Finding, grouped
+from ._sites import call_of, shorten
 from ._waits import CALL, Waiting
 from ._watch import Seen
 
@@ -35,10 +34,7 @@ def blocking(
     waits: Iterable[Waiting], seen: list[Seen], total: float
 ) -> Iterator[Finding]:
     """The lines that blocked often and for long, with the cause."""
-    by_line: dict[Line, list[Waiting]] = collections.defaultdict(list)
-    for waiting in waits:
-        by_line[waiting.line].append(waiting)
-    for line, group in by_line.items():
+    for line, group in grouped(waits, lambda w: w.line).items():
         count = max(w.count for w in group)
         lost = sum(w.lost for w in group)
         span = max(w.last for w in group) - min(w.first for w in group)
@@ -76,83 +72,67 @@ def _reason(worst: Waiting, group: list[Waiting], seen: list[Seen]) -> _Reason:
 def _reason_of_call(waiting: Waiting, seen: list[Seen]) -> _Reason:
     name = _called(waiting.expression)
     named = [s for s in seen if s.trace.function.name == name]
-    # The function may first have been called at another line, or have another name
-    # here.
+    # It may first have been called at another line, or have another name here.
     of = named or [s for s in seen if s.site == waiting.line]
     shown = f"`{name}`" if name else "a jitted function"
+    begin = f"Each call of {shown} here blocks until its result is ready, because "
     for s in of:
         if s.inspection is not None and s.inspection.callbacks:
-            return _calls_back(shown, s.inspection.callbacks[0])
+            return _calls_back(begin, s.inspection.callbacks[0])
     for s in of:
         if leaves := _numpy_leaves(s):
-            return _reads_numpy(shown, leaves, waiting, s)
+            return _reads_numpy(begin, leaves, waiting, s)
     return _Reason(
-        f"Each call of {shown} here blocks until its result is ready, because it has a "
-        "host callback, or large NumPy arrays as arguments, or arguments on several "
-        "virtual CPU devices",
+        f"{begin}it has a host callback, or large NumPy arrays as arguments, or "
+        "arguments on several virtual CPU devices",
         "If it has NumPy arrays, pass JAX arrays (`jnp.array(x)`).",
     )
 
 
 def _called(expression: str) -> str:
     """The last name of the function that is called."""
-    try:
-        node = ast.parse(expression, mode="eval").body
-    except SyntaxError:
-        return ""
-    function = node.func if isinstance(node, ast.Call) else None
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+    match call_of(expression):
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            return name
+    return ""
 
 
 def _numpy_leaves(s: Seen) -> list[str]:
     """Paths of the arguments that were not on any device."""
-    if s.trace.ahead:
-        return []
-    return [
-        entry.path
-        for entry in s.trace.entries
-        if entry.kind == "array" and "sharding" not in dict(entry.facets)
-    ]
+    arrays = {} if s.trace.ahead else s.arrays
+    return [path for path, facets in arrays.items() if "sharding" not in facets]
 
 
-def _reads_numpy(shown: str, leaves: list[str], waiting: Waiting, s: Seen) -> _Reason:
+def _reads_numpy(begin: str, leaves: list[str], waiting: Waiting, s: Seen) -> _Reason:
     from eqx_fastjit.insight._advice import find_call, root_of
 
     some = ", ".join(f"`{leaf}`" for leaf in leaves[:3])
     some += f" and {len(leaves) - 3} more" * (len(leaves) > 3)
     is_or_are = "is a NumPy array" if len(leaves) == 1 else "are NumPy arrays"
+    function = s.trace.function
+    defined = function.place and function.place[:2]
+    call = find_call(waiting.line[:2], function.name, defined)
     wraps: dict[str, Any] = {}
     for leaf in leaves:
         root = root_of(leaf)
         text = "jnp.array({})" if root == leaf else "jax.tree.map(jnp.array, {})"
-        wraps[root] = text.format
-    place = s.trace.function.place
-    call = find_call(
-        waiting.line[:2], s.trace.function.name, place and (place.file, place.line)
-    )
-    if call is not None:
-        wraps = {k: v for k, v in wraps.items() if k in call.arguments}
-    if call is None or not wraps:
-        edit = f"Pass JAX arrays (`jnp.array({leaves[0]})`)"
-    else:
+        if call is not None and root in call.arguments:
+            wraps[root] = text.format
+    edit = f"Pass JAX arrays (`jnp.array({leaves[0]})`)"
+    if call is not None and wraps:
         edit = f"Write `{call.edited(wraps)}`"
     return _Reason(
-        f"Each call of {shown} here blocks until its result is ready, because {some} "
-        f"{is_or_are}, whose memory JAX may read until then",
+        f"{begin}{some} {is_or_are}, whose memory JAX may read until then",
         f"{edit}: JAX then has a copy, and the call returns immediately.",
         leaves[0],
     )
 
 
-def _calls_back(shown: str, callback: Any) -> _Reason:
-    where = f"{shorten(callback.file)}:{callback.line}"
+def _calls_back(begin: str, callback: Any) -> _Reason:
     source = linecache.getline(callback.file, callback.line).strip()
     return _Reason(
-        f"Each call of {shown} here blocks until its result is ready, because a host "
-        f"callback in it may raise (`{source or callback.function}` at "
-        f"{where})",
+        f"{begin}a host callback in it may raise (`{source or callback.function}` at "
+        f"{shorten(callback.file)}:{callback.line})",
         "Remove the callback from the function that is called in each step, or check "
         "every few steps. With `EQX_ON_ERROR=off` in the environment, "
         "`eqx.error_if` checks nothing.",

@@ -16,14 +16,10 @@ _MAX_SHOWN = 8
 
 
 def cheapest_buckets(lengths: dict[int, int]) -> list[int]:
-    """The fewest lengths that pad by at most a quarter on average.
+    """The fewest lengths that pad by at most a quarter on average, in order.
 
-    **Arguments:**
-
-    - `lengths`: each with the number of its occurrences.
-
-    **Returns:** the lengths to pad to, in order. Of all sets of that many, the one that
-    pads least; the largest length is always in it.
+    Lengths come with the number of their occurrences. Of all sets of that many, it is
+    the one that pads least; the largest length is always in it.
     """
     sizes = sorted(lengths)
     total = sum(n * count for n, count in lengths.items())
@@ -49,11 +45,10 @@ def cheapest_buckets(lengths: dict[int, int]) -> list[int]:
 
 def parse_shape(text: str) -> tuple[int, ...] | None:
     """The numbers in `(3, 4)` or `[3,4]`, or `None` if it is not a shape of numbers."""
-    inside = text.strip()[1:-1]
-    parts = [part.strip() for part in inside.split(",") if part.strip()]
-    if not all(re.fullmatch(r"\d+", part) for part in parts):
-        return None
-    return tuple(map(int, parts))
+    parts = [part.strip() for part in text.strip()[1:-1].split(",") if part.strip()]
+    if all(re.fullmatch(r"\d+", part) for part in parts):
+        return tuple(map(int, parts))
+    return None
 
 
 def show_shapes(shapes: Sequence[str]) -> str:
@@ -68,12 +63,7 @@ def show_shapes(shapes: Sequence[str]) -> str:
 
 
 def padding_advice(leaves: Mapping[str, Iterable[str]]) -> str:
-    """Which axis of which leaf to pad to what.
-
-    **Arguments:**
-
-    - `leaves`: for each path its shapes, one for each compilation.
-    """
+    """Which axis of which leaf to pad to what, given the shapes of each by its path."""
     # Leaves that vary in the same way are mentioned together.
     alike: dict[tuple[int, tuple[int, ...]], list[str]] = {}
     for path, texts in leaves.items():

@@ -22,7 +22,7 @@ from ._intent import (
     UNKNOWN,
 )
 from ._plain import Compile, Miss
-from ._report import at, Finding
+from ._report import at, Finding, grouped
 from ._sites import is_library, Line
 from ._watch import Seen
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from eqx_fastjit._record import Trace
     from eqx_fastjit.insight._explain import Compared
 
-# How often the call at one line has to recompile its function, for the same kind of
-# reason, before it is a finding.
+# Recompilations by one line, for the same kind of reason, that make a finding.
 _AT_LEAST = {
     # A training and an evaluation batch, each with a ragged last one, may all go
     # through one helper: four shapes, three of them traced after the first.
@@ -69,14 +68,6 @@ _MEDIUM = 0.05, 3.0
 _LOW = 1.0
 
 
-class ShapeChange(NamedTuple):
-    """The shape of an array in two calls."""
-
-    path: str
-    old: str
-    new: str
-
-
 class Cause(NamedTuple):
     """A retrace or recompilation of a function."""
 
@@ -91,8 +82,8 @@ class Cause(NamedTuple):
     new: str
     seconds: float
     advice: str
-    # Of each array whose shape changed.
-    shapes: tuple[ShapeChange, ...] = ()
+    # Of each array whose shape changed, its path and both shapes.
+    shapes: tuple[tuple[str, str, str], ...] = ()
     # Of a dtype, a shape or a structure: why it is another one, of `_intent`.
     intent: str = ""
     # Whether a shape or the structure was new as well, so that it had to be compiled.
@@ -117,16 +108,13 @@ def our_causes(seen: list[Seen]) -> Iterator[Cause]:
     from eqx_fastjit.insight._explain import compare_trace
 
     by_number = {s.trace.number: s for s in seen}
-    # Comparing with the last few is enough. There may be very many in total.
-    earlier: dict[Any, collections.deque[Any]] = collections.defaultdict(
-        lambda: collections.deque(maxlen=32)
-    )
+    earlier: dict[Any, list[Trace]] = collections.defaultdict(list)
     for s in seen:
-        trace = s.trace
-        if trace.failed:
+        if (trace := s.trace).failed:
             continue
         key = trace.key()
-        s.explanation = found = compare_trace(trace, list(earlier[key]))
+        # Comparing with the last few is enough. There may be very many in total.
+        s.explanation = found = compare_trace(trace, earlier[key][-32:])
         earlier[key].append(trace)
         if found is not None and not trace.inlined:
             yield _cause(s, by_number[found.old.number], found)
@@ -153,11 +141,9 @@ def _cause(s: Seen, old: Seen, found: "Compared") -> Cause:
     from eqx_fastjit.insight._advice import advice
 
     kind, main, differing = found.kind, found.main, found.differences
-    why = ""
-    if kind == "dtype-churn":
-        why = intent(old, s, differing)
-    elif kind in ("shape-churn", "structure-churn"):
-        why = beginning(old, s, differing)
+    is_reshaped = kind in ("shape-churn", "structure-churn")
+    explain = beginning if is_reshaped else intent
+    why = explain(old, s, differing) if is_reshaped or kind == "dtype-churn" else ""
     place, site = function_place(s.trace), s.site or line_of(s.trace.site)
     return Cause(
         function_name(s.trace),
@@ -177,12 +163,9 @@ def _cause(s: Seen, old: Seen, found: "Compared") -> Cause:
             earlier=old.site and old.site[:2],
             differences=differing,
         ),
-        tuple(
-            ShapeChange(d.path, d.old, d.new) for d in differing if d.what == "shape"
-        ),
+        tuple((d.path, d.old, d.new) for d in differing if d.what == "shape"),
         why,
-        kind not in ("shape-churn", "structure-churn")
-        and any(d.what in ("shape", "structure") for d in differing),
+        not is_reshaped and any(d.what in ("shape", "structure") for d in differing),
     )
 
 
@@ -218,7 +201,7 @@ def _plain_cause(c: Compile, miss: Miss, why: str) -> Cause:
 
     place = miss.place and miss.place[:2]
     fix = plain_advice(miss, site=c.site and c.site[:2], defined=place)
-    change = ShapeChange(miss.leaf, miss.old, miss.new)
+    change = (miss.leaf, miss.old, miss.new)
     return Cause(
         miss.name,
         (miss.name, miss.place),
@@ -238,12 +221,9 @@ def _plain_cause(c: Compile, miss: Miss, why: str) -> Cause:
 
 def churn(causes: list[Cause], total: float) -> Iterator[Finding]:
     """What was compiled again too often, by line and cause."""
-    groups: dict[Any, list[Cause]] = collections.defaultdict(list)
-    for cause in causes:
-        # By line, because calls with different signatures at different lines are
-        # intended.
-        if cause.intent != MEANT:
-            groups[cause.key, cause.site, cause.kind].append(cause)
+    unintended = [cause for cause in causes if cause.intent != MEANT]
+    # By line, because calls with different signatures at different lines are intended.
+    groups = grouped(unintended, lambda c: (c.key, c.site, c.kind))
     for group in groups.values():
         first = group[0]
         # If all were needed, it takes two edits to save any.
@@ -282,12 +262,17 @@ def _is_the_librarys(cause: Cause) -> bool:
     return cause.kind == "weak-type" and cause.new in ("True", "weak") and by_library
 
 
-def _churn_fix(group: list[Cause], leaf: str) -> str:
+def _shapes(group: list[Cause]) -> dict[str, list[str]]:
+    """Those of each array whose shape changed, in order."""
     shapes: dict[str, list[str]] = {}
     for cause in group:
         for path, old, new in cause.shapes:
             shapes.setdefault(path, [old]).append(new)
-    if group[0].kind == "shape-churn" and (text := padding_advice(shapes)):
+    return shapes
+
+
+def _churn_fix(group: list[Cause], leaf: str) -> str:
+    if group[0].kind == "shape-churn" and (text := padding_advice(_shapes(group))):
         return f"{text} Or drop the ragged last batch, or `vmap` over a fixed one."
     advice = [c.advice for c in group if c.leaf == leaf]
     if group[0].kind != "static-churn":
@@ -309,19 +294,13 @@ def _threshold(group: list[Cause]) -> int | float:
 
 def _nobody_means(cause: Cause) -> bool:
     """Whether a second dtype is a mistake, rather than another precision to compare."""
-    if cause.intent == FED_BACK:
-        return True
-    if cause.intent == ELSEWHERE:
-        return False
-    # A carry with the wrong initial value.
-    return _changes_kind(cause) or (cause.intent == DATA and cause.seconds >= _ONCE)
-
-
-def _changes_kind(cause: Cause) -> bool:
-    """Whether integers became floats."""
     from eqx_fastjit.insight._edits import becomes_float
 
-    return becomes_float(cause.old, cause.new)
+    if cause.intent in (FED_BACK, ELSEWHERE):
+        return cause.intent == FED_BACK
+    # Integers that become floats are a carry with the wrong initial value.
+    is_late = cause.intent == DATA and cause.seconds >= _ONCE
+    return is_late or becomes_float(cause.old, cause.new)
 
 
 def _needed_anyway(group: list[Cause]) -> str:
@@ -350,8 +329,7 @@ def _what_changed(group: list[Cause], leaf: str) -> str:
         values = [{"True": "weak", "False": "strong"}.get(v, v) for v in values]
     if first.kind == "shape-churn":
         # Also where another leaf comes first.
-        found = [s for c in group for s in c.shapes if s.path == leaf] or steps
-        values = [found[0].old, *[s.new for s in found]]
+        values = _shapes(group).get(leaf, values)
         return f"{text}: `{leaf}` had the shapes {show_shapes(values)}"
     shown = list(dict.fromkeys(values))
     is_function = first.kind == "fresh-function"

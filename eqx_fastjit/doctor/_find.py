@@ -23,12 +23,11 @@ from ._causes import (
     plain_causes,
     severity,
 )
-from ._compilations import make_compilations
 from ._hints import make_hints
 from ._outside import outside_of_jit
 from ._plain import Compile
-from ._report import at, Finding, Report
-from ._rows import rows
+from ._report import at, Finding, grouped, Report
+from ._rows import make_compilations, rows
 from ._sites import is_library, Line
 from ._time import time_spent
 from ._watch import Deviation, Seen, Watch
@@ -57,15 +56,10 @@ _LARGE_CONSTANT = 4 << 20
 def make_report(
     watch: Watch, program: str, exit_code: int | None, *, slow: float | None = None
 ) -> Report:
-    """Look through what was seen.
+    """Look through what was seen of a program, which has no exit code while it runs.
 
-    **Arguments:**
-
-    - `watch`: stopped, or going on.
-    - `program`: the script or module, as the user gave it.
-    - `exit_code`: its own; `None` while it runs.
-    - `slow`: a first call that compiles for longer, in seconds, is a finding. By
-        default a minute, and as much longer as the machine did something else.
+    A first call that compiles for more than `slow` seconds is a finding. By default
+    that is a minute, and as much longer as the machine did something else.
     """
     if slow is None:
         slow = SLOW / watch.share
@@ -100,14 +94,9 @@ def make_report(
 _SEVERITIES = ("high", "medium", "low")
 
 
-def _importance(finding: Finding) -> Any:
-    return (
-        _SEVERITIES.index(finding.severity),
-        -(finding.seconds or 0),
-        finding.kind,
-        finding.file or "",
-        finding.line or 0,
-    )
+def _importance(f: Finding) -> Any:
+    order = _SEVERITIES.index(f.severity), -(f.seconds or 0)
+    return *order, f.kind, f.file or "", f.line or 0
 
 
 # --- first calls ---------------------------------------------------------------------
@@ -116,69 +105,53 @@ def _importance(finding: Finding) -> Any:
 def _slow_first_calls(
     ours: list[Seen], plain: list[Compile], slow: float, total: float
 ) -> Iterator[Finding]:
-    for s in ours:
-        t = s.trace
-        if s.explanation is None and not t.inlined and not t.failed:
-            place = function_place(t)
-            yield from _slow(function_name(t), place, s.site, t, slow, total)
-    for c in plain:
-        if c.miss is None or c.miss.kind == "first-call":
-            place = c.miss and c.miss.place
-            yield from _slow(c.name, place, c.site, c, slow, total)
-
-
-def _slow(
-    function: str,
-    place: Line | None,
-    site: Line | None,
-    t: "Trace | Compile",
-    slow: float,
-    total: float,
-) -> Iterator[Finding]:
-    seconds = t.trace + t.lower + t.compile
-    if seconds < slow:
-        return
-    fix = (
-        "Fewer equations take less time: use `jax.lax.scan` for repeated layers and "
-        "steps, and one call under `jax.vmap` in place of many."
-    )
-    if t.trace >= seconds / 2:
-        fix += " Most of it was Python: look for other work in the function, too."
-    elif t.compile >= seconds / 2:
-        fix += (
-            " Most of it was XLA's compiler: to keep compiled programs between runs, "
-            "set `jax_compilation_cache_dir` (`eqx-fastjit lock --precompile` fills "
-            "it)."
+    first: list[tuple[Trace | Compile, Line | None, str, Line | None]] = [
+        (s.trace, s.site, function_name(s.trace), function_place(s.trace))
+        for s in ours
+        if s.explanation is None and not (s.trace.inlined or s.trace.failed)
+    ]
+    first += [
+        (c, c.site, c.name, c.miss and c.miss.place)
+        for c in plain
+        if c.miss is None or c.miss.kind == "first-call"
+    ]
+    for t, site, function, place in first:
+        seconds = t.trace + t.lower + t.compile
+        if seconds < slow:
+            continue
+        fix = (
+            "Fewer equations take less time: use `jax.lax.scan` for repeated layers "
+            "and steps, and one call under `jax.vmap` in place of many."
         )
-    yield Finding(
-        kind="slow-first-call",
-        severity=severity(seconds, total),
-        function=function,
-        **at(place or site),
-        leaf="",
-        seconds=seconds,
-        count=1,
-        message=f"the first call, at {site or '?'}, spent {t.trace:.2f} s tracing, "
-        f"{t.lower:.2f} s lowering and {t.compile:.2f} s in XLA's compiler",
-        fix=fix,
-    )
+        if t.trace >= seconds / 2:
+            fix += " Most of it was Python: look for other work in the function, too."
+        elif t.compile >= seconds / 2:
+            fix += (
+                " Most of it was XLA's compiler: to keep compiled programs between "
+                "runs, set `jax_compilation_cache_dir` (`eqx-fastjit lock "
+                "--precompile` fills it)."
+            )
+        yield Finding(
+            kind="slow-first-call",
+            severity=severity(seconds, total),
+            function=function,
+            **at(place or site),
+            seconds=seconds,
+            message=f"the first call, at {site or '?'}, spent {t.trace:.2f} s tracing, "
+            f"{t.lower:.2f} s lowering and {t.compile:.2f} s in XLA's compiler",
+            fix=fix,
+        )
 
 
 # --- what is in the traces -----------------------------------------------------------
 
 
 def _traced(seen: list[Seen], total: float) -> Iterator[Finding]:
+    known = [(s, s.inspection) for s in seen if s.inspection is not None]
+    found = [finding for pair in known for finding in _in_trace(*pair, total)]
     # All traces of a function find the same, so only use the most expensive one.
-    best: dict[Any, Finding] = {}
-    for s in seen:
-        if s.inspection is None:
-            continue
-        for finding in _in_trace(s, s.inspection, total):
-            key = (finding.kind, finding.file, finding.line, finding.leaf)
-            other = best.setdefault(key, finding)
-            if (finding.seconds or 0) > (other.seconds or 0):
-                best[key] = finding
-    yield from best.values()
+    for same in grouped(found, lambda f: (f.kind, f.file, f.line, f.leaf)).values():
+        yield max(same, key=lambda f: f.seconds or 0)
 
 
 def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
@@ -193,7 +166,6 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
             severity=severity(seconds, total),
             function=name,
             **at(loop),
-            leaf="",
             seconds=seconds,
             count=loop.iterations,
             message=f"an unrolled Python loop of {loop.iterations} iterations has "
@@ -202,8 +174,8 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
             "estimate",
             fix=_loop_fix(loop),
         )
-    for x in inspection.inlined:
-        if not loops and _is_inlined(x, inspection.equations):
+    for x in () if loops else inspection.inlined:
+        if _is_inlined(x, inspection.equations):
             saved = x.equations * (x.calls - 1) / x.calls
             seconds = compiling * saved / inspection.equations
             yield Finding(
@@ -211,7 +183,6 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
                 severity=severity(seconds, total),
                 function=x.name,
                 **at(x),
-                leaf="",
                 seconds=seconds,
                 count=x.calls,
                 message=f"{x.name} is called from {x.call_sites} places in {name}, and "
@@ -223,18 +194,16 @@ def _in_trace(s: Seen, inspection: Any, total: float) -> Iterator[Finding]:
             )
     for x in inspection.constants:
         if x.bytes >= _LARGE_CONSTANT:
-            shape = ",".join(map(str, x.shape))
+            leaf = f"{x.dtype}[{','.join(map(str, x.shape))}]"
             yield Finding(
                 kind="large-constant",
                 severity="medium",
                 function=name,
                 **at(x),
-                leaf=f"{x.dtype}[{shape}]",
-                seconds=None,
-                count=1,
+                leaf=leaf,
                 message=f"{name} captured an array of {x.bytes / 2**20:.1f} MiB "
-                f"({x.dtype}[{shape}]), first used here: it is a constant, copied "
-                "into each compiled program",
+                f"({leaf}), first used here: it is a constant, copied into each "
+                "compiled program",
                 fix="Pass it as an argument, or as a field of a Module argument.",
             )
 
@@ -256,22 +225,19 @@ def _loop_fix(loop: Any) -> str:
     )
 
 
+def _is_large(x: Any, equations: int) -> bool:
+    least = max(_LOOP_EQUATIONS, _LOOP_SHARE * equations)
+    return x.equations >= least and not is_library(x.file)
+
+
 def _is_unrolled(loop: Any, equations: int) -> bool:
-    return (
-        loop.iterations >= _ITERATIONS
-        and loop.equations >= max(_LOOP_EQUATIONS, _LOOP_SHARE * equations)
-        # `scan` needs this.
-        and loop.uniform
-        and not is_library(loop.file)
-    )
+    # `scan` needs it to be uniform.
+    many = loop.iterations >= _ITERATIONS and loop.uniform
+    return many and _is_large(loop, equations)
 
 
 def _is_inlined(x: Any, equations: int) -> bool:
-    return (
-        x.call_sites >= _CALL_SITES
-        and x.equations >= max(_LOOP_EQUATIONS, _LOOP_SHARE * equations)
-        and not is_library(x.file)
-    )
+    return x.call_sites >= _CALL_SITES and _is_large(x, equations)
 
 
 # --- stale globals -------------------------------------------------------------------
@@ -287,26 +253,22 @@ def _stale(watch: Watch) -> Iterator[Finding]:
         return
     from eqx_fastjit.insight import changed
 
-    # By what is read where, because several traces of a function find the same: one of
-    # them, the change, and the numbers of all.
-    found: dict[Any, tuple[Trace, Any, set[int]]] = {}
+    found: list[tuple[Trace, Any]] = []
     replaced = _replaced(watch)
     for number, kept in watch.snapshots.items():
         current = set(replaced.get(number, ()))
         for trace, snapshot, _ in reversed(kept):
             changes = changed(snapshot)
             for change in changes:
-                if change.name in watch.written or is_library(change.file):
-                    continue
-                key = (change.file, change.line, change.name)
-                if _root(change.name) in current:
-                    # A later trace has the new value: mostly a second stage, with other
-                    # lengths. Nobody knows of calls with the signature of the first.
-                    continue
-                *_, numbers = found.setdefault(key, (trace, change, set()))
-                numbers.add(trace.number)
+                # If a later trace has the new value, it is mostly a second stage, with
+                # other lengths. Nobody knows of calls with the signature of the first.
+                is_known = change.name in watch.written or _root(change.name) in current
+                if not is_known and not is_library(change.file):
+                    found.append((trace, change))
             current |= _as_read(snapshot, changes)
-    for trace, change, numbers in found.values():
+    # Several traces of a function find the same.
+    for same in grouped(found, lambda x: (x[1].file, x[1].line, x[1].name)).values():
+        trace, change = same[0]
         yield Finding(
             kind="stale-global",
             # It costs wrong results, not seconds.
@@ -314,8 +276,7 @@ def _stale(watch: Watch) -> Iterator[Finding]:
             function=trace.function.qualname,
             **at(change),
             leaf=change.name,
-            seconds=None,
-            count=len(numbers),
+            count=len({t.number for t, _ in same}),
             message=f"{change.kind} `{change.name}` was {change.old} when "
             f"{trace.function.qualname} was traced and is {change.new} at the end of "
             "the program; calls with the same signature still use the old value",
@@ -359,7 +320,6 @@ def _numerics(seen: list[Seen]) -> Iterator[Finding]:
             continue
         worst = max(wrong, key=lambda d: (d.not_finite, d.absolute / (d.scale or 1)))
         function = s.trace.function
-        line = line_of(function.place) or s.site
         text = (
             f"by up to {worst.absolute:.3g}, where values go up to {worst.scale:.3g} "
             f"({worst.ulps} units in the last place)"
@@ -372,9 +332,8 @@ def _numerics(seen: list[Seen]) -> Iterator[Finding]:
             kind="numerics",
             severity="medium",
             function=function.qualname,
-            **at(line),
+            **at(function.place or s.site),
             leaf=worst.path,
-            seconds=None,
             count=len(wrong),
             message=f"jitted and eager results of {function.qualname} differ: {text}",
             fix="The compiler may reorder and simplify arithmetic (`x + y - x`). "

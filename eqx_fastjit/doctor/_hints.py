@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from eqx_fastjit._export import LOADING
 from eqx_fastjit._units import plural, show_seconds
 
-from ._report import at, Hint, TimeSpent
+from ._report import at, grouped, Hint, TimeSpent
 from ._sites import is_library
 from ._watch import Seen, Watch
 
@@ -29,14 +29,7 @@ _READING = 0.1
 
 
 def make_hints(watch: Watch, time: TimeSpent, unrolled: set[Any]) -> tuple[Hint, ...]:
-    """Look for what would help.
-
-    **Arguments:**
-
-    - `watch`: what was seen.
-    - `time`: where the time went.
-    - `unrolled`: file and line of each loop that is a finding already.
-    """
+    """Look for what would help; `unrolled` are the loops that are findings already."""
     seen = sorted(watch.seen.values(), key=lambda s: s.trace.number)
     run = _Run(time.seconds, watch.share)
     hints = [
@@ -85,9 +78,8 @@ def _cache(watch: Watch, run: _Run) -> Iterator[Hint]:
             f"compilations took less than {watch.cache_seconds:g} s, and are not kept "
             "by default"
         )
-    but = ""
-    if callers:
-        but = ", programs with host callbacks aside, which JAX does not keep"
+    aside = ", programs with host callbacks aside, which JAX does not keep"
+    but = aside if callers else ""
     yield Hint(
         kind="persistent-cache",
         function="",
@@ -118,10 +110,9 @@ def _export(seen: list[Seen], run: _Run) -> Iterator[Hint]:
     saved = (1 - LOADING) * front
     if not by_cost or not run.is_worth(saved, _EXPORT):
         return
-    s = by_cost[0]
-    others = len(by_cost) - 1
+    s, *others = by_cost
     name = s.trace.function.qualname
-    names = name + (f" and {plural(others, 'other function')}" if others else "")
+    names = f"{name} and {plural(len(others), 'other function')}" if others else name
     compiling = sum(s.trace.compile for s in by_cost)
     yield Hint(
         kind="export",
@@ -183,15 +174,12 @@ def _layers(seen: list[Seen], run: _Run, unrolled: set[Any]) -> Iterator[Hint]:
 
 def _ragged(seen: list[Seen], run: _Run) -> Iterator[Hint]:
     """Calls with a batch and a smaller one, whatever else differs between them."""
-    groups: dict[Any, list[Seen]] = collections.defaultdict(list)
-    for s in seen:
-        if not s.trace.inlined and not s.trace.failed:
-            groups[s.trace.key(), s.site].append(s)
-    for group in groups.values():
+    whole = [s for s in seen if not s.trace.inlined and not s.trace.failed]
+    for group in grouped(whole, lambda s: (s.trace.key(), s.site)).values():
         found = list(_smaller_batches(group))
         seconds = sum(s.trace.seconds for s, _, _ in found)
         # A third size is a finding instead: shape-churn.
-        is_one = len({(sizes.large, sizes.small) for _, _, sizes in found}) == 1
+        is_one = len({sizes[:2] for _, _, sizes in found}) == 1
         if not is_one or not run.is_worth(seconds, _RAGGED):
             continue
         s, earlier, (large, small, leaf) = found[0]
@@ -213,12 +201,8 @@ def _ragged(seen: list[Seen], run: _Run) -> Iterator[Hint]:
 _Shapes = dict[str, tuple[int, ...]]
 
 
-class _Batches(NamedTuple):
-    """The sizes of a batch in two traces, and the first leaf that has it."""
-
-    large: int
-    small: int
-    leaf: str
+# The sizes of a batch in two traces, and the first leaf that has it.
+_Batches = tuple[int, int, str]
 
 
 def _smaller_batches(group: list[Seen]) -> Iterator[tuple[Seen, Seen, _Batches]]:
@@ -227,47 +211,35 @@ def _smaller_batches(group: list[Seen]) -> Iterator[tuple[Seen, Seen, _Batches]]
     The shapes of the two traces differ only in the leading dimension of some arrays,
     which is the same number for all of them.
     """
-    earlier: list[tuple[Seen, _Shapes]] = []
-    for s in group:
-        shapes = _shapes(s)
-        for other, known in reversed(earlier):
-            pair = _batches(known, shapes)
-            if pair is not None and pair.large > pair.small:
-                yield s, other, pair
+    shapes = [_shapes(s) for s in group]
+    for i, s in enumerate(group):
+        for j in reversed(range(i)):
+            pair = _batches(shapes[j], shapes[i])
+            if pair is not None and pair[0] > pair[1]:
+                yield s, group[j], pair
                 break
-        earlier.append((s, shapes))
 
 
 def _shapes(s: Seen) -> _Shapes:
-    return {
-        entry.path: tuple(map(int, re.findall(r"\d+", dict(entry.facets)["shape"])))
-        for entry in s.trace.entries
-        if entry.kind == "array"
-    }
+    texts = ((path, facets["shape"]) for path, facets in s.arrays.items())
+    return {path: tuple(map(int, re.findall(r"\d+", text))) for path, text in texts}
 
 
 def _batches(old: _Shapes, new: _Shapes) -> _Batches | None:
     """Both sizes of the batch and the first leaf, if that is how the shapes differ."""
-    pairs: set[tuple[int, int]] = set()
-    leaf = ""
-    for path, shape in new.items():
-        before = old.get(path)
-        if before is None or before == shape:
-            continue
-        if not shape or not before or before[1:] != shape[1:]:
-            return None
-        pairs.add((before[0], shape[0]))
-        leaf = leaf or path
-    if len(pairs) != 1:
+    pairs = [(old.get(path, shape), shape, path) for path, shape in new.items()]
+    changed = [pair for pair in pairs if pair[0] != pair[1]]
+    if any(not a or not b or a[1:] != b[1:] for a, b, _ in changed):
         return None
-    return _Batches(*pairs.pop(), leaf)
+    sizes = {(a[0], b[0]) for a, b, _ in changed}
+    return (*sizes.pop(), changed[0][2]) if len(sizes) == 1 else None
 
 
 def _other_causes(old: Seen, new: Seen) -> str:
     from eqx_fastjit.insight._differences import differences
 
-    others = [d for d in differences(old.trace, new.trace) if d.what != "shape"]
-    return str(others[0]) if others else ""
+    found = differences(old.trace, new.trace)
+    return next((str(d) for d in found if d.what != "shape"), "")
 
 
 # --- outside of jit ------------------------------------------------------------------

@@ -54,14 +54,9 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
 def intent(old: "Seen", new: "Seen", differing: "list[Difference]") -> str:
-    """Why a call has another dtype than an earlier one.
+    """Why a call has another dtype than an earlier one, as one of the texts above.
 
-    **Arguments:**
-
-    - `old`, `new`: two traces of a function.
-    - `differing`: all that differs between them, a dtype most of all.
-
-    **Returns:** one of the texts above.
+    A dtype is the main one of all that differs between the two traces.
     """
     changed = [d for d in differing if d.what == "dtype"]
     if any("key<" in d.old + d.new for d in changed):
@@ -102,9 +97,8 @@ def beginning(old: "Seen", new: "Seen", differing: "list[Difference]") -> str:
         return UNKNOWN  # the trace was not inspected
     passed = collections.Counter(
         (facets["dtype"], facets["shape"])
-        for e in new.trace.entries
-        if e.kind == "array" and root_of(e.path) in changed
-        for facets in [dict(e.facets)]
+        for path, facets in new.arrays.items()
+        if root_of(path) in changed
     )
     return FED_BACK if passed <= collections.Counter(old.results) else BEGUN
 
@@ -114,10 +108,10 @@ def beginning(old: "Seen", new: "Seen", differing: "list[Difference]") -> str:
 
 def _is_fed_back(old: "Seen", new: "Seen", changed: "Difference") -> bool:
     """Whether the function has returned an array like the one that is passed now."""
-    shape = dict(_facets(new, changed.path)).get("shape", "")
-    if (changed.new, shape) not in old.results:
-        return False
-    return any(_is_carried(seen, changed.path) for seen in (new, old))
+    result = (changed.new, _facets(new, changed.path).get("shape", ""))
+    return result in old.results and any(
+        _is_carried(seen, changed.path) for seen in (new, old)
+    )
 
 
 def _is_carried(seen: "Seen", leaf: str) -> bool:
@@ -162,8 +156,8 @@ def _parts(target: ast.expr) -> Iterator[ast.expr]:
         yield target.value if isinstance(target, ast.Starred) else target
 
 
-def _facets(seen: "Seen", path: str) -> tuple[tuple[str, str], ...]:
-    return next((e.facets for e in seen.trace.entries if e.path == path), ())
+def _facets(seen: "Seen", path: str) -> dict[str, str]:
+    return dict(next((e.facets for e in seen.trace.entries if e.path == path), ()))
 
 
 # --- what the program goes through ---------------------------------------------------
@@ -173,24 +167,17 @@ def _is_data(new: "Seen", changed: "list[Difference]") -> bool:
     """Whether the data in a loop changed its dtype, and the model did not."""
     from eqx_fastjit.insight._advice import root_of
 
-    roots = {root_of(d.path) for d in changed}
-    if len(roots) > 1 or len(changed) > _MAX_LEAVES:
+    root, *more = {root_of(d.path) for d in changed}
+    if more or len(changed) > _MAX_LEAVES:
         return False
-    (root,) = roots
-    facets = dict(_facets(new, root))
-    if "." in facets.get("type", ""):
+    if "." in _facets(new, root).get("type", ""):
         return False  # a Module: another model
     if any(_carried(new, line, root) for line in new.stack[:_MAX_FRAMES]):
         return False  # is trained in the loop: another beginning
     paths = {d.path for d in changed}
-    others = [
-        dict(e.facets)["dtype"]
-        for e in new.trace.entries
-        if e.kind == "array" and e.path not in paths
-    ]
-    if not any("float" in dtype or "complex" in dtype for dtype in others):
-        return False
-    return any(map(_loops_around, new.stack))
+    others = [x["dtype"] for path, x in new.arrays.items() if path not in paths]
+    has_model = any("float" in dtype or "complex" in dtype for dtype in others)
+    return has_model and any(map(_loops_around, new.stack))
 
 
 # A report may have hundreds of causes at one line.
@@ -199,12 +186,12 @@ def _loops_around(line: Line) -> tuple[ast.AST, ...]:
     """The loops, comprehensions included, that have a line in their body."""
     from eqx_fastjit.insight._advice import find_nodes
 
-    out: list[ast.AST] = []
-    for node in find_nodes(line.file, (*_LOOPS, *_COMPREHENSIONS), line.line):
-        body = node.body if isinstance(node, _LOOPS) else [node]
-        if body[0].lineno <= line.line <= (body[-1].end_lineno or 0):
-            out.append(node)
-    return tuple(out)
+    return tuple(
+        node
+        for node in find_nodes(line.file, (*_LOOPS, *_COMPREHENSIONS), line.line)
+        if not isinstance(node, _LOOPS)
+        or node.body[0].lineno <= line.line <= (node.body[-1].end_lineno or 0)
+    )
 
 
 def _iterations(loop: ast.AST) -> list[ast.For | ast.AsyncFor | ast.comprehension]:
@@ -252,16 +239,15 @@ def _is_choice(line: Line, source: ast.expr) -> bool:
     for node in ast.walk(source):
         if isinstance(node, ast.Name):
             node = _value_of(line, node.id)
+        elements: list[ast.expr] = []
         if isinstance(node, ast.Dict):
             elements = [*filter(None, node.keys), *node.values]
         elif isinstance(node, ast.Tuple | ast.List | ast.Set):
             elements = node.elts
-        elif isinstance(node, _COMPREHENSIONS):
-            if any(_is_choice(line, g.iter) for g in node.generators):
-                return True
-            continue
-        else:
-            continue
+        elif isinstance(node, _COMPREHENSIONS) and any(
+            _is_choice(line, g.iter) for g in node.generators
+        ):
+            return True
         if any(map(_is_option, elements)):
             return True
     return False
@@ -272,9 +258,7 @@ def _value_of(line: Line, name: str) -> ast.expr | None:
     from eqx_fastjit.insight._advice import find_assignment, find_nodes
 
     found = find_assignment(line[:2], name)
-    if found is not None:
-        return found.value
-    for node in find_nodes(line.file, ast.Assign):
+    for node in [found] if found else find_nodes(line.file, ast.Assign):
         if [t.id for t in node.targets if isinstance(t, ast.Name)] == [name]:
             return node.value
     return None

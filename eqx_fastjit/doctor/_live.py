@@ -6,11 +6,13 @@ compiled, and unless the logger is enabled for it: `EQX_FASTJIT_LOG` does that, 
 does `logging.getLogger("eqx_fastjit").setLevel("INFO")`.
 """
 
+import functools as ft
 import itertools
 import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from eqx_fastjit import _record
@@ -60,15 +62,13 @@ def log_from_environment() -> None:
             f"EQX_FASTJIT_LOG={text!r}: expected one of {', '.join(_LEVELS)}, off."
         )
     handler = _Stderr()
-    handler.setFormatter(
-        logging.Formatter("[%(asctime)s eqx_fastjit] %(message)s", "%H:%M:%S")
-    )
+    line = "[%(asctime)s eqx_fastjit] %(message)s"
+    handler.setFormatter(logging.Formatter(line, "%H:%M:%S"))
     logger.addHandler(handler)
     logger.setLevel(_LEVELS[text])
     _record.before.append(_on_begin)
     _record.after.append(_on_end)
-    plain = PlainJits.started
-    if plain is None:
+    if (plain := PlainJits.started) is None:
         plain = PlainJits(keep=False)
         plain.start()
     plain.on_compile = log_compile
@@ -77,52 +77,46 @@ def log_from_environment() -> None:
 # --- functions of ours ---------------------------------------------------------------
 
 
+def _never_raises(log: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Logging must not make a call fail."""
+
+    @ft.wraps(log)
+    def logs(what: Any) -> None:
+        try:
+            log(what)
+        except Exception as e:
+            kind = type(e).__name__
+            logger.debug("could not describe a compilation: %s: %s", kind, e)
+
+    return logs
+
+
+@_never_raises
 def log_trace(trace: Trace) -> None:
-    """Log a trace that is complete. Never raises: logging must not make a call fail."""
-    try:
-        _log_trace(trace)
-    except Exception as e:
-        logger.debug("could not describe a compilation: %s: %s", type(e).__name__, e)
-
-
-def _log_trace(trace: Trace) -> None:
-    site = _site(trace)
+    """Log a trace that is complete."""
+    site, title = _site(trace), _title(trace)
     cause, leaf, why = _why(trace)
-    again = "" if cause in ("first-call", "failed") else " again"
+    cost = trace.trace + trace.lower + trace.compile
     if trace.failed:
-        text = f"tracing {_title(trace)} failed after {show_seconds(trace.trace)}"
+        text = f"tracing {title} failed after {show_seconds(trace.trace)}"
     else:
         verb = "compiled" if trace.compile else "traced"
+        again = "" if cause == "first-call" else " again"
         ahead = " ahead of time" if trace.ahead else ""
-        text = (
-            f"{verb} {_title(trace)}{again}{ahead} in {show_seconds(_cost(trace))} "
-            f"({_parts(trace)})"
-        )
+        text = f"{verb} {title}{again}{ahead} in {show_seconds(cost)} ({_parts(trace)})"
     text += f", called at {site or '?'}"
     if trace.inlined:
         text += ", inside of another jitted function"
     # An inlined function is part of the compilation of the outer function.
     is_part = trace.inlined or not (trace.compile or trace.failed)
-    _emit(
-        f"{text}{why}",
-        level=logging.DEBUG if is_part else logging.INFO,
-        name=_title(trace),
-        cause=cause,
-        leaf=leaf,
-        site=site,
-        seconds=_cost(trace),
-    )
+    level = logging.DEBUG if is_part else logging.INFO
+    _emit(f"{text}{why}", level, site, name=title, cause=cause, leaf=leaf, seconds=cost)
 
 
-def _emit(text: str, *, level: int, **fields: Any) -> None:
-    site = fields["site"]
+def _emit(text: str, level: int, site: Line | None, **fields: Any) -> None:
     # For handlers that write fields, not lines.
-    extra = {**fields, "site": None if site is None else str(site)}
+    extra = {**fields, "site": site and str(site)}
     logger.log(level, "%s", text, extra={"compilation": extra})
-
-
-def _cost(trace: Trace) -> float:
-    return trace.trace + trace.lower + trace.compile
 
 
 def _title(trace: Trace) -> str:
@@ -141,9 +135,7 @@ def _site(trace: Trace) -> Line | None:
 def _parts(trace: Trace | Compile) -> str:
     stages = {"trace": trace.trace, "lower": trace.lower, "XLA": trace.compile}
     parts = [f"{name} {show_seconds(x)}" for name, x in stages.items() if x]
-    if trace.cached:
-        parts.append("read from the persistent cache")
-    return ", ".join(parts)
+    return ", ".join([*parts, *["read from the persistent cache"] * trace.cached])
 
 
 def _why(trace: Trace) -> tuple[str, str, str]:
@@ -169,13 +161,9 @@ def _explain(trace: Trace) -> Any:
     from eqx_fastjit.insight._explain import explain_trace
 
     key = trace.key()
-    others = (
-        other
-        for other in reversed(tuple(_record.traces))
-        if other is not trace and not other.failed and other.key() == key
-    )
-    latest = list(itertools.islice(others, _COMPARED))
-    return explain_trace(trace, latest[::-1])
+    earlier = (t for t in reversed(tuple(_record.traces)) if t is not trace)
+    alike = (t for t in earlier if not t.failed and t.key() == key)
+    return explain_trace(trace, list(itertools.islice(alike, _COMPARED))[::-1])
 
 
 # --- compilations that take long -----------------------------------------------------
@@ -191,12 +179,8 @@ def _on_begin(trace: Trace, _: Any) -> None:
 
 def _remind(trace: Trace, site: Line | None, seconds: float) -> None:
     def announce() -> None:
-        logger.info(
-            "still compiling %s after %s, called at %s",
-            _title(trace),
-            show_seconds(seconds),
-            site or "?",
-        )
+        text = "still compiling %s after %s, called at %s"
+        logger.info(text, _title(trace), show_seconds(seconds), site or "?")
         if trace.number in _timers:
             _remind(trace, site, 2 * seconds)
 
@@ -207,20 +191,11 @@ def _remind(trace: Trace, site: Line | None, seconds: float) -> None:
 
 
 def _on_end(trace: Trace) -> None:
-    timer = _timers.pop(trace.number, None)
-    if timer is not None:
+    if (timer := _timers.pop(trace.number, None)) is not None:
         timer.cancel()
 
 
 # --- everything else -----------------------------------------------------------------
-
-
-def log_compile(compiled: Compile) -> None:
-    """Log a compilation of plain `jax.jit`, or of an operation outside of jit."""
-    try:
-        _log_compile(compiled)
-    except Exception as e:
-        logger.debug("could not describe a compilation: %s: %s", type(e).__name__, e)
 
 
 def _is_insight() -> bool:
@@ -228,32 +203,25 @@ def _is_insight() -> bool:
     return any(f.f_code.co_filename.startswith(_INSIGHT) for f in frames())
 
 
-def _log_compile(c: Compile) -> None:
-    miss = c.miss
+@_never_raises
+def log_compile(c: Compile) -> None:
+    """Log a compilation of plain `jax.jit`, or of an operation outside of jit."""
     cost = f"in {show_seconds(c.seconds)} ({_parts(c)}), called at {c.site or '?'}"
-    fields: dict[str, Any] = {"name": c.name, "site": c.site, "seconds": c.seconds}
-    if miss is None and _is_insight():
-        return  # `breakdown` runs the function without jit
-    if miss is None:
-        is_long = c.seconds >= _LONG_OPERATION
-        _emit(
-            f"compiled {c.name} {cost}: an operation outside of jit",
-            level=logging.INFO if is_long else logging.DEBUG,
-            cause="outside-jit",
-            leaf="",
-            **fields,
-        )
-        return
-    if miss.place is not None and package_of(miss.place.file) == "eqx_fastjit":
-        return  # by `inspect_jaxpr` and its like, which say themselves what it costs
-    again = "" if miss.kind == "first-call" else " again"
-    why = miss.kind.replace("first-call", "first call")
-    if miss.old or miss.new:
-        why += f": `{miss.leaf}`: {miss.old} -> {miss.new}"
-    _emit(
-        f"compiled {c.name} ({miss.place or '?'}){again} {cost}, under jax.jit: {why}",
-        level=logging.INFO,
-        cause=miss.kind,
-        leaf=miss.leaf,
-        **fields,
-    )
+    level = logging.INFO
+    if (miss := c.miss) is None:
+        if _is_insight():
+            return  # `breakdown` runs the function without jit
+        cause, leaf = "outside-jit", ""
+        text = f"compiled {c.name} {cost}: an operation outside of jit"
+        if c.seconds < _LONG_OPERATION:
+            level = logging.DEBUG
+    else:
+        cause, leaf, place = miss.kind, miss.leaf, miss.place
+        if place is not None and package_of(place.file) == "eqx_fastjit":
+            return  # by `inspect_jaxpr` and its like, which say what it costs
+        again = "" if cause == "first-call" else " again"
+        text = f"compiled {c.name} ({place or '?'}){again} {cost}, under jax.jit: "
+        text += cause.replace("first-call", "first call")
+        if miss.old or miss.new:
+            text += f": `{leaf}`: {miss.old} -> {miss.new}"
+    _emit(text, level, c.site, name=c.name, cause=cause, leaf=leaf, seconds=c.seconds)

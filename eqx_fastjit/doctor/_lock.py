@@ -11,7 +11,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
-from typing import Any, TYPE_CHECKING
+from typing import Any, TYPE_CHECKING, TypeGuard
 
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ class LockError(Exception):
 
 
 def signature_of(trace: "Trace") -> Signature:
-    """The signature of a call that was traced."""
     out: Signature = {"arrays": {}, "nodes": {}, "statics": {}}
     for entry in trace.entries:
         facets = dict(entry.facets)
@@ -79,11 +78,8 @@ def _array(facets: dict[str, str]) -> str:
 class Recorder:
     """Collects the signatures of calls that are traced, but for those inside others.
 
-    **Arguments:**
-
-    - `folder`: of the script; files in it are named relative to it.
-    - `on_signature`: called with function, signature and trace for each call.
-    - `on_jax`: called once JAX has been imported.
+    Files in the script's folder are named relative to it. `on_signature` is called with
+    the function, the signature and the trace of each, `on_jax` once there is JAX.
     """
 
     def __init__(
@@ -103,7 +99,6 @@ class Recorder:
         """The program is about to begin."""
 
     def jax_imported(self) -> None:
-        """JAX is there."""
         if self.on_jax is not None:
             self.on_jax()
 
@@ -115,7 +110,6 @@ class Recorder:
         _record.after.append(self._after)
 
     def stop(self) -> None:
-        """The program is over."""
         if self.watches_ours:
             from eqx_fastjit import _record
 
@@ -124,23 +118,19 @@ class Recorder:
     def _after(self, trace: "Trace") -> None:
         if trace.inside is not None or trace.failed:
             return
-        name = self._name(trace)
+        place, name = trace.function.place, trace.function.qualname
+        if place is not None:
+            name = f"{self._relative(place.file)}:{name}"
         signature = signature_of(trace)
-        site = self._relative(trace.site.file) if trace.site is not None else "?"
-        line = trace.site.line if trace.site is not None else 0
-        self.seen.setdefault((name, key_of(signature)), (signature, f"{site}:{line}"))
+        site = "?:0"
+        if trace.site is not None:
+            site = f"{self._relative(trace.site.file)}:{trace.site.line}"
+        self.seen.setdefault((name, key_of(signature)), (signature, site))
         if self.on_signature is not None:
             self.on_signature(name, signature, trace)
 
-    def _name(self, trace: "Trace") -> str:
-        place = trace.function.place
-        if place is None:
-            return trace.function.qualname
-        return f"{self._relative(place.file)}:{trace.function.qualname}"
-
     def _relative(self, file: str) -> str:
-        # The innermost of these folders, because an environment may be inside the
-        # script's folder.
+        # The innermost of these: an environment may be inside the script's folder.
         folders = [sysconfig.get_path(n) for n in ("purelib", "platlib", "stdlib")]
         folders += [self.folder, *filter(os.path.isabs, sys.path)]
         file = os.path.abspath(file)
@@ -178,25 +168,19 @@ def load(text: str) -> Signatures:
     if schema != SCHEMA:
         raise LockError(f"expected schema {SCHEMA}, found {schema!r}")
     functions = data.get("functions")
-    if not isinstance(functions, dict) or not _is_signatures(functions):
+    if not _is_signatures(functions):
         raise LockError("expected lists of signatures under 'functions'")
     return functions
 
 
-def _is_signatures(functions: dict[str, Any]) -> bool:
-    return all(
-        isinstance(signatures, list)
-        and all(
-            isinstance(s, dict)
-            and all(
-                isinstance(section, dict)
-                and all(isinstance(text, str) for text in section.values())
-                for section in s.values()
-            )
-            for s in signatures
-        )
-        for signatures in functions.values()
-    )
+def _is_signatures(functions: Any) -> TypeGuard[Signatures]:
+    # From the outside in: functions, their signatures, sections of these, and leaves.
+    found: list[Any] = [functions]
+    for kind in (dict, list, dict, dict):
+        if not all(isinstance(x, kind) for x in found):
+            return False
+        found = [y for x in found for y in (x if kind is list else x.values())]
+    return all(isinstance(text, str) for text in found)
 
 
 def explain_unknown(

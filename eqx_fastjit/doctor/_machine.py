@@ -24,9 +24,7 @@ class Processor:
     def share(self, compiling: float = 0.0) -> float:
         """From 0 to 1 since it was made; 1 if it is not known.
 
-        **Arguments:**
-
-        - `compiling`: for how many seconds of this time XLA has compiled.
+        For so many seconds of this time, XLA has compiled.
         """
         now = _read(_FILE)
         if now is None or self._begun is None:

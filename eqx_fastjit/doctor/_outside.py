@@ -1,22 +1,19 @@
 """Operations outside of jit that were compiled many times."""
 
 import ast
-import collections
 from collections.abc import Iterator
 
 from eqx_fastjit._units import show_seconds
 
 from ._causes import severity
 from ._plain import Compile
-from ._report import at, Finding
-from ._sites import Line
+from ._report import at, Finding, grouped
+from ._sites import call_of
 
 
 # Loops and branches, which take functions. If a nested function is passed, it is a new
 # function in each call, so each call compiles again.
-_OF_FUNCTIONS = frozenset(
-    {"scan", "while", "cond", "custom_linear_solve", "checkpoint"}
-)
+_OF_FUNCTIONS = {"scan", "while", "cond", "custom_linear_solve", "checkpoint"}
 # How often one line has to compile the same one.
 _COMPILES = 3
 # Other operations compile for each shape. Creating a model and the state of its
@@ -33,22 +30,14 @@ def outside_of_jit(
 ) -> Iterator[Finding]:
     """Lines that repeatedly compile an operation.
 
-    **Arguments:**
-
-    - `plain`: all compilations but those of functions of ours.
-    - `total`: seconds that the program ran.
-    - `share`: of that, when it had a processor.
+    The program ran for `total` seconds, and had a processor for that share of them.
     """
-    groups: dict[tuple[Line, str], list[Compile]] = collections.defaultdict(list)
-    for c in plain:
-        if c.miss is None and c.site is not None:
-            groups[c.site, c.name].append(c)
-    for (line, name), group in groups.items():
+    eager = [c for c in plain if c.miss is None and c.site is not None]
+    for (line, name), group in grouped(eager, lambda c: (c.site, c.name)).items():
         seconds = sum(c.seconds for c in group)
         enough, least, why = _OTHER_COMPILES, _OTHER_SECONDS, "for each shape"
         if name in _OF_FUNCTIONS:
-            enough, least = _COMPILES, _SECONDS
-            why = "for a new function each time"
+            enough, least, why = _COMPILES, _SECONDS, "for a new function each time"
         if len(group) < enough or seconds < max(least / share, _SHARE * total):
             continue
         yield Finding(
@@ -67,17 +56,14 @@ def outside_of_jit(
 
 def _fix(expression: str, inside: str) -> str:
     why = "Create it once and call it as often as needed: it compiles as one program."
-    try:
-        node = ast.parse(expression, mode="eval").body
-    except SyntaxError:
-        node = None
-    function = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    call = call_of(expression)
+    function = "" if call is None else ast.unparse(call.func)
     # JAX's own functions take functions, which are new in each call.
-    if not isinstance(node, ast.Call) or function.startswith(("jax.lax.", "lax.")):
+    if call is None or function.startswith(("jax.lax.", "lax.")):
         name = "a function" if inside.startswith("<") else f"`{inside}`"
         return f"Call it in {name} under `eqx.filter_jit`. {why}"
-    node.func = ast.parse(f"eqx.filter_jit({function})", mode="eval").body
-    whole = ast.unparse(node)
+    call.func = ast.parse(f"eqx.filter_jit({function})", mode="eval").body
+    whole = ast.unparse(call)
     if len(whole) > 88:
         whole = f"eqx.filter_jit({function})(...)"
     return f"Write `{whole}`. {why}"

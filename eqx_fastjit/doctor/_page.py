@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from eqx_fastjit._units import show_seconds
 
 from ._page_compilations import compilations
-from ._page_parts import Cell, e, html_document, prose, SCRIPT, section, table
+from ._page_parts import Cell, code, e, html_document, prose, SCRIPT, section, table
 from ._report import (
     Finding,
     FunctionRow,
@@ -19,7 +19,7 @@ from ._report import (
     TimeSpent,
 )
 from ._sites import shorten
-from ._text import place, summary, time_rows
+from ._text import place, place_and_cost, summary, time_rows
 
 
 # Lines of source around the one of a finding.
@@ -36,7 +36,7 @@ def page(report: Report) -> str:
         "</header>",
         "<main>",
         *_time(report.time),
-        *_findings(report),
+        *section("findings", "Findings", *map(_finding, report.findings)),
         *_hints(report),
         *_functions(report.functions),
         *compilations(report),
@@ -44,8 +44,7 @@ def page(report: Report) -> str:
         "</main>",
         f"<script>{SCRIPT}</script>",
     ]
-    title = f"{report.program}: {headline(report)}"
-    return html_document(title, "\n".join(body))
+    return html_document(f"{report.program}: {headline(report)}", "\n".join(body))
 
 
 def _headline(report: Report) -> str:
@@ -61,17 +60,12 @@ def _headline(report: Report) -> str:
 def _ended(report: Report) -> str:
     if report.exit_code is None:
         return "; it is still running"
-    if report.exit_code == 0:
-        return ""
-    return f"; it ended with exit code {report.exit_code}"
-
-
-# --- where the time went -------------------------------------------------------------
+    code = report.exit_code
+    return f"; it ended with exit code {code}" if code else ""
 
 
 def _time(time: TimeSpent) -> Iterator[str]:
-    if time.parts:
-        yield from section("time", "Where the time went", _parts(time))
+    return section("time", "Where the time went", _parts(time) if time.parts else ())
 
 
 def _parts(time: TimeSpent) -> Iterator[str]:
@@ -80,73 +74,53 @@ def _parts(time: TimeSpent) -> Iterator[str]:
         share = 100 * part.seconds / time.seconds
         yield f'<span class="part-{part.name}" style="width:{share:.2f}%"></span>'
     yield "</div>"
-    number = "number"
-    columns = (("seconds", number), ("share", number), ("part", ""), ("lines", ""))
-    rows = [
-        (
-            Cell(row.seconds, number),
-            Cell(row.share, number),
-            Cell(row.label, f"swatch-{row.name}"),
-            Cell("\n".join(row.lines), "name mono"),
-        )
-        for row in time_rows(time)
-    ]
+    columns = (("seconds", "number"), ("share", "number"), ("part", ""), ("lines", ""))
+    rows: list[tuple[Cell, ...]] = []
+    for row in time_rows(time):
+        numbers = Cell(row.seconds, "number"), Cell(row.share, "number")
+        lines = Cell("\n".join(row.lines), "name mono")
+        rows.append((*numbers, Cell(row.label, f"swatch-{row.name}"), lines))
     yield from table("Parts of the run", columns, rows)
 
 
-# --- findings ------------------------------------------------------------------------
-
-
-def _findings(report: Report) -> Iterator[str]:
-    if report.findings:
-        yield from section("findings", "Findings", *map(_finding, report.findings))
+# --- findings and hints --------------------------------------------------------------
 
 
 def _finding(f: Finding) -> Iterator[str]:
-    lost = "" if f.seconds is None else f"{show_seconds(f.seconds)} lost"
-    yield (
-        f'<article class="card {f.severity}"><h3><span>{e(f.kind)}</span>'
-        f'<span class="severity">{e(f.severity)}</span>'
-        f'<span class="where mono">{e(place(f.file, f.line))}</span>'
-        f'<span class="lost">{e(lost)}</span></h3>'
-    )
-    yield f'<p class="dim">{e(KINDS[f.kind].capitalize())}.</p>'
-    yield f"<p>{prose(f.message)}.</p>"
-    yield _source(f)
-    yield f"<p><strong>Fix:</strong> {prose(f.fix)}</p></article>"
-
-
-def _source(f: Finding | Hint) -> str:
-    lines = linecache.getlines(f.file) if f.file is not None else []
-    if f.line is None or not 1 <= f.line <= len(lines):
-        return ""
-    first = max(1, f.line - _AROUND)
-    chosen = lines[first - 1 : f.line + _AROUND]
-    out = ""
-    for number, text in enumerate(chosen, first):
-        hit = ' class="hit"' if number == f.line else ""
-        out += f"<span{hit}><i>{number}</i>{e(text.rstrip()) or ' '}</span>"
-    label = e(f"Source of {shorten(f.file or '')}, line {f.line}")
-    return (
-        f'<pre tabindex="0" role="region" aria-label="{label}"><code>{out}</code></pre>'
-    )
+    return _card(f, KINDS[f.kind], f.severity, "<strong>Fix:</strong> ")
 
 
 def _hints(report: Report) -> Iterator[str]:
-    if report.hints:
-        yield from section("hints", "What would help", map(_hint, report.hints))
+    cards = ("".join(_card(hint, HINTS[hint.kind])) for hint in report.hints)
+    return section("hints", "What would help", cards)
 
 
-def _hint(hint: Hint) -> str:
-    at = "" if hint.file is None else place(hint.file, hint.line)
-    return (
-        f'<article class="card low"><h3><span>{e(hint.kind)}</span>'
-        f'<span class="where mono">{e(at)}</span>'
-        f'<span class="lost">about {show_seconds(hint.seconds)}</span></h3>'
-        f'<p class="dim">{e(HINTS[hint.kind].capitalize())}.</p>'
-        f"<p>{prose(hint.message)}.</p>{_source(hint)}<p>{prose(hint.fix)}</p>"
-        "</article>"
+def _card(
+    of: Finding | Hint, what: str, severity: str = "", fix: str = ""
+) -> Iterator[str]:
+    where, cost = place_and_cost(of)
+    shown = f'<span class="severity">{e(severity)}</span>' if severity else ""
+    yield (
+        f'<article class="card {severity or "low"}"><h3><span>{e(of.kind)}</span>'
+        f'{shown}<span class="where mono">{e(where)}</span>'
+        f'<span class="lost">{e(cost)}</span></h3>'
     )
+    yield f'<p class="dim">{e(what.capitalize())}.</p>'
+    yield f"<p>{prose(of.message)}.</p>"
+    yield _source(of)
+    yield f"<p>{fix}{prose(of.fix)}</p></article>"
+
+
+def _source(of: Finding | Hint) -> str:
+    lines = linecache.getlines(of.file) if of.file is not None else []
+    if of.line is None or not 1 <= of.line <= len(lines):
+        return ""
+    first = max(1, of.line - _AROUND)
+    out = ""
+    for number, text in enumerate(lines[first - 1 : of.line + _AROUND], first):
+        hit = ' class="hit"' if number == of.line else ""
+        out += f"<span{hit}><i>{number}</i>{e(text.rstrip()) or ' '}</span>"
+    return code(f"Source of {shorten(of.file or '')}, line {of.line}", out)
 
 
 # --- tables --------------------------------------------------------------------------
@@ -178,6 +152,5 @@ def _function_row(f: FunctionRow) -> tuple[Cell, ...]:
 
 
 def _notes(report: Report) -> Iterator[str]:
-    if report.notes:
-        notes = [f"<li>{prose(note)}</li>" for note in report.notes]
-        yield from section("notes", "Not covered", ["<ul>", *notes, "</ul>"])
+    notes = [f"<li>{prose(note)}</li>" for note in report.notes]
+    return section("notes", "Not covered", ["<ul>", *notes, "</ul>"] if notes else ())

@@ -1,23 +1,24 @@
 """The section on compilations of the report's page."""
 
+import itertools
 from collections.abc import Iterator
 
 from eqx_fastjit._units import plural, show_bytes, show_seconds
 
-from ._page_parts import Cell, e, section, table
-from ._report import Compilation, Program, Report
+from ._page_parts import Cell, code, e, section, table
+from ._report import Compilation, grouped, Program, Report
 from ._text import place
 
 
 # Rows of the timeline, and compilations on it and below: more are no longer seen.
 _MAX_LANES = 12
 _MAX_BARS = 600
-_PARTS = (
-    ("trace", "tracing (Python)"),
-    ("lower", "lowering"),
-    ("compile", "XLA compile"),
-    ("first_run", "first run"),
-)
+_STAGES = {
+    "trace": "tracing (Python)",
+    "lower": "lowering",
+    "compile": "XLA compile",
+    "first_run": "first run",
+}
 # Height of a row of the timeline, in pixels: its label, then its bars.
 _LANE, _LABEL, _BAR = 46, 17, 16
 
@@ -30,7 +31,7 @@ def compilations(report: Report) -> Iterator[str]:
     legend = [
         '<li><svg width="11" height="11" aria-hidden="true">'
         f'<rect class="{name}" width="11" height="11"/></svg>{e(label)}</li>'
-        for name, label in _PARTS
+        for name, label in _STAGES.items()
     ]
     begin = ['<div class="timeline"><ul class="legend">', *legend, "</ul>"]
     svg = _svg(outer, report.seconds)
@@ -39,18 +40,15 @@ def compilations(report: Report) -> Iterator[str]:
     shown.sort(key=lambda c: c.number)
     yield from _all(shown, len(report.compilations))
     # Of an operation outside of jit the table says all.
-    known = [c for c in shown if c.jit != "jax"]
-    if known:
-        title = "Each compilation of a function"
-        yield from section("each", title, *map(_section, known))
+    known = (_section(c) for c in shown if c.jit != "jax")
+    yield from section("each", "Each compilation of a function", *known)
 
 
 def _lanes(bars: tuple[Compilation, ...]) -> list[tuple[str, list[Compilation]]]:
     """A row for each function, the most expensive first; the last has all others."""
-    lanes: dict[str, list[Compilation]] = {}
-    for bar in sorted(bars, key=lambda bar: -bar.seconds)[:_MAX_BARS]:
-        name = "operations outside of jit" if bar.jit == "jax" else bar.function
-        lanes.setdefault(name, []).append(bar)
+    longest = sorted(bars, key=lambda bar: -bar.seconds)[:_MAX_BARS]
+    outside = "operations outside of jit"
+    lanes = grouped(longest, lambda bar: outside if bar.jit == "jax" else bar.function)
     order = sorted(lanes.items(), key=lambda lane: -sum(b.seconds for b in lane[1]))
     if len(order) > _MAX_LANES:
         rest = order[_MAX_LANES - 1 :]
@@ -91,15 +89,11 @@ def _cut(text: str) -> str:
 
 def _rects(bar: Compilation, y: int, total: float) -> Iterator[str]:
     yield f"<g><title>{e(_bar_text(bar))}</title>"
-    x = bar.start
-    for name, _ in _PARTS:
-        seconds = getattr(bar, name)
-        if seconds > 0:
-            yield (
-                f'<rect class="{name}" x="{100 * x / total:.3f}%" y="{y}" '
-                f'width="{100 * seconds / total:.3f}%" height="{_BAR}"/>'
-            )
-            x += seconds
+    for name, start, seconds in bar.stages():
+        yield (
+            f'<rect class="{name}" x="{100 * start / total:.3f}%" y="{y}" '
+            f'width="{100 * seconds / total:.3f}%" height="{_BAR}"/>'
+        )
     yield "</g>"
 
 
@@ -109,29 +103,20 @@ def _bar_text(bar: Compilation) -> str:
 
 
 def _stages(c: Compilation) -> list[str]:
-    return [
-        f"{label} {show_seconds(getattr(c, name))}"
-        for name, label in _PARTS
-        if getattr(c, name) > 0
-    ]
+    return [f"{_STAGES[name]} {show_seconds(x)}" for name, _, x in c.stages()]
 
 
 def _step(total: float) -> float:
     """Between two marks of the axis: 1, 2 or 5 times a power of ten."""
-    step = 1e-3
-    while True:
-        for factor in (1, 2, 5):
-            if total / (step * factor) <= 6:
-                return step * factor
-        step *= 10
+    steps = (x * 10.0**n for n in itertools.count(-3) for x in (1, 2, 5))
+    return next(step for step in steps if total / step <= 6)
 
 
 def _all(shown: list[Compilation], n: int) -> Iterator[str]:
-    which = "All " if n > 1 else ""
-    if n > _MAX_BARS:
-        which = f"The {_MAX_BARS} longest of "
+    which = f"The {_MAX_BARS} longest of " if n > _MAX_BARS else "All " * (n > 1)
     number = "number"
     columns = (("#", number), ("at", number), ("took", number), ("function", ""))
+    columns += (("why", ""), ("leaf", ""), ("called from", ""))
     rows = [
         (
             Cell(str(c.number), number, c.number, "" if c.jit == "jax" else _id(c)),
@@ -144,11 +129,8 @@ def _all(shown: list[Compilation], n: int) -> Iterator[str]:
         )
         for c in shown
     ]
-    columns += (("why", ""), ("leaf", ""), ("called from", ""))
-    name = "all-compilations"
-    every = table("Compilations", columns, rows, name=name, cls="tall")
-    title = f"{which}{plural(n, 'compilation')}"
-    yield from section("compilations", title, every)
+    every = table("Compilations", columns, rows, name="all-compilations", cls="tall")
+    yield from section("compilations", f"{which}{plural(n, 'compilation')}", every)
 
 
 def _id(c: Compilation) -> str:
@@ -168,9 +150,7 @@ def _section(c: Compilation) -> Iterator[str]:
     inside = " It is a part of another function\u2019s compilation." * c.inside
     yield f"<p>{e(where)}Called at {e(c.site or '?')}.{inside}</p>"
     yield from _changes(c)
-    parts = _stages(c)
-    if c.cached:
-        parts.append("read from the persistent cache")
+    parts = [*_stages(c), *["read from the persistent cache"] * c.cached]
     yield f"<p>{e(', '.join(parts))}.</p>"
     if c.signature:
         yield f'<p class="dim">Arguments: <code>{e(c.signature)}</code></p>'
@@ -194,16 +174,10 @@ def _changes(c: Compilation) -> Iterator[str]:
 
 
 def _cost(c: Compilation) -> Iterator[str]:
-    facts: list[tuple[str, str]] = []
-    if c.equations is not None:
-        facts.append(("equations in the jaxpr", f"{c.equations:,}"))
-    program = c.program
-    if program is None:
-        if c.argument_bytes is not None:
-            facts.append(("arrays among the arguments", show_bytes(c.argument_bytes)))
-    else:
-        if program.flops is not None:
-            facts.append(("floating-point operations", f"{program.flops:,.0f}"))
+    counts: dict[str, float | None] = {"equations in the jaxpr": c.equations}
+    sizes = {"arrays among the arguments": c.argument_bytes}
+    if (program := c.program) is not None:
+        counts["floating-point operations"] = program.flops
         sizes = {
             "memory read and written": program.bytes_accessed,
             "arguments": program.argument_bytes,
@@ -211,7 +185,8 @@ def _cost(c: Compilation) -> Iterator[str]:
             "temporaries": program.temporary_bytes,
             "machine code": program.code_bytes,
         }
-        facts += [(name, show_bytes(x)) for name, x in sizes.items() if x is not None]
+    facts = [(name, f"{x:,.0f}") for name, x in counts.items() if x is not None]
+    facts += [(name, show_bytes(x)) for name, x in sizes.items() if x is not None]
     if facts:
         label = f"Cost and memory of compilation {c.number}"
         rows = [(Cell(name), Cell(text, "number")) for name, text in facts]
@@ -226,8 +201,5 @@ def _texts(program: Program) -> Iterator[str]:
         ("HLO, as XLA optimized it", program.hlo),
     ):
         if text:
-            yield (
-                f"<details><summary>{e(label)}</summary>"
-                f'<pre tabindex="0" role="region" aria-label="{e(label)}"><code>'
-                f"{e(text)}</code></pre></details>"
-            )
+            inside = f"<summary>{label}</summary>{code(label, e(text))}"
+            yield f"<details>{inside}</details>"

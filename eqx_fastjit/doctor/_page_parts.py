@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import html
+import itertools
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -35,10 +37,11 @@ p { margin: .5rem 0; overflow-wrap: anywhere; }
 a { color: var(--link); }
 .dim { color: var(--dim); }
 .good { color: var(--good); font-weight: 600; }
-.mono, code, pre, td.mono { font-family: ui-monospace, "DejaVu Sans Mono", Menlo,
-  Consolas, monospace; font-size: .875rem; }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: .5rem;
-  border-left: .3rem solid var(--edge); padding: .9rem 1rem; margin: 0 0 1rem; }
+.mono, code, pre { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas,
+  monospace; font-size: .875rem; }
+.card, .scroll, .timeline, .compilation { background: var(--card);
+  border: 1px solid var(--line); border-radius: .5rem; }
+.card { border-left: .3rem solid var(--edge); padding: .9rem 1rem; margin: 0 0 1rem; }
 .high { --edge: var(--high); } .medium { --edge: var(--medium); }
 .low { --edge: var(--low); }
 .severity { color: var(--edge); font-weight: 600; font-size: .875rem; }
@@ -50,8 +53,7 @@ pre span { display: block; padding: 0 .75rem; min-width: max-content; }
 pre .hit { background: var(--hit); }
 pre i { color: var(--dim); font-style: normal; display: inline-block; min-width: 3.5ch;
   margin-right: 1.5ch; text-align: right; user-select: none; }
-.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: .5rem;
-  background: var(--card); }
+.scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { padding: .4rem .75rem; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line); }
@@ -61,28 +63,22 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums;
   white-space: nowrap; }
 td.name { min-width: 14rem; overflow-wrap: anywhere; white-space: pre-line; }
 td.why { min-width: 9rem; }
-.timeline { background: var(--card); border: 1px solid var(--line);
-  border-radius: .5rem; padding: .75rem; }
+.timeline { padding: .75rem; }
 .timeline svg { display: block; overflow: visible; }
 .timeline text { fill: var(--text); font-size: 12px; }
 .timeline .tick { fill: var(--dim); font-size: 11px; }
 .timeline line { stroke: var(--line); }
-.trace { fill: var(--trace); stroke: var(--trace); }
-.lower { fill: var(--lower); stroke: var(--lower); }
-.compile { fill: var(--compile); stroke: var(--compile); }
-.first_run { fill: var(--first_run); stroke: var(--first_run); }
+.timeline rect { fill: var(--part); stroke: var(--part); }
 .legend { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; margin: 0 0 .75rem;
   padding: 0; list-style: none; font-size: .875rem; }
 .legend svg { display: inline-block; vertical-align: -1px; margin-right: .4rem; }
 summary { cursor: pointer; padding: .25rem 0; overflow-wrap: anywhere; }
-details pre { max-height: 30rem; overflow-y: auto; padding: .5rem .75rem; }
-.tall { max-height: 30rem; overflow-y: auto; }
-.compilation { background: var(--card); border: 1px solid var(--line);
-  border-radius: .5rem; padding: .35rem .9rem; margin: 0 0 .4rem; }
+.tall, details pre { max-height: 30rem; overflow-y: auto; }
+details pre { padding: .5rem .75rem; }
+.compilation { padding: .35rem .9rem; margin: 0 0 .4rem; }
 .compilation[open] { padding-bottom: .9rem; }
 .compilation .scroll { margin: .5rem 0; }
 th button { all: unset; cursor: pointer; font: inherit; }
-th button:focus-visible { outline: 3px solid var(--link); }
 th[aria-sort=ascending] button::after { content: " \\2191"; }
 th[aria-sort=descending] button::after { content: " \\2193"; }
 .search { display: none; margin: 0 0 .5rem; }
@@ -95,15 +91,15 @@ th[aria-sort=descending] button::after { content: " \\2193"; }
   border: 1px solid var(--line); margin: .5rem 0; }
 .parts span { min-width: 1px; }
 [class^=swatch-]::before { content: ""; display: inline-block; width: .7rem;
-  height: .7rem; margin-right: .5rem; background: var(--dim); }
-.parts span { background: var(--dim); }
-.parts .part-compile, .swatch-compile::before { background: var(--compile); }
-.parts .part-trace, .swatch-trace::before { background: var(--trace); }
-.parts .part-lower, .swatch-lower::before { background: var(--lower); }
-.parts .part-calls, .swatch-calls::before { background: var(--first_run); }
-.parts .part-import, .swatch-import::before { background: var(--line); }
-.parts .part-wait, .swatch-wait::before { background: var(--high); }
-.parts .part-eager, .swatch-eager::before { background: var(--medium); }
+  height: .7rem; margin-right: .5rem; }
+.parts span, [class^=swatch-]::before { background: var(--part, var(--dim)); }
+.trace, .part-trace, .swatch-trace { --part: var(--trace); }
+.lower, .part-lower, .swatch-lower { --part: var(--lower); }
+.compile, .part-compile, .swatch-compile { --part: var(--compile); }
+.first_run, .part-calls, .swatch-calls { --part: var(--first_run); }
+.part-import, .swatch-import { --part: var(--line); }
+.part-wait, .swatch-wait { --part: var(--high); }
+.part-eager, .swatch-eager { --part: var(--medium); }
 """
 
 # Search and sorting. Without it the page is the same, but for the two.
@@ -150,13 +146,9 @@ open();
 
 
 def html_document(title: str, body: str, style: str = STYLE) -> str:
-    """A whole page. Nothing is loaded, and no script runs but `SCRIPT`.
+    """A whole page: a plain title, a body of HTML, and CSS on top of what all have.
 
-    **Arguments:**
-
-    - `title`: plain text.
-    - `body`: HTML.
-    - `style`: CSS on top of what all pages have.
+    Nothing is loaded, and no script runs but `SCRIPT`.
     """
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = (
@@ -178,18 +170,21 @@ def e(text: object) -> str:
 
 def prose(text: str) -> str:
     """Text with code in backticks."""
-    parts = text.split("`")
-    return "".join(
-        f"<code>{e(part)}</code>" if i % 2 else e(part) for i, part in enumerate(parts)
-    )
+    return re.sub("`(.*?)`", r"<code>\1</code>", e(text), flags=re.DOTALL)
+
+
+def code(label: str, inside: str) -> str:
+    """Lines that can be scrolled by keyboard, with what screen readers say of them."""
+    label = f'role="region" aria-label="{e(label)}"'
+    return f'<pre tabindex="0" {label}><code>{inside}</code></pre>'
 
 
 def section(name: str, title: str, *parts: Iterable[str]) -> Iterator[str]:
-    """A section of the page, with its heading."""
-    yield f'<section aria-labelledby="{name}"><h2 id="{name}">{title}</h2>'
-    for part in parts:
-        yield from part
-    yield "</section>"
+    """A section of the page, with its heading; nothing if it is empty."""
+    if lines := [*itertools.chain(*parts)]:
+        yield f'<section aria-labelledby="{name}"><h2 id="{name}">{title}</h2>'
+        yield from lines
+        yield "</section>"
 
 
 class Cell(NamedTuple):
@@ -203,7 +198,6 @@ class Cell(NamedTuple):
     link: str = ""
 
     def html(self) -> str:
-        """As it stands in a row."""
         text = e(self.text)
         if self.link:
             text = f'<a href="#{e(self.link)}">{text}</a>'
@@ -219,14 +213,9 @@ def table(
     name: str = "",
     cls: str = "",
 ) -> Iterator[str]:
-    """A table that can be scrolled by keyboard.
+    """A table that can be scrolled by keyboard; searched and sorted, if it has a name.
 
-    **Arguments:**
-
-    - `label`: said by screen readers.
-    - `columns`: the name of each and its class.
-    - `rows`: all of them.
-    - `name`: of a table that can be searched and sorted.
+    `label` is what screen readers say; columns have a name and a class.
     """
     if name:
         yield (

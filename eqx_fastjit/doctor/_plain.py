@@ -35,7 +35,6 @@ class Miss:
     """Why JAX traced a function, as its log has it."""
 
     name: str
-    # Where the function was defined.
     place: Line | None
     # "first-call", or a kind of finding.
     kind: str
@@ -72,7 +71,6 @@ class Compile:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
         return self.trace + self.lower + self.compile
 
 
@@ -94,7 +92,6 @@ class PlainJits:
         # Those so far, if they are to be kept.
         self.compiles: list[Compile] = []
         self.keep = keep
-        # Called with each.
         self.on_compile: Callable[[Compile], None] | None = None
         # All seconds spent on compiling, ours included.
         self.seconds = 0.0
@@ -153,8 +150,7 @@ class PlainJits:
         self.seconds += duration_secs
         if _is_ours():
             pending.cached = False
-            return
-        if event.endswith("/jaxpr_to_mlir_module_duration"):
+        elif event.endswith("/jaxpr_to_mlir_module_duration"):
             pending.lower = duration_secs
         elif event.endswith("/backend_compile_duration"):
             self._compiled(name, duration_secs)
@@ -273,7 +269,12 @@ def parse(text: str) -> Miss | None:
     if (found := _TYPES.search(text)) is not None:
         path, new, old = found.groups()
         was, now = _type(old), _type(new)
-        return Miss(name, place, *_kind(path, was, now), dtype=now[0])
+        kinds = ("dtype-churn", "shape-churn", "weak-type")
+        for kind, x, y in zip(kinds, was, now, strict=True):
+            if x != y:
+                values = x or "strong", y or "strong"
+                return Miss(name, place, kind, path, *values, dtype=now[0])
+        return Miss(name, place, "sharding-churn", path, dtype=now[0])
     if "context doesn't match" in text:
         return Miss(name, place, "config-churn")
     return Miss(name, place, "other")
@@ -306,13 +307,3 @@ def _type(text: str) -> tuple[str, str, str]:
     shape = (found and found[1]) or ""
     dtype = text[: len(found[0]) - len(shape)] if found else text
     return dtype, shape or "[]", "weak" if "weak_type=True" in text else ""
-
-
-def _kind(
-    path: str, old: tuple[str, str, str], new: tuple[str, str, str]
-) -> tuple[str, str, str, str]:
-    """The kind of what differs, with the path and the two texts."""
-    for i, kind in enumerate(("dtype-churn", "shape-churn", "weak-type")):
-        if old[i] != new[i]:
-            return kind, path, old[i] or "strong", new[i] or "strong"
-    return "sharding-churn", path, "", ""

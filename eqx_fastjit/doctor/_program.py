@@ -20,12 +20,7 @@ _TABLES = re.compile(
 
 
 def program_of(traced: Any) -> Program:
-    """Lower and compile a traced call once more, for its texts and estimates.
-
-    **Arguments:**
-
-    - `traced`: a `jax.stages.Traced`.
-    """
+    """Lower and compile a `jax.stages.Traced` again, for its texts and estimates."""
     lowered = traced.lower()
     compiled = lowered.compile()
     cost = _attempt(compiled.cost_analysis) or {}
@@ -33,21 +28,18 @@ def program_of(traced: Any) -> Program:
         cost = cost[0] if cost else {}
     memory = _attempt(compiled.memory_analysis)
     closed = traced.jaxpr
-    jaxpr = (
-        _attempt(lambda: str(closed))
-        if len(closed.jaxpr.eqns) <= _MAX_EQUATIONS
-        else f"{len(closed.jaxpr.eqns)} equations"
-    )
+    n = len(closed.jaxpr.eqns)
+    jaxpr = _attempt(lambda: str(closed)) if n <= _MAX_EQUATIONS else f"{n} equations"
     return Program(
         jaxpr=_cut(jaxpr or ""),
         stablehlo=_cut(_attempt(lowered.as_text) or ""),
         hlo=_cut(_TABLES.sub("", _attempt(compiled.as_text) or "")),
-        flops=_number(cost.get("flops")),
-        bytes_accessed=_number(cost.get("bytes accessed")),
-        argument_bytes=_bytes(memory, "argument_size_in_bytes"),
-        result_bytes=_bytes(memory, "output_size_in_bytes"),
-        temporary_bytes=_bytes(memory, "temp_size_in_bytes"),
-        code_bytes=_bytes(memory, "generated_code_size_in_bytes"),
+        flops=_known(cost.get("flops")),
+        bytes_accessed=_known(cost.get("bytes accessed")),
+        argument_bytes=_known(getattr(memory, "argument_size_in_bytes", None)),
+        result_bytes=_known(getattr(memory, "output_size_in_bytes", None)),
+        temporary_bytes=_known(getattr(memory, "temp_size_in_bytes", None)),
+        code_bytes=_known(getattr(memory, "generated_code_size_in_bytes", None)),
     )
 
 
@@ -59,14 +51,9 @@ def _attempt(get: Callable[[], Any]) -> Any:
         return None
 
 
-def _number(x: Any) -> float | None:
+def _known(x: Any) -> Any:
     # XLA gives -1 or nothing for what it does not know.
-    return float(x) if isinstance(x, int | float) and x >= 0 else None
-
-
-def _bytes(memory: Any, name: str) -> int | None:
-    x = getattr(memory, name, None)
-    return x if isinstance(x, int) and x >= 0 else None
+    return x if isinstance(x, int | float) and x >= 0 else None
 
 
 def _cut(text: str) -> str:

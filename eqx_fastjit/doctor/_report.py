@@ -1,13 +1,16 @@
 """What the doctor found, as data."""
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from eqx_fastjit._units import plural, show_seconds
 
 
+_T = TypeVar("_T")
+
 SCHEMA = 1
+_STAGES = ("trace", "lower", "compile", "first_run")
 
 # What would help where nothing is wrong, and what it is.
 HINTS = {
@@ -47,8 +50,15 @@ def at(place: Any) -> dict[str, Any]:
 def stages(traces: Iterable[Any]) -> dict[str, Any]:
     """The fields with the seconds of each stage, which are those of some traces."""
     traces = list(traces)
-    names = ("trace", "lower", "compile", "first_run")
-    return {name: sum(getattr(t, name) for t in traces) for name in names}
+    return {name: sum(getattr(t, name) for t in traces) for name in _STAGES}
+
+
+def grouped(items: Iterable[_T], key: Callable[[_T], Any]) -> dict[Any, list[_T]]:
+    """The items by key, which are in the order of the first of each."""
+    groups: dict[Any, list[_T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +73,12 @@ class Finding:
     file: str | None
     line: int | None
     # The path of the leaf at fault, as the user would write it; may be empty.
-    leaf: str
+    leaf: str = ""
     # Lost, as far as that can be told; `None` if not at all.
-    seconds: float | None
-    count: int
-    message: str
-    fix: str
+    seconds: float | None = None
+    count: int = 1
+    message: str = ""
+    fix: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,10 +180,8 @@ class Change:
 class Compilation:
     """One compilation, with everything that is known about it. Times are in seconds."""
 
-    # Its place in the order.
     number: int
     function: str
-    # "filter_jit", "jax.jit", or "jax" for operations outside of any such function.
     jit: str
     # Since the program began.
     start: float
@@ -186,7 +194,6 @@ class Compilation:
     site: str = ""
     file: str | None = None
     line: int | None = None
-    # The thread that it ran in.
     thread: int = 0
     # Whether JAX's persistent cache had it; whether it is a part of another one.
     cached: bool = False
@@ -205,6 +212,14 @@ class Compilation:
     def seconds(self) -> float:
         """From beginning to end."""
         return self.trace + self.lower + self.compile + self.first_run
+
+    def stages(self) -> Iterator[tuple[str, float, float]]:
+        """Each that took some time: its name, when it began, its seconds."""
+        start = self.start
+        for name in _STAGES:
+            if (seconds := getattr(self, name)) > 0:
+                yield name, start, seconds
+                start += seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,21 +241,12 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """As it is written with `--json`."""
-        return {
-            "schema": SCHEMA,
-            "program": self.program,
-            "exit_code": self.exit_code,
-            "seconds": self.seconds,
-            "findings": [dataclasses.asdict(x) for x in self.findings],
-            "hints": [dataclasses.asdict(x) for x in self.hints],
-            "time": dataclasses.asdict(self.time),
-            "functions": [
-                {**dataclasses.asdict(x), "calls": dict(x.calls)}
-                for x in self.functions
-            ],
-            "compilations": [dataclasses.asdict(x) for x in self.compilations],
-            "notes": list(self.notes),
-        }
+        data = dataclasses.asdict(self)
+        for row in data["functions"]:
+            row["calls"] = dict(row["calls"])
+        first = ("program", "exit_code", "seconds", "findings", "hints", "time")
+        begin = {name: data.pop(name) for name in first}
+        return {"schema": SCHEMA, **begin, **data, "notes": list(self.notes)}
 
 
 # Share of a run, and seconds, from which compiling is worth a word in the headline.
@@ -257,11 +263,8 @@ def compiling(report: Report) -> float:
 
 def headline(report: Report) -> str:
     """The report in a line."""
-    words: list[str] = []
-    if report.findings:
-        words.append(plural(len(report.findings), "finding"))
-    if report.hints:
-        words.append(plural(len(report.hints), "hint"))
+    found = {"finding": len(report.findings), "hint": len(report.hints)}
+    words = [plural(n, what) for what, n in found.items() if n]
     if not report.findings and (seconds := compiling(report)):
         cost = f"{show_seconds(seconds)} of {show_seconds(report.seconds)}"
         words.insert(0, f"nothing wrong, but {cost} were spent compiling")

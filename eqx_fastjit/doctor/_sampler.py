@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
 
-from ._sites import is_library, Line, package_of
+from ._sites import is_library, Line, line_at, package_of
 
 
 # Seconds between two looks, of about 20 us each.
@@ -46,10 +46,8 @@ class Stretch(NamedTuple):
 class Sampler:
     """Looks at the main thread until it is stopped.
 
-    **Arguments:**
-
-    - `compiling`: tells when it was tracing, lowering or compiling so far, which is
-        measured elsewhere: begin and end of each time, in seconds since the epoch.
+    `compiling` tells when it was tracing, lowering or compiling so far, which is
+    measured elsewhere: begin and end of each time, in seconds since the epoch.
     """
 
     def __init__(self, compiling: Callable[[], list[tuple[float, float]]]) -> None:
@@ -155,8 +153,7 @@ def where(frame: FrameType | None) -> Where:
         file = code.co_filename
         # Equinox and dataclasses make functions of strings: "<string>" and the like.
         if not file.startswith("<") and not is_library(file):
-            line = Line(file, frame.f_lineno, code.co_qualname)
-            return Where(kind or "line", line)
+            return Where(kind or "line", line_at(frame))
         kind = _kind(kind, file, code.co_name)
         frame = frame.f_back
     return Where(kind or "library", None)

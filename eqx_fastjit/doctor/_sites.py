@@ -1,5 +1,6 @@
 """Whose line of source it was."""
 
+import ast
 import functools as ft
 import itertools
 import linecache
@@ -133,7 +134,6 @@ def outermost_frame() -> FrameType | None:
 
 
 def line_at(frame: FrameType) -> Line:
-    """The line that a frame is at."""
     code = frame.f_code
     return Line(code.co_filename, frame.f_lineno, code.co_qualname)
 
@@ -155,21 +155,22 @@ def user_lines() -> tuple[Line, ...]:
 
 @ft.lru_cache(maxsize=1024)
 def expression_at(code: CodeType, instruction: int) -> str:
-    """The source of the expression that an instruction is of; empty if not known.
-
-    **Arguments:**
-
-    - `code`, `instruction`: `frame.f_code` and `frame.f_lasti`.
-    """
-    position = next(
-        itertools.islice(code.co_positions(), instruction // 2, None), (None,) * 4
-    )
-    first, last, start, end = position
+    """The source of the expression that `frame.f_lasti` is of; empty if not known."""
+    positions = itertools.islice(code.co_positions(), instruction // 2, None)
+    first, last, start, end = next(positions, (None,) * 4)
     if first is None or last is None or start is None or end is None:
         return ""
-    lines = [
-        linecache.getline(code.co_filename, n).encode() for n in range(first, last + 1)
-    ]
+    file = code.co_filename
+    lines = [linecache.getline(file, n).encode() for n in range(first, last + 1)]
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][start:]
     return b"".join(lines).decode(errors="replace")
+
+
+def call_of(expression: str) -> ast.Call | None:
+    """The call that an expression is, if it is one."""
+    try:
+        node = ast.parse(expression, mode="eval").body
+    except SyntaxError:
+        return None
+    return node if isinstance(node, ast.Call) else None

@@ -30,6 +30,15 @@ def place(file: str | None, line: int | None) -> str:
     return "?" if file is None else f"{shorten(file)}:{line}"
 
 
+def place_and_cost(of: Finding | Hint) -> tuple[str, str]:
+    """Both in words; empty where there is none."""
+    if isinstance(of, Hint):
+        where = "" if of.file is None else place(of.file, of.line)
+        return where, f"about {show_seconds(of.seconds)}"
+    lost = "" if of.seconds is None else f"{show_seconds(of.seconds)} lost"
+    return place(of.file, of.line), lost
+
+
 def summary(report: Report) -> str:
     """What the program spent on compiling, in a line."""
     compiles = sum(row.compiles for row in report.functions)
@@ -48,8 +57,7 @@ def write_text(report: Report, stream: TextIO) -> None:
         except ImportError:
             pass
         else:
-            _write_rich(report, Console(file=stream))
-            return
+            return _write_rich(report, Console(file=stream))
     stream.write("\n".join(_plain_lines(report)) + "\n")
     stream.flush()
 
@@ -95,37 +103,35 @@ def time_rows(time: TimeSpent) -> list[TimeRow]:
     ]
 
 
-def _source(finding: Finding | Hint) -> str:
-    if finding.file is None or finding.line is None:
-        return ""
-    return linecache.getline(finding.file, finding.line).strip()
+def _source(of: Finding | Hint) -> str:
+    return "" if of.file is None else linecache.getline(of.file, of.line or 0).strip()
 
 
 def _plain_lines(report: Report) -> Iterator[str]:
-    yield ""
-    yield _title(report)
-    yield summary(report)
-    yield from _plain_time(report.time)
+    yield from ("", _title(report), summary(report))
+    rows: list[tuple[str, str, str]] = []
+    for row in time_rows(report.time):
+        lines = f":  {', '.join(row.lines)}" if row.lines else ""
+        rows.append((row.seconds, row.share, f"{row.label}{lines}"))
+    for text in columns(rows, (True, True, False)):
+        yield f"  {text}"
     for f in report.findings:
-        lost = "" if f.seconds is None else f"  {show_seconds(f.seconds)} lost"
-        title = f"{f.kind} ({f.severity})  {place(f.file, f.line)}{lost}"
-        yield from _plain_card(title, f, f.message, f"Fix: {f.fix}")
+        title = f"{f.kind} ({f.severity})"
+        yield from _plain_card(f, title, f.message, f"Fix: {f.fix}")
     if report.hints:
         yield from ("", "What would help:")
     for hint in report.hints:
-        at = "" if hint.file is None else f"  {place(hint.file, hint.line)}"
-        title = f"{hint.kind}{at}  about {show_seconds(hint.seconds)}"
-        yield from _plain_card(title, hint, f"{hint.message}. {hint.fix}")
+        yield from _plain_card(hint, hint.kind, f"{hint.message}. {hint.fix}")
     if report.functions:
         yield ""
-        yield from _plain_table(report.functions)
+        shown = map(_cells, report.functions[:_MAX_ROWS])
+        yield from (*columns([_HEADER, *shown], _RIGHT), *_more(report))
     for note in report.notes:
         yield from textwrap.wrap(f"Note: {note}", 88)
 
 
-def _plain_card(title: str, of: Finding | Hint, *texts: str) -> Iterator[str]:
-    yield ""
-    yield title
+def _plain_card(of: Finding | Hint, title: str, *texts: str) -> Iterator[str]:
+    yield from ("", "  ".join(filter(None, (title, *place_and_cost(of)))))
     if source := _source(of):
         yield f"    > {source}"
     for text in texts:
@@ -143,35 +149,20 @@ def columns(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     return lines
 
 
-def _plain_time(time: TimeSpent) -> Iterator[str]:
-    rows: list[tuple[str, str, str]] = []
-    for row in time_rows(time):
-        lines = f":  {', '.join(row.lines)}" if row.lines else ""
-        rows.append((row.seconds, row.share, f"{row.label}{lines}"))
-    for text in columns(rows, (True, True, False)):
-        yield f"  {text}"
-
-
 _HEADER = ("time", "traces", "compiles", "function", "why")
 _RIGHT = (True, True, True, False, False)
 
 
-def _cells(row: FunctionRow) -> tuple[str, str, str, str, str]:
+def _cells(row: FunctionRow) -> tuple[str, ...]:
     where = "" if row.file is None else f" ({place(row.file, row.line)})"
     causes = ", ".join(f"{n} {cause}" for cause, n in row.causes.items())
-    return (
-        show_seconds(row.seconds),
-        str(row.traces),
-        str(row.compiles),
-        f"{row.function}{where}",
-        causes,
-    )
+    numbers = show_seconds(row.seconds), str(row.traces), str(row.compiles)
+    return *numbers, f"{row.function}{where}", causes
 
 
-def _plain_table(rows: tuple[FunctionRow, ...]) -> Iterator[str]:
-    yield from columns([_HEADER, *map(_cells, rows[:_MAX_ROWS])], _RIGHT)
-    if len(rows) > _MAX_ROWS:
-        yield f"and {len(rows) - _MAX_ROWS} more"
+def _more(report: Report) -> list[str]:
+    rest = len(report.functions) - _MAX_ROWS
+    return [f"and {rest} more"] if rest > 0 else []
 
 
 def _write_rich(report: Report, console: Any) -> None:
@@ -180,9 +171,16 @@ def _write_rich(report: Report, console: Any) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console.print()
-    console.print(Text(_title(report), "bold green" if is_good(report) else "bold"))
-    console.print(Text(summary(report), "dim"))
+    def card(of: Finding | Hint, style: str, *texts: Text) -> list[Any]:
+        where, cost = place_and_cost(of)
+        cost = f"  {cost}" if cost else ""
+        title = Text.assemble((of.kind, style), "  ", (where, "bold"), (cost, "dim"))
+        source = _source(of)
+        shown = [Padding(Text(source, "italic"), (0, 4))] if source else []
+        return ["", title, *shown, *[Padding(text, (0, 2)) for text in texts]]
+
+    title = Text(_title(report), "bold green" if is_good(report) else "bold")
+    out: list[Any] = ["", title, Text(summary(report), "dim")]
     if report.time.parts:
         grid = Table.grid(padding=(0, 2))
         for justify in ("right", "right", "left", "left"):
@@ -190,37 +188,20 @@ def _write_rich(report: Report, console: Any) -> None:
         for row in time_rows(report.time):
             lines = Text(", ".join(row.lines), "dim")
             grid.add_row(row.seconds, row.share, Text(row.label), lines)
-        console.print(Padding(grid, (0, 2)))
-
-    def card(title: Text, of: Finding | Hint, *texts: Text) -> None:
-        console.print()
-        console.print(title)
-        if source := _source(of):
-            console.print(Padding(Text(source, "italic"), (0, 4)))
-        for text in texts:
-            console.print(Padding(text, (0, 2)))
-
+        out.append(Padding(grid, (0, 2)))
     for f in report.findings:
-        at = (place(f.file, f.line), "bold")
-        lost = "" if f.seconds is None else f"  {show_seconds(f.seconds)} lost"
-        title = Text.assemble((f.kind, _STYLES[f.severity]), "  ", at, (lost, "dim"))
-        card(title, f, Text(f.message), Text.assemble(("Fix: ", "green"), f.fix))
+        fix = Text.assemble(("Fix: ", "green"), f.fix)
+        out += card(f, _STYLES[f.severity], Text(f.message), fix)
     if report.hints:
-        console.print()
-        console.print(Text("What would help", "bold"))
+        out += ["", Text("What would help", "bold")]
     for hint in report.hints:
-        at = "" if hint.file is None else place(hint.file, hint.line)
-        cost = f"  about {show_seconds(hint.seconds)}"
-        title = Text.assemble((hint.kind, "cyan"), "  ", (at, "bold"), (cost, "dim"))
-        card(title, hint, Text(f"{hint.message}. {hint.fix}"))
+        out += card(hint, "cyan", Text(f"{hint.message}. {hint.fix}"))
     if report.functions:
         table = Table(box=box.SIMPLE)
         for name, right in zip(_HEADER, _RIGHT, strict=True):
             table.add_column(name, justify="right" if right else "left")
         for row in report.functions[:_MAX_ROWS]:
             table.add_row(*map(Text, _cells(row)))
-        console.print(table)
-        if len(report.functions) > _MAX_ROWS:
-            console.print(Text(f"and {len(report.functions) - _MAX_ROWS} more"))
-    for note in report.notes:
-        console.print(Text(f"Note: {note}", "dim"))
+        out += [table, *map(Text, _more(report))]
+    for part in (*out, *[Text(f"Note: {note}", "dim") for note in report.notes]):
+        console.print(part)

@@ -6,7 +6,7 @@ Compiling and blocking are measured; the rest is divided according to samples.
 import collections
 import time
 
-from ._report import LineTime, TimePart, TimeSpent
+from ._report import LineTime, stages, TimePart, TimeSpent
 from ._sampler import Where
 from ._sites import is_library, Line
 from ._watch import Watch
@@ -44,7 +44,8 @@ def time_spent(watch: Watch) -> TimeSpent:
     )
     sampled: dict[str, float] = collections.defaultdict(float)
     sites = call_sites(watch)
-    eager = _lines_outside_jit(watch, sites)
+    compiled = [c.site for c in tuple(watch.plain.compiles) if c.site is not None]
+    eager = {line[:2] for line in compiled} - sites
     for found, seconds in watch.sampler.seconds().items():
         part = _part(found, sites, eager)
         if part in measured:
@@ -54,11 +55,10 @@ def time_spent(watch: Watch) -> TimeSpent:
             lines[part][found.line] += seconds
     for waiting in tuple(watch.waits.by_call.values()):
         lines["wait"][waiting.line] += waiting.waited
-    all_sampled = sum(sampled.values())
-    factor = rest / all_sampled if all_sampled else 0.0
+    if not any(sampled.values()):
+        sampled["python"] = 1.0
+    factor = rest / sum(sampled.values())
     seconds = {**measured, **{part: x * factor for part, x in sampled.items()}}
-    if not all_sampled:
-        seconds["python"] = rest
     parts = [
         TimePart(
             name,
@@ -73,13 +73,10 @@ def time_spent(watch: Watch) -> TimeSpent:
 
 
 def _measured(watch: Watch) -> dict[str, float]:
-    out = {"compile": 0.0, "trace": 0.0, "lower": 0.0}
     # The time of a trace inside another one is part of the outer one's time.
     outer = [s.trace for s in tuple(watch.seen.values()) if not s.trace.inlined]
-    for t in (*outer, *tuple(watch.plain.compiles)):
-        out["compile"] += t.compile
-        out["lower"] += t.lower
-        out["trace"] += t.trace
+    out = stages([*outer, *tuple(watch.plain.compiles)])
+    del out["first_run"]  # is sampled, as other calls are
     # It is not known which stage a running compilation has reached.
     outermost = [t for t in tuple(watch.begun.values()) if t.inside is None]
     out["compile"] += sum(time.time() - t.started for t in outermost[:1])
@@ -99,20 +96,14 @@ def call_sites(watch: Watch) -> _Sites:
         place = None if c.miss is None else c.miss.place
         if place is not None and not is_library(place.file):
             sites.append(c.site)
-    return {(site.file, site.line) for site in sites if site is not None}
-
-
-def _lines_outside_jit(watch: Watch, sites: _Sites) -> _Sites:
-    """Lines of the program that had an operation compiled outside of jit."""
-    lines = [c.site for c in tuple(watch.plain.compiles) if c.site is not None]
-    return {(line.file, line.line) for line in lines} - sites
+    return {site[:2] for site in sites if site is not None}
 
 
 def _part(found: Where, sites: _Sites, eager: _Sites) -> str:
     if found.kind in ("import", "wait", "own"):
         return found.kind
     # While only C++ runs, there is no frame other than that of the line.
-    line = found.line and (found.line.file, found.line.line)
+    line = found.line and found.line[:2]
     if found.kind in ("line", "jax") and line in sites:
         return "calls"
     is_eager = found.kind == "jax" or (found.kind == "line" and line in eager)

@@ -13,15 +13,14 @@ from ._sampler import Stretch
 from ._watch import Watch
 
 
-_PARTS = (
-    ("trace", "tracing"),
-    ("lower", "lowering"),
-    ("compile", "XLA's compiler"),
-    ("first_run", "first run"),
-)
+_STAGES = {
+    "trace": "tracing",
+    "lower": "lowering",
+    "compile": "XLA's compiler",
+    "first_run": "first run",
+}
 # Rows: where the main thread was, by samples, has one of its own.
 _MAIN, _SAMPLES = 1, 2
-# Kinds of samples, for people.
 KINDS = {
     "import": "importing",
     "wait": "blocked by the device",
@@ -35,29 +34,22 @@ _GAP = 0.1
 
 
 def timeline(watch: Watch, report: Report) -> dict[str, Any]:
-    """The trace, as it is written in JSON.
-
-    **Arguments:**
-
-    - `watch`: what was seen.
-    - `report`: what was made of it, for the reasons.
-    """
-    # Rows have small numbers, because Python's thread ids have too many bits for
-    # Perfetto.
-    main = threading.main_thread().ident
-    rows = {main: _MAIN}
-    for bar in report.compilations:
+    """The trace of what was seen, as it is written in JSON; the report has reasons."""
+    # Rows have small numbers: Python's thread ids have too many bits for Perfetto.
+    rows = {threading.main_thread().ident: _MAIN}
+    bars = report.compilations
+    for bar in bars:
         rows.setdefault(bar.thread, _SAMPLES + len(rows))
-    events: list[dict[str, Any]] = []
-    for bar in report.compilations:
-        events += _compilation(bar, rows[bar.thread])
-    events += _samples(watch)
     names = {_MAIN: "main thread", _SAMPLES: "where the main thread was (sampled)"}
     for tid in rows.values():
         names.setdefault(tid, f"thread {tid}")
-    header = [_meta("process_name", 0, report.program)]
-    header += [_meta("thread_name", tid, name) for tid, name in names.items()]
-    return {"displayTimeUnit": "ms", "traceEvents": [*header, *events]}
+    events = [
+        _meta("process_name", 0, report.program),
+        *[_meta("thread_name", tid, name) for tid, name in names.items()],
+        *[x for bar in bars for x in _compilation(bar, rows[bar.thread])],
+        *_samples(watch),
+    ]
+    return {"displayTimeUnit": "ms", "traceEvents": events}
 
 
 def _meta(what: str, tid: int, name: str) -> dict[str, Any]:
@@ -67,44 +59,26 @@ def _meta(what: str, tid: int, name: str) -> dict[str, Any]:
 def _event(
     name: str, category: str, tid: int, start: float, seconds: float, **args: Any
 ) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "name": name,
-        "cat": category,
-        "pid": 1,
-        "tid": tid,
-        "ts": round(1e6 * max(0.0, start), 1),
-        "dur": round(1e6 * seconds, 1),
-        "args": args,
-    }
+    times = {"ts": round(1e6 * max(0.0, start), 1), "dur": round(1e6 * seconds, 1)}
+    what = {"ph": "X", "name": name, "cat": category, "pid": 1, "tid": tid}
+    return {**what, **times, "args": args}
 
 
 def _compilation(bar: Compilation, tid: int) -> Iterator[dict[str, Any]]:
     args = {"cause": bar.cause, "called at": bar.site or "?", "jit": bar.jit}
     yield _event(bar.function, "compile", tid, bar.start, bar.seconds, **args)
-    start = bar.start
-    for name, label in _PARTS:
-        seconds = getattr(bar, name)
-        if seconds > 0:
-            yield _event(label, name, tid, start, seconds)
-            start += seconds
+    for name, start, seconds in bar.stages():
+        yield _event(_STAGES[name], name, tid, start, seconds)
 
 
 def _samples(watch: Watch) -> Iterator[dict[str, Any]]:
-    last: Stretch | None = None
-    for stretch in watch.sampler.kept():
-        if last is not None:
-            if stretch.where == last.where and stretch.start - last.end < _GAP:
-                last = last._replace(end=stretch.end)
-                continue
-            yield _sample(watch, last)
-        last = stretch
-    if last is not None:
-        yield _sample(watch, last)
-
-
-def _sample(watch: Watch, stretch: Stretch) -> dict[str, Any]:
-    (kind, line), start, end = stretch
-    name = KINDS[kind] if line is None else f"{line}"
-    began = start - watch.started
-    return _event(name, kind, _SAMPLES, began, end - start, what=KINDS[kind])
+    merged: list[Stretch] = []
+    for where, start, end in watch.sampler.kept():
+        if merged and merged[-1].where == where and start - merged[-1].end < _GAP:
+            merged[-1] = merged[-1]._replace(end=end)
+        else:
+            merged.append(Stretch(where, start, end))
+    for (kind, line), start, end in merged:
+        name = KINDS[kind] if line is None else str(line)
+        began = start - watch.started
+        yield _event(name, kind, _SAMPLES, began, end - start, what=KINDS[kind])

@@ -42,8 +42,7 @@ class Waiting:
     """All waits of one line of source. Times are in seconds."""
 
     line: Line
-    # What waited: `float()` or the like; `CALL`, for a jitted call that blocks by
-    # itself.
+    # What waited: `float()` or the like; `CALL` if a jitted call blocks by itself.
     what: str
     # The source of that expression; empty if it is not known.
     expression: str = ""
@@ -90,7 +89,7 @@ class Waits:
         for cls in jax.Array.__subclasses__():
             for name, what in _METHODS.items():
                 if callable(vars(cls).get(name)):
-                    self._replace(cls, name, self._timed(vars(cls)[name], what))
+                    self._wrap(cls, name, what)
         if not self._undo:
             self.missing.append("waits for values (float(x), x.item(), print(x))")
         for name in ("block_until_ready", "device_get"):
@@ -100,17 +99,13 @@ class Waits:
             self._wrap(np, name, f"np.{name}()", only=jax.Array)
 
     def stop(self) -> None:
-        """Restore everything."""
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
 
     def _wrap(self, owner: Any, name: str, what: str, only: type | None = None) -> None:
-        self._replace(owner, name, self._timed(getattr(owner, name), what, only))
-
-    def _replace(self, owner: Any, name: str, new: Any) -> None:
         old = vars(owner)[name]
-        setattr(owner, name, new)
+        setattr(owner, name, self._timed(old, what, only))
         self._undo.append(lambda: setattr(owner, name, old))
 
     def _timed(
@@ -120,11 +115,8 @@ class Waits:
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            if (
-                here.inside
-                or self.paused
-                or (only is not None and not (args and isinstance(args[0], only)))
-            ):
+            others = only is not None and not (args and isinstance(args[0], only))
+            if here.inside or self.paused or others:
                 return function(*args, **kwargs)
             here.inside = True
             start = clock()
@@ -161,9 +153,7 @@ class Waits:
             what = CALL
         with self._lock:
             key = (line, what, expression)
-            waiting = self.by_call.get(key)
-            if waiting is None:
-                waiting = self.by_call[key] = Waiting(*key, first=start)
+            waiting = self.by_call.setdefault(key, Waiting(*key, first=start))
             waiting.count += 1
             waiting.waited += waited
             waiting.lost += lost

@@ -67,9 +67,19 @@ class Seen:
     results: tuple[tuple[str, str], ...] = ()
 
     @property
+    def arrays(self) -> dict[str, dict[str, str]]:
+        """What is known of each array among the arguments, by path."""
+        return {e.path: dict(e.facets) for e in self.trace.entries if e.kind == "array"}
+
+    @property
     def calls_host(self) -> bool:
         """Whether it calls back into Python when it is run."""
         return self.inspection is not None and bool(self.inspection.callbacks)
+
+
+# A function, and what was there before its trace.
+_Ref = weakref.ref[Any]
+_Before = tuple[_Ref, Any]
 
 
 class Kept(NamedTuple):
@@ -77,24 +87,16 @@ class Kept(NamedTuple):
 
     trace: "Trace"
     snapshot: Any
-    source: Callable[[], Any]  # a weak reference
-
-
-# The function of a trace, and what was there before it.
-_Before = tuple[weakref.ref[Any], Any]
+    source: _Ref
 
 
 class Watch:
     """Watches this process from the import of JAX on.
 
     Calls that neither compile nor wait for the device are left alone. Nothing of what
-    is kept refers to the program's arrays.
-
-    **Arguments:**
-
-    - `numerics`: whether to compare each function with its eager run, once.
-    - `programs`: whether to keep the text and the cost of what is compiled, for which
-        each is lowered and compiled a second time.
+    is kept refers to the program's arrays. With `numerics`, each function is compared
+    with its eager run, once. With `programs`, the text and the cost of what is compiled
+    are kept, for which each is lowered and compiled a second time.
     """
 
     def __init__(self, *, numerics: bool = False, programs: bool = False):
@@ -153,15 +155,11 @@ class Watch:
         """When the main thread traced, lowered or compiled, since the epoch."""
         main = threading.main_thread().ident
         now = time.time()
-        going_on = [
-            (t.started, now) for t in tuple(self.begun.values()) if t.thread == main
-        ]
-        done = [s.trace for s in tuple(self.seen.values())]
-        return going_on + [
-            (t.started, t.started + t.trace + t.lower + t.compile)
-            for t in (*done, *tuple(self.plain.compiles))
-            if t.thread == main
-        ]
+        begun = [(t, now) for t in tuple(self.begun.values())]
+        ours = [s.trace for s in tuple(self.seen.values())]
+        done = (*ours, *tuple(self.plain.compiles))
+        ended = [(t, t.started + t.trace + t.lower + t.compile) for t in done]
+        return [(t.started, end) for t, end in (*begun, *ended) if t.thread == main]
 
     def jax_imported(self) -> None:
         """JAX is there: to be called once it has been imported."""
@@ -171,8 +169,7 @@ class Watch:
             try:
                 part.start()
             except Exception as e:  # an unknown JAX: the program must go on
-                what = type(part).__name__
-                self.notes.append(f"{what} could not be watched: {e}")
+                self.notes.append(f"{type(part).__name__} could not be watched: {e}")
 
     def equinox_imported(self) -> None:
         """Equinox is there, and our `filter_jit` in its place."""
@@ -185,7 +182,6 @@ class Watch:
         _record.called.append(self._called)
 
     def stop(self) -> None:
-        """The program is over."""
         self.seconds = time.time() - self.started
         self._share = self.share
         self.sampler.stop()
@@ -205,12 +201,10 @@ class Watch:
     def _look_at_cache(self) -> None:
         import jax
 
-        def read(name: str) -> Any:
-            return getattr(jax.config, name, None)
-
-        if read("jax_enable_compilation_cache") is not False:
-            self.cache_directory = read("jax_compilation_cache_dir") or None
-        least = read("jax_persistent_cache_min_compile_time_secs")
+        if getattr(jax.config, "jax_enable_compilation_cache", None) is not False:
+            directory = getattr(jax.config, "jax_compilation_cache_dir", None)
+            self.cache_directory = directory or None
+        least = getattr(jax.config, "jax_persistent_cache_min_compile_time_secs", None)
         self.cache_seconds = 1.0 if least is None else float(least)
 
     # --- called back by `_record` ---
@@ -245,9 +239,7 @@ class Watch:
         if begun is not None and not trace.failed:
             self._guarded(trace, ft.partial(self._look_after, trace, *begun))
 
-    def _look_after(
-        self, trace: "Trace", source: weakref.ref[Any], earlier: Any
-    ) -> None:
+    def _look_after(self, trace: "Trace", source: _Ref, earlier: Any) -> None:
         from eqx_fastjit.insight import changed, snapshot
 
         if (function := source()) is None:
@@ -255,12 +247,9 @@ class Watch:
         self.written.update(change.name for change in changed(earlier))
         self._keep_snapshot(trace, snapshot(function), source)
 
-    def _keep_snapshot(
-        self, trace: "Trace", taken: Any, source: weakref.ref[Any]
-    ) -> None:
-        kept = self.snapshots.setdefault(
-            trace.function.number, collections.deque(maxlen=_SNAPSHOTS)
-        )
+    def _keep_snapshot(self, trace: "Trace", taken: Any, source: _Ref) -> None:
+        kept = collections.deque[Kept](maxlen=_SNAPSHOTS)
+        kept = self.snapshots.setdefault(trace.function.number, kept)
         kept.append(Kept(trace, taken, source))
 
     def _called(self, trace: "Trace", jitted: Any, arrays: list[Any]) -> None:
@@ -289,10 +278,8 @@ class Watch:
         try:
             look()
         except Exception as e:
-            name = trace.function.qualname
-            self.notes.append(
-                f"Could not inspect {name}: {type(e).__name__}: {str(e)[:200]}"
-            )
+            why = f"{trace.function.qualname}: {type(e).__name__}: {str(e)[:200]}"
+            self.notes.append(f"Could not inspect {why}")
         finally:
             self._pause(was_paused)
             self.own_seconds += time.perf_counter() - start
@@ -316,9 +303,8 @@ class Watch:
             for v in scope.jax.outvars
             if hasattr(v.aval, "dtype")
         )
-        self._executed.setdefault(seen.trace.function.key(), set()).update(
-            executed(scope)
-        )
+        codes = self._executed.setdefault(seen.trace.function.key(), set())
+        codes.update(executed(scope))
         self._keep_read(seen.trace, around)
 
     def _keep_read(self, trace: "Trace", around: _Before | None) -> None:
@@ -334,9 +320,8 @@ class Watch:
 
         from ._program import program_of
 
-        kept = sum(s.program is not None for s in self.seen.values())
         text = f"Only the programs of the first {_PROGRAMS} compilations are kept."
-        if kept < _PROGRAMS:
+        if sum(s.program is not None for s in self.seen.values()) < _PROGRAMS:
             seen.program = program_of(kept_trace(jitted, arrays))
         elif text not in self.notes:
             self.notes.append(text)
@@ -350,9 +335,8 @@ class Watch:
             name = seen.trace.function.qualname
             self.notes.append(f"{name} donates its arguments, so it was not compared.")
             return
-        seen.deviations = deviations(
-            result_of(jitted, arrays), result_of(jitted, arrays, eager=True)
-        )
+        results = result_of(jitted, arrays), result_of(jitted, arrays, eager=True)
+        seen.deviations = deviations(*results)
 
 
 def deviations(jitted: Any, eager: Any) -> list[Deviation]:
@@ -362,10 +346,8 @@ def deviations(jitted: Any, eager: Any) -> list[Deviation]:
 
     from eqx_fastjit.insight._numerics import compare
 
-    leaves = {
-        f"result{jtu.keystr(path)}": x
-        for path, x in jtu.tree_flatten_with_path(eager)[0]
-    }
+    flat, _ = jtu.tree_flatten_with_path(eager)
+    leaves = {f"result{jtu.keystr(path)}": x for path, x in flat}
     scales = {path: _scale(x) for path, x in leaves.items()}
     largest = max([1.0, *scales.values()])
     return [
@@ -388,9 +370,8 @@ def _scale(x: Any) -> float:
     import jax
     import numpy as np
 
-    if not isinstance(x, jax.Array | np.ndarray | np.generic):
-        return 0.0
-    if not jax.numpy.issubdtype(x.dtype, np.inexact):
+    is_array = isinstance(x, jax.Array | np.ndarray | np.generic)
+    if not is_array or not jax.numpy.issubdtype(x.dtype, np.inexact):
         return 0.0
     values = np.abs(np.asarray(x).astype(np.complex128))
     return float(values[np.isfinite(values)].max(initial=0))
