@@ -30,12 +30,7 @@ _WORDS = {
 
 def page(gain: Gain) -> str:
     """A self-contained page. Every text is escaped."""
-    tables = "\n".join(table.html() for table in gain.tables())
-    body = (
-        f'<div class="eqx-fastjit"><h2>{escape(gain.title())}</h2>'
-        f"{_bars(gain)}\n{tables}</div>"
-    )
-    return html_document(f"Gain: {gain.program}", body, _STYLE)
+    return html_document(f"Gain: {gain.program}", gain.html(_bars(gain)), _STYLE)
 
 
 def _bars(gain: Gain) -> str:
