@@ -65,14 +65,12 @@ def find_nodes(
 ) -> Iterator[Any]:
     """All nodes of some kinds in a file, or at a line of it, outer ones first."""
     tree = syntax_tree(file)
-    for node in () if tree is None else ast.walk(tree):
-        if isinstance(node, kind) and (line is None or is_at(node, line)):
+    nodes: list[Any] = [] if tree is None else list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, kind) and (
+            line is None or node.lineno <= line <= (node.end_lineno or node.lineno)
+        ):
             yield node
-
-
-def is_at(node: Any, line: int) -> bool:
-    """Whether a line is one of a node."""
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def find_call(site: Site | None, name: str, defined: Site | None) -> Call | None:
@@ -88,9 +86,8 @@ def find_call(site: Site | None, name: str, defined: Site | None) -> Call | None
         return None
     calls = list(find_nodes(site[0], ast.Call, site[1]))
     found = [node for node in calls if _callee(node.func) == name]
-    if not found:
-        aliases = _aliases(site[0], name)
-        found = [node for node in calls if _callee(node.func) in aliases]
+    aliases: set[str] = set() if found else _aliases(site[0], name)
+    found += [node for node in calls if _callee(node.func) in aliases]
     if len(found) != 1:
         return None
     (node,) = found
@@ -127,13 +124,11 @@ def parameters(defined: Site | None, name: str) -> list[str]:
     if defined is None:
         return []
     for node in find_nodes(defined[0], (ast.FunctionDef, ast.Lambda)):
-        if isinstance(node, ast.FunctionDef):
-            lines = [node.lineno, *[d.lineno for d in node.decorator_list]]
-            if node.name != name or not min(lines) <= defined[1] <= node.lineno:
-                continue
-        elif node.lineno != defined[1]:
-            continue
-        return [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+        is_def = isinstance(node, ast.FunctionDef)
+        decorators = node.decorator_list if is_def else []
+        first = min(n.lineno for n in (node, *decorators))
+        if first <= defined[1] <= node.lineno and (not is_def or node.name == name):
+            return [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
     return []
 
 
@@ -142,11 +137,7 @@ def find_assignment(site: Site | None, name: str) -> ast.Assign | None:
     if site is None:
         return None
     file, line = site
-    scopes = [
-        n
-        for n in find_nodes(file, (ast.Module, ast.FunctionDef))
-        if isinstance(n, ast.Module) or is_at(n, line)
-    ]
+    scopes = [*find_nodes(file, ast.Module), *find_nodes(file, ast.FunctionDef, line)]
     for scope in reversed(scopes):  # the innermost comes last
         found = [
             n
@@ -240,12 +231,10 @@ def _passed(call: Call, leaf: str) -> tuple[ast.expr, str] | None:
 
     **Returns:** the expression, and the path from there; `None` if it is not.
     """
-    node = call.arguments.get(root_of(leaf))
     steps = _steps(leaf.removeprefix(root_of(leaf))) or []
-    reached = 0
-    while node is not None and reached < len(steps):
-        item = _item(node, steps[reached][0])
-        if item is None:
+    node, reached = call.arguments.get(root_of(leaf)), 0
+    for key, _ in steps:
+        if node is None or (item := _item(node, key)) is None:
             break
         node, reached = item.value, reached + 1
     if node is None or not reached:

@@ -76,11 +76,8 @@ def make_tree(root: Any, n: int, parts: Sequence[Part]) -> Node:
     - `n`: the number of calls that were sampled.
     - `parts`: what was measured of a call, to split the time in compiled code by.
     """
-    top = root
-    for frame in _frames(root):
-        if _names(frame) == ("_profile.py", "run_calls"):
-            top = frame
-            break
+    calls = ("_profile.py", "run_calls")
+    top = next((frame for frame in _frames(root) if _names(frame) == calls), root)
     seen = {CALL_FRAMES.get(_names(frame)) for frame in _frames(top)}
     inside = [p for p in parts if p.name in _COMPILED and p.name not in seen]
     return _node(top, n, _LEAST * top.time, inside)
@@ -138,9 +135,6 @@ def _names(frame: Any) -> tuple[str, str]:
     """The last part of a frame's file, and its function without the class."""
     file = os.path.basename((frame.file_path or "").partition(":")[0])
     return file, (frame.function or "").rpartition(".")[2]
-
-
-# --- showing it ----------------------------------------------------------------------
 
 
 def tree_text(root: Node) -> str:

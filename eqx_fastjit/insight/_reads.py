@@ -58,11 +58,8 @@ def names_in(code: types.CodeType) -> frozenset[str]:
     No variable of any function is among them: what code inside reads of the code around
     it may have the name of a global, and is none.
     """
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= names_in(constant)
-    return frozenset(names)
+    inner = [names_in(c) for c in code.co_consts if isinstance(c, types.CodeType)]
+    return frozenset(code.co_names).union(*inner)
 
 
 def readable(
@@ -97,11 +94,9 @@ def current_value(function: types.FunctionType, kind: str, name: str) -> Any:
         return function.__globals__.get(name, MISSING)
     if kind == "default":
         return _defaults(function).get(name, MISSING)
-    cells = dict(
-        zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    )
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     try:
-        return cells[name].cell_contents
+        return dict(cells)[name].cell_contents
     except (KeyError, ValueError):
         return MISSING
 
