@@ -198,9 +198,6 @@ class _Watched:
         return self.inner(*args, **kwargs)
 
 
-# --- calling them again --------------------------------------------------------------
-
-
 def alive(signature: Signature) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Function and arguments, with zeros for arrays that were deleted since."""
 
@@ -210,12 +207,3 @@ def alive(signature: Signature) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         return x
 
     return jtu.tree_map(again, (signature.fun, signature.args, signature.kwargs))
-
-
-def jit_kwargs(options: Options) -> dict[str, Any]:
-    """The options of `filter_jit`, without donation."""
-    kwargs = dict(options.jit_kwargs)
-    for name in ("in_shardings", "out_shardings"):
-        if (value := getattr(options, name)) is not None:
-            kwargs[name] = value
-    return kwargs
