@@ -5,11 +5,11 @@ import types
 
 import pytest
 
+from eqx_fastjit.doctor import _page_parts
 from eqx_fastjit.insight import (
     _gain_page,
     _jaxpr_report,
     _memory,
-    _pages,
     Breakdown,
     Change,
     Comparison,
@@ -86,7 +86,7 @@ def test_size_and_type_of_an_array(shape, dtype, size, shown):
 
 
 def test_a_page_has_what_it_is_given():
-    html = _pages.html_document("<a>", "<b>body</b>", ".c {}")
+    html = _page_parts.html_document("<a>", "<b>body</b>", ".c {}")
     assert "<title>&lt;a&gt;</title>" in html and ".c {}</style>\n</head>" in html
     assert html.endswith("<body>\n<b>body</b>\n</body>\n</html>\n")
 
@@ -353,7 +353,7 @@ def test_the_tables_of_a_gain():
     ]
     assert gain(compiling=99.0).parts()["rest"] == 0
     none = FunctionGain("g", "", None, None, 7, None, "why")
-    assert (none.overhead("ours"), none.working, none.saved) == (0, 0, 0)
+    assert (none.spent("ours_overhead"), none.spent("device"), none.saved) == (0, 0, 0)
 
 
 def test_a_gain_for_programs():

@@ -50,12 +50,7 @@ def interval(ratios: Sequence[float], look: int) -> Interval:
 
     Student's t on the logarithms of the ratios, whose mean is close to normal. Repeated
     tests would find a difference by chance sooner or later, so each is allowed less
-    error than the one before: 5% in total.
-
-    **Arguments:**
-
-    - `ratios`: of paired runs.
-    - `look`: the number of this test, from 1.
+    error than the one before: 5% in total. `look` is the number of this test, from 1.
     """
     logs = [math.log(x) for x in ratios]
     mean = statistics.fmean(logs)
@@ -83,20 +78,14 @@ class FunctionGain:
     # Why there are none.
     reason: str
 
-    def overhead(self, whose: str) -> float:
-        """Seconds of overhead in all of its calls, under `whose`."""
-        costs = self.costs or {}
-        return self.calls * costs.get(f"{whose}_overhead", 0.0)
-
-    @property
-    def working(self) -> float:
-        """Seconds for which the device works in all of its calls."""
-        return self.calls * (self.costs or {}).get("device", 0.0)
+    def spent(self, cost: str) -> float:
+        """Seconds of one of `costs` in all of its calls."""
+        return self.calls * (self.costs or {}).get(cost, 0.0)
 
     @property
     def saved(self) -> float:
         """Seconds of overhead saved in all of its calls."""
-        return self.overhead("equinox") - self.overhead("ours")
+        return self.spent("equinox_overhead") - self.spent("ours_overhead")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,8 +112,8 @@ class Gain(Report):
         """Where the wall time under `whose` goes: estimates that add up to it."""
         parts = {
             "compiling": self.compiling,
-            "device": sum(f.working for f in self.functions),
-            "overhead": sum(f.overhead(whose) for f in self.functions),
+            "device": sum(f.spent("device") for f in self.functions),
+            "overhead": sum(f.spent(f"{whose}_overhead") for f in self.functions),
         }
         rest = statistics.median(getattr(self, whose)) - sum(parts.values())
         return {**parts, "rest": max(rest, 0.0)}
@@ -137,15 +126,13 @@ class Gain(Report):
         """Whether the program gains, as far as is known."""
         if len(self.ours) < 2:
             return "inconclusive: one pair of runs is not enough"
-        ratio, low, high = self.ratio
+        (ratio, low, high), verdict = self.ratio, self.ratio.verdict
         verdicts = {
-            FASTER: "faster",
-            SLOWER: "slower",
             ALIKE: f"no difference of more than {_ALIKE:.0%}",
             UNKNOWN: "inconclusive",
         }
         return (
-            f"{verdicts[self.ratio.verdict]}: the wall time is {ratio:.3f} "
+            f"{verdicts.get(verdict, verdict)}: the wall time is {ratio:.3f} "
             f"times that under equinox.filter_jit (95% interval {low:.3f} to "
             f"{high:.3f}; {len(self.ours)} pairs of runs)"
         )
@@ -184,10 +171,10 @@ class Gain(Report):
                 continue
             costs = ("equinox", "ours", "floor", "device", "equinox_overhead")
             shown = [show_seconds(f.costs[x]) for x in costs]
-            share = f"{f.overhead('equinox') / self.wall:.2%}"
+            share = f"{f.spent('equinox_overhead') / self.wall:.2%}"
             rows.append((name, f.calls, *shown, share, show_seconds(f.saved), ""))
         if sum(f.costs is not None for f in self.functions) > 1:
-            overhead = sum(f.overhead("equinox") for f in self.functions)
+            overhead = sum(f.spent("equinox_overhead") for f in self.functions)
             saved = sum(f.saved for f in self.functions)
             calls = sum(f.calls for f in self.functions)
             share = f"{overhead / self.wall:.2%}"
@@ -246,7 +233,7 @@ class Gain(Report):
                     "line": f.line,
                     "calls": f.calls,
                     "seconds": f.costs,
-                    "overhead_share": f.overhead("equinox") / self.wall,
+                    "overhead_share": f.spent("equinox_overhead") / self.wall,
                     "saved": f.saved,
                     "not_timed": f.reason or None,
                 }

@@ -22,10 +22,10 @@ from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 from eqx_fastjit._progress import Progress
 from eqx_fastjit._units import show_seconds
+from eqx_fastjit.doctor._page_parts import html_document
 
-from ._pages import html_document
 from ._profile_tree import make_tree, Node, STYLE, tree_html, tree_text
-from ._table import Report, Table
+from ._table import PAGE_STYLE, Report, Table
 from ._target import target
 from ._warm_call import Call, Part, PARTS, prepare, time_calls, WarmCall
 
@@ -155,7 +155,7 @@ def html_page(profiles: Sequence[Profile]) -> str:
     """A page that needs nothing else."""
     title = ", ".join(p.name for p in profiles)
     body = "\n".join(p.html_body() for p in profiles)
-    return html_document(f"Profile: {title}", body, STYLE)
+    return html_document(f"Profile: {title}", body, PAGE_STYLE + STYLE)
 
 
 def profile(

@@ -25,10 +25,7 @@ class Table(NamedTuple):
         return "\n  ".join([self.title, *lines, *self.notes])
 
     def _number_columns(self) -> list[bool]:
-        return [
-            bool(self.rows) and all(_is_number(row[i]) for row in self.rows)
-            for i in range(len(self.header))
-        ]
+        return [all(map(_is_number, column)) for column in zip(*self.rows, strict=True)]
 
     def html(self) -> str:
         """As an HTML section. Every text is escaped."""
@@ -108,3 +105,22 @@ def nbytes(x: Any) -> int:
     if not all(isinstance(n, int) for n in shape):  # a symbolic dimension
         return 0
     return math.prod(shape) * getattr(getattr(x, "dtype", None), "itemsize", 0)
+
+
+# Of a page, on top of that of all pages.
+PAGE_STYLE = """
+body { max-width: 72rem; }
+h2 { font-size: 1.4rem; line-height: 1.3; overflow-wrap: anywhere; }
+h3 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+h4 { font-size: 1rem; margin: 1.5rem 0 .25rem; }
+p { margin: .5rem 0; color: var(--dim); max-width: 60rem; }
+.eqx-fastjit > div, .scroll { overflow-x: auto; background: var(--card);
+  border: 1px solid var(--line); border-radius: .5rem; padding: .25rem .75rem; }
+.eqx-fastjit table { width: 100%; font-size: .9rem; }
+.eqx-fastjit th { color: var(--dim); font-weight: 600; white-space: nowrap; }
+.eqx-fastjit td, .eqx-fastjit th { padding: .35rem .8rem .35rem 0;
+  border-bottom: 1px solid var(--line); }
+.eqx-fastjit td:last-child:not(.number) { min-width: 14rem; }
+.eqx-fastjit tbody tr:last-child td { border-bottom: 0; }
+@media print { .eqx-fastjit > div { break-inside: avoid; } }
+"""
