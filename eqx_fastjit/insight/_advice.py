@@ -188,11 +188,8 @@ class Item(NamedTuple):
 def find_item(site: Site | None, name: str, rest: str) -> Item | None:
     """Where an element of a variable is written out; `None` if it is not.
 
-    **Arguments:**
-
-    - `site`: file and line; the assignment before it counts.
-    - `name`: the variable.
-    - `rest`: the path from there, `['loss']` or `.state[0]`.
+    The assignment before the line counts. `rest` is the path from the variable, such as
+    `['loss']` or `.state[0]`.
     """
     assigned, steps = find_assignment(site, name), _steps(rest)
     if steps is None:
@@ -304,34 +301,28 @@ def advice(
     if text := _without_edit(kind, difference):
         return text
     make_edit = fed_back_edit if fed_back else EDITS[kind]
-    edit = make_edit(difference)
-    if edit is None:
+    if (edit := make_edit(difference)) is None:
         return ADVICE[kind]
-    others = [d for d in differences if d.path != difference.path]
-    alike = _alike(difference, edit, others, make_edit)
+    alike = _alike(difference, edit, differences, make_edit)
     is_weak = kind == "weak-type"
-    node, has_no_name, _ = difference.path.partition("<")
+    path, has_no_name, _ = difference.path.partition("<")
     if has_no_name:  # such as a leaf of an `eqx.nn.State`
         if not is_weak:
             return ADVICE[kind]
-        path = node.removesuffix("[")
-    elif is_weak and any(root_of(p) == root_of(difference.path) for p in alike):
-        path = root_of(difference.path)
-    else:
-        path = difference.path
+        path = path.removesuffix("[")
+    elif is_weak and any(root_of(p) == root_of(path) for p in alike):
+        path = root_of(path)
     if path != difference.path:
-        difference = difference._replace(path=path)
         edit = edit._replace(text=STRONG)
         alike = [p for p in alike if not is_below(p, path)]
-    was_weak = is_weak and difference.old in ("True", "weak")
-    turns_float = kind == "dtype-churn" and becomes_float(
-        difference.old, difference.new
-    )
+    old, new = difference.old, difference.new
+    was_weak = is_weak and old in ("True", "weak")
+    turns_float = kind == "dtype-churn" and becomes_float(old, new)
     # The earlier call had what no later one will have.
     of_the_first = fed_back or was_weak or turns_float
     moved = earlier if of_the_first and earlier != site else None
     where = _where(
-        difference.path,
+        path,
         edit.wrap,
         find_call(moved or site, function, defined),
         moved or site,
@@ -348,14 +339,15 @@ def advice(
 def _alike(
     main: Difference,
     edit: Edit,
-    others: Iterable[Difference],
+    differences: Iterable[Difference],
     make_edit: Callable[[Difference], Edit | None],
 ) -> list[str]:
     """The paths of all others that would make it compile again for the same reason."""
     return [
         d.path
-        for d in others
-        if (d.what, d.of) == (main.what, main.of) and "<" not in d.path
+        for d in differences
+        if d.path != main.path and "<" not in d.path
+        if (d.what, d.of) == (main.what, main.of)
         if (other := make_edit(d)) is not None
         # Two arrays may become the same dtype, from different ones.
         if (other.text == edit.text if d.what == "dtype" else other.why == edit.why)

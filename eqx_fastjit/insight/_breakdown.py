@@ -5,6 +5,7 @@
 # pyright: reportUnknownMemberType=false
 
 import dataclasses
+import functools as ft
 import math
 import statistics
 import time
@@ -163,12 +164,8 @@ def _without_donation(it: Target) -> tuple[Target, Any]:
     else:
         jitted = filter_jit(it.fun)
     call = equinox_filter_jit(it.fun) if it.kind == "equinox" else jitted
-
-    def complete(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = it.complete(args, kwargs)
-        return call(*args, **kwargs)
-
-    return dataclasses.replace(it, jitted=jitted), complete
+    bound = ft.partial(call, *it.args, **it.kwargs)
+    return dataclasses.replace(it, jitted=jitted), bound
 
 
 def _node_times(

@@ -1,8 +1,5 @@
 """Unrolled Python loops: the same equations repeated in a jaxpr."""
 
-# Of JAX's functions not all have types.
-# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-
 import collections
 import itertools
 import statistics

@@ -123,9 +123,7 @@ def _common_end(a: str, b: str) -> int:
 def residuals(scope: Scope, temporaries: int | None) -> Residuals | None:
     """Values that a forward pass computes for a backward pass; `None` without one.
 
-    **Arguments:**
-
-    - `temporaries`: the bytes of XLA's temporary memory, if they are known.
+    `temporaries` are the bytes of XLA's temporary memory, if they are known.
     """
     passes = _Passes(scope)
     if not passes.backward:

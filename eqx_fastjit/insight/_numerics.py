@@ -1,8 +1,7 @@
 """`compare_eager`: whether a function computes the same with and without jit."""
 
-# Of JAX's functions not all have types, nor are all that it shows marked as such.
+# Of JAX's functions not all have types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportPrivateImportUsage=false
 
 import dataclasses
 import functools as ft
@@ -177,7 +176,7 @@ _Leaf = Callable[..., LeafDifference]
 
 
 def _to_numpy(x: Any) -> np.ndarray:
-    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     return np.asarray(x)
 

@@ -147,12 +147,8 @@ def find_loop(paths: Sequence[Path], others: Collection[Path] = ()) -> Place | N
     """The loop in which all of these paths begin to differ, or are the same.
 
     Where the source cannot be read, the line that they have in common. `None` if there
-    is no loop, or if it may as well be a walk over a pytree.
-
-    **Arguments:**
-
-    - `paths`: of the equations that are repeated.
-    - `others`: of all equations around them. `paths` may be among them.
+    is no loop, or if it may as well be a walk over a pytree. `others` are the paths of
+    all equations around; those that are repeated may be among them.
     """
     if not paths or not all(paths):
         return None

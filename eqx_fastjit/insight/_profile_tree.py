@@ -68,13 +68,9 @@ class Node:
 
 
 def make_tree(root: Any, n: int, parts: Sequence[Part]) -> Node:
-    """The tree of a profile.
+    """The tree of `n` calls, from pyinstrument's root frame.
 
-    **Arguments:**
-
-    - `root`: pyinstrument's root frame.
-    - `n`: the number of calls that were sampled.
-    - `parts`: what was measured of a call, to split the time in compiled code by.
+    What was measured of a call, in `parts`, divides the time in compiled code.
     """
     calls = ("_profile.py", "run_calls")
     top = next((frame for frame in _frames(root) if _names(frame) == calls), root)
@@ -107,7 +103,8 @@ def _node(frame: Any, n: int, least: float, parts: Sequence[Part]) -> Node:
         place = shorten(frame.file_path or "")
         stage = CALL_FRAMES.get((file, name))
         name = f"{name} ({stage})" if stage else name
-    kind = "library" if _is_library(frame) else "yours"
+    path = frame.file_path or "<"  # or <built-in>, <generated_flatten>
+    kind = "library" if path.startswith("<") or is_library(path) else "yours"
     children.sort(key=lambda x: -x.seconds)
     return Node(name, place, frame.time / n, own / n, kind, tuple(children))
 
@@ -117,18 +114,12 @@ def _split(seconds: float, parts: Sequence[Part]) -> list[Node]:
     total = sum(p.seconds for p in parts)
     if not total:
         return [Node("compiled code", "", seconds, seconds, "compiled")]
-    shares = [seconds * p.seconds / total for p in parts]
     inside = tuple(
         Node(p.name, p.what, share, share, "compiled")
-        for p, share in zip(parts, shares, strict=True)
-        if share > 1e-9
+        for p in parts
+        if (share := seconds * p.seconds / total) > 1e-9
     )
     return [Node("compiled code", "divided as timed", seconds, 0, "compiled", inside)]
-
-
-def _is_library(frame: Any) -> bool:
-    file = frame.file_path or "<"
-    return file.startswith("<") or is_library(file)  # <built-in>, <generated_flatten>
 
 
 def _names(frame: Any) -> tuple[str, str]:

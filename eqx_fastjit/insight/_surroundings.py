@@ -91,10 +91,7 @@ def _value(x: Any) -> Value | None:
 def read_by(codes: set[types.CodeType], around: Surroundings) -> Snapshot:
     """A snapshot of those variables that these functions read, and do not write.
 
-    **Arguments:**
-
-    - `codes`: of the functions that ran.
-    - `around`: from `surroundings`, before the trace.
+    `around` is from before the trace in which they ran.
     """
     found: list[Read] = []
     for code in codes:

@@ -239,11 +239,9 @@ def flattening(
 def split_call(times: dict[str, Timed]) -> WarmCall:
     """Divide a call among its parts.
 
-    **Arguments:**
-
-    - `times`: of each part that was run by itself; of the compiled program until it has
-        finished ("finished"); of the call ("dispatch"), also with its arrays in place
-        ("in place"); and until its result is there ("blocked").
+    `times` are those of each part that was run by itself; of the compiled program until
+    it has finished ("finished"); of the call ("dispatch"), also with its arrays in
+    place ("in place"); and until its result is there ("blocked").
     """
     call = times["dispatch"]
     notes: list[str] = []
