@@ -416,9 +416,8 @@ def _where(
     if from_the_first and (item := find_item(site, root, rest)) is not None:
         text = f"{item.name}{wrap(_without_cast(item.value))}"
         return f"Write `{text}` in line {item.value.lineno}."
-    there = f", where `{root}` is created" if rest else ""
-    if rest and later:
-        there = ", where it is set"
+    made_at = "it is set" if later else f"`{root}` is created"
+    there = f", where {made_at}" if rest else ""
     return f"Replace `{root}{rest}` by `{wrap(root + rest)}`{there}."
 
 
@@ -434,14 +433,11 @@ def root_of(leaf: str) -> str:
 
 def _without_cast(node: ast.expr) -> str:
     """`1.0` of `jnp.asarray(1.0)`."""
-    if (
-        isinstance(node, ast.Call)
-        and _callee(node.func) in ("array", "asarray")
-        and len(node.args) == 1
-        and not node.keywords
-    ):
-        node = node.args[0]
-    return ast.unparse(node)
+    match node:
+        case ast.Call(func, [inner], []) if _callee(func) in ("array", "asarray"):
+            return ast.unparse(inner)
+        case _:
+            return ast.unparse(node)
 
 
 # --- of a function under `jax.jit` ---------------------------------------------------

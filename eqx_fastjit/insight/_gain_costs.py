@@ -57,9 +57,7 @@ def function_costs(
     signature is begun on.
     """
     found: list[tuple[int, Costs]] = []
-    reason = ""
-    if not called.signatures:
-        reason = "called only under eager transformations"
+    reason = "" if called.signatures else "called only under eager transformations"
     for signature in called.ranked():
         # What takes a tenth of the calls or less says little, and has to be compiled.
         if found and signature.calls < 0.1 * called.calls:

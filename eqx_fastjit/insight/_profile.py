@@ -207,12 +207,9 @@ def profile(
     return out
 
 
-_Jitted = tuple[Any, tuple[Any, ...], dict[str, Any]]
-
-
 def _contenders(
     fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, _Jitted]:
+) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     """The function, jitted in three ways, with its arguments."""
     arrays, statics = eqx.partition((fun, args, kwargs), eqx.is_array)
 

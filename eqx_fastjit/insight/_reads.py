@@ -108,7 +108,6 @@ _KINDS = {
     "LOAD_CLASSDEREF": "closure",
     "LOAD_FROM_DICT_OR_DEREF": "closure",
 }
-_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
 @ft.lru_cache(maxsize=256)
@@ -132,7 +131,7 @@ def reads(code: types.CodeType) -> dict[tuple[str, ...], int]:
             if instruction.opname != "LOAD_NAME" or name not in stored:
                 out.setdefault(previous, line)
             continue
-        if instruction.opname in _ATTRIBUTES and previous is not None:
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and previous is not None:
             out.setdefault((*previous, name), line)
         previous = None
     for constant in code.co_consts:
