@@ -448,8 +448,7 @@ _LONG = {"bf": "bfloat", "f": "float", "s": "int", "i": "int", "u": "uint"}
 
 def _long_dtype(short: str) -> str:
     """`float32` for `f32`."""
-    found = _SHORT.fullmatch(short)
-    if found is None:
+    if (found := _SHORT.fullmatch(short)) is None:
         return "bool_" if short == "pred" else short
     return _LONG.get(found[1], "complex") + found[2]
 

@@ -95,8 +95,7 @@ def _key(trace: Trace) -> Any:
 def _why(trace: Trace) -> str:
     key = _key(trace)
     earlier = [t for t in tuple(_record.traces) if _key(t) == key and t is not trace]
-    explanation = explain_trace(trace, earlier)
-    if explanation is not None:
+    if (explanation := explain_trace(trace, earlier)) is not None:
         return f"  called at {trace.site or '?'}\n{explanation.reason()}"
     return (
         f"  It was called at {trace.site or '?'} for the first time, with "

@@ -255,8 +255,7 @@ class JaxprReport(Report):
                 "these are not used after the call: filter_jit(donate=...)"
             )
             rows.append(("donate", saves))
-        r = self.residuals
-        if r is not None:
+        if (r := self.residuals) is not None:
             share, temporaries = "", self.memory.temporaries
             if r.share is not None:
                 share = f" ({r.share:.0%} of the temporaries)"

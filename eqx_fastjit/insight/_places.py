@@ -99,8 +99,7 @@ class _Source(NamedTuple):
 
 @ft.lru_cache(maxsize=256)
 def _source(file: str) -> _Source | None:
-    tree = syntax_tree(file)
-    if tree is None:
+    if (tree := syntax_tree(file)) is None:
         return None
     nodes: list[Any] = list(ast.walk(tree))
     functions = [
@@ -128,8 +127,7 @@ def _source(file: str) -> _Source | None:
 
 def loop_around(file: str, lines: Iterable[int]) -> Loop | None:
     """The innermost loop around these lines of one function."""
-    source = _source(file)
-    if source is None:
+    if (source := _source(file)) is None:
         return None
     lines = list(lines)
     functions = {source.function_at(line) for line in lines}
@@ -167,8 +165,7 @@ def find_loop(paths: Sequence[Path], others: Collection[Path] = ()) -> Place | N
         if frame.function.endswith("<lambda>"):
             continue  # the lines around it are those of another function
         lines = {path[level].line for path in paths}
-        loop = loop_around(frame.file, lines)
-        if loop is not None:
+        if (loop := loop_around(frame.file, lines)) is not None:
             inside = {path for path in others if _is_in(path, loop, paths[0], level)}
             # A function under `jax.jit(inline=True)` leaves no frames. What it repeats,
             # for each leaf of a pytree say, is a small part of what the loop does.

@@ -163,8 +163,7 @@ def _kept(x: Any, donates: bool) -> Any:
 
 def _is_inside() -> bool:
     """Whether this thread is in the middle of another call of ours."""
-    engine = _engine.native()
-    if engine is not None:
+    if (engine := _engine.native()) is not None:
         return engine.innermost_call() is not None
     return bool(_engine._calls.pending)
 

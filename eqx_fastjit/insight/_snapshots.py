@@ -85,8 +85,7 @@ def snapshot(fun: Any) -> Snapshot:
 
 
 def _look_around(fun: Any) -> Iterator[Read]:
-    first = python_function(fun)
-    if first is None:
+    if (first := python_function(fun)) is None:
         return
     pending, seen = [(first, 0)], {id(first)}
     while pending:

@@ -103,8 +103,7 @@ def compile_cold(
         Part("first run", first, True, "the compiled program, until it has finished"),
     )
     arrays = [jax.device_put(x) for x in traced.arrays]
-    raw = raw_execute(compiled, arrays)
-    if raw is None:
+    if (raw := raw_execute(compiled, arrays)) is None:
         raw = (lambda: compiled(*arrays), jax.block_until_ready)
         notes += (
             "execute: includes JAX's dispatch, as jaxlib's own is not available.",
