@@ -71,7 +71,7 @@ def memory(traced: Traced, scope: Scope, stats: Any) -> Memory:
         *[getattr(stats, f"{kind}_size_in_bytes", None) for kind in kinds],
         largest_arguments=_largest(map(_buffer, traced.names, jaxpr.invars)),
         largest_results=_largest(map(_buffer, traced.out_names, jaxpr.outvars)),
-        largest_intermediates=_largest(set(_intermediates(scope))),
+        largest_intermediates=_largest(dict.fromkeys(_intermediates(scope))),
     )
 
 
