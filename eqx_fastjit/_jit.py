@@ -241,12 +241,7 @@ class JitWrapped(Base, Generic[_P, _T]):
             # Under its own name, like any function: after `@filter_jit`, the function
             # inside has no other name.
             return self._fun.__qualname__
-        options = self._function.options
-        extra = dict(options.jit_kwargs)
-        for name in ("in_shardings", "out_shardings"):
-            if getattr(options, name) is not None:
-                extra[name] = getattr(options, name)
-        return _unpickle, (self._fun, self._donate, extra)
+        return _unpickle, (self._fun, self._donate, self._function.options.kwargs())
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")

@@ -36,6 +36,12 @@ class Options(NamedTuple):
     in_shardings: Any = None
     out_shardings: Any = None
 
+    def kwargs(self) -> dict[str, Any]:
+        """All that was passed for `jax.jit`."""
+        names = ("in_shardings", "out_shardings")
+        own = {name: x for name in names if (x := getattr(self, name)) is not None}
+        return {**dict(self.jit_kwargs), **own}
+
 
 def make_jit(fun: Any, **kwargs: Any) -> Any:
     """`jax.jit(fun, **kwargs)`, which no signal handler interrupts.

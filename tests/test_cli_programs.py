@@ -417,7 +417,7 @@ def profiled(program, monkeypatch):
 
 def watched(*calls):
     def signatures(n, i):
-        return [_samples.Signature(n, None, f"fun{i}", (i,), {"k": i})] if n else []
+        return [_samples.Signature(n, f"fun{i}", (i,), {"k": i})] if n else []
 
     called = [
         _samples.Called(

@@ -17,6 +17,7 @@ MUTABLE = {
     "eqx_fastjit.doctor._plain.Miss",
     "eqx_fastjit.doctor._waits.Waiting",
     "eqx_fastjit.doctor._watch.Seen",
+    "eqx_fastjit.insight._guard._Guarding",
     "eqx_fastjit.insight._samples.Called",
     "eqx_fastjit.insight._samples.Signature",
 }

@@ -14,7 +14,6 @@ import pytest
 import eqx_fastjit
 from eqx_fastjit.insight import (
     _equations,
-    _jaxpr,
     _memory,
     _scan,
     _target,
@@ -205,7 +204,7 @@ def test_seconds_are_of_the_loop_as_it_is_and_of_a_scan(monkeypatch):
 
 def test_seconds_of_each_stage(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(_jaxpr, "time", clock)
+    monkeypatch.setattr(_target, "time", clock)
 
     class Slow:
         """A stage of JAX, which takes some time to make the next one."""
@@ -449,7 +448,7 @@ def test_source_that_is_no_python(text, tmp_path):
 
     path = tmp_path / "source.py"
     path.write_text(text)
-    assert _places.has_source(str(path)) is (text == "x = 1\n")
+    assert (_places._source(str(path)) is not None) is (text == "x = 1\n")
 
 
 def test_html_and_failures():

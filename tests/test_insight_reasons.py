@@ -316,14 +316,14 @@ def test_what_a_guard_says(monkeypatch):
     monkeypatch.setattr(_record, "traces", [])
     made = trace(array("x"), static("n", "3"))
     with pytest.raises(_guard.RetraceError) as caught:
-        _guard._Guarding(_guard._Limits(0)).before(made)
+        _guard._Guarding(0).before(made)
     assert str(caught.value) == (
         "f (a.py:3) may be traced at most 0 times here.\n  It was called at a.py:9 for "
         "the first time, with x: float32(2,), n: 3. Call it once, or `warmup` it, "
         "before the guard."
     )
     made.site = None
-    guarding = _guard._Guarding(_guard._Limits(None, max_seconds=14.9, warn=True))
+    guarding = _guard._Guarding(None, max_seconds=14.9, warn=True)
     guarding.before(made)
     with pytest.warns(_guard.RetraceWarning) as seen:
         guarding.after(made)
@@ -335,7 +335,7 @@ def test_what_a_guard_says(monkeypatch):
     )
     _record.traces.append(trace(array("x"), static("n", "4")))
     made.nested = 14.0
-    guarding = _guard._Guarding(_guard._Limits(1, max_seconds=1.9, origin="(there)"))
+    guarding = _guard._Guarding(1, max_seconds=1.9, origin="(there)")
     guarding.after(made)  # 1 s of its own
     with pytest.raises(_guard.RetraceError, match="has taken 2 s"):
         guarding.after(made)
@@ -351,11 +351,11 @@ def test_what_a_guard_says(monkeypatch):
 
 def test_functions_that_a_guard_is_about():
     info = _record.FunctionInfo(1, "f", "f", Place("a.py", 3, "f"))
-    limits = _guard._Limits(0, function=info)
+    limits = _guard._Guarding(0, function=info)
     assert limits.concerns(trace(function=info._replace(number=2)))
     assert not limits.concerns(trace(function=info._replace(number=2, qualname="g")))
     nowhere = info._replace(place=None)
-    limits = _guard._Limits(0, function=nowhere)
+    limits = _guard._Guarding(0, function=nowhere)
     assert limits.concerns(trace(function=nowhere))
     assert not limits.concerns(trace(function=nowhere._replace(number=2)))
 

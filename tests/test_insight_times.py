@@ -16,6 +16,7 @@ from eqx_fastjit.insight import (
     _gain_costs,
     _profile,
     _samples,
+    _target,
     _timing,
     _warm_call,
     Part,
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.one_engine
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (_timing, _breakdown, _gain_costs, _samples, _warm_call):
+    for module in (_timing, _breakdown, _gain_costs, _target, _warm_call):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -319,12 +320,15 @@ def test_a_sampled_contender(monkeypatch):
         def __init__(self, **options):
             made.append(options)
 
-        def start(self):
+        def __enter__(self):
             made.append("start")
+            return self
 
-        def stop(self):
+        def __exit__(self, *_):
             made.append("stop")
-            return types.SimpleNamespace(duration=8.0, root_frame=lambda **_: None)
+            self.last_session = types.SimpleNamespace(
+                duration=8.0, root_frame=lambda **_: None
+            )
 
     monkeypatch.setattr(pyinstrument, "Profiler", Profiler)
     warm = WarmCall(1.0, 3.0, ())
@@ -351,23 +355,13 @@ def test_the_parts_until_a_call_returns():
 # --- the calls of a program ----------------------------------------------------------
 
 
-def watched(clock, signature, durations):
-    made = object.__new__(_samples._Watched)
-    made.samples = types.SimpleNamespace(begin=lambda *_: signature)
-    made.owner = lambda: None
-    left = list(durations)
-    made.inner = lambda: clock.sleep(left.pop(0)) or len(left)
-    return made
-
-
-def test_the_shortest_call(clock):
-    signature = Signature(calls=1)
-    call = watched(clock, signature, (1.0, 4.0, 3.0, 5.0))
-    for calls, least in ((1, None), (2, 4.0), (3, 3.0), (4, 3.0)):
-        signature.calls = calls
-        assert call() == 4 - calls
-        assert signature.least == least
-    assert watched(clock, None, (1.0,))() == 0
+def test_a_call_is_counted_and_made():
+    made, begun = object.__new__(_samples._Watched), []
+    made.samples = types.SimpleNamespace(begin=lambda *call: begun.append(call))
+    made.owner = lambda: "owner"
+    made.inner = lambda x, *, y: x - y
+    assert made(5, y=3) == 2
+    assert begun == [("owner", (5,), {"y": 3})]
 
 
 def test_how_many_are_counted(monkeypatch):
@@ -400,7 +394,8 @@ def test_the_last_call_of_a_power_of_two_is_kept():
     called = Called("f", None, Options())
     kept = []
     for i in range(1, 10):
-        signature = _samples._count(called, "key", types.SimpleNamespace(_fun=i), i, {})
+        _samples._count(called, "key", types.SimpleNamespace(_fun=i), i, {})
+        (signature,) = called.signatures.values()
         kept.append(signature.args)
     assert kept == [1, 2, 2, 4, 4, 4, 4, 8, 8]
     assert signature.calls == 9 and signature.fun == 8

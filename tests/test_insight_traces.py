@@ -230,14 +230,15 @@ def test_a_scan_that_cannot_be_compiled(monkeypatch):
     assert str(caught.value) == "ValueError: why"
 
 
-def test_how_often_an_instruction_ran(monkeypatch):
+def test_how_often_an_instruction_ran():
     """The first and the last equation that a line makes are there once each time."""
 
     def equation(name, stack, users, backward=False):
         instruction = stack and _places.Instruction(stack, users)
-        return types.SimpleNamespace(name=name, jax=instruction, is_backward=backward)
+        return types.SimpleNamespace(
+            name=name, instruction=instruction, is_backward=backward
+        )
 
-    monkeypatch.setattr(_loops, "instruction_of", lambda e: e)
     made = [equation("a", "1", "u"), *[equation("b", "2", "u")] * 4]
     made += [equation("c", "3", "u")] * 2
     made += [equation("d", "4", "v")] * 3 + [equation("e", None, "w")]

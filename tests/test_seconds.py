@@ -14,6 +14,7 @@ from eqx_fastjit.doctor._sites import Line
 from eqx_fastjit.doctor._waits import Waits
 from eqx_fastjit.doctor._watch import Seen, Watch
 from eqx_fastjit.insight import (
+    _target,
     _timing,
     _warm_call,
     cache_info,
@@ -404,6 +405,7 @@ class _Stages:
 
 def test_a_cold_call(monkeypatch):
     clock = Clock()
+    monkeypatch.setattr(_target, "time", clock)
     monkeypatch.setattr(_warm_call, "time", clock)
     monkeypatch.setattr(jax, "block_until_ready", lambda _: clock.sleep(16.0))
 

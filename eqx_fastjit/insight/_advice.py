@@ -65,14 +65,12 @@ def find_nodes(
 ) -> Iterator[Any]:
     """All nodes of some kinds in a file, or at a line of it, outer ones first."""
     tree = syntax_tree(file)
-    for node in () if tree is None else ast.walk(tree):
-        if isinstance(node, kind) and (line is None or is_at(node, line)):
+    nodes: list[Any] = [] if tree is None else list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, kind) and (
+            line is None or node.lineno <= line <= (node.end_lineno or node.lineno)
+        ):
             yield node
-
-
-def is_at(node: Any, line: int) -> bool:
-    """Whether a line is one of a node."""
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def find_call(site: Site | None, name: str, defined: Site | None) -> Call | None:
@@ -88,9 +86,8 @@ def find_call(site: Site | None, name: str, defined: Site | None) -> Call | None
         return None
     calls = list(find_nodes(site[0], ast.Call, site[1]))
     found = [node for node in calls if _callee(node.func) == name]
-    if not found:
-        aliases = _aliases(site[0], name)
-        found = [node for node in calls if _callee(node.func) in aliases]
+    aliases: set[str] = set() if found else _aliases(site[0], name)
+    found += [node for node in calls if _callee(node.func) in aliases]
     if len(found) != 1:
         return None
     (node,) = found
@@ -127,13 +124,11 @@ def parameters(defined: Site | None, name: str) -> list[str]:
     if defined is None:
         return []
     for node in find_nodes(defined[0], (ast.FunctionDef, ast.Lambda)):
-        if isinstance(node, ast.FunctionDef):
-            lines = [node.lineno, *[d.lineno for d in node.decorator_list]]
-            if node.name != name or not min(lines) <= defined[1] <= node.lineno:
-                continue
-        elif node.lineno != defined[1]:
-            continue
-        return [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+        is_def = isinstance(node, ast.FunctionDef)
+        decorators = node.decorator_list if is_def else []
+        first = min(n.lineno for n in (node, *decorators))
+        if first <= defined[1] <= node.lineno and (not is_def or node.name == name):
+            return [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
     return []
 
 
@@ -142,11 +137,7 @@ def find_assignment(site: Site | None, name: str) -> ast.Assign | None:
     if site is None:
         return None
     file, line = site
-    scopes = [
-        n
-        for n in find_nodes(file, (ast.Module, ast.FunctionDef))
-        if isinstance(n, ast.Module) or is_at(n, line)
-    ]
+    scopes = [*find_nodes(file, ast.Module), *find_nodes(file, ast.FunctionDef, line)]
     for scope in reversed(scopes):  # the innermost comes last
         found = [
             n
@@ -197,11 +188,8 @@ class Item(NamedTuple):
 def find_item(site: Site | None, name: str, rest: str) -> Item | None:
     """Where an element of a variable is written out; `None` if it is not.
 
-    **Arguments:**
-
-    - `site`: file and line; the assignment before it counts.
-    - `name`: the variable.
-    - `rest`: the path from there, `['loss']` or `.state[0]`.
+    The assignment before the line counts. `rest` is the path from the variable, such as
+    `['loss']` or `.state[0]`.
     """
     assigned, steps = find_assignment(site, name), _steps(rest)
     if steps is None:
@@ -240,12 +228,10 @@ def _passed(call: Call, leaf: str) -> tuple[ast.expr, str] | None:
 
     **Returns:** the expression, and the path from there; `None` if it is not.
     """
-    node = call.arguments.get(root_of(leaf))
     steps = _steps(leaf.removeprefix(root_of(leaf))) or []
-    reached = 0
-    while node is not None and reached < len(steps):
-        item = _item(node, steps[reached][0])
-        if item is None:
+    node, reached = call.arguments.get(root_of(leaf)), 0
+    for key, _ in steps:
+        if node is None or (item := _item(node, key)) is None:
             break
         node, reached = item.value, reached + 1
     if node is None or not reached:
@@ -315,34 +301,28 @@ def advice(
     if text := _without_edit(kind, difference):
         return text
     make_edit = fed_back_edit if fed_back else EDITS[kind]
-    edit = make_edit(difference)
-    if edit is None:
+    if (edit := make_edit(difference)) is None:
         return ADVICE[kind]
-    others = [d for d in differences if d.path != difference.path]
-    alike = _alike(difference, edit, others, make_edit)
+    alike = _alike(difference, edit, differences, make_edit)
     is_weak = kind == "weak-type"
-    node, has_no_name, _ = difference.path.partition("<")
+    path, has_no_name, _ = difference.path.partition("<")
     if has_no_name:  # such as a leaf of an `eqx.nn.State`
         if not is_weak:
             return ADVICE[kind]
-        path = node.removesuffix("[")
-    elif is_weak and any(root_of(p) == root_of(difference.path) for p in alike):
-        path = root_of(difference.path)
-    else:
-        path = difference.path
+        path = path.removesuffix("[")
+    elif is_weak and any(root_of(p) == root_of(path) for p in alike):
+        path = root_of(path)
     if path != difference.path:
-        difference = difference._replace(path=path)
         edit = edit._replace(text=STRONG)
         alike = [p for p in alike if not is_below(p, path)]
-    was_weak = is_weak and difference.old in ("True", "weak")
-    turns_float = kind == "dtype-churn" and becomes_float(
-        difference.old, difference.new
-    )
+    old, new = difference.old, difference.new
+    was_weak = is_weak and old in ("True", "weak")
+    turns_float = kind == "dtype-churn" and becomes_float(old, new)
     # The earlier call had what no later one will have.
     of_the_first = fed_back or was_weak or turns_float
     moved = earlier if of_the_first and earlier != site else None
     where = _where(
-        difference.path,
+        path,
         edit.wrap,
         find_call(moved or site, function, defined),
         moved or site,
@@ -359,14 +339,15 @@ def advice(
 def _alike(
     main: Difference,
     edit: Edit,
-    others: Iterable[Difference],
+    differences: Iterable[Difference],
     make_edit: Callable[[Difference], Edit | None],
 ) -> list[str]:
     """The paths of all others that would make it compile again for the same reason."""
     return [
         d.path
-        for d in others
-        if (d.what, d.of) == (main.what, main.of) and "<" not in d.path
+        for d in differences
+        if d.path != main.path and "<" not in d.path
+        if (d.what, d.of) == (main.what, main.of)
         if (other := make_edit(d)) is not None
         # Two arrays may become the same dtype, from different ones.
         if (other.text == edit.text if d.what == "dtype" else other.why == edit.why)
@@ -435,9 +416,8 @@ def _where(
     if from_the_first and (item := find_item(site, root, rest)) is not None:
         text = f"{item.name}{wrap(_without_cast(item.value))}"
         return f"Write `{text}` in line {item.value.lineno}."
-    there = f", where `{root}` is created" if rest else ""
-    if rest and later:
-        there = ", where it is set"
+    made_at = "it is set" if later else f"`{root}` is created"
+    there = f", where {made_at}" if rest else ""
     return f"Replace `{root}{rest}` by `{wrap(root + rest)}`{there}."
 
 
@@ -453,14 +433,11 @@ def root_of(leaf: str) -> str:
 
 def _without_cast(node: ast.expr) -> str:
     """`1.0` of `jnp.asarray(1.0)`."""
-    if (
-        isinstance(node, ast.Call)
-        and _callee(node.func) in ("array", "asarray")
-        and len(node.args) == 1
-        and not node.keywords
-    ):
-        node = node.args[0]
-    return ast.unparse(node)
+    match node:
+        case ast.Call(func, [inner], []) if _callee(func) in ("array", "asarray"):
+            return ast.unparse(inner)
+        case _:
+            return ast.unparse(node)
 
 
 # --- of a function under `jax.jit` ---------------------------------------------------
@@ -471,8 +448,7 @@ _LONG = {"bf": "bfloat", "f": "float", "s": "int", "i": "int", "u": "uint"}
 
 def _long_dtype(short: str) -> str:
     """`float32` for `f32`."""
-    found = _SHORT.fullmatch(short)
-    if found is None:
+    if (found := _SHORT.fullmatch(short)) is None:
         return "bool_" if short == "pred" else short
     return _LONG.get(found[1], "complex") + found[2]
 

@@ -1,6 +1,7 @@
 """Where the time of a warm call and of a cold call goes."""
 
 # Of JAX's functions not all have types.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false
 
 import dataclasses
@@ -8,7 +9,6 @@ import functools as ft
 import math
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,8 +23,8 @@ from eqx_fastjit._units import plural, show_seconds
 
 from ._table import Report, Table
 from ._target import Target, target
-from ._timing import Timer, warm_up
-from ._warm_call import Call, compile_cold, Part, time_calls, walker, waterfall
+from ._timing import Timer
+from ._warm_call import flattening, Part, prepare, time_calls, waterfall
 
 
 # The eager call is timed for so long, or three times.
@@ -141,12 +141,8 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
         it, call = _without_donation(it)
         notes = ("Timed without donation, which would delete the arguments.",)
     with Progress(f"breakdown of {it.name}") as progress:
-        program = compile_cold(it, args, kwargs, progress)
-        progress.stage("the first call")
-        told = ft.partial(progress.step, "warm calls")
-        warm_up(ft.partial(call, *args, **kwargs), progress=told)
-        timed = Call(it, call, args, kwargs, program)
-        warm = time_calls({"": timed}, rounds, progress)[""]
+        prepared = prepare(it, call, args, kwargs, progress)
+        warm = time_calls({"": prepared}, rounds, progress)[""]
         return Breakdown(
             it.name,
             it.kind,
@@ -154,7 +150,7 @@ def breakdown(f: Any, *args: Any, rounds: int = 15, **kwargs: Any) -> Breakdown:
             warm.blocked,
             warm.parts,
             _node_times(it, args, kwargs, progress),
-            program.cold,
+            prepared.program.cold,
             _eager(it, args, kwargs, progress),
             notes + warm.notes,
         )
@@ -168,24 +164,15 @@ def _without_donation(it: Target) -> tuple[Target, Any]:
     else:
         jitted = filter_jit(it.fun)
     call = equinox_filter_jit(it.fun) if it.kind == "equinox" else jitted
-
-    def complete(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = it.complete(args, kwargs)
-        return call(*args, **kwargs)
-
-    return dataclasses.replace(it, jitted=jitted), complete
+    bound = ft.partial(call, *it.args, **it.kwargs)
+    return dataclasses.replace(it, jitted=jitted), bound
 
 
 def _node_times(
     it: Target, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress
 ) -> tuple[NodeTime, ...]:
     """What flattening each node of the arguments takes, those below it left out."""
-    args, kwargs = it.complete(args, kwargs)
-    flatten: Callable[[Any], Any] = jtu.tree_leaves
-    root = (args, kwargs) if it.kind == "jax" else (it.fun, args, kwargs)
-    if it.kind not in ("jax", "equinox"):
-        root = it.jitted._bind(*args, **kwargs)
-        flatten = walker(it)
+    root, flatten = flattening(it, *it.complete(args, kwargs))
     # Each node with the number of the one around it; trees may be deep.
     pending = [(x, -1) for x in root]
     # Type of each, the seconds with all that is in it, and the number of that node.

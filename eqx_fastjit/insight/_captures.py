@@ -44,8 +44,7 @@ def watch(f: Any, key: Any = None) -> None:
         must be hashable, and is kept alive.
     """
     try:
-        function = python_function(f)
-        if function is None:
+        if (function := python_function(f)) is None:
             return
         taken = snapshot(f)
         with _lock:

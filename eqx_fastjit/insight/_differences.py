@@ -146,13 +146,9 @@ def differences(old: Trace, new: Trace) -> list[Difference]:
                 d = d._replace(new=d.new + _changes_below(path, before, after))
             elif d.what == "static" and _types(path, before) != _types(path, after):
                 structural.append(path)  # its fields are others
+            elif d.what == "dtype" and _as_traced(d.old, old) == _as_traced(d.new, new):
+                continue  # the same to JAX
             out.append(d)
-    # Not what is the same to JAX.
-    out = [
-        d
-        for d in out
-        if d.what != "dtype" or _as_traced(d.old, old) != _as_traced(d.new, new)
-    ]
     # Not statics that are others because of a field, which is there as well.
     fields = [d.path for d in out if d.of]
     out = [d for d in out if not any(is_below(f, d.path) for f in fields)]
@@ -253,10 +249,19 @@ def _summary(entry: Entry | None) -> str:
     return f"{facets['type']} of {facets['size']}"
 
 
+_LENGTHS = re.compile(r"\d+")
+
+
 def main_difference(found: Sequence[Difference]) -> Difference | None:
     """The first of the most important differences."""
     order = list(KINDS)
-    lengths = _changed_lengths(found)
+    # Old and new length of each axis that has changed, as static numbers are shown.
+    lengths = {
+        (f"{old} (int)", f"{new} (int)")
+        for d in found
+        if d.what == "shape"
+        for old, new in zip(*map(_LENGTHS.findall, (d.old, d.new)), strict=False)
+    }
 
     def rank(d: Difference) -> tuple[int, bool]:
         # A static number that is the length of an array changes because that does.
@@ -264,20 +269,6 @@ def main_difference(found: Sequence[Difference]) -> Difference | None:
         return order.index("shape" if follows else d.what), follows
 
     return min(found, key=rank, default=None)
-
-
-def _changed_lengths(found: Sequence[Difference]) -> set[tuple[str, str]]:
-    """Old and new length of each axis that has changed, as static numbers are shown."""
-    return {
-        (f"{old} (int)", f"{new} (int)")
-        for d in found
-        if d.what == "shape"
-        for old, new in zip(*map(_numbers, (d.old, d.new)), strict=False)
-    }
-
-
-def _numbers(shape: str) -> list[str]:
-    return re.findall(r"\d+", shape)
 
 
 def nearest(

@@ -55,7 +55,7 @@ def static_edit(d: Difference) -> Edit | None:
         is_array = old is None or new is None  # in one of the calls
         if is_array and number is not None and number[1] in d.dtype:
             # Without it, the array would be weakly typed, which recompiles once more.
-            return Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.dtype)})", why)
+            return _cast(d.dtype, why)
         return Edit("jnp.asarray({})", why)
     return None
 
@@ -66,28 +66,26 @@ STRONG = (
 )
 
 
-def _canonical(dtype: str) -> str:
-    """The dtype that JAX uses: NumPy's `float64` mostly is its `float32`."""
+def _cast(dtype: str, why: str) -> Edit:
+    """To the dtype that JAX uses: for NumPy's `float64` mostly its `float32`."""
     try:
-        return str(jax.dtypes.canonicalize_dtype(dtype))
+        dtype = str(jax.dtypes.canonicalize_dtype(dtype))
     except TypeError:  # none of NumPy's
-        return dtype
+        pass
+    return Edit(f"jnp.asarray({{}}, dtype=jnp.{dtype})", why)
 
 
 def _weak_edit(d: Difference) -> Edit:
-    dtype = d.dtype or "float32"
-    why = "In the first call it comes from a Python number, and is weakly typed."
-    if d.old not in ("True", "weak"):
-        why = "In a later call it comes from a Python number, and is weakly typed."
-    return Edit(f"jnp.asarray({{}}, dtype=jnp.{dtype})", why)
+    which = "the first" if d.old in ("True", "weak") else "a later"
+    why = f"In {which} call it comes from a Python number, and is weakly typed."
+    return Edit(f"jnp.asarray({{}}, dtype=jnp.{d.dtype or 'float32'})", why)
 
 
 def _dtype_edit(d: Difference) -> Edit:
     if becomes_float(d.old, d.new):
         why = "The initial value has integers, and later values do not."
-        return Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.new)})", why)
-    why = f"Its dtype was {d.old}, and then {d.new}."
-    return Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.old)})", why)
+        return _cast(d.new, why)
+    return _cast(d.old, f"Its dtype was {d.old}, and then {d.new}.")
 
 
 def becomes_float(old: str, new: str) -> bool:
@@ -98,7 +96,7 @@ def becomes_float(old: str, new: str) -> bool:
 
 def fed_back_edit(d: Difference) -> Edit:
     why = f"The initial value is {d.old}, and the function returns {d.new}."
-    return Edit(f"jnp.asarray({{}}, dtype=jnp.{_canonical(d.new)})", why)
+    return _cast(d.new, why)
 
 
 def _sharding_edit(d: Difference) -> Edit:

@@ -11,7 +11,8 @@ from eqx_fastjit._place import Place
 
 from ._places import (
     defined_at,
-    is_call,
+    Instruction,
+    instruction_of,
     is_jax,
     opened,
     Path,
@@ -25,6 +26,20 @@ UNKNOWN = Place("<unknown>", 0, "<unknown>")
 
 Literal = jax.extend.core.Literal
 
+# Equations that XLA replaces by what is in them.
+_CALLS = (
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "custom_jvp_call",
+    "checkpoint",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+    "remat",
+    "remat2",
+)
+
 
 class Equation:
     """An equation in a `Scope`."""
@@ -35,7 +50,7 @@ class Equation:
         # Of its own jaxprs.
         self.inner = inner
         # Whether it is only a call of a function.
-        self.is_call = is_call(equation)
+        self.is_call = self.name in _CALLS and bool(inner)
         # Equations in it, as they are counted by line.
         self.size = sum(scope.size for scope in inner) + (not self.is_call)
         self._prefix = prefix
@@ -49,6 +64,11 @@ class Equation:
     def place(self) -> Place:
         """The user's line."""
         return user_frame(self.path) or UNKNOWN
+
+    @ft.cached_property
+    def instruction(self) -> Instruction | None:
+        """Where in the bytecode it comes from, if JAX tells."""
+        return instruction_of(self.jax)
 
     @property
     def is_backward(self) -> bool:
@@ -67,11 +87,8 @@ class Scope:
         self.prefix = prefix
         self.equations = equations
         self.size = sum(equation.size for equation in equations)
-
-    @ft.cached_property
-    def defined_at(self) -> Place | None:
-        """Where the function is defined, if that is known."""
-        return defined_at(self.jax)
+        # Where the function is defined, if that is known.
+        self.defined_at = defined_at(jaxpr)
 
     def walk(
         self, callers: tuple[Place, ...] = ()
@@ -82,25 +99,22 @@ class Scope:
         """
         for equation in self.equations:
             yield equation, callers
-            if equation.inner:
-                inside = (*callers, equation.place)
-                for scope in equation.inner:
-                    yield from scope.walk(inside)
+            for scope in equation.inner:
+                yield from scope.walk((*callers, equation.place))
 
-    def distinct(self) -> Iterator["Scope"]:
+    def distinct(self) -> "list[Scope]":
         """This one and those inside; of those with the same jaxpr only the first."""
-        seen: set[int] = set()  # alive: they are in the trace
+        found: dict[int, Scope] = {}  # alive: they are in the trace
 
-        def visit(scope: Scope) -> Iterator[Scope]:
-            if id(scope.jax) in seen:
-                return
-            seen.add(id(scope.jax))
-            yield scope
-            for equation in scope.equations:
-                for inner in equation.inner:
-                    yield from visit(inner)
+        def visit(scope: Scope) -> None:
+            if id(scope.jax) not in found:
+                found[id(scope.jax)] = scope
+                for equation in scope.equations:
+                    for inner in equation.inner:
+                        visit(inner)
 
-        return visit(self)
+        visit(self)
+        return list(found.values())
 
 
 def read_jaxpr(jaxpr: Any) -> Scope:

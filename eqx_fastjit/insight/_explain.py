@@ -18,9 +18,6 @@ from ._differences import Difference, KINDS, main_difference, nearest, origin
 from ._table import html_text, Report, Table
 
 
-# --- cache_info ----------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class Signature:
     """One signature of a function: a call without its values.
@@ -105,25 +102,21 @@ def cache_info(f: Any) -> CacheInfo:
     """
     function = jitted_function(f)
     history = function.history
+    kept = [t for t in tuple(history.traces_kept) if not t.failed]
     groups: dict[Any, list[Trace]] = collections.defaultdict(list)
-    for trace in tuple(history.traces_kept):
-        if not trace.failed:
-            groups[trace.entries, trace.config].append(trace)
-    signatures: list[Signature] = []
-    first: Trace | None = None
-    for group in groups.values():
-        apart = [t for t in group if not t.inlined]
-        signatures.append(
-            Signature(
-                summary=_signature_text(group[0], first),
-                site=group[0].site,
-                traces=sum(t.retraced for t in group),
-                inlined=sum(t.inlined for t in group),
-                compiles=sum(t.compile > 0 for t in group),
-                **stages(apart),
-            )
+    for trace in kept:
+        groups[trace.entries, trace.config].append(trace)
+    signatures = [
+        Signature(
+            summary=_signature_text(group[0], kept[0]),
+            site=group[0].site,
+            traces=sum(t.retraced for t in group),
+            inlined=sum(t.inlined for t in group),
+            compiles=sum(t.compile > 0 for t in group),
+            **stages(t for t in group if not t.inlined),
         )
-        first = first or group[0]
+        for group in groups.values()
+    ]
     return CacheInfo(
         function=history.info.title(),
         traces=history.traces,
@@ -134,12 +127,11 @@ def cache_info(f: Any) -> CacheInfo:
     )
 
 
-def _signature_text(trace: Trace, first: Trace | None) -> str:
-    if first is not None:
-        found = nearest(trace, [first])
-        if found is not None and found[1]:
-            return "; ".join(map(str, found[1][:3])) + " ..." * (len(found[1]) > 3)
-    return arguments_text(trace.entries)
+def _signature_text(trace: Trace, first: Trace) -> str:
+    found = nearest(trace, [first])  # not of the first itself
+    if found is None or not found[1]:
+        return arguments_text(trace.entries)
+    return "; ".join(map(str, found[1][:3])) + " ..." * (len(found[1]) > 3)
 
 
 def arguments_text(entries: tuple[Entry, ...]) -> str:
@@ -161,9 +153,6 @@ def arguments_text(entries: tuple[Entry, ...]) -> str:
             text = f"{facets['type'].rpartition('.')[2]} of {plural(arrays, 'array')}"
         out.append(f"{path}: {text}")
     return ", ".join(out)
-
-
-# --- explain -------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,12 +187,11 @@ class Explanation:
         trace, lower, compile, first_run = map(
             show_seconds, (self.trace, self.lower, self.compile, self.first_run)
         )
-        lines = [
-            f"{self.function} was {what} again by the call at {self.site or '?'}",
+        return (
+            f"{self.function} was {what} again by the call at {self.site or '?'}\n"
             f"  cost: {show_seconds(self.seconds)} (trace {trace}, lower {lower}, "
-            f"compile {compile}, first run {first_run})",
-        ]
-        return "\n".join([*lines, self.reason()])
+            f"compile {compile}, first run {first_run})\n{self.reason()}"
+        )
 
     def reason(self) -> str:
         """The cause and what to do, without the call and the cost."""
@@ -337,24 +325,16 @@ def explain(f: Any) -> Explanations:
     `eqx_fastjit`.
     """
     history = jitted_function(f).history
-    own = tuple(history.traces_kept)
-    numbers = {t.number for t in own}
     key = history.info.key()
-    related = [
-        t
-        for t in tuple(_record.traces)
-        if t.function.key() == key and t.number not in numbers
-    ]
+    own = {t.number: t for t in tuple(history.traces_kept)}
     # A trace may be in the function's own list alone, the process having had too many.
-    everything = sorted([*related, *own], key=lambda t: t.number)
+    related = {t.number: t for t in tuple(_record.traces) if t.function.key() == key}
+    everything = sorted((related | own).values(), key=lambda t: t.number)
     return Explanations(
         explanation
         for trace, explanation in explain_all(everything)
-        if explanation is not None and trace.number in numbers
+        if explanation is not None and trace.number in own
     )
-
-
-# --- ledger --------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Which lines and functions the equations of a trace come from."""
 
 import collections
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,8 +21,8 @@ class Counts:
     """Equations by line and by path, and calls by function."""
 
     def __init__(self, scope: Scope):
-        self._lines: collections.Counter[tuple[Place, str]] = collections.Counter()
-        self._paths: collections.Counter[tuple[Path, str]] = collections.Counter()
+        self._lines: dict[Place, Counter[str]] = collections.defaultdict(Counter)
+        self._paths: Counter[tuple[Path, str]] = Counter()
         # By function that is itself a jaxpr: the equations and the line of each call.
         self._calls: dict[tuple[str, str, Place], list[tuple[int, Place]]] = {}
         # Lines that call back into Python, in the order of the trace.
@@ -30,10 +31,10 @@ class Counts:
             name = equation.name
             if name.endswith("callback") or name == "debug_print":
                 frames = (equation.place, *reversed(callers))
-                users = [f for f in frames if not is_library(f.file)]
-                self.callbacks.setdefault(users[0] if users else equation.place)
+                users = (f for f in frames if not is_library(f.file))
+                self.callbacks.setdefault(next(users, equation.place))
             if not equation.is_call:
-                self._lines[equation.place, name] += 1
+                self._lines[equation.place][name] += 1
                 self._paths[equation.path, name] += 1
                 continue
             for inner in equation.inner:
@@ -45,12 +46,9 @@ class Counts:
 
     def lines(self) -> tuple[LineCount, ...]:
         """The lines with the most equations first."""
-        by_frame: dict[Place, collections.Counter[str]] = {}
-        for (frame, primitive), n in self._lines.items():
-            by_frame.setdefault(frame, collections.Counter())[primitive] += n
         counts = [
-            LineCount(*frame, c.total(), tuple(c.most_common(3)))
-            for frame, c in by_frame.items()
+            LineCount(*place, c.total(), tuple(c.most_common(3)))
+            for place, c in self._lines.items()
         ]
         return tuple(sorted(counts, key=lambda x: (-x.equations, x.file, x.line)))
 
@@ -67,22 +65,20 @@ class Counts:
 
     def _plain_functions(self) -> Iterator[Inlined]:
         """Python functions of the user's that more than one call led to."""
-        # By function: the path to it, the path from there, the primitive, how many.
-        found: dict[tuple[str, str], list[tuple[Path, Path, str, int]]] = {}
+        # By function: the paths to it, and how often what is below it is there.
+        sites: dict[Any, set[Path]] = collections.defaultdict(set)
+        counts: dict[Any, Counter[Any]] = collections.defaultdict(Counter)
         for (path, primitive), n in self._paths.items():
             # The outermost frame is the function itself, which is there once.
             for i, (file, _, name) in enumerate(path[1:], 1):
                 if not is_library(file) and not name.endswith(_NO_FUNCTIONS):
-                    part = (path[:i], path[i:], primitive, n)
-                    found.setdefault((file, name), []).append(part)
-        for (file, name), parts in found.items():
-            line = min(inside[0].line for _, inside, _, _ in parts)
-            sites = len({outside for outside, _, _, _ in parts})
+                    sites[file, name].add(path[:i])
+                    counts[file, name][path[i:], primitive] += n
+        for (file, name), count in counts.items():
+            line = min(path[0].line for path, _ in count)
+            from_sites = len(sites[file, name])
             # As often as the same is below the call, it was called.
-            counts: collections.Counter[Any] = collections.Counter()
-            for _, inside, primitive, n in parts:
-                counts[inside, primitive] += n
-            calls = max(sites, min(counts.values()))
+            calls = max(from_sites, min(count.values()))
             if calls > 1:
-                total = counts.total()
-                yield Inlined(name, file, line, "python", calls, sites, total)
+                total = count.total()
+                yield Inlined(name, file, line, "python", calls, from_sites, total)

@@ -50,12 +50,7 @@ def interval(ratios: Sequence[float], look: int) -> Interval:
 
     Student's t on the logarithms of the ratios, whose mean is close to normal. Repeated
     tests would find a difference by chance sooner or later, so each is allowed less
-    error than the one before: 5% in total.
-
-    **Arguments:**
-
-    - `ratios`: of paired runs.
-    - `look`: the number of this test, from 1.
+    error than the one before: 5% in total. `look` is the number of this test, from 1.
     """
     logs = [math.log(x) for x in ratios]
     mean = statistics.fmean(logs)
@@ -83,20 +78,14 @@ class FunctionGain:
     # Why there are none.
     reason: str
 
-    def overhead(self, whose: str) -> float:
-        """Seconds of overhead in all of its calls, under `whose`."""
-        costs = self.costs or {}
-        return self.calls * costs.get(f"{whose}_overhead", 0.0)
-
-    @property
-    def working(self) -> float:
-        """Seconds for which the device works in all of its calls."""
-        return self.calls * (self.costs or {}).get("device", 0.0)
+    def spent(self, cost: str) -> float:
+        """Seconds of one of `costs` in all of its calls."""
+        return self.calls * (self.costs or {}).get(cost, 0.0)
 
     @property
     def saved(self) -> float:
         """Seconds of overhead saved in all of its calls."""
-        return self.overhead("equinox") - self.overhead("ours")
+        return self.spent("equinox_overhead") - self.spent("ours_overhead")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +96,7 @@ class Gain(Report):
     # Wall times of whole processes; those of the same number ran one after the other.
     equinox: tuple[float, ...]
     ours: tuple[float, ...]
-    ratio: Interval | None
+    ratio: Interval
     functions: tuple[FunctionGain, ...]
     # To trace, lower and compile, in one run.
     compiling: float
@@ -117,19 +106,16 @@ class Gain(Report):
     @property
     def wall(self) -> float:
         """Median wall time under Equinox."""
-        return statistics.median(self.equinox) if self.equinox else math.nan
+        return statistics.median(self.equinox)
 
     def parts(self, whose: str = "equinox") -> dict[str, float]:
         """Where the wall time under `whose` goes: estimates that add up to it."""
-        times = getattr(self, whose)
-        if not times:
-            return {}
         parts = {
             "compiling": self.compiling,
-            "device": sum(f.working for f in self.functions),
-            "overhead": sum(f.overhead(whose) for f in self.functions),
+            "device": sum(f.spent("device") for f in self.functions),
+            "overhead": sum(f.spent(f"{whose}_overhead") for f in self.functions),
         }
-        rest = statistics.median(times) - sum(parts.values())
+        rest = statistics.median(getattr(self, whose)) - sum(parts.values())
         return {**parts, "rest": max(rest, 0.0)}
 
     def title(self) -> str:
@@ -138,22 +124,17 @@ class Gain(Report):
 
     def verdict(self) -> str:
         """Whether the program gains, as far as is known."""
-        if self.ratio is None:
-            return "no pair of runs was completed"
-        pairs = plural(len(self.ours), "pair") + " of runs"
-        low, high = self.ratio.low, self.ratio.high
         if len(self.ours) < 2:
             return "inconclusive: one pair of runs is not enough"
+        (ratio, low, high), verdict = self.ratio, self.ratio.verdict
         verdicts = {
-            FASTER: "faster",
-            SLOWER: "slower",
             ALIKE: f"no difference of more than {_ALIKE:.0%}",
             UNKNOWN: "inconclusive",
         }
         return (
-            f"{verdicts[self.ratio.verdict]}: the wall time is {self.ratio.ratio:.3f} "
+            f"{verdicts.get(verdict, verdict)}: the wall time is {ratio:.3f} "
             f"times that under equinox.filter_jit (95% interval {low:.3f} to "
-            f"{high:.3f}; {pairs})"
+            f"{high:.3f}; {len(self.ours)} pairs of runs)"
         )
 
     def tables(self) -> list[Table]:
@@ -161,13 +142,12 @@ class Gain(Report):
         return [self._walls(), self._functions(), self._parts()]
 
     def _walls(self) -> Table:
-        rows: list[Sequence[Any]] = []
         walls = {"equinox.filter_jit": self.equinox, "eqx_fastjit": self.ours}
+        rows: list[Sequence[Any]] = []
         for name, times in walls.items():
-            if times:
-                spread = [statistics.median(times), min(times), max(times)]
-                rows.append((name, *map(show_seconds, spread)))
-        if self.ratio is not None and len(self.ours) > 1:
+            spread = [statistics.median(times), min(times), max(times)]
+            rows.append((name, *map(show_seconds, spread)))
+        if len(self.ours) > 1:
             figures = [f"{x:.3f}" for x in self.ratio]
             rows.append(("eqx_fastjit/equinox.filter_jit", *figures))
         notes = (
@@ -191,10 +171,10 @@ class Gain(Report):
                 continue
             costs = ("equinox", "ours", "floor", "device", "equinox_overhead")
             shown = [show_seconds(f.costs[x]) for x in costs]
-            share = f"{f.overhead('equinox') / self.wall:.2%}"
+            share = f"{f.spent('equinox_overhead') / self.wall:.2%}"
             rows.append((name, f.calls, *shown, share, show_seconds(f.saved), ""))
         if sum(f.costs is not None for f in self.functions) > 1:
-            overhead = sum(f.overhead("equinox") for f in self.functions)
+            overhead = sum(f.spent("equinox_overhead") for f in self.functions)
             saved = sum(f.saved for f in self.functions)
             calls = sum(f.calls for f in self.functions)
             share = f"{overhead / self.wall:.2%}"
@@ -223,11 +203,10 @@ class Gain(Report):
             "rest": "imports, Python, operations outside of jit, and everything else",
         }
         before, after = self.parts(), self.parts("ours")
-        total = self.wall
         rows = [
             (
-                *(name, show_seconds(before[name]), f"{before[name] / total:.1%}"),
-                *(show_seconds(after[name]) if after else "-", words[name]),
+                *(name, show_seconds(before[name]), f"{before[name] / self.wall:.1%}"),
+                *(show_seconds(after[name]), words[name]),
             )
             for name in before
         ]
@@ -236,16 +215,15 @@ class Gain(Report):
 
     def as_json(self) -> dict[str, Any]:
         """The same for programs. Times are in seconds."""
-        ratio = self.ratio if len(self.ours) > 1 else None
         return {
             "schema": 1,
             "program": self.program,
             "engine": self.engine,
-            "verdict": None if self.ratio is None else self.ratio.verdict,
+            "verdict": self.ratio.verdict,
             "wall": {
                 "equinox": list(self.equinox),
                 "ours": list(self.ours),
-                "ratio": ratio and ratio._asdict(),
+                "ratio": self.ratio._asdict() if len(self.ours) > 1 else None,
             },
             "parts": {w: self.parts(w) for w in ("equinox", "ours")},
             "functions": [
@@ -255,7 +233,7 @@ class Gain(Report):
                     "line": f.line,
                     "calls": f.calls,
                     "seconds": f.costs,
-                    "overhead_share": f.overhead("equinox") / self.wall,
+                    "overhead_share": f.spent("equinox_overhead") / self.wall,
                     "saved": f.saved,
                     "not_timed": f.reason or None,
                 }

@@ -18,7 +18,7 @@ from eqx_fastjit._jit import filter_jit, jitted_function
 from eqx_fastjit._nodes import ARRAY_TYPES
 from eqx_fastjit._partition import partition
 
-from ._samples import alive, Called, jit_kwargs, Signature
+from ._samples import alive, Called, Signature
 from ._timing import Blocking, measure, nothing, Timer, warm_up
 
 
@@ -53,17 +53,11 @@ def function_costs(
 ) -> tuple[Costs | None, str]:
     """The costs of a call, in the mean over the signatures that were called most.
 
-    **Arguments:**
-
-    - `called`: a function and the arguments of its calls.
-    - `until`: no signature is begun on after this time of `clock`.
-
-    **Returns:** the costs, or `None` and the reason why there are none.
+    Or `None`, and the reason why there are none. After the time `until` of `clock`, no
+    signature is begun on.
     """
     found: list[tuple[int, Costs]] = []
-    reason = ""
-    if not called.signatures:
-        reason = "called only under eager transformations"
+    reason = "" if called.signatures else "called only under eager transformations"
     for signature in called.ranked():
         # What takes a tenth of the calls or less says little, and has to be compiled.
         if found and signature.calls < 0.1 * called.calls:
@@ -72,7 +66,7 @@ def function_costs(
             reason = reason or "not timed: --replay was used up"
             break
         try:
-            costs, why = _costs(signature, jit_kwargs(called.options))
+            costs, why = _costs(signature, called.options.kwargs())
         except Exception as e:
             costs, why = None, f"{type(e).__name__}: {e}".splitlines()[0][:200]
         reason = reason or why
@@ -125,11 +119,10 @@ def _measured(
     # Started by jaxlib alone; the rest is on top of that. A small program is run before
     # that returns, if its arrays are there, and no call needs to wait for this.
     launch = min(times["launch"].own, times["floor"].own)
-    overheads = {name: max(times[name].own - launch, 0.0) for name in calls}
     return Costs(
         **{name: times[name].whole for name in calls},
         device=times["device"].own,
-        **{f"{name}_overhead": x for name, x in overheads.items()},
+        **{f"{name}_overhead": max(times[name].own - launch, 0.0) for name in calls},
     )
 
 
@@ -154,10 +147,9 @@ def _floor(ours: Any, args: Any, kwargs: Any) -> tuple[Callable[[], Any], Any]:
     traced = jitted.trace(*arrays)
     compiled = traced.lower().compile()
     there = [jax.device_put(x) for x in arrays]
-    used = _used(traced.jaxpr.jaxpr)
     raw = raw_execute(compiled, there)
     if raw is None:  # JAX leaves out what is not used
-        raw = raw_execute(compiled, [there[i] for i in used])
+        raw = raw_execute(compiled, [there[i] for i in _used(traced.jaxpr.jaxpr)])
     return lambda: jitted(*arrays), raw
 
 

@@ -3,9 +3,10 @@
 from html import escape
 
 from eqx_fastjit._units import show_seconds
+from eqx_fastjit.doctor._page_parts import html_document
 
 from ._gain import Gain
-from ._pages import html_document
+from ._table import PAGE_STYLE
 
 
 _STYLE = """
@@ -30,12 +31,9 @@ _WORDS = {
 
 def page(gain: Gain) -> str:
     """A self-contained page. Every text is escaped."""
-    tables = "\n".join(table.html() for table in gain.tables())
-    body = (
-        f'<div class="eqx-fastjit"><h2>{escape(gain.title())}</h2>'
-        f"{_bars(gain)}\n{tables}</div>"
+    return html_document(
+        f"Gain: {gain.program}", gain.html(_bars(gain)), PAGE_STYLE + _STYLE
     )
-    return html_document(f"Gain: {gain.program}", body, _STYLE)
 
 
 def _bars(gain: Gain) -> str:

@@ -1,11 +1,12 @@
 """`guard`: an error or a warning when a function is traced too often."""
 
-import collections
 import contextlib
 import contextvars
+import dataclasses
 import os
 import warnings
-from typing import Any, NamedTuple
+from collections import Counter
+from typing import Any
 
 from eqx_fastjit import _record
 from eqx_fastjit._jit import jitted_function
@@ -29,8 +30,9 @@ class RetraceWarning(UserWarning):
     """The warning of a guard with `warn=True`."""
 
 
-class _Limits(NamedTuple):
-    """What a guard allows."""
+@dataclasses.dataclass
+class _Guarding:
+    """What a guard allows, and what has been traced since it is in force."""
 
     max_traces: int | None
     max_seconds: float | None = None
@@ -39,6 +41,8 @@ class _Limits(NamedTuple):
     function: FunctionInfo | None = None
     # Who asked for it.
     origin: str = "here"
+    counts: Any = dataclasses.field(default_factory=Counter[Any], init=False)
+    seconds: float = dataclasses.field(default=0.0, init=False)
 
     def concerns(self, trace: Trace) -> bool:
         """Whether it is about this function, or about one made by the same line."""
@@ -47,31 +51,22 @@ class _Limits(NamedTuple):
             return True
         return function.place is not None and trace.function.key() == function.key()
 
-
-class _Guarding:
-    """A guard in force: what has been traced since."""
-
-    def __init__(self, limits: _Limits):
-        self.limits = limits
-        self.counts: collections.Counter[Any] = collections.Counter()
-        self.seconds = 0.0
-
-    def before(self, trace: Trace) -> None:
-        limit = self.limits.max_traces
-        if limit is None or not self.limits.concerns(trace):
+    def before(self, trace: Trace, _: Any = None) -> None:
+        limit = self.max_traces
+        if limit is None or not self.concerns(trace):
             return
         key = _key(trace)
         self.counts[key] += 1
         if self.counts[key] > limit:
             self._tell(
                 f"{trace.title()} may be traced at most {plural(limit, 'time')} "
-                f"{self.limits.origin}.\n{_why(trace)}",
+                f"{self.origin}.\n{_why(trace)}",
                 trace,
             )
 
     def after(self, trace: Trace) -> None:
-        limit = self.limits.max_seconds
-        if limit is None or not self.limits.concerns(trace):
+        limit = self.max_seconds
+        if limit is None or not self.concerns(trace):
             return
         self.seconds += trace.seconds - trace.nested
         if self.seconds > limit:
@@ -83,7 +78,7 @@ class _Guarding:
             )
 
     def _tell(self, message: str, trace: Trace) -> None:
-        if not self.limits.warn:
+        if not self.warn:
             raise RetraceError(message)
         site = trace.site
         file, line = ("<unknown>", 1) if site is None else (site.file, site.line)
@@ -100,8 +95,7 @@ def _key(trace: Trace) -> Any:
 def _why(trace: Trace) -> str:
     key = _key(trace)
     earlier = [t for t in tuple(_record.traces) if _key(t) == key and t is not trace]
-    explanation = explain_trace(trace, earlier)
-    if explanation is not None:
+    if (explanation := explain_trace(trace, earlier)) is not None:
         return f"  called at {trace.site or '?'}\n{explanation.reason()}"
     return (
         f"  It was called at {trace.site or '?'} for the first time, with "
@@ -127,12 +121,8 @@ def guard_from_environment() -> None:
             "for a warning in place of an error."
         )
     origin = f"({_VARIABLE}={text})"
-    guarding = _Guarding(_Limits(int(number), warn=mode == "warn", origin=origin))
-
-    def before(trace: Trace, _: Any) -> None:
-        guarding.before(trace)
-
-    _record.before.append(before)
+    guarding = _Guarding(int(number), warn=mode == "warn", origin=origin)
+    _record.before.append(guarding.before)
 
 
 def _before(trace: Trace, _: Any) -> None:
@@ -187,13 +177,11 @@ class guard(contextlib.ContextDecorator):
         if max_traces is None and max_seconds is None:
             raise ValueError("guard() needs `max_traces` or `max_seconds`.")
         limits: dict[str, Any] = {"max_traces": max_traces, "max_seconds": max_seconds}
-        for name, value in limits.items():
-            if value is not None and not (
-                isinstance(value, int | float) and value >= 0
-            ):
-                raise ValueError(f"guard({name}={value!r}): expected 0 or more.")
+        for name, x in limits.items():
+            if x is not None and not (isinstance(x, int | float) and x >= 0):
+                raise ValueError(f"guard({name}={x!r}): expected 0 or more.")
         function = None if f is None else jitted_function(f).history.info
-        self._limits = _Limits(max_traces, max_seconds, warn, function)
+        self._limits = _Guarding(max_traces, max_seconds, warn, function)
         self._tokens: list[Any] = []
 
     def _recreate_cm(self) -> "guard":
@@ -203,7 +191,7 @@ class guard(contextlib.ContextDecorator):
         return other
 
     def __enter__(self) -> "guard":
-        entry = _Guarding(self._limits)
+        entry = dataclasses.replace(self._limits)
         self._tokens.append(_active.set((*_active.get(), entry)))
         return self
 

@@ -1,7 +1,5 @@
 """`inspect_jaxpr`: the equations, loops, constants and memory of a trace, by line."""
 
-import time
-import warnings
 from typing import Any, NamedTuple
 
 from eqx_fastjit._place import Place
@@ -13,7 +11,7 @@ from ._jaxpr_report import Constant, Inlined, JaxprReport, UnrolledLoop
 from ._loops import Executions, find_runs, is_uniform, MIN_ITERATIONS, Run
 from ._memory import constants, donations, memory, residuals
 from ._scan import measure_run, NotScannable
-from ._target import target, Traced
+from ._target import compile_traced, target
 
 
 class Inspection(NamedTuple):
@@ -66,7 +64,11 @@ def inspect_jaxpr(
         traced = it.trace(args, kwargs)
         lower_seconds = compile_seconds = stats = None
         if compile:
-            lower_seconds, compile_seconds, stats = _compile(traced, progress)
+            compiled, lower_seconds, compile_seconds = compile_traced(traced, progress)
+            try:
+                stats = compiled.memory_analysis()
+            except Exception:  # not every backend has one
+                pass
         progress.stage("walking through the equations")
         scope = read_jaxpr(traced.stage.jaxpr)
         counts = Counts(scope)
@@ -85,26 +87,6 @@ def inspect_jaxpr(
             donations=donations(traced),
             residuals=residuals(scope, temporaries),
         )
-
-
-def _compile(traced: Traced, progress: Progress) -> tuple[float, float, Any]:
-    """Seconds of lowering and of compiling, and XLA's memory estimate."""
-    progress.stage("lowering")
-    with warnings.catch_warnings():
-        # The user has been told when the function itself was lowered.
-        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        start = time.perf_counter()
-        lowered = traced.stage.lower()
-        lower_seconds = time.perf_counter() - start
-    progress.stage("compiling")
-    start = time.perf_counter()
-    compiled = lowered.compile()
-    compile_seconds = time.perf_counter() - start
-    try:
-        stats = compiled.memory_analysis()
-    except Exception:  # not every backend has one
-        stats = None
-    return lower_seconds, compile_seconds, stats
 
 
 def _loops(scope: Scope, progress: Progress | None = None) -> tuple[UnrolledLoop, ...]:

@@ -235,16 +235,10 @@ class JaxprReport(Report):
         return Table("Memory, estimated by XLA", ("what", "size"), rows, notes)
 
     def _buffers_table(self) -> Table:
-        m = self.memory
-        groups = (
-            ("argument", m.largest_arguments),
-            ("result", m.largest_results),
-            ("intermediate", m.largest_intermediates),
-        )
         rows = [
             (show_bytes(b.bytes), kind, b.name, b.type, b.where)
-            for kind, buffers in groups
-            for b in buffers
+            for kind in ("argument", "result", "intermediate")
+            for b in getattr(self.memory, f"largest_{kind}s")
         ]
         notes = ("Intermediate values are as traced; XLA may fuse them away.",)
         header = ("size", "kind", "name", "type", "created at")
@@ -261,8 +255,7 @@ class JaxprReport(Report):
                 "these are not used after the call: filter_jit(donate=...)"
             )
             rows.append(("donate", saves))
-        r = self.residuals
-        if r is not None:
+        if (r := self.residuals) is not None:
             share, temporaries = "", self.memory.temporaries
             if r.share is not None:
                 share = f" ({r.share:.0%} of the temporaries)"

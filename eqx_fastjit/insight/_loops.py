@@ -1,9 +1,7 @@
 """Unrolled Python loops: the same equations repeated in a jaxpr."""
 
-# Of JAX's functions not all have types.
-# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-
 import collections
+import itertools
 import statistics
 from typing import Any, NamedTuple
 
@@ -12,7 +10,7 @@ import numpy as np
 from eqx_fastjit._place import Place
 
 from ._equations import Equation, Scope
-from ._places import find_loop, Instruction, instruction_of, Path
+from ._places import find_loop, Path
 
 
 # A loop with fewer iterations is not reported.
@@ -48,13 +46,10 @@ def find_runs(scope: Scope) -> list[Run]:
     """The loops in the equations of one jaxpr, inner loops before outer ones."""
     equations = scope.equations
     paths = [e.path for e in equations]
-    symbols: dict[Any, int] = {}
-
-    def number(key: Any) -> int:
-        return symbols.setdefault(key, len(symbols))
-
+    # A number for each kind of item.
+    number: dict[Any, int] = collections.defaultdict(itertools.count().__next__)
     items = [
-        _Item(number((e.name, e.jax.params.get("name"), e.path)), i, i + 1)
+        _Item(number[e.name, e.jax.params.get("name"), e.path], i, i + 1)
         for i, e in enumerate(equations)
     ]
     # Of the forward pass, and of the backward pass.
@@ -70,19 +65,17 @@ def find_runs(scope: Scope) -> list[Run]:
             end = start + iterations * period
             chosen = items[start:end]
             first, last = chosen[0].first, chosen[-1].last
-            others = around[equations[first].is_backward]
-            place = find_loop(paths[first:last], others)
+            place = find_loop(paths[first:last], around[equations[first].is_backward])
             if place is None:
                 continue
-            bounds = [item.first - first for item in chosen[::period]]
-            bounds.append(last - first)
+            bounds = [*(item.first - first for item in chosen[::period]), last - first]
             run = Run(place, scope.jax, equations[first:last], iterations, bounds)
             runs.append(run)
             block = tuple([item.symbol for item in chosen[:period]])
             new += items[position:start]
             # Without the number of iterations, which may differ in each iteration of an
             # outer loop.
-            new.append(_Item(number(("loop", block)), first, last))
+            new.append(_Item(number["loop", block], first, last))
             position = end
         if position:
             items = new + items[position:]
@@ -118,44 +111,35 @@ class Executions:
 
     def __init__(self) -> None:
         self._counts: collections.Counter[Any] = collections.Counter()
-        # By instruction of the user's.
-        self._first: dict[Any, Any] = {}
-        self._last: dict[Any, Any] = {}
-        self._instructions: dict[int, Instruction] = {}
+        # The first and the last equation, by instruction of the user's.
+        self._ends: dict[Any, list[Any]] = {}
 
     def note(self, equation: Equation) -> None:
         """Take in an equation, in the order of the jaxpr."""
-        found = instruction_of(equation.jax)
-        if found is None:
-            return
-        self._instructions[id(equation)] = found
-        if equation.is_backward:
-            return
-        key = (equation.name, found.stack)
-        self._counts[key] += 1
-        self._first.setdefault(found.users, key)
-        self._last[found.users] = key
+        found = equation.instruction
+        if found is not None and not equation.is_backward:
+            key = (equation.name, found.stack)
+            self._counts[key] += 1
+            self._ends.setdefault(found.users, [key, key])[1] = key
 
     def most_iterations(self, run: Run) -> int:
         """The most iterations that a loop with these equations can have had."""
-        counts = []
-        for equation in run.iteration(0):
-            found = self._instructions.get(id(equation))
-            if found is not None and found.users in self._last:
-                ends = self._first[found.users], self._last[found.users]
-                counts.append(min(self._counts[key] for key in ends))
+        counts = [
+            min(self._counts[key] for key in self._ends[found.users])
+            for equation in run.iteration(0)
+            if (found := equation.instruction) is not None and found.users in self._ends
+        ]
         return int(statistics.median_low(counts)) if counts else run.iterations
 
 
 def is_uniform(run: Run) -> bool:
     """Whether the results of all iterations have the same shapes and dtypes."""
-    blocks = [_signature(run.iteration(k)) for k in range(run.iterations)]
-    return all(block == blocks[0] for block in blocks)
-
-
-def _signature(block: list[Equation]) -> list[Any]:
-    return [
-        (e.name, [(v.aval.shape, v.aval.dtype) for v in e.jax.outvars])
-        for e in block
-        if all(hasattr(v.aval, "shape") for v in e.jax.outvars)
+    blocks = [
+        [
+            (e.name, [(v.aval.shape, v.aval.dtype) for v in e.jax.outvars])
+            for e in run.iteration(k)
+            if all(hasattr(v.aval, "shape") for v in e.jax.outvars)
+        ]
+        for k in range(run.iterations)
     ]
+    return all(block == blocks[0] for block in blocks)

@@ -1,7 +1,7 @@
 """What takes memory in a trace, and what would save memory."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from eqx_fastjit._place import Place
@@ -66,46 +66,30 @@ def _first_use(scope: Scope, variable: Any) -> Place | None:
 def memory(traced: Traced, scope: Scope, stats: Any) -> Memory:
     """XLA's estimate, if there is one, and the largest buffers."""
     jaxpr = traced.stage.jaxpr.jaxpr
-
-    def figure(name: str) -> int | None:
-        return getattr(stats, f"{name}_size_in_bytes", None)
-
+    kinds = ("argument", "output", "temp", "alias", "generated_code")
     return Memory(
-        figure("argument"),
-        figure("output"),
-        figure("temp"),
-        figure("alias"),
-        figure("generated_code"),
-        _largest(_buffers(traced.names, jaxpr.invars)),
-        _largest(_buffers(traced.out_names, jaxpr.outvars)),
-        _largest(set(_intermediates(scope))),
+        *[getattr(stats, f"{kind}_size_in_bytes", None) for kind in kinds],
+        largest_arguments=_largest(map(_buffer, traced.names, jaxpr.invars)),
+        largest_results=_largest(map(_buffer, traced.out_names, jaxpr.outvars)),
+        largest_intermediates=_largest(dict.fromkeys(_intermediates(scope))),
     )
 
 
-def _largest(buffers: Any) -> tuple[Buffer, ...]:
+def _largest(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
     return tuple(sorted(buffers, key=lambda b: -b.bytes)[:_LARGEST])
 
 
-def _buffers(names: list[str], variables: Any) -> list[Buffer]:
-    return [
-        Buffer(name, show_type(v.aval), nbytes(v.aval))
-        for name, v in zip(names, variables, strict=True)
-    ]
+def _buffer(name: str, v: Any, place: Place | str = "") -> Buffer:
+    return Buffer(name, show_type(v.aval), nbytes(v.aval), str(place))
 
 
 def _intermediates(scope: Scope) -> Iterator[Buffer]:
     for inner in scope.distinct():
         for equation in inner.equations:
-            if equation.is_call:
-                continue
-            for v in equation.jax.outvars:
-                if nbytes(v.aval):
-                    yield _intermediate(equation, v)
-
-
-def _intermediate(equation: Equation, v: Any) -> Buffer:
-    size = nbytes(v.aval)
-    return Buffer(equation.name, show_type(v.aval), size, str(equation.place))
+            if not equation.is_call:
+                for v in equation.jax.outvars:
+                    if nbytes(v.aval):
+                        yield _buffer(equation.name, v, equation.place)
 
 
 def donations(traced: Traced) -> tuple[Donation, ...]:
@@ -139,9 +123,7 @@ def _common_end(a: str, b: str) -> int:
 def residuals(scope: Scope, temporaries: int | None) -> Residuals | None:
     """Values that a forward pass computes for a backward pass; `None` without one.
 
-    **Arguments:**
-
-    - `temporaries`: the bytes of XLA's temporary memory, if they are known.
+    `temporaries` are the bytes of XLA's temporary memory, if they are known.
     """
     passes = _Passes(scope)
     if not passes.backward:
@@ -179,34 +161,26 @@ class _Passes:
     def _visit(self, scope: Scope, renamed: dict[int, int]) -> None:
         """`renamed`: from a variable inside of a call to what it is outside."""
         for equation in scope.equations:
+            outside = equation.jax.invars
             if equation.is_backward:
                 self.backward = True
-                self._use(equation, renamed)
+                for v in outside:
+                    self._use(v, renamed.get(id(v), id(v)))
                 continue
             if equation.is_call:
                 for inner in equation.inner:
-                    self._visit_call(equation, inner, renamed)
+                    inside = inner.jax.invars
+                    if len(outside) == len(inside):
+                        pairs = zip(inside, outside, strict=True)
+                        names = {id(w): renamed.get(id(v), id(v)) for w, v in pairs}
+                        self._visit(inner, names)
             else:
                 self.forward += equation.size
             for v in equation.jax.outvars:
                 self._made[id(v)] = equation, v
 
-    def _visit_call(
-        self, call: Equation, inner: Scope, renamed: dict[int, int]
-    ) -> None:
-        outside, inside = call.jax.invars, inner.jax.invars
-        if len(outside) == len(inside):
-            names = {
-                id(w): renamed.get(id(v), id(v))
-                for w, v in zip(inside, outside, strict=True)
-            }
-            self._visit(inner, names)
-
-    def _use(self, equation: Equation, renamed: dict[int, int]) -> None:
-        for v in equation.jax.invars:
-            key = renamed.get(id(v), id(v))
-            if isinstance(v, Literal) or key not in self._made:
-                continue
+    def _use(self, v: Any, key: int) -> None:
+        if not isinstance(v, Literal) and key in self._made:
             maker, variable = self._made[key]
             if key not in self._arguments and nbytes(variable.aval):
-                self.kept[key] = _intermediate(maker, variable)
+                self.kept[key] = _buffer(maker.name, variable, maker.place)

@@ -1,12 +1,12 @@
 """`compare_eager`: whether a function computes the same with and without jit."""
 
-# Of JAX's functions not all have types, nor are all that it shows marked as such.
+# Of JAX's functions not all have types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportPrivateImportUsage=false
 
 import dataclasses
+import functools as ft
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -150,36 +150,33 @@ def compare(name: str, jitted: Any, eager: Any) -> Comparison:
 def _compare_leaf(path: str, jitted: Any, eager: Any) -> LeafDifference:
     # A number that the eager call returned may well be an array under jit.
     numeric = all(isinstance(x, _NUMERIC) for x in (jitted, eager))
-    if not numeric or (type(jitted) is type(eager) and type(jitted) in _NUMBERS):
-        return _compare_statics(path, jitted, eager)
-    shown = [
-        show_type(x) if isinstance(x, ARRAY_TYPES) else type(x).__name__
-        for x in (jitted, eager)
-    ]
+    static = not numeric or (type(jitted) is type(eager) and type(jitted) in _NUMBERS)
+
+    def shown(x: Any) -> str:
+        if isinstance(x, ARRAY_TYPES):
+            return show_type(x)
+        return describe_static(x) if static else type(x).__name__
+
+    leaf = ft.partial(LeafDifference, path, shown(jitted), shown(eager))
+    if static:
+        has_array = any(isinstance(x, ARRAY_TYPES) for x in (jitted, eager))
+        same = not has_array and static_key(jitted) == static_key(eager)
+        return leaf(different=int(not same))
     a, b = _to_numpy(jitted), _to_numpy(eager)
     if a.shape != b.shape:
-        return LeafDifference(path, shown[0], shown[1], different=max(a.size, b.size))
+        return leaf(different=max(a.size, b.size))
     if not (jnp.issubdtype(a.dtype, jnp.inexact) and a.dtype == b.dtype):
-        return _compare_exactly(path, shown, a, b)
-    return _compare_floats(path, shown, _parts(a), _parts(b))
+        return _compare_exactly(leaf, a, b)
+    return _compare_floats(leaf, _parts(a), _parts(b))
 
 
 _NUMBERS = (int, float, complex, bool)
 _NUMERIC = (*ARRAY_TYPES, *_NUMBERS)
-
-
-def _compare_statics(path: str, jitted: Any, eager: Any) -> LeafDifference:
-    arrays = [isinstance(x, ARRAY_TYPES) for x in (jitted, eager)]
-    shown = [
-        show_type(x) if is_array else describe_static(x)
-        for x, is_array in zip((jitted, eager), arrays, strict=True)
-    ]
-    same = not any(arrays) and static_key(jitted) == static_key(eager)
-    return LeafDifference(path, shown[0], shown[1], different=int(not same))
+_Leaf = Callable[..., LeafDifference]
 
 
 def _to_numpy(x: Any) -> np.ndarray:
-    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     return np.asarray(x)
 
@@ -190,45 +187,34 @@ def _parts(x: np.ndarray) -> np.ndarray:
     return x.view(np.finfo(x.dtype).dtype) if np.iscomplexobj(x) else x
 
 
-def _compare_exactly(
-    path: str, shown: list[str], a: np.ndarray, b: np.ndarray
-) -> LeafDifference:
+def _compare_exactly(leaf: _Leaf, a: np.ndarray, b: np.ndarray) -> LeafDifference:
     differ = a != b
     absolute = None
     if a.dtype == b.dtype and a.dtype.kind in "iu":
         # As Python integers: a difference of 64-bit integers may not fit into 64 bits.
         gaps = [abs(int(x) - int(y)) for x, y in zip(a[differ], b[differ], strict=True)]
         absolute = float(max(gaps, default=0))
-    return LeafDifference(
-        path, shown[0], shown[1], absolute=absolute, different=int(differ.sum())
-    )
+    return leaf(absolute=absolute, different=int(differ.sum()))
 
 
-def _compare_floats(
-    path: str, shown: list[str], a: np.ndarray, b: np.ndarray
-) -> LeafDifference:
+def _compare_floats(leaf: _Leaf, a: np.ndarray, b: np.ndarray) -> LeafDifference:
     nan_a, nan_b = np.isnan(a), np.isnan(b)
-    inf_a, inf_b = np.isinf(a), np.isinf(b)
-    neither = ~(nan_a | nan_b)
-    inf_mismatch = neither & (inf_a | inf_b) & (a != b)
-    finite = neither & ~(inf_a | inf_b)
-    x, y = a[finite], b[finite]
+    inf = np.isinf(a) | np.isinf(b)
+    nan_mismatch, neither = nan_a != nan_b, ~(nan_a | nan_b)
+    inf_mismatch = neither & inf & (a != b)
+    x, y = a[neither & ~inf], b[neither & ~inf]
     # Wide enough not to overflow, and to be exact for the narrow types.
     wide = np.longdouble if a.dtype.itemsize == 8 else np.float64
     gap = np.abs(x.astype(wide) - y.astype(wide))
     size = np.abs(y.astype(wide))
-    relative = gap[size > 0] / size[size > 0]
     distance = _ulps(x, y)
-    return LeafDifference(
-        path,
-        shown[0],
-        shown[1],
+    return leaf(
         absolute=_largest(gap),
-        relative=_largest(relative),
+        relative=_largest(gap[size > 0] / size[size > 0]),
         ulps=int(distance.max(initial=0)),
-        nan_mismatches=int((nan_a != nan_b).sum()),
+        nan_mismatches=int(nan_mismatch.sum()),
         inf_mismatches=int(inf_mismatch.sum()),
-        different=int(((nan_a != nan_b) | inf_mismatch).sum() + (distance > 0).sum()),
+        different=int((nan_mismatch | inf_mismatch).sum() + (distance > 0).sum()),
     )
 
 

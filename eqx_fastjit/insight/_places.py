@@ -2,7 +2,7 @@
 
 import ast
 import functools as ft
-import types
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ def path_of(equation: Any) -> Path:
     """
     frames = equation_frames(equation)
     # Of a program's own trace, the outermost of our functions is where it began.
-    calls = [i for i, frame in enumerate(frames) if _begins_trace(frame)]
+    calls = [i for i, f in enumerate(frames) if begins_trace(f.file, f.function)]
     out: list[Place] = []
     for frame in frames[: calls[-1]] if calls else frames:
         if frame.file == BOUNDARY_FILE:
@@ -46,23 +46,16 @@ def path_of(equation: Any) -> Path:
     return tuple(reversed(out))
 
 
-def _begins_trace(frame: Place) -> bool:
-    is_ours = package_of(frame.file) == "eqx_fastjit"
-    return is_ours and frame.function.endswith("call_python")
-
-
-def is_trace(code: types.CodeType) -> bool:
-    """Whether code is what calls a function that is traced."""
-    return _begins_trace(Place(code.co_filename, 0, code.co_name))
+def begins_trace(file: str, function: str) -> bool:
+    """Whether this is what calls a function that is traced."""
+    return package_of(file) == "eqx_fastjit" and function.endswith("call_python")
 
 
 def user_frame(path: Path) -> Place | None:
     """The innermost frame of the user's own; of a library's if there is none."""
     frames = [f for f in reversed(path) if f is not TREE_MAP]
-    for frame in frames:
-        if not is_library(frame.file):
-            return frame
-    return frames[0] if frames else None
+    own = (f for f in frames if not is_library(f.file))
+    return next(own, frames[0] if frames else None)
 
 
 class Instruction(NamedTuple):
@@ -75,17 +68,13 @@ class Instruction(NamedTuple):
 
 def instruction_of(equation: Any) -> Instruction | None:
     """Where in the bytecode an equation comes from; `None` if JAX does not tell."""
-    source_info = getattr(equation, "source_info", None)
-    traceback: Any = getattr(source_info, "traceback", None)
     try:
-        codes, positions = traceback.raw_frames()
+        codes, positions = equation.source_info.traceback.raw_frames()
     except (AttributeError, TypeError, ValueError):
         return None
     stack = tuple(zip(codes, positions, strict=True))
-    inner = 0
-    while inner < len(codes) and is_jax(codes[inner].co_filename):
-        inner += 1
-    return Instruction(stack, stack[inner:])
+    users = itertools.dropwhile(lambda frame: is_jax(frame[0].co_filename), stack)
+    return Instruction(stack, tuple(users))
 
 
 class Loop(NamedTuple):
@@ -108,13 +97,9 @@ class _Source(NamedTuple):
         return max((a for a, b in self.functions if a <= line <= b), default=0)
 
 
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
 @ft.lru_cache(maxsize=256)
 def _source(file: str) -> _Source | None:
-    tree = syntax_tree(file)
-    if tree is None:
+    if (tree := syntax_tree(file)) is None:
         return None
     nodes: list[Any] = list(ast.walk(tree))
     functions = [
@@ -124,29 +109,25 @@ def _source(file: str) -> _Source | None:
     ]
     source = _Source([], functions)
     for node in nodes:
-        if isinstance(node, ast.For | ast.While):
-            first = node.body[0].lineno
-            if isinstance(node, ast.While):
-                first = node.test.lineno
-            last = node.body[-1].end_lineno or first
-        elif isinstance(node, _COMPREHENSIONS):
-            first, last = node.lineno, node.end_lineno or node.lineno
-        else:
-            continue
+        match node:
+            case ast.For():
+                start, end = node.body[0], node.body[-1]
+            case ast.While():
+                start, end = node.test, node.body[-1]
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                start = end = node
+            case _:
+                continue
+        first = start.lineno
+        last = end.end_lineno or first
         function = source.function_at(node.lineno)
         source.loops.append(Loop(node.lineno, first, last, function))
     return source
 
 
-def has_source(file: str) -> bool:
-    """Whether the text of a file can be read."""
-    return _source(file) is not None
-
-
 def loop_around(file: str, lines: Iterable[int]) -> Loop | None:
     """The innermost loop around these lines of one function."""
-    source = _source(file)
-    if source is None:
+    if (source := _source(file)) is None:
         return None
     lines = list(lines)
     functions = {source.function_at(line) for line in lines}
@@ -164,12 +145,8 @@ def find_loop(paths: Sequence[Path], others: Collection[Path] = ()) -> Place | N
     """The loop in which all of these paths begin to differ, or are the same.
 
     Where the source cannot be read, the line that they have in common. `None` if there
-    is no loop, or if it may as well be a walk over a pytree.
-
-    **Arguments:**
-
-    - `paths`: of the equations that are repeated.
-    - `others`: of all equations around them. `paths` may be among them.
+    is no loop, or if it may as well be a walk over a pytree. `others` are the paths of
+    all equations around; those that are repeated may be among them.
     """
     if not paths or not all(paths):
         return None
@@ -177,12 +154,9 @@ def find_loop(paths: Sequence[Path], others: Collection[Path] = ()) -> Place | N
     shortest = min(map(len, paths))
     while depth < shortest and len({path[depth] for path in paths}) == 1:
         depth += 1
-    # At `depth` they differ: in the line alone, if they are in one function.
-    if depth < shortest:
-        here = {(path[depth].file, path[depth].function) for path in paths}
-        if len(here) != 1:
-            depth -= 1
-    else:
+    # There they differ: in the line alone, if they are in one function.
+    ends = [path[depth] for path in paths] if depth < shortest else []
+    if len({(place.file, place.function) for place in ends}) != 1:
         depth -= 1
     for level in range(depth, -1, -1):
         frame = paths[0][level]
@@ -191,15 +165,14 @@ def find_loop(paths: Sequence[Path], others: Collection[Path] = ()) -> Place | N
         if frame.function.endswith("<lambda>"):
             continue  # the lines around it are those of another function
         lines = {path[level].line for path in paths}
-        loop = loop_around(frame.file, lines)
-        if loop is not None:
+        if (loop := loop_around(frame.file, lines)) is not None:
             inside = {path for path in others if _is_in(path, loop, paths[0], level)}
             # A function under `jax.jit(inline=True)` leaves no frames. What it repeats,
             # for each leaf of a pytree say, is a small part of what the loop does.
             if len(inside.difference(paths)) > len(set(paths)):
                 return None
             return Place(frame.file, loop.line, frame.function)
-        if level == depth and not has_source(frame.file) and len(lines) == 1:
+        if level == depth and _source(frame.file) is None and len(lines) == 1:
             return frame
     return None
 
@@ -229,34 +202,10 @@ def opened(jaxpr: Any) -> Any:
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
-# Equations that XLA replaces by what is in them.
-_CALLS = (
-    "jit",
-    "pjit",
-    "closed_call",
-    "core_call",
-    "custom_jvp_call",
-    "checkpoint",
-    "custom_vjp_call",
-    "custom_vjp_call_jaxpr",
-    "remat",
-    "remat2",
-)
-
-
-def is_call(equation: Any) -> bool:
-    """Whether an equation is nothing but a call of a function."""
-    return equation.primitive.name in _CALLS and any(subjaxprs(equation))
-
-
 def defined_at(jaxpr: Any) -> Place | None:
     """Where the function behind a jaxpr is defined, if that is known."""
     info = getattr(opened(jaxpr), "debug_info", None)
-    text = getattr(info, "func_src_info", None)  # `name at file:line`
-    if not isinstance(text, str) or " at " not in text:
-        return None
-    name, _, place = text.partition(" at ")
+    # `name at file:line`
+    name, _, place = str(getattr(info, "func_src_info", "")).partition(" at ")
     file, _, line = place.rpartition(":")
-    if not line.isdigit():
-        return None
-    return Place(file, int(line), name)
+    return Place(file, int(line), name) if line.isdigit() else None

@@ -5,7 +5,6 @@
 # pyright: reportUnknownVariableType=false
 
 import dataclasses
-import functools as ft
 import importlib
 import os
 from collections.abc import Sequence
@@ -23,13 +22,12 @@ from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 from eqx_fastjit._progress import Progress
 from eqx_fastjit._units import show_seconds
+from eqx_fastjit.doctor._page_parts import html_document
 
-from ._pages import html_document
 from ._profile_tree import make_tree, Node, STYLE, tree_html, tree_text
-from ._table import Report, Table
+from ._table import PAGE_STYLE, Report, Table
 from ._target import target
-from ._timing import warm_up
-from ._warm_call import Call, compile_cold, Part, PARTS, time_calls, WarmCall
+from ._warm_call import Call, Part, PARTS, prepare, time_calls, WarmCall
 
 
 _ROUNDS = 15
@@ -157,7 +155,7 @@ def html_page(profiles: Sequence[Profile]) -> str:
     """A page that needs nothing else."""
     title = ", ".join(p.name for p in profiles)
     body = "\n".join(p.html_body() for p in profiles)
-    return html_document(f"Profile: {title}", body, STYLE)
+    return html_document(f"Profile: {title}", body, PAGE_STYLE + STYLE)
 
 
 def profile(
@@ -194,10 +192,10 @@ def profile(
     it = target(f)
     args, kwargs = it.complete(args, kwargs)
     with Progress(f"profile of {it.name}") as progress:
-        calls = {
-            name: _prepare(name, call, progress)
-            for name, call in _contenders(it.fun, args, kwargs).items()
-        }
+        calls: dict[str, Call] = {}
+        for name, call in _contenders(it.fun, args, kwargs).items():
+            progress.stage(f"{name}: compiling")
+            calls[name] = prepare(target(call[0]), *call, progress)
         warm = time_calls(calls, _ROUNDS, progress)
         found = tuple(
             _sampled(name, call, warm[name], n, progress)
@@ -209,12 +207,9 @@ def profile(
     return out
 
 
-_Jitted = tuple[Any, tuple[Any, ...], dict[str, Any]]
-
-
 def _contenders(
     fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, _Jitted]:
+) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     """The function, jitted in three ways, with its arguments."""
     arrays, statics = eqx.partition((fun, args, kwargs), eqx.is_array)
 
@@ -229,16 +224,6 @@ def _contenders(
     }
 
 
-def _prepare(name: str, jitted: _Jitted, progress: Progress) -> Call:
-    """Compile it, and make the calls that do not count."""
-    progress.stage(f"{name}: compiling")
-    f, args, kwargs = jitted
-    it = target(f)
-    program = compile_cold(it, args, kwargs, progress)
-    warm_up(ft.partial(f, *args, **kwargs))
-    return Call(it, f, args, kwargs, program)
-
-
 def _sampled(
     name: str, call: Call, warm: WarmCall, n: int | None, progress: Progress
 ) -> Contender:
@@ -247,12 +232,9 @@ def _sampled(
 
     n = n or _calls(warm)
     progress.stage(f"{name}: {n} calls", n * warm.blocked)
-    profiler = Profiler(interval=_INTERVAL, async_mode="disabled")
-    profiler.start()
-    try:
+    with Profiler(interval=_INTERVAL, async_mode="disabled") as profiler:
         _run(call.f, call.args, call.kwargs, n)
-    finally:
-        session = profiler.stop()
+    session: Any = profiler.last_session
     seconds = session.duration / n
     root = session.root_frame(trim_stem=False)
     if root is None:  # too short for a single sample

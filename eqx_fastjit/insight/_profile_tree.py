@@ -68,19 +68,12 @@ class Node:
 
 
 def make_tree(root: Any, n: int, parts: Sequence[Part]) -> Node:
-    """The tree of a profile.
+    """The tree of `n` calls, from pyinstrument's root frame.
 
-    **Arguments:**
-
-    - `root`: pyinstrument's root frame.
-    - `n`: the number of calls that were sampled.
-    - `parts`: what was measured of a call, to split the time in compiled code by.
+    What was measured of a call, in `parts`, divides the time in compiled code.
     """
-    top = root
-    for frame in _frames(root):
-        if _names(frame) == ("_profile.py", "run_calls"):
-            top = frame
-            break
+    calls = ("_profile.py", "run_calls")
+    top = next((frame for frame in _frames(root) if _names(frame) == calls), root)
     seen = {CALL_FRAMES.get(_names(frame)) for frame in _frames(top)}
     inside = [p for p in parts if p.name in _COMPILED and p.name not in seen]
     return _node(top, n, _LEAST * top.time, inside)
@@ -110,7 +103,8 @@ def _node(frame: Any, n: int, least: float, parts: Sequence[Part]) -> Node:
         place = shorten(frame.file_path or "")
         stage = CALL_FRAMES.get((file, name))
         name = f"{name} ({stage})" if stage else name
-    kind = "library" if _is_library(frame) else "yours"
+    path = frame.file_path or "<"  # or <built-in>, <generated_flatten>
+    kind = "library" if path.startswith("<") or is_library(path) else "yours"
     children.sort(key=lambda x: -x.seconds)
     return Node(name, place, frame.time / n, own / n, kind, tuple(children))
 
@@ -120,27 +114,18 @@ def _split(seconds: float, parts: Sequence[Part]) -> list[Node]:
     total = sum(p.seconds for p in parts)
     if not total:
         return [Node("compiled code", "", seconds, seconds, "compiled")]
-    shares = [seconds * p.seconds / total for p in parts]
     inside = tuple(
         Node(p.name, p.what, share, share, "compiled")
-        for p, share in zip(parts, shares, strict=True)
-        if share > 1e-9
+        for p in parts
+        if (share := seconds * p.seconds / total) > 1e-9
     )
     return [Node("compiled code", "divided as timed", seconds, 0, "compiled", inside)]
-
-
-def _is_library(frame: Any) -> bool:
-    file = frame.file_path or "<"
-    return file.startswith("<") or is_library(file)  # <built-in>, <generated_flatten>
 
 
 def _names(frame: Any) -> tuple[str, str]:
     """The last part of a frame's file, and its function without the class."""
     file = os.path.basename((frame.file_path or "").partition(":")[0])
     return file, (frame.function or "").rpartition(".")[2]
-
-
-# --- showing it ----------------------------------------------------------------------
 
 
 def tree_text(root: Node) -> str:

@@ -58,11 +58,8 @@ def names_in(code: types.CodeType) -> frozenset[str]:
     No variable of any function is among them: what code inside reads of the code around
     it may have the name of a global, and is none.
     """
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= names_in(constant)
-    return frozenset(names)
+    inner = [names_in(c) for c in code.co_consts if isinstance(c, types.CodeType)]
+    return frozenset(code.co_names).union(*inner)
 
 
 def readable(
@@ -72,38 +69,33 @@ def readable(
 
     Kinds are "global", "closure" and "default".
     """
-    known = function.__globals__
-    for name in sorted(names & known.keys()):
-        yield "global", name, known[name]
-    for name in function.__code__.co_freevars:
-        value = current_value(function, "closure", name)
-        if value is not MISSING:
-            yield "closure", name, value
-    for name, value in _defaults(function).items():
-        yield "default", name, value
+    for kind in ("global", "closure", "default"):
+        values = _variables(function, kind)
+        for name in sorted(names & values.keys()) if kind == "global" else values:
+            yield kind, name, values[name]
 
 
-def _defaults(function: types.FunctionType) -> dict[str, Any]:
-    values = function.__defaults__ or ()
+def _variables(function: types.FunctionType, kind: str) -> dict[str, Any]:
+    if kind == "global":
+        return function.__globals__
     code = function.__code__
-    positional = code.co_varnames[: code.co_argcount]
-    named = dict(zip(positional[len(positional) - len(values) :], values, strict=True))
-    return {**named, **(function.__kwdefaults__ or {})}
+    if kind == "default":
+        values = function.__defaults__ or ()
+        first = code.co_argcount - len(values)
+        named = zip(code.co_varnames[first : code.co_argcount], values, strict=True)
+        return {**dict(named), **(function.__kwdefaults__ or {})}
+    found: dict[str, Any] = {}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            pass
+    return found
 
 
 def current_value(function: types.FunctionType, kind: str, name: str) -> Any:
     """The value now, or `MISSING`."""
-    if kind == "global":
-        return function.__globals__.get(name, MISSING)
-    if kind == "default":
-        return _defaults(function).get(name, MISSING)
-    cells = dict(
-        zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    )
-    try:
-        return cells[name].cell_contents
-    except (KeyError, ValueError):
-        return MISSING
+    return _variables(function, kind).get(name, MISSING)
 
 
 # How code reads a name. In the body of a class, `LOAD_NAME` may also be a name of the
@@ -116,7 +108,6 @@ _KINDS = {
     "LOAD_CLASSDEREF": "closure",
     "LOAD_FROM_DICT_OR_DEREF": "closure",
 }
-_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
 @ft.lru_cache(maxsize=256)
@@ -140,7 +131,7 @@ def reads(code: types.CodeType) -> dict[tuple[str, ...], int]:
             if instruction.opname != "LOAD_NAME" or name not in stored:
                 out.setdefault(previous, line)
             continue
-        if instruction.opname in _ATTRIBUTES and previous is not None:
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and previous is not None:
             out.setdefault((*previous, name), line)
         previous = None
     for constant in code.co_consts:

@@ -10,7 +10,6 @@ runs, each call takes some 20 us more.
 
 import dataclasses
 import functools as ft
-import time
 import weakref
 from typing import Any
 
@@ -42,8 +41,6 @@ class Signature:
     """Calls that share a compiled program, and the arguments of one of them."""
 
     calls: int = 0
-    # The shortest call, in seconds until it returned; `None` if all of them compiled.
-    least: float | None = None
     # The user's function, with the arguments of the last call whose number is a power
     # of two. Arrays that may change or be deleted since are copies.
     fun: Any = None
@@ -81,9 +78,17 @@ class Samples:
 
     def start(self) -> None:
         """Call this after `filter_jit` is imported, and before anything is jitted."""
+
+        def prepare(owner: Any, call: Any, **how: Any) -> None:
+            watched = vars(owner).get(_KEY)
+            if watched is None:
+                watched = vars(owner)[_KEY] = _Watched(self, owner)
+                Base._prepare(owner, watched)
+            watched.inner._prepare(call, **how)
+
         # Whatever makes a jitted function goes through this, unflattening included.
         wrapped: Any = JitWrapped
-        wrapped._prepare = _hook(self)
+        wrapped._prepare = prepare
         self._on = True
 
     def stop(self) -> None:
@@ -96,16 +101,15 @@ class Samples:
         """The functions that were called most first."""
         return sorted(self.called.values(), key=lambda x: -x.calls)
 
-    def begin(self, owner: Any, args: Any, kwargs: Any) -> Signature | None:
+    def begin(self, owner: Any, args: Any, kwargs: Any) -> None:
         """A call is about to be made. What is wrong with it, it says itself."""
-        if not self._on or _is_inside():
-            return None
         try:
-            return self._begin(owner, args, kwargs)
+            if self._on and not _is_inside():
+                self._begin(owner, args, kwargs)
         except Exception:
-            return None
+            pass
 
-    def _begin(self, owner: Any, args: Any, kwargs: Any) -> Signature | None:
+    def _begin(self, owner: Any, args: Any, kwargs: Any) -> None:
         function = owner._function
         values = owner._bind(*args, **kwargs)
         engine = _engine.native()
@@ -114,34 +118,32 @@ class Samples:
         )
         tracers = [x for x in arrays if isinstance(x, Tracer)]
         if any(isinstance(_compat.concrete(x), Tracer) for x in tracers):
-            return None  # a part of something else that is being traced
+            return  # a part of something else that is being traced
         info = function.history.info
         called = self.called.get(info.key())
         if called is None:
             if len(self.called) >= _MAX_FUNCTIONS:
-                return None
+                return
             called = Called(info.qualname, info.place, function.options)
             self.called[info.key()] = called
         called.calls += 1
         if tracers:
             called.transformed += 1
-            return None
+            return
         types = tuple([(x.shape, x.dtype, isinstance(x, jax.Array)) for x in arrays])
         specialization = (
             function.specialization_for(values)
             if function.table is None
             else function.table.get(function, values)
         )
-        return _count(called, (specialization, types), owner, args, kwargs)
+        _count(called, (specialization, types), owner, args, kwargs)
 
 
-def _count(
-    called: Called, key: Any, owner: Any, args: Any, kwargs: Any
-) -> Signature | None:
+def _count(called: Called, key: Any, owner: Any, args: Any, kwargs: Any) -> None:
     signature = called.signatures.get(key)
     if signature is None:
         if len(called.signatures) >= _MAX_SIGNATURES:
-            return None
+            return
         signature = called.signatures[key] = Signature()
     signature.calls += 1
     if signature.calls & (signature.calls - 1) == 0:
@@ -149,7 +151,6 @@ def _count(
         keep = ft.partial(_kept, donates=donates)
         call = (owner._fun, args, kwargs)
         signature.fun, signature.args, signature.kwargs = jtu.tree_map(keep, call)
-    return signature
 
 
 def _kept(x: Any, donates: bool) -> Any:
@@ -162,8 +163,7 @@ def _kept(x: Any, donates: bool) -> Any:
 
 def _is_inside() -> bool:
     """Whether this thread is in the middle of another call of ours."""
-    engine = _engine.native()
-    if engine is not None:
+    if (engine := _engine.native()) is not None:
         return engine.innermost_call() is not None
     return bool(_engine._calls.pending)
 
@@ -193,29 +193,8 @@ class _Watched:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        signature = self.samples.begin(self.owner(), args, kwargs)
-        start = time.perf_counter()
-        out = self.inner(*args, **kwargs)
-        if signature is not None and signature.calls > 1:
-            seconds = time.perf_counter() - start
-            signature.least = min(signature.least or seconds, seconds)
-        return out
-
-
-def _hook(samples: Samples) -> Any:
-    """What takes the place of `JitWrapped._prepare`."""
-
-    def prepare(owner: Any, call: Any, **how: Any) -> None:
-        watched = vars(owner).get(_KEY)
-        if watched is None:
-            watched = vars(owner)[_KEY] = _Watched(samples, owner)
-            Base._prepare(owner, watched)
-        watched.inner._prepare(call, **how)
-
-    return prepare
-
-
-# --- calling them again --------------------------------------------------------------
+        self.samples.begin(self.owner(), args, kwargs)
+        return self.inner(*args, **kwargs)
 
 
 def alive(signature: Signature) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -227,12 +206,3 @@ def alive(signature: Signature) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         return x
 
     return jtu.tree_map(again, (signature.fun, signature.args, signature.kwargs))
-
-
-def jit_kwargs(options: Options) -> dict[str, Any]:
-    """The options of `filter_jit`, without donation."""
-    kwargs = dict(options.jit_kwargs)
-    for name in ("in_shardings", "out_shardings"):
-        if (value := getattr(options, name)) is not None:
-            kwargs[name] = value
-    return kwargs

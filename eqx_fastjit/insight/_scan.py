@@ -3,6 +3,7 @@
 # Of JAX's functions not all have types.
 # pyright: reportUnknownMemberType=false
 
+import functools as ft
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -113,9 +114,7 @@ def _loops(run: Run, inputs: _Inputs) -> tuple[Callable[..., Any], Callable[...,
         return carry, ys
 
     def scan(constants: Any, carry: Any, xs: Any) -> Any:
-        def body(carry: Any, x: Any) -> Any:
-            return iteration(constants, carry, x)
-
+        body = ft.partial(iteration, constants)
         return jax.lax.scan(body, carry, xs, length=run.iterations)
 
     return unrolled, scan

@@ -85,8 +85,7 @@ def snapshot(fun: Any) -> Snapshot:
 
 
 def _look_around(fun: Any) -> Iterator[Read]:
-    first = python_function(fun)
-    if first is None:
+    if (first := python_function(fun)) is None:
         return
     pending, seen = [(first, 0)], {id(first)}
     while pending:
@@ -134,15 +133,12 @@ def _compare(read: Read) -> Iterator[Change]:
     function, kind, then = read.function(), read.kind, read.value
     if function is None:
         return
-    current = current_value(function, kind, read.name)
-    lines = reads(function.__code__)
-    line = lines.get((kind, read.name), 0)
-    if kind == "default":
-        line = function.__code__.co_firstlineno
-    elif not line:
+    code = function.__code__
+    lines, file, name = reads(code), code.co_filename, function.__qualname__
+    line = code.co_firstlineno if kind == "default" else lines.get((kind, read.name))
+    if not line:
         return  # a name of something else, an attribute say
-    file = function.__code__.co_filename
-    name = function.__qualname__
+    current = current_value(function, kind, read.name)
     if current is MISSING:
         yield Change(read.name, kind, file, line, name, then.shown, "<deleted>")
         return

@@ -92,9 +92,7 @@ def stand_in(x: Any, budget: _Budget) -> Any:
 def _array_contents(x: np.ndarray) -> Any:
     if x.dtype.hasobject:
         return _Same(x)
-    if x.nbytes <= _MAX_BYTES:
-        return _digest(x.tobytes())
-    step = max(1, x.size * x.itemsize // _MAX_BYTES)
+    step = max(1, x.nbytes // _MAX_BYTES)
     return _digest(x.flat[::step].tobytes())
 
 
@@ -109,17 +107,9 @@ class Value(NamedTuple):
 
 def is_plain_object(x: Any) -> bool:
     """An object that keeps settings: attributes that may be set, in a `__dict__`."""
-    if isinstance(
-        x,
-        type
-        | types.FunctionType
-        | types.BuiltinFunctionType
-        | types.MethodType
-        | eqx.Module
-        | jax.Array,
-    ):
+    if callable(x) or isinstance(x, eqx.Module | jax.Array):
         return False
-    return isinstance(getattr(x, "__dict__", None), dict) and not callable(x)
+    return isinstance(getattr(x, "__dict__", None), dict)
 
 
 def value_of(x: Any, names: frozenset[str], *, with_attributes: bool = True) -> Value:

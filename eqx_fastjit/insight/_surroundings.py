@@ -20,7 +20,7 @@ from eqx_fastjit.doctor._sites import is_library
 
 from ._captures import remember
 from ._equations import read_jaxpr, Scope
-from ._places import instruction_of, is_trace
+from ._places import begins_trace
 from ._reads import current_value, is_library_module, MISSING, reads
 from ._snapshots import changed, Read, Snapshot
 from ._stand_ins import is_plain_object, Value, value_of
@@ -70,12 +70,10 @@ def _values(
         # `__spec__`, `__builtins__` and the like are half of all.
         if isinstance(x, _CODE) or (name.startswith("__") and name.endswith("__")):
             continue
-        if type(x) is not types.ModuleType:
-            value = _value(x)
-        elif x in modules:
-            value = modules[x]
-        else:
-            value = modules[x] = _value(x)
+        is_module = type(x) is types.ModuleType
+        if is_module and x not in modules:
+            modules[x] = _value(x)
+        value = modules[x] if is_module else _value(x)
         if value is not None:
             yield name, value
 
@@ -93,10 +91,7 @@ def _value(x: Any) -> Value | None:
 def read_by(codes: set[types.CodeType], around: Surroundings) -> Snapshot:
     """A snapshot of those variables that these functions read, and do not write.
 
-    **Arguments:**
-
-    - `codes`: of the functions that ran.
-    - `around`: from `surroundings`, before the trace.
+    `around` is from before the trace in which they ran.
     """
     found: list[Read] = []
     for code in codes:
@@ -112,22 +107,17 @@ def read_by(codes: set[types.CodeType], around: Surroundings) -> Snapshot:
                 found.append(Read(lambda ran=ran: ran, kind, name, values[name]))
     # A count of traces, say, which the trace itself has changed.
     written = {change.name for change in changed(Snapshot(tuple(found)))}
-    return Snapshot(
-        tuple(
-            read._replace(value=_without(read.value, read.name, written))
-            for read in found
-            if read.name not in written
-        )
-    )
+    kept = (read for read in found if read.name not in written)
+    return Snapshot(tuple(_without(read, written) for read in kept))
 
 
-def _without(value: Value, name: str, written: set[str]) -> Value:
+def _without(read: Read, written: set[str]) -> Read:
     kept = {
-        attribute: x
-        for attribute, x in value.attributes.items()
-        if f"{name}.{attribute}" not in written
+        name: x
+        for name, x in read.value.attributes.items()
+        if f"{read.name}.{name}" not in written
     }
-    return value._replace(attributes=kept)
+    return read._replace(value=read.value._replace(attributes=kept))
 
 
 def executed(scope: Scope) -> set[types.CodeType]:
@@ -136,13 +126,14 @@ def executed(scope: Scope) -> set[types.CodeType]:
     stacks: set[Any] = set()
     for inner in scope.distinct():
         for equation in inner.equations:
-            instruction = instruction_of(equation.jax)
+            instruction = equation.instruction
             if instruction is None or instruction.users in stacks:
                 continue
             stacks.add(instruction.users)
             stack = [code for code, _ in instruction.stack]
             # What is below the outermost of our functions is the call, not the trace.
-            starts = [i for i, code in enumerate(stack) if is_trace(code)]
+            files = [(code.co_filename, code.co_name) for code in stack]
+            starts = [i for i, where in enumerate(files) if begins_trace(*where)]
             codes.update(stack[: starts[-1]] if starts else stack)
     return {code for code in codes if not is_library(code.co_filename)}
 

@@ -1,11 +1,11 @@
 """Reports as plain text and as HTML, without other packages."""
 
-import html
 import math
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from eqx_fastjit.doctor._page_parts import e
 from eqx_fastjit.doctor._text import columns
 
 
@@ -25,43 +25,33 @@ class Table(NamedTuple):
         return "\n  ".join([self.title, *lines, *self.notes])
 
     def _number_columns(self) -> list[bool]:
-        return [
-            bool(self.rows) and all(_is_number(row[i]) for row in self.rows)
-            for i in range(len(self.header))
-        ]
+        return [all(map(_is_number, column)) for column in zip(*self.rows, strict=True)]
 
     def html(self) -> str:
         """As an HTML section. Every text is escaped."""
-        out = [f"<h3>{_escape(self.title)}</h3>"]
+        numbers = [' class="number"' if x else "" for x in self._number_columns()]
+
+        def line(tag: str, cells: Sequence[Any]) -> str:
+            inside = "".join(
+                f"<{tag}{cls}>{e(x)}</{tag}>"
+                for x, cls in zip(cells, numbers, strict=True)
+            )
+            return f"<tr>{inside}</tr>"
+
+        body = ["<p>none</p>"]
         if self.rows:
-            numbers = self._number_columns()
-
-            def line(tag: str, cells: Sequence[Any]) -> str:
-                classes = [' class="number"' if number else "" for number in numbers]
-                inside = "".join(
-                    f"<{tag}{cls}>{_escape(x)}</{tag}>"
-                    for x, cls in zip(cells, classes, strict=True)
-                )
-                return f"<tr>{inside}</tr>"
-
-            out += [
+            body = [
                 f"<div><table><thead>{line('th', self.header)}</thead><tbody>",
                 *[line("td", row) for row in self.rows],
                 "</tbody></table></div>",
             ]
-        else:
-            out.append("<p>none</p>")
-        out += [f"<p>{_escape(note)}</p>" for note in self.notes]
-        return "\n".join(out)
+        notes = [f"<p>{e(note)}</p>" for note in self.notes]
+        return "\n".join([f"<h3>{e(self.title)}</h3>", *body, *notes])
 
 
 def html_text(text: str) -> str:
     """Text as it stands, escaped."""
-    return f"<pre>{html.escape(text)}</pre>"
-
-
-def _escape(x: Any) -> str:
-    return html.escape(str(x))
+    return f"<pre>{e(text)}</pre>"
 
 
 _NUMBER = re.compile(
@@ -86,20 +76,20 @@ class Report:
     def __str__(self) -> str:
         return "\n\n".join([self.title(), *[t.text() for t in self.tables()]])
 
+    def html(self, first: str = "") -> str:
+        """The title, what comes first, and the tables."""
+        sections = "\n".join(table.html() for table in self.tables())
+        head = f'<div class="eqx-fastjit"><h2>{e(self.title())}</h2>{first}'
+        return f"{head}\n{sections}\n</div>"
+
     def _repr_html_(self) -> str:
-        sections = [table.html() for table in self.tables()]
-        return "\n".join(
-            [
-                "<style>.eqx-fastjit table {border-collapse: collapse}",
-                ".eqx-fastjit td, .eqx-fastjit th {padding: 0.1em 0.8em 0.1em 0;",
-                "text-align: left; vertical-align: top}",
-                ".eqx-fastjit .number {text-align: right; white-space: nowrap;",
-                "font-variant-numeric: tabular-nums}",
-                ".eqx-fastjit div {overflow-x: auto}</style>",
-                f'<div class="eqx-fastjit"><h2>{_escape(self.title())}</h2>',
-                *sections,
-                "</div>",
-            ]
+        return (
+            "<style>.eqx-fastjit table {border-collapse: collapse}\n"
+            ".eqx-fastjit td, .eqx-fastjit th {padding: 0.1em 0.8em 0.1em 0;\n"
+            "text-align: left; vertical-align: top}\n"
+            ".eqx-fastjit .number {text-align: right; white-space: nowrap;\n"
+            "font-variant-numeric: tabular-nums}\n"
+            f".eqx-fastjit div {{overflow-x: auto}}</style>\n{self.html()}"
         )
 
 
@@ -115,3 +105,22 @@ def nbytes(x: Any) -> int:
     if not all(isinstance(n, int) for n in shape):  # a symbolic dimension
         return 0
     return math.prod(shape) * getattr(getattr(x, "dtype", None), "itemsize", 0)
+
+
+# Of a page, on top of that of all pages.
+PAGE_STYLE = """
+body { max-width: 72rem; }
+h2 { font-size: 1.4rem; line-height: 1.3; overflow-wrap: anywhere; }
+h3 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+h4 { font-size: 1rem; margin: 1.5rem 0 .25rem; }
+p { margin: .5rem 0; color: var(--dim); max-width: 60rem; }
+.eqx-fastjit > div, .scroll { overflow-x: auto; background: var(--card);
+  border: 1px solid var(--line); border-radius: .5rem; padding: .25rem .75rem; }
+.eqx-fastjit table { width: 100%; font-size: .9rem; }
+.eqx-fastjit th { color: var(--dim); font-weight: 600; white-space: nowrap; }
+.eqx-fastjit td, .eqx-fastjit th { padding: .35rem .8rem .35rem 0;
+  border-bottom: 1px solid var(--line); }
+.eqx-fastjit td:last-child:not(.number) { min-width: 14rem; }
+.eqx-fastjit tbody tr:last-child td { border-bottom: 0; }
+@media print { .eqx-fastjit > div { break-inside: avoid; } }
+"""

@@ -12,6 +12,7 @@ import dataclasses
 import functools as ft
 import inspect
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,11 +28,16 @@ from eqx_fastjit._compat import (
 from eqx_fastjit._jit import BoundJit, filter_jit, JitWrapped
 from eqx_fastjit._nodes import ARRAY_TYPES
 from eqx_fastjit._partition import partition
+from eqx_fastjit._progress import Progress
 
 
 hide_from_tracebacks(__file__)
 
 _PJIT = type(jax.jit(lambda: None))
+
+
+# A function of flat arrays, these, their paths, and which of them are donated.
+_Flat = tuple[Callable[..., Any], list[Any], list[str], list[bool]]
 
 
 class Traced(NamedTuple):
@@ -90,52 +96,61 @@ class Target:
         `donate` says whether arguments are donated as they are by the user's function.
         """
         args, kwargs = self.complete(args, kwargs)
-        if self.kind == "jax":
-            return self._trace_jax(args, kwargs, donate)
-        return self._trace_filtered(args, kwargs, donate)
+        flatten = self._flatten_jax if self.kind == "jax" else self._flatten_filtered
+        call, arrays, names, donated = flatten(args, kwargs)
+        out_names: list[str] = []
 
-    def _trace_filtered(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], donate: bool
-    ) -> Traced:
+        def boundary(*arrays: Any) -> Any:
+            out: list[Any] = []
+            for path, x in jtu.tree_flatten_with_path(call(*arrays))[0]:
+                if isinstance(x, ARRAY_TYPES):
+                    out_names.append(f"result{jtu.keystr(path)}")
+                    out.append(x)
+            return out
+
+        boundary.__name__ = boundary.__qualname__ = self.name
+        argnums = [i for i, x in enumerate(donated) if x and donate]
+        # What is not used is kept, so that arguments and names stay in step.
+        jitted = jax.jit(boundary, donate_argnums=argnums, keep_unused=True)
+        start = time.perf_counter()
+        stage = jitted.trace(*arrays)
+        seconds = time.perf_counter() - start
+        return Traced(stage, arrays, names, donated, out_names, seconds)
+
+    def _flatten_filtered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Flat:
         function = self.jitted._function
         values = self.jitted._bind(*args, **kwargs)
         arrays, structure = partition(values, abstract=True)
-        names = function.array_paths(values)
         indices = set(function.donated(values))
         donated = [i in indices for i in range(len(arrays))]
 
         def call(*arrays: Any) -> Any:
             return function.call_python(*structure.rebuild(arrays))
 
-        return _trace(call, self.name, arrays, names, donated, donate)
+        return call, arrays, function.array_paths(values), donated
 
-    def _trace_jax(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], donate: bool
-    ) -> Traced:
+    def _flatten_jax(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Flat:
         options = jit_options(self.jitted) or {}
         names = _parameter_names(self.fun, args)
-        # By position, or by keyword: JAX does not take one for the other here.
-        static = {
-            *_indices(options.get("static_argnums"), len(args)),
-            *(options.get("static_argnames") or ()),
-        }
-        donated = {
-            *_indices(options.get("donate_argnums"), len(args)),
-            *(options.get("donate_argnames") or ()),
-        }
+
+        def chosen(how: str) -> set[Any]:
+            # By position, or by keyword: JAX does not take one for the other here.
+            numbers = _indices(options.get(f"{how}_argnums"), len(args))
+            return {*numbers, *(options.get(f"{how}_argnames") or ())}
+
+        static, donated = chosen("static"), chosen("donate")
         dynamic = {
             key: value
             for key, value in [*enumerate(args), *sorted(kwargs.items())]
             if key not in static
         }
-        leaves, treedef = jtu.tree_flatten(dynamic_values := list(dynamic.values()))
-        leaf_names: list[str] = []
-        leaf_donated: list[bool] = []
-        for key, value in zip(dynamic, dynamic_values, strict=True):
-            name = names[key] if isinstance(key, int) else key
-            for path, _ in jtu.tree_flatten_with_path(value)[0]:
-                leaf_names.append(f"{name}{jtu.keystr(path)}")
-                leaf_donated.append(key in donated)
+        found, treedef = jtu.tree_flatten_with_path(list(dynamic.values()))
+        # The keys of the arguments that the leaves are in.
+        keys = [list(dynamic)[path[0].idx] for path, _ in found]
+        leaf_names = [
+            f"{names[key] if isinstance(key, int) else key}{jtu.keystr(path[1:])}"
+            for key, (path, _) in zip(keys, found, strict=True)
+        ]
 
         def call(*leaves: Any) -> Any:
             unflattened = jtu.tree_unflatten(treedef, leaves)
@@ -144,7 +159,7 @@ class Target:
             keywords = {k: values.get(k, v) for k, v in kwargs.items()}
             return self.fun(*full, **keywords)
 
-        return _trace(call, self.name, leaves, leaf_names, leaf_donated, donate)
+        return call, [x for _, x in found], leaf_names, [key in donated for key in keys]
 
 
 def _indices(numbers: Any, n: int) -> list[int]:
@@ -168,32 +183,20 @@ def _parameter_names(fun: Any, args: tuple[Any, ...]) -> list[str]:
     return names
 
 
-def _trace(
-    call: Callable[..., Any],
-    name: str,
-    arrays: list[Any],
-    names: list[str],
-    donated: list[bool],
-    donate: bool,
-) -> Traced:
-    out_names: list[str] = []
-
-    def boundary(*arrays: Any) -> Any:
-        out: list[Any] = []
-        for path, x in jtu.tree_flatten_with_path(call(*arrays))[0]:
-            if isinstance(x, ARRAY_TYPES):
-                out_names.append(f"result{jtu.keystr(path)}")
-                out.append(x)
-        return out
-
-    boundary.__name__ = boundary.__qualname__ = name
-    argnums = [i for i, x in enumerate(donated) if x and donate]
-    # What is not used is kept, so that arguments and names stay in step.
-    jitted = jax.jit(boundary, donate_argnums=argnums, keep_unused=True)
-    start = time.perf_counter()
-    stage = jitted.trace(*arrays)
-    seconds = time.perf_counter() - start
-    return Traced(stage, arrays, names, donated, out_names, seconds)
+def compile_traced(traced: Traced, progress: Progress) -> tuple[Any, float, float]:
+    """The compiled program; the seconds of lowering it, and of compiling it."""
+    clock = time.perf_counter
+    progress.stage("lowering")
+    with warnings.catch_warnings():
+        # The user has been told when the function itself was lowered.
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        start = clock()
+        lowered = traced.stage.lower()
+        lower_seconds = clock() - start
+    progress.stage("compiling")
+    start = clock()
+    compiled = lowered.compile()
+    return compiled, lower_seconds, clock() - start
 
 
 # The code object of the function at which a trace begins; what is further out in a

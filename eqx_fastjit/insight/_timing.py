@@ -3,11 +3,12 @@
 # Of JAX's functions not all have types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
+import contextlib
 import gc
 import statistics
 import time
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 
@@ -45,29 +46,23 @@ def warm_up(
         jax.block_until_ready(call())
 
 
-class Blocking:
+class Blocking(contextlib.ExitStack):
     """A context manager that measures how long calls block.
 
     Such a call would else have the time of the device among its own parts: those of
     Equinox's functions, those with NumPy arrays and those with host callbacks.
     """
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._undo: list[tuple[Any, str, Any]] = []
+    seconds = 0.0
 
-    def __enter__(self) -> "Blocking":
+    def __enter__(self) -> Self:
         name = "block_until_ready"
         owners = [(c, name) for c in jax.Array.__subclasses__() if name in vars(c)]
         for owner, name in (*owners, (jax, "effects_barrier")):
             old = vars(owner)[name]
-            self._undo.append((owner, name, old))
+            self.callback(setattr, owner, name, old)
             setattr(owner, name, self._timed(old))
         return self
-
-    def __exit__(self, *_: Any) -> None:
-        for owner, name, old in self._undo:
-            setattr(owner, name, old)
 
     def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         clock = time.perf_counter

@@ -22,8 +22,8 @@ from eqx_fastjit._progress import Progress
 from eqx_fastjit._units import show_seconds
 
 from ._table import Table
-from ._target import Target
-from ._timing import Blocking, measure, nothing, Timed, Timer
+from ._target import compile_traced, Target
+from ._timing import Blocking, measure, nothing, Timed, Timer, warm_up
 
 
 # In the order of a call.
@@ -89,20 +89,13 @@ def compile_cold(
     it: Target, args: tuple[Any, ...], kwargs: dict[str, Any], progress: Progress
 ) -> Program:
     """The stages of a cold call, one after the other."""
-    clock = time.perf_counter
     with _cold_caches() as notes:
         progress.stage("tracing")
         traced = it.trace(args, kwargs, donate=False)
-        progress.stage("lowering")
-        times = [clock()]
-        lowered = traced.stage.lower()
-        times.append(clock())
-        progress.stage("compiling")
-        compiled = lowered.compile()
-        times.append(clock())
+        compiled, lower, compile_ = compile_traced(traced, progress)
+        start = time.perf_counter()
         jax.block_until_ready(compiled(*traced.arrays))
-        times.append(clock())
-    lower, compile_, first = [b - a for a, b in itertools.pairwise(times)]
+        first = time.perf_counter() - start
     cold = (
         Part("trace", traced.seconds, True, "the Python function runs"),
         Part("lower", lower, True, "from the jaxpr to StableHLO"),
@@ -110,8 +103,7 @@ def compile_cold(
         Part("first run", first, True, "the compiled program, until it has finished"),
     )
     arrays = [jax.device_put(x) for x in traced.arrays]
-    raw = raw_execute(compiled, arrays)
-    if raw is None:
+    if (raw := raw_execute(compiled, arrays)) is None:
         raw = (lambda: compiled(*arrays), jax.block_until_ready)
         notes += (
             "execute: includes JAX's dispatch, as jaxlib's own is not available.",
@@ -158,6 +150,21 @@ class Call(NamedTuple):
     program: Program
 
 
+def prepare(
+    it: Target,
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    progress: Progress,
+) -> Call:
+    """Compile it, and make the calls that do not count."""
+    program = compile_cold(it, args, kwargs, progress)
+    progress.stage("the first call")
+    told = ft.partial(progress.step, "warm calls")
+    warm_up(ft.partial(f, *args, **kwargs), progress=told)
+    return Call(it, f, args, kwargs, program)
+
+
 def time_calls(
     calls: dict[str, Call], rounds: int, progress: Progress
 ) -> dict[str, WarmCall]:
@@ -169,12 +176,10 @@ def time_calls(
             for part, timer in _timers(call, blocking).items()
         }
         times = measure(timers, rounds, ft.partial(progress.step, "rounds of timing"))
-    found: dict[str, dict[str, Timed]] = {name: {} for name in calls}
-    for (name, part), timed in times.items():
-        found[name][part] = timed
     out: dict[str, WarmCall] = {}
     for name, call in calls.items():
-        warm = split_call(found[name])
+        own = {part: timed for (whose, part), timed in times.items() if whose == name}
+        warm = split_call(own)
         out[name] = warm._replace(notes=call.program.notes + warm.notes)
     return out
 
@@ -204,40 +209,38 @@ def _parts(
     it: Target, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
 ) -> dict[str, Timer]:
     """What can be run by itself."""
+    tree, flatten = flattening(it, args, kwargs)
     leaves, treedef = jtu.tree_flatten(out)
     unflatten = Timer(lambda: jtu.tree_unflatten(treedef, leaves))
-    partition = equinox_partition()
-    tree = (args, kwargs) if it.kind == "jax" else (it.fun, args, kwargs)
-    if it.kind == "equinox" and partition is not None:
+    if it.kind == "equinox" and (partition := equinox_partition()) is not None:
         return {"partition": Timer(lambda: partition(tree)), "unflatten": unflatten}
-    if it.kind in ("jax", "equinox"):
-        flatten = Timer(lambda: jtu.tree_flatten(tree))
-        return {"flatten": flatten, "unflatten": unflatten}
-    values = it.jitted._bind(*args, **kwargs)
-    plan, out_arrays = it.jitted._function.plan_of(values)
-    walk = walker(it)
-    build = plan.build if native() is None else plan.native.build
-    return {
-        "bind": Timer(lambda: it.jitted._bind(*args, **kwargs)),
-        "flatten": Timer(lambda: walk(values)),
-        "unflatten": Timer(lambda: build(out_arrays)),
-    }
+    timers = {"flatten": Timer(lambda: flatten(tree)), "unflatten": unflatten}
+    if it.kind not in ("jax", "equinox"):
+        plan, out_arrays = it.jitted._function.plan_of(tree)
+        build = plan.build if native() is None else plan.native.build
+        timers["bind"] = Timer(lambda: it.jitted._bind(*args, **kwargs))
+        timers["unflatten"] = Timer(lambda: build(out_arrays))
+    return timers
 
 
-def walker(it: Target) -> Callable[[Any], Any]:
-    """What flattens the arguments of a call of ours."""
-    engine = native()
-    return it.jitted._function.walk if engine is None else engine.arrays_of
+def flattening(
+    it: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Callable[[Any], Any]]:
+    """What is flattened in a call, and what does that."""
+    if it.kind == "jax":
+        return (args, kwargs), jtu.tree_leaves
+    if it.kind == "equinox":
+        return (it.fun, args, kwargs), jtu.tree_leaves
+    values, engine = it.jitted._bind(*args, **kwargs), native()
+    return values, it.jitted._function.walk if engine is None else engine.arrays_of
 
 
 def split_call(times: dict[str, Timed]) -> WarmCall:
     """Divide a call among its parts.
 
-    **Arguments:**
-
-    - `times`: of each part that was run by itself; of the compiled program until it has
-        finished ("finished"); of the call ("dispatch"), also with its arrays in place
-        ("in place"); and until its result is there ("blocked").
+    `times` are those of each part that was run by itself; of the compiled program until
+    it has finished ("finished"); of the call ("dispatch"), also with its arrays in
+    place ("in place"); and until its result is there ("blocked").
     """
     call = times["dispatch"]
     notes: list[str] = []

@@ -71,6 +71,5 @@ def _shown(todo: list[Any], progress: bool | None) -> Iterable[Any]:
             raise
         return todo
     console = Console(stderr=True)
-    if progress is None and not console.is_terminal:
-        return todo
-    return track(todo, "Compiling", console=console)
+    shown = progress or console.is_terminal
+    return track(todo, "Compiling", console=console) if shown else todo
