@@ -47,12 +47,12 @@ def gained(program, monkeypatch):
     """Runs of `eqx-fastjit gain`: which, and what they count."""
     state = types.SimpleNamespace(runs=[], found=dict(COUNTED), fail={}, stages=[])
 
-    def seconds(self, how):
+    def seconds(program, out, replay, how):
         state.runs.append(how)
         if how in state.fail:
             raise state.fail[how]
         if how == "count" and state.found is not None:
-            with open(self.out, "w") as file:
+            with open(out, "w") as file:
                 json.dump(state.found, file)
         return {"count": 4.0, "equinox": 3.0, "ours": 1.5}[how]
 
@@ -69,7 +69,7 @@ def gained(program, monkeypatch):
         def stage(self, text, seconds=0.0):
             state.stages.append((text, seconds))
 
-    monkeypatch.setattr(_gain._Run, "seconds", seconds)
+    monkeypatch.setattr(_gain, "_seconds", seconds)
     monkeypatch.setattr("eqx_fastjit._progress.Progress", Progress)
     return state
 
@@ -164,7 +164,7 @@ def test_gain_that_is_interrupted(gained, capsys):
     assert capsys.readouterr().out == ""  # there is no pair yet
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_gain, "_compare", lambda options, run: ("the report", True))
+        patch.setattr(_gain, "_compare", lambda *_: ("the report", True))
         with pytest.raises(KeyboardInterrupt):
             cli.main(["gain", "a.py"])
     assert capsys.readouterr().out == "the report\n"
@@ -203,11 +203,11 @@ def test_a_run_of_the_program(program, monkeypatch):
 
     monkeypatch.setattr(_gain, "command", command)
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
-    assert _gain._Run(Program("0", (), False), "out", 2.0).seconds("ours") == 1.0
+    assert _gain._seconds(Program("0", (), False), "out", 2.0, "ours") == 1.0
     package = os.path.dirname(os.path.dirname(eqx_fastjit.__file__))
     assert seen == [(package, "ours", "out", 2.0, Program("0", (), False))]
     with pytest.raises(_gain._Failed) as e:
-        _gain._Run(Program("4", (), False), "out", 2.0).seconds("equinox")
+        _gain._seconds(Program("4", (), False), "out", 2.0, "equinox")
     assert (e.value.how, e.value.code, e.value.said) == ("equinox", 4, "wé")
 
 

@@ -61,7 +61,7 @@ def locked(program, monkeypatch):
         return state.code
 
     monkeypatch.setattr(_watched, "run_watched", run_watched)
-    monkeypatch.setattr(_lock, "was_interrupted", lambda code: code == 130)
+    monkeypatch.setattr(cli, "was_interrupted", lambda code: code == 130)
     return state
 
 
@@ -320,7 +320,7 @@ def examined(program, monkeypatch):
     monkeypatch.setattr(
         "eqx_fastjit.doctor._timeline.timeline", lambda watch, report: [watch]
     )
-    monkeypatch.setattr(_doctor, "was_interrupted", lambda code: code == 130)
+    monkeypatch.setattr(cli, "was_interrupted", lambda code: code == 130)
     return state
 
 
@@ -476,10 +476,12 @@ def test_profile(program, monkeypatch, capsys):
     assert done[1:] == [("a.py", ("x",), False), (2, 1, program / "p")]
     os.chdir(program)
     monkeypatch.setattr(_profile, "was_interrupted", lambda code: code == 9)
+    monkeypatch.setattr(cli, "was_interrupted", lambda code: code == 9)
     with pytest.raises(KeyboardInterrupt):
         cli.main(["profile", "a.py"])
     assert capsys.readouterr().out == "Calls of jitted functions so far:\n  none\n"
     assert len(done) == 5
+    os.chdir(program)
     for argv, message in (
         (["--calls", "0"], "--calls 0: expected at least 1"),
         (["--functions", "0"], "--functions 0: expected at least 1"),

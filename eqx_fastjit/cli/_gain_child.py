@@ -25,6 +25,8 @@ _BOOTSTRAP = (
     "sys.exit(main(sys.argv[2:]))"
 )
 
+_COMPILING = ("/jaxpr_to_mlir_module_duration", "/backend_compile_duration")
+
 
 def command(package: str, how: str, out: str, seconds: float, program: Program) -> Any:
     """What starts such a process, given the folder that this package is in.
@@ -117,6 +119,3 @@ class _Census:
 
         config: Any = jax.config
         return bool(config.jax_compilation_cache_dir)
-
-
-_COMPILING = ("/jaxpr_to_mlir_module_duration", "/backend_compile_duration")

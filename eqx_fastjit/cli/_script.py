@@ -225,10 +225,8 @@ def run_script(path_or_module: str, args: Sequence[str], is_module: bool) -> int
     A path is that of a script, or of a directory or zip file with a `__main__.py`.
 
     **Returns:** the exit code that Python would give. An exception has been printed
-    then, by `sys.excepthook` and without frames of ours; 130 stands for Ctrl-C. Raises
-    `CommandError` if there is no such script.
+    then, by `sys.excepthook` and without frames of ours; 130 stands for Ctrl-C.
     """
-    check_program(path_or_module, is_module)
     main = types.ModuleType("__main__")
     main.__dict__.update({"__annotations__": {}, "__builtins__": builtins})
     # The old one stays alive: code that runs after the program may be defined there.
@@ -292,10 +290,8 @@ def _run_file(main: types.ModuleType, filename: str) -> None:
 
 def _exit_code(error: SystemExit) -> int:
     code = error.code
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return int(code)
+    if isinstance(code, int | None):
+        return int(code or 0)
     sys.stdout.flush()
     print(code, file=sys.stderr)
     return 1

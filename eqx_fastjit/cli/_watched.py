@@ -1,37 +1,20 @@
 """Running a program while it is watched, for `doctor` and `lock`."""
 
 import sys
-from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ._script import install_on_import, Program, run_script, when_imported
 
 
-class Watcher(Protocol):
-    """What watches a program."""
-
-    def begin(self) -> None:
-        """The program is about to begin."""
-
-    def jax_imported(self) -> None:
-        """JAX has been imported."""
-
-    def equinox_imported(self) -> None:
-        """Equinox has been imported, and our `filter_jit` is in its place."""
-
-    def stop(self) -> None:
-        """The program is over."""
+if TYPE_CHECKING:
+    from eqx_fastjit.doctor._lock import Recorder
+    from eqx_fastjit.doctor._watch import Watch
 
 
-def when_jax_is_imported(then: Callable[[], None]) -> None:
-    """Call `then` once the program has imported JAX; at once if it has."""
-    when_imported("jax", then)
-
-
-def run_watched(program: Program, watch: Watcher) -> int:
+def run_watched(program: Program, watch: "Watch | Recorder") -> int:
     """Run a program as python does, watched; returns its exit code."""
     watch.begin()
-    when_jax_is_imported(watch.jax_imported)
+    when_imported("jax", watch.jax_imported)
     install_on_import(watch.equinox_imported)
     try:
         return run_script(*program)
