@@ -1,6 +1,5 @@
 """A training loop whose host prepares the next batch while the device works."""
 
-import functools as ft
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._case import Call, case, Makers, Measured
-from ._contenders import FILTER_JITS
+from ._contenders import FILTER_JITS, under
 
 
 _STEPS = 10
@@ -72,8 +71,5 @@ def overlap() -> Makers:
         net, value = _step(eqx.combine(arrays, statics), batch)
         return eqx.filter(net, eqx.is_array), value
 
-    makers = {
-        name: ft.partial(lambda jit: _ready(jit(_step), net), jit)
-        for name, jit in FILTER_JITS.items()
-    }
-    return {"jit": lambda: _ready(jax.jit(without_statics), arrays), **makers}
+    by_hand = {"jit": lambda: _ready(jax.jit(without_statics), arrays)}
+    return {**by_hand, **under(lambda jit: _ready(jit(_step), net), FILTER_JITS)}

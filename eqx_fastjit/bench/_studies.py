@@ -17,7 +17,7 @@ import jax.random as jr
 
 from ._case import add, Call, case, FUNCTION, Makers, Measured, OF_FLAX
 from ._children import environment
-from ._contenders import JITS, of_function
+from ._contenders import JITS, of_function, under
 from ._models import mlp, mlp_size
 
 
@@ -123,11 +123,7 @@ def first_call() -> Makers:
 
 def _first_calls_under(new: Callable[[Any], Call]) -> Makers:
     """First calls of what `new(jit)` builds."""
-
-    def under(jit: Any) -> Call:
-        return lambda: split_in_stages(new(jit))
-
-    return {name: ft.partial(under, jit) for name, jit in JITS.items()}
+    return under(lambda jit: lambda: split_in_stages(new(jit)))
 
 
 def _new_loop(steps: int) -> Callable[..., Any]:
@@ -200,7 +196,7 @@ def _strategy_of(jit: Any, strategy: str) -> Call:
 
 def _strategy(strategy: str) -> Makers:
     jits = {"eager": None} if strategy == "none" else JITS
-    return {name: ft.partial(_strategy_of, jit, strategy) for name, jit in jits.items()}
+    return under(ft.partial(_strategy_of, strategy=strategy), jits)
 
 
 for _name, _title in _STRATEGIES.items():

@@ -11,14 +11,13 @@ import jax.random as jr
 import numpy as np
 import optax
 
-import eqx_fastjit
 from eqx_fastjit.bench._case import Call, Makers
 from eqx_fastjit.bench._contenders import (
-    Exportable,
     filled,
+    FILTER_JITS,
     of_function,
     of_loop,
-    same_arguments,
+    under,
 )
 
 
@@ -63,14 +62,8 @@ def policy() -> Makers:
     def act(policy: Any, observation: jax.Array, key: jax.Array) -> jax.Array:
         return policy.act(observation, key)
 
-    return {
-        **of_function(act, make(lambda f: f), observation, key),
-        "eqx": ft.partial(by_method, eqx.filter_jit),
-        "ours": ft.partial(by_method, eqx_fastjit.filter_jit),
-        "exportable": lambda: Exportable(
-            make(eqx_fastjit.filter_jit).act, (observation, key), same_arguments
-        ),
-    }
+    plain = of_function(act, make(lambda f: f), observation, key)
+    return {**plain, **under(by_method, FILTER_JITS)}
 
 
 # --- Q-learning from a replay buffer in NumPy
@@ -216,9 +209,8 @@ def ppo() -> Makers:
 
     def loss(model: ActorCritic, rollout: dict, config: PPOConfig):
         log_probs, values = jax.vmap(model)(rollout["observation"])
-        chosen = jnp.take_along_axis(log_probs, rollout["action"][:, None], axis=1)[
-            :, 0
-        ]
+        actions = rollout["action"][:, None]
+        chosen = jnp.take_along_axis(log_probs, actions, axis=1)[:, 0]
         ratio = jnp.exp(chosen - rollout["log_prob"])
         clipped = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)
         advantage = rollout["advantage"]
