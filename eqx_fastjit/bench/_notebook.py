@@ -3,7 +3,7 @@
 import dataclasses
 from html import escape
 
-from ._grids import EXPLANATION, Grid, grids
+from ._grids import EXPLANATION, grids
 from ._markdown import markdown
 from ._results import describe, Results
 
@@ -30,22 +30,11 @@ class Tables:
         return markdown(self.results)
 
     def _repr_html_(self) -> str:
-        tables = "\n".join(map(_table, grids(self.results)))
+        tables = "\n".join(
+            f"<h3>{escape(grid.title)}</h3>\n{grid.html()}"
+            for grid in grids(self.results)
+        )
         return (
             f'<style>{_STYLE}</style><div class="eqx-fastjit">{tables}'
             f"<p>{EXPLANATION}</p><p>{escape(describe(self.results))}</p></div>"
         )
-
-
-def _table(grid: Grid) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in grid.columns)
-    rows = "".join(
-        "<tr>"
-        + "".join(f'<td class="{c.kind}">{escape(c.text)}</td>' for c in row)
-        + "</tr>"
-        for row in grid.rows
-    )
-    return (
-        f"<table><caption>{escape(grid.title)}</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-    )
