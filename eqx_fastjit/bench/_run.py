@@ -26,17 +26,9 @@ class Job(NamedTuple):
 
     def entry(self) -> dict[str, Any]:
         """Its entry in the results, without times as yet."""
-        case = self.case
-        return {
-            "name": case.name,
-            "group": case.group,
-            "title": case.title,
-            "size": dict(case.size),
-            "device": self.device["device"],
-            "device_kind": self.device["device_kind"],
-            "unit": case.unit,
-            "times": {},
-        }
+        named = {x: getattr(self.case, x) for x in ("name", "group", "title", "unit")}
+        device = {x: self.device[x] for x in ("device", "device_kind")}
+        return {**named, "size": dict(self.case.size), **device, "times": {}}
 
 
 def run_jobs(console: Console, jobs: list[Job], results: Results) -> None:
