@@ -14,21 +14,18 @@ def _data(*shape: int) -> jax.Array:
     return jnp.cos(jnp.arange(jnp.zeros(shape).size) / 5).reshape(shape)
 
 
-# --- a GAN: two networks, two optimisers, one step
+# --- a GAN: two networks, each with its optimiser's state, one step
 
 
 def gan() -> Makers:
     key_generator, key_discriminator = jr.split(jr.key(0))
     generator = filled(
-        lambda: eqx.nn.MLP(
-            4, 8, 16, 3, jax.nn.relu, final_activation=jnp.tanh, key=key_generator
-        )
+        lambda: eqx.nn.MLP(4, 8, 16, 3, jax.nn.relu, jnp.tanh, key=key_generator)
     )
     discriminator = filled(
         lambda: eqx.nn.MLP(8, "scalar", 16, 3, jax.nn.leaky_relu, key=key_discriminator)
     )
-    generator_optim = optax.adam(2e-4, b1=0.5, b2=0.999)
-    discriminator_optim = optax.adam(2e-4, b1=0.5, b2=0.999)
+    optimiser = optax.adam(2e-4, b1=0.5, b2=0.999)
 
     def bce(logits: jax.Array, label: float) -> jax.Array:
         labels = jnp.full_like(logits, label)
@@ -48,13 +45,11 @@ def gan() -> Makers:
         g, d = models["generator"], models["discriminator"]
 
         d_loss, grads = eqx.filter_value_and_grad(discriminator_loss)(d, g, real, noise)
-        updates, d_state = discriminator_optim.update(
-            grads, opt_states["discriminator"]
-        )
+        updates, d_state = optimiser.update(grads, opt_states["discriminator"])
         d = eqx.apply_updates(d, updates)
 
         g_loss, grads = eqx.filter_value_and_grad(generator_loss)(g, d, noise)
-        updates, g_state = generator_optim.update(grads, opt_states["generator"])
+        updates, g_state = optimiser.update(grads, opt_states["generator"])
         g = eqx.apply_updates(g, updates)
 
         models = {"generator": g, "discriminator": d}
@@ -62,9 +57,8 @@ def gan() -> Makers:
         return models, opt_states, key, {"g_loss": g_loss, "d_loss": d_loss}
 
     models = {"generator": generator, "discriminator": discriminator}
-    optims = {"generator": generator_optim, "discriminator": discriminator_optim}
     opt_states = {
-        name: optims[name].init(eqx.filter(model, eqx.is_array))
+        name: optimiser.init(eqx.filter(model, eqx.is_array))
         for name, model in models.items()
     }
     return of_loop(step, (models, opt_states, jr.PRNGKey(1)), (_data(4, 8),))

@@ -258,18 +258,14 @@ def lora() -> Makers:
 def lora_step() -> Makers:
     model = filled(lambda: _lora_layers(6))
 
-    def is_lora(x: object) -> bool:
-        return isinstance(x, LoRA)
-
-    learns = jax.tree.map(
-        lambda layer: eqx.tree_at(
+    learns = [
+        eqx.tree_at(
             lambda mask: (mask.down, mask.up),
             jax.tree.map(lambda _: False, layer),
             (True, True),
-        ),
-        model,
-        is_leaf=is_lora,
-    )
+        )
+        for layer in model
+    ]
     optimiser = optax.adam(1e-3)
     opt_state = optimiser.init(eqx.filter(model, learns))
 

@@ -56,9 +56,7 @@ def frozen() -> Makers:
     """The head alone is trained; the parts go in and out as two arguments."""
     model = _classifier()
     spec = jax.tree.map(lambda _: False, model)
-    spec = eqx.tree_at(
-        lambda spec: (spec.head.weight, spec.head.bias), spec, (True, True)
-    )
+    spec = eqx.tree_at(lambda s: (s.head.weight, s.head.bias), spec, (True, True))
     trained, fixed = eqx.partition(model, spec)
     optimiser = optax.adam(1e-3)
     opt_state = optimiser.init(trained)

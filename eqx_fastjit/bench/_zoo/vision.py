@@ -26,13 +26,10 @@ class ResidualBlock(eqx.Module):
 
     def __init__(self, before: int, after: int, stride: int, *, key: jax.Array):
         keys = jr.split(key, 3)
-        self.conv_1 = eqx.nn.Conv2d(
-            before, after, 3, stride, padding=1, use_bias=False, key=keys[0]
-        )
+        conv = ft.partial(eqx.nn.Conv2d, kernel_size=3, padding=1, use_bias=False)
+        self.conv_1 = conv(before, after, stride=stride, key=keys[0])
         self.norm_1 = eqx.nn.BatchNorm(after, "batch", mode="ema")
-        self.conv_2 = eqx.nn.Conv2d(
-            after, after, 3, padding=1, use_bias=False, key=keys[1]
-        )
+        self.conv_2 = conv(after, after, key=keys[1])
         self.norm_2 = eqx.nn.BatchNorm(after, "batch", mode="ema")
         if before == after and stride == 1:
             self.shortcut = eqx.nn.Identity()
@@ -72,9 +69,7 @@ def _resnet() -> tuple[ResNet, eqx.nn.State]:
 
 def resnet() -> Makers:
     def loss(model: ResNet, state: eqx.nn.State, images: jax.Array, labels: jax.Array):
-        batched = jax.vmap(
-            model, axis_name="batch", in_axes=(0, None), out_axes=(0, None)
-        )
+        batched = jax.vmap(model, (0, None), (0, None), axis_name="batch")
         logits, state = batched(images, state)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         return jnp.mean(losses), state
@@ -241,9 +236,7 @@ class UNet(eqx.Module):
             before = after
         self.middle = DoubleConv(before, before, key=key_middle)
         for after in reversed(channels):
-            upsample = eqx.nn.ConvTranspose2d(
-                before, after, 2, stride=2, key=keys.pop()
-            )
+            upsample = eqx.nn.ConvTranspose2d(before, after, 2, 2, key=keys.pop())
             self.up.append((upsample, DoubleConv(2 * after, after, key=keys.pop())))
             before = after
         self.out = eqx.nn.Conv2d(before, 1, 1, key=key_out)
