@@ -189,14 +189,10 @@ def _report(program: Program, found: Any, pairs: list[tuple[float, float]]) -> A
     from eqx_fastjit.doctor._sites import shorten
     from eqx_fastjit.insight._gain import FunctionGain, Gain, interval, looks_at
 
-    names = ("name", "file", "line", "calls", "costs", "reason")
-    functions = [
-        FunctionGain(
-            place="" if f["file"] is None else f"{shorten(f['file'])}:{f['line']}",
-            **{name: f[name] for name in names},
-        )
-        for f in found["functions"]
-    ]
+    functions: list[FunctionGain] = []
+    for f in found["functions"]:
+        place = "" if f["file"] is None else f"{shorten(f['file'])}:{f['line']}"
+        functions.append(FunctionGain(place=place, **f))
     return Gain(
         program=program.name,
         equinox=tuple([a for a, _ in pairs]),
