@@ -206,7 +206,7 @@ def test_a_run_of_the_program(program, monkeypatch):
     assert seen == [(package, "ours", "out", 2.0, Program("0", (), False))]
     with pytest.raises(_gain._Failed) as e:
         _gain._seconds(Program("4", (), False), "out", 2.0, "equinox")
-    assert (e.value.how, e.value.code, e.value.said) == ("equinox", 4, "wé")
+    assert e.value.args == ("equinox", 4, "wé")
 
 
 @pytest.mark.parametrize("is_module", [True, False])

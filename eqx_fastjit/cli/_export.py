@@ -57,8 +57,7 @@ def main(options: argparse.Namespace) -> int:
     output = os.path.abspath(options.output)
     sys.path.insert(0, os.getcwd())  # as `python -m` does
     function = _wrapped(_find(options.function))
-    arguments = _find(options.args)()
-    args, kwargs = _split(arguments, options.args)
+    args, kwargs = _split(_find(options.args)(), options.args)
     platforms = options.platforms.split(",") if options.platforms else None
     try:
         function.export(*args, **kwargs).save(

@@ -44,11 +44,7 @@ def declare(parser: ProgramParser) -> None:
 
 
 class _Failed(Exception):
-    """A run of the program has failed."""
-
-    def __init__(self, how: str, code: int, said: str):
-        super().__init__()
-        self.how, self.code, self.said = how, code, said
+    """A run has failed: which, its exit code, and what it wrote to stderr."""
 
 
 def _seconds(program: Program, out: str, replay: float, how: str) -> float:
@@ -76,7 +72,7 @@ def main(options: argparse.Namespace) -> int:
         try:
             report, interrupted = _compare(options, out, seconds)
         except _Failed as e:
-            return _tell(e)
+            return _tell(*e.args)
     print(report)
     if options.json is not None:
         write_output("--json", options.json, as_json(report))
@@ -102,12 +98,11 @@ def _check(options: argparse.Namespace) -> None:
             check_output(f"--{name}", getattr(options, name))
 
 
-def _tell(failed: _Failed) -> int:
+def _tell(run: str, code: int, text: str) -> int:
     """Say how the program has failed; returns its exit code."""
-    under = "equinox.filter_jit" if failed.how == "equinox" else "eqx_fastjit"
-    lines = failed.said.rstrip().splitlines()[-_LINES:]
+    under = "equinox.filter_jit" if run == "equinox" else "eqx_fastjit"
+    lines = text.rstrip().splitlines()[-_LINES:]
     print("\n".join(lines), file=sys.stderr)
-    code = failed.code
     how = f"ended with exit code {code}" if code > 0 else f"was killed (signal {-code})"
     print(f"eqx-fastjit: under {under} the program {how}", file=sys.stderr)
     return code if code > 0 else 128 - code

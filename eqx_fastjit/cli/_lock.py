@@ -11,14 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from eqx_fastjit.doctor._lock import (
-    dump,
-    explain_unknown,
-    key_of,
-    load,
-    LockError,
-    Recorder,
-)
+from eqx_fastjit.doctor import _lock as lockfile
 
 from . import _watched
 from ._common import add_options, check_output, CommandError, write_output
@@ -62,10 +55,10 @@ def _say(text: str) -> None:
     print(f"eqx-fastjit lock: {text}", file=sys.stderr)
 
 
-def _recorded(program: Any, *hooks: Any) -> tuple[Recorder, int]:
+def _recorded(program: Any, *hooks: Any) -> tuple[lockfile.Recorder, int]:
     """Run the program; what it is called with, and its exit code."""
     script = os.path.dirname(os.path.realpath(program.name))
-    recorder = Recorder(os.getcwd() if program.is_module else script, *hooks)
+    recorder = lockfile.Recorder(os.getcwd() if program.is_module else script, *hooks)
     return recorder, _watched.run_watched(program, recorder)
 
 
@@ -73,11 +66,12 @@ def _load(path: str) -> tuple[Any, set[tuple[str, str]]]:
     """The signatures in a file by function, and the name and key of each."""
     try:
         with open(path, encoding="utf-8") as file:
-            locked = load(file.read())
+            locked = lockfile.load(file.read())
     except OSError as e:
         raise CommandError(f"cannot read {path!r}: {e.strerror or e}") from None
-    except (LockError, UnicodeDecodeError) as e:
+    except (lockfile.LockError, UnicodeDecodeError) as e:
         raise CommandError(f"{path!r} is not a lock file: {e}") from None
+    key_of = lockfile.key_of
     return locked, {(name, key_of(s)) for name, found in locked.items() for s in found}
 
 
@@ -99,7 +93,7 @@ def _write(program: Any, output: str) -> int:
     if code != 0:
         _say(f"saw {text}; not written, as the program ended with exit code {code}")
         return code
-    write_output("-o", path, dump(signatures))
+    write_output("-o", path, lockfile.dump(signatures))
     _say(f"wrote {text} to {output}")
     return 0
 
@@ -112,7 +106,7 @@ def _check(program: Any, output: str) -> int:
     recorder, code = _recorded(program)
     new = {key: value for key, value in recorder.seen.items() if key not in known}
     for (name, _), (signature, site) in new.items():
-        lines = explain_unknown(name, signature, site, locked)
+        lines = lockfile.explain_unknown(name, signature, site, locked)
         print("\n".join(lines), file=sys.stderr)
     unused = len(known - recorder.seen.keys())
     _say(
@@ -131,11 +125,9 @@ class _Precompiling:
     def __init__(self, todo: set[tuple[str, str]], advance: Callable[[str], None]):
         self.todo = set(todo)
         self.advance = advance
-        self.hits = 0
-        self.from_cache = 0
-        self.compiled = 0
-        self.has_cache = True
-        self.directory = ""
+        self.hits = self.from_cache = self.compiled = 0
+        # Of the cache: `None` until something is compiled, empty if there is none.
+        self.directory: str | None = None
 
     def on_jax(self) -> None:
         import jax
@@ -155,10 +147,9 @@ class _Precompiling:
             return  # traced or lowered ahead of time: the rest is to come
         self.directory = getattr(jax.config, "jax_compilation_cache_dir", None) or ""
         if not self.directory:
-            self.has_cache = False
             raise SystemExit(2)
         hits, self.hits = self.hits, 0
-        key = (name, key_of(signature))
+        key = (name, lockfile.key_of(signature))
         if key not in self.todo:
             return
         self.todo.remove(key)
@@ -178,7 +169,7 @@ def _precompile(program: Any, output: str, cache_dir: str | None) -> int:
     with _progress(len(todo)) as advance:
         precompiling = _Precompiling(todo, advance)
         _, code = _recorded(program, precompiling, precompiling.on_jax)
-    if not precompiling.has_cache:
+    if precompiling.directory == "":
         raise CommandError(
             "--precompile: no cache directory; give --cache-dir DIR or set "
             "JAX_COMPILATION_CACHE_DIR"
