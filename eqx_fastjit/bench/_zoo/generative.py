@@ -168,6 +168,5 @@ def diffusion() -> Makers:
 
     # A copy: no array may be donated twice.
     averaged = jax.tree.map(lambda x: x.copy() if eqx.is_array(x) else x, model)
-    return of_step(
-        step, _data(4, 8), (model, averaged, opt_state, jr.key(1)), donate=True
-    )
+    state = model, averaged, opt_state, jr.key(1)
+    return of_step(step, _data(4, 8), state, donate=True)

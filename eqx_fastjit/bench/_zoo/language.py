@@ -258,14 +258,8 @@ def lora() -> Makers:
 def lora_step() -> Makers:
     model = filled(lambda: _lora_layers(6))
 
-    learns = [
-        eqx.tree_at(
-            lambda mask: (mask.down, mask.up),
-            jax.tree.map(lambda _: False, layer),
-            (True, True),
-        )
-        for layer in model
-    ]
+    nothing = jax.tree.map(lambda _: False, model)
+    learns = [eqx.tree_at(lambda x: (x.down, x.up), m, (True, True)) for m in nothing]
     optimiser = optax.adam(1e-3)
     opt_state = optimiser.init(eqx.filter(model, learns))
 

@@ -103,9 +103,7 @@ class Filter(eqx.Module):
         key_encoder, key_cell, key_decoder = jr.split(key, 3)
         self.encoder = eqx.nn.MLP(3, 8, 8, 1, key=key_encoder)
         self.cell = eqx.nn.GRUCell(8, 8, key=key_cell)
-        self.decoder = eqx.nn.MLP(
-            8, 3, 8, 1, final_activation=jnp.tanh, key=key_decoder
-        )
+        self.decoder = eqx.nn.MLP(8, 3, 8, 1, jax.nn.relu, jnp.tanh, key=key_decoder)
 
     def __call__(self, hidden: jax.Array, x: jax.Array):
         hidden = self.cell(self.encoder(x), hidden)

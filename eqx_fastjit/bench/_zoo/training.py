@@ -96,11 +96,8 @@ def schedule() -> Makers:
 
 def injected_schedule() -> Makers:
     """The hyperparameters live in the state, where they can be read and set."""
-    return _training(
-        optax.inject_hyperparams(optax.adam)(
-            learning_rate=optax.cosine_decay_schedule(1e-3, 10_000), b1=0.9
-        )
-    )
+    rate = optax.cosine_decay_schedule(1e-3, 10_000)
+    return _training(optax.inject_hyperparams(optax.adam)(learning_rate=rate, b1=0.9))
 
 
 def multi_transform() -> Makers:
