@@ -15,7 +15,6 @@ from eqx_fastjit.bench import (
     _case,
     _contenders,
     _models,
-    _overlap,
     _studies,
     case_info,
 )
@@ -154,8 +153,8 @@ def test_nobody_listens_to_jax_outside_of_a_first_call(bench_clock):
 
 
 def test_a_step_and_the_batches_of_a_pipeline(monkeypatch):
-    net = _overlap._Net(jnp.eye(2))
-    net, value = _overlap._step(net, jnp.array([1.0, 3.0]))
+    net = _studies._Net(jnp.eye(2))
+    net, value = _studies._step(net, jnp.array([1.0, 3.0]))
     x = np.eye(2) + 2
     for _ in range(4):
         x = np.tanh(x @ np.eye(2))
@@ -164,7 +163,7 @@ def test_a_step_and_the_batches_of_a_pipeline(monkeypatch):
     assert net.name == "net"
     batches = []
     step = lambda state, batch: (batches.append(batch), (state + 1, state))[1]  # noqa: E731
-    assert _overlap._loop(step, 0).output == 9
+    assert _studies._loop(step, 0).output == 9
     # The least of 100,000 random numbers, in order; other ones each time.
     assert [batch.shape for batch in batches] == [(64,)] * 10
     for batch in batches:

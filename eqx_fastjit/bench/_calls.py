@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ._case import add, Call, case, Makers
-from ._contenders import FILTER_JITS, JITS, of_function, under
+from ._contenders import each, FILTER_JITS, JITS, of_function
 from ._models import apply, mlp, mlp_size
 
 
@@ -37,7 +37,7 @@ def method() -> Makers:
         m, x = Scale(jnp.ones(3)), jnp.ones(3)
         return lambda: m.apply(x)
 
-    return under(of)
+    return each(of)
 
 
 @_call_case(
@@ -52,7 +52,7 @@ def callable_model() -> Makers:
         jitted = filter_jit(model)
         return lambda: jitted(x)
 
-    return {**of_function(apply, model, x), **under(filtered, FILTER_JITS)}
+    return {**of_function(apply, model, x), **each(filtered, FILTER_JITS)}
 
 
 @_call_case(
@@ -85,7 +85,7 @@ def static_arguments() -> Makers:
 def _of_statics(f: Any, static: tuple[int, ...], by: Callable[[Any], Call]) -> Makers:
     """What `by` makes of a function whose arguments at these numbers are static."""
     by_hand = ft.partial(jax.jit, static_argnums=static)
-    return under(lambda jit: by(jit(f)), {"jit": by_hand, **FILTER_JITS})
+    return each(lambda jit: by(jit(f)), {"jit": by_hand, **FILTER_JITS})
 
 
 def _statics(n: int) -> Makers:
@@ -155,7 +155,7 @@ def keywords() -> Makers:
     return {
         "jit": lambda: by(jax.jit(without_statics), arrays),
         "aot": aot,
-        **under(lambda filter_jit: by(filter_jit(f), model), FILTER_JITS),
+        **each(lambda filter_jit: by(filter_jit(f), model), FILTER_JITS),
     }
 
 
@@ -173,7 +173,7 @@ def wrap_anew() -> Makers:
 
     return {
         "jit": lambda: lambda: jax.jit(without_statics)(arrays, x),
-        **under(lambda filter_jit: lambda: filter_jit(model)(x), FILTER_JITS),
+        **each(lambda filter_jit: lambda: filter_jit(model)(x), FILTER_JITS),
     }
 
 
@@ -220,7 +220,7 @@ def _loop_of(jit: Any, fresh: bool) -> Call:
 
 
 def _wrapped_in_loop(fresh: bool) -> Makers:
-    return under(lambda jit: _loop_of(jit, fresh))
+    return each(lambda jit: _loop_of(jit, fresh))
 
 
 for _fresh, _what in ((True, "a lambda made there"), (False, "a named function")):

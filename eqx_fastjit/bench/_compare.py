@@ -94,12 +94,9 @@ def print_comparison(
         table.add_column(title, justify="right", no_wrap=True)
     for row in comparison.changes:
         style = "dim" if row.within_noise else ("red" if row.percent > 0 else "green")
+        medians = [f"{number(x.median)} {row.unit}".rstrip() for x in row[-2:]]
         table.add_row(
-            *map(escape, (row.case, row.device, row.mode, row.contender)),
-            *[
-                escape(f"{number(x.median)} {row.unit}".rstrip())
-                for x in (row.before, row.after)
-            ],
+            *map(escape, (*row[:4], *medians)),
             f"[{style}]{row.percent:+.1f}%{' ~' if row.within_noise else ''}[/]",
         )
     console.print(table)

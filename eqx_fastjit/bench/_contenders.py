@@ -19,9 +19,9 @@ FILTER_JITS = {"eqx": eqx.filter_jit, "ours": eqx_fastjit.filter_jit}
 JITS = {"jit": jax.jit, **FILTER_JITS}
 
 
-def under(make: Callable[[Any], Any], jits: Mapping[str, Any] = JITS) -> Makers:
-    """What `make(jit)` builds, for each jit."""
-    return {name: ft.partial(make, jit) for name, jit in jits.items()}
+def each(make: Callable[[Any], Any], of: Mapping[str, Any] = JITS) -> Makers:
+    """For each of these, by name, what `make` builds of it."""
+    return {name: ft.partial(make, x) for name, x in of.items()}
 
 
 def is_traced(x: Any) -> bool:
@@ -134,5 +134,5 @@ def _by_each(
         "jit": lambda: by(jit(without_statics, span), arrays, span),
         "flat": lambda: by(jit(on_leaves, (start, stop)), leaves, (start, stop)),
         "aot": lambda: by(aot(), arrays, span),
-        **under(filtered, FILTER_JITS),
+        **each(filtered, FILTER_JITS),
     }

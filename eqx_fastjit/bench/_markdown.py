@@ -1,4 +1,7 @@
-"""Results as Markdown, for the README and the documentation."""
+"""Results as Markdown, for the README and the documentation, and in notebooks."""
+
+import dataclasses
+from html import escape
 
 from ._case import DESCRIPTIONS
 from ._grids import Cell, EXPLANATION, Grid, grids, present, times_and_ratios
@@ -70,3 +73,35 @@ def _cell(cell: Cell) -> str:
         return f"**{cell.text}**"
     # One line for a figure and its spread: a no-break space.
     return _plain(cell.text).replace(" ±", "\u00a0±")
+
+
+_STYLE = """
+.eqx-fastjit th, .eqx-fastjit td { text-align: right; }
+.eqx-fastjit th:first-child, .eqx-fastjit td:first-child { text-align: left; }
+.eqx-fastjit .win { font-weight: bold; }
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables:
+    """The tables of results, for a notebook.
+
+    **Arguments:**
+
+    - `results`: as `load` reads them.
+    """
+
+    results: Results
+
+    def __str__(self) -> str:
+        return markdown(self.results)
+
+    def _repr_html_(self) -> str:
+        tables = "\n".join(
+            f"<h3>{escape(grid.title)}</h3>\n{grid.html()}"
+            for grid in grids(self.results)
+        )
+        return (
+            f'<style>{_STYLE}</style><div class="eqx-fastjit">{tables}'
+            f"<p>{EXPLANATION}</p><p>{escape(describe(self.results))}</p></div>"
+        )

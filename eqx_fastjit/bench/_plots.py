@@ -186,8 +186,7 @@ def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes
     timed = by_device([e for e in results["cases"] if "dispatch" in e["times"]])
     for device, entries in timed.items():
         for name, prepare in _PREPARE.items():
-            draw = prepare(entries)
-            if draw is None:
+            if (draw := prepare(entries)) is None:
                 continue
             with matplotlib.rc_context(settings):
                 figure = Figure(figsize=(9, 4.8), layout="constrained")

@@ -64,17 +64,10 @@ def run_jobs(console: Console, jobs: list[Job], results: Results) -> None:
 def _run(
     job: Job, results: Results, proved: dict[str, Any], advance: Callable[[int], None]
 ) -> None:
-    entry = job.entry()
+    entry, device = job.entry(), job.device["device"]
+    times, seen = entry["times"], proved.setdefault(device, {})
     try:
-        run_case(
-            job.case,
-            job.contenders,
-            job.device["device"],
-            job.rounds,
-            entry["times"],
-            proved.setdefault(job.device["device"], {}),
-            advance,
-        )
+        run_case(job.case, job.contenders, device, job.rounds, times, seen, advance)
     except Refused as e:
         results["problems"].append(f"{job.case.name}: {e}")
     finally:

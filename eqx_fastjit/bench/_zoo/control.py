@@ -13,11 +13,11 @@ import optax
 
 from eqx_fastjit.bench._case import Call, Makers
 from eqx_fastjit.bench._contenders import (
+    each,
     filled,
     FILTER_JITS,
     of_function,
     of_loop,
-    under,
 )
 
 
@@ -63,7 +63,7 @@ def policy() -> Makers:
         return policy.act(observation, key)
 
     plain = of_function(act, make(lambda f: f), observation, key)
-    return {**plain, **under(by_method, FILTER_JITS)}
+    return {**plain, **each(by_method, FILTER_JITS)}
 
 
 # --- Q-learning from a replay buffer in NumPy
@@ -94,11 +94,9 @@ def dqn() -> Makers:
         updates, opt_state = optimiser.update(grads, opt_state)
         online = eqx.apply_updates(online, updates)
 
-        def follow(target: Any, online: Any) -> Any:
-            return optax.incremental_update(online, target, 0.005)
-
         new, rest = eqx.partition(online, eqx.is_array)
-        target = eqx.combine(follow(eqx.filter(target, eqx.is_array), new), rest)
+        old = eqx.filter(target, eqx.is_array)
+        target = eqx.combine(optax.incremental_update(new, old, 0.005), rest)
         return online, target, opt_state, value
 
     rng = np.random.default_rng(0)
@@ -115,11 +113,7 @@ def dqn() -> Makers:
 # --- an environment, whose state and parameters are registered dataclasses
 
 
-@ft.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["angle", "speed", "steps", "key"],
-    meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PendulumState:
     angle: jax.Array
@@ -202,9 +196,8 @@ class PPOConfig:
 def ppo() -> Makers:
     model = filled(lambda: ActorCritic(key=jr.key(0)))
     schedule = optax.linear_schedule(2.5e-4, 0.0, 10_000)
-    optimiser = optax.chain(
-        optax.clip_by_global_norm(0.5), optax.adam(schedule, eps=1e-5)
-    )
+    clip = optax.clip_by_global_norm(0.5)
+    optimiser = optax.chain(clip, optax.adam(schedule, eps=1e-5))
     opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
 
     def loss(model: ActorCritic, rollout: dict, config: PPOConfig):
