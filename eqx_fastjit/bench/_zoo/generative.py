@@ -14,10 +14,8 @@ def _data(*shape: int) -> jax.Array:
     return jnp.cos(jnp.arange(jnp.zeros(shape).size) / 5).reshape(shape)
 
 
-# --- a GAN: two networks, each with its optimiser's state, one step
-
-
 def gan() -> Makers:
+    """Two networks, each with its own state of the optimiser, in one step."""
     key_generator, key_discriminator = jr.split(jr.key(0))
     generator = filled(
         lambda: eqx.nn.MLP(4, 8, 16, 3, jax.nn.relu, jnp.tanh, key=key_generator)
@@ -62,9 +60,6 @@ def gan() -> Makers:
         for name, model in models.items()
     }
     return of_loop(step, (models, opt_states, jr.PRNGKey(1)), (_data(4, 8),))
-
-
-# --- a VAE
 
 
 class VAE(eqx.Module):
@@ -112,9 +107,6 @@ def vae() -> Makers:
     return of_loop(step, (model, opt_state, jr.key(1)), (_data(4, 8), 0.5))
 
 
-# --- a diffusion model, whose averaged weights are what samples are drawn with
-
-
 class Denoiser(eqx.Module):
     time: eqx.nn.MLP
     layers: list[eqx.nn.Linear]
@@ -141,6 +133,7 @@ class Denoiser(eqx.Module):
 
 
 def diffusion() -> Makers:
+    """Its averaged weights are what samples are drawn with."""
     model = filled(lambda: Denoiser(8, 16, 4, key=jr.key(0)))
     optimiser = optax.adamw(optax.cosine_decay_schedule(1e-3, 10_000))
     opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))

@@ -16,9 +16,6 @@ from eqx_fastjit.bench._zoo._shared import training
 WIDTH, HEADS, LENGTH, VOCABULARY = 16, 2, 8, 32
 
 
-# --- a GPT
-
-
 class CausalSelfAttention(eqx.Module):
     qkv: eqx.nn.Linear
     out: eqx.nn.Linear
@@ -102,9 +99,6 @@ def gpt_adamw() -> Makers:
     return training(loss, model, optimiser, _tokens(LENGTH))
 
 
-# --- an encoder
-
-
 class EncoderLayer(eqx.Module):
     attention: eqx.nn.MultiheadAttention
     norms: tuple[eqx.nn.LayerNorm, eqx.nn.LayerNorm]
@@ -157,9 +151,6 @@ def encoder() -> Makers:
 
     model = eqx.nn.inference_mode(filled(lambda: Encoder(8, key=jr.key(0))))
     return of_function(classify, model, _tokens(1, LENGTH) + 1)
-
-
-# --- decoding, one token a call
 
 
 class DecoderLayer(eqx.Module):
@@ -216,9 +207,6 @@ def decode() -> Makers:
         "caches": [{"keys": empty, "values": empty} for _ in model.layers],
     }
     return of_loop(next_token, (model, state))
-
-
-# --- LoRA
 
 
 class LoRA(eqx.Module):

@@ -14,9 +14,6 @@ from eqx_fastjit.bench._contenders import filled, of_function, of_loop
 from eqx_fastjit.bench._zoo._shared import waves
 
 
-# --- a ResNet with BatchNorm
-
-
 class ResidualBlock(eqx.Module):
     conv_1: eqx.nn.Conv2d
     norm_1: eqx.nn.BatchNorm
@@ -96,9 +93,6 @@ def resnet_inference() -> Makers:
     return of_function(classify, eqx.nn.inference_mode(model), state, waves(1, 3, 4, 4))
 
 
-# --- a CNN
-
-
 class CNN(eqx.Module):
     layers: list
 
@@ -129,9 +123,6 @@ def cnn() -> Makers:
 
     model = filled(lambda: CNN(key=jr.key(0)))
     return of_function(accuracy, model, waves(2, 1, 8, 8), jnp.array([3, 7]))
-
-
-# --- a vision transformer
 
 
 class ViTBlock(eqx.Module):
@@ -199,9 +190,6 @@ def vit() -> Makers:
     return of_function(predict, model, waves(1, 3, 8, 8), True, jr.PRNGKey(0))
 
 
-# --- a UNet
-
-
 class DoubleConv(eqx.Module):
     conv_1: eqx.nn.Conv2d
     conv_2: eqx.nn.Conv2d
@@ -260,9 +248,6 @@ def unet() -> Makers:
 
     model = filled(lambda: UNet((2, 4), key=jr.key(0)))
     return of_function(segment, model, waves(1, 1, 4, 4)[0])
-
-
-# --- MLP-Mixer
 
 
 class MixerBlock(eqx.Module):
