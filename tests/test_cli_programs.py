@@ -18,8 +18,8 @@ from eqx_fastjit.cli import (
     _export,
     _lock,
     _profile,
+    _script,
     _signals,
-    _watched,
 )
 from eqx_fastjit.cli._common import CommandError
 from eqx_fastjit.cli._script import Program
@@ -60,7 +60,7 @@ def locked(program, monkeypatch):
             return e.code
         return state.code
 
-    monkeypatch.setattr(_watched, "run_watched", run_watched)
+    monkeypatch.setattr(_script, "run_watched", run_watched)
     monkeypatch.setattr(cli, "was_interrupted", lambda code: code == 130)
     return state
 
@@ -307,7 +307,7 @@ def examined(program, monkeypatch):
         )
 
     monkeypatch.setattr(_signals, "Reporter", Reporter)
-    monkeypatch.setattr(_watched, "run_watched", run_watched)
+    monkeypatch.setattr(_script, "run_watched", run_watched)
     monkeypatch.setattr(
         "eqx_fastjit.doctor._watch.Watch", lambda **kwargs: tuple(kwargs.items())
     )

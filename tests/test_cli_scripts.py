@@ -22,7 +22,6 @@ from eqx_fastjit.cli import (
     _script,
     _show,
     _versions,
-    _watched,
 )
 from eqx_fastjit.cli._common import check_output, CommandError, write_output
 from eqx_fastjit.cli._script import Program
@@ -429,16 +428,16 @@ def test_a_watched_program(monkeypatch, capsys):
             for name in ("begin", "jax_imported", "equinox_imported", "stop")
         }
     )
-    monkeypatch.setattr(_watched, "when_imported", lambda name, then: then())
-    monkeypatch.setattr(_watched, "install_on_import", lambda then: then())
+    monkeypatch.setattr(_script, "when_imported", lambda name, then: then())
+    monkeypatch.setattr(_script, "install_on_import", lambda then: then())
 
     def run_script(*program):
         log.append(program)
         raise CommandError("why")
 
-    monkeypatch.setattr(_watched, "run_script", run_script)
+    monkeypatch.setattr(_script, "run_script", run_script)
     with pytest.raises(CommandError):
-        _watched.run_watched(Program("a", ("b",), True), watch)
+        _script.run_watched(Program("a", ("b",), True), watch)
     names = ["begin", "jax_imported", "equinox_imported"]
     assert log == [*names, ("a", ("b",), True), "stop"]
 
@@ -450,7 +449,7 @@ def test_output_that_the_program_has_closed(monkeypatch):
     for out in (None, closed):
         monkeypatch.setattr(sys, "stdout", out)
         monkeypatch.setattr(sys, "stderr", stream)
-        _watched.flush()
+        _script.flush()
     assert flushed == [1, 1]
 
 

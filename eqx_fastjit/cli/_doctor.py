@@ -14,12 +14,11 @@ from typing import Any
 
 from eqx_fastjit.doctor._report import KINDS
 
-from . import _signals, _watched
+from . import _script, _signals
 from ._common import add_options, as_json, check_output, CommandError, write_output
-from ._script import ProgramParser
 
 
-def declare(parser: ProgramParser) -> None:
+def declare(parser: _script.ProgramParser) -> None:
     options = {
         "--json FILE": "write the report as JSON",
         "--html FILE": "write the report as a page",
@@ -52,7 +51,7 @@ def main(options: argparse.Namespace) -> int:
     reporter = _signals.Reporter(write, interim)
     reporter.start()
     try:
-        code = _watched.run_watched(options.program, watch)
+        code = _script.run_watched(options.program, watch)
         if os.getpid() != pid:
             return code  # a process that the program forked
         report = reporter.write(code)

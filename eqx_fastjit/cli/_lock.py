@@ -13,12 +13,11 @@ from typing import Any
 
 from eqx_fastjit.doctor import _lock as lockfile
 
-from . import _watched
+from . import _script
 from ._common import add_options, check_output, CommandError, write_output
-from ._script import ProgramParser
 
 
-def declare(parser: ProgramParser) -> None:
+def declare(parser: _script.ProgramParser) -> None:
     output = {"-o --output FILE": "the lock file (default: fastjit.lock)"}
     add_options(parser, output, output="fastjit.lock")
     modes = {
@@ -59,7 +58,7 @@ def _recorded(program: Any, *hooks: Any) -> tuple[lockfile.Recorder, int]:
     """Run the program; what it is called with, and its exit code."""
     script = os.path.dirname(os.path.realpath(program.name))
     recorder = lockfile.Recorder(os.getcwd() if program.is_module else script, *hooks)
-    return recorder, _watched.run_watched(program, recorder)
+    return recorder, _script.run_watched(program, recorder)
 
 
 def _load(path: str) -> tuple[Any, set[tuple[str, str]]]:
@@ -79,9 +78,6 @@ def _count(n: int) -> str:
     return f"{n} signature{'s' * (n != 1)}"
 
 
-# --- writing -------------------------------------------------------------------------
-
-
 def _write(program: Any, output: str) -> int:
     check_output("-o", output)
     # The program may change the directory.
@@ -98,9 +94,6 @@ def _write(program: Any, output: str) -> int:
     return 0
 
 
-# --- checking ------------------------------------------------------------------------
-
-
 def _check(program: Any, output: str) -> int:
     locked, known = _load(output)
     recorder, code = _recorded(program)
@@ -114,9 +107,6 @@ def _check(program: Any, output: str) -> int:
         + (f"; {unused} in it not used" if unused else "")
     )
     return code or int(bool(new))
-
-
-# --- precompiling --------------------------------------------------------------------
 
 
 class _Precompiling:

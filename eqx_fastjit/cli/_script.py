@@ -17,11 +17,16 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TYPE_CHECKING
 
 import eqx_fastjit
 
 from ._common import CommandError
+
+
+if TYPE_CHECKING:
+    from eqx_fastjit.doctor._lock import Recorder
+    from eqx_fastjit.doctor._watch import Watch
 
 
 # What a shell reports for a program that Ctrl-C ended.
@@ -256,6 +261,27 @@ def run_script(path_or_module: str, args: Sequence[str], is_module: bool) -> int
 
 
 _kept: list[types.ModuleType] = []
+
+
+def run_watched(program: Program, watch: "Watch | Recorder") -> int:
+    """Run a program as python does, watched; returns its exit code."""
+    watch.begin()
+    when_imported("jax", watch.jax_imported)
+    install_on_import(watch.equinox_imported)
+    try:
+        return run_script(*program)
+    finally:
+        watch.stop()
+        flush()
+
+
+def flush() -> None:
+    """Flush the program's output, so that it appears before ours."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):  # closed by the program
+            pass
 
 
 def _set_first_path(path: str, always: bool = False) -> None:
