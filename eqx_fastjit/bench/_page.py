@@ -26,7 +26,7 @@ th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
 .win, .loss { font-weight: 600; }
 .win { color: var(--good); } .loss { color: var(--high); }
 .even { color: var(--dim); } .warn { color: var(--medium); }
-figure { margin: 1.2rem 0; overflow-x: auto; }
+figure { margin: 1.2rem 0; overflow-x: auto; background: var(--card); }
 figure img { width: 100%; min-width: 34rem; height: auto; }
 """
 _ALT = {

@@ -11,9 +11,8 @@ import numpy as np
 from eqx_fastjit._signals import held
 
 from ._case import Case
-from ._children import in_environment
 from ._timing import same_arrays
-from ._worker import probe, serve
+from ._worker import in_environment, probe, serve
 
 
 class Refused(Exception):

@@ -17,9 +17,9 @@ import jax.random as jr
 import numpy as np
 
 from ._case import add, Call, case, FUNCTION, Makers, Measured, OF_FLAX
-from ._children import environment
 from ._contenders import each, FILTER_JITS, JITS, of_function
 from ._models import mlp, mlp_size
+from ._worker import environment
 
 
 # --- first calls
