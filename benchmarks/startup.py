@@ -21,6 +21,7 @@ This takes about 12 minutes on two cores. Run nothing else meanwhile.
 
 import argparse
 import compileall
+import functools
 import gc
 import importlib
 import json
@@ -37,6 +38,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import eqx_fastjit
 from benchmarks._suite import load_bench
@@ -62,13 +64,47 @@ print(time.perf_counter() - start)
 # --- in the forks --------------------------------------------------------------------
 
 
-def _program(name: str) -> Any:
-    """The `Exportable` of a program, once its arguments are ready."""
+def _call(name: str, change: Callable[..., Any]) -> Callable[[], Any]:
+    """The call of a program, with another function in place of its jitted one.
+
+    That is what `change` returns for the jitted function and its first arguments.
+    """
+    bench = load_bench()
+    contenders = importlib.import_module("eqx_fastjit.bench._contenders")
+
+    def filter_jit(fun: Any, **options: Any) -> Any:
+        jitted = eqx_fastjit.filter_jit(fun, **options)
+        changed: list[Any] = []
+
+        @functools.wraps(fun)
+        def call(*args: Any) -> Any:
+            if not changed:
+                changed.append(change(jitted, args))
+            return changed[0](*args)
+
+        return call
+
+    with mock.patch.dict(contenders.FILTER_JITS, ours=filter_jit):
+        return bench.make_case(name, ("ours",))["ours"]
+
+
+class _Called(Exception):
+    """A program has called its function: `args` are that, and its arguments."""
+
+
+def _program(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """The jitted function of a program, and its arguments once they are ready."""
     import jax
 
-    found = load_bench().case_info(name).makers()["exportable"]()
-    jax.block_until_ready([x for x in jax.tree.leaves(found.arguments) if _waits(x)])
-    return found
+    def stop(function: Any, args: Any) -> Any:
+        raise _Called(function, args)
+
+    try:
+        _call(name, stop)()
+    except _Called as program:
+        function, args = program.args
+    jax.block_until_ready([x for x in jax.tree.leaves(args) if _waits(x)])
+    return function, args
 
 
 def _waits(x: Any) -> bool:
@@ -86,10 +122,10 @@ def _use_cache(folder: str) -> None:
 
 def export(name: str, folder: str) -> dict[str, Any]:
     """Write a file for each form, or note why it cannot be saved."""
-    program = _program(name)
+    function, args = _program(name)
     out: dict[str, Any] = {}
     try:
-        exported = program.function.export(*program.arguments)
+        exported = function.export(*args)
     except ValueError as e:
         return {form: {"reason": str(e)} for form in ("portable", "compiled")}
     for form in ("portable", "compiled"):
@@ -107,23 +143,22 @@ def first_result(name: str, way: str, folder: str) -> float:
     """Seconds from the arguments to the first result."""
     import jax
 
-    program = _program(name)
+    function, args = _program(name)
     if way in ("cached", "portable"):
         _use_cache(os.path.join(folder, "cache"))
-    function = program.function
     start = time.perf_counter()
     if way in ("portable", "compiled"):
-        function = _load(program, way, folder)
-    jax.block_until_ready(_arrays(function(*program.arguments)))
+        function = _load(args, way, folder)
+    jax.block_until_ready(_arrays(function(*args)))
     return time.perf_counter() - start
 
 
-def _load(program: Any, form: str, folder: str) -> Any:
+def _load(args: Any, form: str, folder: str) -> Any:
     # Without native code the figure would be wrong, so the warning is an error.
     warnings.simplefilter("error")
     return eqx_fastjit.load(
         os.path.join(folder, form),
-        example=program.arguments,
+        example=args,
         trusted=form == "compiled",
     )
 
@@ -141,22 +176,10 @@ def later_calls(name: str, form: str, folder: str, rounds: int) -> dict[str, Any
     """
     from eqx_fastjit.bench import measure
 
-    def call(of: Callable[[Any], Any]) -> Callable[[], Any]:
-        program = _program(name)
-        function, args = of(program), program.arguments
-
-        def run() -> Any:
-            nonlocal args
-            out = function(*args)
-            args = program.advance(args, out)
-            return out
-
-        return run
-
     steps = measure(
         {
-            "loaded": call(lambda program: _load(program, form, folder)),
-            "filter_jit": call(lambda program: program.function),
+            "loaded": _call(name, lambda _, args: _load(args, form, folder)),
+            "filter_jit": _call(name, lambda function, _: function),
         },
         rounds,
     )

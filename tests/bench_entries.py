@@ -1,4 +1,8 @@
-"""Benchmark results made by hand."""
+"""Benchmark results made by hand, and what a case is made of."""
+
+from unittest import mock
+
+from eqx_fastjit.bench import _contenders
 
 
 def entry(name, times, *, group="mlp", device="cpu", unit="us", **size):
@@ -53,3 +57,13 @@ CASES = (
     ),
     entry("loop_10", {"trace": {"ours": [0.0], "jit": [100.0]}}, unit="ms"),
 )
+
+
+def arguments_of(makers):
+    """What the call of `ours` gives to its jitted function."""
+    given = []
+    jit = lambda fun, **options: lambda *args: given.append(args) or args  # noqa: E731
+    with mock.patch.dict(_contenders.FILTER_JITS, ours=jit):
+        makers()["ours"]()()
+    (args,) = given
+    return args

@@ -113,10 +113,10 @@ def program(tmp_path, monkeypatch):
 @pytest.fixture
 def bench_clock(monkeypatch):
     """A fake clock for all that a benchmark times in this process."""
-    from eqx_fastjit.bench import _overlap, _studies, _timing
+    from eqx_fastjit.bench import _studies, _timing
 
     clock = Clock()
-    for module in (_timing, _studies, _overlap):
+    for module in (_timing, _studies):
         monkeypatch.setattr(module, "time", clock)
     return clock
 

@@ -10,7 +10,7 @@ from tests.processes import run_code
 _DRIVER = """
 import json, os, sys
 from eqx_fastjit.cli._script import Program
-from eqx_fastjit.cli._watched import run_watched
+from eqx_fastjit.cli._script import run_watched
 from eqx_fastjit.doctor import _causes
 from eqx_fastjit.doctor._find import make_report
 from eqx_fastjit.doctor._watch import Watch

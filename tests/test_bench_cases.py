@@ -24,6 +24,7 @@ from eqx_fastjit.bench import (
 )
 from eqx_fastjit.bench._contenders import is_traced
 from eqx_fastjit.bench._timing import output_arrays, same_arrays
+from tests.bench_entries import arguments_of
 
 
 pytestmark = pytest.mark.one_engine
@@ -198,7 +199,7 @@ _ARGUMENTS = {
 @pytest.mark.parametrize("name", _ARGUMENTS)
 def test_a_case_is_what_it_was_and_what_it_says(name):
     case = case_info(name)
-    _, arguments, _ = case.makers()["exportable"]()
+    arguments = arguments_of(case.makers)
     arrays = [x for x in jtu.tree_leaves(arguments) if is_traced(x)]
     assert (len(arrays), sum(x.size for x in arrays)) == _ARGUMENTS[name]
     assert case.size.get("leaves", len(arrays)) == len(arrays)

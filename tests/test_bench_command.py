@@ -82,7 +82,7 @@ def test_bad_input_is_refused_before_anything_is_timed(
 
 
 def test_the_environment_is_restored(monkeypatch, tmp_path):
-    from eqx_fastjit.bench._children import in_environment
+    from eqx_fastjit.bench._worker import in_environment
 
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     monkeypatch.chdir(tmp_path)

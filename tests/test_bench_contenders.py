@@ -9,18 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import eqx_fastjit
 from eqx_fastjit import _record
 from eqx_fastjit.bench import (
     _calls,
     _case,
     _contenders,
     _models,
-    _overlap,
     _studies,
     case_info,
 )
 from tests import faulty_cases
+from tests.bench_entries import arguments_of
 
 
 pytestmark = pytest.mark.one_engine
@@ -89,7 +88,7 @@ def test_statics_are_traced_before_they_are_timed(n):
     passed = []
     jit = lambda f: lambda x, i: passed.append(i)  # noqa: E731
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_calls.eqx_fastjit, "filter_jit", jit)
+        patch.setitem(_contenders.FILTER_JITS, "ours", jit)
         call = _calls._statics(n)["ours"]()
     for _ in range(n + 1):
         call()
@@ -106,7 +105,7 @@ def test_a_loop_that_jits(fresh, functions):
 
 def test_sharded_inputs_need_devices(monkeypatch):
     make = case_info("sharded").makers
-    _, (model, x), _ = make()["exportable"]()
+    model, x = arguments_of(make)
     assert len(x.sharding.device_set) == 8 and not x.sharding.is_fully_replicated
     weight = model.layers[0].weight
     assert len(weight.sharding.device_set) == 8 and weight.sharding.is_fully_replicated
@@ -154,8 +153,8 @@ def test_nobody_listens_to_jax_outside_of_a_first_call(bench_clock):
 
 
 def test_a_step_and_the_batches_of_a_pipeline(monkeypatch):
-    net = _overlap._Net(jnp.eye(2))
-    net, value = _overlap._step(net, jnp.array([1.0, 3.0]))
+    net = _studies._Net(jnp.eye(2))
+    net, value = _studies._step(net, jnp.array([1.0, 3.0]))
     x = np.eye(2) + 2
     for _ in range(4):
         x = np.tanh(x @ np.eye(2))
@@ -164,7 +163,7 @@ def test_a_step_and_the_batches_of_a_pipeline(monkeypatch):
     assert net.name == "net"
     batches = []
     step = lambda state, batch: (batches.append(batch), (state + 1, state))[1]  # noqa: E731
-    assert _overlap._loop(step, 0).output == 9
+    assert _studies._loop(step, 0).output == 9
     # The least of 100,000 random numbers, in order; other ones each time.
     assert [batch.shape for batch in batches] == [(64,)] * 10
     for batch in batches:
@@ -193,11 +192,6 @@ def test_steps_go_on_from_their_own_state(donate):
         given[name] = first[0].is_deleted()
     assert given == dict.fromkeys(given, donate)
     assert not state["n"].is_deleted()
-    function, args, advance = makers["exportable"]()
-    out = function(*args)
-    assert state["n"].is_deleted() == donate
-    (x, state) = advance(args, out)
-    assert x is args[0] and state["n"].tolist() == [1, 1] and state["static"] == "s"
 
 
 def test_loops_carry_what_they_return():
@@ -210,10 +204,6 @@ def test_loops_carry_what_they_return():
         call = makers[name]()
         found = [[float(x[0]) for x in jax.tree.leaves(call())] for _ in range(3)]
         assert found == [[3, 2, -1], [6, 4, 1], [9, 8, 2]], name
-    function, args, advance = makers["exportable"]()
-    args = advance(args, function(*args))
-    assert [float(x[0]) for x in jax.tree.leaves(args[:-1])] == [3, 2, 3]
-    assert args[-1] == "static"
 
 
 def test_a_function_under_each_contender():
@@ -222,16 +212,13 @@ def test_a_function_under_each_contender():
 
     args = (jnp.ones(2), 3, np.ones(2))
     makers = _contenders.of_function(f, *args)
-    outputs = {name: make()() for name, make in makers.items() if name != "exportable"}
+    outputs = {name: make()() for name, make in makers.items()}
     assert list(outputs) == ["eager", "jit", "flat", "aot", "eqx", "ours"]
     for name, out in outputs.items():
         arrays = [x for x in jax.tree.leaves(out) if not isinstance(x, str)]
         assert [x.tolist() for x in arrays] == [[3, 3], [1, 1]], name
     assert outputs["eqx"][0]["b"] == outputs["ours"][0]["b"] == "static"
     assert isinstance(outputs["flat"], list)
-    function, given, advance = makers["exportable"]()
-    assert given == args and advance(given, None) is given
-    assert isinstance(function, eqx_fastjit.JitWrapped)
 
 
 @pytest.mark.parametrize(

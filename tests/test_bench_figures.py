@@ -93,7 +93,8 @@ def test_a_sample_of_contenders_that_differ():
     other = entry("batch_2", {"blocked": {"jit": [3.0]}}, group="batch", batch=2)
     mlp = entry("mlp_8", {"blocked": {"jit": [3.0]}})
     study = entry("batch_8", {"x": {"flat": [3.0]}}, group="batch", batch=8)
-    grid = _grids._per_sample_grid([CASES[1], other, mlp, study], "cpu")
+    grid = _grids.grids(results(CASES[1], other, mlp, study))[-1]
+    assert "a sample" in grid.title
     assert grid.columns == ["case", "ours", "jit", "eqx"]
     assert [[c.text for c in row] for row in grid.rows] == [
         ["batch_4", "2.00", "", "2.00"],
@@ -261,9 +262,10 @@ def test_tables_of_a_notebook():
     html = tables._repr_html_()
     assert html.count("<table>") == 2
     assert (
-        "<thead><tr><th>case</th><th>ours</th><th>jit</th><th>ours/jit</th></tr></thead>"
-        '<tbody><tr><td class="">mlp_8</td><td class="">6.00 ±8%</td>'
-        '<td class="">12.0 ±8%</td><td class="win">0.50</td></tr></tbody>'
+        '<thead><tr><th scope="col">case</th><th scope="col">ours</th>'
+        '<th scope="col">jit</th><th scope="col">ours/<wbr>jit</th></tr></thead>\n'
+        "<tbody>\n<tr><td>mlp_8</td><td>6.00 ±8%</td><td>12.0 ±8%</td>"
+        '<td class="win">0.50</td></tr>\n</tbody>'
     ) in html
     assert "<p>CPU [b]&lt;7&gt;, 4 cores, Linux; cpu (kind of cpu); python" in html
 
@@ -288,7 +290,7 @@ def test_page():
     ):
         assert part in text, part
     assert "<dd>unknown</dd>" in _page.page(results())
-    assert _page._heading("nnx_jit") == "nnx_<wbr>jit"
+    assert '<th scope="col">nnx_<wbr>jit</th>' in Grid("", ["nnx_jit"], []).html()
     # The figure for a dark page differs from the other one.
     (dark, light) = re.findall(
         r'src(?:set)?="data:image/svg\+xml;base64,([^"]*)"', text

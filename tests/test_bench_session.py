@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from eqx_fastjit.bench import (
-    _children,
     _run,
     _session,
     _timing,
@@ -347,11 +346,11 @@ def test_a_worker_says_what_device_there_is(configured, monkeypatch):
 
 def test_a_process_imports_this_package(monkeypatch, tmp_path):
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
-    monkeypatch.chdir(_children._PACKAGE.parent)
-    assert "PYTHONSAFEPATH" not in _children.environment()
+    monkeypatch.chdir(_worker._PACKAGE.parent)
+    assert "PYTHONSAFEPATH" not in _worker.environment()
     monkeypatch.chdir(tmp_path)
-    assert _children.environment()["PYTHONSAFEPATH"] == "1"
-    assert (_children._PACKAGE / "bench" / "_children.py").exists()
+    assert _worker.environment()["PYTHONSAFEPATH"] == "1"
+    assert (_worker._PACKAGE / "bench" / "_worker.py").exists()
 
 
 # --- jobs ----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from eqx_fastjit.bench import _grids, _overlap, _results, _studies, _timing
+from eqx_fastjit.bench import _grids, _results, _studies, _timing
 from eqx_fastjit.bench._compare import Change, compare
 from eqx_fastjit.bench._results import Spread
 from tests.clock import COMPILED, LOWERED, TRACED
@@ -85,7 +85,7 @@ def test_stages_of_a_first_call(bench_clock, block):
 def test_the_time_in_calls_of_a_pipeline(bench_clock, block):
     block[0] = 0.5
     step = lambda state, batch: (bench_clock.sleep(2e-3), (state, 1.0))[1]  # noqa: E731
-    times = _overlap._loop(step, None).times
+    times = _studies._loop(step, None).times
     assert times == {"loop": pytest.approx(520), "in calls": pytest.approx(20)}
 
 

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.one_engine
 
 def parse(*argv):
     parser = argparse.ArgumentParser()
-    return _bench.add_parser(parser.add_subparsers()).parse_args(argv)
+    _bench.declare(parser)
+    return parser.parse_args(argv)
 
 
 def test_defaults():

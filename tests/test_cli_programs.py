@@ -18,8 +18,8 @@ from eqx_fastjit.cli import (
     _export,
     _lock,
     _profile,
+    _script,
     _signals,
-    _watched,
 )
 from eqx_fastjit.cli._common import CommandError
 from eqx_fastjit.cli._script import Program
@@ -60,8 +60,8 @@ def locked(program, monkeypatch):
             return e.code
         return state.code
 
-    monkeypatch.setattr(_watched, "run_watched", run_watched)
-    monkeypatch.setattr(_lock, "was_interrupted", lambda code: code == 130)
+    monkeypatch.setattr(_script, "run_watched", run_watched)
+    monkeypatch.setattr(cli, "was_interrupted", lambda code: code == 130)
     return state
 
 
@@ -191,12 +191,12 @@ def test_hits_of_the_cache(cache, monkeypatch):
     with pytest.raises(SystemExit) as e:
         compiling("f", signature(2), trace())
     assert e.value.code == 0 and ticked == ["f"] * 3
-    assert compiling.has_cache and compiling.directory == "the folder"
+    assert compiling.directory == "the folder"
     jax.config.update("jax_compilation_cache_dir", None)
     compiling = _lock._Precompiling(known, ticked.append)
     with pytest.raises(SystemExit) as e:
         compiling("f", signature(2), trace())
-    assert e.value.code == 2 and not compiling.has_cache and len(compiling.todo) == 3
+    assert e.value.code == 2 and compiling.directory == "" and len(compiling.todo) == 3
 
 
 def test_lock_needs_a_cache(locked, cache, capsys):
@@ -307,7 +307,7 @@ def examined(program, monkeypatch):
         )
 
     monkeypatch.setattr(_signals, "Reporter", Reporter)
-    monkeypatch.setattr(_watched, "run_watched", run_watched)
+    monkeypatch.setattr(_script, "run_watched", run_watched)
     monkeypatch.setattr(
         "eqx_fastjit.doctor._watch.Watch", lambda **kwargs: tuple(kwargs.items())
     )
@@ -320,7 +320,7 @@ def examined(program, monkeypatch):
     monkeypatch.setattr(
         "eqx_fastjit.doctor._timeline.timeline", lambda watch, report: [watch]
     )
-    monkeypatch.setattr(_doctor, "was_interrupted", lambda code: code == 130)
+    monkeypatch.setattr(cli, "was_interrupted", lambda code: code == 130)
     return state
 
 
@@ -476,10 +476,12 @@ def test_profile(program, monkeypatch, capsys):
     assert done[1:] == [("a.py", ("x",), False), (2, 1, program / "p")]
     os.chdir(program)
     monkeypatch.setattr(_profile, "was_interrupted", lambda code: code == 9)
+    monkeypatch.setattr(cli, "was_interrupted", lambda code: code == 9)
     with pytest.raises(KeyboardInterrupt):
         cli.main(["profile", "a.py"])
     assert capsys.readouterr().out == "Calls of jitted functions so far:\n  none\n"
     assert len(done) == 5
+    os.chdir(program)
     for argv, message in (
         (["--calls", "0"], "--calls 0: expected at least 1"),
         (["--functions", "0"], "--functions 0: expected at least 1"),

@@ -1,6 +1,5 @@
 """How programs are given, run and watched by subcommands, in this process."""
 
-import argparse
 import builtins
 import importlib
 import io
@@ -23,7 +22,6 @@ from eqx_fastjit.cli import (
     _script,
     _show,
     _versions,
-    _watched,
 )
 from eqx_fastjit.cli._common import check_output, CommandError, write_output
 from eqx_fastjit.cli._script import Program
@@ -33,9 +31,8 @@ pytestmark = [pytest.mark.one_engine, pytest.mark.usefixtures("kept_excepthook")
 
 
 def parse(module, *argv):
-    parser = argparse.ArgumentParser()
-    commands = parser.add_subparsers(parser_class=_script.ProgramParser)
-    parser = module.add_parser(commands)
+    parser = _script.ProgramParser()
+    module.declare(parser)
     return parser.parse_args(list(argv))
 
 
@@ -158,9 +155,9 @@ def test_arguments_of_the_process(monkeypatch):
 
 
 def parse_help(module):
-    parser = argparse.ArgumentParser(prog="x")
-    commands = parser.add_subparsers(parser_class=_script.ProgramParser)
-    return " ".join(module.add_parser(commands).format_help().split())
+    parser = _script.ProgramParser(prog="x")
+    module.declare(parser)
+    return " ".join(parser.format_help().split())
 
 
 def test_defaults_are_told():
@@ -409,12 +406,12 @@ def test_an_import_that_fails_may_be_repeated(path_of_modules, monkeypatch):
 def test_when_jax_is_imported(path_of_modules, monkeypatch):
     log = []
     before = list(sys.meta_path)
-    _watched.when_jax_is_imported(lambda: log.append("at once"))
+    _script.when_imported("jax", lambda: log.append("at once"))
     assert log == ["at once"] and sys.meta_path == before
     monkeypatch.delitem(sys.modules, "jax")
     (path_of_modules / "jax.py").write_text("import sys\nsys.log.append('jax')\n")
     monkeypatch.setattr(sys, "log", log, raising=False)
-    _watched.when_jax_is_imported(lambda: log.append("then"))
+    _script.when_imported("jax", lambda: log.append("then"))
     hook = sys.meta_path[0]
     assert hook.find_spec("equinox") is None and hook.find_spec("jaxlib") is None
     old = object()  # a finder without `find_spec`
@@ -431,16 +428,16 @@ def test_a_watched_program(monkeypatch, capsys):
             for name in ("begin", "jax_imported", "equinox_imported", "stop")
         }
     )
-    monkeypatch.setattr(_watched, "when_jax_is_imported", lambda then: then())
-    monkeypatch.setattr(_watched, "install_on_import", lambda then: then())
+    monkeypatch.setattr(_script, "when_imported", lambda name, then: then())
+    monkeypatch.setattr(_script, "install_on_import", lambda then: then())
 
     def run_script(*program):
         log.append(program)
         raise CommandError("why")
 
-    monkeypatch.setattr(_watched, "run_script", run_script)
+    monkeypatch.setattr(_script, "run_script", run_script)
     with pytest.raises(CommandError):
-        _watched.run_watched(Program("a", ("b",), True), watch)
+        _script.run_watched(Program("a", ("b",), True), watch)
     names = ["begin", "jax_imported", "equinox_imported"]
     assert log == [*names, ("a", ("b",), True), "stop"]
 
@@ -452,7 +449,7 @@ def test_output_that_the_program_has_closed(monkeypatch):
     for out in (None, closed):
         monkeypatch.setattr(sys, "stdout", out)
         monkeypatch.setattr(sys, "stderr", stream)
-        _watched.flush()
+        _script.flush()
     assert flushed == [1, 1]
 
 
@@ -471,20 +468,18 @@ def test_a_file_that_cannot_be_written(tmp_path):
 
 
 @pytest.mark.parametrize("log", ["", "compiles"])
-def test_run(log, monkeypatch):
+def test_run(log, program, monkeypatch):
     done = []
     monkeypatch.setenv("EQX_FASTJIT_LOG", log)
-    monkeypatch.setattr(_watched, "when_jax_is_imported", lambda f: done.append(f))
+    monkeypatch.setattr(_run, "when_imported", lambda *a: done.append(a))
     monkeypatch.setattr(_run, "install_on_import", lambda *f: done.append(f))
     monkeypatch.setattr(_run, "run_script", lambda *program: done.append(program) or 7)
-    monkeypatch.setattr(_run, "was_interrupted", lambda code: False)
-    program = Program("a.py", ("x",), False)
-    assert _run.main(argparse.Namespace(program=program)) == 7
-    before = [_run._log, (_run._log,)] if log else [()]
+    assert cli.main(["run", "a.py", "x"]) == 7
+    before = [("jax", _run._log), (_run._log,)] if log else [()]
     assert done == [*before, ("a.py", ("x",), False)]
-    monkeypatch.setattr(_run, "was_interrupted", lambda code: code == 7)
+    monkeypatch.setattr(cli, "was_interrupted", lambda code: code == 7)
     with pytest.raises(KeyboardInterrupt):
-        _run.main(argparse.Namespace(program=program))
+        cli.main(["run", "a.py"])
 
 
 @pytest.mark.parametrize(

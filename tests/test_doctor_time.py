@@ -24,7 +24,7 @@ PLANTED = Path(__file__).parent / "planted" / "hints"
 DRIVER = """
 import json, os, sys
 from eqx_fastjit.cli._script import Program
-from eqx_fastjit.cli._watched import run_watched
+from eqx_fastjit.cli._script import run_watched
 from eqx_fastjit.doctor import _find, _hints
 from eqx_fastjit.doctor._watch import Watch
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import eqx_fastjit
 from benchmarks import render, startup
 from eqx_fastjit.bench._results import new_results
 from scripts import generate_docs
@@ -62,6 +63,21 @@ def test_programs_that_are_not_measured_again():
     assert now["command"] == "first && second"
     with pytest.raises(SystemExit, match="of another machine"):
         startup._keep_others(now, before | {"engine": "python"}, ["flow"])
+
+
+def test_the_function_of_a_program_and_its_calls():
+    function, args = startup._program("particles")
+    assert isinstance(function, eqx_fastjit.JitWrapped)
+    assert args[1:] == (0.01, 2.0, "leapfrog")
+    times = []
+
+    def change(function, args):
+        assert not times
+        return lambda *args: times.append(args[0].time) or function(*args)
+
+    call = startup._call("particles", change)
+    call(), call()
+    assert times == [0.0, pytest.approx(0.01)]
 
 
 def test_from_a_program_to_the_page(tmp_path, monkeypatch, capsys):

@@ -6,7 +6,6 @@ Not loaded by `import eqx_fastjit`. The command is `eqx-fastjit bench`.
 # Each adds its cases to the list, in this order.
 from . import _models as _models, _calls as _calls, _studies as _studies  # isort: skip
 from . import _zoo as _zoo  # isort: skip
-from . import _overlap as _overlap  # isort: skip
 from ._case import (
     Call as Call,
     Case as Case,
@@ -19,8 +18,7 @@ from ._case import (
     make_case as make_case,
     Measured as Measured,
 )
-from ._markdown import markdown as markdown
-from ._notebook import Tables as Tables
+from ._markdown import markdown as markdown, Tables as Tables
 from ._results import BadResults as BadResults, load as load
 from ._timing import (
     check_equal as check_equal,

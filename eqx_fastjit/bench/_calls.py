@@ -12,15 +12,15 @@ import jax.random as jr
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-import eqx_fastjit
-
 from ._case import add, Call, case, Makers
-from ._contenders import FILTER_JITS, JITS, of_function
+from ._contenders import each, FILTER_JITS, JITS, of_function
 from ._models import apply, mlp, mlp_size
 
 
-@case(
-    group="calls",
+_call_case = ft.partial(case, group="calls")
+
+
+@_call_case(
     title="jitted method of a module with one array",
     contenders=tuple(JITS),
     size={"leaves": 2, "nodes": 2},
@@ -37,11 +37,10 @@ def method() -> Makers:
         m, x = Scale(jnp.ones(3)), jnp.ones(3)
         return lambda: m.apply(x)
 
-    return {name: ft.partial(of, jit) for name, jit in JITS.items()}
+    return each(of)
 
 
-@case(
-    group="calls",
+@_call_case(
     title="callable that contains arrays: a jitted MLP of 3 linear layers, width 32",
     contenders=tuple(JITS),
     size=mlp_size(32),
@@ -53,12 +52,10 @@ def callable_model() -> Makers:
         jitted = filter_jit(model)
         return lambda: jitted(x)
 
-    makers = {name: ft.partial(filtered, jit) for name, jit in FILTER_JITS.items()}
-    return {**of_function(apply, model, x), **makers}
+    return {**of_function(apply, model, x), **each(filtered, FILTER_JITS)}
 
 
-@case(
-    group="calls",
+@_call_case(
     title="function with equinox.error_if, which blocks so that it can raise",
     contenders=("eqx", "ours"),
     size={"leaves": 1},
@@ -70,8 +67,7 @@ def error_if() -> Makers:
     return of_function(f, jnp.array(1.0))
 
 
-@case(
-    group="calls",
+@_call_case(
     title="a static integer and a static string, without an array",
     contenders=tuple(JITS),
     size={"leaves": 0},
@@ -88,11 +84,8 @@ def static_arguments() -> Makers:
 
 def _of_statics(f: Any, static: tuple[int, ...], by: Callable[[Any], Call]) -> Makers:
     """What `by` makes of a function whose arguments at these numbers are static."""
-    return {
-        "jit": lambda: by(jax.jit(f, static_argnums=static)),
-        "eqx": lambda: by(eqx.filter_jit(f)),
-        "ours": lambda: by(eqx_fastjit.filter_jit(f)),
-    }
+    by_hand = ft.partial(jax.jit, static_argnums=static)
+    return each(lambda jit: by(jit(f)), {"jit": by_hand, **FILTER_JITS})
 
 
 def _statics(n: int) -> Makers:
@@ -121,8 +114,7 @@ for _n, _values in ((1, "always the same"), (1000, "one of 1,000 in turn")):
     )
 
 
-@case(
-    group="calls",
+@_call_case(
     title="NumPy inputs: an MLP of 3 linear layers, width 32, on a NumPy array",
     size=mlp_size(32),
 )
@@ -130,11 +122,7 @@ def numpy_inputs() -> Makers:
     return of_function(apply, mlp(32), np.ones(32, np.float32))
 
 
-@case(
-    group="calls",
-    title="typed key, which generates three normal numbers",
-    size={"leaves": 2},
-)
+@_call_case(title="typed key, which generates three normal numbers", size={"leaves": 2})
 def typed_key() -> Makers:
     def f(key: Any, x: Any) -> Any:
         return x + jr.normal(key, x.shape)
@@ -142,8 +130,7 @@ def typed_key() -> Makers:
     return of_function(f, jr.key(0), jnp.ones(3))
 
 
-@case(
-    group="calls",
+@_call_case(
     title="keyword call of an MLP of 3 linear layers, width 32",
     contenders=("jit", "aot", "eqx", "ours"),
     size=mlp_size(32),
@@ -168,13 +155,11 @@ def keywords() -> Makers:
     return {
         "jit": lambda: by(jax.jit(without_statics), arrays),
         "aot": aot,
-        "eqx": lambda: by(eqx.filter_jit(f), model),
-        "ours": lambda: by(eqx_fastjit.filter_jit(f), model),
+        **each(lambda filter_jit: by(filter_jit(f), model), FILTER_JITS),
     }
 
 
-@case(
-    group="calls",
+@_call_case(
     title="an MLP of 3 linear layers, width 32, wrapped again for each call",
     contenders=tuple(JITS),
     size=mlp_size(32),
@@ -188,16 +173,14 @@ def wrap_anew() -> Makers:
 
     return {
         "jit": lambda: lambda: jax.jit(without_statics)(arrays, x),
-        "eqx": lambda: lambda: eqx.filter_jit(model)(x),
-        "ours": lambda: lambda: eqx_fastjit.filter_jit(model)(x),
+        **each(lambda filter_jit: lambda: filter_jit(model)(x), FILTER_JITS),
     }
 
 
 _DEVICES = 8
 
 
-@case(
-    group="calls",
+@_call_case(
     title=f"sharded inputs: a batch over {_DEVICES} virtual CPU devices, the MLP of 3 "
     "linear layers and width 32 on all of them",
     size=mlp_size(32, batch=64) | {"devices": _DEVICES},
@@ -237,7 +220,7 @@ def _loop_of(jit: Any, fresh: bool) -> Call:
 
 
 def _wrapped_in_loop(fresh: bool) -> Makers:
-    return {name: ft.partial(_loop_of, jit, fresh) for name, jit in JITS.items()}
+    return each(lambda jit: _loop_of(jit, fresh))
 
 
 for _fresh, _what in ((True, "a lambda made there"), (False, "a named function")):

@@ -144,11 +144,8 @@ def contenders_of(name: str) -> tuple[str, ...]:
     """
     if _CASES[name].missing:
         return ()
-    return tuple(
-        contender
-        for contender in _CASES[name].contenders
-        if contender not in OF_FLAX or _is_installed("flax")
-    )
+    there = _CASES[name].contenders
+    return tuple(c for c in there if c not in OF_FLAX or _is_installed("flax"))
 
 
 def make_case(name: str, contenders: tuple[str, ...] | None = None) -> dict[str, Call]:

@@ -48,22 +48,16 @@ class Comparison(NamedTuple):
 Figures = dict[tuple[str, str, str, str, str], Spread]
 
 
-def _times(results: Results) -> Figures:
-    return {
-        (entry["name"], entry["device"], mode, name, entry["unit"]): spread(values)
-        for entry in results["cases"]
-        for mode, by in entry["times"].items()
-        for name, values in by.items()
-    }
-
-
-def _ratios(results: Results) -> Figures:
-    return {
-        (entry["name"], entry["device"], mode, f"ours/{rival}", ""): value
-        for entry in results["cases"]
-        for mode in entry["times"]
-        for rival, value in ratios(entry, mode).items()
-    }
+def _figures(results: Results, are_ratios: bool) -> Figures:
+    out: Figures = {}
+    for e in results["cases"]:
+        for mode, by in e["times"].items():
+            key = e["name"], e["device"], mode
+            if are_ratios:
+                out |= {(*key, f"ours/{r}", ""): x for r, x in ratios(e, mode).items()}
+            else:
+                out |= {(*key, c, e["unit"]): spread(v) for c, v in by.items()}
+    return out
 
 
 def compare(before: Results, after: Results, *, ratios: bool = False) -> Comparison:
@@ -72,8 +66,7 @@ def compare(before: Results, after: Results, *, ratios: bool = False) -> Compari
     With `ratios`, ours over each rival instead of times: they carry over from one
     machine to another, as far as anything does.
     """
-    figures = _ratios if ratios else _times
-    old, now = figures(before), figures(after)
+    old, now = _figures(before, ratios), _figures(after, ratios)
     return Comparison(
         [Change(*key, old[key], value) for key, value in now.items() if key in old],
         [name_of(key) for key in old if key not in now],
@@ -96,19 +89,14 @@ def print_comparison(
     are_ratios = any("/" in row.contender for row in comparison.changes)
     if before["machine"] != after["machine"] and not are_ratios:
         console.print("[yellow]These are different machines: compare --ratios.[/]")
-    table = Table()
-    for title in ("case", "device", "mode", "contender"):
-        table.add_column(title)
+    table = Table("case", "device", "mode", "contender")
     for title in ("A", "B", "change"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in comparison.changes:
         style = "dim" if row.within_noise else ("red" if row.percent > 0 else "green")
+        medians = [f"{number(x.median)} {row.unit}".rstrip() for x in row[-2:]]
         table.add_row(
-            *map(escape, (row.case, row.device, row.mode, row.contender)),
-            *[
-                escape(f"{number(x.median)} {row.unit}".rstrip())
-                for x in (row.before, row.after)
-            ],
+            *map(escape, (*row[:4], *medians)),
             f"[{style}]{row.percent:+.1f}%{' ~' if row.within_noise else ''}[/]",
         )
     console.print(table)

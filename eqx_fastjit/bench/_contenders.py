@@ -1,7 +1,8 @@
 """One function as each contender would call it."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import functools as ft
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,20 +19,9 @@ FILTER_JITS = {"eqx": eqx.filter_jit, "ours": eqx_fastjit.filter_jit}
 JITS = {"jit": jax.jit, **FILTER_JITS}
 
 
-class Exportable(NamedTuple):
-    """What the call of `ours` is made of, for `benchmarks/startup.py` to save.
-
-    `advance(args, out)` gives the arguments of the next call.
-    """
-
-    function: Any
-    arguments: tuple[Any, ...]
-    advance: Callable[[tuple[Any, ...], Any], tuple[Any, ...]]
-
-
-def same_arguments(args: tuple[Any, ...], out: Any) -> tuple[Any, ...]:
-    """`advance` where all calls are alike."""
-    return args
+def each(make: Callable[[Any], Any], of: Mapping[str, Any] = JITS) -> Makers:
+    """For each of these, by name, what `make` builds of it."""
+    return {name: ft.partial(make, x) for name, x in of.items()}
 
 
 def is_traced(x: Any) -> bool:
@@ -106,11 +96,7 @@ def _of_loop(
 
         return call
 
-    def advance(args: tuple[Any, ...], out: Any) -> tuple[Any, ...]:
-        start, stop = span
-        return *args[:start], *out[: stop - start], *args[stop:]
-
-    return _by_each(step, args, by, span, donate, advance)
+    return _by_each(step, args, by, span, donate)
 
 
 def _by_each(
@@ -119,7 +105,6 @@ def _by_each(
     by: Callable[[Any, Any, _Span], Call],
     span: _Span = (0, 0),
     donate: bool = False,
-    advance: Callable[[tuple[Any, ...], Any], tuple[Any, ...]] = same_arguments,
 ) -> Makers:
     """What `by` makes of each contender's function, its arguments, and their span.
 
@@ -141,16 +126,13 @@ def _by_each(
     def aot() -> Any:
         return jit(without_statics, span).lower(*arrays).compile()
 
-    def filtered(filter_jit: Any) -> Any:
-        return filter_jit(fn, donate="all-except-first" if donate else "none")
+    def filtered(filter_jit: Any) -> Call:
+        jitted = filter_jit(fn, donate="all-except-first" if donate else "none")
+        return by(jitted, args, span)
 
     return {
         "jit": lambda: by(jit(without_statics, span), arrays, span),
         "flat": lambda: by(jit(on_leaves, (start, stop)), leaves, (start, stop)),
         "aot": lambda: by(aot(), arrays, span),
-        "eqx": lambda: by(filtered(eqx.filter_jit), args, span),
-        "ours": lambda: by(filtered(eqx_fastjit.filter_jit), args, span),
-        "exportable": lambda: Exportable(
-            filtered(eqx_fastjit.filter_jit), args, advance
-        ),
+        **each(filtered, FILTER_JITS),
     }

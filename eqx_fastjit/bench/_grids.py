@@ -1,5 +1,7 @@
 """Results as tables of text, before they are printed, put on a page or in Markdown."""
 
+import re
+from html import escape
 from typing import NamedTuple
 
 from ._case import CONTENDERS
@@ -32,6 +34,21 @@ class Grid(NamedTuple):
     columns: list[str]
     rows: list[list[Cell]]
 
+    def html(self) -> str:
+        """The table, whose columns' names may break where they have an underscore."""
+        names = [re.sub("([_/])", r"\1<wbr>", escape(c)) for c in self.columns]
+        head = "".join(f'<th scope="col">{name}</th>' for name in names)
+        rows = "\n".join(f"<tr>{''.join(map(_td, row))}</tr>" for row in self.rows)
+        return (
+            f"<table>\n<thead><tr>{head}</tr></thead>\n"
+            f"<tbody>\n{rows}\n</tbody></table>"
+        )
+
+
+def _td(cell: Cell) -> str:
+    kind = f' class="{cell.kind}"' if cell.kind else ""
+    return f"<td{kind}>{escape(cell.text)}</td>"
+
 
 def number(x: float) -> str:
     """Three digits, without an exponent."""
@@ -54,9 +71,12 @@ def grids(results: Results) -> list[Grid]:
     """All tables of the results."""
     out = []
     for device, entries in by_device(results["cases"]).items():
+        calls = {
+            mode: [(e, mode, e["name"]) for e in entries if mode in e["times"]]
+            for mode in _CALLS
+        }
         for mode, title in _CALLS.items():
-            calls = [(e, mode, e["name"]) for e in entries if mode in e["times"]]
-            out.append(_grid(f"{title} ({device}, microseconds a call)", calls))
+            out.append(_grid(f"{title} ({device}, microseconds a call)", calls[mode]))
         studies = [
             (e, mode, f"{e['name']}: {mode}, {e['unit']}")
             for e in entries
@@ -64,15 +84,22 @@ def grids(results: Results) -> list[Grid]:
             if mode not in _CALLS
         ]
         out.append(_grid(f"Studies ({device})", studies))
-        out.append(_per_sample_grid(entries, device))
+        # How the fixed cost of a call spreads over a batch.
+        of_batches = [row for row in calls["blocked"] if row[0]["group"] == "batch"]
+        title = "Blocked, microseconds a sample: overhead is shared by the batch"
+        out.append(_grid(f"{title} ({device})", of_batches, per_sample=True))
     return [grid for grid in out if grid.rows]
 
 
-def _time_cell(entry: Entry, mode: str, contender: str) -> Cell:
+def _time_cell(
+    entry: Entry, mode: str, contender: str, per_sample: bool = False
+) -> Cell:
     values = entry["times"][mode].get(contender)
     if values is None:
         return Cell("")
     low, median, high = spread(values)
+    if per_sample:
+        return Cell(number(median / entry["size"]["batch"]))
     percent = 50 * (high - low) / median if median else 0.0
     return Cell(f"{number(median)} ±{percent:.0f}%")
 
@@ -86,41 +113,25 @@ def _ratio_cell(entry: Entry, mode: str, rival: str) -> Cell:
     return Cell(f"{value.median:.2f}", "win" if value.median < 1 else "loss")
 
 
-def _grid(title: str, rows: list[tuple[Entry, str, str]]) -> Grid:
+def _grid(
+    title: str, rows: list[tuple[Entry, str, str]], per_sample: bool = False
+) -> Grid:
     contenders = present([{"times": {m: e["times"][m]}} for e, m, _ in rows])
     # Ours is in view where a screen is narrow.
     contenders.sort(key=lambda c: c != "ours")
-    compared = {rival for e, m, _ in rows for rival in ratios(e, m)}
-    rivals = [c for c in contenders if c in compared]
+    found = [ratios(e, m) for e, m, _ in rows if not per_sample]
+    rivals = [c for c in contenders if any(c in x for x in found)]
     return Grid(
         title,
         ["case", *contenders, *[f"ours/{rival}" for rival in rivals]],
         [
             [
                 Cell(label),
-                *[_time_cell(entry, mode, c) for c in contenders],
+                *[_time_cell(entry, mode, c, per_sample) for c in contenders],
                 *[_ratio_cell(entry, mode, r) for r in rivals],
             ]
             for entry, mode, label in rows
         ],
-    )
-
-
-def _per_sample_grid(entries: list[Entry], device: str) -> Grid:
-    """How the fixed cost of a call spreads over a batch."""
-    entries = [e for e in entries if e["group"] == "batch" and "blocked" in e["times"]]
-    contenders = sorted(present(entries), key=lambda c: c != "ours")
-
-    def cell(entry: Entry, contender: str) -> Cell:
-        values = entry["times"]["blocked"].get(contender)
-        if values is None:
-            return Cell("")
-        return Cell(number(spread(values).median / entry["size"]["batch"]))
-
-    return Grid(
-        f"Blocked, microseconds a sample: overhead is shared by the batch ({device})",
-        ["case", *contenders],
-        [[Cell(e["name"]), *[cell(e, c) for c in contenders]] for e in entries],
     )
 
 

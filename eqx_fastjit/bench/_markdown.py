@@ -1,7 +1,10 @@
-"""Results as Markdown, for the README and the documentation."""
+"""Results as Markdown, for the README and the documentation, and in notebooks."""
+
+import dataclasses
+from html import escape
 
 from ._case import DESCRIPTIONS
-from ._grids import EXPLANATION, Grid, grids, present, times_and_ratios
+from ._grids import Cell, EXPLANATION, Grid, grids, present, times_and_ratios
 from ._results import describe, Entry, Results
 
 
@@ -57,20 +60,48 @@ def _plain(text: str) -> str:
 
 
 def _table(grid: Grid) -> str:
-    lines = [
-        # Where a long name may be broken: zero-width spaces.
-        [_plain(column).replace("\\_", "\\_\u200b") for column in grid.columns],
-        ["---"] + ["---:"] * (len(grid.columns) - 1),
-        *[
-            [
-                f"**{cell.text}**"
-                if cell.kind == "win"
-                # One line for a figure and its spread: a no-break space.
-                else _plain(cell.text).replace(" ±", "\u00a0±")
-                for cell in row
-            ]
-            for row in grid.rows
-        ],
-    ]
+    # Where a long name may be broken: zero-width spaces.
+    names = [_plain(column).replace("\\_", "\\_\u200b") for column in grid.columns]
+    rule = ["---"] + ["---:"] * (len(names) - 1)
+    lines = [names, rule, *[list(map(_cell, row)) for row in grid.rows]]
     body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     return f"**{_plain(grid.title)}**\n\n{body}"
+
+
+def _cell(cell: Cell) -> str:
+    if cell.kind == "win":
+        return f"**{cell.text}**"
+    # One line for a figure and its spread: a no-break space.
+    return _plain(cell.text).replace(" ±", "\u00a0±")
+
+
+_STYLE = """
+.eqx-fastjit th, .eqx-fastjit td { text-align: right; }
+.eqx-fastjit th:first-child, .eqx-fastjit td:first-child { text-align: left; }
+.eqx-fastjit .win { font-weight: bold; }
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables:
+    """The tables of results, for a notebook.
+
+    **Arguments:**
+
+    - `results`: as `load` reads them.
+    """
+
+    results: Results
+
+    def __str__(self) -> str:
+        return markdown(self.results)
+
+    def _repr_html_(self) -> str:
+        tables = "\n".join(
+            f"<h3>{escape(grid.title)}</h3>\n{grid.html()}"
+            for grid in grids(self.results)
+        )
+        return (
+            f'<style>{_STYLE}</style><div class="eqx-fastjit">{tables}'
+            f"<p>{EXPLANATION}</p><p>{escape(describe(self.results))}</p></div>"
+        )

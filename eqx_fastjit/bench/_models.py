@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import jax.random as jr
 
 from ._case import add, Call, case, FUNCTION, Makers, OF_FLAX
-from ._contenders import filled, of_function, of_step
+from ._contenders import each, filled, of_function, of_step
 
 
 def apply(model: Any, x: Any) -> Any:
@@ -253,5 +253,4 @@ def _repeated(make: Callable[[], Call]) -> Call:
     steps=_STEPS,
 )
 def pipeline() -> Makers:
-    makers = _train(256, 3, 64, donate=False)
-    return {name: ft.partial(_repeated, make) for name, make in makers.items()}
+    return each(_repeated, _train(256, 3, 64, donate=False))

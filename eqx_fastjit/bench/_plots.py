@@ -116,7 +116,7 @@ def _bars(axes: Any, entries: list[Entry], rival: str) -> None:
         if value is None:
             continue
         low, median, high = value
-        axes.barh(
+        bar = axes.barh(
             row,
             median,
             color=_COLOURS["ours"] if median < 1 else _COLOURS["eager"],
@@ -124,14 +124,7 @@ def _bars(axes: Any, entries: list[Entry], rival: str) -> None:
             xerr=[[median - low], [high - median]],
             error_kw={"ecolor": matplotlib.rcParams["text.color"], "capsize": 2},
         )
-        axes.annotate(
-            f"{median:.2f}",
-            (high, row),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
+        axes.bar_label(bar, fmt="%.2f", padding=4, fontsize=8)
     axes.axvline(1, linewidth=1, color=_COLOURS["eager"], linestyle="--")
     axes.margins(x=0.25)
     axes.set_xlim(left=0)
@@ -193,8 +186,7 @@ def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes
     timed = by_device([e for e in results["cases"] if "dispatch" in e["times"]])
     for device, entries in timed.items():
         for name, prepare in _PREPARE.items():
-            draw = prepare(entries)
-            if draw is None:
+            if (draw := prepare(entries)) is None:
                 continue
             with matplotlib.rc_context(settings):
                 figure = Figure(figsize=(9, 4.8), layout="constrained")

@@ -26,17 +26,9 @@ class Job(NamedTuple):
 
     def entry(self) -> dict[str, Any]:
         """Its entry in the results, without times as yet."""
-        case = self.case
-        return {
-            "name": case.name,
-            "group": case.group,
-            "title": case.title,
-            "size": dict(case.size),
-            "device": self.device["device"],
-            "device_kind": self.device["device_kind"],
-            "unit": case.unit,
-            "times": {},
-        }
+        named = {x: getattr(self.case, x) for x in ("name", "group", "title", "unit")}
+        device = {x: self.device[x] for x in ("device", "device_kind")}
+        return {**named, "size": dict(self.case.size), **device, "times": {}}
 
 
 def run_jobs(console: Console, jobs: list[Job], results: Results) -> None:
@@ -72,17 +64,10 @@ def run_jobs(console: Console, jobs: list[Job], results: Results) -> None:
 def _run(
     job: Job, results: Results, proved: dict[str, Any], advance: Callable[[int], None]
 ) -> None:
-    entry = job.entry()
+    entry, device = job.entry(), job.device["device"]
+    times, seen = entry["times"], proved.setdefault(device, {})
     try:
-        run_case(
-            job.case,
-            job.contenders,
-            job.device["device"],
-            job.rounds,
-            entry["times"],
-            proved.setdefault(job.device["device"], {}),
-            advance,
-        )
+        run_case(job.case, job.contenders, device, job.rounds, times, seen, advance)
     except Refused as e:
         results["problems"].append(f"{job.case.name}: {e}")
     finally:

@@ -11,9 +11,8 @@ import numpy as np
 from eqx_fastjit._signals import held
 
 from ._case import Case
-from ._children import in_environment
 from ._timing import same_arrays
-from ._worker import probe, serve
+from ._worker import in_environment, probe, serve
 
 
 class Refused(Exception):
@@ -126,24 +125,27 @@ def run_case(
     """
     with contextlib.ExitStack() as stack:
         workers: dict[str, _Process] = {}
+
+        def answer(name: str, order: str | None = None) -> Any:
+            worker = workers[name]
+            try:
+                return worker.answer() if order is None else worker.order(order)
+            except Refused as e:
+                raise Refused(f"{name}: {e}") from None
+
         for name in contenders:
             worker = contextlib.closing(_Process(serve, case, name, device))
             workers[name] = stack.enter_context(worker)
         outputs = {}
-        for name, worker in workers.items():
-            with _naming(name):
-                outputs[name] = worker.answer()
+        for name in workers:
+            outputs[name] = answer(name)
             advance(rounds)
         _prove_equal(case, outputs, proved)
-        for name, worker in workers.items():
-            with _naming(name):
-                worker.order("warm")
+        for name in workers:
+            answer(name, "warm")
         order = list(workers)
         for _ in range(rounds):
-            done = {}
-            for name in order:
-                with _naming(name):
-                    done[name] = workers[name].order("round")
+            done = {name: answer(name, "round") for name in order}
             for mode in case.modes:
                 for name in contenders:
                     by_contender = times.setdefault(mode, {})
@@ -151,11 +153,3 @@ def run_case(
             # No contender is always first, or always after the same rival.
             order = order[1:] + order[:1]
             advance(1)
-
-
-@contextlib.contextmanager
-def _naming(contender: str) -> Iterator[None]:
-    try:
-        yield
-    except Refused as e:
-        raise Refused(f"{contender}: {e}") from None

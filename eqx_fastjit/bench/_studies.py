@@ -1,4 +1,4 @@
-"""Cases that need their own code: first calls, strategies, loops, whole processes."""
+"""Cases that need their own code: first calls, strategies, processes, a busy host."""
 
 import functools as ft
 import subprocess
@@ -14,11 +14,12 @@ import jax
 import jax.monitoring
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 
 from ._case import add, Call, case, FUNCTION, Makers, Measured, OF_FLAX
-from ._children import environment
-from ._contenders import JITS, of_function
+from ._contenders import each, FILTER_JITS, JITS, of_function
 from ._models import mlp, mlp_size
+from ._worker import environment
 
 
 # --- first calls
@@ -123,11 +124,7 @@ def first_call() -> Makers:
 
 def _first_calls_under(new: Callable[[Any], Call]) -> Makers:
     """First calls of what `new(jit)` builds."""
-
-    def under(jit: Any) -> Call:
-        return lambda: split_in_stages(new(jit))
-
-    return {name: ft.partial(under, jit) for name, jit in JITS.items()}
+    return each(lambda jit: lambda: split_in_stages(new(jit)))
 
 
 def _new_loop(steps: int) -> Callable[..., Any]:
@@ -200,7 +197,7 @@ def _strategy_of(jit: Any, strategy: str) -> Call:
 
 def _strategy(strategy: str) -> Makers:
     jits = {"eager": None} if strategy == "none" else JITS
-    return {name: ft.partial(_strategy_of, jit, strategy) for name, jit in jits.items()}
+    return each(ft.partial(_strategy_of, strategy=strategy), jits)
 
 
 for _name, _title in _STRATEGIES.items():
@@ -359,7 +356,7 @@ def import_time() -> Makers:
     def of(statement: str) -> Call:
         return ft.partial(_measured, "import", _IMPORT.format(statement))
 
-    return {name: ft.partial(of, statement) for name, statement in _IMPORTS.items()}
+    return each(of, _IMPORTS)
 
 
 # `VmHWM` is of this process alone; `ru_maxrss` is of its parent too.
@@ -395,3 +392,68 @@ def peak_memory() -> Makers:
         return ft.partial(_measured, "peak", _MEMORY.format(contender=contender))
 
     return {name: ft.partial(of, name) for name in FUNCTION + OF_FLAX}
+
+
+# --- a training loop whose host prepares the next batch while the device works
+
+
+_STEPS = 10
+_PRODUCTS = 4
+_HOST_NUMBERS = 100_000
+
+
+class _Net(eqx.Module):
+    weight: jax.Array
+    name: str = "net"
+
+
+def _step(net: _Net, batch: Any) -> tuple[_Net, Any]:
+    """One step, which cannot begin before the previous one has ended."""
+
+    def product(_: int, x: Any) -> Any:
+        return jnp.tanh(x @ net.weight)
+
+    x = jax.lax.fori_loop(0, _PRODUCTS, product, net.weight + batch.mean())
+    return _Net(0.5 * (net.weight + x), net.name), x[0, 0]
+
+
+def _loop(step: Callable[[Any, Any], Any], state: Any) -> Measured:
+    rng = np.random.default_rng(0)
+    value, in_calls = None, 0.0
+    start = time.perf_counter()
+    for _ in range(_STEPS):
+        batch = jnp.asarray(np.sort(rng.random(_HOST_NUMBERS, np.float32))[:64])
+        called = time.perf_counter()
+        state, value = step(state, batch)
+        in_calls += time.perf_counter() - called
+    jax.block_until_ready(value)
+    total = time.perf_counter() - start
+    return Measured(value, {"loop": total * 1e3, "in calls": in_calls * 1e3})
+
+
+def _ready(step: Callable[[Any, Any], Any], state: Any) -> Call:
+    _loop(step, state)  # compiles
+    return lambda: _loop(step, state)
+
+
+@case(
+    group="pipeline",
+    title=f"{_STEPS} steps, while the host prepares the batches: milliseconds "
+    "until the last result is there, and of these in calls",
+    contenders=("jit", "eqx", "ours"),
+    size={"leaves": 2, "steps": _STEPS},
+    modes=("loop", "in calls"),
+    unit="ms",
+)
+def overlap() -> Makers:
+    # The device should take some milliseconds a step, as the host does.
+    n = 384 if jax.default_backend() == "cpu" else 4096
+    net = _Net(jnp.eye(n) / 2)
+    arrays, statics = eqx.partition(net, eqx.is_array)
+
+    def without_statics(arrays: Any, batch: Any) -> Any:
+        net, value = _step(eqx.combine(arrays, statics), batch)
+        return eqx.filter(net, eqx.is_array), value
+
+    by_hand = {"jit": lambda: _ready(jax.jit(without_statics), arrays)}
+    return {**by_hand, **each(lambda jit: _ready(jit(_step), net), FILTER_JITS)}

@@ -30,13 +30,10 @@ def print_results(console: Console, results: Results) -> None:
 
 def _print_grid(console: Console, grid: Grid) -> None:
     """As one table, or as two where the terminal is too narrow for that."""
-    whole = _table(grid)
     options = console.options.update(max_width=1000)
-    if console.measure(whole, options=options).maximum <= console.width:
-        console.print(whole)
-    else:
-        for part in times_and_ratios(grid):
-            console.print(_table(part))
+    width = console.measure(_table(grid), options=options).maximum
+    for part in [grid] if width <= console.width else times_and_ratios(grid):
+        console.print(_table(part))
 
 
 def _table(grid: Grid) -> Table:
@@ -49,7 +46,6 @@ def _table(grid: Grid) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in grid.rows:
         # The spread below the median, so that seven contenders fit on 80 columns.
-        table.add_row(
-            *[Text(c.text.replace(" ±", "\n±"), _STYLES[c.kind]) for c in row]
-        )
+        cells = [Text(c.text.replace(" ±", "\n±"), _STYLES[c.kind]) for c in row]
+        table.add_row(*cells)
     return table

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +18,37 @@ import eqx_fastjit
 
 from ._case import Case
 from ._timing import output_arrays, Sampler
+
+
+_PACKAGE = Path(__file__).parent.parent
+
+
+def environment() -> dict[str, str]:
+    """The environment for a process that is started with `python -c`.
+
+    It would look for this package in the current folder first. In a checkout that is
+    the source, which has no C extension unless it was built there: another engine.
+    """
+    env = dict(os.environ)
+    if _PACKAGE.parent != Path.cwd():
+        env.setdefault("PYTHONSAFEPATH", "1")
+    return env
+
+
+@contextlib.contextmanager
+def in_environment() -> Iterator[None]:
+    """Start processes of `multiprocessing` in that environment.
+
+    They get our `sys.path`, but only after the fork server has imported what it
+    preloads.
+    """
+    added = environment().items() - os.environ.items()
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, _ in added:
+            del os.environ[name]
 
 
 def _configure(device: str | None, cpu_devices: int) -> None:

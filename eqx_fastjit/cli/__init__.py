@@ -1,7 +1,7 @@
 """The command `eqx-fastjit`. One file per subcommand, listed in `_COMMANDS`.
 
-Each has `add_parser`, which declares the subcommand and must be cheap (help is printed
-without importing JAX), and `main`, which does the work and returns the exit code.
+The docstring of each is its description. `declare` adds its options, and must be cheap
+(help is printed without importing JAX); `main` does the work and returns the exit code.
 """
 
 import argparse
@@ -10,10 +10,19 @@ import sys
 from collections.abc import Sequence
 
 from ._common import CommandError
-from ._script import ProgramParser
+from ._script import check_program, end_as_interrupted, ProgramParser, was_interrupted
 
 
-_COMMANDS = ("bench", "doctor", "export", "gain", "lock", "profile", "run", "show")
+_COMMANDS = {
+    "bench": "time jax.jit, equinox.filter_jit and eqx_fastjit side by side",
+    "doctor": "run a program unchanged, and report why it recompiled and blocked",
+    "export": "trace and compile a function, and save it to a file",
+    "gain": "measure how much faster a program is, by running it unchanged both ways",
+    "lock": "record every signature that a program compiles; check or precompile them",
+    "profile": "run a program, then profile the jitted functions that it called most",
+    "run": "run a program unchanged, with eqx_fastjit in place of Equinox's jit",
+    "show": "show the contents of a file written by eqx-fastjit export",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,9 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=ProgramParser
     )
-    for name in _COMMANDS:
+    for name, text in _COMMANDS.items():
         module = importlib.import_module(f"._{name}", __name__)
-        module.add_parser(commands).set_defaults(main=module.main)
+        command = commands.add_parser(name, help=text, description=module.__doc__)
+        module.declare(command)
+        command.set_defaults(main=module.main)
     options = parser.parse_args(argv)
     if options.version:
         from ._versions import print_versions
@@ -47,7 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        return options.main(options)
+        if "program" in options:
+            check_program(options.program.name, options.program.is_module)
+        code = options.main(options)
     except CommandError as e:
         print(f"eqx-fastjit: {e}", file=sys.stderr)
         return 2
+    if was_interrupted(code):
+        end_as_interrupted()
+    return code

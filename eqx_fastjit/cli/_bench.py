@@ -1,4 +1,9 @@
-"""`eqx-fastjit bench`."""
+"""Time jax.jit, equinox.filter_jit and eqx_fastjit side by side: each in its own
+processes, in interleaved rounds, after checking that all return the same results. The
+exit code is 1 if something could not be timed, or if --compare finds more than
+--fail-above allows. It is 2 for bad input, and 130 after Ctrl-C, which still shows the
+results so far.
+"""
 
 import argparse
 import difflib
@@ -8,66 +13,40 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ._common import check_output, CommandError, need
+from ._common import add_options, check_output, CommandError, need
 
 
 _TABLE = ("identity", *(f"mlp_{2**power}" for power in range(3, 11)))
 _ROUNDS, _QUICK_ROUNDS = 25, 5
 
 
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        "bench",
-        help="time jax.jit, equinox.filter_jit and eqx_fastjit side by side",
-        description="Time jax.jit, equinox.filter_jit and eqx_fastjit side by side: "
-        "each in its own processes, in interleaved rounds, after checking that all "
-        "return the same results. The exit code is 1 if something could not be timed, "
-        "or if --compare finds more than --fail-above allows. It is 2 for bad input, "
-        "and 130 after Ctrl-C, which still shows the results so far.",
-    )
-    add = parser.add_argument
-    add(
-        "--cases",
-        default="table",
-        help="names of cases or groups, separated by commas; or 'all' (default: "
-        "'table', which is identity and MLPs of width 8 to 1024)",
-    )
-    add(
-        "--contenders",
-        help="names, separated by commas (default: all of a case's contenders that are "
-        "installed)",
-    )
-    add(
-        "--device",
-        choices=("cpu", "gpu", "all"),
-        help="where to run (default: JAX's default device)",
-    )
-    add("--quick", action="store_true", help=f"run {_QUICK_ROUNDS} rounds only")
-    add("--rounds", type=int, help=f"rounds for each contender (default: {_ROUNDS})")
-    add("--json", metavar="FILE", help="write the results as JSON")
-    add("--html", metavar="FILE", help="write the results as a page")
-    add("--plot", metavar="DIR", help="write figures, as PNG and SVG")
-    add("--list", action="store_true", help="list the cases without timing them")
-    add(
-        "--compare",
-        nargs=2,
-        metavar=("A.json", "B.json"),
-        help="compare two results files, without timing anything",
-    )
-    add(
-        "--fail-above",
-        type=float,
-        metavar="PERCENT",
-        help="with --compare: exit with 1 if a median grew by more than this, or is "
-        "missing",
-    )
-    add(
-        "--ratios",
-        action="store_true",
-        help="with --compare: compare the ratios of ours to the others, rather than "
-        "times",
-    )
-    return parser
+def declare(parser: argparse.ArgumentParser) -> None:
+    options = {
+        "--cases CASES": "names of cases or groups, separated by commas; or 'all' "
+        "(default: 'table', which is identity and MLPs of width 8 to 1024)",
+        "--contenders CONTENDERS": "names, separated by commas (default: all of a "
+        "case's contenders that are installed)",
+        "--device": {
+            "choices": ("cpu", "gpu", "all"),
+            "help": "where to run (default: JAX's default device)",
+        },
+        "--quick": f"run {_QUICK_ROUNDS} rounds only",
+        "--rounds ROUNDS": f"rounds for each contender (default: {_ROUNDS})",
+        "--json FILE": "write the results as JSON",
+        "--html FILE": "write the results as a page",
+        "--plot DIR": "write figures, as PNG and SVG",
+        "--list": "list the cases without timing them",
+        "--compare": {
+            "nargs": 2,
+            "metavar": ("A.json", "B.json"),
+            "help": "compare two results files, without timing anything",
+        },
+        "--fail-above PERCENT": "with --compare: exit with 1 if a median grew by more "
+        "than this, or is missing",
+        "--ratios": "with --compare: compare the ratios of ours to the others, rather "
+        "than times",
+    }
+    add_options(parser, options, cases="table")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -164,29 +143,26 @@ def _devices(option: str | None) -> list[dict[str, str]]:
     from eqx_fastjit.bench._session import describe_device, Refused
 
     try:
-        if option == "cpu":
-            return [describe_device("cpu")]
-        device = describe_device(None)
+        default = describe_device("cpu" if option == "cpu" else None)
+        has_gpu = default["device"] == "gpu"
+        if option == "all":
+            cpu = describe_device("cpu")
+            return [cpu, default] if has_gpu else [cpu]
     except Refused as e:
         raise CommandError(f"JAX does not start: {e}") from None
-    if option is None:
-        return [device]
-    if device["device"] == "gpu":
-        return [device] if option == "gpu" else [describe_device("cpu"), device]
-    if option == "gpu":
+    if option == "gpu" and not has_gpu:
         raise CommandError(
-            f"--device gpu: JAX sees no GPU here; it runs on {device['device']}"
+            f"--device gpu: JAX sees no GPU here; it runs on {default['device']}"
         )
-    return [describe_device("cpu")]
+    return [default]
 
 
 def _rounds(options: argparse.Namespace) -> int:
-    rounds = options.rounds
-    if rounds is None:
+    if options.rounds is None:
         return _QUICK_ROUNDS if options.quick else _ROUNDS
-    if rounds < 1:
-        raise CommandError(f"--rounds {rounds}: expected at least 1")
-    return rounds
+    if options.rounds < 1:
+        raise CommandError(f"--rounds {options.rounds}: expected at least 1")
+    return options.rounds
 
 
 def _command(options: argparse.Namespace) -> str:

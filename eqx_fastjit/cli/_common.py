@@ -14,6 +14,27 @@ class CommandError(Exception):
     """Printed as one line after the command's name; the exit code is 2."""
 
 
+# What options are given: anything else is text.
+_TYPES = {"N": int, "ROUNDS": int, "PERCENT": float, "S": float, "SECONDS": float}
+
+
+def add_options(parser: Any, options: dict[str, Any], **defaults: Any) -> None:
+    """Add options by their names, each with its help, or with all its settings.
+
+    What an option is given stands after its names: `-o --output FILE`. One that is
+    given nothing is a flag.
+    """
+    for spelling, text in options.items():
+        *names, last = spelling.split()
+        if isinstance(text, dict):
+            parser.add_argument(*names, last, **text)
+        elif names:
+            parser.add_argument(*names, metavar=last, type=_TYPES.get(last), help=text)
+        else:
+            parser.add_argument(last, action="store_true", help=text)
+    parser.set_defaults(**defaults)
+
+
 def need(*packages: str) -> None:
     """Raise `CommandError` if a package is missing, with the line that installs it."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]

@@ -1,4 +1,9 @@
-"""`eqx-fastjit doctor`."""
+"""Run a program as python would, with eqx_fastjit.filter_jit in place of
+equinox.filter_jit. Report the time lost to compiling and blocking, the lines
+responsible, and how to fix them. The report is written to stderr when the program ends,
+or before SIGTERM ends it. The exit code is that of the program, or 1 if --fail-on finds
+something.
+"""
 
 import argparse
 import functools
@@ -9,62 +14,27 @@ from typing import Any
 
 from eqx_fastjit.doctor._report import KINDS
 
-from . import _signals, _watched
-from ._common import as_json, check_output, CommandError, write_output
-from ._script import check_program, end_as_interrupted, was_interrupted
+from . import _script, _signals
+from ._common import add_options, as_json, check_output, CommandError, write_output
 
 
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        "doctor",
-        help="run a program unchanged, and report why it recompiled and blocked",
-        description="Run a program as python would, with eqx_fastjit.filter_jit in "
-        "place of equinox.filter_jit. Report the time lost to compiling and blocking, "
-        "the lines responsible, and how to fix them. The report is written to stderr "
-        "when the program ends, or before SIGTERM ends it. The exit code is that of "
-        "the program, or 1 if --fail-on finds something.",
-    )
-    add = parser.add_argument
-    add("--json", metavar="FILE", help="write the report as JSON")
-    add("--html", metavar="FILE", help="write the report as a page")
-    add(
-        "--trace",
-        metavar="FILE",
-        help="write a timeline that Perfetto (ui.perfetto.dev) opens",
-    )
-    add(
-        "--interim",
-        metavar="FILE",
-        help="write an interim report whenever this file appears, and remove the file. "
-        "SIGUSR1 does the same",
-    )
-    add(
-        "--fail-on",
-        metavar="KIND,...",
-        default="",
-        help="exit with 1 if there are findings of these kinds: 'any', or "
-        + ", ".join(KINDS),
-    )
-    add(
-        "--programs",
-        action="store_true",
-        help="add the jaxpr, the HLO, and XLA's estimates of cost and memory of each "
-        "compilation to --html and --json. This compiles everything twice",
-    )
-    add(
-        "--numerics",
-        action="store_true",
-        help="compare the first call of each function with an eager run. This runs "
-        "the function's Python code twice more, including its side effects",
-    )
-    add(
-        "--slow",
-        metavar="SECONDS",
-        type=float,
-        help="report first calls that compile for longer (default: 60)",
-    )
+def declare(parser: _script.ProgramParser) -> None:
+    options = {
+        "--json FILE": "write the report as JSON",
+        "--html FILE": "write the report as a page",
+        "--trace FILE": "write a timeline that Perfetto (ui.perfetto.dev) opens",
+        "--interim FILE": "write an interim report whenever this file appears, and "
+        "remove the file. SIGUSR1 does the same",
+        "--fail-on KIND,...": "exit with 1 if there are findings of these kinds: "
+        "'any', or " + ", ".join(KINDS),
+        "--programs": "add the jaxpr, the HLO, and XLA's estimates of cost and memory "
+        "of each compilation to --html and --json. This compiles everything twice",
+        "--numerics": "compare the first call of each function with an eager run. This "
+        "runs the function's Python code twice more, including its side effects",
+        "--slow SECONDS": "report first calls that compile for longer (default: 60)",
+    }
+    add_options(parser, options, fail_on="")
     parser.add_program(trailing=True)
-    return parser
 
 
 def main(options: argparse.Namespace) -> int:
@@ -73,7 +43,6 @@ def main(options: argparse.Namespace) -> int:
     fatal = _kinds(options.fail_on)
     if options.slow is not None and not options.slow >= 0:
         raise CommandError(f"--slow {options.slow}: expected 0 or more")
-    check_program(options.program.name, options.program.is_module)
     outputs = _outputs(options)
     watch = Watch(numerics=options.numerics, programs=options.programs)
     write = functools.partial(_report, watch, options, outputs)
@@ -82,14 +51,12 @@ def main(options: argparse.Namespace) -> int:
     reporter = _signals.Reporter(write, interim)
     reporter.start()
     try:
-        code = _watched.run_watched(options.program, watch)
+        code = _script.run_watched(options.program, watch)
         if os.getpid() != pid:
             return code  # a process that the program forked
         report = reporter.write(code)
     finally:
         reporter.stop()
-    if was_interrupted(code):
-        end_as_interrupted()
     return code or int(any(f.kind in fatal for f in report.findings))
 
 

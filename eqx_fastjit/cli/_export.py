@@ -1,4 +1,7 @@
-"""`eqx-fastjit export`."""
+"""Trace a function for given arguments, and save it to a file. In another process,
+eqx_fastjit.load loads it without tracing it again. This imports the modules, and traces
+the function, but does not run it.
+"""
 
 import argparse
 import importlib
@@ -9,58 +12,40 @@ from typing import Any
 import eqx_fastjit
 from eqx_fastjit._units import show_bytes
 
-from ._common import check_output, CommandError
+from ._common import add_options, check_output, CommandError
 
 
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        "export",
-        help="trace and compile a function, and save it to a file",
-        description="Trace a function for given arguments, and save it to a file. In "
-        "another process, eqx_fastjit.load loads it without tracing it again. This "
-        "imports the modules, and traces the function, but does not run it.",
-    )
-    add = parser.add_argument
-    add(
-        "function",
-        metavar="MODULE:FUNCTION",
-        help="a function (jitted or not), a Module, or a method of a Module",
-    )
-    add(
-        "--args",
-        metavar="MODULE:FACTORY",
-        required=True,
-        help="a function without parameters that returns the arguments: a tuple, or a "
-        "dictionary of keyword arguments. A jax.ShapeDtypeStruct may be used in place "
-        "of an array",
-    )
-    add("-o", "--output", metavar="FILE", required=True, help="the file to write")
-    add(
-        "--compiled",
-        action="store_true",
-        help="also save native code for this kind of machine, so that loading does not "
-        "compile",
-    )
-    add(
-        "--no-portable",
-        dest="portable",
-        action="store_false",
-        help="with --compiled: only save native code",
-    )
-    add(
-        "--platforms",
-        metavar="NAME,...",
-        help="the platforms of the portable form: cpu, cuda, rocm, tpu (default: the "
-        "one in use)",
-    )
-    add(
-        "--vjp-order",
-        type=int,
-        default=0,
-        metavar="N",
-        help="how many times the portable form can be differentiated (default: 0)",
-    )
-    return parser
+def declare(parser: argparse.ArgumentParser) -> None:
+    options = {
+        "function": {
+            "metavar": "MODULE:FUNCTION",
+            "help": "a function (jitted or not), a Module, or a method of a Module",
+        },
+        "--args": {
+            "metavar": "MODULE:FACTORY",
+            "required": True,
+            "help": "a function without parameters that returns the arguments: a "
+            "tuple, or a dictionary of keyword arguments. A jax.ShapeDtypeStruct may "
+            "be used in place of an array",
+        },
+        "-o --output": {
+            "metavar": "FILE",
+            "required": True,
+            "help": "the file to write",
+        },
+        "--compiled": "also save native code for this kind of machine, so that loading "
+        "does not compile",
+        "--no-portable": {
+            "dest": "portable",
+            "action": "store_false",
+            "help": "with --compiled: only save native code",
+        },
+        "--platforms NAME,...": "the platforms of the portable form: cpu, cuda, rocm, "
+        "tpu (default: the one in use)",
+        "--vjp-order N": "how many times the portable form can be differentiated "
+        "(default: 0)",
+    }
+    add_options(parser, options, vjp_order=0)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -72,8 +57,7 @@ def main(options: argparse.Namespace) -> int:
     output = os.path.abspath(options.output)
     sys.path.insert(0, os.getcwd())  # as `python -m` does
     function = _wrapped(_find(options.function))
-    arguments = _find(options.args)()
-    args, kwargs = _split(arguments, options.args)
+    args, kwargs = _split(_find(options.args)(), options.args)
     platforms = options.platforms.split(",") if options.platforms else None
     try:
         function.export(*args, **kwargs).save(

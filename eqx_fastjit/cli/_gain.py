@@ -1,6 +1,13 @@
-"""`eqx-fastjit gain`."""
+"""Run a program unchanged under equinox.filter_jit and under eqx_fastjit, and compare
+how long it takes. For each jitted function, report how long a call takes and how much
+time is saved. The program runs once to count calls. Then it runs in at least three
+pairs of fresh processes, until one way is significantly faster, or the difference is
+below 2%. Its output is discarded, and its input is empty. The exit code is 0, or that
+of the program if it fails.
+"""
 
 import argparse
+import functools as ft
 import json
 import os
 import subprocess
@@ -9,11 +16,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ._common import as_json, check_output, CommandError, write_output
+from ._common import add_options, as_json, check_output, CommandError, write_output
 from ._gain_child import command
-from ._script import check_program, end_as_interrupted, Program
+from ._script import end_as_interrupted, Program, ProgramParser
 
 
 _SECONDS, _REPLAY = 300.0, 60.0
@@ -22,83 +29,50 @@ _PACKAGE = Path(__file__).parent.parent.parent
 _LINES = 20
 
 
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        "gain",
-        help="measure how much faster a program is, by running it unchanged both ways",
-        description="Run a program unchanged under equinox.filter_jit and under "
-        "eqx_fastjit, and compare how long it takes. For each jitted function, report "
-        "how long a call takes and how much time is saved. The program runs once to "
-        "count calls. Then it runs in at least three pairs of fresh processes, until "
-        "one way is significantly faster, or the difference is below 2%. Its output is "
-        "discarded, and its input is empty. The exit code is 0, or that of the program "
-        "if it fails.",
-    )
-    add = parser.add_argument
-    add("--json", metavar="FILE", help="write the report as JSON")
-    add("--html", metavar="FILE", help="write the report as a page")
-    add("--pairs", type=int, metavar="N", help="run at most N pairs (default: 27)")
-    add(
-        "--seconds",
-        type=float,
-        default=_SECONDS,
-        metavar="S",
-        help="after the first three pairs, stop once S seconds have passed "
+def declare(parser: ProgramParser) -> None:
+    options = {
+        "--json FILE": "write the report as JSON",
+        "--html FILE": "write the report as a page",
+        "--pairs N": "run at most N pairs (default: 27)",
+        "--seconds S": "after the first three pairs, stop once S seconds have passed "
         f"(default: {_SECONDS:.0f})",
-    )
-    add(
-        "--replay",
-        type=float,
-        default=_REPLAY,
-        metavar="S",
-        help="time calls of jitted functions for about S seconds "
+        "--replay S": "time calls of jitted functions for about S seconds "
         f"(default: {_REPLAY:.0f})",
-    )
+    }
+    add_options(parser, options, seconds=_SECONDS, replay=_REPLAY)
     parser.add_program(trailing=True)
-    return parser
 
 
 class _Failed(Exception):
-    """A run of the program has failed."""
-
-    def __init__(self, how: str, code: int, said: str):
-        super().__init__()
-        self.how, self.code, self.said = how, code, said
+    """A run has failed: which, its exit code, and what it wrote to stderr."""
 
 
-class _Run(NamedTuple):
-    """Runs the program once."""
-
-    program: Program
-    out: str
-    replay: float
-
-    def seconds(self, how: str) -> float:
-        """Run it; the wall time. Raises `_Failed`."""
-        with tempfile.TemporaryFile() as said:
-            start = time.perf_counter()
-            run = subprocess.run(
-                command(str(_PACKAGE), how, self.out, self.replay, self.program),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=said,
-            )
-            seconds = time.perf_counter() - start
-            if run.returncode:
-                said.seek(0)
-                text = said.read().decode(errors="replace")
-                raise _Failed(how, run.returncode, text)
-        return seconds
+def _seconds(program: Program, out: str, replay: float, how: str) -> float:
+    """Run the program once; the wall time. Raises `_Failed`."""
+    with tempfile.TemporaryFile() as said:
+        start = time.perf_counter()
+        run = subprocess.run(
+            command(str(_PACKAGE), how, out, replay, program),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        )
+        seconds = time.perf_counter() - start
+        if run.returncode:
+            said.seek(0)
+            raise _Failed(how, run.returncode, said.read().decode(errors="replace"))
+    return seconds
 
 
 def main(options: argparse.Namespace) -> int:
     _check(options)
     with tempfile.TemporaryDirectory() as folder:
-        run = _Run(options.program, os.path.join(folder, "count"), options.replay)
+        out = os.path.join(folder, "count")
+        seconds = ft.partial(_seconds, options.program, out, options.replay)
         try:
-            report, interrupted = _compare(options, run)
+            report, interrupted = _compare(options, out, seconds)
         except _Failed as e:
-            return _tell(e)
+            return _tell(*e.args)
     print(report)
     if options.json is not None:
         write_output("--json", options.json, as_json(report))
@@ -119,32 +93,32 @@ def _check(options: argparse.Namespace) -> None:
     for name in ("seconds", "replay"):
         if not getattr(options, name) >= 0:
             raise CommandError(f"--{name} {getattr(options, name)}: expected 0 or more")
-    check_program(options.program.name, options.program.is_module)
     for name in ("json", "html"):
         if getattr(options, name) is not None:
             check_output(f"--{name}", getattr(options, name))
 
 
-def _tell(failed: _Failed) -> int:
+def _tell(run: str, code: int, text: str) -> int:
     """Say how the program has failed; returns its exit code."""
-    under = "equinox.filter_jit" if failed.how == "equinox" else "eqx_fastjit"
-    lines = failed.said.rstrip().splitlines()[-_LINES:]
+    under = "equinox.filter_jit" if run == "equinox" else "eqx_fastjit"
+    lines = text.rstrip().splitlines()[-_LINES:]
     print("\n".join(lines), file=sys.stderr)
-    code = failed.code
     how = f"ended with exit code {code}" if code > 0 else f"was killed (signal {-code})"
     print(f"eqx-fastjit: under {under} the program {how}", file=sys.stderr)
     return code if code > 0 else 128 - code
 
 
-def _compare(options: argparse.Namespace, run: _Run) -> tuple[Any, bool]:
+def _compare(
+    options: argparse.Namespace, out: str, seconds: Callable[[str], float]
+) -> tuple[Any, bool]:
     """The report, and whether Ctrl-C has cut it short."""
     from eqx_fastjit._progress import Progress
 
     with Progress("eqx-fastjit gain") as progress:
         progress.stage("counting calls")
-        took = run.seconds("count")
+        took = seconds("count")
         try:
-            with open(run.out, encoding="utf-8") as file:
+            with open(out, encoding="utf-8") as file:
                 found = json.load(file)
         except FileNotFoundError:
             raise CommandError(
@@ -157,14 +131,12 @@ def _compare(options: argparse.Namespace, run: _Run) -> tuple[Any, bool]:
             )
         if found["caches"]:
             # It has to be filled for Equinox's functions too.
-            run.seconds("equinox")
+            seconds("equinox")
 
         def told(n: int) -> None:
             progress.stage(f"pair {n} of runs", 2 * took)
 
-        pairs, interrupted = take_pairs(
-            run.seconds, told, options.seconds, options.pairs
-        )
+        pairs, interrupted = take_pairs(seconds, told, options.seconds, options.pairs)
     if not pairs:
         raise KeyboardInterrupt
     return _report(options.program, found, pairs), interrupted
@@ -202,8 +174,7 @@ def take_pairs(
             return pairs, True
         pairs.append((times["equinox"], times["ours"]))
         if len(pairs) in LOOKS:
-            ratios = [b / a for a, b in pairs]
-            found = interval(ratios, looks_at(len(pairs)))
+            found = interval([b / a for a, b in pairs], looks_at(len(pairs)))
             if found.verdict != UNKNOWN:
                 break
     return pairs, False
@@ -213,14 +184,10 @@ def _report(program: Program, found: Any, pairs: list[tuple[float, float]]) -> A
     from eqx_fastjit.doctor._sites import shorten
     from eqx_fastjit.insight._gain import FunctionGain, Gain, interval, looks_at
 
-    names = ("name", "file", "line", "calls", "costs", "reason")
-    functions = [
-        FunctionGain(
-            place="" if f["file"] is None else f"{shorten(f['file'])}:{f['line']}",
-            **{name: f[name] for name in names},
-        )
-        for f in found["functions"]
-    ]
+    functions: list[FunctionGain] = []
+    for f in found["functions"]:
+        place = "" if f["file"] is None else f"{shorten(f['file'])}:{f['line']}"
+        functions.append(FunctionGain(place=place, **f))
     return Gain(
         program=program.name,
         equinox=tuple([a for a, _ in pairs]),

@@ -25,6 +25,8 @@ _BOOTSTRAP = (
     "sys.exit(main(sys.argv[2:]))"
 )
 
+_COMPILING = ("/jaxpr_to_mlir_module_duration", "/backend_compile_duration")
+
 
 def command(package: str, how: str, out: str, seconds: float, program: Program) -> Any:
     """What starts such a process, given the folder that this package is in.
@@ -82,7 +84,7 @@ class _Census:
     def result(self, seconds: float) -> dict[str, Any]:
         """The program is over: call its functions again, and time that."""
         if self.samples is None:
-            return {"equinox": False, "functions": []}
+            return {"functions": []}
         from eqx_fastjit import _record, engine
         from eqx_fastjit.insight._gain_costs import function_costs
 
@@ -99,13 +101,11 @@ class _Census:
                     "file": None if called.place is None else called.place.file,
                     "line": None if called.place is None else called.place.line,
                     "calls": called.calls,
-                    "transformed": called.transformed,
                     "costs": None if costs is None else vars(costs),
                     "reason": reason,
                 }
             )
         return {
-            "equinox": True,
             "engine": engine(),
             "compiling": compiling,
             "caches": self._has_persistent_cache(),
@@ -117,6 +117,3 @@ class _Census:
 
         config: Any = jax.config
         return bool(config.jax_compilation_cache_dir)
-
-
-_COMPILING = ("/jaxpr_to_mlir_module_duration", "/backend_compile_duration")

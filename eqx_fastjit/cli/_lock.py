@@ -1,4 +1,8 @@
-"""`eqx-fastjit lock`."""
+"""Run a program, and record every signature that its functions under filter_jit are
+called with: leaf paths, shapes, dtypes and shortened texts of statics. Functions under
+plain jax.jit are not included, nor are calls inside other jitted functions, which are
+compiled with those.
+"""
 
 import argparse
 import contextlib
@@ -7,101 +11,66 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from eqx_fastjit.doctor._lock import (
-    dump,
-    explain_unknown,
-    key_of,
-    load,
-    LockError,
-    Recorder,
-)
+from eqx_fastjit.doctor import _lock as lockfile
 
-from . import _watched
-from ._common import check_output, CommandError, write_output
-from ._script import check_program, end_as_interrupted, was_interrupted
+from . import _script
+from ._common import add_options, check_output, CommandError, write_output
 
 
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        "lock",
-        help="record every signature that a program compiles; check or precompile them",
-        description="Run a program, and record every signature that its functions "
-        "under filter_jit are called with: leaf paths, shapes, dtypes and shortened "
-        "texts of statics. Functions under plain jax.jit are not included, nor are "
-        "calls inside other jitted functions, which are compiled with those.",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        default="fastjit.lock",
-        help="the lock file (default: fastjit.lock)",
-    )
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument(
-        "--check",
-        action="store_true",
-        help="run the program and exit with 1, explaining why, if it uses a signature "
-        "that is not in the file",
-    )
-    mode.add_argument(
-        "--precompile",
-        action="store_true",
-        help="compile every signature in the file into JAX's persistent compilation "
-        "cache. This runs the program, because compiling needs its objects, and ends "
-        "it once all signatures have been compiled. Until then, its side effects are "
-        "real. The exit code is 1 if the program ends before that",
-    )
-    parser.add_argument(
-        "--cache-dir",
-        metavar="DIR",
-        help="where --precompile keeps compiled programs (default: what "
+def declare(parser: _script.ProgramParser) -> None:
+    output = {"-o --output FILE": "the lock file (default: fastjit.lock)"}
+    add_options(parser, output, output="fastjit.lock")
+    modes = {
+        "--check": "run the program and exit with 1, explaining why, if it uses a "
+        "signature that is not in the file",
+        "--precompile": "compile every signature in the file into JAX's persistent "
+        "compilation cache. This runs the program, because compiling needs its "
+        "objects, and ends it once all signatures have been compiled. Until then, its "
+        "side effects are real. The exit code is 1 if the program ends before that",
+    }
+    add_options(parser.add_mutually_exclusive_group(), modes)
+    cache = {
+        "--cache-dir DIR": "where --precompile keeps compiled programs (default: what "
         "JAX_COMPILATION_CACHE_DIR or the program itself sets). To use them, run the "
         "program (with `eqx-fastjit run`, or with `install()`) with the same setting. "
         "It has to be spelled in the same way, because JAX compares the text",
-    )
+    }
+    add_options(parser, cache)
     parser.add_program(trailing=True)
-    return parser
 
 
 def main(options: argparse.Namespace) -> int:
-    program = options.program
-    check_program(program.name, program.is_module)
-    # The program may change the directory.
-    path = os.path.abspath(options.output)
+    program, output = options.program, options.output
     if options.cache_dir is not None and not options.precompile:
         raise CommandError("--cache-dir: only with --precompile")
     if options.check:
-        code = _check(program, path, options.output)
-    elif options.precompile:
-        code = _precompile(program, path, options.output, options.cache_dir)
-    else:
-        check_output("-o", path)
-        code = _write(program, path, options.output)
-    if was_interrupted(code):
-        end_as_interrupted()
-    return code
+        return _check(program, output)
+    if options.precompile:
+        return _precompile(program, output, options.cache_dir)
+    return _write(program, output)
 
 
 def _say(text: str) -> None:
     print(f"eqx-fastjit lock: {text}", file=sys.stderr)
 
 
-def _folder(program: Any) -> str:
-    if program.is_module:
-        return os.getcwd()
-    return os.path.dirname(os.path.realpath(program.name))
+def _recorded(program: Any, *hooks: Any) -> tuple[lockfile.Recorder, int]:
+    """Run the program; what it is called with, and its exit code."""
+    script = os.path.dirname(os.path.realpath(program.name))
+    recorder = lockfile.Recorder(os.getcwd() if program.is_module else script, *hooks)
+    return recorder, _script.run_watched(program, recorder)
 
 
-def _load(path: str, shown: str) -> tuple[Any, set[tuple[str, str]]]:
+def _load(path: str) -> tuple[Any, set[tuple[str, str]]]:
     """The signatures in a file by function, and the name and key of each."""
     try:
         with open(path, encoding="utf-8") as file:
-            locked = load(file.read())
+            locked = lockfile.load(file.read())
     except OSError as e:
-        raise CommandError(f"cannot read {shown!r}: {e.strerror or e}") from None
-    except (LockError, UnicodeDecodeError) as e:
-        raise CommandError(f"{shown!r} is not a lock file: {e}") from None
+        raise CommandError(f"cannot read {path!r}: {e.strerror or e}") from None
+    except (lockfile.LockError, UnicodeDecodeError) as e:
+        raise CommandError(f"{path!r} is not a lock file: {e}") from None
+    key_of = lockfile.key_of
     return locked, {(name, key_of(s)) for name, found in locked.items() for s in found}
 
 
@@ -109,43 +78,35 @@ def _count(n: int) -> str:
     return f"{n} signature{'s' * (n != 1)}"
 
 
-# --- writing -------------------------------------------------------------------------
-
-
-def _write(program: Any, path: str, shown: str) -> int:
-    recorder = Recorder(_folder(program))
-    code = _watched.run_watched(program, recorder)
+def _write(program: Any, output: str) -> int:
+    check_output("-o", output)
+    # The program may change the directory.
+    path = os.path.abspath(output)
+    recorder, code = _recorded(program)
     signatures = recorder.signatures()
     n = len(signatures)
     text = f"{_count(len(recorder.seen))} of {n} function{'s' * (n != 1)}"
     if code != 0:
         _say(f"saw {text}; not written, as the program ended with exit code {code}")
         return code
-    write_output("-o", path, dump(signatures))
-    _say(f"wrote {text} to {shown}")
+    write_output("-o", path, lockfile.dump(signatures))
+    _say(f"wrote {text} to {output}")
     return 0
 
 
-# --- checking ------------------------------------------------------------------------
-
-
-def _check(program: Any, path: str, shown: str) -> int:
-    locked, known = _load(path, shown)
-    recorder = Recorder(_folder(program))
-    code = _watched.run_watched(program, recorder)
+def _check(program: Any, output: str) -> int:
+    locked, known = _load(output)
+    recorder, code = _recorded(program)
     new = {key: value for key, value in recorder.seen.items() if key not in known}
     for (name, _), (signature, site) in new.items():
-        lines = explain_unknown(name, signature, site, locked)
+        lines = lockfile.explain_unknown(name, signature, site, locked)
         print("\n".join(lines), file=sys.stderr)
     unused = len(known - recorder.seen.keys())
     _say(
-        f"{_count(len(recorder.seen))} used, {len(new)} not in {shown}"
+        f"{_count(len(recorder.seen))} used, {len(new)} not in {output}"
         + (f"; {unused} in it not used" if unused else "")
     )
     return code or int(bool(new))
-
-
-# --- precompiling --------------------------------------------------------------------
 
 
 class _Precompiling:
@@ -154,11 +115,9 @@ class _Precompiling:
     def __init__(self, todo: set[tuple[str, str]], advance: Callable[[str], None]):
         self.todo = set(todo)
         self.advance = advance
-        self.hits = 0
-        self.from_cache = 0
-        self.compiled = 0
-        self.has_cache = True
-        self.directory = ""
+        self.hits = self.from_cache = self.compiled = 0
+        # Of the cache: `None` until something is compiled, empty if there is none.
+        self.directory: str | None = None
 
     def on_jax(self) -> None:
         import jax
@@ -178,10 +137,9 @@ class _Precompiling:
             return  # traced or lowered ahead of time: the rest is to come
         self.directory = getattr(jax.config, "jax_compilation_cache_dir", None) or ""
         if not self.directory:
-            self.has_cache = False
             raise SystemExit(2)
         hits, self.hits = self.hits, 0
-        key = (name, key_of(signature))
+        key = (name, lockfile.key_of(signature))
         if key not in self.todo:
             return
         self.todo.remove(key)
@@ -192,17 +150,16 @@ class _Precompiling:
             raise SystemExit(0)
 
 
-def _precompile(program: Any, path: str, shown: str, cache_dir: str | None) -> int:
-    _, todo = _load(path, shown)
+def _precompile(program: Any, output: str, cache_dir: str | None) -> int:
+    _, todo = _load(output)
     if not todo:
-        _say(f"no signatures in {shown}")
+        _say(f"no signatures in {output}")
         return 0
     _set_cache(cache_dir)
     with _progress(len(todo)) as advance:
         precompiling = _Precompiling(todo, advance)
-        recorder = Recorder(_folder(program), precompiling, precompiling.on_jax)
-        code = _watched.run_watched(program, recorder)
-    if not precompiling.has_cache:
+        _, code = _recorded(program, precompiling, precompiling.on_jax)
+    if precompiling.directory == "":
         raise CommandError(
             "--precompile: no cache directory; give --cache-dir DIR or set "
             "JAX_COMPILATION_CACHE_DIR"

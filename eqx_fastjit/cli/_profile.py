@@ -1,47 +1,27 @@
-"""`eqx-fastjit profile`."""
+"""Run a program with eqx_fastjit.filter_jit in place of equinox.filter_jit. Then call
+the jitted functions that it called most again, with the program's arguments, under
+eqx_fastjit, Equinox and jax.jit. This times the parts of a call, and samples it with
+pyinstrument.
+"""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
-from ._common import check_output, CommandError, need
-from ._script import (
-    check_program,
-    end_as_interrupted,
-    install_on_import,
-    run_script,
-    was_interrupted,
-)
+from ._common import add_options, check_output, CommandError, need
+from ._script import install_on_import, ProgramParser, run_script, was_interrupted
 
 
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        "profile",
-        help="run a program, then profile the jitted functions that it called most",
-        description="Run a program with eqx_fastjit.filter_jit in place of "
-        "equinox.filter_jit. Then call the jitted functions that it called most again, "
-        "with the program's arguments, under eqx_fastjit, Equinox and jax.jit. This "
-        "times the parts of a call, and samples it with pyinstrument.",
-    )
-    add = parser.add_argument
-    add("--html", metavar="FILE", help="write a self-contained page")
-    add(
-        "--calls",
-        type=int,
-        metavar="N",
-        help="calls of each function to sample (default: as many as take half a "
-        "second)",
-    )
-    add(
-        "--functions",
-        type=int,
-        default=1,
-        metavar="N",
-        help="how many functions (default: 1)",
-    )
+def declare(parser: ProgramParser) -> None:
+    options = {
+        "--html FILE": "write a self-contained page",
+        "--calls N": "calls of each function to sample (default: as many as take half "
+        "a second)",
+        "--functions N": "how many functions (default: 1)",
+    }
+    add_options(parser, options, functions=1)
     parser.add_program(trailing=True)
-    return parser
 
 
 def main(options: argparse.Namespace) -> int:
@@ -50,20 +30,18 @@ def main(options: argparse.Namespace) -> int:
         number = getattr(options, name)
         if number is not None and number < 1:
             raise CommandError(f"--{name} {number}: expected at least 1")
-    name, args, is_module = options.program
-    check_program(name, is_module)
     if options.html is not None:
         check_output("--html", options.html)
     # The program may change the directory.
     html = options.html and Path(options.html).absolute()
     watched = _Watched()
     install_on_import(then=watched.begin)
-    code = run_script(name, args, is_module)
+    code = run_script(*options.program)
     sys.stdout.flush()
     if was_interrupted(code):
         print(watched.counts())
-        end_as_interrupted()
-    watched.report(options.functions, options.calls, html)
+    else:
+        watched.report(options.functions, options.calls, html)
     return code
 
 

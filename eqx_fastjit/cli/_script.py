@@ -17,11 +17,16 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TYPE_CHECKING
 
 import eqx_fastjit
 
 from ._common import CommandError
+
+
+if TYPE_CHECKING:
+    from eqx_fastjit.doctor._lock import Recorder
+    from eqx_fastjit.doctor._watch import Watch
 
 
 # What a shell reports for a program that Ctrl-C ended.
@@ -225,10 +230,8 @@ def run_script(path_or_module: str, args: Sequence[str], is_module: bool) -> int
     A path is that of a script, or of a directory or zip file with a `__main__.py`.
 
     **Returns:** the exit code that Python would give. An exception has been printed
-    then, by `sys.excepthook` and without frames of ours; 130 stands for Ctrl-C. Raises
-    `CommandError` if there is no such script.
+    then, by `sys.excepthook` and without frames of ours; 130 stands for Ctrl-C.
     """
-    check_program(path_or_module, is_module)
     main = types.ModuleType("__main__")
     main.__dict__.update({"__annotations__": {}, "__builtins__": builtins})
     # The old one stays alive: code that runs after the program may be defined there.
@@ -258,6 +261,27 @@ def run_script(path_or_module: str, args: Sequence[str], is_module: bool) -> int
 
 
 _kept: list[types.ModuleType] = []
+
+
+def run_watched(program: Program, watch: "Watch | Recorder") -> int:
+    """Run a program as python does, watched; returns its exit code."""
+    watch.begin()
+    when_imported("jax", watch.jax_imported)
+    install_on_import(watch.equinox_imported)
+    try:
+        return run_script(*program)
+    finally:
+        watch.stop()
+        flush()
+
+
+def flush() -> None:
+    """Flush the program's output, so that it appears before ours."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):  # closed by the program
+            pass
 
 
 def _set_first_path(path: str, always: bool = False) -> None:
@@ -292,10 +316,8 @@ def _run_file(main: types.ModuleType, filename: str) -> None:
 
 def _exit_code(error: SystemExit) -> int:
     code = error.code
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return int(code)
+    if isinstance(code, int | None):
+        return int(code or 0)
     sys.stdout.flush()
     print(code, file=sys.stderr)
     return 1

@@ -1,24 +1,15 @@
-"""`eqx-fastjit show`."""
+"""Validate a file written by eqx-fastjit export or Exported.save, and show its
+contents. This does not import anything that the file names, or run any of its code.
+"""
 
 import argparse
-from typing import Any
 
-from ._common import CommandError
+from ._common import add_options, CommandError
 
 
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        "show",
-        help="show the contents of a file written by eqx-fastjit export",
-        description="Validate a file written by eqx-fastjit export or Exported.save, "
-        "and show its contents. This does not import anything that the file names, or "
-        "run any of its code.",
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE")
-    parser.add_argument(
-        "--all", action="store_true", help="list all leaves, however many there are"
-    )
-    return parser
+    add_options(parser, {"--all": "list all leaves, however many there are"})
 
 
 def main(options: argparse.Namespace) -> int:

@@ -11,14 +11,13 @@ import jax.random as jr
 import numpy as np
 import optax
 
-import eqx_fastjit
 from eqx_fastjit.bench._case import Call, Makers
 from eqx_fastjit.bench._contenders import (
-    Exportable,
+    each,
     filled,
+    FILTER_JITS,
     of_function,
     of_loop,
-    same_arguments,
 )
 
 
@@ -63,14 +62,8 @@ def policy() -> Makers:
     def act(policy: Any, observation: jax.Array, key: jax.Array) -> jax.Array:
         return policy.act(observation, key)
 
-    return {
-        **of_function(act, make(lambda f: f), observation, key),
-        "eqx": ft.partial(by_method, eqx.filter_jit),
-        "ours": ft.partial(by_method, eqx_fastjit.filter_jit),
-        "exportable": lambda: Exportable(
-            make(eqx_fastjit.filter_jit).act, (observation, key), same_arguments
-        ),
-    }
+    plain = of_function(act, make(lambda f: f), observation, key)
+    return {**plain, **each(by_method, FILTER_JITS)}
 
 
 # --- Q-learning from a replay buffer in NumPy
@@ -101,11 +94,9 @@ def dqn() -> Makers:
         updates, opt_state = optimiser.update(grads, opt_state)
         online = eqx.apply_updates(online, updates)
 
-        def follow(target: Any, online: Any) -> Any:
-            return optax.incremental_update(online, target, 0.005)
-
         new, rest = eqx.partition(online, eqx.is_array)
-        target = eqx.combine(follow(eqx.filter(target, eqx.is_array), new), rest)
+        old = eqx.filter(target, eqx.is_array)
+        target = eqx.combine(optax.incremental_update(new, old, 0.005), rest)
         return online, target, opt_state, value
 
     rng = np.random.default_rng(0)
@@ -122,11 +113,7 @@ def dqn() -> Makers:
 # --- an environment, whose state and parameters are registered dataclasses
 
 
-@ft.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["angle", "speed", "steps", "key"],
-    meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PendulumState:
     angle: jax.Array
@@ -209,16 +196,14 @@ class PPOConfig:
 def ppo() -> Makers:
     model = filled(lambda: ActorCritic(key=jr.key(0)))
     schedule = optax.linear_schedule(2.5e-4, 0.0, 10_000)
-    optimiser = optax.chain(
-        optax.clip_by_global_norm(0.5), optax.adam(schedule, eps=1e-5)
-    )
+    clip = optax.clip_by_global_norm(0.5)
+    optimiser = optax.chain(clip, optax.adam(schedule, eps=1e-5))
     opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
 
     def loss(model: ActorCritic, rollout: dict, config: PPOConfig):
         log_probs, values = jax.vmap(model)(rollout["observation"])
-        chosen = jnp.take_along_axis(log_probs, rollout["action"][:, None], axis=1)[
-            :, 0
-        ]
+        actions = rollout["action"][:, None]
+        chosen = jnp.take_along_axis(log_probs, actions, axis=1)[:, 0]
         ratio = jnp.exp(chosen - rollout["log_prob"])
         clipped = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)
         advantage = rollout["advantage"]

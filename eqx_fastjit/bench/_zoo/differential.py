@@ -18,9 +18,7 @@ class VectorField(eqx.Module):
 
     def __init__(self, size: int, hidden: int, *, key: jax.Array):
         self.scale = jnp.ones(())
-        self.mlp = eqx.nn.MLP(
-            size, size, hidden, 2, jax.nn.softplus, final_activation=jnp.tanh, key=key
-        )
+        self.mlp = eqx.nn.MLP(size, size, hidden, 2, jax.nn.softplus, jnp.tanh, key=key)
 
     def __call__(self, t: Any, y: jax.Array, args: Any) -> jax.Array:
         return self.scale * self.mlp(y)

@@ -14,21 +14,16 @@ def _data(*shape: int) -> jax.Array:
     return jnp.cos(jnp.arange(jnp.zeros(shape).size) / 5).reshape(shape)
 
 
-# --- a GAN: two networks, two optimisers, one step
-
-
 def gan() -> Makers:
+    """Two networks, each with its own state of the optimiser, in one step."""
     key_generator, key_discriminator = jr.split(jr.key(0))
     generator = filled(
-        lambda: eqx.nn.MLP(
-            4, 8, 16, 3, jax.nn.relu, final_activation=jnp.tanh, key=key_generator
-        )
+        lambda: eqx.nn.MLP(4, 8, 16, 3, jax.nn.relu, jnp.tanh, key=key_generator)
     )
     discriminator = filled(
         lambda: eqx.nn.MLP(8, "scalar", 16, 3, jax.nn.leaky_relu, key=key_discriminator)
     )
-    generator_optim = optax.adam(2e-4, b1=0.5, b2=0.999)
-    discriminator_optim = optax.adam(2e-4, b1=0.5, b2=0.999)
+    optimiser = optax.adam(2e-4, b1=0.5, b2=0.999)
 
     def bce(logits: jax.Array, label: float) -> jax.Array:
         labels = jnp.full_like(logits, label)
@@ -48,13 +43,11 @@ def gan() -> Makers:
         g, d = models["generator"], models["discriminator"]
 
         d_loss, grads = eqx.filter_value_and_grad(discriminator_loss)(d, g, real, noise)
-        updates, d_state = discriminator_optim.update(
-            grads, opt_states["discriminator"]
-        )
+        updates, d_state = optimiser.update(grads, opt_states["discriminator"])
         d = eqx.apply_updates(d, updates)
 
         g_loss, grads = eqx.filter_value_and_grad(generator_loss)(g, d, noise)
-        updates, g_state = generator_optim.update(grads, opt_states["generator"])
+        updates, g_state = optimiser.update(grads, opt_states["generator"])
         g = eqx.apply_updates(g, updates)
 
         models = {"generator": g, "discriminator": d}
@@ -62,15 +55,11 @@ def gan() -> Makers:
         return models, opt_states, key, {"g_loss": g_loss, "d_loss": d_loss}
 
     models = {"generator": generator, "discriminator": discriminator}
-    optims = {"generator": generator_optim, "discriminator": discriminator_optim}
     opt_states = {
-        name: optims[name].init(eqx.filter(model, eqx.is_array))
+        name: optimiser.init(eqx.filter(model, eqx.is_array))
         for name, model in models.items()
     }
     return of_loop(step, (models, opt_states, jr.PRNGKey(1)), (_data(4, 8),))
-
-
-# --- a VAE
 
 
 class VAE(eqx.Module):
@@ -118,9 +107,6 @@ def vae() -> Makers:
     return of_loop(step, (model, opt_state, jr.key(1)), (_data(4, 8), 0.5))
 
 
-# --- a diffusion model, whose averaged weights are what samples are drawn with
-
-
 class Denoiser(eqx.Module):
     time: eqx.nn.MLP
     layers: list[eqx.nn.Linear]
@@ -147,6 +133,7 @@ class Denoiser(eqx.Module):
 
 
 def diffusion() -> Makers:
+    """Its averaged weights are what samples are drawn with."""
     model = filled(lambda: Denoiser(8, 16, 4, key=jr.key(0)))
     optimiser = optax.adamw(optax.cosine_decay_schedule(1e-3, 10_000))
     opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
@@ -174,6 +161,5 @@ def diffusion() -> Makers:
 
     # A copy: no array may be donated twice.
     averaged = jax.tree.map(lambda x: x.copy() if eqx.is_array(x) else x, model)
-    return of_step(
-        step, _data(4, 8), (model, averaged, opt_state, jr.key(1)), donate=True
-    )
+    state = model, averaged, opt_state, jr.key(1)
+    return of_step(step, _data(4, 8), state, donate=True)

@@ -16,9 +16,6 @@ from eqx_fastjit.bench._zoo._shared import training
 WIDTH, HEADS, LENGTH, VOCABULARY = 16, 2, 8, 32
 
 
-# --- a GPT
-
-
 class CausalSelfAttention(eqx.Module):
     qkv: eqx.nn.Linear
     out: eqx.nn.Linear
@@ -102,9 +99,6 @@ def gpt_adamw() -> Makers:
     return training(loss, model, optimiser, _tokens(LENGTH))
 
 
-# --- an encoder
-
-
 class EncoderLayer(eqx.Module):
     attention: eqx.nn.MultiheadAttention
     norms: tuple[eqx.nn.LayerNorm, eqx.nn.LayerNorm]
@@ -157,9 +151,6 @@ def encoder() -> Makers:
 
     model = eqx.nn.inference_mode(filled(lambda: Encoder(8, key=jr.key(0))))
     return of_function(classify, model, _tokens(1, LENGTH) + 1)
-
-
-# --- decoding, one token a call
 
 
 class DecoderLayer(eqx.Module):
@@ -218,9 +209,6 @@ def decode() -> Makers:
     return of_loop(next_token, (model, state))
 
 
-# --- LoRA
-
-
 class LoRA(eqx.Module):
     """A layer that stays as it is, and a small one beside it that learns."""
 
@@ -258,18 +246,8 @@ def lora() -> Makers:
 def lora_step() -> Makers:
     model = filled(lambda: _lora_layers(6))
 
-    def is_lora(x: object) -> bool:
-        return isinstance(x, LoRA)
-
-    learns = jax.tree.map(
-        lambda layer: eqx.tree_at(
-            lambda mask: (mask.down, mask.up),
-            jax.tree.map(lambda _: False, layer),
-            (True, True),
-        ),
-        model,
-        is_leaf=is_lora,
-    )
+    nothing = jax.tree.map(lambda _: False, model)
+    learns = [eqx.tree_at(lambda x: (x.down, x.up), m, (True, True)) for m in nothing]
     optimiser = optax.adam(1e-3)
     opt_state = optimiser.init(eqx.filter(model, learns))
 

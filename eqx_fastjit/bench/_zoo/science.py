@@ -65,9 +65,8 @@ def gaussian_process() -> Makers:
         return difference @ alpha / 2 + jnp.sum(jnp.log(jnp.diag(factor)))
 
     def step(params: dict, xs: jax.Array, ys: jax.Array):
-        value, grads = eqx.filter_value_and_grad(negative_log_likelihood)(
-            params, xs, ys
-        )
+        grad = eqx.filter_value_and_grad(negative_log_likelihood)
+        value, grads = grad(params, xs, ys)
         updates = jax.tree.map(lambda g: -0.01 * g, grads)
         return eqx.apply_updates(params, updates), value
 
@@ -99,9 +98,8 @@ def particles() -> Makers:
         force = -jax.grad(energy)(position, stiffness)
         velocity = velocity + dt * force / system.mass[:, None]
         position = position + dt * velocity
-        moved = system._replace(
-            particles=Particles(position, velocity), time=system.time + dt
-        )
+        particles = Particles(position, velocity)
+        moved = System(particles, system.mass, system.time + dt)
         return moved, energy(position, stiffness)
 
     start = Particles(jnp.arange(8.0).reshape(4, 2), jnp.zeros((4, 2)))

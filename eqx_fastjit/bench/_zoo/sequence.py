@@ -11,9 +11,6 @@ from eqx_fastjit.bench._contenders import filled, of_function, of_loop
 from eqx_fastjit.bench._zoo._shared import training, waves
 
 
-# --- GRU
-
-
 class GRUClassifier(eqx.Module):
     cell: eqx.nn.GRUCell
     head: eqx.nn.Linear
@@ -41,9 +38,6 @@ def gru() -> Makers:
     model = filled(lambda: GRUClassifier(2, 8, key=jr.key(0)))
     batch = waves(4, 8, 2), jnp.array([0.0, 1.0, 1.0, 0.0])
     return training(loss, model, optax.adam(1e-3), *batch)
-
-
-# --- LSTM
 
 
 class StackedLSTM(eqx.Module):
@@ -91,9 +85,6 @@ def lstm() -> Makers:
     return of_function(forecast, model, waves(8, 2), 4)
 
 
-# --- a recurrent network that is called for each observation, with its state outside
-
-
 class Filter(eqx.Module):
     encoder: eqx.nn.MLP
     cell: eqx.nn.GRUCell
@@ -103,9 +94,7 @@ class Filter(eqx.Module):
         key_encoder, key_cell, key_decoder = jr.split(key, 3)
         self.encoder = eqx.nn.MLP(3, 8, 8, 1, key=key_encoder)
         self.cell = eqx.nn.GRUCell(8, 8, key=key_cell)
-        self.decoder = eqx.nn.MLP(
-            8, 3, 8, 1, final_activation=jnp.tanh, key=key_decoder
-        )
+        self.decoder = eqx.nn.MLP(8, 3, 8, 1, jax.nn.relu, jnp.tanh, key=key_decoder)
 
     def __call__(self, hidden: jax.Array, x: jax.Array):
         hidden = self.cell(self.encoder(x), hidden)
@@ -113,6 +102,7 @@ class Filter(eqx.Module):
 
 
 def online_filter() -> Makers:
+    """It is called for each observation, with its state outside."""
     model = filled(lambda: Filter(key=jr.key(0)))
 
     def observe(hidden: jax.Array, model: Filter, x: jax.Array):

@@ -56,9 +56,7 @@ def frozen() -> Makers:
     """The head alone is trained; the parts go in and out as two arguments."""
     model = _classifier()
     spec = jax.tree.map(lambda _: False, model)
-    spec = eqx.tree_at(
-        lambda spec: (spec.head.weight, spec.head.bias), spec, (True, True)
-    )
+    spec = eqx.tree_at(lambda s: (s.head.weight, s.head.bias), spec, (True, True))
     trained, fixed = eqx.partition(model, spec)
     optimiser = optax.adam(1e-3)
     opt_state = optimiser.init(trained)
@@ -98,11 +96,8 @@ def schedule() -> Makers:
 
 def injected_schedule() -> Makers:
     """The hyperparameters live in the state, where they can be read and set."""
-    return _training(
-        optax.inject_hyperparams(optax.adam)(
-            learning_rate=optax.cosine_decay_schedule(1e-3, 10_000), b1=0.9
-        )
-    )
+    rate = optax.cosine_decay_schedule(1e-3, 10_000)
+    return _training(optax.inject_hyperparams(optax.adam)(learning_rate=rate, b1=0.9))
 
 
 def multi_transform() -> Makers:

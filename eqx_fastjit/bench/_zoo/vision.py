@@ -14,9 +14,6 @@ from eqx_fastjit.bench._contenders import filled, of_function, of_loop
 from eqx_fastjit.bench._zoo._shared import waves
 
 
-# --- a ResNet with BatchNorm
-
-
 class ResidualBlock(eqx.Module):
     conv_1: eqx.nn.Conv2d
     norm_1: eqx.nn.BatchNorm
@@ -26,13 +23,10 @@ class ResidualBlock(eqx.Module):
 
     def __init__(self, before: int, after: int, stride: int, *, key: jax.Array):
         keys = jr.split(key, 3)
-        self.conv_1 = eqx.nn.Conv2d(
-            before, after, 3, stride, padding=1, use_bias=False, key=keys[0]
-        )
+        conv = ft.partial(eqx.nn.Conv2d, kernel_size=3, padding=1, use_bias=False)
+        self.conv_1 = conv(before, after, stride=stride, key=keys[0])
         self.norm_1 = eqx.nn.BatchNorm(after, "batch", mode="ema")
-        self.conv_2 = eqx.nn.Conv2d(
-            after, after, 3, padding=1, use_bias=False, key=keys[1]
-        )
+        self.conv_2 = conv(after, after, key=keys[1])
         self.norm_2 = eqx.nn.BatchNorm(after, "batch", mode="ema")
         if before == after and stride == 1:
             self.shortcut = eqx.nn.Identity()
@@ -72,9 +66,7 @@ def _resnet() -> tuple[ResNet, eqx.nn.State]:
 
 def resnet() -> Makers:
     def loss(model: ResNet, state: eqx.nn.State, images: jax.Array, labels: jax.Array):
-        batched = jax.vmap(
-            model, axis_name="batch", in_axes=(0, None), out_axes=(0, None)
-        )
+        batched = jax.vmap(model, (0, None), (0, None), axis_name="batch")
         logits, state = batched(images, state)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         return jnp.mean(losses), state
@@ -99,9 +91,6 @@ def resnet_inference() -> Makers:
 
     model, state = _resnet()
     return of_function(classify, eqx.nn.inference_mode(model), state, waves(1, 3, 4, 4))
-
-
-# --- a CNN
 
 
 class CNN(eqx.Module):
@@ -134,9 +123,6 @@ def cnn() -> Makers:
 
     model = filled(lambda: CNN(key=jr.key(0)))
     return of_function(accuracy, model, waves(2, 1, 8, 8), jnp.array([3, 7]))
-
-
-# --- a vision transformer
 
 
 class ViTBlock(eqx.Module):
@@ -204,9 +190,6 @@ def vit() -> Makers:
     return of_function(predict, model, waves(1, 3, 8, 8), True, jr.PRNGKey(0))
 
 
-# --- a UNet
-
-
 class DoubleConv(eqx.Module):
     conv_1: eqx.nn.Conv2d
     conv_2: eqx.nn.Conv2d
@@ -241,9 +224,7 @@ class UNet(eqx.Module):
             before = after
         self.middle = DoubleConv(before, before, key=key_middle)
         for after in reversed(channels):
-            upsample = eqx.nn.ConvTranspose2d(
-                before, after, 2, stride=2, key=keys.pop()
-            )
+            upsample = eqx.nn.ConvTranspose2d(before, after, 2, 2, key=keys.pop())
             self.up.append((upsample, DoubleConv(2 * after, after, key=keys.pop())))
             before = after
         self.out = eqx.nn.Conv2d(before, 1, 1, key=key_out)
@@ -267,9 +248,6 @@ def unet() -> Makers:
 
     model = filled(lambda: UNet((2, 4), key=jr.key(0)))
     return of_function(segment, model, waves(1, 1, 4, 4)[0])
-
-
-# --- MLP-Mixer
 
 
 class MixerBlock(eqx.Module):
