@@ -146,7 +146,7 @@ class Function:
         if run is None:
             return
         call.close_run()
-        trace = run[0].trace
+        trace = run.trace
         if trace is None or not _record.called:
             return
         with calling(call):  # for `result_of`
@@ -371,9 +371,8 @@ class Function:
         known = self.static_arrays.setdefault(reduced, arrays)
         for array, other in zip(arrays, known, strict=True):
             if array is not other:
-                where = None
-                for name, value in self.named(values):
-                    where = where or static_field_with(name, value, array)
+                found = (static_field_with(*x, array) for x in self.named(values))
+                where = next(filter(None, found), None)
                 what = "a pytree node's static data"
                 if where is not None:
                     what = f"the static field `{where}`"
