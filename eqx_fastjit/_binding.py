@@ -127,6 +127,13 @@ def _is_static_default(default: Any) -> bool:
         return False
 
 
+def _passed(default: Any) -> Any:
+    """What to pass for a parameter that is omitted."""
+    if default is not _UNKNOWN and _is_static_default(default):
+        return default
+    return omitted(default)
+
+
 def _can_name_parameter(name: str) -> bool:
     """Whether a generated function can have a parameter of this name."""
     taken = name in ("__debug__", "__tracebackhide__")
@@ -153,7 +160,8 @@ def _source(fun: Any) -> types.FunctionType | None:
     return fun
 
 
-def _defaults(fun: types.FunctionType) -> dict[str, Any]:
+def defaults_of(fun: types.FunctionType) -> dict[str, Any]:
+    """The defaults of a function's parameters, by name."""
     code = fun.__code__
     names = code.co_varnames[: code.co_argcount]
     positional = fun.__defaults__ or ()
@@ -193,34 +201,20 @@ class Binding:
         # A weak reference, because bindings live as long as their function.
         self._source = None if source is None else weakref.ref(source)
         # The original `__defaults__` and items of `__kwdefaults__`.
-        self.positional: tuple[Any, ...] | None = None
-        self.keyword: dict[str, Any] | None = None
-        own: dict[str, Any] = {}
-        if source is not None:
-            self.positional = source.__defaults__
-            keyword_only = source.__kwdefaults__
-            self.keyword = None if keyword_only is None else dict(keyword_only)
-            own = _defaults(source)
-        # What to pass for each parameter that is omitted: `None` if it has no default.
+        self.positional: tuple[Any, ...] | None = getattr(source, "__defaults__", None)
+        keyword_only = getattr(source, "__kwdefaults__", None)
+        self.keyword = None if keyword_only is None else dict(keyword_only)
+        own = {} if source is None else defaults_of(source)
+        # What to pass for each that is omitted; `None` for one without a default.
         self.defaults = tuple(
-            [
-                self._passed(name, own) if defaulted else None
-                for name, defaulted in zip(
-                    self.spec.names, self.spec.defaulted, strict=True
-                )
-            ]
+            _passed(own.get(name, _UNKNOWN)) if defaulted else None
+            for name, _, defaulted in zip(*self.spec, strict=True)
         )
 
     @property
     def source(self) -> types.FunctionType | None:
         """The Python function whose defaults these are."""
         return None if self._source is None else self._source()
-
-    def _passed(self, name: str, own: dict[str, Any]) -> Any:
-        default = own.get(name, _UNKNOWN)
-        if default is not _UNKNOWN and _is_static_default(default):
-            return default
-        return omitted(default)
 
     @ft.cached_property
     def for_native(self) -> dict[str, Any]:
@@ -229,9 +223,7 @@ class Binding:
         # For each parameter, what to pass, and the default that this represents.
         defaults = [
             (passed, known.get(name)) if defaulted else None
-            for name, passed, defaulted in zip(
-                spec.names, self.defaults, spec.defaulted, strict=True
-            )
+            for passed, name, _, defaulted in zip(self.defaults, *spec, strict=True)
         ]
         return {
             "names": tuple(map(sys.intern, spec.names)),
@@ -254,9 +246,15 @@ class Binding:
         )
 
 
+class _Default(str):
+    """Stands for a default in the text of a signature."""
+
+    __repr__ = str.__str__
+
+
 _TEMPLATE = """
-def make({variables}):
-    def {name}({parameters}):
+def make(defaults):
+    def {name}{signature}:
         __tracebackhide__ = True
         {body}
     return {name}
@@ -265,40 +263,19 @@ def make({variables}):
 
 @ft.lru_cache(maxsize=4096)
 def _binder_maker(spec: Spec, name: str, raises: str | None) -> Callable[..., Any]:
-    taken = set(spec.names) | {name}
-
-    def free(wanted: str) -> str:
-        while wanted in taken:
-            wanted += "_"
-        taken.add(wanted)
-        return wanted
-
-    default_names = []
-    parameters = []
-    kinds = spec.kinds
-    has_star = _VAR_POSITIONAL in kinds
-    for i, (arg, kind, defaulted) in enumerate(
-        zip(spec.names, kinds, spec.defaulted, strict=True)
-    ):
-        text = arg
-        if kind is _VAR_POSITIONAL:
-            text = f"*{arg}"
-        elif kind is _VAR_KEYWORD:
-            text = f"**{arg}"
-        elif kind is _KEYWORD_ONLY and not has_star:
-            parameters.append("*")
-            has_star = True
-        if defaulted:
-            default_names.append(free(f"default_{arg}"))
-            text = f"{text}={default_names[-1]}"
-        parameters.append(text)
-        if kind is _POSITIONAL_ONLY and kinds[i + 1 : i + 2] != (_POSITIONAL_ONLY,):
-            parameters.append("/")
+    empty = inspect.Parameter.empty
+    signature = inspect.Signature(
+        [
+            inspect.Parameter(
+                arg, kind, default=_Default(f"defaults[{i}]") if defaulted else empty
+            )
+            for i, (arg, kind, defaulted) in enumerate(zip(*spec, strict=True))
+        ]
+    )
     values = "".join([f"{arg}, " for arg in spec.names])
     source = _TEMPLATE.format(
-        variables=", ".join(default_names),
         name=name,
-        parameters=", ".join(parameters),
+        signature=signature,
         body=f"raise TypeError({raises!r})" if raises else f"return ({values})",
     )
     namespace: dict[str, Any] = {}
@@ -323,7 +300,6 @@ def make_binder(
     if not _can_name_parameter(name):
         name = "call"  # e.g. `<lambda>`
     make = _binder_maker(binding.spec, name, raises)
-    passed = zip(binding.defaults, binding.spec.defaulted, strict=True)
-    binder = make(*[default for default, defaulted in passed if defaulted])
+    binder = make(binding.defaults)
     binder.__qualname__ = qualname
     return binder
