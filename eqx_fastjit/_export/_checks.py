@@ -20,6 +20,7 @@ import jax.interpreters.partial_eval
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from eqx_fastjit._blocking import equations_in
 from eqx_fastjit._compat import (
     check_numbers,
     Checkify,
@@ -237,27 +238,13 @@ def _while(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
 
 def _has_check(values: Iterable[Any], loops: bool = False) -> bool:
     """Whether there is a check in jaxprs, at any depth, or a `while` loop."""
-    seen: set[int] = set()
-    pending = list(values)
-    while pending:
-        value = pending.pop()
-        if isinstance(value, tuple | list):
-            pending.extend(value)
-            continue
-        value = getattr(value, "jaxpr", value)
-        if not hasattr(value, "eqns") or id(value) in seen:
-            continue
-        seen.add(id(value))
-        for equation in value.eqns:
-            if (
-                equation.primitive.name == "check"
-                or "_prim" in equation.params
-                or equinox_callback(equation.params.get("callback")) is not None
-                or (loops and equation.primitive is primitives.while_p)
-            ):
-                return True
-            pending.extend(equation.params.values())
-    return False
+    return any(
+        equation.primitive.name == "check"
+        or "_prim" in equation.params
+        or equinox_callback(equation.params.get("callback")) is not None
+        or (loops and equation.primitive is primitives.while_p)
+        for equation in equations_in(values)
+    )
 
 
 def _is_check(otherwise: Any, raises: Any) -> bool:

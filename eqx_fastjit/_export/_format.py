@@ -102,8 +102,8 @@ class Reader:
             for x in header.pop("sections"):
                 if x["name"] in sections:
                     raise ValueError(f"two sections {x['name']!r}")
-                sections[str(x["name"])] = offset, int(x["size"]), str(x["sha256"])
-                offset += _natural(x["size"])
+                sections[str(x["name"])] = offset, count(x["size"]), str(x["sha256"])
+                offset += x["size"]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
             raise self.error(f"its header is invalid ({e!r})") from None
         if offset != self.size:
@@ -129,7 +129,8 @@ class Reader:
         return out
 
 
-def _natural(x: Any) -> int:
-    if type(x) is not int or x < 0:
-        raise ValueError(f"{x!r} is not a size")
-    return x
+def count(n: Any) -> int:
+    """A number of things in a header. Raises `ExportFileError` for anything else."""
+    if type(n) is not int or n < 0:
+        raise ExportFileError(f"{n!r} is not a count")
+    return n
