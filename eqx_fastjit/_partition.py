@@ -99,16 +99,9 @@ class Structure(NamedTuple):
 
 
 def partition(tree: Any, *, abstract: bool = False) -> tuple[list[Any], Structure]:
-    """Split a pytree into its arrays and the rest, by `jax.tree_util`.
+    """The arrays of a pytree in JAX's order, and the rest, by `jax.tree_util`.
 
-    **Arguments:**
-
-    - `tree`: any pytree.
-    - `abstract`: whether a `jax.ShapeDtypeStruct` counts as an array.
-
-    **Returns:**
-
-    The arrays in JAX's order, and the `Structure` that puts them together again.
+    If it is `abstract`, a `jax.ShapeDtypeStruct` counts as an array.
     """
     leaves, treedef = jtu.tree_flatten(tree)
     are_dynamic = list(map(is_array_or_struct if abstract else is_array, leaves))
@@ -142,15 +135,9 @@ class StaticLeafError(TypeError):
 def walk(tree: Any, *, abstract: bool = False) -> Walk:
     """Walk over a pytree in JAX's order.
 
-    **Arguments:**
-
-    - `tree`: any pytree.
-    - `abstract`: whether a `jax.ShapeDtypeStruct` counts as an array.
-
-    **Returns:**
-
-    A `Walk`. Raises `StaticLeafError` for a static leaf without a hash, and whatever
-    the flatten functions of the user's classes raise.
+    If it is `abstract`, a `jax.ShapeDtypeStruct` counts as an array. Raises
+    `StaticLeafError` for a static leaf without a hash, and whatever the flatten
+    functions of the user's classes raise.
     """
     drop_nodes_if_grown()
     found = Walk([], [], [])

@@ -395,18 +395,10 @@ def append_atoms(trail: list[Any], values: Sequence[Any]) -> bool:
 
 
 def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
-    """Write a static value on a trail.
+    """Write a static value on a trail, and return whether it can be changed in place.
 
-    **Arguments:**
-
-    - `trail`: is added to.
-    - `x`: the value.
-    - `leaf`: whether it is a leaf of a pytree, which must have a hash.
-
-    **Returns:**
-
-    Whether the value, or a part of it, can be changed in place. Raises
-    `UnhashableStatic` for a leaf without a hash.
+    That is, any part of it. Raises `UnhashableStatic` for a `leaf` of a pytree without
+    a hash, which it must have.
     """
     cls = type(x)
     if id(cls) in ATOMS:
