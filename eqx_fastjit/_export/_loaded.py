@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import types
 import warnings
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -75,7 +75,7 @@ def load(
     known = _objects_in(() if example is None else tuple(example))
     # Now, even if this is in a function that is being traced: what the program keeps
     # would be a part of that trace.
-    with _one_error(reader), jax.ensure_compile_time_eval():
+    with reader.one_error(), jax.ensure_compile_time_eval():
         wrapped, reason = _read(reader, Names(known, allow), trusted)
     if reason is not None:
         warnings.warn(
@@ -84,22 +84,6 @@ def load(
             stacklevel=2,
         )
     return wrapped
-
-
-@contextlib.contextmanager
-def _one_error(reader: Reader) -> Generator[None, None, None]:
-    """Whatever is wrong with a file, the error names it."""
-    try:
-        yield
-    except ExportFileError as e:
-        if str(e).startswith(repr(reader.path)):
-            raise
-        raise reader.error(str(e)) from e.__cause__
-    except (
-        *(ArithmeticError, AssertionError, AttributeError, LookupError),
-        *(MemoryError, RuntimeError, TypeError, ValueError),
-    ) as e:  # of Python, NumPy and JAX, for a header that is nonsense
-        raise reader.error(f"its header is invalid ({e!r})") from e
 
 
 def _objects_in(example: tuple[Any, ...]) -> dict[str, Any]:

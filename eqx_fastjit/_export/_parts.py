@@ -3,6 +3,7 @@
 # The functions beside a class are part of it.
 # pyright: reportPrivateUsage=false
 
+import contextlib
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from eqx_fastjit._nodes import ARRAY_TYPES
 from eqx_fastjit._partition import ANY_ARRAY, Omitted, omitted, partition
 
 from ._arrays import placement, sharding_to_save
-from ._tree import ArrayRef, DefaultRef, ExportError, with_refs, Writer
+from ._tree import ArrayRef, DefaultRef, ExportError, with_refs, written
 
 
 # Any default that was not passed, for a comparison.
@@ -37,10 +38,7 @@ class Parts:
         # Which of the values the caller passes.
         at = function.spec.fun_index() if function.with_fun else None
         free_values = [i for i in range(len(values)) if i != at][n_bound:]
-        spec = function.spec
-        self.spec = Spec(
-            spec.names[n_bound:], spec.kinds[n_bound:], spec.defaulted[n_bound:]
-        )
+        self.spec = Spec(*[x[n_bound:] for x in function.spec])
         self.values = function.split(values)[1][n_bound:]
         if len(self.values) != len(free_values):
             raise ExportError(
@@ -79,7 +77,7 @@ class Parts:
         self._unseen = {
             name: x
             for x, name, _, defaulted in zip(defaults, *self.spec, strict=True)
-            if defaulted and not _is_plain(name, x)
+            if defaulted and not _is_plain(x)
         }
         # The default of each parameter; `None` for one that has none.
         self.defaults = [
@@ -119,16 +117,11 @@ class Parts:
         ]
 
 
-def _is_plain(name: str, default: Any) -> bool:
+def _is_plain(default: Any) -> bool:
     """Whether a default can be written down without the name of anything."""
-    if type(default) is Omitted:
-        return False
-    writer = Writer()
-    try:
-        writer.write([(name, default)])
-    except ExportError:
-        return False
-    return not writer.names
+    with contextlib.suppress(ExportError):
+        return type(default) is not Omitted and not written(default)[1]
+    return False
 
 
 def _arrays(tree: Any) -> list[Any]:

@@ -66,11 +66,7 @@ _SCALARS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 # Flattened by what is registered for them.
 _NODES = (NodeKind.CUSTOM, NodeKind.ORDERED_DICT, NodeKind.DEFAULTDICT)
 _SINGLETONS: dict[Any, str] = {
-    None: "none",
-    True: "true",
-    False: "false",
-    Ellipsis: "ellipsis",
-    NotImplemented: "notimplemented",
+    x: str(x).lower() for x in (None, True, False, Ellipsis, NotImplemented)
 }
 
 
