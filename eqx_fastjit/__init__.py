@@ -23,11 +23,7 @@ if TYPE_CHECKING:
         filter_jit as filter_jit,
         JitWrapped as JitWrapped,
     )
-    from ._stages import (
-        Compiled as Compiled,
-        Lowered as Lowered,
-        Traced as Traced,
-    )
+    from ._stages import Compiled as Compiled, Lowered as Lowered, Traced as Traced
 
     __version__: str
 

@@ -24,7 +24,6 @@ from ._static_keys import append_static
 hide_from_tracebacks(__file__)
 
 _POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
-_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
@@ -64,11 +63,7 @@ class Spec(NamedTuple):
 
     def first_is_positional(self) -> bool:
         """Whether there can be a first positional argument."""
-        return bool(self.kinds) and self.kinds[0] in (
-            _POSITIONAL_ONLY,
-            _POSITIONAL,
-            _VAR_POSITIONAL,
-        )
+        return bool(self.kinds) and self.kinds[0] <= _VAR_POSITIONAL
 
     def fun_index(self) -> int:
         """The index, among the values, of a callable that is passed along.
@@ -85,22 +80,18 @@ class Spec(NamedTuple):
 
         `fun` is the name and value of a callable that is passed along.
         """
-        out: list[tuple[str, Any]] = []
-        pending = [] if fun is None else [fun]
-        for i, (name, kind, value) in enumerate(
-            zip(self.names, self.kinds, values, strict=True)
-        ):
-            if i == self.fun_index():
-                out += pending
-                pending = []
+        groups: list[list[tuple[str, Any]]] = []
+        for name, kind, value in zip(self.names, self.kinds, values, strict=True):
             if kind is _VAR_POSITIONAL:
-                out += [(f"{name}[{j}]", x) for j, x in enumerate(value)]
+                groups.append([(f"{name}[{j}]", x) for j, x in enumerate(value)])
             elif kind is _VAR_KEYWORD:
                 # In JAX's order of dictionaries.
-                out += [(key, value[key]) for key in sorted(value)]
+                groups.append([(key, value[key]) for key in sorted(value)])
             else:
-                out.append((name, value))
-        return out + pending
+                groups.append([(name, value)])
+        if fun is not None:
+            groups.insert(self.fun_index(), [fun])
+        return [x for group in groups for x in group]
 
 
 # The assumed parameters of a builtin without a signature.

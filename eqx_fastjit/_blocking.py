@@ -127,13 +127,11 @@ def with_tracers(arrays: Sequence[Any]) -> Sequence[Any]:
 
 
 # Primitives that JAX itself lowers, and that only call what is in their jaxprs.
-_JAX_PRIMITIVES = frozenset(
-    {
-        id(x)
-        for x in vars(jax.extend.core.primitives).values()
-        if isinstance(x, jax.extend.core.Primitive)
-    }
-)
+_JAX_PRIMITIVES = {
+    id(x)
+    for x in vars(jax.extend.core.primitives).values()
+    if isinstance(x, jax.extend.core.Primitive)
+}
 
 
 def equations_in(values: Iterable[Any]) -> Iterator[Any]:

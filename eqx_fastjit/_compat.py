@@ -6,6 +6,7 @@ stand-in) and does without.
 """
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -299,14 +300,14 @@ class Checkify:
         return adapter
 
 
+@dataclasses.dataclass
 class Errors:
     """The error that `checkify` carries through a program, at one of its equations."""
 
-    def __init__(self, checkify: Checkify, context: Any, error: Any, enabled: Any):
-        self._checkify = checkify
-        self._context = context
-        self._enabled = enabled
-        self.error = error
+    _checkify: Checkify
+    _context: Any
+    error: Any
+    _enabled: Any
 
     @property
     def empty(self) -> bool:

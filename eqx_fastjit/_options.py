@@ -65,20 +65,18 @@ def make_options(donate: Any, jit_kwargs: dict[str, Any]) -> Options:
         donate_first,
         donate_rest,
         filter_warning,
-        tuple([(k, _copied(v)) for k, v in sorted(jit_kwargs.items()) if k not in own]),
+        tuple(
+            (k, dict(v) if isinstance(v, dict) else v)
+            for k, v in sorted(jit_kwargs.items())
+            if k not in own
+        ),
         **{name: jit_kwargs.get(name) for name in own},
     )
 
 
 _FORBIDDEN = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
 _LEGACY = ("default", "fn", "args", "kwargs", "out")
-_JIT_PARAMETERS = frozenset(
-    {
-        name
-        for name, p in inspect.signature(jax.jit).parameters.items()
-        if p.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-)
+_JIT_PARAMETERS = frozenset([*inspect.signature(jax.jit).parameters][1:])  # not `fun`
 
 
 def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
@@ -104,10 +102,6 @@ def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
                 f"filter_jit() got an unexpected keyword argument {name!r}; expected "
                 f"`donate` or one of `jax.jit`'s: {', '.join(sorted(_JIT_PARAMETERS))}."
             )
-
-
-def _copied(value: Any) -> Any:
-    return dict(value) if isinstance(value, dict) else value
 
 
 def _nothing() -> None:

@@ -36,6 +36,7 @@ from ._static_keys import (
     append_static,
     ATOMS,
     LONG_TRAIL,
+    static_key,
     UnhashableStatic,
 )
 
@@ -200,14 +201,13 @@ def _children(found: Walk, x: Any, node: Node) -> Sequence[Any]:
     return children
 
 
-def same_trail(static: Any, trail: Sequence[Any], *, leaf: bool = False) -> bool:
+def same_trail(static: Any, trail: Sequence[Any]) -> bool:
     """Whether a static value still has the trail that it had."""
-    now: list[Any] = []
     try:
-        append_static(now, static, leaf=leaf)
+        now = static_key(static)
     except Exception:
         return False
-    return now == list(trail)
+    return now == tuple(trail)
 
 
 # --- results -------------------------------------------------------------------------

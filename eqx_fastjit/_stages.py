@@ -214,7 +214,6 @@ class Compiled(_Stage, Generic[_P, _T]):
         __tracebackhide__ = True
         call = self._call
         arrays = copied(call.arrays_of(args, kwargs))
-        error: BaseException | None
         try:
             out, handle = split_result(self._stage(*arrays))
             if self._blocks is None:
@@ -222,8 +221,7 @@ class Compiled(_Stage, Generic[_P, _T]):
             if self._blocks or reads_numpy(arrays):
                 block(out)
         except Exception as e:
-            error = call.function.translate(e)
-            if error is None:
+            if (error := call.function.translate(e)) is None:
                 raise
             raise error from None
         return call.specialization.plans[handle].build(out)
