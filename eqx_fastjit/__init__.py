@@ -23,29 +23,20 @@ if TYPE_CHECKING:
         filter_jit as filter_jit,
         JitWrapped as JitWrapped,
     )
-    from ._stages import (
-        Compiled as Compiled,
-        Lowered as Lowered,
-        Traced as Traced,
-    )
+    from ._stages import Compiled as Compiled, Lowered as Lowered, Traced as Traced
 
     __version__: str
 
-_HOMES = {
-    "BoundJit": "_jit",
-    "Compiled": "_stages",
-    "Exported": "_export._exported",
-    "JitWrapped": "_jit",
-    "Lowered": "_stages",
-    "Traced": "_stages",
-    "fast_filter_jit": "_jit",
-    "filter_jit": "_jit",
-    "install": "_install",
-    "installed": "_install",
-    "engine": "_engine",
-    "load": "_export._loaded",
-    "uninstall": "_install",
+# The public names, by module.
+_NAMES = {
+    "_engine": ("engine",),
+    "_export._exported": ("Exported",),
+    "_export._loaded": ("load",),
+    "_install": ("install", "installed", "uninstall"),
+    "_jit": ("BoundJit", "JitWrapped", "fast_filter_jit", "filter_jit"),
+    "_stages": ("Compiled", "Lowered", "Traced"),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 

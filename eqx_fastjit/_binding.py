@@ -24,7 +24,6 @@ from ._static_keys import append_static
 hide_from_tracebacks(__file__)
 
 _POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
-_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
@@ -64,11 +63,7 @@ class Spec(NamedTuple):
 
     def first_is_positional(self) -> bool:
         """Whether there can be a first positional argument."""
-        return bool(self.kinds) and self.kinds[0] in (
-            _POSITIONAL_ONLY,
-            _POSITIONAL,
-            _VAR_POSITIONAL,
-        )
+        return bool(self.kinds) and self.kinds[0] <= _VAR_POSITIONAL
 
     def fun_index(self) -> int:
         """The index, among the values, of a callable that is passed along.
@@ -85,22 +80,18 @@ class Spec(NamedTuple):
 
         `fun` is the name and value of a callable that is passed along.
         """
-        out: list[tuple[str, Any]] = []
-        pending = [] if fun is None else [fun]
-        for i, (name, kind, value) in enumerate(
-            zip(self.names, self.kinds, values, strict=True)
-        ):
-            if i == self.fun_index():
-                out += pending
-                pending = []
+        groups: list[list[tuple[str, Any]]] = []
+        for name, kind, value in zip(self.names, self.kinds, values, strict=True):
             if kind is _VAR_POSITIONAL:
-                out += [(f"{name}[{j}]", x) for j, x in enumerate(value)]
+                groups.append([(f"{name}[{j}]", x) for j, x in enumerate(value)])
             elif kind is _VAR_KEYWORD:
                 # In JAX's order of dictionaries.
-                out += [(key, value[key]) for key in sorted(value)]
+                groups.append([(key, value[key]) for key in sorted(value)])
             else:
-                out.append((name, value))
-        return out + pending
+                groups.append([(name, value)])
+        if fun is not None:
+            groups.insert(self.fun_index(), [fun])
+        return [x for group in groups for x in group]
 
 
 # The assumed parameters of a builtin without a signature.
@@ -125,6 +116,13 @@ def _is_static_default(default: Any) -> bool:
         return not append_static([], default, leaf=True)
     except Exception:
         return False
+
+
+def _passed(default: Any) -> Any:
+    """What to pass for a parameter that is omitted."""
+    if default is not _UNKNOWN and _is_static_default(default):
+        return default
+    return omitted(default)
 
 
 def _can_name_parameter(name: str) -> bool:
@@ -153,7 +151,8 @@ def _source(fun: Any) -> types.FunctionType | None:
     return fun
 
 
-def _defaults(fun: types.FunctionType) -> dict[str, Any]:
+def defaults_of(fun: types.FunctionType) -> dict[str, Any]:
+    """The defaults of a function's parameters, by name."""
     code = fun.__code__
     names = code.co_varnames[: code.co_argcount]
     positional = fun.__defaults__ or ()
@@ -193,34 +192,20 @@ class Binding:
         # A weak reference, because bindings live as long as their function.
         self._source = None if source is None else weakref.ref(source)
         # The original `__defaults__` and items of `__kwdefaults__`.
-        self.positional: tuple[Any, ...] | None = None
-        self.keyword: dict[str, Any] | None = None
-        own: dict[str, Any] = {}
-        if source is not None:
-            self.positional = source.__defaults__
-            keyword_only = source.__kwdefaults__
-            self.keyword = None if keyword_only is None else dict(keyword_only)
-            own = _defaults(source)
-        # What to pass for each parameter that is omitted: `None` if it has no default.
+        self.positional: tuple[Any, ...] | None = getattr(source, "__defaults__", None)
+        keyword_only = getattr(source, "__kwdefaults__", None)
+        self.keyword = None if keyword_only is None else dict(keyword_only)
+        own = {} if source is None else defaults_of(source)
+        # What to pass for each that is omitted; `None` for one without a default.
         self.defaults = tuple(
-            [
-                self._passed(name, own) if defaulted else None
-                for name, defaulted in zip(
-                    self.spec.names, self.spec.defaulted, strict=True
-                )
-            ]
+            _passed(own.get(name, _UNKNOWN)) if defaulted else None
+            for name, _, defaulted in zip(*self.spec, strict=True)
         )
 
     @property
     def source(self) -> types.FunctionType | None:
         """The Python function whose defaults these are."""
         return None if self._source is None else self._source()
-
-    def _passed(self, name: str, own: dict[str, Any]) -> Any:
-        default = own.get(name, _UNKNOWN)
-        if default is not _UNKNOWN and _is_static_default(default):
-            return default
-        return omitted(default)
 
     @ft.cached_property
     def for_native(self) -> dict[str, Any]:
@@ -229,9 +214,7 @@ class Binding:
         # For each parameter, what to pass, and the default that this represents.
         defaults = [
             (passed, known.get(name)) if defaulted else None
-            for name, passed, defaulted in zip(
-                spec.names, self.defaults, spec.defaulted, strict=True
-            )
+            for passed, name, _, defaulted in zip(self.defaults, *spec, strict=True)
         ]
         return {
             "names": tuple(map(sys.intern, spec.names)),
@@ -254,9 +237,15 @@ class Binding:
         )
 
 
+class _Default(str):
+    """Stands for a default in the text of a signature."""
+
+    __repr__ = str.__str__
+
+
 _TEMPLATE = """
-def make({variables}):
-    def {name}({parameters}):
+def make(defaults):
+    def {name}{signature}:
         __tracebackhide__ = True
         {body}
     return {name}
@@ -265,40 +254,19 @@ def make({variables}):
 
 @ft.lru_cache(maxsize=4096)
 def _binder_maker(spec: Spec, name: str, raises: str | None) -> Callable[..., Any]:
-    taken = set(spec.names) | {name}
-
-    def free(wanted: str) -> str:
-        while wanted in taken:
-            wanted += "_"
-        taken.add(wanted)
-        return wanted
-
-    default_names = []
-    parameters = []
-    kinds = spec.kinds
-    has_star = _VAR_POSITIONAL in kinds
-    for i, (arg, kind, defaulted) in enumerate(
-        zip(spec.names, kinds, spec.defaulted, strict=True)
-    ):
-        text = arg
-        if kind is _VAR_POSITIONAL:
-            text = f"*{arg}"
-        elif kind is _VAR_KEYWORD:
-            text = f"**{arg}"
-        elif kind is _KEYWORD_ONLY and not has_star:
-            parameters.append("*")
-            has_star = True
-        if defaulted:
-            default_names.append(free(f"default_{arg}"))
-            text = f"{text}={default_names[-1]}"
-        parameters.append(text)
-        if kind is _POSITIONAL_ONLY and kinds[i + 1 : i + 2] != (_POSITIONAL_ONLY,):
-            parameters.append("/")
+    empty = inspect.Parameter.empty
+    signature = inspect.Signature(
+        [
+            inspect.Parameter(
+                arg, kind, default=_Default(f"defaults[{i}]") if defaulted else empty
+            )
+            for i, (arg, kind, defaulted) in enumerate(zip(*spec, strict=True))
+        ]
+    )
     values = "".join([f"{arg}, " for arg in spec.names])
     source = _TEMPLATE.format(
-        variables=", ".join(default_names),
         name=name,
-        parameters=", ".join(parameters),
+        signature=signature,
         body=f"raise TypeError({raises!r})" if raises else f"return ({values})",
     )
     namespace: dict[str, Any] = {}
@@ -323,7 +291,6 @@ def make_binder(
     if not _can_name_parameter(name):
         name = "call"  # e.g. `<lambda>`
     make = _binder_maker(binding.spec, name, raises)
-    passed = zip(binding.defaults, binding.spec.defaulted, strict=True)
-    binder = make(*[default for default, defaulted in passed if defaulted])
+    binder = make(binding.defaults)
     binder.__qualname__ = qualname
     return binder

@@ -1,6 +1,6 @@
 """When a call must block, and which arrays are copied to avoid it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -66,17 +66,6 @@ def _holds_numpy(tracer: Any) -> bool:
     return False
 
 
-def on_virtual_devices(arrays: Sequence[Any]) -> bool:
-    """Whether an array is on several devices of the CPU."""
-    # Tracers do not say.
-    known = [
-        x for x in arrays if isinstance(x, jax.Array) and not isinstance(x, Tracer)
-    ]
-    shardings = {x.sharding for x in known}
-    devices = [s.device_set for s in shardings if len(s.device_set) > 1]
-    return any(next(iter(d)).platform == "cpu" for d in devices)
-
-
 def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
     """Whether a jitted, compiled or exported call must block.
 
@@ -85,26 +74,24 @@ def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
     other, and XLA ends the process after 40 s ("Termination timeout for all reduce"),
     also under `jax.jit`. Equinox's calls block; programs rely on it.
 
-    **Arguments:**
-
-    - `callbacks`: whether the program has host callbacks.
-    - `arrays`: the arguments and results. All results of a program are on all of its
-        devices, where the arguments may have been on one.
+    `arrays` are the arguments and results: all results of a program are on all of its
+    devices, where the arguments may have been on one.
     """
-    return callbacks or on_virtual_devices(arrays)
+    # Tracers do not say.
+    known = [
+        x for x in arrays if isinstance(x, jax.Array) and not isinstance(x, Tracer)
+    ]
+    placed = [x.device_set for x in {x.sharding for x in known}]
+    several = [devices for devices in placed if len(devices) > 1]
+    return callbacks or any(next(iter(d)).platform == "cpu" for d in several)
 
 
 def block(results: Sequence[Any], arguments: Sequence[Any] = ()) -> None:
-    """Wait for a computation.
+    """Wait for a computation, of whose results each is ready at the same time.
 
     Also under an eager transformation, whose tracers hold results; not as a part of a
-    trace.
-
-    **Arguments:**
-
-    - `results`: of one program, and so ready at the same time.
-    - `arguments`: of a call with tracers, otherwise none. Eager transformations may
-        return an argument as it is, which is ready before the others are.
+    trace. Then `arguments` are those of the call, otherwise none: eager transformations
+    may return an argument as it is, which is ready before the others are.
     """
     inner = [concrete(x) for x in (results if arguments else results[:1])]
     found = [x for x in inner if _is_computed(x)]
@@ -140,13 +127,29 @@ def with_tracers(arrays: Sequence[Any]) -> Sequence[Any]:
 
 
 # Primitives that JAX itself lowers, and that only call what is in their jaxprs.
-_JAX_PRIMITIVES = frozenset(
-    {
-        id(x)
-        for x in vars(jax.extend.core.primitives).values()
-        if isinstance(x, jax.extend.core.Primitive)
-    }
-)
+_JAX_PRIMITIVES = {
+    id(x)
+    for x in vars(jax.extend.core.primitives).values()
+    if isinstance(x, jax.extend.core.Primitive)
+}
+
+
+def equations_in(values: Iterable[Any]) -> Iterator[Any]:
+    """The equations of jaxprs, or of what has them for parameters, at any depth."""
+    seen: set[int] = set()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, tuple | list):
+            pending.extend(value)
+            continue
+        value = getattr(value, "jaxpr", value)  # closed or open
+        if not hasattr(value, "eqns") or id(value) in seen:
+            continue
+        seen.add(id(value))  # alive, as `values` are
+        for equation in value.eqns:
+            yield equation
+            pending.extend(equation.params.values())
 
 
 def has_host_callbacks(traced: jax.stages.Traced) -> bool:
@@ -156,22 +159,10 @@ def has_host_callbacks(traced: jax.stages.Traced) -> bool:
     `equinox.internal.noinline`) may have callbacks of which the jaxpr shows nothing, so
     there the text of the program is searched.
     """
-    seen: set[int] = set()
-    pending: list[Any] = [traced.jaxpr]
     foreign = False
-    while pending:
-        value = pending.pop()
-        if isinstance(value, tuple | list):
-            pending.extend(value)
-            continue
-        value = getattr(value, "jaxpr", value)  # closed or open
-        if not hasattr(value, "eqns") or id(value) in seen:
-            continue
-        seen.add(id(value))  # alive, as `traced` is
-        for equation in value.eqns:
-            name = equation.primitive.name
-            if name.endswith("callback") or name == "debug_print":
-                return True
-            foreign = foreign or id(equation.primitive) not in _JAX_PRIMITIVES
-            pending.extend(equation.params.values())
+    for equation in equations_in([traced.jaxpr]):
+        name = equation.primitive.name
+        if name.endswith("callback") or name == "debug_print":
+            return True
+        foreign = foreign or id(equation.primitive) not in _JAX_PRIMITIVES
     return foreign and "callback" in traced.lower().as_text()

@@ -6,6 +6,7 @@ stand-in) and does without.
 """
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -40,6 +41,14 @@ def resolve(path: str) -> Any:
     return out
 
 
+def _try_resolve(path: str, default: Any = None) -> Any:
+    """As `resolve`, or the default."""
+    try:
+        return resolve(path)
+    except MissingPrivateName:
+        return default
+
+
 @functools.cache
 def node_registry() -> Mapping[type, Any] | None:
     """JAX's table of the types that are registered as nodes, or `None` if not found.
@@ -65,10 +74,7 @@ def is_dataclass_node(entry: Any) -> bool:
 
 @functools.cache
 def _trace_state_clean() -> Callable[[], bool]:
-    try:
-        return resolve("jax._src.core:trace_state_clean")
-    except MissingPrivateName:
-        return lambda: False
+    return _try_resolve("jax._src.core:trace_state_clean", lambda: False)
 
 
 def is_outside_traces() -> bool:
@@ -121,11 +127,7 @@ hide_from_tracebacks(__file__)
 
 def last_error_info() -> tuple[str, list[bytes | str]]:
     """The message and trace-time stack of the last `eqx.error_if` that failed."""
-    try:
-        info = resolve("equinox._jit:last_error_info")
-    except MissingPrivateName:
-        return "", []
-    match info:
+    match _try_resolve("equinox._jit:last_error_info"):
         case (str() as message, list() as stack):
             return message, stack
     return "", []
@@ -214,11 +216,8 @@ def filter_jit_options(wrapper: Any) -> tuple[Any, str] | None:
 
 def equinox_partition() -> Callable[[Any], Any] | None:
     """How Equinox processes the arguments of a call; `None` if it is not known."""
-    try:
-        partition = resolve("equinox._compile_utils:hashable_partition")
-    except MissingPrivateName:
-        return None
-    return lambda tree: partition(tree, eqx.is_array)
+    partition = _try_resolve("equinox._compile_utils:hashable_partition")
+    return None if partition is None else lambda tree: partition(tree, eqx.is_array)
 
 
 def raw_execute(
@@ -284,10 +283,7 @@ class Checkify:
         self._update = resolve("jax._src.checkify:update_error")
         self._failure = resolve("jax._src.checkify:FailedCheckError")
         # Has the type of the numbers: an int32 from JAX 0.12 on, an `int` before.
-        try:
-            self._no_number = resolve("jax._src.checkify:_INACTIVE_CODE")
-        except MissingPrivateName:
-            self._no_number = -1
+        self._no_number = _try_resolve("jax._src.checkify:_INACTIVE_CODE", -1)
         # From JAX 0.12 on, a context comes before everything else.
         parameters = inspect.signature(self._inline).parameters
         self._n_context = int("ctx" in parameters)
@@ -304,14 +300,14 @@ class Checkify:
         return adapter
 
 
+@dataclasses.dataclass
 class Errors:
     """The error that `checkify` carries through a program, at one of its equations."""
 
-    def __init__(self, checkify: Checkify, context: Any, error: Any, enabled: Any):
-        self._checkify = checkify
-        self._context = context
-        self._enabled = enabled
-        self.error = error
+    _checkify: Checkify
+    _context: Any
+    error: Any
+    _enabled: Any
 
     @property
     def empty(self) -> bool:
@@ -388,11 +384,9 @@ def stable_custom_calls() -> frozenset[str]:
 def serialize_executable(compiled: Any) -> tuple[bytes, dict[str, Any]]:
     """A compiled function as native code, with JAX's metadata.
 
-    **Returns:**
-
-    The code; and a dictionary by the names of JAX's own record of an executable: avals,
-    shardings and numbers of the arguments that are used. Raises `MissingPrivateName`,
-    or `ValueError` if this executable cannot be serialized.
+    The metadata have the names of JAX's own record: avals, shardings and numbers of
+    the arguments that are used. Raises `MissingPrivateName`, or `ValueError` if this
+    executable cannot be serialized.
     """
     executable = getattr(compiled, "_executable", None)
     record = getattr(executable, "_unloaded_executable", None)
@@ -444,15 +438,10 @@ def load_executable(
 ) -> Callable[..., Any]:
     """Native code, which must be trusted, as a `jax.stages.Compiled`.
 
-    **Arguments:**
-
-    - `code`, `record`: from `serialize_executable`, avals and shardings restored.
-    - `devices`: those that it runs on.
-    - `args_info`: the arguments, as `jax.stages.Compiled` has them.
-    - `out_tree`: the treedef of the result.
-    - `blocks`: whether each call blocks in any case.
-
-    Raises `MissingPrivateName`, or whatever jaxlib says of code that it cannot load.
+    `code` and `record` are from `serialize_executable`, avals and shardings restored.
+    `args_info` is as `jax.stages.Compiled` has it. If `blocks`, each call blocks in any
+    case. Raises `MissingPrivateName`, or whatever jaxlib says of code that it cannot
+    load.
     """
     cls = resolve("jax._src.interpreters.pxla:UnloadedMeshExecutable")
     device_list = resolve("jaxlib._jax:DeviceList")(tuple(devices))
@@ -462,7 +451,14 @@ def load_executable(
     deserialize = functools.partial(
         backend.deserialize_executable, code, executable_devices=device_list
     )
-    executable = (blocks and _deserialized_inline(deserialize)) or deserialize()
+    executable = None
+    if blocks:
+        # An executable that CPUs run in the calling thread, as they do if there are
+        # host callbacks, or very little work. A call that blocks otherwise takes 15 us
+        # longer, to change threads and back. (JAX 0.7 has none.)
+        with contextlib.suppress(TypeError):
+            executable = deserialize(host_callbacks=[lambda *_: None])  # never called
+    executable = executable or deserialize()
     n_in = len(record["input_avals"])
     values = {
         **dict.fromkeys(_EXECUTABLE_FIELDS),
@@ -479,18 +475,6 @@ def load_executable(
     }
     loaded = cls(**{name: values[name] for name in cls.__dataclass_fields__}).load()
     return jax.stages.Compiled(loaded, [], args_info, out_tree, no_kwargs=True)
-
-
-def _deserialized_inline(deserialize: Callable[..., Any]) -> Any:
-    """An executable that CPUs run in the calling thread, or `None` on JAX 0.7.
-
-    As they do if there are host callbacks, or very little work. A call that blocks
-    otherwise takes 15 us longer, to change threads and back.
-    """
-    try:
-        return deserialize(host_callbacks=[lambda *_: None])  # which is never called
-    except TypeError:
-        return None
 
 
 def shaped_array(shape: tuple[Any, ...], dtype: Any, weak_type: bool) -> Any:

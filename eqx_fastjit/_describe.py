@@ -96,7 +96,7 @@ def _any_text(x: Any, depth: int) -> str:
     if isinstance(x, np.bool_ | np.number):
         return f"{x.item()!r} ({x.dtype})"
     if isinstance(x, ARRAY_TYPES):
-        return f"{x.dtype}[{','.join(map(str, x.shape))}]"
+        return show_array(x.shape, x.dtype)
     if isinstance(x, functools.partial):
         return f"partial of {_text(x.func, depth)}"
     # Not by `getattr`, which may run the user's code, and change `x`.
@@ -137,36 +137,28 @@ def _container_text(x: Any, depth: int) -> str:
     return f"{{{inside}}}"
 
 
-def describe_call(arguments: list[tuple[str, Any]]) -> tuple[Entry, ...]:
-    """The entries of a call.
+def describe_call(arguments: list[tuple[str, Any]]) -> list[Entry]:
+    """One entry per leaf, node and static field of a call, in order.
 
-    **Arguments:**
-
-    - `arguments`: each argument with its name, as `Spec.named` gives them.
-
-    **Returns:**
-
-    One entry per leaf, node and static field, in order.
+    The arguments have their names, as `Spec.named` gives them.
     """
-    return tuple(_entries(arguments))
-
-
-def _entries(arguments: list[tuple[str, Any]]) -> Iterator[Entry]:
+    out: list[Entry] = []
     # An explicit stack: trees may be deeper than Python's limit.
     pending = [(name, value, False) for name, value in reversed(arguments)]
     while pending:
         path, x, is_static_field = pending.pop()
         if isinstance(x, _ARRAYS) and not is_static_field:
-            yield _array(path, x)
+            out.append(_array(path, x))
             continue
         children = None if is_static_field else _children(path, x)
         if children is None:
-            yield from itertools.islice(_statics(path, x), 1 + _MAX_FIELDS)
+            out += itertools.islice(_statics(path, x), 1 + _MAX_FIELDS)
         else:
             size = str(len(children))
             facets = (("type", _type_name(type(x))), ("size", size))
-            yield Entry(path, "node", facets)
+            out.append(Entry(path, "node", facets))
             pending.extend(reversed(children))
+    return out
 
 
 _ARRAYS = (*ARRAY_TYPES, jax.ShapeDtypeStruct)
@@ -251,6 +243,11 @@ def _static(path: str, x: Any, of: str) -> Entry:
         ("identity", identity),
     )
     return Entry(path, "static", (*facets, ("of", of)) if of else facets)
+
+
+def show_array(shape: tuple[Any, ...], dtype: Any) -> str:
+    """`float32[8,4]`."""
+    return f"{dtype}[{','.join(map(str, shape))}]"
 
 
 def show_shape(shape: tuple[int, ...]) -> str:

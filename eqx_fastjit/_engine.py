@@ -1,6 +1,7 @@
 """The engine in use, and the current calls of each thread."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import threading
@@ -60,16 +61,11 @@ def _load_native() -> Any:
         array_class=jax.Array,
         copied_bytes=COPIED_BYTES,
     )
-    _register_handle(_native)
-    return _native
-
-
-@functools.cache
-def _register_handle(native: Any) -> None:
     with contextlib.suppress(ValueError):  # another thread has been faster
         jtu.register_pytree_node(
-            native.Handle, native.flatten_handle, native.unflatten_handle
+            _native.Handle, _native.flatten_handle, _native.unflatten_handle
         )
+    return _native
 
 
 _state: dict[str, Any] = {}
@@ -135,38 +131,22 @@ def quiet_donation() -> Iterator[None]:
         yield
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Call:
     """A call of a jitted function that is in progress."""
 
-    __slots__ = (
-        "abstract",
-        "eager_result",
-        "function",
-        "quiet",
-        "run",
-        "specialization",
-        "values",
-    )
-
-    def __init__(
-        self,
-        function: Any,
-        specialization: Any,
-        values: tuple[Any, ...],
-        abstract: bool = False,
-    ):
-        self.function = function
-        # Whether a `jax.ShapeDtypeStruct` stands for an array.
-        self.abstract = abstract
-        self.specialization = specialization
-        # One per parameter.
-        self.values = values
-        # For the record, once something is traced or compiled.
-        self.run: Any = None
-        # Hides warnings while something is lowered.
-        self.quiet: Any = None
-        # Under `jax.disable_jit()`.
-        self.eager_result: Any = None
+    function: Any
+    specialization: Any
+    # One per parameter.
+    values: tuple[Any, ...]
+    # Whether a `jax.ShapeDtypeStruct` stands for an array.
+    abstract: bool = False
+    # For the record, once something is traced or compiled.
+    run: Any = None
+    # Hides warnings while something is lowered.
+    quiet: Any = None
+    # Under `jax.disable_jit()`.
+    eager_result: Any = None
 
     def open_run(self) -> None:
         """Begin a record of this call, if there is none yet."""

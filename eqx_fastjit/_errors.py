@@ -24,13 +24,7 @@ class UnhashableStaticError(ValueError, TypeError):
 
 
 def explain_runtime_error(error: BaseException) -> BaseException | None:
-    """The error behind one of XLA's or of jaxlib's.
-
-    **Arguments:**
-
-    - `error`: what a jitted function raised.
-
-    **Returns:**
+    """The error behind one of XLA's or of jaxlib's, which a jitted function raised.
 
     An `EquinoxRuntimeError` with the message given to `eqx.error_if` and the stack
     inside of JIT; a `RecursionError` that jaxlib hid; or `None` if it is neither.

@@ -34,22 +34,11 @@ from ._blocking import (
     with_tracers,
 )
 from ._engine import Call, calling, is_jit_disabled, native
-from ._errors import (
-    explain_runtime_error,
-    static_field_with,
-    UnhashableStaticError,
-)
+from ._errors import explain_runtime_error, static_field_with, UnhashableStaticError
 from ._keys import StaticArray
 from ._nodes import is_array_or_struct
 from ._options import donated, flatten_in_shardings, make_jit, Options
-from ._partition import (
-    ANY_ARRAY,
-    partition,
-    Plan,
-    StaticLeafError,
-    Walk,
-    walk,
-)
+from ._partition import ANY_ARRAY, partition, Plan, StaticLeafError, Walk, walk
 from ._place import place_of
 from ._signals import listed
 from ._specialization import Flat, kept_trace, Specialization, split_result
@@ -146,7 +135,7 @@ class Function:
         if run is None:
             return
         call.close_run()
-        trace = run[0].trace
+        trace = run.trace
         if trace is None or not _record.called:
             return
         with calling(call):  # for `result_of`
@@ -264,7 +253,10 @@ class Function:
             # Another thread may have been faster.
             specialization = self.specializations.setdefault(key, specialization)
             if len(self.specializations) > _MAX_SPECIALIZATIONS:
-                self.evict()
+                n = _MAX_SPECIALIZATIONS // 4 + 1
+                for oldest in list(itertools.islice(self.specializations, n)):
+                    self.specializations.pop(oldest, None)
+                self.static_arrays.clear()
         return specialization
 
     def miss(self, values: tuple[Any, ...]) -> Any:
@@ -301,13 +293,6 @@ class Function:
         # The plans are weak, since a program may have JAX forget its traces again and
         # again (`jax.clear_caches()`).
         return cls(jitted, flat, weakref.WeakKeyDictionary())
-
-    def evict(self) -> None:
-        """Drop the oldest quarter of the specializations."""
-        n = _MAX_SPECIALIZATIONS // 4 + 1
-        for key in list(itertools.islice(self.specializations, n)):
-            self.specializations.pop(key, None)
-        self.static_arrays.clear()
 
     def forget(self, specialization: Any) -> None:
         """Drop one specialization, so that the next such call is a cache miss."""
@@ -371,9 +356,8 @@ class Function:
         known = self.static_arrays.setdefault(reduced, arrays)
         for array, other in zip(arrays, known, strict=True):
             if array is not other:
-                where = None
-                for name, value in self.named(values):
-                    where = where or static_field_with(name, value, array)
+                found = (static_field_with(*x, array) for x in self.named(values))
+                where = next(filter(None, found), None)
                 what = "a pytree node's static data"
                 if where is not None:
                     what = f"the static field `{where}`"

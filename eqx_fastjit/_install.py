@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 
 import equinox as eqx
 
@@ -16,18 +16,13 @@ _lock = threading.RLock()  # a signal handler may take it, too
 equinox_filter_jit = eqx.filter_jit
 
 
-def _equinox_modules(current: object) -> Iterator[object]:
-    """The loaded modules of Equinox that have `current` as their `filter_jit`."""
-    for name, module in listed(sys.modules.items()):
-        ours = name == "equinox" or name.startswith("equinox.")
-        if ours and getattr(module, "__dict__", {}).get(_NAME) is current:
-            yield module
-
-
 def _replace(current: object, new: object) -> None:
+    """In each loaded module of Equinox that has `current` as its `filter_jit`."""
     with _lock:
-        for module in _equinox_modules(current):
-            setattr(module, _NAME, new)
+        for name, module in listed(sys.modules.items()):
+            is_equinox = name == "equinox" or name.startswith("equinox.")
+            if is_equinox and getattr(module, "__dict__", {}).get(_NAME) is current:
+                setattr(module, _NAME, new)
 
 
 def install() -> None:

@@ -56,26 +56,16 @@ class _WrapperAux:
     __slots__ = ("donate", "fun", "function", "key", "structure")
 
     def __init__(
-        self,
-        function: Function,
-        donate: str,
-        fun: Any,
-        structure: Structure | None,
-        trail: tuple[Any, ...] | None,
+        self, function: Function, donate: str, fun: Any, structure: Structure | None
     ):
         self.function = function
         self.donate = donate
-        # Either the callable is a pytree, of which `structure` is the rest and `trail`
-        # what it is compared by; or it is `fun`.
-        self.fun = fun
+        # Either the callable is a pytree, of which `structure` is the rest; or this.
+        self.fun = fun if structure is None else None
         self.structure = structure
-        self.key = (
-            static_key(function.options),
-            donate,
-            function.spec,
-            trail,
-            None if trail is not None else static_key(fun),
-        )
+        options = static_key(function.options)
+        trail = static_key(fun) if structure is None else tuple(walk(fun).trail)
+        self.key = options, donate, function.spec, structure is None, trail
 
     def __eq__(self, other: object) -> bool:
         return type(other) is _WrapperAux and self.key == other.key
@@ -106,10 +96,10 @@ class JitWrapped(Base, Generic[_P, _T]):
     _function: Function
     _donate: str
     _binding: Binding
-    # The children and aux data, if this was created by unflattening. The children may
-    # then be anything (`None`, after `eqx.partition`), and cannot be recovered from
-    # `_fun`.
-    _flat: tuple[tuple[Any, ...], _WrapperAux] | None
+    # The children and the rest, if this is a pytree that was created by unflattening.
+    # The children may then be anything (`None`, after `eqx.partition`), and cannot be
+    # recovered from `_fun`.
+    _flat: tuple[tuple[Any, ...], Structure] | None
 
     if TYPE_CHECKING:
 
@@ -281,7 +271,7 @@ def _make_wrapped(
     binding: Binding,
     fun: Any,
     shown: dict[str, Any],
-    flat: tuple[tuple[Any, ...], _WrapperAux] | None = None,
+    flat: tuple[tuple[Any, ...], Structure] | None = None,
 ) -> JitWrapped[..., Any]:
     wrapped: JitWrapped[..., Any] = JitWrapped.__new__(JitWrapped)
     _set(wrapped, "_function", function)
@@ -295,32 +285,21 @@ def _make_wrapped(
 
 
 def _flatten_wrapped(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
-    function, donate, fun = wrapped._function, wrapped._donate, wrapped._fun
+    function, fun = wrapped._function, wrapped._fun
+    children, structure = [], None
     if wrapped._flat is not None:
         # The children are the same, but a static may have been changed.
-        children, aux = wrapped._flat
-        if aux.structure is None:
-            return children, _WrapperAux(function, donate, fun, None, None)
-        arrays = [ANY_ARRAY] * aux.structure.leaves.count(DYNAMIC)
-        trail = tuple(walk(aux.structure.rebuild(arrays)).trail)
-        return children, _WrapperAux(function, donate, None, aux.structure, trail)
-    if not function.with_fun:
-        return (), _WrapperAux(function, donate, fun, None, None)
-    arrays, structure = partition(fun)
-    trail = tuple(walk(fun).trail)
-    return tuple(arrays), _WrapperAux(function, donate, None, structure, trail)
-
-
-def _flatten_wrapped_with_keys(wrapped: Any) -> Any:
-    children, aux = _flatten_wrapped(wrapped)
-    keys = [jtu.FlattenedIndexKey(i) for i in range(len(children))]
-    return tuple(zip(keys, children, strict=True)), aux
+        children, structure = wrapped._flat
+        fun = structure.rebuild([ANY_ARRAY] * structure.leaves.count(DYNAMIC))
+    elif function.with_fun:
+        children, structure = partition(fun)
+    return tuple(children), _WrapperAux(function, wrapped._donate, fun, structure)
 
 
 def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
     fun, flat = aux.fun, None
     if aux.structure is not None:
-        flat = (tuple(children), aux)
+        flat = tuple(children), aux.structure
         fun = aux.structure.rebuild(children)
     described = describe(fun)
     return _make_wrapped(
@@ -328,9 +307,7 @@ def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
     )
 
 
-jtu.register_pytree_with_keys(
-    JitWrapped, _flatten_wrapped_with_keys, _unflatten_wrapped, _flatten_wrapped
-)
+jtu.register_pytree_node(JitWrapped, _flatten_wrapped, _unflatten_wrapped)
 
 
 class BoundJit(ft.partial[_T], Generic[_P, _T]):

@@ -254,6 +254,7 @@ def memory_key(x: memoryview) -> Any:
         return Identity(x)  # it was released
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class StaticArray:
     """A key for an array in a static field.
 
@@ -263,12 +264,9 @@ class StaticArray:
     (`Function.check_static_arrays`).
     """
 
-    __slots__ = ("contents", "kind", "value")
-
-    def __init__(self, value: Any, kind: Any, contents: Any):
-        self.value = value
-        self.kind = kind
-        self.contents = contents
+    value: Any
+    kind: Any
+    contents: Any
 
     def is_single(self) -> bool:
         return self.value.size == 1

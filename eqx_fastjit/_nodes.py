@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import inspect
 import operator
 import types
@@ -160,10 +159,8 @@ def reads_dict(cls: type, names: Sequence[str]) -> bool:
     )
 
 
-@functools.cache
-def _sorts_defaultdicts() -> bool:
-    """Earlier versions of JAX keep their order."""
-    return jtu.tree_leaves(collections.defaultdict(None, b=1, a=2)) == [2, 1]
+# Earlier versions of JAX keep their order.
+_SORTS_DEFAULTDICTS = jtu.tree_leaves(collections.defaultdict(None, b=1, a=2)) == [2, 1]
 
 
 def classify(x: Any) -> Node:
@@ -190,7 +187,7 @@ def classify(x: Any) -> Node:
             return _with_fields(NodeKind.MODULE, tuple(dynamic), tuple(static), flatten)
         if cls is collections.OrderedDict:
             return Node(NodeKind.ORDERED_DICT, flatten=flatten)
-        if cls is collections.defaultdict and _sorts_defaultdicts():
+        if cls is collections.defaultdict and _SORTS_DEFAULTDICTS:
             return Node(NodeKind.DEFAULTDICT, flatten=flatten)
         if registry is not None and entry is None and issubclass(cls, tuple):
             return Node(NodeKind.NAMEDTUPLE)

@@ -71,20 +71,18 @@ def make_options(donate: Any, jit_kwargs: dict[str, Any]) -> Options:
         donate_first,
         donate_rest,
         filter_warning,
-        tuple([(k, _copied(v)) for k, v in sorted(jit_kwargs.items()) if k not in own]),
+        tuple(
+            (k, dict(v) if isinstance(v, dict) else v)
+            for k, v in sorted(jit_kwargs.items())
+            if k not in own
+        ),
         **{name: jit_kwargs.get(name) for name in own},
     )
 
 
 _FORBIDDEN = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
 _LEGACY = ("default", "fn", "args", "kwargs", "out")
-_JIT_PARAMETERS = frozenset(
-    {
-        name
-        for name, p in inspect.signature(jax.jit).parameters.items()
-        if p.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-)
+_JIT_PARAMETERS = frozenset([*inspect.signature(jax.jit).parameters][1:])  # not `fun`
 
 
 def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
@@ -112,10 +110,6 @@ def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
             )
 
 
-def _copied(value: Any) -> Any:
-    return dict(value) if isinstance(value, dict) else value
-
-
 def _nothing() -> None:
     pass
 
@@ -124,26 +118,18 @@ def _nothing() -> None:
 
 
 def donated(options: Options, spec: Spec, values: tuple[Any, ...]) -> tuple[int, ...]:
-    """The indices of the arrays to donate."""
+    """The indices of the arrays to donate: all, or all but those of the first."""
+    if not options.donate_rest:
+        return ()
     _, structure = partition(values, abstract=True)
-    groups = [(x, options.donate_rest) for x in structure.treedef.children()]
-    if spec.first_is_positional():
-        first = groups[0][0]
-        firsts = [(first, options.donate_first)]
+    first: list[Any] = []
+    if spec.first_is_positional() and not options.donate_first:
+        first = structure.treedef.children()[:1]
         if spec.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
-            firsts = [(x, options.donate_rest) for x in first.children()]
-            firsts[:1] = [(x, options.donate_first) for x, _ in firsts[:1]]
-        groups[:1] = firsts
-    out = []
-    number = 0
-    leaves = iter(structure.leaves)
-    for treedef, donate in groups:
-        for _ in range(treedef.num_leaves):
-            if next(leaves) is DYNAMIC:
-                if donate:
-                    out.append(number)
-                number += 1
-    return tuple(out)
+            first = first[0].children()[:1]
+    n_leaves = sum(x.num_leaves for x in first)
+    are_arrays = [x is DYNAMIC for x in structure.leaves]
+    return tuple(range(sum(are_arrays[:n_leaves]), sum(are_arrays)))
 
 
 def flatten_in_shardings(
@@ -151,12 +137,8 @@ def flatten_in_shardings(
 ) -> tuple[Any, ...]:
     """`in_shardings`, a prefix of the user's arguments, as one per array.
 
-    **Arguments:**
-
-    - `prefix`: what the user passed.
-    - `named`: the arguments of a call, with their names.
-    - `fun`: the callable, if it is one of them: its arrays stay where they are.
-    - `name`: its name.
+    `named` are the arguments of a call. Arrays of the callable `fun`, if it is one of
+    them, stay where they are.
     """
     arguments = [(n, x) for n, x in named if fun is None or x is not fun]
     if isinstance(prefix, list | tuple):
@@ -178,12 +160,18 @@ def flatten_in_shardings(
     out: list[Any] = []
     for path, value in named:
         is_fun = fun is not None and value is fun
-        out += _broadcast_prefix(None if is_fun else next(prefixes), value, path)
+        try:
+            out += broadcast_prefix(None if is_fun else next(prefixes), value)
+        except ValueError as e:
+            raise ValueError(
+                f"`in_shardings` for argument `{path}` is not a pytree prefix of it: "
+                f"{e}"
+            ) from e
     return tuple(out)
 
 
-def _broadcast_prefix(prefix: Any, value: Any, name: str) -> list[Any]:
-    """One sharding per array of `value`."""
+def broadcast_prefix(prefix: Any, value: Any) -> list[Any]:
+    """One sharding for each array of `value`."""
 
     def is_leaf(x: Any) -> bool:
         return x is None or isinstance(x, jax.sharding.Sharding)
@@ -193,10 +181,5 @@ def _broadcast_prefix(prefix: Any, value: Any, name: str) -> list[Any]:
     def spread(sharding: Any, subtree: Any) -> None:
         out.extend(sharding for x in jtu.tree_leaves(subtree) if is_array_or_struct(x))
 
-    try:
-        jtu.tree_map(spread, prefix, value, is_leaf=is_leaf)
-    except ValueError as e:
-        raise ValueError(
-            f"`in_shardings` for argument `{name}` is not a pytree prefix of it: {e}"
-        ) from e
+    jtu.tree_map(spread, prefix, value, is_leaf=is_leaf)
     return out

@@ -36,6 +36,7 @@ from ._static_keys import (
     append_static,
     ATOMS,
     LONG_TRAIL,
+    static_key,
     UnhashableStatic,
 )
 
@@ -99,16 +100,9 @@ class Structure(NamedTuple):
 
 
 def partition(tree: Any, *, abstract: bool = False) -> tuple[list[Any], Structure]:
-    """Split a pytree into its arrays and the rest, by `jax.tree_util`.
+    """The arrays of a pytree in JAX's order, and the rest, by `jax.tree_util`.
 
-    **Arguments:**
-
-    - `tree`: any pytree.
-    - `abstract`: whether a `jax.ShapeDtypeStruct` counts as an array.
-
-    **Returns:**
-
-    The arrays in JAX's order, and the `Structure` that puts them together again.
+    If it is `abstract`, a `jax.ShapeDtypeStruct` counts as an array.
     """
     leaves, treedef = jtu.tree_flatten(tree)
     are_dynamic = list(map(is_array_or_struct if abstract else is_array, leaves))
@@ -142,15 +136,9 @@ class StaticLeafError(TypeError):
 def walk(tree: Any, *, abstract: bool = False) -> Walk:
     """Walk over a pytree in JAX's order.
 
-    **Arguments:**
-
-    - `tree`: any pytree.
-    - `abstract`: whether a `jax.ShapeDtypeStruct` counts as an array.
-
-    **Returns:**
-
-    A `Walk`. Raises `StaticLeafError` for a static leaf without a hash, and whatever
-    the flatten functions of the user's classes raise.
+    If it is `abstract`, a `jax.ShapeDtypeStruct` counts as an array. Raises
+    `StaticLeafError` for a static leaf without a hash, and whatever the flatten
+    functions of the user's classes raise.
     """
     drop_nodes_if_grown()
     found = Walk([], [], [])
@@ -213,14 +201,13 @@ def _children(found: Walk, x: Any, node: Node) -> Sequence[Any]:
     return children
 
 
-def same_trail(static: Any, trail: Sequence[Any], *, leaf: bool = False) -> bool:
+def same_trail(static: Any, trail: Sequence[Any]) -> bool:
     """Whether a static value still has the trail that it had."""
-    now: list[Any] = []
     try:
-        append_static(now, static, leaf=leaf)
+        now = static_key(static)
     except Exception:
         return False
-    return now == list(trail)
+    return now == tuple(trail)
 
 
 # --- results -------------------------------------------------------------------------

@@ -282,13 +282,11 @@ def type_key(cls: type) -> Any:
     return cls if type(cls) is type or is_identity_type(type(cls)) else Identity(cls)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Tied:
     """The key of a set of which two members are the same to `set_parts`."""
 
-    __slots__ = ("key",)
-
-    def __init__(self, key: Any):
-        self.key = key
+    key: Any
 
 
 def set_parts(
@@ -410,16 +408,14 @@ def owner_of(cls: type, name: str) -> type:
     return next(base for base in mro_of(cls) if name in vars(base))
 
 
-def _is_plain_dataclass(cls: type) -> bool:
-    """Whether `cls` compares by the `__eq__` that `dataclasses` wrote for a class."""
-    if not hasattr(cls, "__dataclass_fields__"):
-        return False
-    return _code_name(cls.__eq__) == "__create_fn__.<locals>.__eq__"
-
-
-def _code_name(fun: Any) -> str | None:
-    """What a function was called where its code stands."""
-    return getattr(getattr(fun, "__code__", None), "co_qualname", None)
+def _dataclass_fields(cls: type, method: str) -> Sequence[Any] | None:
+    """The fields that `dataclasses` wrote a method for; `None` if it did not."""
+    code = getattr(getattr(cls, method), "__code__", None)
+    is_theirs = getattr(code, "co_qualname", "") == f"__create_fn__.<locals>.{method}"
+    if not is_theirs or not hasattr(cls, "__dataclass_fields__"):
+        return None
+    owner: Any = owner_of(cls, method)
+    return dataclasses.fields(owner if dataclasses.is_dataclass(owner) else cls)
 
 
 def _attrs_fields(cls: type) -> Sequence[Any] | None:
@@ -432,11 +428,10 @@ def _attrs_fields(cls: type) -> Sequence[Any] | None:
 
 def generated_fields(cls: type) -> list[str] | None:
     """The fields that a generated `__eq__` compares; `None` if it was not generated."""
-    if _is_plain_dataclass(cls):
-        owner: Any = owner_of(cls, "__eq__")
-        owner = owner if dataclasses.is_dataclass(owner) else cls
-        return [f.name for f in dataclasses.fields(owner) if f.compare]
-    fields: Any = _attrs_fields(cls)
+    fields: Any = _dataclass_fields(cls, "__eq__")
+    if fields is not None:
+        return [f.name for f in fields if f.compare]
+    fields = _attrs_fields(cls)
     if fields is not None and all(f.eq_key is None for f in fields):
         return [f.name for f in fields if f.eq]
     eq_module = getattr(cls.__eq__, "__module__", None) or ""
@@ -451,8 +446,7 @@ def generated_fields(cls: type) -> list[str] | None:
 
 def hashed_fields(cls: type) -> list[str] | None:
     """The fields that a `__hash__` made by `dataclasses` goes over; `None` if other."""
-    if _code_name(cls.__hash__) != "__create_fn__.<locals>.__hash__":
+    fields: Any = _dataclass_fields(cls, "__hash__")
+    if fields is None:
         return None
-    owner: Any = owner_of(cls, "__hash__")
-    fields = dataclasses.fields(owner if dataclasses.is_dataclass(owner) else cls)
     return [f.name for f in fields if (f.compare if f.hash is None else f.hash)]

@@ -4,7 +4,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TextIO
 
 from ._units import show_seconds
@@ -23,12 +22,6 @@ class Progress:
     announced when it begins, and a long one reports how far it is. Only the stage that
     is running after the first second is announced by a thread, which wakes once: the
     compiler, for example, cannot report anything.
-
-    **Arguments:**
-
-    - `title`: what is being done.
-    - `stream`: where to write; stderr if left out.
-    - `clock`: seconds.
     """
 
     def __init__(
@@ -86,12 +79,7 @@ class Progress:
             self._timer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:

@@ -7,6 +7,7 @@ user's values: a `Trace` is made of texts (`_describe.py`).
 
 import collections
 import contextlib
+import dataclasses
 import functools as ft
 import itertools
 import logging
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -64,68 +66,43 @@ class FunctionInfo(NamedTuple):
 
     def title(self) -> str:
         """Name and place."""
-        return (
-            self.qualname if self.place is None else f"{self.qualname} ({self.place})"
-        )
+        return f"{self.qualname} ({self.place})" if self.place else self.qualname
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Trace:
     """One trace of a function, or a compilation without a trace.
 
     Seconds are of the wall clock.
     """
 
-    __slots__ = (
-        "ahead",
-        "cached",
-        "compile",
-        "config",
-        "entries",
-        "failed",
-        "first_run",
-        "function",
-        "inside",
-        "lower",
-        "nested",
-        "number",
-        "retraced",
-        "site",
-        "started",
-        "thread",
-        "trace",
-    )
-
-    def __init__(
-        self, function: FunctionInfo, entries: tuple[Entry, ...], *, ahead: bool
-    ):
-        self.number = next(_numbers)
-        self.function = function
-        self.entries = entries
-        # The call: the nearest line outside of this library, JAX and Equinox.
-        self.site = _site()
-        self.config = _config()
-        # Seconds since the epoch.
-        self.started = time.time()
-        self.thread = threading.get_ident()
-        # Whether it was ahead of time (`lower`, `trace`, ...), not for a call.
-        self.ahead = ahead
-        # Whether the Python function was run. If not, it was only compiled again.
-        self.retraced = False
-        # Whether the Python function raised, so that there is nothing to run.
-        self.failed = False
-        # Spent in the Python function, in lowering to StableHLO, in XLA's compiler,
-        # and from then to the return of the call, which need not wait for the device.
-        self.trace = 0.0
-        self.lower = 0.0
-        self.compile = 0.0
-        self.first_run = 0.0
-        # Whether JAX's persistent cache had it, so that `compile` was spent on reading.
-        self.cached = False
-        # The part of this that was spent on inner functions, which have their own
-        # traces.
-        self.nested = 0.0
-        # The number of the trace that this one is a part of.
-        self.inside: int | None = None
+    function: FunctionInfo
+    entries: tuple[Entry, ...]
+    # Whether it was ahead of time (`lower`, `trace`, ...), not for a call.
+    ahead: bool
+    # The call: the nearest line outside of this library, JAX and Equinox.
+    site: Place | None = None
+    number: int = field(default_factory=lambda: next(_numbers))
+    config: tuple[tuple[str, str], ...] = field(default_factory=lambda: _config())
+    # Seconds since the epoch.
+    started: float = field(default_factory=lambda: time.time())
+    thread: int = field(default_factory=threading.get_ident)
+    # Whether the Python function was run. If not, it was only compiled again.
+    retraced: bool = False
+    # Whether the Python function raised, so that there is nothing to run.
+    failed: bool = False
+    # Spent in the Python function, in lowering to StableHLO, in XLA's compiler, and
+    # from then to the return of the call, which need not wait for the device.
+    trace: float = 0.0
+    lower: float = 0.0
+    compile: float = 0.0
+    first_run: float = 0.0
+    # Whether JAX's persistent cache had it, so that `compile` was spent on reading.
+    cached: bool = False
+    # The part of this that was spent on inner functions, which have their own traces.
+    nested: float = 0.0
+    # The number of the trace that this one is a part of.
+    inside: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -171,23 +148,21 @@ class Trace:
         return self.function.title()
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class History:
     """The traces of one function."""
 
-    __slots__ = ("compiles", "entries", "info", "seconds", "traces", "traces_kept")
-
-    def __init__(self, info: FunctionInfo):
-        self.info = info
-        self.traces = 0
-        self.compiles = 0
-        # Of all traces, those dropped since included; of those inside of another
-        # function it is that one's.
-        self.seconds = 0.0
-        self.traces_kept: collections.deque[Trace] = collections.deque(
-            maxlen=_KEPT_PER_FUNCTION
-        )
-        # Most entries of a call are those of the last one: keep one of each.
-        self.entries: dict[Entry, Entry] = {}
+    info: FunctionInfo
+    traces: int = 0
+    compiles: int = 0
+    # Of all traces, those dropped since included; of those inside of another function
+    # it is that one's.
+    seconds: float = 0.0
+    traces_kept: collections.deque[Trace] = field(
+        default_factory=lambda: collections.deque(maxlen=_KEPT_PER_FUNCTION)
+    )
+    # Most entries of a call are those of the last one: keep one of each.
+    entries: dict[Entry, Entry] = field(default_factory=dict[Entry, Entry])
 
     def describe(self, arguments: list[tuple[str, Any]]) -> tuple[Entry, ...]:
         """`describe_call`, sharing entries; empty if a user's own class is in the way.
@@ -225,47 +200,31 @@ def history(name: str, qualname: str, place: Place | None) -> History:
     return History(FunctionInfo(next(_function_numbers), name, qualname, place))
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Run:
     """A run of a program, or a stage of one compiled ahead of time.
 
     Becomes a `Trace` if something is traced or compiled within.
     """
 
-    __slots__ = (
-        "ahead",
-        "arguments",
-        "history",
-        "known_compile",
-        "known_seconds",
-        "outer",
-        "start",
-        "trace",
-    )
-
-    def __init__(
-        self,
-        history: History,
-        arguments: Callable[[], list[tuple[str, Any]]] | None,
-        trace: Trace | None,
-        ahead: bool,
-    ):
-        self.history = history
-        self.arguments = arguments
-        self.ahead = ahead
-        # May be there already, from an earlier stage, of which the history knows.
-        self.trace = trace
-        self.known_seconds = 0.0 if trace is None else trace.seconds
-        self.known_compile = 0.0 if trace is None else trace.compile
-        self.outer: Run | None = None
-        self.start = 0.0
+    history: History
+    arguments: Callable[[], list[tuple[str, Any]]] | None
+    # May be there already, from an earlier stage, of which the history knows.
+    trace: Trace | None
+    ahead: bool
+    # Around this one, and whether its Python function is being run.
+    outer: "Run | None"
+    was_tracing: bool
+    known_seconds: float
+    known_compile: float
+    start: float
 
     def the_trace(self) -> Trace:
         """The `Trace` of this run, made when first asked for."""
         if self.trace is None:
             arguments = [] if self.arguments is None else self.arguments()
-            self.trace = Trace(
-                self.history.info, self.history.describe(arguments), ahead=self.ahead
-            )
+            entries = self.history.describe(arguments)
+            self.trace = Trace(self.history.info, entries, self.ahead, _site())
         return self.trace
 
 
@@ -279,34 +238,36 @@ _here = _Here()
 
 
 def begin(
-    history: History, arguments: Callable[[], list[tuple[str, Any]]]
-) -> tuple[Run, bool]:
+    history: History,
+    arguments: Callable[[], list[tuple[str, Any]]] | None,
+    trace: Trace | None = None,
+    *,
+    ahead: bool = False,
+) -> Run:
     """A run begins on this thread. What is returned is for `end`.
 
     Only once something is traced, lowered or compiled: no other call pays for it.
     """
-    run = Run(history, arguments, None, False)
-    run.outer, was_tracing = _here.run, _here.tracing
+    seconds, compile = (trace.seconds, trace.compile) if trace else (0.0, 0.0)
+    outer, was_tracing, now = _here.run, _here.tracing, time.perf_counter()
+    run = Run(
+        history, arguments, trace, ahead, outer, was_tracing, seconds, compile, now
+    )
     _here.run, _here.tracing = run, False
-    run.start = time.perf_counter()
-    return run, was_tracing
+    return run
 
 
-def end(token: tuple[Run, bool]) -> None:
+def end(run: Run) -> None:
     """The run has ended, with or without an error."""
-    run, was_tracing = token
     seconds = time.perf_counter() - run.start
-    _here.run, _here.tracing = run.outer, was_tracing
-    if run.trace is not None:
-        _finish(run, seconds, was_tracing)
-
-
-def _finish(run: Run, seconds: float, was_tracing: bool) -> None:
-    trace = run.the_trace()
+    _here.run, _here.tracing = run.outer, run.was_tracing
+    trace = run.trace
+    if trace is None or (run.ahead and trace.seconds == 0):
+        return
     if trace.compile and not run.ahead:
         spent = trace.trace + trace.lower + trace.compile
         trace.first_run = max(0.0, seconds - spent)
-    if run.outer is not None and was_tracing:
+    if run.outer is not None and run.was_tracing:
         outer = run.outer.the_trace()
         trace.inside = outer.number
         outer.nested += trace.seconds
@@ -320,15 +281,11 @@ def _finish(run: Run, seconds: float, was_tracing: bool) -> None:
             traces.append(trace)
         history.compiles += trace.compile > run.known_compile
     if logger.isEnabledFor(logging.INFO):
-        _log(trace)
+        from .doctor._live import log_trace  # on insight, which few programs need
+
+        log_trace(trace)
     for callback in tuple(after):
         callback(trace)
-
-
-def _log(trace: Trace) -> None:
-    from .doctor._live import log_trace  # stands on insight, which few programs need
-
-    log_trace(trace)
 
 
 def is_busy() -> bool:
@@ -346,15 +303,11 @@ def ahead_of_time(
 
     `trace` is that of the earlier stages.
     """
-    run = Run(history, arguments, trace, True)
-    run.outer, was_tracing = _here.run, _here.tracing
-    _here.run, _here.tracing = run, False
+    run = begin(history, arguments, trace, ahead=True)
     try:
         yield run
     finally:
-        _here.run, _here.tracing = run.outer, was_tracing
-        if run.trace is not None and run.trace.seconds > 0:
-            _finish(run, 0.0, was_tracing)
+        end(run)
 
 
 @contextlib.contextmanager
@@ -389,18 +342,23 @@ def tracing(history: History, source: Any) -> Iterator[None]:
 
 # Opens the run of the call that JAX lowers or compiles for, if it has none.
 _open_run: Callable[[], None] = lambda: None  # noqa: E731
+_DURATIONS = ("/jaxpr_to_mlir_module_duration", "/backend_compile_duration")
+
+
+def _current() -> Trace | None:
+    """The trace of what JAX now lowers or compiles."""
+    _open_run()
+    run = _here.run
+    # While the function runs: perhaps an operation on constants of the function.
+    return None if run is None or _here.tracing else run.the_trace()
 
 
 def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
-    if event.endswith(_DURATIONS):
-        _open_run()
-    run = _here.run
-    if run is None or _here.tracing:
-        return  # something else, perhaps an operation on constants of the function
-    if event.endswith("/jaxpr_to_mlir_module_duration"):
-        run.the_trace().lower += duration_secs
-    elif event.endswith("/backend_compile_duration"):
-        run.the_trace().compile += duration_secs
+    if event.endswith(_DURATIONS) and (trace := _current()) is not None:
+        if event.endswith(_DURATIONS[0]):
+            trace.lower += duration_secs
+        else:
+            trace.compile += duration_secs
 
 
 def _on_begin(event: str, value: float, **_: Any) -> None:
@@ -413,15 +371,8 @@ def _on_begin(event: str, value: float, **_: Any) -> None:
 
 
 def _on_event(event: str, **_: Any) -> None:
-    if not event.endswith("/cache_hits"):
-        return
-    _open_run()
-    run = _here.run
-    if run is not None and not _here.tracing:
-        run.the_trace().cached = True
-
-
-_DURATIONS = ("/jaxpr_to_mlir_module_duration", "/backend_compile_duration")
+    if event.endswith("/cache_hits") and (trace := _current()) is not None:
+        trace.cached = True
 
 
 def listen(open_run: Callable[[], None]) -> None:

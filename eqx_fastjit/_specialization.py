@@ -1,9 +1,11 @@
 """The functions that JAX traces, which take only arrays: one for each signature."""
 
+import dataclasses
 import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import jax.tree_util as jtu
@@ -161,25 +163,19 @@ def result_of(jitted: Any, arrays: Sequence[Any], *, eager: bool = False) -> Any
     return call.specialization.plans[handle].build(out_arrays)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Specialization:
-    """The specialization for one signature of a function, on the Python engine.
+    """The specialization for one signature of a function, on the Python engine."""
 
-    `jitted` takes the arrays of a call, by position.
-    """
-
-    __slots__ = ("flat", "jitted", "plans", "trail", "witnesses")
-
-    def __init__(
-        self, jitted: Any, flat: Flat, plans: MutableMapping[ResultHandle, Plan]
-    ):
-        self.jitted = jitted
-        self.flat = flat
-        self.trail: list[Any] = []
-        # By the handle that a trace gave.
-        self.plans = plans
-        # Mutable statics that it was traced with, and their number among those of the
-        # call. What was traced may refer to these very objects.
-        self.witnesses: list[tuple[int, Any]] = []
+    # Takes the arrays of a call, by position.
+    jitted: Any
+    flat: Flat
+    # By the handle that a trace gave.
+    plans: MutableMapping[ResultHandle, Plan]
+    trail: list[Any] = field(default_factory=list[Any])
+    # Mutable statics that it was traced with, and their number among those of the call.
+    # What was traced may refer to these very objects.
+    witnesses: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
 
     def add_witnesses(self, found: Walk) -> None:
         """A call with these statics was traced."""

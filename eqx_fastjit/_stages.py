@@ -8,8 +8,9 @@ calling convention, and checks that calls match the one that was lowered.
 # pyright: reportPrivateImportUsage=false
 
 import contextlib
-import functools
-from collections.abc import Callable
+import functools as ft
+import itertools
+from collections.abc import Callable, Generator
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
@@ -17,6 +18,7 @@ import jax
 from . import _record
 from ._blocking import block, copied, has_host_callbacks, must_block, reads_numpy
 from ._compat import EXPORT_OPTION, hide_from_tracebacks
+from ._describe import show_array
 from ._engine import Call, calling, quiet_donation
 from ._function import Function
 from ._partition import DYNAMIC, partition, Structure
@@ -34,75 +36,57 @@ _T = TypeVar("_T")
 class Expected:
     """What a compiled call was made for, to compare other calls with.
 
-    **Arguments:**
-
-    - `function`: the function.
-    - `structure`: of the call, one value for each parameter.
-    - `names`: the path of each leaf.
-    - `trail`: the signature.
-    - `what`: begins the message of an error.
-    - `key`: of a static; those with equal keys are the same.
+    `what` begins the message of an error. Statics with an equal `key` are the same.
     """
 
     def __init__(
         self,
         function: Function,
-        structure: Structure,
-        names: list[str],
-        trail: list[Any],
+        values: tuple[Any, ...],
         what: str,
         key: Callable[[Any], Any] = static_key,
     ):
         self.function = function
-        self.structure = structure
-        self.names = names
-        self.trail = trail
-        self.key = key
-        self.keys = self._keys_of(structure)
+        self.trail = function.walk(values, abstract=True).trail
+        self.structure = partition(values, abstract=True)[1]
+        self.names = [path for path, _ in function.leaves(values)]
         self.what = what
+        self.key = key
+        self.keys = self._keys_of(self.structure)
 
     def arrays_of(self, values: tuple[Any, ...]) -> list[Any]:
         """The arrays of a call, whose structure and statics must be the same."""
         found = self.function.walk(values)
         if found.trail != self.trail:
-            raise TypeError(self._difference(values))
+            raise TypeError(f"{self.what} {self._difference(values)}.")
         return found.arrays
+
+    def _keys_of(self, structure: Structure) -> list[Any]:
+        return [x if x is DYNAMIC else self.key(x) for x in structure.leaves]
 
     def _difference(self, values: tuple[Any, ...]) -> str:
         """What is other than it was in a call with another signature."""
         _, structure = partition(values)
         names = [path for path, _ in self.function.leaves(values)]
-        if names == self.names:
-            keys = zip(names, self.keys, self._keys_of(structure), strict=True)
-            for i, (name, ours, theirs) in enumerate(keys):
-                then, now = self.structure.leaves[i], structure.leaves[i]
-                if ours == theirs:
-                    continue
-                if then is DYNAMIC:
-                    return f"{self.what} `{name}` was an array and is now static."
-                if now is DYNAMIC:
-                    was = f"the static {then!r}"
-                    return f"{self.what} `{name}` was {was} and is now an array."
-                return (
-                    f"{self.what} the static `{name}` was {then!r} and is now {now!r}."
-                )
-        return self._structure_message(names, structure.treedef)
-
-    def _keys_of(self, structure: Structure) -> list[Any]:
-        return [x if x is DYNAMIC else self.key(x) for x in structure.leaves]
-
-    def _structure_message(self, names: list[str], treedef: Any) -> str:
-        for then, now in zip(self.names, names, strict=False):
+        for then, now in itertools.zip_longest(self.names, names):
+            if then is None:
+                return f"`{now}` is new"
+            if now is None:
+                return f"`{then}` is missing"
             if then != now:
-                return f"{self.what} expected `{then}`, got `{now}`."
-        if len(names) > len(self.names):
-            return f"{self.what} `{names[len(self.names)]}` is new."
-        if len(names) < len(self.names):
-            return f"{self.what} `{self.names[len(names)]}` is missing."
-        return (
-            f"{self.what} the pytree structure was\n"
-            f"{self.structure.treedef}\nand is now\n{treedef}."
-        )
+                return f"expected `{then}`, got `{now}`"
+        keys = zip(names, self.keys, self._keys_of(structure), strict=True)
+        for i, (name, ours, theirs) in enumerate(keys):
+            then, now = self.structure.leaves[i], structure.leaves[i]
+            if ours == theirs:
+                continue
+            if then is DYNAMIC:
+                return f"`{name}` was an array and is now static"
+            if now is DYNAMIC:
+                return f"`{name}` was the static {then!r} and is now an array"
+            return f"the static `{name}` was {then!r} and is now {now!r}"
+        treedefs = f"{self.structure.treedef}\nand is now\n{structure.treedef}"
+        return f"the pytree structure was\n{treedefs}"
 
 
 class _Call:
@@ -122,38 +106,36 @@ class _Call:
         self.bind = bind
         values = bind(*args, **kwargs)
         self.specialization = function.specialization_for(values)
-        arrays, structure = partition(values, abstract=True)
-        self.types = [_array_type(x) for x in arrays]
+        arrays, _ = partition(values, abstract=True)
+        self.types = [array_type(x) for x in arrays]
         self.expected = Expected(
             function,
-            structure,
-            [path for path, _ in function.leaves(values)],
-            function.walk(values, abstract=True).trail,
+            values,
             f"The compiled {function.name} was called with different arguments than it "
             "was lowered for:",
         )
+        self.record: _record.Trace | None = None
         call = Call(function, self.specialization, values, abstract=True)
-        with self.quiet(), self.recorded(values) as run, calling(call):
+        with self.stage(ft.partial(function.named, values)) as run, calling(call):
             call.run = self.record = run.the_trace()
             self.traced = self.specialization.jitted.trace(*arrays)
 
-    @functools.cached_property
+    @ft.cached_property
     def callbacks(self) -> bool:
         """Whether there are host callbacks. Only used once it is compiled."""
         return has_host_callbacks(self.traced)
 
-    def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """The context of a stage that may warn of buffers that cannot be donated."""
-        hide = self.function.options.filter_warning
-        return quiet_donation() if hide else contextlib.nullcontext()
+    @contextlib.contextmanager
+    def stage(self, arguments: Any = None) -> Generator[_record.Run, None, None]:
+        """A stage, which is recorded, and may warn of buffers that cannot be donated.
 
-    def recorded(self, values: tuple[Any, ...] | None = None) -> Any:
-        """The context of a stage, for the record of traces."""
+        `arguments` gives those of the call, before there is a record.
+        """
         function = self.function
-        if values is not None:
-            arguments = functools.partial(function.named, values)
-            return _record.ahead_of_time(function.history, arguments)
-        return _record.ahead_of_time(function.history, None, self.record)
+        hide = function.options.filter_warning
+        recorded = _record.ahead_of_time(function.history, arguments, self.record)
+        with quiet_donation() if hide else contextlib.nullcontext(), recorded as run:
+            yield run
 
     def arrays_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The arrays of a call, which must match the one that was lowered."""
@@ -169,25 +151,21 @@ class _Call:
         for i, (then, array) in enumerate(array_types):
             if then == (array.shape, array.dtype):
                 continue  # nearly all, and quicker than what follows
-            if then != (now := _array_type(array)):
+            if then != (now := array_type(array)):
                 name = self.function.array_paths(values)[i]
                 raise TypeError(
-                    f"{self.expected.what} `{name}` was {_show(then)} and is now "
-                    f"{_show(now)}."
+                    f"{self.expected.what} `{name}` was {show_array(*then)} and is now "
+                    f"{show_array(*now)}."
                 )
         return arrays
 
 
-def _array_type(x: Any) -> tuple[tuple[int, ...], Any]:
+def array_type(x: Any) -> tuple[tuple[int, ...], Any]:
+    """The shape of an array, and the dtype that JAX gives to one of this dtype."""
     dtype = x.dtype
     if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
         dtype = jax.dtypes.canonicalize_dtype(dtype)
     return tuple(x.shape), dtype
-
-
-def _show(array_type: tuple[tuple[int, ...], Any]) -> str:
-    shape, dtype = array_type
-    return f"{dtype}[{','.join(map(str, shape))}]"
 
 
 class _Stage:
@@ -236,7 +214,6 @@ class Compiled(_Stage, Generic[_P, _T]):
         __tracebackhide__ = True
         call = self._call
         arrays = copied(call.arrays_of(args, kwargs))
-        error: BaseException | None
         try:
             out, handle = split_result(self._stage(*arrays))
             if self._blocks is None:
@@ -244,8 +221,7 @@ class Compiled(_Stage, Generic[_P, _T]):
             if self._blocks or reads_numpy(arrays):
                 block(out)
         except Exception as e:
-            error = call.function.translate(e)
-            if error is None:
+            if (error := call.function.translate(e)) is None:
                 raise
             raise error from None
         return call.specialization.plans[handle].build(out)
@@ -270,7 +246,7 @@ class Lowered(_Stage, Generic[_P, _T]):
 
         **Returns:** a `Compiled`.
         """
-        with self._call.quiet(), self._call.recorded():
+        with self._call.stage():
             stage = self._stage.compile(compiler_options=compiler_options)
             _ = self._call.callbacks  # now, rather than in the first call
         return Compiled(self._call, stage)
@@ -292,7 +268,7 @@ class Traced(_Stage, Generic[_P, _T]):
                 "must be the result of `jax.jit`. Export `jax.jit(f)`, or use "
                 "`f.export(...)`."
             )
-        with self._call.quiet(), self._call.recorded():
+        with self._call.stage():
             return Lowered(self._call, self._stage.lower(**kwargs))
 
 

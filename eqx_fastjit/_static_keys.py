@@ -85,14 +85,6 @@ def _vars_key(x: Any) -> Any:
     return tuple([static_key(v) for v in extra_attributes(x)])
 
 
-_SUBCLASS_HASHABLE = {
-    tuple: Hashable.AS_PARTS,
-    list: Hashable.NO,
-    dict: Hashable.NO,
-    collections.deque: Hashable.NO,
-    bytearray: Hashable.NO,
-    array.array: Hashable.NO,
-}
 _SUBCLASS_KINDS = {
     tuple: Kind.TUPLE,
     list: Kind.LIST,
@@ -222,16 +214,16 @@ def choose_policy(cls: type) -> Policy:
     is_builtin = type(eq_owner) is type
     if is_builtin and (eq_owner in SUBCLASS_PARTS or eq_owner in _COMPARE_AS_DICTS):
         base = dict if eq_owner in _COMPARE_AS_DICTS else eq_owner
-        hashable = _SUBCLASS_HASHABLE.get(base, Hashable.ASK)
-        if cls.__hash__ is not base.__hash__:
-            hashable = Hashable.ASK
         if base is tuple and cls.__dictoffset__ == 0:
+            same_hash = cls.__hash__ is tuple.__hash__
+            hashable = Hashable.AS_PARTS if same_hash else Hashable.ASK
             return Policy(Kind.TUPLE, hashable=hashable)
-        if hashable is Hashable.AS_PARTS:
-            hashable = Hashable.ASK  # its attributes need no hash
         kind = _SUBCLASS_KINDS.get(base, Kind.PARTS)
         if has_other_parts(cls):
             kind = Kind.PARTS
+        # (`ASK` for other subclasses of `tuple`: their attributes need no hash.)
+        has_none = cls.__hash__ is base.__hash__ is None
+        hashable = Hashable.NO if has_none else Hashable.ASK
         return Policy(kind, SUBCLASS_PARTS[base], hashable, mutable=True)
     if is_builtin and eq_owner in (set, frozenset):
         return _ASKED(_set_parts(eq_owner))
@@ -354,13 +346,11 @@ def _compound_parts(x: Any, kind: Kind, data: Any, get: Any) -> Sequence[Any]:
     return list(data(x))
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class _Child:
     """A child of a node in a static: read as a pytree as well, and not as a static."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any):
-        self.value = value
+    value: Any
 
 
 def _node_parts(x: Any) -> list[Any]:
@@ -395,18 +385,10 @@ def append_atoms(trail: list[Any], values: Sequence[Any]) -> bool:
 
 
 def append_static(trail: list[Any], x: Any, *, leaf: bool) -> bool:
-    """Write a static value on a trail.
+    """Write a static value on a trail, and return whether it can be changed in place.
 
-    **Arguments:**
-
-    - `trail`: is added to.
-    - `x`: the value.
-    - `leaf`: whether it is a leaf of a pytree, which must have a hash.
-
-    **Returns:**
-
-    Whether the value, or a part of it, can be changed in place. Raises
-    `UnhashableStatic` for a leaf without a hash.
+    That is, any part of it. Raises `UnhashableStatic` for a `leaf` of a pytree without
+    a hash, which it must have.
     """
     cls = type(x)
     if id(cls) in ATOMS:

@@ -48,7 +48,7 @@ def record_call(
     **Returns:** the `Trace`.
     """
     trace, lower, compile, first_run = seconds
-    token = _record.begin(history, lambda: list(arguments))
+    run = _record.begin(history, lambda: list(arguments))
     try:
         with _record.tracing(history, None):
             clock.sleep(trace)
@@ -62,6 +62,6 @@ def record_call(
         clock.sleep(first_run)
     finally:
         if site is not None:
-            token[0].the_trace().site = site
-        _record.end(token)
-    return token[0].trace
+            run.the_trace().site = site
+        _record.end(run)
+    return run.trace

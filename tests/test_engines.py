@@ -55,11 +55,9 @@ def test_calls_go_to_c_without_a_tuple_of_arguments():
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_the_guess_of_jax_is_corrected_for_our_functions_alone(ours):
-    known = _logs._KnowsSpecializations(lambda: ours)
-
     def filtered(msg):
         record = logging.makeLogRecord({"msg": msg})
-        assert known.filter(record)
+        assert _logs._correct_guess(record, lambda: ours)
         return record.msg
 
     guess = f"MISS at line 1:\n{_logs._GUESS}\n"

@@ -6,23 +6,19 @@ from typing import Any
 import jax
 import numpy as np
 
+from eqx_fastjit._stages import array_type
+
 from ._format import ExportFileError
+from ._tree import ExportError
 
 
 def describe_array(x: Any) -> dict[str, Any]:
     """The description of an array. Sizes may be symbolic."""
     return {
         "shape": [d if type(d) is int else _size(d) for d in x.shape],
-        "dtype": _dtype_name(x.dtype),
+        "dtype": str(array_type(x)[1]),
         "weak_type": bool(getattr(x, "weak_type", False)),
     }
-
-
-def _dtype_name(dtype: Any) -> str:
-    """The name of the dtype that JAX gives to an array of this one."""
-    if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
-        dtype = jax.dtypes.canonicalize_dtype(dtype)
-    return str(dtype)
 
 
 def _size(d: Any) -> int | str:
@@ -45,7 +41,7 @@ def show_array(x: Mapping[str, Any]) -> str:
 def matches(then: Mapping[str, Any], now: Any) -> bool:
     """Whether an array is like the one described. Symbolic sizes are left to JAX."""
     return (
-        then["dtype"] == _dtype_name(now.dtype)
+        then["dtype"] == str(array_type(now)[1])
         and len(then["shape"]) == len(now.shape)
         and all(
             type(a) is str or a == b
@@ -54,24 +50,33 @@ def matches(then: Mapping[str, Any], now: Any) -> bool:
     )
 
 
-def dtype_of(name: str) -> Any:
-    """A dtype by its name, those of typed keys included."""
+def shape_and_dtype(x: Mapping[str, Any]) -> tuple[tuple[int, ...], Any]:
+    """Those of an array that was described."""
+    shape, name = tuple(map(int, x["shape"])), x["dtype"]
     if is_key(name):
         try:
-            return jax.random.key(0, impl=_IMPLS[name]).dtype
+            return shape, jax.random.key(0, impl=KEY_IMPLS[name]).dtype
         except (KeyError, ValueError):
             raise ExportFileError(f"keys of type {name} are unknown here") from None
     try:
-        return jax.numpy.dtype(name)
+        return shape, jax.numpy.dtype(name)
     except TypeError:
         raise ExportFileError(f"{name!r} is not a dtype") from None
 
 
 # By their names in a dtype.
-_IMPLS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
+KEY_IMPLS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
 
 
 # --- shardings ------------------------------------------------------------------------
+
+
+def placement(x: Any) -> Any:
+    """The sharding that an array was given; `None` if it may be anywhere."""
+    sharding = getattr(x, "sharding", None)
+    is_given = isinstance(x, jax.ShapeDtypeStruct) or getattr(x, "committed", False)
+    is_several = is_given and sharding is not None and len(sharding.device_set) > 1
+    return sharding if is_several else None
 
 
 def describe_sharding(x: Any) -> dict[str, Any] | None:
@@ -92,6 +97,16 @@ def describe_sharding(x: Any) -> dict[str, Any] | None:
             "memory": x.memory_kind,
         }
     return None
+
+
+def sharding_to_save(x: Any, what: str) -> dict[str, Any]:
+    """The same, or an `ExportError` with `what` has it."""
+    if (out := describe_sharding(x)) is None:
+        raise ExportError(
+            f"{what} a {type(x).__name__}, which cannot be saved. Use a "
+            "`jax.sharding.NamedSharding`."
+        )
+    return out
 
 
 def sharding_of(x: Mapping[str, Any], devices: Mapping[int, Any]) -> Any:

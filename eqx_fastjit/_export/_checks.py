@@ -9,6 +9,7 @@ as they do when it raises; and for everything without a check, which stays as it
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
+import functools as ft
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,6 +21,7 @@ import jax.interpreters.partial_eval
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from eqx_fastjit._blocking import equations_in
 from eqx_fastjit._compat import (
     check_numbers,
     Checkify,
@@ -63,9 +65,10 @@ def functionalize(
     """
     checkify = Checkify()
     before = dict(checkify.rules)
-    ours = {**{x: _as_before(x, rule) for x, rule in before.items()}, **_rules(before)}
-    ours[checkify.callback] = _callbacks(checkify.callback)
-    ours[checkify.sink] = _dropped(checkify.sink)
+    ours = {x: ft.partial(_as_before, x, rule) for x, rule in before.items()}
+    ours |= _rules(before)
+    ours[checkify.callback] = ft.partial(_callback, checkify.callback)
+    ours[checkify.sink] = ft.partial(_dropped, checkify.sink)
 
     def functionalized(*arrays: Any) -> Any:
         from jax.experimental import checkify as public
@@ -97,7 +100,8 @@ _conditions: list[Any] = []
 def _rules(before: dict[Any, Any]) -> dict[Any, Any]:
     """The rules for JAX's public primitives."""
     cond_p, jvp_p = primitives.cond_p, primitives.custom_jvp_call_p
-    follow_cond, follow_jvp = (_as_before(x, before[x]) for x in (cond_p, jvp_p))
+    follow_cond = ft.partial(_as_before, cond_p, before[cond_p])
+    follow_jvp = ft.partial(_as_before, jvp_p, before[jvp_p])
 
     def cond(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
         branches = params["branches"]
@@ -122,54 +126,45 @@ def _rules(before: dict[Any, Any]) -> dict[Any, Any]:
     return {cond_p: cond, jvp_p: custom_jvp, primitives.while_p: _while}
 
 
-def _as_before(primitive: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+def _as_before(
+    primitive: Any, rule: Any, errors: Errors, values: list[Any], params: dict[str, Any]
+) -> Any:
     """JAX's own rule if there is a check; otherwise the equation is unchanged.
 
     JAX would carry the error through each loop, and evaluate its condition twice.
     """
-
-    def follow(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
-        # (JAX 0.12 hides the jaxpr of some.)
-        if "_prim" in params or _has_check(params.values(), loops=not errors.empty):
-            return errors.follow(rule, values, params)
-        return _bind(primitive, values, params)
-
-    return follow
+    # (JAX 0.12 hides the jaxpr of some.)
+    if "_prim" in params or _has_check(params.values(), loops=not errors.empty):
+        return errors.follow(rule, values, params)
+    return _bind(primitive, values, params)
 
 
-def _callbacks(primitive: Any) -> Callable[..., Any]:
+def _callback(
+    primitive: Any, errors: Errors, values: list[Any], params: dict[str, Any]
+) -> Any:
     """The rule for host callbacks. Those of Equinox are checks."""
-
-    def rule(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
-        found = equinox_callback(params["callback"])
-        if found is None:
-            return primitive.bind(*values, **params)
-        kind, texts = found
-        avals = params["result_avals"]
-        if kind == "tpu_msg":
-            return values[: len(avals)]
-        callback = params["callback"].callback_func
-        number = _numbers.setdefault(callback, len(_messages))
-        _messages[number] = texts
-        index = jnp.asarray(values[-1]).astype("int32").max()
-        errors.add(_conditions[-1] if _conditions else True, number, index)
-        return [jnp.zeros(a.shape, a.dtype) for a in avals]
-
-    return rule
+    found = equinox_callback(params["callback"])
+    if found is None:
+        return primitive.bind(*values, **params)
+    kind, texts = found
+    avals = params["result_avals"]
+    if kind == "tpu_msg":
+        return values[: len(avals)]
+    callback = params["callback"].callback_func
+    number = _numbers.setdefault(callback, len(_messages))
+    _messages[number] = texts
+    index = jnp.asarray(values[-1]).astype("int32").max()
+    errors.add(_conditions[-1] if _conditions else True, number, index)
+    return [jnp.zeros(a.shape, a.dtype) for a in avals]
 
 
-def _dropped(sink: Any) -> Callable[..., Any]:
+def _dropped(sink: Any, _: Errors, values: list[Any], params: dict[str, Any]) -> Any:
     """The rule for primitives that keep a value from being removed as dead code.
 
     `checkify` puts one into loops. It is nothing but an effect: calls of a program with
     effects are dispatched in Python (130 us rather than 22), and it has no native code.
     """
-
-    def rule(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
-        del errors
-        return sink.bind(*values, **params) if params.get("prevent_mlir_dce") else []
-
-    return rule
+    return sink.bind(*values, **params) if params.get("prevent_mlir_dce") else []
 
 
 def _while(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
@@ -237,27 +232,13 @@ def _while(errors: Errors, values: list[Any], params: dict[str, Any]) -> Any:
 
 def _has_check(values: Iterable[Any], loops: bool = False) -> bool:
     """Whether there is a check in jaxprs, at any depth, or a `while` loop."""
-    seen: set[int] = set()
-    pending = list(values)
-    while pending:
-        value = pending.pop()
-        if isinstance(value, tuple | list):
-            pending.extend(value)
-            continue
-        value = getattr(value, "jaxpr", value)
-        if not hasattr(value, "eqns") or id(value) in seen:
-            continue
-        seen.add(id(value))
-        for equation in value.eqns:
-            if (
-                equation.primitive.name == "check"
-                or "_prim" in equation.params
-                or equinox_callback(equation.params.get("callback")) is not None
-                or (loops and equation.primitive is primitives.while_p)
-            ):
-                return True
-            pending.extend(equation.params.values())
-    return False
+    return any(
+        equation.primitive.name == "check"
+        or "_prim" in equation.params
+        or equinox_callback(equation.params.get("callback")) is not None
+        or (loops and equation.primitive is primitives.while_p)
+        for equation in equations_in(values)
+    )
 
 
 def _is_check(otherwise: Any, raises: Any) -> bool:

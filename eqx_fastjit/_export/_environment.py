@@ -39,10 +39,8 @@ def environment(devices: Sequence[Any]) -> dict[str, Any]:
 def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Why native code does not fit; `None` if it does."""
     for name, value in now.items():
-        if then.get(name) != value:
-            return (
-                f"it was compiled for {name} {then.get(name)!r}, and this is {value!r}"
-            )
+        if (was := then.get(name)) != value:
+            return f"it was compiled for {name} {was!r}, and this is {value!r}"
     return None
 
 

@@ -14,17 +14,17 @@ from typing import Any
 
 import jax
 import jax.export
-import jax.tree_util as jtu
 
 from eqx_fastjit import _compat
 from eqx_fastjit._engine import quiet_donation
 from eqx_fastjit._files import check_writable
+from eqx_fastjit._options import broadcast_prefix
 from eqx_fastjit._partition import ANY_ARRAY
 from eqx_fastjit._specialization import split_result
 from eqx_fastjit._stages import trace
 
 from . import _format
-from ._arrays import describe_array, describe_sharding
+from ._arrays import describe_array, describe_sharding, placement, sharding_to_save
 from ._environment import environment, versions
 from ._names import Names
 from ._parts import Parts, raw_bytes, SOME_DEFAULT, with_any_arrays
@@ -146,7 +146,8 @@ class Exported:
             "statics": statics,
             "outputs": [describe_array(x) for x in self._outputs],
             "kept": [
-                {**describe_array(x), "sharding": _committed(x)} for x in self._kept
+                {**describe_array(x), "sharding": describe_sharding(placement(x))}
+                for x in self._kept
             ],
             "donated": parts.donated,
             "quiet_donation": function.options.filter_warning,
@@ -181,7 +182,8 @@ class Exported:
         if any(x is not None for x in parts.shardings):
             kwargs["in_shardings"] = (*[None] * n, *parts.shardings)
         if options.out_shardings is not None:
-            out = _spread(options.out_shardings, self._result)
+            result = with_any_arrays(self._result)
+            out = broadcast_prefix(options.out_shardings, result)
             kwargs["out_shardings"] = [*out, *[None] * self._program.checked]
         return kwargs
 
@@ -229,7 +231,8 @@ class Exported:
         for key in ("input_avals", "output_avals"):
             record[key] = [describe_array(x) for x in record[key]]
         for key in ("input_shardings", "output_shardings"):
-            record[key] = [_sharding(x) for x in record[key]]
+            what = "`compiled=True`: there is"
+            record[key] = [sharding_to_save(x, what) for x in record[key]]
         devices = {d.id: d for d in jax.devices()}
         here = [devices[i] for i in record["devices"]]
         header["compiled"] = {
@@ -249,23 +252,6 @@ def _timed(header: dict[str, Any], name: str) -> Generator[None, None, None]:
     header["seconds"][name] = time.perf_counter() - start
 
 
-def _sharding(x: Any) -> dict[str, Any]:
-    out = describe_sharding(x)
-    if out is None:
-        raise ExportError(
-            f"`compiled=True`: a {type(x).__name__} cannot be saved. Use a "
-            "`jax.sharding.NamedSharding` for the arrays."
-        )
-    return out
-
-
-def _committed(x: Any) -> dict[str, Any] | None:
-    """The sharding that a kept array was given; `None` if it may be anywhere."""
-    if not getattr(x, "committed", False) or len(x.sharding.device_set) == 1:
-        return None
-    return describe_sharding(x.sharding)
-
-
 def _cost(compiled: jax.stages.Compiled) -> dict[str, float]:
     """The compiler's estimate; empty where a backend has none."""
     try:
@@ -275,19 +261,3 @@ def _cost(compiled: jax.stages.Compiled) -> dict[str, float]:
     found = found[0] if isinstance(found, list) else found
     names = ("flops", "bytes accessed")
     return {name: float(found[name]) for name in names if found.get(name, -1) >= 0}
-
-
-def _spread(prefix: Any, result: Any) -> list[Any]:
-    """`out_shardings`, a prefix of the result, as one for each of its arrays."""
-
-    def is_leaf(x: Any) -> bool:
-        return x is None or isinstance(x, jax.sharding.Sharding)
-
-    out: list[Any] = []
-
-    def spread(sharding: Any, subtree: Any) -> None:
-        n = sum(type(x) is ArrayRef for x in jtu.tree_leaves(subtree))
-        out.extend([sharding] * n)
-
-    jtu.tree_map(spread, prefix, result, is_leaf=is_leaf)
-    return out

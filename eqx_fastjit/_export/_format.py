@@ -11,12 +11,13 @@
 Nothing here is executed: reading a file calls nothing that the file names.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import struct
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 
@@ -95,28 +96,40 @@ class Reader:
             text = file.read(size)
         if hashlib.sha256(text).digest() != checksum:
             raise self.error("it is truncated or damaged (header)")
-        try:
-            header = json.loads(text)
-            sections: dict[str, tuple[int, int, str]] = {}
-            offset = _PREFIX.size + size
-            for x in header.pop("sections"):
-                if x["name"] in sections:
-                    raise ValueError(f"two sections {x['name']!r}")
-                sections[str(x["name"])] = offset, int(x["size"]), str(x["sha256"])
-                offset += _natural(x["size"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-            raise self.error(f"its header is invalid ({e!r})") from None
+        self.sections: dict[str, tuple[int, int, str]] = {}
+        offset = _PREFIX.size + size
+        with self.one_error():
+            self.header: dict[str, Any] = json.loads(text)
+            for x in self.header.pop("sections"):
+                name, n, digest = str(x["name"]), count(x["size"]), str(x["sha256"])
+                if name in self.sections:
+                    raise ValueError(f"two sections {name!r}")
+                self.sections[name] = offset, n, digest
+                offset += n
         if offset != self.size:
             raise self.error(
                 f"it is truncated or damaged: {offset} bytes expected, {self.size} "
                 "found"
             )
-        self.header: dict[str, Any] = header
-        self.sections = sections
 
     def error(self, reason: str) -> ExportFileError:
         """The one error for a file that cannot be loaded."""
         return ExportFileError(f"{self.path!r} cannot be loaded: {reason}.")
+
+    @contextlib.contextmanager
+    def one_error(self) -> Generator[None, None, None]:
+        """Whatever is wrong with the file, the error names it."""
+        try:
+            yield
+        except ExportFileError as e:
+            if str(e).startswith(repr(self.path)):
+                raise
+            raise self.error(str(e)) from e.__cause__
+        except (
+            *(ArithmeticError, AssertionError, AttributeError, LookupError),
+            *(MemoryError, RuntimeError, TypeError, ValueError),
+        ) as e:  # of Python, NumPy and JAX, for a header that is nonsense
+            raise self.error(f"its header is invalid ({e!r})") from e
 
     def section(self, name: str) -> bytes:
         """The bytes of a section, compared with their checksum."""
@@ -129,7 +142,8 @@ class Reader:
         return out
 
 
-def _natural(x: Any) -> int:
-    if type(x) is not int or x < 0:
-        raise ValueError(f"{x!r} is not a size")
-    return x
+def count(n: Any) -> int:
+    """A number of things in a header. Raises `ExportFileError` for anything else."""
+    if type(n) is not int or n < 0:
+        raise ExportFileError(f"its header is invalid ({n!r} is not a count)")
+    return n

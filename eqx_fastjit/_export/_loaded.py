@@ -7,11 +7,10 @@
 # pyright: reportPrivateImportUsage=false
 
 import contextlib
-import functools
 import inspect
 import types
 import warnings
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +20,7 @@ from eqx_fastjit._blocking import block, copied, must_block, reads_numpy, with_t
 from eqx_fastjit._function import Function
 from eqx_fastjit._jit import _make_wrapped, JitWrapped
 from eqx_fastjit._options import Options
-from eqx_fastjit._partition import ANY_ARRAY, omitted, partition
+from eqx_fastjit._partition import ANY_ARRAY, omitted
 from eqx_fastjit._specialization import make_plan
 from eqx_fastjit._stages import Expected
 from eqx_fastjit._static_keys import static_key
@@ -29,7 +28,7 @@ from eqx_fastjit._static_keys import static_key
 from ._format import ExportFileError, Reader
 from ._names import Names
 from ._runners import Payloads
-from ._tree import ArrayRef, ExportError, TreeReader, Writer, written
+from ._tree import ExportError, TreeReader, with_refs, Writer, written
 
 
 def load(
@@ -76,7 +75,7 @@ def load(
     known = _objects_in(() if example is None else tuple(example))
     # Now, even if this is in a function that is being traced: what the program keeps
     # would be a part of that trace.
-    with _one_error(reader), jax.ensure_compile_time_eval():
+    with reader.one_error(), jax.ensure_compile_time_eval():
         wrapped, reason = _read(reader, Names(known, allow), trusted)
     if reason is not None:
         warnings.warn(
@@ -87,28 +86,10 @@ def load(
     return wrapped
 
 
-@contextlib.contextmanager
-def _one_error(reader: Reader) -> Generator[None, None, None]:
-    """Whatever is wrong with a file, the error names it."""
-    try:
-        yield
-    except ExportFileError as e:
-        if str(e).startswith(repr(reader.path)):
-            raise
-        raise reader.error(str(e)) from e.__cause__
-    except (
-        *(ArithmeticError, AssertionError, AttributeError, LookupError),
-        *(MemoryError, RuntimeError, TypeError, ValueError),
-    ) as e:  # of Python, NumPy and JAX, for a header that is nonsense
-        raise reader.error(f"its header is invalid ({e!r})") from e
-
-
 def _objects_in(example: tuple[Any, ...]) -> dict[str, Any]:
     """The classes and functions that arguments refer to, by name."""
-    arrays, structure = partition(example, abstract=True)
-    refs = structure.rebuild([ArrayRef(i) for i in range(len(arrays))])
     writer = Writer()
-    writer.write([(f"example[{i}]", x) for i, x in enumerate(refs)])
+    writer.write([(f"example[{i}]", x) for i, x in enumerate(with_refs(example))])
     return writer.objects
 
 
@@ -151,15 +132,12 @@ class LoadedFunction(Function):
         names = str(header["name"]), str(header["qualname"])
         options = Options(filter_warning=bool(header["quiet_donation"]))
         super().__init__(fun, spec, options, names, with_fun=False)
-        _, structure = partition(values)
         self.expected = Expected(
             self,
-            structure,
-            [path for path, _ in self.leaves(values)],
-            self.walk(values).trail,
+            values,
             f"The exported {self.name} was called with different arguments than it was "
             "exported for:",
-            key=_key,
+            _key,
         )
         self.values = values
         holder = types.SimpleNamespace(plans={})
@@ -180,19 +158,10 @@ class LoadedFunction(Function):
         except TypeError:
             # A `functools.partial` compares by identity: one that was made in this
             # process is never the one from the file, but may be made of the same.
-            if not self._is_written_alike(values):
-                raise
-        return self.walk(values).arrays
-
-    @functools.cached_property
-    def _written(self) -> Any:
-        return written(self.values)
-
-    def _is_written_alike(self, values: tuple[Any, ...]) -> bool:
-        try:
-            return written(values) == self._written
-        except ExportError:
-            return False
+            with contextlib.suppress(ExportError):
+                if written(values) == written(self.values):
+                    return self.walk(values).arrays
+            raise
 
     def specialization_for(self, values: tuple[Any, ...]) -> Any:
         """To trace a call, of which there is only the program."""

@@ -15,6 +15,8 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from eqx_fastjit._binding import defaults_of
+
 from ._format import ExportFileError
 
 
@@ -91,12 +93,7 @@ def _anonymous(x: Any, module: Any, qualname: str) -> str | None:
 def _defaults(function: Any) -> dict[str, Any]:
     """The defaults of a function's parameters, by name."""
     function = inspect.unwrap(function) if callable(function) else function
-    if not isinstance(function, types.FunctionType):
-        return {}
-    code, defaults = function.__code__, function.__defaults__ or ()
-    names = code.co_varnames[: code.co_argcount]
-    out = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
-    return {**out, **(function.__kwdefaults__ or {})}
+    return defaults_of(function) if isinstance(function, types.FunctionType) else {}
 
 
 def _look_up(module: Any, qualname: str) -> Any:

@@ -3,6 +3,7 @@
 # The functions beside a class are part of it.
 # pyright: reportPrivateUsage=false
 
+import contextlib
 from typing import Any
 
 import jax
@@ -14,8 +15,8 @@ from eqx_fastjit._binding import Spec
 from eqx_fastjit._nodes import ARRAY_TYPES
 from eqx_fastjit._partition import ANY_ARRAY, Omitted, omitted, partition
 
-from ._arrays import describe_sharding
-from ._tree import ArrayRef, DefaultRef, ExportError, Writer
+from ._arrays import placement, sharding_to_save
+from ._tree import ArrayRef, DefaultRef, ExportError, with_refs, written
 
 
 # Any default that was not passed, for a comparison.
@@ -37,10 +38,7 @@ class Parts:
         # Which of the values the caller passes.
         at = function.spec.fun_index() if function.with_fun else None
         free_values = [i for i in range(len(values)) if i != at][n_bound:]
-        spec = function.spec
-        self.spec = Spec(
-            spec.names[n_bound:], spec.kinds[n_bound:], spec.defaulted[n_bound:]
-        )
+        self.spec = Spec(*[x[n_bound:] for x in function.spec])
         self.values = function.split(values)[1][n_bound:]
         if len(self.values) != len(free_values):
             raise ExportError(
@@ -68,75 +66,48 @@ class Parts:
         self.bound = [jnp.asarray(arrays[k]) for k in bound]
         donated = function.donated(values)
         self.donated = [i for i, k in enumerate(free) if k in donated]
-        self.shardings = self._find_shardings(values, free)
+        # One for each array that a caller passes; `None` where any will do.
+        self.shardings = [placement(x) for x in self.arrays]
+        if function.options.in_shardings is not None:
+            given = function.in_shardings(values)
+            self.shardings = [given[k] for k in free]
+        defaults = wrapped._binding.defaults[n_bound:]
+        # Defaults that stay unseen, by the parameter. (Plain data do not: nobody should
+        # have to import a function for being a default.)
+        self._unseen = {
+            name: x
+            for x, name, _, defaulted in zip(defaults, *self.spec, strict=True)
+            if defaulted and not _is_plain(x)
+        }
         # The default of each parameter; `None` for one that has none.
-        self.defaults = self._find_defaults(wrapped._binding.defaults[n_bound:])
-
-    def _find_shardings(self, values: tuple[Any, ...], free: list[int]) -> list[Any]:
-        """One for each array that a caller passes; `None` where any will do."""
-        if self.function.options.in_shardings is not None:
-            given = self.function.in_shardings(values)
-            return [given[k] for k in free]
-        out: list[Any] = []
-        for x in self.arrays:
-            sharding = getattr(x, "sharding", None)
-            is_struct = isinstance(x, jax.ShapeDtypeStruct)
-            given = is_struct or getattr(x, "committed", False)
-            is_one = given and sharding is not None and len(sharding.device_set) > 1
-            out.append(sharding if is_one else None)
-        return out
-
-    def _find_defaults(self, defaults: tuple[Any, ...]) -> list[tuple[str, Any]]:
-        """The placeholder for each default, or the default itself if it is plain data.
-
-        Nobody should have to import a function for being a default.
-        """
-        out: list[tuple[str, Any]] = []
-        # Defaults that stay unseen, by the parameter.
-        self._unwritten: dict[str, Any] = {}
-        for name, defaulted, default in zip(
-            self.spec.names, self.spec.defaulted, defaults, strict=True
-        ):
-            if not defaulted or _is_plain(name, default):
-                out.append((name, default))
-            else:
-                out.append((name, DefaultRef(name)))
-                self._unwritten[name] = default
-        return out
+        self.defaults = [
+            (name, DefaultRef(name) if name in self._unseen else x)
+            for name, x in zip(self.spec.names, defaults, strict=True)
+        ]
 
     def in_shardings(self) -> list[dict[str, Any] | None] | None:
         """The shardings as data; `None` if there are none."""
         if not any(x is not None for x in self.shardings):
             return None
-        out: list[dict[str, Any] | None] = []
-        for path, x in zip(self.paths, self.shardings, strict=True):
-            described = None if x is None else describe_sharding(x)
-            if x is not None and described is None:
-                raise ExportError(
-                    f"`{path}` has a {type(x).__name__}, which cannot be saved. Use a "
-                    "`jax.sharding.NamedSharding`."
-                )
-            out.append(described)
-        return out
-
-    def _with(self, arrays: list[Any]) -> list[tuple[str, Any]]:
-        """Each parameter's name and value, with these for arrays."""
-        _, structure = partition(self.values, abstract=True)
-        values = structure.rebuild(arrays)
-        unwritten = self._unwritten
         return [
-            (name, DefaultRef(name) if unwritten.get(name, self) is value else value)
-            for name, value in zip(self.spec.names, values, strict=True)
+            None if x is None else sharding_to_save(x, f"`{path}` has")
+            for path, x in zip(self.paths, self.shardings, strict=True)
         ]
 
     def written(self) -> list[tuple[str, Any]]:
-        """The arguments, with numbers for their arrays."""
-        return self._with([ArrayRef(i) for i in range(len(self.arrays))])
+        """Each parameter's name and value, with numbers for the arrays."""
+        values, unseen = with_refs(self.values), self._unseen
+        return [
+            (name, DefaultRef(name) if unseen.get(name, self) is value else value)
+            for name, value in zip(self.spec.names, values, strict=True)
+        ]
 
-    def example(self) -> tuple[Any, ...]:
+    def example(self) -> Any:
         """The arguments, with any arrays and any defaults."""
-        values = self._with([ANY_ARRAY] * len(self.arrays))
-        return tuple([SOME_DEFAULT if type(x) is DefaultRef else x for _, x in values])
+        values = [x for _, x in self.written()]
+        return with_any_arrays(
+            tuple([SOME_DEFAULT if type(x) is DefaultRef else x for x in values])
+        )
 
     def parameters(self) -> list[dict[str, Any]]:
         """The names and kinds, and whether there is a default."""
@@ -146,16 +117,11 @@ class Parts:
         ]
 
 
-def _is_plain(name: str, default: Any) -> bool:
+def _is_plain(default: Any) -> bool:
     """Whether a default can be written down without the name of anything."""
-    if type(default) is Omitted:
-        return False
-    writer = Writer()
-    try:
-        writer.write([(name, default)])
-    except ExportError:
-        return False
-    return not writer.names
+    with contextlib.suppress(ExportError):
+        return type(default) is not Omitted and not written(default)[1]
+    return False
 
 
 def _arrays(tree: Any) -> list[Any]:

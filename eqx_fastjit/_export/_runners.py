@@ -20,7 +20,14 @@ import numpy as np
 from eqx_fastjit import _compat
 from eqx_fastjit._engine import innermost_call
 
-from ._arrays import dtype_of, is_key, matches, sharding_of, show_array
+from ._arrays import (
+    is_key,
+    KEY_IMPLS,
+    matches,
+    shape_and_dtype,
+    sharding_of,
+    show_array,
+)
 from ._environment import difference, environment
 from ._format import ExportFileError, Reader
 from ._program import LAPACK
@@ -70,23 +77,19 @@ class Payloads:
         out: list[Any] = []
         offset = 0
         for x in self.header["kept"]:
-            dtype, shape = dtype_of(x["dtype"]), tuple(map(int, x["shape"]))
-            raw_dtype, raw_shape = dtype, shape
+            raw = jax.ShapeDtypeStruct(*shape_and_dtype(x))
             if is_key(x["dtype"]):
-                key = jax.ShapeDtypeStruct((), dtype)
-                sample = jax.eval_shape(jax.random.key_data, key)
-                raw_dtype, raw_shape = sample.dtype, (*shape, *sample.shape)
-            size = math.prod(raw_shape) * np.dtype(raw_dtype).itemsize
+                raw = jax.eval_shape(jax.random.key_data, raw)
+            size = math.prod(raw.shape) * np.dtype(raw.dtype).itemsize
             if offset + size > len(data):
                 raise ExportFileError("its header is invalid (kept arrays)")
-            host = np.frombuffer(data[offset : offset + size], raw_dtype)
+            host = np.frombuffer(data[offset : offset + size], raw.dtype)
             offset += size
             sharding = x["sharding"]
             target = None if sharding is None else sharding_of(sharding, self.devices)
-            array: Any = jax.device_put(host.reshape(raw_shape))
+            array: Any = jax.device_put(host.reshape(raw.shape))
             if is_key(x["dtype"]):
-                impl = str(jax.random.key_impl(jnp.zeros((), dtype)))
-                array = jax.random.wrap_key_data(array, impl=impl)
+                array = jax.random.wrap_key_data(array, impl=KEY_IMPLS[x["dtype"]])
             out.append(array if target is None else jax.device_put(array, target))
         return out
 
@@ -105,9 +108,7 @@ class Payloads:
 
     # --- the portable program ---
 
-    @functools.cached_property
-    def portable(self) -> Callable[..., Any]:
-        """The portable program under `jax.jit`. It takes the kept arrays as well."""
+    def _exported(self) -> jax.export.Exported:
         blob = bytearray(self.reader.section("portable"))
         try:
             exported = jax.export.deserialize(blob)
@@ -129,8 +130,12 @@ class Payloads:
         for i, x in enumerate(outputs):
             if x["weak_type"]:
                 avals[i] = avals[i].update(weak_type=True)
-        exported = dataclasses.replace(exported, out_avals=tuple(avals))
-        exported = _with_lapack_if_called(exported)
+        return dataclasses.replace(exported, out_avals=tuple(avals))
+
+    @functools.cached_property
+    def portable(self) -> Callable[..., Any]:
+        """The portable program under `jax.jit`. It takes the kept arrays as well."""
+        exported = _with_lapack_if_called(self._exported())
         n = len(self.kept)
         donated = tuple([n + int(i) for i in self.header["donated"]])
         kwargs: dict[str, Any] = {"donate_argnums": donated}
@@ -140,7 +145,35 @@ class Payloads:
                 for x in self.header["in_shardings"]
             ]
             kwargs["in_shardings"] = (*[None] * n, *given)
-        return jax.jit(_Portable(self, exported), **kwargs)
+
+        def run(*arrays: Any) -> list[Any]:
+            call = innermost_call()
+            if call is not None and call.function.loaded:
+                call.open_run()  # hides the warning of `donate="all"`, as in any trace
+            self.check_arrays(arrays[n:])
+            try:
+                out = list(exported.call(*arrays))
+            except ValueError as e:
+                raise TypeError(
+                    f"The exported {name} cannot be called with these arguments: "
+                    f"{self._with_paths(str(e))}"
+                ) from None
+            if self.checked:
+                out = _raise_if(out[:-1], out[-1], self.messages)
+            return [*out, self.handle]
+
+        run.__name__ = run.__qualname__ = name = str(self.header["name"])
+        return jax.jit(run, **kwargs)
+
+    def _with_paths(self, message: str) -> str:
+        """A message of JAX, with paths of arrays in place of their numbers."""
+        n, paths = len(self.kept), [x["path"] for x in self.header["arrays"]]
+
+        def path(match: re.Match[str]) -> str:
+            i = int(match[1]) - n
+            return paths[i] if 0 <= i < len(paths) else match[0]
+
+        return re.sub(r"args\[(\d+)\]", path, message)
 
     def check_arrays(self, arrays: Sequence[Any]) -> None:
         """Raise `TypeError`, naming the leaf, if an array does not match."""
@@ -187,15 +220,13 @@ class Payloads:
             raise ExportFileError(why)
         for key in ("input_avals", "output_avals"):
             record[key] = [
-                _compat.shaped_array(
-                    tuple(x["shape"]), dtype_of(x["dtype"]), bool(x["weak_type"])
-                )
+                _compat.shaped_array(*shape_and_dtype(x), bool(x["weak_type"]))
                 for x in record[key]
             ]
         for key in ("input_shardings", "output_shardings"):
             record[key] = [sharding_of(x, self.devices) for x in record[key]]
         structs = [
-            jax.ShapeDtypeStruct(tuple(x["shape"]), dtype_of(x["dtype"]))
+            jax.ShapeDtypeStruct(*shape_and_dtype(x))
             for x in (*self.header["kept"], *self.header["arrays"])
         ]
         if compiled["lapack"]:
@@ -263,43 +294,6 @@ def _with_lapack_if_called(exported: jax.export.Exported) -> jax.export.Exported
     return dataclasses.replace(
         exported, platforms=("host",), disabled_safety_checks=disabled
     )
-
-
-class _Portable:
-    """The function that JAX traces: the program, from its file."""
-
-    def __init__(self, payloads: Payloads, exported: jax.export.Exported):
-        self.payloads = payloads
-        self.exported = exported
-        self.__name__ = self.__qualname__ = str(payloads.header["name"])
-
-    def __call__(self, *arrays: Any) -> list[Any]:
-        payloads = self.payloads
-        call = innermost_call()
-        if call is not None and call.function.loaded:
-            call.open_run()  # hides the warning of `donate="all"`, as in any trace
-        payloads.check_arrays(arrays[len(payloads.kept) :])
-        try:
-            out = list(self.exported.call(*arrays))
-        except ValueError as e:
-            raise TypeError(
-                f"The exported {self.__name__} cannot be called with these arguments: "
-                f"{self._named(e)}"
-            ) from None
-        if payloads.checked:
-            out = _raise_if(out[:-1], out[-1], payloads.messages)
-        return [*out, payloads.handle]
-
-    def _named(self, error: ValueError) -> str:
-        """JAX's message, with paths of arrays in place of their numbers."""
-        n = len(self.payloads.kept)
-        paths = [x["path"] for x in self.payloads.header["arrays"]]
-
-        def path(match: re.Match[str]) -> str:
-            i = int(match[1]) - n
-            return paths[i] if 0 <= i < len(paths) else match[0]
-
-        return re.sub(r"args\[(\d+)\]", path, str(error))
 
 
 def _raise_if(out: list[Any], signal: Any, messages: dict[int, list[str]]) -> list[Any]:

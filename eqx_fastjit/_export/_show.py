@@ -23,10 +23,8 @@ def show(path: Any, *, everything: bool = False) -> str:
     reader = Reader(path)
     for name in reader.sections:
         reader.section(name)  # compares the checksum
-    try:
+    with reader.one_error():
         return "\n".join(_lines(reader, None if everything else _MAX_LINES))
-    except (KeyError, TypeError, ValueError, AttributeError, LookupError) as e:
-        raise reader.error(f"its header is invalid ({e!r})") from e
 
 
 def _lines(reader: Reader, limit: int | None) -> Iterator[str]:

@@ -23,7 +23,7 @@ from eqx_fastjit._partition import Omitted, partition, walk
 from eqx_fastjit._policy import Kind
 from eqx_fastjit._static_keys import policy_of
 
-from ._format import ExportFileError
+from ._format import count, ExportFileError
 from ._names import name_of, Names
 
 
@@ -66,11 +66,7 @@ _SCALARS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 # Flattened by what is registered for them.
 _NODES = (NodeKind.CUSTOM, NodeKind.ORDERED_DICT, NodeKind.DEFAULTDICT)
 _SINGLETONS: dict[Any, str] = {
-    None: "none",
-    True: "true",
-    False: "false",
-    Ellipsis: "ellipsis",
-    NotImplemented: "notimplemented",
+    x: str(x).lower() for x in (None, True, False, Ellipsis, NotImplemented)
 }
 
 
@@ -288,18 +284,16 @@ def _attributes(x: Any) -> dict[str, Any] | None:
 # --- reading --------------------------------------------------------------------------
 
 
+@dataclasses.dataclass
 class TreeReader:
     """Builds what a `Writer` wrote, whose names are in `table`.
 
     `default` gives what stands for the default of a parameter that was not passed.
     """
 
-    def __init__(
-        self, table: Sequence[str], names: Names, default: Callable[[str], Any]
-    ):
-        self.table = table
-        self.names = names
-        self.default = default
+    table: Sequence[str]
+    names: Names
+    default: Callable[[str], Any]
 
     def read(self, steps: Sequence[Any], arrays: Sequence[Any]) -> Any:
         """The tree, with these arrays in it. Raises `ExportFileError`."""
@@ -325,22 +319,22 @@ class TreeReader:
         """How many parts a step takes, and the function that builds its value."""
         if kind in _MAKE:
             (n,) = data
-            return _count(n) * (1 + (kind == "dict")), _MAKE[kind]
+            return count(n) * (1 + (kind == "dict")), _MAKE[kind]
         if kind in _VALUES:
             value = _VALUES[kind](*data)
             return 0, lambda _: value
         if kind in ("slice", "range"):
             return 3, lambda parts: (slice if kind == "slice" else range)(*parts)
         if kind == "partial":
-            n, names = _count(data[0]), data[1]
+            n, names = count(data[0]), data[1]
             return 1 + n + len(names), lambda parts: functools.partial(
                 *parts[: 1 + n], **dict(zip(names, parts[1 + n :], strict=True))
             )
         if kind == "array":
-            return 0, lambda _: arrays[_count(data[0])]
+            return 0, lambda _: arrays[count(data[0])]
         if kind == "default":
             return 0, lambda _: self.default(str(data[0]))
-        found = self.names.get(self.table[_count(data[0])])
+        found = self.names.get(self.table[count(data[0])])
         if kind == "name":
             return 0, lambda _: found
         if not isinstance(found, type):
@@ -352,18 +346,12 @@ class TreeReader:
         if kind == "namedtuple":
             if not _is_namedtuple(found):
                 raise ExportFileError(f"{found!r} is not a named tuple")
-            return _count(data[1]), lambda parts: tuple.__new__(found, parts)
+            return count(data[1]), lambda parts: tuple.__new__(found, parts)
         if kind == "instance":
             return len(data[1]), lambda parts: _new_instance(found, data[1], parts)
         if kind == "node":
-            return _count(data[1]) + 1, lambda parts: _new_node(found, parts)
+            return count(data[1]) + 1, lambda parts: _new_node(found, parts)
         raise ExportFileError(f"its header has an unknown step {kind!r}")
-
-
-def _count(n: Any) -> int:
-    if type(n) is not int or n < 0:
-        raise ExportFileError(f"{n!r} is not a count")
-    return n
 
 
 _MAKE: dict[str, Callable[[list[Any]], Any]] = {
@@ -401,15 +389,19 @@ def _new_node(cls: type, parts: list[Any]) -> Any:
     return entry.from_iter(parts[0], parts[1:])
 
 
+def with_refs(tree: Any) -> Any:
+    """A tree with numbers in place of its arrays."""
+    arrays, structure = partition(tree, abstract=True)
+    return structure.rebuild([ArrayRef(i) for i in range(len(arrays))])
+
+
 def written(tree: Any) -> tuple[list[Any], list[str]]:
     """A tree by what it is made of, to compare with: steps, and names. Any arrays do.
 
     Raises `ExportError` if it cannot be written.
     """
-    arrays, structure = partition(tree, abstract=True)
     writer = Writer()
-    refs = structure.rebuild([ArrayRef(i) for i in range(len(arrays))])
-    return writer.write([("", refs)], root=""), writer.names
+    return writer.write([("", with_refs(tree))], root=""), writer.names
 
 
 def same_tree(x: Any, y: Any) -> bool:
