@@ -19,7 +19,7 @@ from ._blocking import block, copied, has_host_callbacks, must_block, reads_nump
 from ._compat import EXPORT_OPTION, hide_from_tracebacks
 from ._engine import Call, calling, quiet_donation
 from ._function import Function
-from ._partition import DYNAMIC, partition, Structure
+from ._partition import DYNAMIC, partition, same_trail, Structure, Walk
 from ._specialization import split_result
 from ._static_keys import static_key
 
@@ -39,7 +39,7 @@ class Expected:
     - `function`: the function.
     - `structure`: of the call, one value for each parameter.
     - `names`: the path of each leaf.
-    - `trail`: the signature.
+    - `found`: the walk over it.
     - `what`: begins the message of an error.
     - `key`: of a static; those with equal keys are the same.
     """
@@ -49,23 +49,29 @@ class Expected:
         function: Function,
         structure: Structure,
         names: list[str],
-        trail: list[Any],
+        found: Walk,
         what: str,
         key: Callable[[Any], Any] = static_key,
     ):
         self.function = function
         self.structure = structure
         self.names = names
-        self.trail = trail
+        self.found = found._replace(arrays=[])  # which this does not keep alive
         self.key = key
         self.keys = self._keys_of(structure)
         self.what = what
 
     def arrays_of(self, values: tuple[Any, ...]) -> list[Any]:
         """The arrays of a call, whose structure and statics must be the same."""
-        found = self.function.walk(values)
-        if found.trail != self.trail:
+        found, known = self.function.walk(values), self.found
+        if found.trail != known.trail:
             raise TypeError(self._difference(values))
+        mutable = zip(known.mutable, found.mutable, strict=True)
+        for (then, start, stop), (now, _, _) in mutable:
+            # Its results may refer to this very object, as those of a call may.
+            if then is not now and not same_trail(then, known.trail[start:stop]):
+                kind = type(then).__name__
+                raise TypeError(f"{self.what} a static {kind} was changed since then.")
         return found.arrays
 
     def _difference(self, values: tuple[Any, ...]) -> str:
@@ -99,10 +105,10 @@ class Expected:
             return f"{self.what} `{names[len(self.names)]}` is new."
         if len(names) < len(self.names):
             return f"{self.what} `{self.names[len(names)]}` is missing."
-        return (
-            f"{self.what} the pytree structure was\n"
-            f"{self.structure.treedef}\nand is now\n{treedef}."
-        )
+        then, now = str(self.structure.treedef), str(treedef)
+        if then == now:  # it shows the static data as they are now
+            return f"{self.what} static data in the pytree structure changed:\n{now}."
+        return f"{self.what} the pytree structure was\n{then}\nand is now\n{now}."
 
 
 class _Call:
@@ -128,7 +134,7 @@ class _Call:
             function,
             structure,
             [path for path, _ in function.leaves(values)],
-            function.walk(values, abstract=True).trail,
+            function.walk(values, abstract=True),
             f"The compiled {function.name} was called with different arguments than it "
             "was lowered for:",
         )

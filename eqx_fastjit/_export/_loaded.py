@@ -156,7 +156,7 @@ class LoadedFunction(Function):
             self,
             structure,
             [path for path, _ in self.leaves(values)],
-            self.walk(values).trail,
+            self.walk(values),
             f"The exported {self.name} was called with different arguments than it was "
             "exported for:",
             key=_key,
