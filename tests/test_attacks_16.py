@@ -1,6 +1,7 @@
 """Regression tests: faults found in a sixteenth adversarial review: semantics."""
 
 import collections
+import dataclasses
 import typing
 
 import equinox as eqx
@@ -91,3 +92,39 @@ def test_results_without_jit_are_copies_in_the_same_order():
             out["b"].append(2)
             assert kept == {"b": [1], "a": 2}
             f(X)
+
+
+def _dataclass():
+    @dataclasses.dataclass(frozen=True)
+    class Scale:
+        n: typing.Any
+
+    return Scale
+
+
+def test_a_static_dataclass_that_becomes_a_node():
+    cls = _dataclass()
+    f, traces = count_traces(lambda scale: scale)
+    before = [f(cls(2)) for _ in range(2)]
+    jtu.register_dataclass(cls, ["n"], [])
+    after = [f(cls(2)) for _ in range(2)]
+    assert before + after == [cls(2)] * 4
+    assert f(cls(X)).n.tolist() == X.tolist()
+    assert len(traces) == 3
+
+
+def test_a_dataclass_below_a_static_module_that_becomes_a_node():
+    cls = _dataclass()
+    f, _ = count_traces(lambda h: jtu.tree_leaves(h.value))
+    held = Holder(X, Holder(cls(2), None))
+    assert f(held) == [cls(2)]
+    jtu.register_dataclass(cls, ["n"], [])
+    assert f(held) == [2]
+
+
+def test_errors_about_the_structure_of_jitted_functions_say_which():
+    f, g = filter_jit(eqx.nn.Lambda(jnp.sin)), filter_jit(eqx.nn.Lambda(jnp.cos))
+    with pytest.raises(ValueError, match=r"fn='Lambda', .*function sin ") as info:
+        jax.tree.map(lambda *x: x, f, g)
+    assert "function cos " in str(info.value)
+    assert " object at " not in str(jtu.tree_structure(filter_jit(len)))
