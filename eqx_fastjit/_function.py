@@ -93,7 +93,8 @@ class Function:
     def call_without_jit(self, values: tuple[Any, ...]) -> Any:
         """`jax.disable_jit()`. Containers are copied, as they are otherwise."""
         __tracebackhide__ = True
-        return self.call_python(*jtu.tree_map(lambda x: x, values))
+        out = self.call_python(*jtu.tree_map(lambda x: x, values))
+        return jtu.tree_map(lambda x: x, out)
 
     def split(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         """The user's function, and one value per parameter."""

@@ -73,6 +73,10 @@ class _WrapperAux:
     def __hash__(self) -> int:
         return hash(self.key)
 
+    def __repr__(self) -> str:  # JAX's errors about treedefs show it
+        callable_ = f"fn={self.function.qualname!r}, donate={self.donate!r}"
+        return callable_ if self.structure is None else f"{callable_}, {self.structure}"
+
 
 class JitWrapped(Base, Generic[_P, _T]):
     """A function compiled by `filter_jit`, which is called like the function itself.

@@ -104,9 +104,10 @@ def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
                 "arrays are traced and everything else is static."
             )
         if name not in _JIT_PARAMETERS:
+            known = ", ".join(sorted(_JIT_PARAMETERS.difference(_FORBIDDEN)))
             raise TypeError(
                 f"filter_jit() got an unexpected keyword argument {name!r}; expected "
-                f"`donate` or one of `jax.jit`'s: {', '.join(sorted(_JIT_PARAMETERS))}."
+                f"`donate` or one of `jax.jit`'s: {known}."
             )
 
 

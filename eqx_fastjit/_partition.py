@@ -170,7 +170,8 @@ def walk(tree: Any, *, abstract: bool = False) -> Walk:
         else:
             trail.append(type_key(cls))
             children = _children(found, x, node)
-            trail.append(len(children))
+            # Unlike that of a static: a class may become a node.
+            trail.append(~len(children))
             pending += reversed(children)
             if len(trail) > limit:
                 # Raises if it contains itself. Of what is left, since the user's code

@@ -202,9 +202,11 @@ SUBCLASS_PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
 def _treedef_parts(x: Any) -> list[Any]:
     """What each node is, as for `pickle`."""
     nodes = x.__getstate__()[1]  # after the registry
-    # The keys of a dictionary, which has no class here, are in a new list.
+    # The keys of a dictionary are in a new list. What else is a list has a class.
     return [
-        (*node[:2], tuple(node[2]), *node[3:]) if node[2] and node[3] is None else node
+        (*node[:2], tuple(node[2]), *node[3:])
+        if type(node[2]) is list and node[3] is None
+        else node
         for node in nodes
     ]
 

@@ -21,7 +21,7 @@ from ._compat import EXPORT_OPTION, hide_from_tracebacks
 from ._describe import show_array
 from ._engine import Call, calling, quiet_donation
 from ._function import Function
-from ._partition import DYNAMIC, partition, Structure
+from ._partition import DYNAMIC, partition, same_trail, Structure
 from ._specialization import split_result
 from ._static_keys import static_key
 
@@ -47,7 +47,8 @@ class Expected:
         key: Callable[[Any], Any] = static_key,
     ):
         self.function = function
-        self.trail = function.walk(values, abstract=True).trail
+        # Without its arrays, which this does not keep alive.
+        self.found = function.walk(values, abstract=True)._replace(arrays=[])
         self.structure = partition(values, abstract=True)[1]
         self.names = [path for path, _ in function.leaves(values)]
         self.what = what
@@ -56,9 +57,15 @@ class Expected:
 
     def arrays_of(self, values: tuple[Any, ...]) -> list[Any]:
         """The arrays of a call, whose structure and statics must be the same."""
-        found = self.function.walk(values)
-        if found.trail != self.trail:
+        found, known = self.function.walk(values), self.found
+        if found.trail != known.trail:
             raise TypeError(f"{self.what} {self._difference(values)}.")
+        mutable = zip(known.mutable, found.mutable, strict=True)
+        for (then, start, stop), (now, _, _) in mutable:
+            # Its results may refer to this very object, as those of a call may.
+            if then is not now and not same_trail(then, known.trail[start:stop]):
+                kind = type(then).__name__
+                raise TypeError(f"{self.what} a static {kind} was changed since then.")
         return found.arrays
 
     def _keys_of(self, structure: Structure) -> list[Any]:
@@ -85,8 +92,10 @@ class Expected:
             if now is DYNAMIC:
                 return f"`{name}` was the static {then!r} and is now an array"
             return f"the static `{name}` was {then!r} and is now {now!r}"
-        treedefs = f"{self.structure.treedef}\nand is now\n{structure.treedef}"
-        return f"the pytree structure was\n{treedefs}"
+        then, now = str(self.structure.treedef), str(structure.treedef)
+        if then == now:  # it shows the static data as they are now
+            return f"static data in the pytree structure changed:\n{now}"
+        return f"the pytree structure was\n{then}\nand is now\n{now}"
 
 
 class _Call:

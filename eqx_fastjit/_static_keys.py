@@ -445,7 +445,7 @@ def _append_compound(trail: list[Any], x: Any, leaf: bool) -> bool:
                 trail.append(("again", seen[key][0]))
                 continue
             parts = _compound_parts(x, kind, data, get)
-            trail.append(len(parts))
+            trail.append(~len(parts) if kind is _NODE_KIND else len(parts))
             if not append_atoms(trail, parts):
                 n_compounds += 1
                 if n_compounds > _FEW_COMPOUNDS:
