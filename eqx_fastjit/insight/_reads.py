@@ -106,6 +106,11 @@ def current_value(function: types.FunctionType, kind: str, name: str) -> Any:
         return MISSING
 
 
+def parameters_of(code: types.CodeType) -> tuple[str, ...]:
+    """The names of the parameters, without `*args` and `**kwargs`."""
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
 # How code reads a name. In the body of a class, `LOAD_NAME` may also be a name of the
 # class itself; what is stored there is left out.
 _KINDS = {
@@ -123,7 +128,8 @@ _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 def reads(code: types.CodeType) -> dict[tuple[str, ...], int]:
     """The line that first reads a name from outside of the code, or an attribute of it.
 
-    By kind ("global" or "closure") and name, or kind, name and attribute.
+    By kind ("global" or "closure") and name, or kind, name and attribute; also the
+    attributes of parameters ("argument").
     """
     out: dict[tuple[str, ...], int] = {}
     line = code.co_firstlineno
@@ -135,6 +141,11 @@ def reads(code: types.CodeType) -> dict[tuple[str, ...], int]:
         if positions is not None and positions.lineno is not None:
             line = positions.lineno
         name = str(instruction.argval)
+        if instruction.opname.startswith("LOAD_FAST"):
+            # Python 3.13 loads two at once.
+            loaded: Any = instruction.argval
+            previous = ("argument", loaded if isinstance(loaded, str) else loaded[-1])
+            continue
         if (kind := _KINDS.get(instruction.opname)) is not None:
             previous = (kind, name)
             if instruction.opname != "LOAD_NAME" or name not in stored:
@@ -146,11 +157,14 @@ def reads(code: types.CodeType) -> dict[tuple[str, ...], int]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             for path, inner in reads(constant).items():
-                out.setdefault(path, inner)
+                if path[0] != "argument":
+                    out.setdefault(path, inner)
     # A variable of this very code that code inside reads does not come from outside.
-    own = set(code.co_cellvars)
-    return {
-        path: line
-        for path, line in out.items()
-        if path[0] == "global" or path[1] not in own
-    }
+    own, parameters = set(code.co_cellvars), set(parameters_of(code))
+    found: dict[tuple[str, ...], int] = {}
+    for (kind, *path), line in out.items():
+        if kind == "closure" and path[0] in own:
+            kind = "argument"
+        if kind != "argument" or (path[0] in parameters and path[1:]):
+            found.setdefault((kind, *path), line)
+    return found
