@@ -78,6 +78,78 @@ FAULTS = {
             ("agent.jitted(", "agent.jitted(agent.model, "),
         ],
     ),
+    # Also behind what wraps the method.
+    "setting_of_a_method_under_grad": (
+        "stale-global",
+        "self.scale",
+        "return jnp.sum(self.scale * x * x)",
+        "attribute `self.scale` was 1.0 when Agent.loss was traced and is 0.125 at ",
+        "Pass `self.scale` as an argument, or call ",
+        """
+        class Agent:
+            def __init__(self):
+                self.scale = 1.0
+                self.jitted = eqx.filter_jit(eqx.filter_grad(self.loss))
+
+            def loss(self, x):
+                return jnp.sum(self.scale * x * x)
+
+        agent = Agent()
+        for _ in range(3):
+            agent.jitted(x)
+            agent.scale /= 2
+        """,
+        [
+            ("loss(self, x)", "loss(self, x, scale)"),
+            ("jnp.sum(self.scale", "jnp.sum(scale"),
+            ("agent.jitted(x)", "agent.jitted(x, jnp.asarray(agent.scale))"),
+        ],
+    ),
+    # It was to pass numbers that change as arrays.
+    "name_of_a_file": (
+        "static-churn",
+        "batch['name']",
+        "step(x, batch)",
+        "'img_1.png' (str) -> 'img_2.png' (str) -> ",
+        "A text is static, and each new one recompiles. Leave texts that the function ",
+        """
+        @eqx.filter_jit
+        def step(w, batch):
+            return w * batch["image"]
+
+        for i in range(7):
+            batch = {"name": f"img_{i}.png", "image": x}
+            step(x, batch)
+        """,
+        [("step(x, batch)", "step(x, {'image': batch['image']})")],
+    ),
+    # It was to write `eqx.filter_jit(eqx.filter_value_and_grad(objective))(w)`, which
+    # compiles each time.
+    "loop_in_a_function_of_a_function": (
+        "outside-jit",
+        "scan",
+        "value, grads = eqx.filter_value_and_grad(objective)(w)",
+        "`scan` was compiled ",
+        "Decorate `train` with `@eqx.filter_jit`: it compiles as one program. "
+        "(`objective` is a new function in each call, and would be ",
+        """
+        def train(w, data):
+            def objective(w):
+                def one(carry, x):
+                    for i in range(20):
+                        carry = jnp.sin(w * carry + x) * i
+                    return jnp.sort(carry), None
+
+                return jnp.sum(jax.lax.scan(one, w, data)[0])
+
+            value, grads = eqx.filter_value_and_grad(objective)(w)
+            return w - 0.1 * grads
+
+        for i in range(6):
+            x = train(x, i * jnp.ones((4, 3)))
+        """,
+        [("def train", "@eqx.filter_jit\ndef train")],
+    ),
     # It was `A[<flat index 0>]`.
     "children_of_a_class_without_names": (
         "shape-churn",

@@ -28,7 +28,7 @@ def python_function(x: Any) -> types.FunctionType | None:
             if not callable(inner):
                 return x
             x = inner
-        elif isinstance(x, ft.partial | eqx.Partial):
+        elif isinstance(x, _PARTIALS):
             x = x.func
         elif isinstance(x, types.MethodType):
             x = x.__func__
@@ -39,6 +39,18 @@ def python_function(x: Any) -> types.FunctionType | None:
     return None
 
 
+def method_behind(x: Any) -> types.MethodType | None:
+    """The bound method behind a callable, such as the partial of one."""
+    for _ in range(20):
+        if isinstance(x, types.MethodType):
+            return x
+        if not callable(x):
+            return None
+        x = x.func if isinstance(x, _PARTIALS) else getattr(x, "__wrapped__", None)
+    return None
+
+
+_PARTIALS = (ft.partial, eqx.Partial)
 _library_names = frozenset({"jax", "jaxlib", "equinox", "numpy", "scipy", "optax"})
 
 

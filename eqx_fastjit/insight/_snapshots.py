@@ -18,6 +18,7 @@ from eqx_fastjit._parts import is_identity_type
 from ._reads import (
     current_value,
     is_library_module,
+    method_behind,
     MISSING,
     names_in,
     parameters_of,
@@ -132,11 +133,14 @@ def _look_into(fun: Any, arguments: Iterable[tuple[str, Any]]) -> Iterator[Read]
         return
     pending: list[tuple[types.FunctionType, str, Any]] = []
     for name, x in arguments:
-        itself: Any = x
-        if isinstance(x, types.MethodType):  # the function
-            name, itself = next(iter(parameters_of(first.__code__)), name), x.__self__
+        function, itself = first, x
+        if (method := method_behind(x)) is not None:  # mostly the function's own
+            itself, function = method.__self__, python_function(method.__func__)
+            if function is None:
+                continue
+            name = next(iter(parameters_of(function.__code__)), name)
         if is_plain_object(itself) and _is_compared_by_identity(itself):
-            pending.append((first, name, itself))
+            pending.append((function, name, itself))
     seen: set[Any] = set()
     while pending and len(seen) < _MAX_FUNCTIONS:
         function, name, itself = pending.pop()
