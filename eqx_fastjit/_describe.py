@@ -184,11 +184,37 @@ def _children(path: str, x: Any) -> list[tuple[str, Any, bool]] | None:
     pairs, treedef = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
     if jtu.treedef_is_leaf(treedef):
         return None
-    out = [(f"{path}{jtu.keystr(keys)}", value, False) for keys, value in pairs]
+    names = _attributes(x)
+    out = [(f"{path}{_child(keys, v, names)}", v, False) for keys, v in pairs]
     data = treedef.node_data()
     if data is not None and data[1] is not None:
         out.append((f"{path}<static>", data[1], True))
     return out
+
+
+def _attributes(x: Any) -> list[tuple[str, Any]]:
+    try:
+        found: dict[str, Any] = object.__getattribute__(x, "__dict__")
+    except AttributeError:
+        return []
+    return [(name, v) for name, v in found.items() if not name.startswith("_")]
+
+
+# Of which two that are equal may be one object.
+_SHARED = (int, float, complex, str, bytes, tuple, types.NoneType)
+
+
+def _child(keys: Any, value: Any, attributes: list[tuple[str, Any]]) -> str:
+    """How the child of a node is written: `.data`, where its class gives no names.
+
+    Takes it from the attributes, as the next child may be the same array.
+    """
+    if isinstance(keys[0], jtu.FlattenedIndexKey) and not isinstance(value, _SHARED):
+        for i, (name, attribute) in enumerate(attributes):
+            if attribute is value:
+                del attributes[i]
+                return f".{name}"
+    return jtu.keystr(keys)
 
 
 def _sorted_items(x: dict[Any, Any]) -> list[tuple[Any, Any]]:

@@ -288,6 +288,12 @@ def end(run: Run) -> None:
         callback(trace)
 
 
+def arguments() -> list[tuple[str, Any]]:
+    """Those of the call that is traced on this thread, by name."""
+    run = _here.run
+    return [] if run is None or run.arguments is None else run.arguments()
+
+
 def is_busy() -> bool:
     """Whether a run of a jitted function of ours has begun on this thread."""
     return _here.run is not None

@@ -90,7 +90,7 @@ def test_numbers_that_change(file):
     assert "Write `model.act(obs, jnp.asarray(get(i)[0]), mode='b')`." in text
     # No edit is suggested there.
     text = say(file, "static-churn", "mode", "'a' (str)", "'b' (str)", "model.act")
-    assert text.startswith("Everything that is not an array is static")
+    assert text.startswith("A text is static")
 
 
 def test_a_long_call_is_not_written_out(file):

@@ -281,8 +281,13 @@ def _stale(watch: Watch) -> Iterator[Finding]:
             f"{trace.function.qualname} was traced and is {change.new} at the end of "
             "the program; calls with the same signature still use the old value",
             fix=f"Pass `{change.name}` as an argument, or call "
-            f"`{trace.function.name}.clear_cache()` after a change.",
+            f"`{_called(trace.function)}.clear_cache()` after a change.",
         )
+
+
+def _called(function: Any) -> str:
+    """The name of a function where it is called; of a method, after its class."""
+    return function.qualname.rpartition("<locals>.")[2]
 
 
 def _as_read(snapshot: Any, changes: Any) -> set[str]:
@@ -293,21 +298,30 @@ def _as_read(snapshot: Any, changes: Any) -> set[str]:
 
 
 def _replaced(watch: Watch) -> dict[int, set[str]]:
-    """Of functions that are gone: what later ones of the same line read, as it is now.
+    """Of functions that are gone: what later ones in their place read, as it is now.
 
-    A loop that wraps a function anew does so with the values that it has then.
+    A loop that wraps a function anew does so with the values that it has then, and so
+    does a cell of a notebook that defines it anew.
     """
     from eqx_fastjit.insight import changed
 
     found: dict[int, set[str]] = {}
     later: dict[Any, set[str]] = collections.defaultdict(set)
     for number, kept in reversed(watch.snapshots.items()):
-        key = kept[-1].trace.function.key()
+        key = _in_place_of(kept[-1].trace.function)
         if kept[-1].source() is None:
             found[number] = set(later[key])
         for _, snapshot, _ in kept:
             later[key] |= _as_read(snapshot, changed(snapshot))
     return found
+
+
+def _in_place_of(function: Any) -> Any:
+    """The same for functions of which a later one replaces an earlier one."""
+    place = function.place
+    if place is None or function.name == "<lambda>":
+        return function.key()
+    return function.qualname, place.file
 
 
 # --- numerics ------------------------------------------------------------------------
@@ -368,7 +382,7 @@ def _notes(watch: Watch) -> Iterator[str]:
         )
     for what in watch.waits.missing:
         yield f"Not available with this version of JAX: {what}."
-    if any(c.miss is not None for c in watch.plain.compiles):
+    if any(map(_is_plain_jit, watch.plain.compiles)):
         yield (
             "For functions under plain `jax.jit`, JAX reports the argument that "
             "changed, but not the leaf in it. These functions are not searched for "
@@ -378,3 +392,9 @@ def _notes(watch: Watch) -> Iterator[str]:
         )
     if not watch.plain.explained:
         yield "This version of JAX does not report why `jax.jit` functions compile."
+
+
+def _is_plain_jit(c: Compile) -> bool:
+    """Whether it is of a function that the program itself passed to `jax.jit`."""
+    place = c.miss and c.miss.place
+    return c.miss is not None and not (place and is_library(place.file))

@@ -67,6 +67,9 @@ def _cache(watch: Watch, run: _Run) -> Iterator[Hint]:
         *[s.trace.compile for s in seen if s.trace.key() not in callers],
         *[c.compile for c in tuple(watch.plain.compiles)],
     ]
+    total = sum(compiled)
+    if total > run.seconds:  # in several threads at once
+        compiled = [x * run.seconds / total for x in compiled]
     kept = (1 - _READING) * sum(x for x in compiled if x >= watch.cache_seconds)
     saved = (1 - _READING) * sum(compiled)
     if not run.is_worth(saved, _CACHE):

@@ -8,7 +8,7 @@ from eqx_fastjit._units import show_seconds
 from ._causes import severity
 from ._plain import Compile
 from ._report import at, Finding, grouped
-from ._sites import call_of
+from ._sites import call_of, Line
 
 
 # Loops and branches, which take functions. If a nested function is passed, it is a new
@@ -50,11 +50,11 @@ def outside_of_jit(
             count=len(group),
             message=f"`{name}` was compiled {len(group)} times outside of any jitted "
             f"function, {why}; {show_seconds(seconds)} in total",
-            fix=_fix(group[0].expression, line.function),
+            fix=_fix(group[0].expression, line.function, _made_in_function(line)),
         )
 
 
-def _fix(expression: str, inside: str) -> str:
+def _fix(expression: str, inside: str, made: frozenset[str] = frozenset()) -> str:
     why = "Create it once and call it as often as needed: it compiles as one program."
     call = call_of(expression)
     function = "" if call is None else ast.unparse(call.func)
@@ -62,8 +62,29 @@ def _fix(expression: str, inside: str) -> str:
     if call is None or function.startswith(("jax.lax.", "lax.")):
         name = "a function" if inside.startswith("<") else f"`{inside}`"
         return f"Call it in {name} under `eqx.filter_jit`. {why}"
+    if new := _names(call.func) & made:
+        return (
+            f"Decorate `{inside.rpartition('.')[2]}` with `@eqx.filter_jit`: it "
+            f"compiles as one program. (`{min(new)}` is a new function in each call, "
+            "and would be compiled again each time.)"
+        )
     call.func = ast.parse(f"eqx.filter_jit({function})", mode="eval").body
     whole = ast.unparse(call)
     if len(whole) > 88:
         whole = f"eqx.filter_jit({function})(...)"
     return f"Write `{whole}`. {why}"
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def _made_in_function(line: Line) -> frozenset[str]:
+    """The functions that the function around a line defines each time it is called."""
+    from eqx_fastjit.insight._advice import find_nodes
+
+    around = list(find_nodes(line.file, ast.FunctionDef, line.line))
+    if not around:
+        return frozenset()
+    inside = (n for n in ast.walk(around[-1]) if isinstance(n, ast.FunctionDef))
+    return frozenset(n.name for n in inside) - {around[-1].name}

@@ -43,6 +43,12 @@ def summary(report: Report) -> str:
     """What the program spent on compiling, in a line."""
     compiles = sum(row.compiles for row in report.functions)
     seconds = sum(row.trace + row.lower + row.compile for row in report.functions)
+    if seconds > report.seconds:
+        return (
+            f"ran for {show_seconds(report.seconds)}; its threads took "
+            f"{show_seconds(seconds)} to trace, lower and compile "
+            f"{plural(compiles, 'program')}"
+        )
     return (
         f"ran for {show_seconds(report.seconds)}, of which {show_seconds(seconds)} to "
         f"trace, lower and compile {plural(compiles, 'program')}"

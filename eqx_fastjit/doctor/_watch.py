@@ -217,9 +217,11 @@ class Watch:
             self._guarded(trace, ft.partial(self._look_before, trace, source))
 
     def _look_before(self, trace: "Trace", source: Any) -> None:
+        from eqx_fastjit import _record
         from eqx_fastjit.insight import snapshot
 
-        self._begun[trace.number] = weakref.ref(source), snapshot(source)
+        taken = snapshot(source, _record.arguments())
+        self._begun[trace.number] = weakref.ref(source), taken
         if trace.inside is None:
             from eqx_fastjit.insight._surroundings import surroundings
 
@@ -240,12 +242,15 @@ class Watch:
             self._guarded(trace, ft.partial(self._look_after, trace, *begun))
 
     def _look_after(self, trace: "Trace", source: _Ref, earlier: Any) -> None:
-        from eqx_fastjit.insight import changed, snapshot
+        from eqx_fastjit.insight import changed, Snapshot, snapshot
 
         if (function := source()) is None:
             return
         self.written.update(change.name for change in changed(earlier))
-        self._keep_snapshot(trace, snapshot(function), source)
+        # The arguments are gone by now.
+        passed = [read for read in earlier.values if read.kind == "argument"]
+        taken = Snapshot((*snapshot(function).values, *passed))
+        self._keep_snapshot(trace, taken, source)
 
     def _keep_snapshot(self, trace: "Trace", taken: Any, source: _Ref) -> None:
         kept = collections.deque[Kept](maxlen=_SNAPSHOTS)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from eqx_fastjit._describe import is_below
 
-from ._differences import ADVICE, Difference, key_advice, NEW_OBJECT
+from ._differences import ADVICE, Difference, key_advice, NEW_OBJECT, NEW_TEXT
 from ._edits import (
     becomes_float,
     Edit,
@@ -370,6 +370,8 @@ def _without_edit(kind: str, d: Difference) -> str | None:
         return key_advice(d.old, d.new)
     if d.what == "object" and OF_A_CLASS.search(d.new):
         return NEW_OBJECT
+    if d.old.endswith(" (str)") and d.new.endswith(" (str)"):
+        return NEW_TEXT
     return field_advice(d) if d.of else None
 
 

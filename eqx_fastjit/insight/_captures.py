@@ -32,7 +32,7 @@ _snapshots: weakref.WeakKeyDictionary[types.FunctionType, dict[Any, Snapshot]] =
 )
 
 
-def watch(f: Any, key: Any = None) -> None:
+def watch(f: Any, key: Any = None, arguments: Any = ()) -> None:
     """Remember what a function would read if it were traced now, for `captures`.
 
     This never raises. Call it when the function is traced, not in each call.
@@ -42,11 +42,12 @@ def watch(f: Any, key: Any = None) -> None:
     - `f`: a function, jitted or not.
     - `key`: identifies the trace. A newer snapshot replaces one with an equal key. It
         must be hashable, and is kept alive.
+    - `arguments`: as for `snapshot`.
     """
     try:
         if (function := python_function(f)) is None:
             return
-        taken = snapshot(f)
+        taken = snapshot(f, arguments)
         with _lock:
             kept = _snapshots.setdefault(function, {})
             kept.pop(key, None)
@@ -67,7 +68,7 @@ def remember(f: Any, key: Any, more: Snapshot) -> None:
 
 
 def _on_trace(trace: Trace, source: Any) -> None:
-    watch(source, trace.number)
+    watch(source, trace.number, _record.arguments())
 
 
 # From the import of `eqx_fastjit.insight` on; 1 ms at most, and only where something is

@@ -99,6 +99,12 @@ NEW_OBJECT = (
     "one that has `__eq__` and `__hash__`, such as a frozen dataclass."
 )
 
+# Of static-churn, if each text is another one.
+NEW_TEXT = (
+    "A text is static, and each new one recompiles. Leave texts that the function does "
+    "not need, such as names of files, out of its arguments."
+)
+
 
 def key_advice(old: str, new: str) -> str | None:
     """Advice for two kinds of keys, which cannot be cast to each other."""

@@ -28,7 +28,7 @@ def python_function(x: Any) -> types.FunctionType | None:
             if not callable(inner):
                 return x
             x = inner
-        elif isinstance(x, ft.partial | eqx.Partial):
+        elif isinstance(x, _PARTIALS):
             x = x.func
         elif isinstance(x, types.MethodType):
             x = x.__func__
@@ -39,6 +39,18 @@ def python_function(x: Any) -> types.FunctionType | None:
     return None
 
 
+def method_behind(x: Any) -> types.MethodType | None:
+    """The bound method behind a callable, such as the partial of one."""
+    for _ in range(20):
+        if isinstance(x, types.MethodType):
+            return x
+        if not callable(x):
+            return None
+        x = x.func if isinstance(x, _PARTIALS) else getattr(x, "__wrapped__", None)
+    return None
+
+
+_PARTIALS = (ft.partial, eqx.Partial)
 _library_names = frozenset({"jax", "jaxlib", "equinox", "numpy", "scipy", "optax"})
 
 
@@ -98,6 +110,11 @@ def current_value(function: types.FunctionType, kind: str, name: str) -> Any:
     return _variables(function, kind).get(name, MISSING)
 
 
+def parameters_of(code: types.CodeType) -> tuple[str, ...]:
+    """The names of the parameters, without `*args` and `**kwargs`."""
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
 # How code reads a name. In the body of a class, `LOAD_NAME` may also be a name of the
 # class itself; what is stored there is left out.
 _KINDS = {
@@ -114,7 +131,8 @@ _KINDS = {
 def reads(code: types.CodeType) -> dict[tuple[str, ...], int]:
     """The line that first reads a name from outside of the code, or an attribute of it.
 
-    By kind ("global" or "closure") and name, or kind, name and attribute.
+    By kind ("global" or "closure") and name, or kind, name and attribute; also the
+    attributes of parameters ("argument").
     """
     out: dict[tuple[str, ...], int] = {}
     line = code.co_firstlineno
@@ -126,6 +144,11 @@ def reads(code: types.CodeType) -> dict[tuple[str, ...], int]:
         if positions is not None and positions.lineno is not None:
             line = positions.lineno
         name = str(instruction.argval)
+        if instruction.opname.startswith("LOAD_FAST"):
+            # Python 3.13 loads two at once.
+            loaded: Any = instruction.argval
+            previous = ("argument", loaded if isinstance(loaded, str) else loaded[-1])
+            continue
         if (kind := _KINDS.get(instruction.opname)) is not None:
             previous = (kind, name)
             if instruction.opname != "LOAD_NAME" or name not in stored:
@@ -137,11 +160,14 @@ def reads(code: types.CodeType) -> dict[tuple[str, ...], int]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             for path, inner in reads(constant).items():
-                out.setdefault(path, inner)
+                if path[0] != "argument":
+                    out.setdefault(path, inner)
     # A variable of this very code that code inside reads does not come from outside.
-    own = set(code.co_cellvars)
-    return {
-        path: line
-        for path, line in out.items()
-        if path[0] == "global" or path[1] not in own
-    }
+    own, parameters = set(code.co_cellvars), set(parameters_of(code))
+    found: dict[tuple[str, ...], int] = {}
+    for (kind, *path), line in out.items():
+        if kind == "closure" and path[0] in own:
+            kind = "argument"
+        if kind != "argument" or (path[0] in parameters and path[1:]):
+            found.setdefault((kind, *path), line)
+    return found

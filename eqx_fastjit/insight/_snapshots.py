@@ -1,23 +1,33 @@
 """Snapshots of the values that a function could read from outside."""
 
+# Values are anybody's.
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 import dataclasses
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from inspect import getattr_static
 from typing import Any, NamedTuple
 
 from jax.core import Tracer
 
+from eqx_fastjit._nodes import is_node
+from eqx_fastjit._parts import is_identity_type
+
 from ._reads import (
     current_value,
     is_library_module,
+    method_behind,
     MISSING,
     names_in,
+    parameters_of,
     python_function,
     readable,
     reads,
 )
-from ._stand_ins import is_identity, Value, value_of
+from ._stand_ins import is_identity, is_plain_object, Value, value_of
+from ._target import unwrapped
 
 
 # How far to follow functions of the same module that the function calls.
@@ -26,13 +36,15 @@ _MAX_FUNCTIONS = 50
 
 
 class Read(NamedTuple):
-    """A value that is not an argument, and the function that reads it."""
+    """A value that a trace has read as it was then, and the function that reads it."""
 
     function: Callable[[], types.FunctionType | None]  # a weak reference to it
-    kind: str  # "global", "closure" or "default"
+    kind: str  # "global", "closure", "default" or "argument"
     name: str
     # What it was.
     value: Value
+    # Of an argument: a weak reference to it.
+    argument: Callable[[], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +79,7 @@ class Change:
         return f"{self.file}:{self.line}"
 
 
-def snapshot(fun: Any) -> Snapshot:
+def snapshot(fun: Any, arguments: Iterable[tuple[str, Any]] = ()) -> Snapshot:
     """Remember what a function would read if it were traced now.
 
     Never raises: values that cannot be inspected are omitted.
@@ -75,11 +87,13 @@ def snapshot(fun: Any) -> Snapshot:
     **Arguments:**
 
     - `fun`: a function, jitted or not.
+    - `arguments`: of the call that it is traced for, by name. Of an object that is
+        compared by its identity, such as `self`, the attributes are read from outside.
 
     **Returns:** a `Snapshot`, for `changed`. It does not keep values alive.
     """
     try:
-        return Snapshot(tuple(_look_around(fun)))
+        return Snapshot((*_look_around(fun), *_look_into(fun, arguments)))
     except Exception:
         return Snapshot()
 
@@ -111,6 +125,44 @@ def _look_around(fun: Any) -> Iterator[Read]:
                 pending.append((helper, depth + 1))
 
 
+def _look_into(fun: Any, arguments: Iterable[tuple[str, Any]]) -> Iterator[Read]:
+    """What a function, or a method that it calls, reads of objects passed to it."""
+    first = python_function(fun)
+    if first is None:
+        return
+    pending: list[tuple[types.FunctionType, str, Any]] = []
+    for name, x in arguments:
+        function, itself = first, x
+        if (method := method_behind(x)) is not None:  # mostly the function's own
+            itself, function = method.__self__, python_function(method.__func__)
+            if function is None:
+                continue
+            name = next(iter(parameters_of(function.__code__)), name)
+        if is_plain_object(itself) and _is_compared_by_identity(itself):
+            pending.append((function, name, itself))
+    seen: set[Any] = set()
+    while pending and len(seen) < _MAX_FUNCTIONS:
+        function, name, itself = pending.pop()
+        seen.add((function, name))
+        own = [path for path in reads(function.__code__) if path[0] == "argument"]
+        names = frozenset(path[2] for path in own if path[1] == name)
+        try:
+            value, reference = value_of(itself, names), weakref.ref(itself)
+        except Exception:  # of a user's class, say
+            continue
+        yield Read(weakref.ref(function), "argument", name, value, reference)
+        for attribute in names:
+            method = unwrapped(getattr_static(type(itself), attribute, None))
+            if isinstance(method, types.FunctionType):
+                first_name = next(iter(parameters_of(method.__code__)), "")
+                if (method, first_name) not in seen:
+                    pending.append((method, first_name, itself))
+
+
+def _is_compared_by_identity(x: Any) -> bool:
+    return is_identity_type(type(x)) and not is_node(x)
+
+
 def changed(snapshot: Snapshot) -> list[Change]:
     """What has changed since a snapshot. Never raises.
 
@@ -135,20 +187,21 @@ def _compare(read: Read) -> Iterator[Change]:
         return
     code = function.__code__
     lines, file, name = reads(code), code.co_filename, function.__qualname__
-    line = code.co_firstlineno if kind == "default" else lines.get((kind, read.name))
-    if not line:
+    line = lines.get((kind, read.name), 0)
+    if kind == "default":
+        line = code.co_firstlineno
+    elif not line and kind != "argument":
         return  # a name of something else, an attribute say
-    current = current_value(function, kind, read.name)
+    if read.argument is None:
+        current = current_value(function, kind, read.name)
+    elif (current := read.argument()) is None:
+        return
     if current is MISSING:
         yield Change(read.name, kind, file, line, name, then.shown, "<deleted>")
         return
     now = value_of(current, frozenset(then.attributes))
     if now.stand_in != then.stand_in:
-        old, new = then.shown, now.shown
-        if old == new:
-            other = f"another {new.removeprefix('a ')}"
-            new = other if is_identity(now) else f"{new}, changed"
-        yield Change(read.name, kind, file, line, name, old, new)
+        yield Change(read.name, kind, file, line, name, then.shown, _new(now, then))
         return
     for attribute, old in then.attributes.items():
         path = (kind, read.name, attribute)
@@ -156,8 +209,15 @@ def _compare(read: Read) -> Iterator[Change]:
             continue
         new = now.attributes.get(attribute)
         if new is None or new.stand_in != old.stand_in:
-            shown = "<deleted>" if new is None else new.shown
-            if shown == old.shown:
-                shown += ", changed"
+            shown = "<deleted>" if new is None else _new(new, old)
             full = f"{read.name}.{attribute}"
             yield Change(full, "attribute", file, lines[path], name, old.shown, shown)
+
+
+def _new(value: Value, old: Value) -> str:
+    """A value that differs from an old one, which may look the same."""
+    if value.shown != old.shown:
+        return value.shown
+    if is_identity(value):
+        return "another " + value.shown.removeprefix("a ").removeprefix("an ")
+    return f"{value.shown}, changed"
