@@ -1337,10 +1337,11 @@ static int add_other_static(Walk *w, PyObject *x, int visit, size_t start) {
         if (type == &PyDict_Type) return add_dict_parts(w, x, visit, start);
         return add_compound(w, x, ((PyListObject *)x)->ob_item, Py_SIZE(x), visit, start);
     }
-    if (type == &PySlice_Type && visit == VISIT_STATIC) {
+    if (type == &PySlice_Type) { /* has a hash since Python 3.12 */
+        if (visit == VISIT_HASHABLE && check_hashable(w, x, HASHABLE_ASK) < 0) return -1;
         PySliceObject *slice = (PySliceObject *)x;
         PyObject *parts[] = {slice->start, slice->stop, slice->step};
-        return add_compound(w, x, parts, 3, visit, start);
+        return add_compound(w, x, parts, 3, VISIT_STATIC, start);
     }
     if (type == &PyFrozenSet_Type || (type == &PySet_Type && visit == VISIT_STATIC)) {
         /* Of a few members, the copy that a `set` needs takes longer than sorting them: 225

@@ -60,6 +60,18 @@ def write_with_fixes(folder, programs):
         (folder / f"{name}_fixed.py").write_text(fixed)
 
 
+def check_fault(reports, name, kind, leaf, line, message, fix):
+    """A program has this finding alone, and none with its fix."""
+    (finding,) = reports[name]["findings"]
+    assert (finding["kind"], finding["leaf"]) == (kind, leaf)
+    assert message in finding["message"], finding["message"]
+    assert finding["fix"].startswith(fix), finding["fix"]
+    with open(finding["file"]) as f:
+        assert line in f.read().splitlines()[finding["line"] - 1]
+    assert reports[f"{name}_fixed"]["findings"] == []
+    assert reports[f"{name}_fixed"]["exit_code"] == 0
+
+
 def reports_on_engines(folder, thresholds=None, **env):
     """`reports_of` all scripts in a folder, by engine."""
     scripts = sorted(map(str, folder.glob("*.py")))

@@ -3,7 +3,12 @@
 import pytest
 
 from eqx_fastjit.doctor import _machine
-from tests.doctor_reports import reports_on_engines, START, write_with_fixes
+from tests.doctor_reports import (
+    check_fault,
+    reports_on_engines,
+    START,
+    write_with_fixes,
+)
 
 
 # Kind, leaf, line, message (a part) and fix (all of it, after the kind's own words) of
@@ -197,15 +202,7 @@ def reports(tmp_path_factory):
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_and_its_fix(name, engine, reports):
-    kind, leaf, line, message, fix, *_ = FAULTS[name]
-    (finding,) = reports[engine][name]["findings"]
-    assert (finding["kind"], finding["leaf"]) == (kind, leaf)
-    assert message in finding["message"], finding["message"]
-    assert finding["fix"].startswith(fix), finding["fix"]
-    with open(finding["file"]) as f:
-        assert line in f.read().splitlines()[finding["line"] - 1]
-    assert reports[engine][f"{name}_fixed"]["findings"] == []
-    assert reports[engine][f"{name}_fixed"]["exit_code"] == 0
+    check_fault(reports[engine], name, *FAULTS[name][:5])
 
 
 def test_each_array_that_becomes_another_dtype_is_named(engine, reports):

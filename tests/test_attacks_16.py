@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import sys
 import typing
 
 import equinox as eqx
@@ -24,6 +25,11 @@ class Holder(eqx.Module):
 
     x: typing.Any
     value: typing.Any = eqx.field(static=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    n: int
 
 
 Point = collections.namedtuple("Point", ["x", "y"])
@@ -120,6 +126,18 @@ def test_a_dataclass_below_a_static_module_that_becomes_a_node():
     assert f(held) == [cls(2)]
     jtu.register_dataclass(cls, ["n"], [])
     assert f(held) == [2]
+
+
+def test_equal_slices_as_leaves_share_a_trace():
+    """The native engine read the one that was traced as if it was in a static field."""
+    f, traces = count_traces(lambda x, s: x)
+    if sys.version_info < (3, 12):  # where a slice has no hash
+        with pytest.raises(TypeError, match="cannot be hashed"):
+            f(X, slice(0, Frozen(1)))
+        return
+    for n in (1, 1, 1, 2):
+        f(X, slice(0, Frozen(n)))
+    assert len(traces) == 2
 
 
 def test_errors_about_the_structure_of_jitted_functions_say_which():
