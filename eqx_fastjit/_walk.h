@@ -42,7 +42,7 @@ static Py_ssize_t copied_bytes; /* the most of NumPy arrays that a call copies *
 static PyObject *s_block_until_ready, *s_miss, *s_call, *s_finished, *s_failed;
 static PyObject *s_translate, *s_result, *s_decide_blocks, *s_renew_binding, *s_flat;
 static PyObject *s_specialization, *s_eager_result, *s_build, *s_steps, *s_native;
-static PyObject *s_nbytes, *s_copy, *s_getstate, *s_default_factory;
+static PyObject *s_nbytes, *s_copy, *s_is_ready, *s_getstate, *s_default_factory;
 
 /* --- trails --------------------------------------------------------------------------
 
@@ -119,11 +119,15 @@ typedef struct {
     size_t n_explained;
     /* The value that is being visited, which is no longer on the stack. */
     PyObject *current_tree, *current_static;
-    char owning, nested, numpy, tracer, is_mutable;
+    char owning, nested, tracer, is_mutable;
+    char numpy; /* one of the below */
     Entry small_trail[SMALL_TRAIL];
     PyObject *small_arrays[SMALL_ARRAYS + 1];
     uintptr_t small_pending[SMALL_PENDING];
 } Walk;
+
+/* Whether NumPy's arrays are among those of a walk, and then whether they are copies. */
+enum { NO_NUMPY, NUMPY_IN_PLACE, NUMPY_COPIED };
 
 /* The walks of this thread that run Python, which may call a jitted function in turn: each
 takes up to 10 kB of the stack, and a thousand would not fit. */
@@ -1690,7 +1694,7 @@ static int walk_node(Walk *w, PyObject *x) {
     case NODE_ARRAY:
         return add_array(w, x);
     case NODE_NUMPY:
-        w->numpy = 1;
+        w->numpy = NUMPY_IN_PLACE;
         return add_array(w, x);
     case NODE_NAMEDTUPLE:
         if (add_object(w, TAG(T_NODE, Py_SIZE(x)), (PyObject *)type) < 0) return -1;

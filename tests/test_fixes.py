@@ -217,6 +217,34 @@ def test_small_numpy_arrays_are_copied_so_calls_do_not_block(compiled):
     )
 
 
+@pytest.mark.parametrize("late", ["call", "argument"])
+def test_numpy_arrays_may_be_written_to_after_calls_that_were_quick(late):
+    """The native engine no longer copies such arrays: a slow call then blocks once."""
+    small, large = jnp.ones((3, 3)), jnp.ones((2000, 2000))
+    slow = jax.jit(lambda x: _long_chain(x / 600)[:3, :3] * 0 + 1)
+    f = eqx_fastjit.filter_jit(lambda y, x: (y @ y).sum() * 0 + x[0])
+    memory, out = np.zeros(128, np.uint8), []
+    start = -memory.ctypes.data % 64  # JAX copies what is not aligned
+    x = memory[start : start + 12].view(np.float32)
+
+    def call(y):
+        x[:] = len(out)
+        out.append(f(y, x))
+        x[:] = -1
+        return out[-1]
+
+    def late_calls(n):
+        for _ in range(n):
+            call(large if late == "call" else slow(jnp.ones((600, 600))))
+
+    call(large).block_until_ready()
+    for n in (40, 1100):  # and what was slow may be quick again
+        for _ in range(n):
+            call(small).block_until_ready()
+        late_calls(3)
+    assert [float(y) for y in out] == list(range(len(out)))
+
+
 class _Subclass(np.ndarray):
     pass
 
