@@ -354,6 +354,13 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         return self.func._bind(*self.args, *args, **{**self.keywords, **kwargs})
 
+    if sys.version_info >= (3, 13):
+
+        def __get__(self, instance: Any, owner: Any = None) -> "BoundJit[_P, _T]":
+            # As an attribute of a class: a `functools.partial` is then bound to the
+            # instance like a function (3.13 warns of it), an `equinox.Partial` is not.
+            return self
+
     def __eq__(self, other: object) -> Any:
         if not isinstance(other, BoundJit):
             return NotImplemented
