@@ -73,6 +73,73 @@ def test_arguments_that_are_lost_while_trails_are_compared():
     assert out.stdout == "2\n", out.stderr[-4000:]
 
 
+# --- failed allocations ---------------------------------------------------------------
+
+# Of statics that are read in Python, or not again; and of sets that are sorted.
+_NO_MEMORY = """
+import _testcapi, collections, datetime, faulthandler
+faulthandler.enable()
+import equinox as eqx, jax.numpy as jnp, jax.tree_util as jtu
+from eqx_fastjit import filter_jit
+
+class Holder(eqx.Module):
+    x: object
+    value: object = eqx.field(static=True)
+
+class Node:
+    pass
+
+jtu.register_pytree_node(Node, lambda x: ((), (1, "a")), lambda aux, children: Node())
+Point = collections.namedtuple("Point", "x y")
+zone = datetime.timezone(datetime.timedelta(hours=2), "zone")
+makes = [
+    lambda: jtu.tree_structure([[0] * 7, (1, None)]),
+    lambda: jtu.tree_structure({"a": 1, "b": [Point(1, 2), Node()]}),
+    lambda: jtu.DictKey(("a", 1.0)),
+    lambda: slice(1, (2, "a"), 10**30),
+    lambda: frozenset({1.5, ("a", 2.5), Point(1, 2.0)}),
+    lambda: frozenset({-1.0, -2.0, ("k", 1.0)}),
+    lambda: datetime.datetime(2020, 1, 2, tzinfo=zone),
+    lambda: {"aaa", (1, (2.5,)), 3.5},
+]
+
+def attempt(value, start):
+    _testcapi.set_nomemory(start, start + 1)
+    try:
+        return table.get(function, value)
+    except MemoryError:
+        failed.append(start)
+        return None
+    finally:
+        _testcapi.remove_mem_hooks()
+
+x, failed = jnp.ones(()), []
+for make in makes:
+    f = filter_jit(lambda *args: args)
+    function, table = f._function, f._function.table
+    kept = [make(), make()]
+    values = [(Holder(x, value), n) for value in kept for n in range(2)]
+    for value in values:
+        assert table.get(function, value) is table.get(function, value)
+    for start in range(30):
+        for value in values:
+            right = table.get(function, value)
+            for _ in range(2):
+                out = attempt(value, start)
+                # If a set cannot be compared, it may have been changed.
+                assert out is None or out is right or type(make()) is set
+    assert len(table) == 2, len(table)
+print("done", len(failed) > 100)
+"""
+
+
+@pytest.mark.one_engine
+def test_allocations_fail_where_statics_are_not_read_again():
+    pytest.importorskip("_testcapi")
+    out = run_code(_NO_MEMORY)
+    assert out.stdout == "done True\n", out.stderr[-4000:]
+
+
 # --- classes that are given an `__eq__` -----------------------------------------------
 
 
