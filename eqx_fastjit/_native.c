@@ -1148,6 +1148,8 @@ static Spec *look_up(PyObject *function, Table *table, Walk *w, PyObject *const 
     uint64_t hash = 0;
     Spec *spec = table_same_as_last(table, w);
     if (spec == NULL) {
+        /* What was not read again may have a `==` in Python. */
+        if (w->unread) own_everything(w);
         hash = hash_trail(w);
         spec = table_find(table, w, hash);
         if (spec == NULL && PyErr_Occurred()) return NULL;

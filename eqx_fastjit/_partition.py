@@ -273,7 +273,9 @@ def _template(structure: Structure) -> Any:
         return None
     try:
         template = jtu.tree_unflatten(structure.treedef, structure.leaves)
-        same = len(jtu.tree_leaves(template)) == len(structure.leaves)
+        data, again = (jtu.tree_structure(template) for _ in range(2))
+        same = data.num_leaves == len(structure.leaves)
+        same = same and not _tells_of_children(data, again, structure.treedef)
     except Exception:
         return None  # a class that takes nothing but arrays
     return template if same else None
@@ -293,13 +295,23 @@ def _copied_from(treedef: Any) -> Any:
         children = [object() for _ in treedef.children()]
         node = _one_level_treedef(treedef).unflatten(children)
         data, again = (_static_data(node) for _ in range(2))
+        shared = _are_shared(data, again) or _tells_of_children(data, again, aux)
     except Exception:
         return None  # a class that takes nothing but arrays
-    return None if _are_shared(data, again) else node
+    return None if shared else node
 
 
 def _static_data(node: Any) -> Any:
     return jtu.tree_structure(node, is_leaf=lambda x: x is not node).node_data()[1]
+
+
+def _tells_of_children(data: Any, again: Any, aux: Any) -> bool:
+    """Whether static data is other than `aux` if the children are no arrays.
+
+    It may have their shapes. (What is never the same is compared by identity.)
+    """
+    key = static_key(data)
+    return key == static_key(again) and key != static_key(aux)
 
 
 def _are_shared(x: Any, y: Any) -> bool:

@@ -119,7 +119,8 @@ typedef struct {
     size_t n_explained;
     /* The value that is being visited, which is no longer on the stack. */
     PyObject *current_tree, *current_static;
-    char owning, nested, tracer, is_mutable;
+    /* `unread`: whether some of it was taken from the last trail. */
+    char owning, nested, tracer, is_mutable, unread;
     char numpy; /* one of the below */
     Entry small_trail[SMALL_TRAIL];
     PyObject *small_arrays[SMALL_ARRAYS + 1];
@@ -840,7 +841,10 @@ static int read_treedef_node(PyObject *node, PyObject *parts, uint32_t *code) {
     if (!has_data) return 1;
     /* The keys of a dictionary, which has no class here, are in a new list. */
     int are_keys = cls == Py_None && PyList_CheckExact(data);
-    data = are_keys ? PyList_AsTuple(data) : Py_NewRef(data);
+    if (are_keys)
+        WITHOUT_COLLECTOR(data = PyList_AsTuple(data));
+    else
+        Py_INCREF(data);
     int failed = data == NULL || PyList_Append(parts, data) < 0 ||
                  PyList_Append(parts, cls) < 0;
     Py_XDECREF(data);
@@ -1143,13 +1147,14 @@ static void end_unread(Walk *w, size_t start) {
 }
 
 /* Whether an entry with a type means what it did: its values are compared as before, and the
-object that follows by its identity is one of them. */
+object that follows by its identity is one of them. (None of these types had values that can
+be changed. One that has them now was given another `__eq__`.) */
 static int is_current_type(const Entry *entry, const Entry *next) {
     PyTypeObject *type = (PyTypeObject *)entry->as.object;
     const Record *record = find_record(type);
     if (next != NULL && KIND_OF(next->tag) == T_IDENTITY && Py_TYPE(next->as.object) != type)
         return 0;
-    return record != NULL ? is_current(record, type)
+    return record != NULL ? is_current(record, type) && !record->is_mutable
                           : (type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0;
 }
 
@@ -1174,6 +1179,7 @@ static int add_unread(Walk *w, PyObject *x) {
         if (add_bits(w, last[i].tag, last[i].as.bits) < 0) return -1;
         if (w->owning && HOLDS(last[i])) Py_INCREF(last[i].as.object);
     }
+    w->unread = 1;
     return 1;
 }
 
@@ -1181,7 +1187,10 @@ static int add_unread(Walk *w, PyObject *x) {
 JAX's and of paths are in Python, and take 85 to 250 ns. */
 static int add_pure(Walk *w, PyObject *x) {
     const Entry *last = last_entry(w, T_PURE, x);
-    if (last != NULL) return add_object(w, last->tag, x);
+    if (last != NULL) {
+        w->unread = 1;
+        return add_object(w, last->tag, x);
+    }
     own_everything(w);
     Py_hash_t hash = PyObject_Hash(x);
     return hash == -1 ? -1 : add_object(w, HASH_TAG(T_PURE, hash), x);
