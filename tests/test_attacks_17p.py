@@ -1,6 +1,7 @@
 """Regression tests: what whole programs showed, run as people would write them."""
 
 import itertools
+import textwrap
 import typing
 
 import equinox as eqx
@@ -9,11 +10,40 @@ import jax.numpy as jnp
 import pytest
 
 from eqx_fastjit import engine as current_engine, filter_jit
+from tests.doctor_reports import reports_on_engines, START
 from tests.test_no_python import python_calls
 from tests.traces import count_traces
 
 
 X = jnp.ones(3)
+
+# Programs without a finding or a note.
+CLEAN = {
+    # There was a note on functions under plain `jax.jit`, of which there is none.
+    "the_backward_pass_of_a_jitted_function": """
+        @eqx.filter_jit
+        def total(w, ys):
+            return jax.lax.scan(lambda c, y: (w * c, c * y), w, ys)[1].sum()
+
+        grads = eqx.filter_grad(lambda w: total(w, x))(x[0])
+        """,
+}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("programs")
+    for name, text in CLEAN.items():
+        (folder / f"{name}.py").write_text(START + textwrap.dedent(text))
+    return reports_on_engines(folder)
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_no_finding(name, engine, reports):
+    report = reports[engine][name]
+    assert report["exit_code"] == 0
+    assert report["findings"] == []
+    assert not [note for note in report["notes"] if "jax.jit" in note]
 
 
 class _Layer(eqx.Module):
