@@ -301,8 +301,8 @@ static inline int add_array(Walk *w, PyObject *x) {
 
 /* --- what is known about types ------------------------------------------------------- */
 
-/* The order in which a dictionary of fields has been found to have them. */
-typedef struct { PyObject **keys; uint16_t *places; Py_ssize_t n; } Layout;
+/* The order in which a dictionary of fields has been found to have them, or some of them. */
+typedef struct { PyObject **keys; uint16_t *places; Py_ssize_t n; int lacks; } Layout;
 
 typedef struct {
     PyTypeObject *type; /* borrowed: `reference` takes the record away with the type */
@@ -556,34 +556,37 @@ static inline PyObject *dict_of(PyObject *x) {
 many there are, -1 if they cannot be read.
 
 `eqx.module_update_wrapper` gives a Module further attributes, to Equinox static data: those
-that are not there are `ABSENT`. A Module with any others is left to Equinox. A dictionary
-is gone through in order and compared with the orders in which it was found before: that is
-quicker than looking names up, and runs nobody's `__eq__`. */
+that are not there are `ABSENT`, as are fields that its own `__init__` has left to the
+default of the class. If there are any, all of `record->names` are read. A Module with other
+attributes is left to Equinox. A dictionary is gone through in order and compared with the
+orders in which it was found before: that is quicker than looking names up, and runs nobody's
+`__eq__`. */
 static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
     Py_ssize_t n = record->n_fields, size = PyDict_GET_SIZE(dict);
     Py_ssize_t n_names = PyTuple_GET_SIZE(record->names);
     int others_allowed = record->node == NODE_DATACLASS;
-    if (size < n || (size > n_names && !others_allowed)) return -1;
+    int may_lack = record->node == NODE_MODULE;
+    if ((size < n && !may_lack) || (size > n_names && !others_allowed)) return -1;
     PyObject *key, *value;
     Py_ssize_t position = 0;
-    for (Py_ssize_t i = n; i < n_names; i++) out[i] = ABSENT;
     for (int i = 0; i < 2; i++) {
         Layout *layout = &record->layouts[i];
         if (layout->keys == NULL || (layout->n != size && !others_allowed)) continue;
+        for (Py_ssize_t k = layout->lacks ? 0 : n; k < n_names; k++) out[k] = ABSENT;
         Py_ssize_t j = 0;
         for (position = 0; PyDict_Next(dict, &position, &key, &value); j++) {
             if (key != layout->keys[j]) break;
             out[layout->places[j]] = value;
         }
-        if (j == layout->n) return j == n ? n : n_names;
-        for (Py_ssize_t k = n; k < n_names; k++) out[k] = ABSENT;
+        if (j == layout->n) return j == n && !layout->lacks ? n : n_names;
     }
     /* A new order: remember it, in place of the older of two. */
     Layout learnt = {PyMem_Calloc(n_names + 1, sizeof(PyObject *)),
-                     PyMem_Calloc(n_names + 1, sizeof(uint16_t)), 0};
+                     PyMem_Calloc(n_names + 1, sizeof(uint16_t)), 0, 0};
     Py_ssize_t found = 0;
     int others = 0;
     if (learnt.keys == NULL || learnt.places == NULL || n_names > UINT16_MAX) goto no;
+    for (Py_ssize_t k = 0; k < n_names; k++) out[k] = ABSENT;
     for (position = 0; (found < n || !others_allowed) &&
                        PyDict_Next(dict, &position, &key, &value);) {
         Py_ssize_t place = 0;
@@ -601,8 +604,9 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
         out[place] = value;
         found += place < n;
     }
-    if (found < n) goto no;
-    Py_ssize_t n_read = learnt.n == n ? n : n_names;
+    if (found < n && !may_lack) goto no;
+    learnt.lacks = found < n;
+    Py_ssize_t n_read = learnt.n == n && !learnt.lacks ? n : n_names;
     if (others) { /* in between, so their order is not worth learning */
         PyMem_Free(learnt.keys);
         PyMem_Free(learnt.places);

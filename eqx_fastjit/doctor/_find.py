@@ -382,7 +382,11 @@ def _notes(watch: Watch) -> Iterator[str]:
         )
     for what in watch.waits.missing:
         yield f"Not available with this version of JAX: {what}."
-    if any(map(_is_plain_jit, watch.plain.compiles)):
+    # Under `jax.grad` outside of any jitted function, JAX compiles the backward pass of
+    # ours as a function of its own.
+    ours = [s.trace.function.place for s in tuple(watch.seen.values())]
+    places = {place[:2] for place in ours if place is not None}
+    if any(_is_plain_jit(c, places) for c in tuple(watch.plain.compiles)):
         yield (
             "For functions under plain `jax.jit`, JAX reports the argument that "
             "changed, but not the leaf in it. These functions are not searched for "
@@ -394,7 +398,8 @@ def _notes(watch: Watch) -> Iterator[str]:
         yield "This version of JAX does not report why `jax.jit` functions compile."
 
 
-def _is_plain_jit(c: Compile) -> bool:
+def _is_plain_jit(c: Compile, ours: set[tuple[str, int]]) -> bool:
     """Whether it is of a function that the program itself passed to `jax.jit`."""
     place = c.miss and c.miss.place
-    return c.miss is not None and not (place and is_library(place.file))
+    is_another = place and (is_library(place.file) or place[:2] in ours)
+    return c.miss is not None and not is_another
