@@ -16,7 +16,7 @@ import numpy as np
 from . import _compat, _record
 from ._blocking import block, COPIED_BYTES, reads_numpy
 from ._logs import correct_cache_miss_log, silence_equinox_callback_log
-from ._nodes import classify, sort_keys, WRAPPER_NAMES
+from ._nodes import classify, MISSING, sort_keys, WRAPPER_NAMES
 from ._partition import ResultHandle
 from ._static_keys import array_key, opaque_key, policy_of
 
@@ -59,6 +59,7 @@ def _load_native() -> Any:
         numpy_type=np.ndarray,
         treedef_type=jtu.PyTreeDef,
         array_class=jax.Array,
+        missing=MISSING,
         copied_bytes=COPIED_BYTES,
     )
     with contextlib.suppress(ValueError):  # another thread has been faster

@@ -1433,13 +1433,14 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
                             "treedef_type", "classify", "policy_of", "opaque_key",
                             "array_key", "sort_keys", "check_ends", "call_class", "block",
                             "reads_numpy", "eager_handle", "instance_dict", "array_class",
-                            "copied_bytes", NULL};
+                            "missing", "copied_bytes", NULL};
     PyObject **places[] = {&registry,      &function_types, &wrapper_names,
                            (PyObject **)&numpy_type, (PyObject **)&treedef_type,
                            &py_classify,   &py_policy_of,   &py_opaque_key,
                            &py_array_key,  &py_sort_keys,   &py_check_ends,
                            &py_call_class, &py_block,       &py_reads_numpy,
-                           &eager_handle,  &module_dict,    &array_class};
+                           &eager_handle,  &module_dict,    &array_class,
+                           &missing};
     enum { CALL_CLASS = 11 };
     /* Not `Py_ARRAY_LENGTH`, which is no constant expression on Python 3.13. */
     PyObject *given[sizeof(places) / sizeof(*places)] = {NULL};
@@ -1450,11 +1451,11 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
         return NULL;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$O!O!O!O!O!OOOOOOOOOOOOn", names, &PyDict_Type, &given[0],
+            args, kwargs, "|$O!O!O!O!O!OOOOOOOOOOOOOn", names, &PyDict_Type, &given[0],
             &PyTuple_Type, &given[1], &PyTuple_Type, &given[2], &PyType_Type, &given[3],
             &PyType_Type, &given[4], &given[5], &given[6], &given[7], &given[8], &given[9],
             &given[10], &given[11], &given[12], &given[13], &given[14], &given[15],
-            &given[16], &copied))
+            &given[16], &given[17], &copied))
         return NULL;
     for (size_t i = 0; i < Py_ARRAY_LENGTH(places); i++)
         if (given[i] == NULL) {

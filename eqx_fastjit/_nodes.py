@@ -258,6 +258,13 @@ class _Wrapper:
     """On a trail: after the static fields come the attributes of a wrapper."""
 
 
+class _Lacking(eqx.Module):
+    x: int = 0
+
+    def __init__(self) -> None:
+        pass
+
+
 # What wrapping gives a Module, to Equinox static data (`eqx.module_update_wrapper`).
 WRAPPER_NAMES = (
     "__module__",
@@ -266,6 +273,10 @@ WRAPPER_NAMES = (
     "__doc__",
     "__annotations__",
 )
+
+# What Equinox has in place of those that a Module does not have. It gives this to any
+# Module that it builds and that lacks fields; one without it is the same to Equinox.
+MISSING = instance_dict(jtu.tree_map(lambda x: x, _Lacking())).get("__doc__", _Wrapper)
 
 
 def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -291,7 +302,7 @@ def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
                 pass  # a field is missing: as below
             else:
                 if is_module and len(values) > n_fields:
-                    others = [values.get(name, _Wrapper) for name in WRAPPER_NAMES]
+                    others = [values.get(name, MISSING) for name in WRAPPER_NAMES]
                     static = (_Wrapper, *static, *others)
                 return static, dynamic
         as_flattened = (_Flattened,)

@@ -37,6 +37,7 @@ static PyObject *function_types; /* a tuple: JAX's types of functions, and `type
 static PyTypeObject *numpy_type; /* `numpy.ndarray` */
 static PyTypeObject *treedef_type;
 static PyObject *wrapper_names;  /* a tuple: of attributes that wrappers have */
+static PyObject *missing;        /* what Equinox writes in place of those */
 static Py_ssize_t copied_bytes; /* the most of NumPy arrays that a call copies */
 
 static PyObject *s_block_until_ready, *s_miss, *s_call, *s_finished, *s_failed;
@@ -552,6 +553,12 @@ static inline PyObject *dict_of(PyObject *x) {
     return dict;
 }
 
+/* Those attributes of a wrapper that Equinox says a Module does not have. */
+static void drop_missing(PyObject **out, Py_ssize_t start, Py_ssize_t stop) {
+    for (Py_ssize_t i = start; i < stop; i++)
+        if (out[i] == missing) out[i] = ABSENT;
+}
+
 /* Reads the fields of an instance, borrowed, in the order of `record->names`: returns how
 many there are, -1 if they cannot be read.
 
@@ -578,7 +585,10 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
             if (key != layout->keys[j]) break;
             out[layout->places[j]] = value;
         }
-        if (j == layout->n) return j == n && !layout->lacks ? n : n_names;
+        if (j != layout->n) continue;
+        if (j == n && !layout->lacks) return n;
+        drop_missing(out, n, n_names);
+        return n_names;
     }
     /* A new order: remember it, in place of the older of two. */
     Layout learnt = {PyMem_Calloc(n_names + 1, sizeof(PyObject *)),
@@ -607,6 +617,7 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
     if (found < n && !may_lack) goto no;
     learnt.lacks = found < n;
     Py_ssize_t n_read = learnt.n == n && !learnt.lacks ? n : n_names;
+    drop_missing(out, n, n_read);
     if (others) { /* in between, so their order is not worth learning */
         PyMem_Free(learnt.keys);
         PyMem_Free(learnt.places);

@@ -117,13 +117,28 @@ def test_a_step_on_a_model_with_fields_that_are_left_to_the_class(engine):
     def step(model, x):
         return jax.tree.map(lambda w: w + x if eqx.is_array(w) else w, model)
 
-    theirs, ours = eqx.filter_jit(step), filter_jit(step)
+    theirs, (ours, traces) = eqx.filter_jit(step), count_traces(step)
     expected = got = [_Layer(), _Layer(scale=3.0), _Layer(bias=X, name="b")]
     for _ in range(3):
         expected, got = theirs(expected, X), ours(got, X)
         assert jax.tree.structure(got) == jax.tree.structure(expected)
         assert [list(vars(x)) for x in got] == [list(vars(x)) for x in expected]
         assert eqx.tree_equal(got, expected)
+    assert len(traces) == 1
+
+
+class _Wraps(eqx.Module):
+    w: jax.Array
+
+
+def test_a_wrapper_without_some_attributes_is_traced_once():
+    """Equinox writes down, when it builds one anew, that it does not have them."""
+    f, traces = count_traces(lambda m, x: m.w * x)
+    model = _Wraps(X)
+    object.__setattr__(model, "__doc__", "of a wrapper")
+    for m in (model, jax.tree.map(lambda w: w, model)):
+        f(m, X)
+    assert len(traces) == 1
 
 
 @pytest.mark.one_engine
