@@ -25,10 +25,12 @@ from ._nodes import (
     is_array_or_struct,
     is_module_class,
     known_nodes,
+    MISSING,
     Node,
     node_of,
     NodeKind,
     parts_of,
+    WRAPPER_NAMES,
 )
 from ._parts import type_key
 from ._static_keys import (
@@ -454,25 +456,38 @@ def _one_level_treedef(treedef: Any) -> Any:
 def _module_steps(
     steps: list[tuple[int, int, Any]], begins: list[int], treedef: Any, n: int
 ) -> None:
-    """Create a Module by copying a dictionary, if it has exactly its fields."""
+    """Create a Module by copying a dictionary.
+
+    Without those of its fields that it lacks, as Equinox does.
+    """
     one_level = _one_level_treedef(treedef)
-    placeholders = [object() for _ in range(n)]
+    lacking = [_is_missing(child) for child in treedef.children()]
+    placeholders = [MISSING if lacks else object() for lacks in lacking]
     sample = one_level.unflatten(placeholders)
     cls = type(sample)
     values = dict(instance_dict(sample))
-    where = {id(x): name for name, x in values.items()}
-    regular = values.keys() == {f.name for f in dataclasses.fields(cls)}
-    if not regular or not all(id(x) in where for x in placeholders):
+    where = {id(x): name for name, x in values.items() if x is not MISSING}
+    known = {*(f.name for f in dataclasses.fields(cls)), *WRAPPER_NAMES}
+    found = [id(x) in where or x is MISSING for x in placeholders]
+    if not known.issuperset(values) or not all(found):
         steps.append((Op.CALL, n, one_level.unflatten))
         return
-    names = [where[id(x)] for x in placeholders]
+    names = [where.get(id(x), "") for x in placeholders]
     # Children that are constants (an activation function, `None`) go into the
     # dictionary, the last first: each is a single step, which is then left out.
     ends = [*begins[len(begins) - n + 1 :], len(steps)] if n else []
     for i in reversed(range(n)):
         begin, end = begins[len(begins) - n + i], ends[i]
+        if lacking[i]:
+            del steps[begin:end], names[i]
+            continue
         values[names[i]] = None
         if end - begin == 1 and steps[begin][0] == Op.CONSTANT:
             values[names[i]] = steps.pop(begin)[2]
             del names[i]
     steps.append((Op.MODULE, len(names), (cls, values, tuple(names))))
+
+
+def _is_missing(treedef: Any) -> bool:
+    data = treedef.node_data()
+    return data is not None and data[0] is type(MISSING)

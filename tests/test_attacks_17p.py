@@ -151,4 +151,6 @@ def test_fields_that_are_left_to_the_class_need_no_python():
     for layers in ([_Layer(), _Layer(scale=3.0)], once([_Layer(), _Layer(bias=X)])):
         for _ in range(3):
             f(layers, X)
+            once(layers)
         assert python_calls(f, layers, X) == []
+        assert python_calls(once, layers) == []
