@@ -1,13 +1,14 @@
 """Equinox's runtime errors made readable, and error texts of our own."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import equinox as eqx
 import jax.errors
 import jax.tree_util as jtu
 
-from ._compat import last_error_info, runtime_error_text
+from ._compat import instance_dict, last_error_info, runtime_error_text
 
 
 # How `eqx.error_if`'s own exception shows in the text of XLA's error.
@@ -76,10 +77,14 @@ def static_field_with(name: str, x: Any, array: Any, below: bool = False) -> str
     elif isinstance(x, list | tuple):
         parts = [(f"{name}[{i}]", v, below) for i, v in enumerate(x)]
     elif dataclasses.is_dataclass(x) and not isinstance(x, type):
+        get = functools.partial(getattr, x)
+        if isinstance(x, eqx.Module):
+            # Not what it leaves to its class: a function would be bound to `x`.
+            get = instance_dict(x).get
         parts = [
             (
                 f"{name}.{f.name}",
-                getattr(x, f.name, None),
+                get(f.name, None),
                 below or f.metadata.get("static", False),
             )
             for f in dataclasses.fields(x)
