@@ -59,6 +59,7 @@ def _load_native() -> Any:
         numpy_type=np.ndarray,
         treedef_type=jtu.PyTreeDef,
         array_class=jax.Array,
+        top_level=_compat.top_level_trace(),
         copied_bytes=COPIED_BYTES,
     )
     with contextlib.suppress(ValueError):  # another thread has been faster
