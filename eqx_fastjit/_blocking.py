@@ -91,7 +91,8 @@ def block(results: Sequence[Any], arguments: Sequence[Any] = ()) -> None:
 
     Also under an eager transformation, whose tracers hold results; not as a part of a
     trace. Then `arguments` are those of the call, otherwise none: eager transformations
-    may return an argument as it is, which is ready before the others are.
+    may return an argument as it is, which is ready before the others are. (`beside`
+    has more.)
     """
     inner = [concrete(x) for x in (results if arguments else results[:1])]
     found = [x for x in inner if _is_computed(x)]
@@ -104,7 +105,8 @@ def block(results: Sequence[Any], arguments: Sequence[Any] = ()) -> None:
     own = {id(concrete(x)) for x in arguments}
     if own and all(id(x) in own for x in found):
         # What it computes is only in what the transformation keeps for later, such as
-        # the residuals of a `jax.custom_vjp`, which nothing public refers to.
+        # the residuals of a `jax.custom_vjp`, or in a `jax.Ref`. Nothing public refers
+        # to these.
         platforms = jax.extend.backend.backends()
         found = [x for platform in platforms for x in jax.live_arrays(platform)]
         jax.effects_barrier()
@@ -120,10 +122,15 @@ def _is_computed(x: Any) -> bool:
     return not x.is_deleted()  # what was donated may be returned as it is
 
 
-def with_tracers(arrays: Sequence[Any]) -> Sequence[Any]:
-    """The arguments of a call if a tracer is among them, otherwise none."""
-    types = set(map(type, arrays))
-    return arrays if any(issubclass(cls, Tracer) for cls in types) else ()
+def beside(results: Sequence[Any], arguments: Sequence[Any]) -> Sequence[Any]:
+    """The arguments of a call for `block`, if its results alone do not tell.
+
+    That is, if a tracer is among them; or if there are no results, and it may read
+    memory of NumPy to write to a `jax.Ref`. Otherwise none.
+    """
+    types = set(map(type, arguments))
+    tells = not any(issubclass(cls, Tracer) for cls in types)
+    return () if tells and (results or not reads_numpy(arguments)) else arguments
 
 
 # Primitives that JAX itself lowers, and that only call what is in their jaxprs.

@@ -82,6 +82,21 @@ def is_outside_traces() -> bool:
     return _trace_state_clean()()
 
 
+def top_level_trace() -> tuple[Any, str, Any] | None:
+    """Where this thread's current trace is: an object, and the name of its attribute.
+
+    With the value outside of all traces. `None` if it is not known. The native engine
+    reads it in 40 ns, where `is_outside_traces` takes 400.
+    """
+    trace = _try_resolve("jax._src.core:eval_trace")
+    owners = (
+        (_try_resolve("jax._src.core:trace_state_strong_ref"), "value"),
+        (_try_resolve("jax._src.core:trace_ctx"), "trace"),
+    )
+    known = [(x, name, trace) for x, name in owners if hasattr(x, name)]
+    return known[0] if known and trace is not None else None
+
+
 def concrete(x: Any) -> Any:
     """The value inside a tracer of an eager transformation, such as `jax.grad`.
 

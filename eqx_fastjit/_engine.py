@@ -60,6 +60,7 @@ def _load_native() -> Any:
         treedef_type=jtu.PyTreeDef,
         array_class=jax.Array,
         missing=MISSING,
+        top_level=_compat.top_level_trace(),
         copied_bytes=COPIED_BYTES,
     )
     with contextlib.suppress(ValueError):  # another thread has been faster

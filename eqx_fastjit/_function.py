@@ -26,12 +26,12 @@ from jax.core import Tracer
 from . import _compat, _record
 from ._binding import Spec
 from ._blocking import (
+    beside,
     block,
     copied,
     has_host_callbacks,
     must_block,
     reads_numpy,
-    with_tracers,
 )
 from ._engine import Call, calling, is_jit_disabled, native
 from ._errors import explain_runtime_error, static_field_with, UnhashableStaticError
@@ -174,7 +174,7 @@ class Function:
         if plan.blocks is None or (compiled and not plan.blocks):
             self.decide_blocks(specialization, plan, arrays, out)
         if plan.blocks or reads_numpy(arrays):
-            block(out, with_tracers(arrays))
+            block(out, beside(out, arrays))
         return plan.build(out)
 
     def plan_of(self, values: tuple[Any, ...]) -> tuple[Plan, list[Any]]:

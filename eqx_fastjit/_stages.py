@@ -16,7 +16,14 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import jax
 
 from . import _record
-from ._blocking import block, copied, has_host_callbacks, must_block, reads_numpy
+from ._blocking import (
+    beside,
+    block,
+    copied,
+    has_host_callbacks,
+    must_block,
+    reads_numpy,
+)
 from ._compat import EXPORT_OPTION, hide_from_tracebacks
 from ._describe import show_array
 from ._engine import Call, calling, quiet_donation
@@ -228,7 +235,7 @@ class Compiled(_Stage, Generic[_P, _T]):
             if self._blocks is None:
                 self._blocks = must_block(call.callbacks, [*arrays, *out])
             if self._blocks or reads_numpy(arrays):
-                block(out)
+                block(out, beside(out, arrays))
         except Exception as e:
             if (error := call.function.translate(e)) is None:
                 raise

@@ -323,6 +323,7 @@ _OPAQUE_KIND, _KEY_KIND, _TUPLE_KIND = Kind.OPAQUE, Kind.KEY, Kind.TUPLE
 _LIST_KIND, _DICT_KIND, _FIELDS_KIND = Kind.LIST, Kind.DICT, Kind.FIELDS
 _NODE_KIND, _METHOD_KIND, _ATTRIBUTES_KIND = Kind.NODE, Kind.METHOD, Kind.ATTRIBUTES
 _YES, _AS_PARTS = Hashable.YES, Hashable.AS_PARTS
+_STRUCT = jax.ShapeDtypeStruct
 
 
 def _compound_parts(x: Any, kind: Kind, data: Any, get: Any) -> Sequence[Any]:
@@ -458,7 +459,8 @@ def _append_compound(trail: list[Any], x: Any, leaf: bool) -> bool:
         elif kind is _IDENTITY_KIND:
             trail.append(x if plain else Identity(x))
         elif kind is _PURE_KIND:
-            trail.append(x)
+            # Its `==` does not tell a dimension 2 from 2.0 or NumPy's 2.
+            trail += (x, *map(type, x.shape)) if cls is _STRUCT else (x,)
         elif kind is _COMPLEX_KIND:
             trail += (float_bits(x.real), float_bits(x.imag))
         elif kind is _OPAQUE_KIND:

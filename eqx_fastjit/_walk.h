@@ -33,6 +33,7 @@ static PyObject *py_check_ends, *py_call_class, *py_block, *py_reads_numpy, *eag
 static PyObject *module_dict; /* the descriptor of `__dict__` of all Modules */
 static PyTypeObject *array_type; /* jaxlib's array, once one was seen */
 static PyObject *array_class;    /* `jax.Array` */
+static PyObject *top_level;      /* `top_level_trace` of `_compat.py` */
 static PyObject *function_types; /* a tuple: JAX's types of functions, and `type` */
 static PyTypeObject *numpy_type; /* `numpy.ndarray` */
 static PyTypeObject *treedef_type;
@@ -43,7 +44,7 @@ static Py_ssize_t copied_bytes; /* the most of NumPy arrays that a call copies *
 static PyObject *s_block_until_ready, *s_miss, *s_call, *s_finished, *s_failed;
 static PyObject *s_translate, *s_result, *s_decide_blocks, *s_renew_binding, *s_flat;
 static PyObject *s_specialization, *s_eager_result, *s_build, *s_steps, *s_native;
-static PyObject *s_nbytes, *s_copy, *s_is_ready, *s_getstate, *s_default_factory;
+static PyObject *s_nbytes, *s_copy, *s_is_ready, *s_shape, *s_getstate, *s_default_factory;
 
 /* --- trails --------------------------------------------------------------------------
 
@@ -1785,6 +1786,30 @@ static uint64_t hash_trail(const Walk *w) {
     return hash ^ (hash >> 32);
 }
 
+/* Whether the dimensions of two equal `jax.ShapeDtypeStruct`s are of the same types, of which
+their `==` asks nothing. */
+static int same_dimensions(PyObject *x, PyObject *y) {
+    PyObject *a = PyObject_GetAttr(x, s_shape), *b = PyObject_GetAttr(y, s_shape);
+    int same = -1;
+    if (a != NULL && b != NULL) {
+        same = PyTuple_Check(a) && PyTuple_Check(b) && Py_SIZE(a) == Py_SIZE(b);
+        for (Py_ssize_t i = 0; same && i < Py_SIZE(a); i++)
+            same = Py_TYPE(PyTuple_GET_ITEM(a, i)) == Py_TYPE(PyTuple_GET_ITEM(b, i));
+    }
+    Py_XDECREF(a);
+    Py_XDECREF(b);
+    return same;
+}
+
+/* Whether two values of a kind that is compared by `==` are the same: 1 or 0, or -1. */
+static int same_object(PyObject *x, PyObject *y) {
+    if (Py_TYPE(x) != Py_TYPE(y)) return 0;
+    const Record *record = find_record(Py_TYPE(x)); /* Python may drop it */
+    int is_struct = record != NULL && record->node == NODE_STRUCT;
+    int same = PyObject_RichCompareBool(x, y, Py_EQ);
+    return same > 0 && is_struct ? same_dimensions(x, y) : same;
+}
+
 /* Whether two entries are the same: 1 or 0, -1 for an error. May run the user's `==`; a
 walk that has met something like that owns what it holds. */
 static int same_entry(const Entry *a, const Entry *b) {
@@ -1800,7 +1825,7 @@ static int same_entry(const Entry *a, const Entry *b) {
     case T_PURE:
     case T_OPAQUE:
     case T_KEY:
-        return Py_TYPE(x) == Py_TYPE(y) ? PyObject_RichCompareBool(x, y, Py_EQ) : 0;
+        return same_object(x, y);
     case T_UNREAD:
         return 1; /* what follows decides */
     default:

@@ -526,6 +526,28 @@ def test_comparing_statics_is_no_part_of_a_trace(missing, take_away):
         _compat._trace_state_clean.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("missing", "known"),
+    [
+        ([], True),
+        (["jax._src.core:trace_state_strong_ref"], True),
+        (["jax._src.core:trace_state_strong_ref", "jax._src.core:trace_ctx"], False),
+        (["jax._src.core:eval_trace"], False),
+    ],
+)
+def test_where_the_current_trace_is(missing, known, take_away):
+    for name in missing:
+        take_away(name)
+    place = _compat.top_level_trace()
+    assert (place is not None) == known
+    if place is not None:
+        owner, name, trace = place
+        seen = [getattr(owner, name) is trace]
+        jax.vmap(lambda x: seen.append(getattr(owner, name) is trace) or x)(X)
+        jax.jit(lambda x: seen.append(getattr(owner, name) is trace) or x)(X)
+        assert seen == [True, False, False]
+
+
 def test_every_private_name_is_taken_away_above():
     """Each name that `_compat.py` resolves is listed in a test of this file."""
     source = Path(_compat.__file__).read_text()
