@@ -20,6 +20,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
+from ._compat import instance_dict
 from ._nodes import ARRAY_TYPES, is_module_class
 from ._parts import compares_attributes
 from ._policy import Kind
@@ -174,10 +175,13 @@ def _children(path: str, x: Any) -> list[tuple[str, Any, bool]] | None:
             (f"{path}[{describe_static(k)}]", v, False) for k, v in _sorted_items(x)
         ]
     if is_module_class(cls):
+        # Not by `getattr`: a function that is a default, where `__init__` has not set
+        # the field, would be a bound method, whose `__self__` has it again.
+        values = instance_dict(x)
         return [
-            (f"{path}.{f.name}", getattr(x, f.name), bool(f.metadata.get("static")))
+            (f"{path}.{f.name}", values[f.name], bool(f.metadata.get("static")))
             for f in dataclasses.fields(x)
-            if hasattr(x, f.name)
+            if f.name in values
         ]
     if x is None:
         return []

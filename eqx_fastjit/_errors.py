@@ -7,7 +7,8 @@ import equinox as eqx
 import jax.errors
 import jax.tree_util as jtu
 
-from ._compat import last_error_info, runtime_error_text
+from ._compat import instance_dict, last_error_info, runtime_error_text
+from ._nodes import is_module_class
 
 
 # How `eqx.error_if`'s own exception shows in the text of XLA's error.
@@ -76,10 +77,13 @@ def static_field_with(name: str, x: Any, array: Any, below: bool = False) -> str
     elif isinstance(x, list | tuple):
         parts = [(f"{name}[{i}]", v, below) for i, v in enumerate(x)]
     elif dataclasses.is_dataclass(x) and not isinstance(x, type):
+        # Of a Module not by `getattr`, as in `_describe`: a method would have it again.
+        is_module = is_module_class(type(x))
+        values = instance_dict(x) if is_module else {}
         parts = [
             (
                 f"{name}.{f.name}",
-                getattr(x, f.name, None),
+                values.get(f.name) if is_module else getattr(x, f.name, None),
                 below or f.metadata.get("static", False),
             )
             for f in dataclasses.fields(x)
