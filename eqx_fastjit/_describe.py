@@ -175,7 +175,8 @@ def _children(path: str, x: Any) -> list[tuple[str, Any, bool]] | None:
             (f"{path}[{describe_static(k)}]", v, False) for k, v in _sorted_items(x)
         ]
     if is_module_class(cls):
-        # What it leaves to its class is no part of it: a function would be bound to `x`.
+        # Not by `getattr`: a function that is a default, where `__init__` has not set
+        # the field, would be a bound method, whose `__self__` has it again.
         values = instance_dict(x)
         return [
             (f"{path}.{f.name}", values[f.name], bool(f.metadata.get("static")))

@@ -1,7 +1,6 @@
 """Equinox's runtime errors made readable, and error texts of our own."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import equinox as eqx
@@ -9,6 +8,7 @@ import jax.errors
 import jax.tree_util as jtu
 
 from ._compat import instance_dict, last_error_info, runtime_error_text
+from ._nodes import is_module_class
 
 
 # How `eqx.error_if`'s own exception shows in the text of XLA's error.
@@ -77,14 +77,13 @@ def static_field_with(name: str, x: Any, array: Any, below: bool = False) -> str
     elif isinstance(x, list | tuple):
         parts = [(f"{name}[{i}]", v, below) for i, v in enumerate(x)]
     elif dataclasses.is_dataclass(x) and not isinstance(x, type):
-        get = functools.partial(getattr, x)
-        if isinstance(x, eqx.Module):
-            # Not what it leaves to its class: a function would be bound to `x`.
-            get = instance_dict(x).get
+        # Of a Module not by `getattr`, as in `_describe`: a method would have it again.
+        is_module = is_module_class(type(x))
+        values = instance_dict(x) if is_module else {}
         parts = [
             (
                 f"{name}.{f.name}",
-                get(f.name, None),
+                values.get(f.name) if is_module else getattr(x, f.name, None),
                 below or f.metadata.get("static", False),
             )
             for f in dataclasses.fields(x)

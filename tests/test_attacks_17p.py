@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import pytest
 
 from eqx_fastjit import engine as current_engine, filter_jit
-from eqx_fastjit._errors import static_field_with
 from tests.doctor_reports import reports_on_engines, START
 from tests.test_no_python import python_calls
 from tests.traces import count_traces
@@ -126,25 +125,6 @@ def test_a_step_on_a_model_with_fields_that_are_left_to_the_class(engine):
         assert [list(vars(x)) for x in got] == [list(vars(x)) for x in expected]
         assert eqx.tree_equal(got, expected)
     assert len(traces) == 1
-
-
-class _Activated(eqx.Module):
-    """Its function is bound to the instance where it is read from the class."""
-
-    w: jax.Array
-    activation: typing.Callable = jax.nn.relu
-
-    def __init__(self, w):
-        self.w = w
-
-
-def test_a_function_that_is_left_to_the_class():
-    """To describe it took all memory: it is part of itself."""
-    f, traces = count_traces(lambda m, x: m.w * x)
-    for _ in range(2):
-        assert (f(_Activated(X), X) == X).all()
-    assert len(traces) == 1
-    assert static_field_with("m", _Activated(X), X) is None
 
 
 class _Wraps(eqx.Module):
