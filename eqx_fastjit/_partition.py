@@ -271,13 +271,14 @@ class Plan:
 
 def _template(structure: Structure) -> Any:
     """A result to flatten again for each that is built like it; `None` if needless."""
-    if all(_copied_from(node) is None for node in _nodes(structure.treedef)):
-        return None
     try:
+        known = static_key(structure.treedef)
+        if all(_copied_from(node) is None for node in _nodes(structure.treedef)):
+            return None
         template = jtu.tree_unflatten(structure.treedef, structure.leaves)
         data, again = (jtu.tree_structure(template) for _ in range(2))
         same = data.num_leaves == len(structure.leaves)
-        same = same and not _tells_of_children(data, again, structure.treedef)
+        same = same and not _tells_of_children(data, again, structure.treedef, known)
     except Exception:
         return None  # a class that takes nothing but arrays
     return template if same else None
@@ -294,26 +295,28 @@ def _copied_from(treedef: Any) -> Any:
     if cls in _KEYED or _holds_its_data(cls) or not append_static([], aux, leaf=False):
         return None
     try:
+        known = static_key(aux)
         children = [object() for _ in treedef.children()]
         node = _one_level_treedef(treedef).unflatten(children)
         data, again = (_static_data(node) for _ in range(2))
-        shared = _are_shared(data, again) or _tells_of_children(data, again, aux)
+        tells = _tells_of_children(data, again, aux, known)
     except Exception:
         return None  # a class that takes nothing but arrays
-    return None if shared else node
+    return None if tells or _are_shared(data, again) else node
 
 
 def _static_data(node: Any) -> Any:
     return jtu.tree_structure(node, is_leaf=lambda x: x is not node).node_data()[1]
 
 
-def _tells_of_children(data: Any, again: Any, aux: Any) -> bool:
+def _tells_of_children(data: Any, again: Any, aux: Any, known: Any) -> bool:
     """Whether static data is other than `aux` if the children are no arrays.
 
-    It may have their shapes. (What is never the same is compared by identity.)
+    It may have their shapes. (What is never the same is compared by identity.) Not if
+    the class writes to what it is given, and its key is no longer `known`.
     """
     key = static_key(data)
-    return key == static_key(again) and key != static_key(aux)
+    return key == static_key(again) and key != known == static_key(aux)
 
 
 def _are_shared(x: Any, y: Any) -> bool:
