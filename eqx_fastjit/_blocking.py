@@ -91,7 +91,7 @@ def block(results: Sequence[Any], arguments: Sequence[Any] = ()) -> None:
 
     Also under an eager transformation, whose tracers hold results; not as a part of a
     trace. Then `arguments` are those of the call, otherwise none: eager transformations
-    may return an argument as it is, which is ready before the others are. (`beside`
+    may return an argument as it is, which is ready before the others are. (`block_if`
     has more.)
     """
     inner = [concrete(x) for x in (results if arguments else results[:1])]
@@ -122,15 +122,17 @@ def _is_computed(x: Any) -> bool:
     return not x.is_deleted()  # what was donated may be returned as it is
 
 
-def beside(results: Sequence[Any], arguments: Sequence[Any]) -> Sequence[Any]:
-    """The arguments of a call for `block`, if its results alone do not tell.
-
-    That is, if a tracer is among them; or if there are no results, and it may read
-    memory of NumPy to write to a `jax.Ref`. Otherwise none.
-    """
-    types = set(map(type, arguments))
-    tells = not any(issubclass(cls, Tracer) for cls in types)
-    return () if tells and (results or not reads_numpy(arguments)) else arguments
+def block_if(
+    blocks: bool | None, results: Sequence[Any], arguments: Sequence[Any]
+) -> None:
+    """Wait for a call if it `blocks`, or may read memory that NumPy can write to."""
+    reads = reads_numpy(arguments)
+    if not (blocks or reads):
+        return
+    # The results alone do not tell if there are tracers; or if there are none, and it
+    # reads NumPy's memory to write to a `jax.Ref`.
+    traced = any(issubclass(cls, Tracer) for cls in set(map(type, arguments)))
+    block(results, arguments if traced or (reads and not results) else ())
 
 
 # Primitives that JAX itself lowers, and that only call what is in their jaxprs.

@@ -25,14 +25,7 @@ from jax.core import Tracer
 
 from . import _compat, _record
 from ._binding import Spec
-from ._blocking import (
-    beside,
-    block,
-    copied,
-    has_host_callbacks,
-    must_block,
-    reads_numpy,
-)
+from ._blocking import block_if, copied, has_host_callbacks, must_block
 from ._engine import Call, calling, is_jit_disabled, native
 from ._errors import explain_runtime_error, static_field_with, UnhashableStaticError
 from ._keys import StaticArray
@@ -173,8 +166,7 @@ class Function:
         plan = specialization.plans[handle]
         if plan.blocks is None or (compiled and not plan.blocks):
             self.decide_blocks(specialization, plan, arrays, out)
-        if plan.blocks or reads_numpy(arrays):
-            block(out, beside(out, arrays))
+        block_if(plan.blocks, out, arrays)
         return plan.build(out)
 
     def plan_of(self, values: tuple[Any, ...]) -> tuple[Plan, list[Any]]:

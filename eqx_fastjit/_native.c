@@ -975,7 +975,7 @@ static void call_failed(PyObject *function, Frame *frame) {
 
 /* Blocks until a computation is done. All of its results are ready together, unless one
 is an argument that an eager transformation returns as it is. Without results, it may read
-NumPy's arrays all the same: `beside` in Python. */
+NumPy's arrays all the same: `block_if` in Python. */
 static int block(PyObject *const *arrays, Py_ssize_t n, Walk *w) {
     PyObject *out = NULL;
     if (n && !w->tracer && Py_TYPE(arrays[0]) == array_type) {

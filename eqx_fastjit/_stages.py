@@ -16,14 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import jax
 
 from . import _record
-from ._blocking import (
-    beside,
-    block,
-    copied,
-    has_host_callbacks,
-    must_block,
-    reads_numpy,
-)
+from ._blocking import block_if, copied, has_host_callbacks, must_block
 from ._compat import EXPORT_OPTION, hide_from_tracebacks
 from ._describe import show_array
 from ._engine import Call, calling, quiet_donation
@@ -234,8 +227,7 @@ class Compiled(_Stage, Generic[_P, _T]):
             out, handle = split_result(self._stage(*arrays))
             if self._blocks is None:
                 self._blocks = must_block(call.callbacks, [*arrays, *out])
-            if self._blocks or reads_numpy(arrays):
-                block(out, beside(out, arrays))
+            block_if(self._blocks, out, arrays)
         except Exception as e:
             if (error := call.function.translate(e)) is None:
                 raise

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from eqx_fastjit._binding import Binding, make_binder, Spec
-from eqx_fastjit._blocking import beside, block, copied, must_block, reads_numpy
+from eqx_fastjit._blocking import block_if, copied, must_block
 from eqx_fastjit._function import Function
 from eqx_fastjit._jit import _make_wrapped, JitWrapped
 from eqx_fastjit._options import Options
@@ -178,8 +178,7 @@ class LoadedFunction(Function):
         """There is only the program, so it is run as it is."""
         arrays = copied(self._arrays_of(values))
         out = self.payloads.run(*arrays)[:-1]
-        if must_block(self.payloads.callbacks, [*arrays, *out]) or reads_numpy(arrays):
-            block(out, beside(out, arrays))
+        block_if(must_block(self.payloads.callbacks, [*arrays, *out]), out, arrays)
         return self.plan.build(out)
 
 
