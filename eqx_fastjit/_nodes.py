@@ -258,13 +258,6 @@ class _Wrapper:
     """On a trail: after the static fields come the attributes of a wrapper."""
 
 
-class _Lacking(eqx.Module):
-    x: int = 0
-
-    def __init__(self) -> None:
-        pass
-
-
 # What wrapping gives a Module, to Equinox static data (`eqx.module_update_wrapper`).
 WRAPPER_NAMES = (
     "__module__",
@@ -276,7 +269,8 @@ WRAPPER_NAMES = (
 
 # What Equinox has in place of those that a Module does not have. It gives this to any
 # Module that it builds and that lacks fields; one without it is the same to Equinox.
-MISSING = instance_dict(jtu.tree_map(lambda x: x, _Lacking())).get("__doc__", _Wrapper)
+_lacking = jtu.tree_map(lambda x: x, object.__new__(eqx.nn.Lambda))
+MISSING = instance_dict(_lacking).get("__doc__", _Wrapper)
 
 
 def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:

@@ -272,9 +272,9 @@ class Plan:
 def _template(structure: Structure) -> Any:
     """A result to flatten again for each that is built like it; `None` if needless."""
     try:
-        known = static_key(structure.treedef)
         if all(_copied_from(node) is None for node in _nodes(structure.treedef)):
             return None
+        known = static_key(structure.treedef)
         template = jtu.tree_unflatten(structure.treedef, structure.leaves)
         data, again = (jtu.tree_structure(template) for _ in range(2))
         same = data.num_leaves == len(structure.leaves)
