@@ -72,6 +72,13 @@ def check_fault(reports, name, kind, leaf, line, message, fix):
     assert reports[f"{name}_fixed"]["exit_code"] == 0
 
 
+def check_clean(report):
+    """A program has no finding, and no note on functions under plain `jax.jit`."""
+    assert report["exit_code"] == 0
+    assert report["findings"] == []
+    assert not [note for note in report["notes"] if "jax.jit" in note]
+
+
 def reports_on_engines(folder, thresholds=None, **env):
     """`reports_of` all scripts in a folder, by engine."""
     scripts = sorted(map(str, folder.glob("*.py")))

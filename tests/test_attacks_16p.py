@@ -9,6 +9,7 @@ from eqx_fastjit.doctor._report import Report, TimeSpent
 from eqx_fastjit.doctor._rows import rows
 from tests.doctor_records import seen_of, watch_of
 from tests.doctor_reports import (
+    check_clean,
     check_fault,
     reports_on_engines,
     START,
@@ -292,10 +293,7 @@ def test_a_fault_and_its_fix(name, engine, reports):
 
 @pytest.mark.parametrize("name", CLEAN)
 def test_no_finding(name, engine, reports):
-    report = reports[engine][name]
-    assert report["exit_code"] == 0
-    assert report["findings"] == []
-    assert not [note for note in report["notes"] if "jax.jit" in note]
+    check_clean(reports[engine][name])
 
 
 @pytest.mark.one_engine
