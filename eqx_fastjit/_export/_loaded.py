@@ -7,6 +7,7 @@
 # pyright: reportPrivateImportUsage=false
 
 import contextlib
+import functools
 import inspect
 import types
 import warnings
@@ -159,9 +160,14 @@ class LoadedFunction(Function):
             # A `functools.partial` compares by identity: one that was made in this
             # process is never the one from the file, but may be made of the same.
             with contextlib.suppress(ExportError):
-                if written(values) == written(self.values):
+                if written(values) == self._written:
                     return self.walk(values).arrays
             raise
+
+    @functools.cached_property
+    def _written(self) -> Any:
+        """The values of the file; raises `ExportError` if one cannot be written down."""
+        return written(self.values)
 
     def specialization_for(self, values: tuple[Any, ...]) -> Any:
         """To trace a call, of which there is only the program."""
