@@ -285,16 +285,14 @@ def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
     if kind == NodeKind.MODULE or kind == NodeKind.DATACLASS:
         is_module = kind == NodeKind.MODULE
         values = instance_dict(x) if is_module else x.__dict__
-        # In Equinox, a Module with different attributes is a different Module.
-        n_fields = n_known = len(node.dynamic) + len(node.static)
-        if len(values) > n_fields:
-            n_known += sum(map(values.__contains__, WRAPPER_NAMES))
-        if type(values) is dict and not (is_module and len(values) != n_known):
+        n_fields = len(node.dynamic) + len(node.static)
+        if type(values) is dict:
             try:
                 static, dynamic = node.get_static(values), node.get_dynamic(values)
             except KeyError:
                 pass  # a field is missing: as below
             else:
+                # So Equinox reads a Module with anything but its fields.
                 if is_module and len(values) > n_fields:
                     others = [values.get(name, MISSING) for name in WRAPPER_NAMES]
                     static = (_Wrapper, *static, *others)

@@ -561,25 +561,26 @@ static void drop_missing(PyObject **out, Py_ssize_t start, Py_ssize_t stop) {
 }
 
 /* Reads the fields of an instance, borrowed, in the order of `record->names`: returns how
-many there are, -1 if they cannot be read.
+many there are, -1 if they cannot be read. `out` has room for one more.
 
 `eqx.module_update_wrapper` gives a Module further attributes, to Equinox static data: those
 that are not there are `ABSENT`, as are fields that its own `__init__` has left to the
-default of the class. If there are any, all of `record->names` are read. A Module with other
-attributes is left to Equinox. A dictionary is gone through in order and compared with the
-orders in which it was found before: that is quicker than looking names up, and runs nobody's
-`__eq__`. */
+default of the class. All of `record->names` are read, as Equinox does, if there is anything
+but the fields: such as what a `functools.cached_property` has kept, which is not read. A
+dictionary is gone through in order and compared with the orders in which it was found
+before: that is quicker than looking names up, and runs nobody's `__eq__`. */
 static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
     Py_ssize_t n = record->n_fields, size = PyDict_GET_SIZE(dict);
     Py_ssize_t n_names = PyTuple_GET_SIZE(record->names);
-    int others_allowed = record->node == NODE_DATACLASS;
-    int may_lack = record->node == NODE_MODULE;
-    if ((size < n && !may_lack) || (size > n_names && !others_allowed)) return -1;
+    int is_module = record->node == NODE_MODULE;
+    /* What else is in the dictionary of a registered dataclass does not matter. */
+    int fields_alone = record->node == NODE_DATACLASS;
+    if (size < n ? !is_module : size > n && !is_module && !fields_alone) return -1;
     PyObject *key, *value;
     Py_ssize_t position = 0;
     for (int i = 0; i < 2; i++) {
         Layout *layout = &record->layouts[i];
-        if (layout->keys == NULL || (layout->n != size && !others_allowed)) continue;
+        if (layout->keys == NULL || (layout->n != size && !fields_alone)) continue;
         for (Py_ssize_t k = layout->lacks ? 0 : n; k < n_names; k++) out[k] = ABSENT;
         Py_ssize_t j = 0;
         for (position = 0; PyDict_Next(dict, &position, &key, &value); j++) {
@@ -592,38 +593,30 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
         return n_names;
     }
     /* A new order: remember it, in place of the older of two. */
-    Layout learnt = {PyMem_Calloc(n_names + 1, sizeof(PyObject *)),
-                     PyMem_Calloc(n_names + 1, sizeof(uint16_t)), 0, 0};
+    Layout learnt = {PyMem_Calloc(size + 1, sizeof(PyObject *)),
+                     PyMem_Calloc(size + 1, sizeof(uint16_t)), 0, 0};
     Py_ssize_t found = 0;
     int others = 0;
-    if (learnt.keys == NULL || learnt.places == NULL || n_names > UINT16_MAX) goto no;
+    if (learnt.keys == NULL || learnt.places == NULL || n_names >= UINT16_MAX) goto no;
     for (Py_ssize_t k = 0; k < n_names; k++) out[k] = ABSENT;
-    for (position = 0; (found < n || !others_allowed) &&
+    for (position = 0; (found < n || !fields_alone) &&
                        PyDict_Next(dict, &position, &key, &value);) {
         Py_ssize_t place = 0;
         if (!PyUnicode_CheckExact(key)) goto no;
         while (place < n_names && PyTuple_GET_ITEM(record->names, place) != key &&
                PyUnicode_Compare(PyTuple_GET_ITEM(record->names, place), key) != 0)
             place++;
-        if (place == n_names) {
-            if (!others_allowed) goto no;
-            others = 1;
-            continue;
-        }
         learnt.keys[learnt.n] = key;
         learnt.places[learnt.n++] = (uint16_t)place;
         out[place] = value;
         found += place < n;
+        others |= place == n_names;
     }
-    if (found < n && !may_lack) goto no;
     learnt.lacks = found < n;
+    /* (To Equinox, another attribute makes up for a field that is not there.) */
+    if (learnt.lacks && (others || !is_module)) goto no;
     Py_ssize_t n_read = learnt.n == n && !learnt.lacks ? n : n_names;
     drop_missing(out, n, n_read);
-    if (others) { /* in between, so their order is not worth learning */
-        PyMem_Free(learnt.keys);
-        PyMem_Free(learnt.places);
-        return n_read;
-    }
     for (Py_ssize_t j = 0; j < learnt.n; j++) Py_INCREF(learnt.keys[j]);
     Layout *old = &record->layouts[record->next_layout];
     record->next_layout ^= 1;
@@ -983,7 +976,7 @@ static int add_attributes(Walk *w, Record *record, PyObject *x, int visit, size_
 
 /* The attributes in the dictionary of an instance that are to be compared. */
 static int add_fields(Walk *w, Record *record, PyObject *x, int visit, size_t start) {
-    PyObject *small[SMALL_FIELDS];
+    PyObject *small[SMALL_FIELDS + 1];
     Py_ssize_t n = PyTuple_GET_SIZE(record->data);
     PyObject *dict = dict_of(x);
     if (dict == NULL) return -1;
@@ -1065,7 +1058,7 @@ static int add_dict_node(Walk *w, PyObject *x, PyObject *factory, size_t start) 
 
 /* A Module below a static, or a dataclass. */
 static int add_module(Walk *w, Record *record, PyObject *x, size_t start) {
-    PyObject *small[SMALL_FIELDS], *dict = dict_of(x);
+    PyObject *small[SMALL_FIELDS + 1], *dict = dict_of(x);
     if (dict == NULL) return -1;
     int few = PyTuple_GET_SIZE(record->names) <= SMALL_FIELDS;
     Py_ssize_t n = few ? read_fields(record, dict, small) : -1;
@@ -1651,12 +1644,12 @@ done:
 
 /* A Module or a dataclass: its dictionary is read directly, as Equinox does as well. */
 static int walk_module(Walk *w, Record *record, PyObject *x) {
-    PyObject *small[SMALL_FIELDS], **fields = small;
+    PyObject *small[SMALL_FIELDS + 1], **fields = small;
     Py_ssize_t n_names = PyTuple_GET_SIZE(record->names), n_dynamic = record->n_dynamic;
     PyObject *dict = dict_of(x);
     if (dict == NULL) return -1;
     if (n_names > SMALL_FIELDS &&
-        (fields = PyMem_Malloc(n_names * sizeof(PyObject *))) == NULL) {
+        (fields = PyMem_Malloc((n_names + 1) * sizeof(PyObject *))) == NULL) {
         Py_DECREF(dict);
         PyErr_NoMemory();
         return -1;

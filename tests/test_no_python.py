@@ -203,6 +203,13 @@ class Wide(eqx.Module):
     names: tuple = eqx.field(static=True)
 
 
+@jtu.register_dataclass
+@dataclasses.dataclass
+class PointNode:
+    x: jax.Array
+    n: int = dataclasses.field(metadata={"static": True})
+
+
 class Empty(eqx.Module):
     pass
 
@@ -234,6 +241,23 @@ def test_nodes(name):
 @pytest.mark.parametrize("name", sorted(TREES.keys() - {"defaultdict", "ordered"}))
 def test_results(name):
     check(filter_jit(lambda tree, x: (tree, x + 1)), TREES[name], X)
+
+
+class Caching(eqx.Module):
+    x: jax.Array
+    n: int = eqx.field(static=True, default=3)
+
+    @functools.cached_property
+    def area(self):
+        return self.n**2
+
+
+def test_attributes_that_are_no_fields():
+    modules, points = [Caching(X), Caching(X)], [PointNode(X, 1), PointNode(X, 1)]
+    assert modules[0].area == modules[1].area == 9
+    vars(points[1]).clear()
+    vars(points[1]).update(x=X, other=[1], n=1, another=2)
+    check(filter_jit(lambda *trees: trees[0][0].x + trees[1][0].x), modules, points)
 
 
 def test_what_is_known_of_jitted_functions_is_kept_when_jax_makes_another():

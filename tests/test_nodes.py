@@ -4,6 +4,8 @@ import collections
 import contextlib
 import dataclasses
 import enum
+import functools
+import itertools
 
 import equinox as eqx
 import jax
@@ -420,3 +422,74 @@ def test_an_ordered_dictionary_that_disagrees_with_itself():
     dict.__setitem__(tree, "c", A)
     with pytest.raises(KeyError, match="a"):
         f(tree)
+
+
+class _Caching(eqx.Module):
+    """Instances come to have attributes that are no fields."""
+
+    w: jax.Array
+    scale: float = 2.0
+    n: int = eqx.field(static=True, default=3)
+
+    @functools.cached_property
+    def area(self):
+        return self.n**2
+
+
+def _others():
+    """What instances may have, in any order; as cached values, and as of a wrapper."""
+    fields = {"w": A, "scale": 2.0, "n": 3}
+    others = {"area": 9, "__doc__": "A doc.", "odd": [1]}
+    for n in range(4):
+        for names in itertools.permutations(others, n):
+            chosen = {name: others[name] for name in names}
+            yield {**fields, **chosen}
+            yield {**chosen, **fields}
+            yield {"w": A, **chosen, "scale": 2.0, "n": 3}
+    for rest in ({}, {"area": 9}):
+        yield {**fields, "scale": 2.5, **rest}
+        yield {**fields, "n": 4, **rest}
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+@pytest.mark.parametrize("static", (False, True))
+def test_attributes_that_are_no_fields(engine, static):
+    """Equinox reads them if they are of a wrapper, and notices if there are any."""
+
+    class Holder(eqx.Module):
+        model: _Caching = eqx.field(static=static)
+
+    def step(holder, x):
+        model = holder.model
+        return model.w * x * model.scale * model.n, model
+
+    ours, traces = count_traces(step)
+    theirs, expected_traces = count_traces(step, jit=eqx.filter_jit)
+    for _ in range(2):
+        for attributes in _others():
+            model = object.__new__(_Caching)
+            vars(model).update(attributes)
+            holder = Holder(model)
+            y, out = ours(holder, B)
+            expected_y, expected = theirs(holder, B)
+            np.testing.assert_array_equal(y, expected_y)
+            if static:
+                continue  # it is the model itself, or one that is equal
+            assert list(vars(out)) == list(vars(expected))
+            assert jtu.tree_structure(out) == jtu.tree_structure(expected)
+    assert len(traces) == len(expected_traces)
+
+
+def test_another_attribute_and_a_field_that_is_not_there(engine):
+    """To Equinox, one makes up for the other; its own `filter_jit` raises."""
+    f, traces = count_traces(lambda m, x: m.w * x * m.scale * m.n)
+    met = []
+    for _ in range(2):
+        for values in ({}, {"area": 9}, {"area": 9, "odd": 1}, {"__doc__": "A doc."}):
+            for missing in ("scale", "n"):
+                model = _Caching(A)
+                del vars(model)[missing]
+                vars(model).update(values)
+                np.testing.assert_array_equal(f(model, B), A * B * 6)
+        met.append(len(traces))
+    assert met[0] == met[1] <= 8
