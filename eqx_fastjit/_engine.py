@@ -17,7 +17,7 @@ from . import _compat, _record
 from ._blocking import block, COPIED_BYTES, reads_numpy
 from ._logs import correct_cache_miss_log, silence_equinox_callback_log
 from ._nodes import classify, MISSING, sort_keys, WRAPPER_NAMES
-from ._partition import ResultHandle
+from ._plan import ResultHandle
 from ._static_keys import array_key, opaque_key, policy_of
 
 

@@ -31,8 +31,9 @@ from ._errors import explain_runtime_error, static_field_with, UnhashableStaticE
 from ._keys import StaticArray
 from ._nodes import is_array_or_struct
 from ._options import donated, flatten_in_shardings, make_jit, Options
-from ._partition import ANY_ARRAY, partition, Plan, StaticLeafError, Walk, walk
+from ._partition import ANY_ARRAY, partition, StaticLeafError, Walk, walk
 from ._place import place_of
+from ._plan import Plan
 from ._signals import listed
 from ._specialization import Flat, kept_trace, Specialization, split_result
 

@@ -1,7 +1,7 @@
 /* One native pass over a call: bind, partition, look up, call `jax.jit`, combine.
 
-`_partition.py` and `_static_keys.py` are the reference and say what it all means; this
-file does the same without running Python for what it knows, and asks Python, for that
+`_partition.py`, `_plan.py` and `_static_keys.py` are the reference and say what it all means;
+this file does the same without running Python for what it knows, and asks Python, for that
 value alone, about what it does not. `_function.py` is what it calls on a cache miss. The
 walk over a call is in `_walk.h`. docs/how-it-works.md has the picture.
 
@@ -339,7 +339,7 @@ static PyTypeObject TableType = {
 
 /* --- results -------------------------------------------------------------------------
 
-The numbers are those of `Op` in `_partition.py`. */
+The numbers are those of `Op` in `_plan.py`. */
 
 static PyObject *tuple_of(PyObject *const *items, Py_ssize_t n) {
     PyObject *tuple = PyTuple_New(n);
@@ -502,7 +502,7 @@ static PyMethodDef handle_methods[] = {
 static PyTypeObject HandleType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "eqx_fastjit._native.Handle",
-    .tp_doc = "Carries out of a trace which result it gave: `_partition.ResultHandle`.",
+    .tp_doc = "Carries out of a trace which result it gave: `_plan.ResultHandle`.",
     .tp_basicsize = sizeof(Handle),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = PyType_GenericNew,

@@ -14,15 +14,8 @@ from . import _record
 from ._compat import hide_from_tracebacks
 from ._engine import call_of, EAGER, is_jit_disabled, native
 from ._nodes import ARRAY_TYPES
-from ._partition import (
-    DYNAMIC,
-    partition,
-    Plan,
-    ResultHandle,
-    same_trail,
-    Structure,
-    Walk,
-)
+from ._partition import DYNAMIC, partition, same_trail, Structure, Walk
+from ._plan import Plan, ResultHandle
 
 
 hide_from_tracebacks(__file__)

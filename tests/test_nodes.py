@@ -14,7 +14,7 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 
-from eqx_fastjit import _partition, filter_jit
+from eqx_fastjit import _partition, _plan, filter_jit
 from eqx_fastjit._nodes import classify, NodeKind
 from tests.traces import count_traces
 
@@ -355,7 +355,7 @@ class _WithCopies(_WithData):
 @pytest.mark.one_engine
 def test_what_is_flattened_again_for_each_result():
     def template(tree):
-        return _partition._template(_partition.partition(tree)[1])
+        return _plan._template(_partition.partition(tree)[1])
 
     assert template({"a": [A, (B, None)], "b": eqx.nn.Identity()}) is None
     assert template([_WithData(A, "a"), _WithData(A, (1, "b"))]) is None
