@@ -53,7 +53,6 @@ def _load_native() -> Any:
         block=block,
         reads_numpy=reads_numpy,
         eager_handle=EAGER,
-        instance_dict=_compat.INSTANCE_DICT,
         function_types=_FUNCTION_TYPES,
         wrapper_names=WRAPPER_NAMES,
         numpy_type=np.ndarray,

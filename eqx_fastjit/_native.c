@@ -362,7 +362,10 @@ typedef struct {
     int op;
     Py_ssize_t n;
     PyObject *data;               /* owned */
-    PyObject *fields, *names;     /* of `OP_MODULE`, borrowed from `data` */
+    /* Of `OP_MODULE`, borrowed from `data`. */
+    PyTypeObject *type;
+    PyObject *fields, *names, *descriptor, *otherwise;
+    unsigned int version;         /* the type's, if another is to be called */
     int runs_python;              /* whether it may run the user's code */
 } Step;
 
@@ -429,17 +432,22 @@ static int plan_read(Plan *self, PyObject *steps) {
         Py_INCREF(step->data);
         step->op = op;
         self->n_steps = i + 1;
-        if (op == OP_MODULE) {
-            PyObject *cls;
-            if (!PyArg_ParseTuple(step->data, "O!O!O!", &PyType_Type, &cls, &PyDict_Type,
-                                  &step->fields, &PyTuple_Type, &step->names))
-                return -1;
-        }
         /* These two are created without their `__new__`. */
-        if (op == OP_MODULE || op == OP_PLAIN_NAMEDTUPLE) {
-            PyObject *cls = op == OP_MODULE ? PyTuple_GET_ITEM(step->data, 0) : step->data;
-            PyTypeObject *base = op == OP_MODULE ? PyDescr_TYPE(module_dict) : &PyTuple_Type;
-            if (!PyType_Check(cls) || !PyType_IsSubtype((PyTypeObject *)cls, base)) goto bad;
+        if (op == OP_MODULE) {
+            if (!PyArg_ParseTuple(step->data, "O!O!O!O!O", &PyType_Type, &step->type,
+                                  &PyDict_Type, &step->fields, &PyTuple_Type, &step->names,
+                                  &PyGetSetDescr_Type, &step->descriptor, &step->otherwise))
+                return -1;
+            if (!PyType_IsSubtype(step->type, PyDescr_TYPE(step->descriptor))) goto bad;
+            if (step->otherwise == Py_None) step->otherwise = NULL;
+            if (step->otherwise != NULL) {
+                unsigned int version = step->type->tp_version_tag;
+                step->version = version ? version : (unsigned)-1;
+            }
+        } else if (op == OP_PLAIN_NAMEDTUPLE) {
+            if (!PyType_Check(step->data) ||
+                !PyType_IsSubtype((PyTypeObject *)step->data, &PyTuple_Type))
+                goto bad;
         }
         if (op == OP_ARRAY) self->n_arrays++;
         depth += op == OP_ARRAY || op == OP_CONSTANT ? 1 : 1 - step->n;
@@ -527,21 +535,32 @@ static PyObject *unflatten_handle(PyObject *self, PyObject *const *args, Py_ssiz
     return Py_NewRef(args[0]);
 }
 
-/* A Module, by `object.__new__` and a dictionary; takes the children off the stack. */
+/* A Module, or a dataclass that only sets its fields: by `object.__new__` and a dictionary. */
 static PyObject *build_module(const Step *step, PyObject **children) {
-    PyTypeObject *type = (PyTypeObject *)PyTuple_GET_ITEM(step->data, 0);
     PyObject *fields = PyDict_Copy(step->fields), *module = NULL;
     if (fields == NULL) return NULL;
     for (Py_ssize_t i = 0; i < step->n; i++)
         if (PyDict_SetItem(fields, PyTuple_GET_ITEM(step->names, i), children[i]) < 0)
             goto done;
-    module = type->tp_alloc(type, 0);
+    module = step->type->tp_alloc(step->type, 0);
     /* Not `PyObject_GenericSetDict`: on Python 3.13 attributes then look uninitialised. */
-    if (module != NULL && Py_TYPE(module_dict)->tp_descr_set(module_dict, module, fields) < 0)
+    if (module != NULL &&
+        PyGetSetDescr_Type.tp_descr_set(step->descriptor, module, fields) < 0)
         Py_CLEAR(module);
 done:
     Py_DECREF(fields);
     return module;
+}
+
+static PyObject *call_with(PyObject *f, PyObject **children, Py_ssize_t n) {
+    PyObject *args = tuple_of(children, n);
+    if (args != NULL) Py_SETREF(args, PyObject_CallOneArg(f, args));
+    return args;
+}
+
+/* Whether a class is no longer the one that only sets its fields. */
+static inline int is_changed(const Step *step) {
+    return step->version && step->version != step->type->tp_version_tag;
 }
 
 static PyObject *build_node(const Step *step, PyObject **children) {
@@ -549,11 +568,9 @@ static PyObject *build_node(const Step *step, PyObject **children) {
     PyObject *out;
     switch (step->op) {
     case OP_TUPLE:
+        return tuple_of(children, n);
     case OP_CALL:
-        out = tuple_of(children, n);
-        if (out != NULL && step->op == OP_CALL)
-            Py_SETREF(out, PyObject_CallOneArg(step->data, out));
-        return out;
+        return call_with(step->data, children, n);
     case OP_LIST:
         return list_of(children, n);
     case OP_DICT:
@@ -563,7 +580,8 @@ static PyObject *build_node(const Step *step, PyObject **children) {
                 Py_CLEAR(out);
         return out;
     case OP_MODULE:
-        return build_module(step, children);
+        return is_changed(step) ? call_with(step->otherwise, children, n)
+                                : build_module(step, children);
     case OP_PLAIN_NAMEDTUPLE:
         out = ((PyTypeObject *)step->data)->tp_alloc((PyTypeObject *)step->data, n);
 #if PY_VERSION_HEX >= 0x030E0000
@@ -608,9 +626,10 @@ static PyObject *plan_build(Plan *self, PyObject *const *arrays) {
         } else if (step->op == OP_CONSTANT) {
             stack[top++] = Py_NewRef(step->data);
         } else {
-            if (step->runs_python && enabled) PyGC_Enable();
+            int runs_python = step->runs_python || is_changed(step);
+            if (runs_python && enabled) PyGC_Enable();
             PyObject *node = build_node(step, stack + top - step->n);
-            if (step->runs_python) enabled = PyGC_Disable();
+            if (runs_python) enabled = PyGC_Disable();
             if (node == NULL) goto done;
             for (Py_ssize_t j = 0; j < step->n; j++) Py_DECREF(stack[--top]);
             stack[top++] = node;
@@ -1452,15 +1471,15 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"registry", "function_types", "wrapper_names", "numpy_type",
                             "treedef_type", "classify", "policy_of", "opaque_key",
                             "array_key", "sort_keys", "check_ends", "call_class", "block",
-                            "reads_numpy", "eager_handle", "instance_dict", "array_class",
-                            "missing", "top_level", "copied_bytes", NULL};
+                            "reads_numpy", "eager_handle", "array_class", "missing",
+                            "top_level", "copied_bytes", NULL};
     PyObject **places[] = {&registry,      &function_types, &wrapper_names,
                            (PyObject **)&numpy_type, (PyObject **)&treedef_type,
                            &py_classify,   &py_policy_of,   &py_opaque_key,
                            &py_array_key,  &py_sort_keys,   &py_check_ends,
                            &py_call_class, &py_block,       &py_reads_numpy,
-                           &eager_handle,  &module_dict,    &array_class,
-                           &missing,       &top_level};
+                           &eager_handle,  &array_class,    &missing,
+                           &top_level};
     enum { CALL_CLASS = 11 };
     /* Not `Py_ARRAY_LENGTH`, which is no constant expression on Python 3.13. */
     PyObject *given[sizeof(places) / sizeof(*places)] = {NULL};
@@ -1471,11 +1490,11 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
         return NULL;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$O!O!O!O!O!OOOOOOOOOOOOOOn", names, &PyDict_Type, &given[0],
+            args, kwargs, "|$O!O!O!O!O!OOOOOOOOOOOOOn", names, &PyDict_Type, &given[0],
             &PyTuple_Type, &given[1], &PyTuple_Type, &given[2], &PyType_Type, &given[3],
             &PyType_Type, &given[4], &given[5], &given[6], &given[7], &given[8], &given[9],
             &given[10], &given[11], &given[12], &given[13], &given[14], &given[15],
-            &given[16], &given[17], &given[18], &copied))
+            &given[16], &given[17], &copied))
         return NULL;
     for (size_t i = 0; i < Py_ARRAY_LENGTH(places); i++)
         if (given[i] == NULL) {

@@ -30,7 +30,6 @@ static PyObject *registry;       /* JAX's dict of registered node types */
 static Py_ssize_t n_registered;  /* its size when the type records were made */
 static PyObject *py_classify, *py_policy_of, *py_opaque_key, *py_array_key, *py_sort_keys;
 static PyObject *py_check_ends, *py_call_class, *py_block, *py_reads_numpy, *eager_handle;
-static PyObject *module_dict; /* the descriptor of `__dict__` of all Modules */
 static PyTypeObject *array_type; /* jaxlib's array, once one was seen */
 static PyObject *array_class;    /* `jax.Array` */
 static PyObject *top_level;      /* `top_level_trace` of `_compat.py` */

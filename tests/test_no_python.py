@@ -229,6 +229,7 @@ TREES = {
     "module": eqx.nn.MLP(2, 2, 2, 2, key=jax.random.key(0)),
     "modules": Wide([Wide([X], ("a",)), Empty(), X], ("b", "c")),
     "many": [X] * 300,
+    "dataclasses": [PointNode(X, 1), PointNode((X, None), 2)],
 }
 
 

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import inspect
 import itertools
 
 import equinox as eqx
@@ -493,3 +494,135 @@ def test_another_attribute_and_a_field_that_is_not_there(engine):
                 np.testing.assert_array_equal(f(model, B), A * B * 6)
         met.append(len(traces))
     assert met[0] == met[1] <= 8
+
+
+def _dataclasses():
+    """Classes of the fields x, y, n, by what their instances are made of."""
+    static = {"metadata": {"static": True}}
+
+    @dataclasses.dataclass
+    class Plain:
+        x: jax.Array
+        n: int = dataclasses.field(**static)
+        y: object = None
+
+    @dataclasses.dataclass
+    class Derived(Plain):
+        y: object = dataclasses.field(default_factory=list, kw_only=True)
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Frozen:
+        y: object = dataclasses.field(default_factory=dict)
+        x: jax.Array
+        n: int = dataclasses.field(**static)
+
+    @dataclasses.dataclass
+    class Checked(Plain):
+        def __post_init__(self):
+            self.made = True
+
+    @dataclasses.dataclass
+    class Setting(Plain):
+        def __setattr__(self, name, value):
+            object.__setattr__(self, name, value)
+            object.__setattr__(self, name + "_set", True)
+
+    @dataclasses.dataclass
+    class Written(Plain):
+        def __init__(self, x, n, y):
+            self.n, self.y, self.x = n, y, x
+
+    @dataclasses.dataclass
+    class New(Plain):
+        def __new__(cls, *args, **kwargs):
+            self = object.__new__(cls)
+            self.new = True
+            return self
+
+    @dataclasses.dataclass
+    class Found(Plain):
+        y = property(lambda self: self._y, lambda self, y: setattr(self, "_y", y))
+
+    @dataclasses.dataclass(slots=True)
+    class Slots:
+        x: jax.Array
+        n: int = dataclasses.field(**static)
+        y: object = None
+
+    @dataclasses.dataclass
+    class More(Plain):
+        more: list = dataclasses.field(default_factory=list, init=False)
+
+    return Plain, Derived, Frozen, Checked, Setting, Written, New, Found, Slots, More
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_registered_dataclasses_in_results(engine, number):
+    """They are as JAX makes them: by calling their class."""
+    cls = _dataclasses()[number]
+    data = [f for f in ("x", "y") if f in {f.name for f in dataclasses.fields(cls)}]
+    jtu.register_dataclass(cls, data_fields=data, meta_fields=["n"])
+
+    def attributes(x):
+        names = ("x", "n", "y") if cls.__dictoffset__ == 0 else vars(x)
+        return [(name, getattr(x, name)) for name in names]
+
+    def step(x):
+        return cls(x=2 * x.x, n=[x.n], y=(x.y, None))
+
+    f, jitted = filter_jit(step), jax.jit(step)
+    tree = cls(x=A, n=3, y={"b": B})
+    expected = attributes(jitted(tree))
+    for _ in range(3):
+        out = f(tree)
+        assert type(out) is cls
+        got = attributes(out)
+        assert [name for name, _ in got] == [name for name, _ in expected]
+        assert eqx.tree_equal(got, expected)
+
+
+@pytest.mark.skipif(
+    "drop_fields" not in inspect.signature(jtu.register_dataclass).parameters,
+    reason="this JAX drops no fields",
+)
+def test_a_field_that_jax_drops(engine):
+    @dataclasses.dataclass
+    class Point:
+        x: jax.Array
+        seen: list = dataclasses.field(default_factory=list)
+
+    jtu.register_dataclass(Point, ["x"], [], drop_fields=["seen"])
+    f = filter_jit(lambda point: point)
+    outs = [f(Point(A, [1])) for _ in range(3)]
+    for out in outs:
+        np.testing.assert_array_equal(out.x, A)
+        assert out.seen == []
+    assert outs[0].seen is not outs[1].seen is not outs[2].seen
+
+
+def test_a_dataclass_that_is_changed_after_a_call(engine):
+    @jtu.register_dataclass
+    @dataclasses.dataclass
+    class Point:
+        x: jax.Array
+        y: jax.Array
+
+    f = filter_jit(lambda point: Point(point.y, point.x))
+    point = Point(A, B)
+    for _ in range(2):
+        assert list(vars(f(point))) == ["x", "y"]
+    init = Point.__init__
+
+    def slower(self, x, y):
+        init(self, x, y)
+        self.made = True
+
+    Point.__init__ = slower
+    for _ in range(2):
+        assert list(vars(f(point))) == ["x", "y", "made"]
+    Point.__init__ = init
+    Point.__setattr__ = lambda self, name, x: object.__setattr__(self, name, x + 1)
+    for _ in range(2):
+        out = f(point)
+        np.testing.assert_array_equal(out.x, B + 1)
+        np.testing.assert_array_equal(out.y, A + 1)
