@@ -327,6 +327,14 @@ _lacking = jtu.tree_map(lambda x: x, object.__new__(eqx.nn.Lambda))
 MISSING = instance_dict(_lacking).get("__doc__", _Wrapper)
 
 
+def _has_more(values: dict[str, Any]) -> bool:
+    """Whether Equinox reads a Module with other attributes as one of a wrapper.
+
+    With any, unless it is a version that has nothing to put in place of a wrapper's.
+    """
+    return MISSING is not _Wrapper or not values.keys().isdisjoint(WRAPPER_NAMES)
+
+
 def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
     """The static data of a node, and its children."""
     kind = node.kind
@@ -346,8 +354,7 @@ def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
             except KeyError:
                 pass  # a field is missing: as below
             else:
-                # So Equinox reads a Module with anything but its fields.
-                if is_module and len(values) > n_fields:
+                if is_module and len(values) > n_fields and _has_more(values):
                     others = [values.get(name, MISSING) for name in WRAPPER_NAMES]
                     static = (_Wrapper, *static, *others)
                 return static, dynamic

@@ -302,8 +302,9 @@ static inline int add_array(Walk *w, PyObject *x) {
 
 /* --- what is known about types ------------------------------------------------------- */
 
-/* The order in which a dictionary of fields has been found to have them, or some of them. */
-typedef struct { PyObject **keys; uint16_t *places; Py_ssize_t n; int lacks; } Layout;
+/* The order in which a dictionary of fields has been found to have them, or some of them;
+and how many are read. */
+typedef struct { PyObject **keys; uint16_t *places; Py_ssize_t n, n_read; int lacks; } Layout;
 
 typedef struct {
     PyTypeObject *type; /* borrowed: `reference` takes the record away with the type */
@@ -559,27 +560,21 @@ static void drop_missing(PyObject **out, Py_ssize_t start, Py_ssize_t stop) {
         if (out[i] == missing) out[i] = ABSENT;
 }
 
-/* Reads the fields of an instance, borrowed, in the order of `record->names`: returns how
-many there are, -1 if they cannot be read. `out` has room for one more.
+static int has_any(PyObject **out, Py_ssize_t start, Py_ssize_t stop) {
+    while (start < stop && out[start] == ABSENT) start++;
+    return start < stop;
+}
 
-`eqx.module_update_wrapper` gives a Module further attributes, to Equinox static data: those
-that are not there are `ABSENT`, as are fields that its own `__init__` has left to the
-default of the class. All of `record->names` are read, as Equinox does, if there is anything
-but the fields: such as what a `functools.cached_property` has kept, which is not read. A
-dictionary is gone through in order and compared with the orders in which it was found
-before: that is quicker than looking names up, and runs nobody's `__eq__`. */
-static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
-    Py_ssize_t n = record->n_fields, size = PyDict_GET_SIZE(dict);
-    Py_ssize_t n_names = PyTuple_GET_SIZE(record->names);
-    int is_module = record->node == NODE_MODULE;
-    /* What else is in the dictionary of a registered dataclass does not matter. */
-    int fields_alone = record->node == NODE_DATACLASS;
-    if (size < n ? !is_module : size > n && !is_module && !fields_alone) return -1;
+/* Reads the fields in one of the orders in which they were found before: returns how many,
+or -1. */
+static inline Py_ssize_t read_known(const Record *record, PyObject *dict, PyObject **out) {
+    Py_ssize_t n = record->n_fields, n_names = PyTuple_GET_SIZE(record->names), position;
     PyObject *key, *value;
-    Py_ssize_t position = 0;
     for (int i = 0; i < 2; i++) {
-        Layout *layout = &record->layouts[i];
-        if (layout->keys == NULL || (layout->n != size && !fields_alone)) continue;
+        const Layout *layout = &record->layouts[i];
+        if (layout->keys == NULL ||
+            (layout->n != PyDict_GET_SIZE(dict) && record->node != NODE_DATACLASS))
+            continue;
         for (Py_ssize_t k = layout->lacks ? 0 : n; k < n_names; k++) out[k] = ABSENT;
         Py_ssize_t j = 0;
         for (position = 0; PyDict_Next(dict, &position, &key, &value); j++) {
@@ -587,19 +582,50 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
             out[layout->places[j]] = value;
         }
         if (j != layout->n) continue;
-        if (j == n && !layout->lacks) return n;
-        drop_missing(out, n, n_names);
-        return n_names;
+        drop_missing(out, n, layout->n_read);
+        return layout->n_read;
     }
-    /* A new order: remember it, in place of the older of two. */
+    return -1;
+}
+
+/* Takes a new order, in place of the older of two. */
+static void remember_layout(Record *record, Layout layout) {
+    Layout *older = &record->layouts[record->next_layout], dropped = *older;
+    for (Py_ssize_t j = 0; j < layout.n; j++) Py_INCREF(layout.keys[j]);
+    record->next_layout ^= 1;
+    *older = layout;
+    for (Py_ssize_t j = 0; j < dropped.n; j++) Py_DECREF(dropped.keys[j]);
+    PyMem_Free(dropped.keys);
+    PyMem_Free(dropped.places);
+}
+
+/* Reads the fields of an instance, borrowed, in the order of `record->names`: returns how
+many there are, -1 if they cannot be read. `out` has room for one more.
+
+`eqx.module_update_wrapper` gives a Module further attributes, to Equinox static data: those
+that are not there are `ABSENT`, as are fields that its own `__init__` has left to the
+default of the class. All of `record->names` are read if there are any, and if there is
+anything else, such as what a `functools.cached_property` keeps: Equinox does not read that,
+but counts it, and of such a Module builds one with those attributes. (Versions that have
+nothing to put in place of those do not.)
+
+A dictionary is gone through in order and compared with the orders in which it was found
+before: that is quicker than looking names up, and runs nobody's `__eq__`. */
+static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
+    Py_ssize_t n = record->n_fields, n_names = PyTuple_GET_SIZE(record->names);
+    Py_ssize_t size = PyDict_GET_SIZE(dict), position = 0;
+    int is_module = record->node == NODE_MODULE;
+    /* What else is in the dictionary of a registered dataclass does not matter. */
+    int fields_alone = record->node == NODE_DATACLASS;
+    if (size < n ? !is_module : size > n && !is_module && !fields_alone) return -1;
+    Py_ssize_t found = read_known(record, dict, out), others = 0;
+    if (found >= 0) return found;
     Layout learnt = {PyMem_Calloc(size + 1, sizeof(PyObject *)),
-                     PyMem_Calloc(size + 1, sizeof(uint16_t)), 0, 0};
-    Py_ssize_t found = 0;
-    int others = 0;
+                     PyMem_Calloc(size + 1, sizeof(uint16_t)), 0, n, 0};
     if (learnt.keys == NULL || learnt.places == NULL || n_names >= UINT16_MAX) goto no;
     for (Py_ssize_t k = 0; k < n_names; k++) out[k] = ABSENT;
-    for (position = 0; (found < n || !fields_alone) &&
-                       PyDict_Next(dict, &position, &key, &value);) {
+    PyObject *key, *value;
+    for (found = 0; (found < n || !fields_alone) && PyDict_Next(dict, &position, &key, &value);) {
         Py_ssize_t place = 0;
         if (!PyUnicode_CheckExact(key)) goto no;
         while (place < n_names && PyTuple_GET_ITEM(record->names, place) != key &&
@@ -609,22 +635,17 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
         learnt.places[learnt.n++] = (uint16_t)place;
         out[place] = value;
         found += place < n;
-        others |= place == n_names;
+        others += place == n_names;
     }
     learnt.lacks = found < n;
-    /* (To Equinox, another attribute makes up for a field that is not there.) */
-    if (learnt.lacks && (others || !is_module)) goto no;
-    Py_ssize_t n_read = learnt.n == n && !learnt.lacks ? n : n_names;
-    drop_missing(out, n, n_read);
-    for (Py_ssize_t j = 0; j < learnt.n; j++) Py_INCREF(learnt.keys[j]);
-    Layout *old = &record->layouts[record->next_layout];
-    record->next_layout ^= 1;
-    Layout dropped = *old;
-    *old = learnt;
-    for (Py_ssize_t j = 0; j < dropped.n; j++) Py_DECREF(dropped.keys[j]);
-    PyMem_Free(dropped.keys);
-    PyMem_Free(dropped.places);
-    return n_read;
+    int is_of_wrapper = learnt.n > found + others || (others && !PyType_Check(missing));
+    if (learnt.lacks || is_of_wrapper) learnt.n_read = n_names;
+    drop_missing(out, n, learnt.n_read);
+    /* To Equinox, another attribute makes up for a field that is not there. */
+    if (learnt.lacks && (others || !is_module || (size == n && has_any(out, n, n_names))))
+        goto no;
+    remember_layout(record, learnt);
+    return learnt.n_read;
 no:
     PyMem_Free(learnt.keys);
     PyMem_Free(learnt.places);
