@@ -166,7 +166,7 @@ class LoadedFunction(Function):
 
     @functools.cached_property
     def _written(self) -> Any:
-        """The values of the file; raises `ExportError` if one cannot be written down."""
+        """The values of the file; raises `ExportError` if one cannot be written."""
         return written(self.values)
 
     def specialization_for(self, values: tuple[Any, ...]) -> Any:
