@@ -273,6 +273,17 @@ _lacking = jtu.tree_map(lambda x: x, object.__new__(eqx.nn.Lambda))
 MISSING = instance_dict(_lacking).get("__doc__", _Wrapper)
 
 
+def _has_more(values: dict[str, Any], node: Node) -> bool:
+    """Whether a Module with all of its fields is another to Equinox than without more.
+
+    It counts attributes, before it looks at what a wrapper has; but not the versions
+    that write nothing in place of that.
+    """
+    counts = MISSING is not _Wrapper
+    more = len(values) > len(node.dynamic) + len(node.static)
+    return more and (counts or not values.keys().isdisjoint(WRAPPER_NAMES))
+
+
 def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
     """The static data of a node, and its children."""
     kind = node.kind
@@ -285,17 +296,13 @@ def parts_of(x: Any, node: Node) -> tuple[Sequence[Any], Sequence[Any]]:
     if kind == NodeKind.MODULE or kind == NodeKind.DATACLASS:
         is_module = kind == NodeKind.MODULE
         values = instance_dict(x) if is_module else x.__dict__
-        # In Equinox, a Module with different attributes is a different Module.
-        n_fields = n_known = len(node.dynamic) + len(node.static)
-        if len(values) > n_fields:
-            n_known += sum(map(values.__contains__, WRAPPER_NAMES))
-        if type(values) is dict and not (is_module and len(values) != n_known):
+        if type(values) is dict:
             try:
                 static, dynamic = node.get_static(values), node.get_dynamic(values)
             except KeyError:
                 pass  # a field is missing: as below
             else:
-                if is_module and len(values) > n_fields:
+                if is_module and _has_more(values, node):
                     others = [values.get(name, MISSING) for name in WRAPPER_NAMES]
                     static = (_Wrapper, *static, *others)
                 return static, dynamic

@@ -560,26 +560,21 @@ static void drop_missing(PyObject **out, Py_ssize_t start, Py_ssize_t stop) {
         if (out[i] == missing) out[i] = ABSENT;
 }
 
-/* Reads the fields of an instance, borrowed, in the order of `record->names`: returns how
-many there are, -1 if they cannot be read.
+static int has_any(PyObject **out, Py_ssize_t start, Py_ssize_t stop) {
+    while (start < stop && out[start] == ABSENT) start++;
+    return start < stop;
+}
 
-`eqx.module_update_wrapper` gives a Module further attributes, to Equinox static data: those
-that are not there are `ABSENT`, as are fields that its own `__init__` has left to the
-default of the class. If there are any, all of `record->names` are read. A Module with other
-attributes is left to Equinox. A dictionary is gone through in order and compared with the
-orders in which it was found before: that is quicker than looking names up, and runs nobody's
-`__eq__`. */
-static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
-    Py_ssize_t n = record->n_fields, size = PyDict_GET_SIZE(dict);
-    Py_ssize_t n_names = PyTuple_GET_SIZE(record->names);
-    int others_allowed = record->node == NODE_DATACLASS;
-    int may_lack = record->node == NODE_MODULE;
-    if ((size < n && !may_lack) || (size > n_names && !others_allowed)) return -1;
+/* Reads the fields in one of the orders in which they were found before: how many there are,
+or -1. */
+static inline Py_ssize_t read_known(const Record *record, PyObject *dict, PyObject **out) {
+    Py_ssize_t n = record->n_fields, n_names = PyTuple_GET_SIZE(record->names), position;
+    int is_dataclass = record->node == NODE_DATACLASS;
     PyObject *key, *value;
-    Py_ssize_t position = 0;
     for (int i = 0; i < 2; i++) {
-        Layout *layout = &record->layouts[i];
-        if (layout->keys == NULL || (layout->n != size && !others_allowed)) continue;
+        const Layout *layout = &record->layouts[i];
+        if (layout->keys == NULL || (layout->n != PyDict_GET_SIZE(dict) && !is_dataclass))
+            continue;
         for (Py_ssize_t k = layout->lacks ? 0 : n; k < n_names; k++) out[k] = ABSENT;
         Py_ssize_t j = 0;
         for (position = 0; PyDict_Next(dict, &position, &key, &value); j++) {
@@ -591,14 +586,36 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
         drop_missing(out, n, n_names);
         return n_names;
     }
+    return -1;
+}
+
+/* Reads the fields of an instance, borrowed, in the order of `record->names`: returns how
+many there are, -1 if they cannot be read.
+
+`eqx.module_update_wrapper` gives a Module further attributes, to Equinox static data: those
+that are not there are `ABSENT`, as are fields that its own `__init__` has left to the
+default of the class. If there are any, all of `record->names` are read. So they are if there
+are other attributes, such as what a `functools.cached_property` keeps: Equinox drops those
+from what it builds, and the two are the same to it. A dictionary is gone through in order
+and compared with the orders in which it was found before: that is quicker than looking names
+up, and runs nobody's `__eq__`. */
+static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
+    Py_ssize_t n = record->n_fields, size = PyDict_GET_SIZE(dict);
+    Py_ssize_t n_names = PyTuple_GET_SIZE(record->names);
+    int may_lack = record->node == NODE_MODULE;
+    int others_allowed = may_lack || record->node == NODE_DATACLASS;
+    if ((size < n && !may_lack) || (size > n_names && !others_allowed)) return -1;
+    PyObject *key, *value;
+    Py_ssize_t position = 0, found = read_known(record, dict, out);
+    if (found >= 0) return found;
     /* A new order: remember it, in place of the older of two. */
     Layout learnt = {PyMem_Calloc(n_names + 1, sizeof(PyObject *)),
                      PyMem_Calloc(n_names + 1, sizeof(uint16_t)), 0, 0};
-    Py_ssize_t found = 0;
     int others = 0;
+    found = 0;
     if (learnt.keys == NULL || learnt.places == NULL || n_names > UINT16_MAX) goto no;
     for (Py_ssize_t k = 0; k < n_names; k++) out[k] = ABSENT;
-    for (position = 0; (found < n || !others_allowed) &&
+    for (position = 0; (found < n || may_lack || !others_allowed) &&
                        PyDict_Next(dict, &position, &key, &value);) {
         Py_ssize_t place = 0;
         if (!PyUnicode_CheckExact(key)) goto no;
@@ -617,8 +634,14 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
     }
     if (found < n && !may_lack) goto no;
     learnt.lacks = found < n;
-    Py_ssize_t n_read = learnt.n == n && !learnt.lacks ? n : n_names;
+    /* Equinox counts them, before it looks at what a wrapper has; but not the versions that
+    write nothing in place of that. */
+    int counts = !PyType_Check(missing);
+    int regular = learnt.n == n && !learnt.lacks && !(others && counts);
+    Py_ssize_t n_read = regular ? n : n_names;
     drop_missing(out, n, n_read);
+    int few = counts && learnt.lacks && size == n;
+    if (few && (others || has_any(out, n, n_names))) goto no;
     if (others) { /* in between, so their order is not worth learning */
         PyMem_Free(learnt.keys);
         PyMem_Free(learnt.places);
