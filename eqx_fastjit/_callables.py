@@ -15,7 +15,7 @@ from . import _compat
 from ._binding import Binding
 from ._compat import instance_dict
 from ._function import Function
-from ._nodes import is_module_class, is_node, WRAPPER_NAMES
+from ._nodes import is_module_class, is_node, MISSING, WRAPPER_NAMES
 from ._options import Options
 from ._parts import is_identity_type, mro_of
 from ._static_keys import static_key
@@ -70,8 +70,11 @@ def _names(fun: Any) -> tuple[str, str]:
             break
     else:
         raise ValueError(f"`filter_jit` of {fun!r}: its `__wrapped__` never ends.")
-    named = innermost if hasattr(innermost, "__name__") else type(innermost)
-    return named.__name__, getattr(named, "__qualname__", named.__name__)
+    # A Module that Equinox has built again may have something else as its `__name__`.
+    has_name = isinstance(getattr(innermost, "__name__", None), str)
+    named = innermost if has_name else type(innermost)
+    qualname = getattr(named, "__qualname__", None)
+    return named.__name__, qualname if isinstance(qualname, str) else named.__name__
 
 
 # Descriptions of functions, and of Modules by class. Describing one takes 60 us, mostly
@@ -128,7 +131,8 @@ def _shown(fun: Any) -> dict[str, Any]:
     shown = {}
     for name in WRAPPER_NAMES:
         with contextlib.suppress(AttributeError):
-            shown[name] = getattr(fun, name)
+            value = getattr(fun, name)
+            shown[name] = getattr(type(fun), name) if value is MISSING else value
     return shown
 
 

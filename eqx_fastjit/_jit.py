@@ -250,7 +250,8 @@ inherit_vectorcall(JitWrapped)
 def _global_of(fun: Any) -> Any:
     """The object at the place where `fun` says that it was defined."""
     found = sys.modules.get(getattr(fun, "__module__", None) or "")
-    for name in getattr(fun, "__qualname__", "").split("."):
+    # (What Equinox has in place of those that a Module lacks is false.)
+    for name in (getattr(fun, "__qualname__", None) or "").split("."):
         found = getattr(found, name, None)
     return found
 

@@ -438,9 +438,13 @@ static int plan_read(Plan *self, PyObject *steps) {
                                   &PyDict_Type, &step->fields, &PyTuple_Type, &step->names,
                                   &PyGetSetDescr_Type, &step->descriptor, &step->otherwise))
                 return -1;
-            if (!PyType_IsSubtype(step->type, PyDescr_TYPE(step->descriptor))) goto bad;
-            if (step->otherwise == Py_None) step->otherwise = NULL;
-            if (step->otherwise != NULL) {
+            PyTypeObject *base = PyDescr_TYPE(step->descriptor);
+            if (!(base->tp_flags & Py_TPFLAGS_HEAPTYPE) || !PyType_IsSubtype(step->type, base))
+                goto bad;
+            if (step->otherwise == Py_None) {
+                step->otherwise = NULL;
+            } else {
+                if (step->type->tp_new != PyBaseObject_Type.tp_new) goto bad;
                 unsigned int version = step->type->tp_version_tag;
                 step->version = version ? version : (unsigned)-1;
             }

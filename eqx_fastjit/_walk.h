@@ -638,12 +638,12 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
         others += place == n_names;
     }
     learnt.lacks = found < n;
-    int is_of_wrapper = learnt.n > found + others || (others && !PyType_Check(missing));
-    if (learnt.lacks || is_of_wrapper) learnt.n_read = n_names;
+    int counts = !PyType_Check(missing), is_of_wrapper = learnt.n > found + others;
+    if (learnt.lacks || is_of_wrapper || (others && counts)) learnt.n_read = n_names;
     drop_missing(out, n, learnt.n_read);
-    /* To Equinox, another attribute makes up for a field that is not there. */
-    if (learnt.lacks && (others || !is_module || (size == n && has_any(out, n, n_names))))
-        goto no;
+    /* Equinox counts no more than that: others make up for a field that is not there. */
+    int looks_regular = size == n && counts && (others || has_any(out, n, n_names));
+    if (learnt.lacks && (!is_module || looks_regular)) goto no;
     remember_layout(record, learnt);
     return learnt.n_read;
 no:

@@ -197,11 +197,17 @@ from eqx_fastjit import _engine
 native = _engine.native()
 assert filter_jit(lambda x: x)(x) == 1
 OP_MODULE, OP_PLAIN_NAMEDTUPLE = 5, 8
+
+class Words(dict):
+    pass
+
 for step in [
     (OP_PLAIN_NAMEDTUPLE, 0, 5),
     (OP_PLAIN_NAMEDTUPLE, 0, list),
-    (OP_MODULE, 0, (types.FrameType, {}, ())),
-    (OP_MODULE, 0, (type, {}, ())),
+    (OP_MODULE, 0, (types.FrameType, {}, (), vars(types.FrameType)["f_lineno"], None)),
+    (OP_MODULE, 0, (type, {}, (), vars(type)["__dict__"], None)),
+    (OP_MODULE, 0, (type, {}, (), vars(Words)["__dict__"], None)),
+    (OP_MODULE, 0, (Words, {}, (), vars(Words)["__dict__"], dict)),
 ]:
     plan, handle = types.SimpleNamespace(steps=(step,)), native.Handle()
     try:
