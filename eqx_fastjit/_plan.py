@@ -217,13 +217,15 @@ def _node_steps(
         steps.append((Op.DICT, n, tuple(aux)))
     elif is_module_class(cls):
         _module_steps(steps, begins, treedef, n)
-    elif entry is not None and not _compat.is_dataclass_node(entry):
+    elif entry is not None and _compat.is_dataclass_node(entry):
+        _dataclass_step(steps, treedef, n)
+    elif entry is not None:
         steps.append((Op.CALL, n, _unflatten(treedef, entry)))
-    elif entry is None and registry is not None and issubclass(cls, tuple):
+    elif registry is not None and issubclass(cls, tuple):
         op = Op.PLAIN_NAMEDTUPLE if _is_plain_namedtuple(cls) else Op.NAMEDTUPLE
         steps.append((op, n, cls))
     else:
-        _dataclass_step(steps, treedef, n)
+        steps.append((Op.CALL, n, _one_level_treedef(treedef).unflatten))
 
 
 def _unflatten(treedef: Any, entry: Any) -> Callable[[Any], Any]:
