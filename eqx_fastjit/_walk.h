@@ -595,7 +595,6 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
     Layout learnt = {PyMem_Calloc(size + 1, sizeof(PyObject *)),
                      PyMem_Calloc(size + 1, sizeof(uint16_t)), 0, 0};
     Py_ssize_t found = 0;
-    int others = 0;
     if (learnt.keys == NULL || learnt.places == NULL || n_names >= UINT16_MAX) goto no;
     for (Py_ssize_t k = 0; k < n_names; k++) out[k] = ABSENT;
     for (position = 0; (found < n || !fields_alone) &&
@@ -609,11 +608,10 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
         learnt.places[learnt.n++] = (uint16_t)place;
         out[place] = value;
         found += place < n;
-        others |= place == n_names;
     }
     learnt.lacks = found < n;
     /* (To Equinox, another attribute makes up for a field that is not there.) */
-    if (learnt.lacks && (others || !is_module)) goto no;
+    if (learnt.lacks && (size == n || !is_module)) goto no;
     Py_ssize_t n_read = learnt.n == n && !learnt.lacks ? n : n_names;
     drop_missing(out, n, n_read);
     for (Py_ssize_t j = 0; j < learnt.n; j++) Py_INCREF(learnt.keys[j]);

@@ -3,6 +3,7 @@
 import dataclasses
 import typing
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import _compat, filter_jit
+from tests.traces import count_traces
 
 
 A, B = jnp.arange(3.0), jnp.arange(3.0) + 10
@@ -119,3 +121,53 @@ def test_dataclasses_that_jax_does_not_say_how_to_make(engine, monkeypatch):
         out = f(A)
         np.testing.assert_array_equal(out.x[0], A)
         assert out.y == "yyy" and len(out.x) == 1
+
+
+# --- Modules with attributes that are no fields -------------------------------------
+
+
+class Three(eqx.Module):
+    x: typing.Any
+    y: typing.Any
+    n: typing.Any = eqx.field(static=True)
+
+
+class Holder(eqx.Module):
+    x: typing.Any
+    below: typing.Any = eqx.field(static=True)
+
+
+def _with(**attributes):
+    module = object.__new__(Three)
+    vars(module).update(attributes)
+    return module
+
+
+# Equinox looks at wrapper's names if there are not as many attributes as fields.
+_LACKING = [
+    {"x": 1, "n": 2},
+    {"x": 1, "n": 2, "a": 3, "b": 4},
+    {"b": 4, "x": 1, "c": 5, "n": 2, "a": 3},
+    {"x": 1, "n": 2, "a": 3},
+    {"x": 1, "n": 2, "__doc__": "a"},
+    {"x": 1, "n": 2, "__doc__": "b"},
+    {"x": 1, "n": 2, "__doc__": "b", "a": 3},
+    {"x": 1, "n": 2, "__doc__": "c", "a": 3},
+    {"a": 3, "b": 4},
+]
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_fields_that_are_not_there_and_other_attributes(engine, below):
+    numbers = []
+    for jit in (eqx.filter_jit, filter_jit):
+        f, traces = count_traces(lambda module: module.x, jit)
+        met = []
+        for attributes in _LACKING:
+            module = _with(**attributes)
+            if not below and "x" in attributes:
+                object.__setattr__(module, "x", A)
+            f(Holder(A, module) if below else Holder(module, 3))
+            met.append(len(traces))
+        numbers.append(met)
+    assert numbers[0] == numbers[1]
