@@ -316,6 +316,7 @@ def _dataclass_step(steps: list[tuple[int, int, Any]], treedef: Any, n: int) -> 
         where = {id(x): name for name, x in values.items()}
         if len(values) == n + len(aux):
             names = tuple(where[id(x)] for x in placeholders)
+            values.update(dict.fromkeys(names))
             descriptor = inspect.getattr_static(cls, "__dict__")
             step = Op.MODULE, n, (cls, values, names, descriptor, unflatten)
     steps.append(step)

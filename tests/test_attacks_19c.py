@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import _compat, filter_jit
+from eqx_fastjit._partition import DYNAMIC, Structure
+from eqx_fastjit._plan import Op, Plan
 from tests.traces import count_traces
 
 
@@ -171,3 +173,19 @@ def test_fields_that_are_not_there_and_other_attributes(engine, below):
             met.append(len(traces))
         numbers.append(met)
     assert numbers[0] == numbers[1]
+
+
+def test_dataclasses_of_the_same_constants_are_copied_from_one_dictionary():
+    """As Modules are: a call reads less memory."""
+
+    @jtu.register_dataclass
+    @dataclasses.dataclass
+    class Scaled:
+        x: typing.Any
+        n: typing.Any = dataclasses.field(metadata={"static": True})
+
+    out = [Scaled(A, "a"), (Scaled(B, "a"), Scaled(B, "b"))]
+    leaves, treedef = jtu.tree_flatten(out)
+    plan = Plan(Structure(treedef, (DYNAMIC,) * len(leaves)))
+    first, second, other = [data for op, _, data in plan.steps if op == Op.MODULE]
+    assert first is second and first is not other
