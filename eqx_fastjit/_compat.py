@@ -67,9 +67,11 @@ def is_dataclass_node(entry: Any) -> bool:
     """Whether an entry of the registry is one of `jax.tree_util.register_dataclass`.
 
     The C++ side of JAX flattens those by itself, five times as fast as the functions
-    that stand in the registry for them.
+    that stand in the registry for them. (Programs have functions of that name, too.)
     """
-    return "register_dataclass." in getattr(entry.to_iter, "__qualname__", "")
+    flatten = entry.to_iter
+    of_jax = str(getattr(flatten, "__module__", "")).startswith("jax.")
+    return of_jax and "register_dataclass." in getattr(flatten, "__qualname__", "")
 
 
 @functools.cache

@@ -194,13 +194,17 @@ def only_sets_fields(cls: type) -> bool:
 
 
 _what_runs = operator.attrgetter(
-    "co_code", "co_consts", "co_names", "co_varnames", "co_freevars"
+    "co_code", "co_flags", "co_consts", "co_names", "co_varnames", "co_freevars"
 )
 
 
 @functools.lru_cache(256)  # 0.3 ms, and a result may have many
 def _init_of(fields: tuple[tuple[str, bool, bool, bool], ...], frozen: bool) -> Any:
-    """What runs in the `__init__` of a dataclass of these fields."""
+    """What runs in the `__init__` of a dataclass of these fields.
+
+    `None` if it has none. A class with an `__init__` of its own may have fields as no
+    other could: such as one without a default after one that has a default.
+    """
     made: list[tuple[str, Any, Any]] = []
     for name, kw_only, default, factory in fields:
         options: dict[str, Any] = {"kw_only": kw_only}
@@ -209,8 +213,11 @@ def _init_of(fields: tuple[tuple[str, bool, bool, bool], ...], frozen: bool) -> 
         if factory:
             options["default_factory"] = list
         made.append((name, Any, dataclasses.field(**options)))
-    cls: Any = dataclasses.make_dataclass("_", made, frozen=frozen)
-    return _what_runs(cls.__init__.__code__)
+    try:
+        cls: Any = dataclasses.make_dataclass("_", made, frozen=frozen)
+        return _what_runs(cls.__init__.__code__)
+    except Exception:
+        return None
 
 
 # Earlier versions of JAX keep their order.

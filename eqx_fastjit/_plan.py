@@ -221,7 +221,7 @@ def _node_steps(
         _dataclass_step(steps, treedef, n)
     elif entry is not None:
         steps.append((Op.CALL, n, _unflatten(treedef, entry)))
-    elif entry is None and registry is not None and issubclass(cls, tuple):
+    elif registry is not None and issubclass(cls, tuple):
         op = Op.PLAIN_NAMEDTUPLE if _is_plain_namedtuple(cls) else Op.NAMEDTUPLE
         steps.append((op, n, cls))
     else:
@@ -316,6 +316,7 @@ def _dataclass_step(steps: list[tuple[int, int, Any]], treedef: Any, n: int) -> 
         where = {id(x): name for name, x in values.items()}
         if len(values) == n + len(aux):
             names = tuple(where[id(x)] for x in placeholders)
+            values.update(dict.fromkeys(names))
             descriptor = inspect.getattr_static(cls, "__dict__")
             step = Op.MODULE, n, (cls, values, names, descriptor, unflatten)
     steps.append(step)
