@@ -560,11 +560,6 @@ static void drop_missing(PyObject **out, Py_ssize_t start, Py_ssize_t stop) {
         if (out[i] == missing) out[i] = ABSENT;
 }
 
-static int has_any(PyObject **out, Py_ssize_t start, Py_ssize_t stop) {
-    while (start < stop && out[start] == ABSENT) start++;
-    return start < stop;
-}
-
 /* Reads the fields in one of the orders in which they were found before: returns how many,
 or -1. */
 static inline Py_ssize_t read_known(const Record *record, PyObject *dict, PyObject **out) {
@@ -573,7 +568,7 @@ static inline Py_ssize_t read_known(const Record *record, PyObject *dict, PyObje
     for (int i = 0; i < 2; i++) {
         const Layout *layout = &record->layouts[i];
         if (layout->keys == NULL ||
-            (layout->n != PyDict_GET_SIZE(dict) && record->node != NODE_DATACLASS))
+            (layout->n != PyDict_GET_SIZE(dict) && record->node == NODE_MODULE))
             continue;
         for (Py_ssize_t k = layout->lacks ? 0 : n; k < n_names; k++) out[k] = ABSENT;
         Py_ssize_t j = 0;
@@ -614,10 +609,9 @@ before: that is quicker than looking names up, and runs nobody's `__eq__`. */
 static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
     Py_ssize_t n = record->n_fields, n_names = PyTuple_GET_SIZE(record->names);
     Py_ssize_t size = PyDict_GET_SIZE(dict), position = 0;
+    /* What else is in the dictionary of any other instance does not matter. */
     int is_module = record->node == NODE_MODULE;
-    /* What else is in the dictionary of a registered dataclass does not matter. */
-    int fields_alone = record->node == NODE_DATACLASS;
-    if (size < n ? !is_module : size > n && !is_module && !fields_alone) return -1;
+    if (size < n && !is_module) return -1;
     Py_ssize_t found = read_known(record, dict, out), others = 0;
     if (found >= 0) return found;
     Layout learnt = {PyMem_Calloc(size + 1, sizeof(PyObject *)),
@@ -625,7 +619,7 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
     if (learnt.keys == NULL || learnt.places == NULL || n_names >= UINT16_MAX) goto no;
     for (Py_ssize_t k = 0; k < n_names; k++) out[k] = ABSENT;
     PyObject *key, *value;
-    for (found = 0; (found < n || !fields_alone) && PyDict_Next(dict, &position, &key, &value);) {
+    for (found = 0; (found < n || is_module) && PyDict_Next(dict, &position, &key, &value);) {
         Py_ssize_t place = 0;
         if (!PyUnicode_CheckExact(key)) goto no;
         while (place < n_names && PyTuple_GET_ITEM(record->names, place) != key &&
@@ -641,9 +635,8 @@ static Py_ssize_t read_fields(Record *record, PyObject *dict, PyObject **out) {
     int counts = !PyType_Check(missing), is_of_wrapper = learnt.n > found + others;
     if (learnt.lacks || is_of_wrapper || (others && counts)) learnt.n_read = n_names;
     drop_missing(out, n, learnt.n_read);
-    /* Equinox counts no more than that: others make up for a field that is not there. */
-    int looks_regular = size == n && counts && (others || has_any(out, n, n_names));
-    if (learnt.lacks && (!is_module || looks_regular)) goto no;
+    /* Equinox only counts: others make up for a field that is not there. */
+    if (learnt.lacks && (!is_module || (size == n && counts))) goto no;
     remember_layout(record, learnt);
     return learnt.n_read;
 no:

@@ -253,6 +253,22 @@ class Caching(eqx.Module):
         return self.n**2
 
 
+@dataclasses.dataclass(frozen=True)
+class Config:
+    n: int = 3
+
+    @functools.cached_property
+    def area(self):
+        return self.n**2
+
+
+def test_attributes_that_are_no_fields_of_a_static():
+    f, others = filter_jit(lambda x, config: x * config.area), [Config(), Config(4)]
+    for config in (*others, Config(5)):
+        assert f(X, config)[1] == config.area
+        check(f, X, config)
+
+
 def test_attributes_that_are_no_fields():
     modules, points = [Caching(X), Caching(X)], [PointNode(X, 1), PointNode(X, 1)]
     assert modules[0].area == modules[1].area == 9

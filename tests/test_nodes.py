@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import gc
 import inspect
 import itertools
 
@@ -600,6 +601,35 @@ def test_a_field_that_jax_drops(engine):
     assert outs[0].seen is not outs[1].seen is not outs[2].seen
 
 
+def test_dataclasses_that_notice_that_they_are_made(engine):
+    made = []
+
+    @jtu.register_dataclass
+    @dataclasses.dataclass
+    class New:
+        x: jax.Array
+
+        def __new__(cls, *args, **kwargs):
+            made.append("new")
+            return object.__new__(cls)
+
+    @jtu.register_dataclass
+    @dataclasses.dataclass
+    class Setting:
+        x: jax.Array
+
+        def __setattr__(self, name, value):
+            made.append("set")
+            object.__setattr__(self, name, value)
+
+    f = filter_jit(lambda x: (New(x), Setting(x)))
+    f(A)
+    for _ in range(2):
+        made.clear()
+        f(A)
+        assert made == ["new", "set"]
+
+
 def test_a_dataclass_that_is_changed_after_a_call(engine):
     @jtu.register_dataclass
     @dataclasses.dataclass
@@ -615,11 +645,12 @@ def test_a_dataclass_that_is_changed_after_a_call(engine):
 
     def slower(self, x, y):
         init(self, x, y)
-        self.made = True
+        self.collects = gc.isenabled()
 
     Point.__init__ = slower
     for _ in range(2):
-        assert list(vars(f(point))) == ["x", "y", "made"]
+        assert list(vars(f(point))) == ["x", "y", "collects"]
+        assert f(point).collects
     Point.__init__ = init
     Point.__setattr__ = lambda self, name, x: object.__setattr__(self, name, x + 1)
     for _ in range(2):
