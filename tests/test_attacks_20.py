@@ -1,8 +1,10 @@
 """Regression tests: faults found in a twentieth adversarial review."""
 
 import contextlib
+import gc
 import pickle
 import typing
+import weakref
 
 import equinox as eqx
 import jax
@@ -69,3 +71,76 @@ def test_pickling_a_jitted_function_that_was_built_again(engine):
     assert bound(1.0).tolist() == [2, 2, 2]
     with pytest.raises(pickle.PicklingError):  # one with other options is another
         pickle.dumps(filter_jit(double.__wrapped__, donate="all"))
+
+
+class Listed(eqx.Module):
+    w: jax.Array
+    static: list = eqx.field(static=True)
+
+
+def checked(x, model):
+    return eqx.error_if(x, x.min() < 0, "negative"), model
+
+
+def _run(f, x, model):
+    f(x, model)
+
+
+def _run_and_fail(f, x, model):
+    with pytest.raises(eqx.EquinoxRuntimeError):
+        f(x - 10, model)
+
+
+def _lower(f, x, model):
+    f.lower(x, model)
+
+
+def _eval_shape(f, x, model):
+    f.eval_shape(x, model)
+
+
+def _lower_struct(f, x, model):
+    f.lower(jax.ShapeDtypeStruct(x.shape, x.dtype), model)
+
+
+def _transform(f, x, model):
+    with pytest.raises(eqx.EquinoxRuntimeError):
+        jax.grad(lambda x: f(x, model)[0].sum())(x - 10)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    "trace", [_run, _run_and_fail, _lower, _lower_struct, _eval_shape, _transform]
+)
+def test_a_static_is_changed_that_a_trace_refers_to(trace, known, engine):
+    # The trace of a call that raised, or of one that was only lowered, was used for
+    # other objects after its own had been changed.
+    f = filter_jit(checked)
+    models = [Listed(jnp.ones(()), [1]) for _ in range(3)]
+    if known:
+        f(jnp.ones(2), models[0])
+    trace(f, jnp.ones(3), models[1])
+    models[1].static[0] = 5
+    _, out = f(jnp.ones(3), models[2])
+    assert out.static == [1]
+
+
+def test_traces_that_raise_keep_no_statics(engine):
+    class Kept(list):
+        pass
+
+    def f(x, model):
+        if x.ndim == 2:
+            raise KeyError
+        return x
+
+    jitted = filter_jit(f)
+    jitted(jnp.ones(2), Listed(jnp.ones(()), Kept([1])))
+    statics = [Kept([1]) for _ in range(3)]
+    kept = [weakref.ref(x) for x in statics]
+    for static in statics:
+        with pytest.raises(KeyError):
+            jitted(jnp.ones((2, 2)), Listed(jnp.ones(()), static))
+    del static, statics
+    gc.collect()
+    assert [x() for x in kept] == [None] * 3
