@@ -105,15 +105,14 @@ class Function:
         found = self.walk(values)
         arrays = copied(found.arrays)
         specialization = self.find(found, values)
-        call = Call(self, specialization, values)
+        mutable = found.witnesses() if found.mutable else ()
+        call = Call(self, specialization, values, mutable=mutable)
         with calling(call):
             try:
                 out = specialization.jitted(*arrays)
             except BaseException as e:
                 self.failed(call, e)
                 raise
-            if call.run is not None and found.mutable:
-                specialization.add_witnesses(found)
             self.finished(call, arrays)
         return self.result(specialization, out, arrays, call.run is not None)
 
@@ -173,9 +172,10 @@ class Function:
     def plan_of(self, values: tuple[Any, ...]) -> tuple[Plan, list[Any]]:
         """Make a call. Returns the plan for its result, and the arrays."""
         specialization = self.specialization_for(values)
-        call = Call(self, specialization, values)
+        found = self.walk(values)
+        call = Call(self, specialization, values, mutable=found.witnesses())
         with calling(call):
-            out = specialization.jitted(*self.walk(values).arrays)
+            out = specialization.jitted(*found.arrays)
         call.close_run()
         arrays, handle = split_result(out)
         return specialization.plans[handle], arrays

@@ -39,16 +39,38 @@ def uninstall() -> None:
     _replace(filter_jit, equinox_filter_jit)
 
 
+class _Installed:
+    """A use of `installed()` that has begun."""
+
+    __slots__ = ("was_installed",)
+
+    def __init__(self) -> None:
+        self.was_installed = eqx.filter_jit is filter_jit
+
+
+# In the order in which they began. Threads and tasks may end theirs in another one.
+_begun: list[_Installed] = []
+
+
 @contextlib.contextmanager
 def installed() -> Generator[None, None, None]:
     """A context manager that calls `install()`, and undoes it on exit.
 
-    If it was already installed, it stays installed.
+    If it was already installed, it stays installed; also by another thread that is
+    still in such a context.
     """
-    was_installed = eqx.filter_jit is filter_jit
-    install()
+    with _lock:
+        this = _Installed()
+        _begun.append(this)
+        install()
     try:
         yield
     finally:
-        if not was_installed:
-            uninstall()
+        with _lock:
+            i = _begun.index(this)
+            del _begun[i]
+            if i < len(_begun):
+                # What was there before is for the next one to restore.
+                _begun[i].was_installed = this.was_installed
+            elif not this.was_installed:
+                uninstall()

@@ -229,12 +229,13 @@ class JitWrapped(Base, Generic[_P, _T]):
         if self._function.loaded:
             # By a name that nobody finds: a copy is the same, and pickling is refused.
             return self._fun.__qualname__
-        if _global_of(self._fun) is self and not (
+        found = _global_of(self._fun)
+        if _is_alike(self, found) and not (
             self._fun.__module__ == "__main__" and _is_copied(sys._getframe(1))
         ):
             # Under its own name, like any function: after `@filter_jit`, the function
             # inside has no other name.
-            return self._fun.__qualname__
+            return self._fun.__qualname__ if found is self else (_itself, (found,))
         return _unpickle, (self._fun, self._donate, self._function.options.kwargs())
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -254,6 +255,18 @@ def _global_of(fun: Any) -> Any:
     for name in (getattr(fun, "__qualname__", None) or "").split("."):
         found = getattr(found, name, None)
     return found
+
+
+def _itself(wrapped: Any) -> Any:
+    return wrapped
+
+
+def _is_alike(wrapped: Any, found: Any) -> bool:
+    """Whether one is the other, or was built from it, in a model after a step, say."""
+    if type(found) is not JitWrapped:
+        return False
+    names = "_fun", "_function", "_donate"
+    return all(getattr(wrapped, x) is getattr(found, x) for x in names)
 
 
 def _is_copied(pickling: types.FrameType) -> bool:

@@ -88,6 +88,13 @@ static int spec_init(Spec *self, PyObject *args, PyObject *kwargs) {
 static PyMemberDef spec_members[] = {
     MEMBER(Spec, jitted), MEMBER(Spec, flat), MEMBER(Spec, plans), {NULL}};
 
+static PyObject *spec_add_witnesses(Spec *self, PyObject *statics);
+
+static PyMethodDef spec_methods[] = {
+    {"add_witnesses", (PyCFunction)spec_add_witnesses, METH_O,
+     "It is traced with these statics, which can be changed."},
+    {NULL}};
+
 static PyTypeObject SpecType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "eqx_fastjit._native.Specialization",
@@ -99,6 +106,7 @@ static PyTypeObject SpecType = {
     .tp_dealloc = (destructor)spec_dealloc,
     .tp_traverse = (traverseproc)spec_traverse,
     .tp_members = spec_members,
+    .tp_methods = spec_methods,
 };
 
 /* Takes a specialization out of its table; the caller gets the table's reference. */
@@ -247,24 +255,37 @@ static int is_stale(Spec *spec, Walk *w) {
     return 0;
 }
 
-/* A specialization was traced with the statics of this call. */
-static int add_witnesses(Spec *spec, Walk *w) {
-    for (size_t i = 0; i < w->n_mutables; i++) {
-        size_t j = 0;
-        while (j < spec->n_witnesses && (spec->witnesses[j].start != i ||
-                                         spec->witnesses[j].object != w->mutables[i].object))
-            j++;
-        if (j < spec->n_witnesses) continue;
-        Mutable *more =
-            PyMem_Realloc(spec->witnesses, (spec->n_witnesses + 1) * sizeof(Mutable));
-        if (more == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        spec->witnesses = more;
-        more[spec->n_witnesses++] = (Mutable){Py_NewRef(w->mutables[i].object), i, 0};
+/* A specialization was traced with this static: the one of that number in its call. */
+static int add_witness(Spec *spec, size_t number, PyObject *x) {
+    for (size_t j = 0; j < spec->n_witnesses; j++)
+        if (spec->witnesses[j].start == number && spec->witnesses[j].object == x) return 0;
+    Mutable *more =
+        PyMem_Realloc(spec->witnesses, (spec->n_witnesses + 1) * sizeof(Mutable));
+    if (more == NULL) {
+        PyErr_NoMemory();
+        return -1;
     }
+    spec->witnesses = more;
+    more[spec->n_witnesses++] = (Mutable){Py_NewRef(x), number, 0};
     return 0;
+}
+
+/* With those of a call. */
+static int add_witnesses(Spec *spec, const Walk *w) {
+    for (size_t i = 0; i < w->n_mutables; i++)
+        if (add_witness(spec, i, w->mutables[i].object) < 0) return -1;
+    return 0;
+}
+
+/* With those of a call that Python makes. */
+static PyObject *spec_add_witnesses(Spec *self, PyObject *statics) {
+    if (!PyTuple_Check(statics)) {
+        PyErr_SetString(PyExc_TypeError, "expected a tuple of statics");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(statics); i++)
+        if (add_witness(self, i, PyTuple_GET_ITEM(statics, i)) < 0) return NULL;
+    Py_RETURN_NONE;
 }
 
 static int table_traverse(Table *self, visitproc visit, void *arg) {
@@ -981,10 +1002,18 @@ static void translate(PyObject *function) {
 }
 
 /* A compiled function has raised: Python decides what to raise. */
-static void call_failed(PyObject *function, Frame *frame) {
+static void call_failed(PyObject *function, Frame *frame, const Walk *w) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     PyErr_NormalizeException(&type, &error, &traceback);
+    /* JAX may have a trace all the same: of a program that raises. */
+    PyObject *traced = frame->call == NULL ? NULL : PyObject_GetAttr(frame->call, s_traced);
+    if (traced == Py_True && add_witnesses(frame->spec, w) < 0) {
+        table_forget(frame->spec);
+        PyErr_Clear();
+    }
+    if (traced == NULL) PyErr_Clear();
+    Py_XDECREF(traced); /* a `bool` */
     PyObject *call = call_of_frame(frame);
     PyObject *out = call == NULL ? NULL
                                  : PyObject_CallMethodObjArgs(function, s_failed, call,
@@ -1111,7 +1140,7 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
             arrays = list_of(w->arrays + 1, w->n_arrays);
         if (arrays == NULL) { /* no memory: what it was traced with is not remembered */
             table_forget(frame->spec);
-            call_failed(function, frame); /* ends the record */
+            call_failed(function, frame, w); /* ends the record */
             return NULL;
         }
         done = PyObject_CallMethodObjArgs(function, s_finished, frame->call, arrays, NULL);
@@ -1291,7 +1320,7 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         Py_SETREF(out, copy);
     }
     if (out == NULL) {
-        call_failed(function, &frame);
+        call_failed(function, &frame, w);
     } else {
         result = finish(function, &frame, w, out);
         Py_DECREF(out);
@@ -1566,7 +1595,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         {&s_renew_binding, "_renew_binding"}, {&s_flat, "flat"},
         {&s_specialization, "specialization"}, {&s_eager_result, "eager_result"},
         {&s_nbytes, "nbytes"}, {&s_copy, "copy"}, {&s_is_ready, "is_ready"},
-        {&s_shape, "shape"},
+        {&s_shape, "shape"}, {&s_traced, "traced"},
         {&s_getstate, "__getstate__"}, {&s_default_factory, "default_factory"},
         {&s_build, "build"}, {&s_steps, "steps"}, {&s_native, "native"}};
     for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++)

@@ -120,6 +120,10 @@ class Walk(NamedTuple):
     # Static values that can be changed in place: where they begin and end on the trail.
     mutable: list[tuple[Any, int, int]]
 
+    def witnesses(self) -> tuple[Any, ...]:
+        """What a trace for this call may refer to later, and find changed."""
+        return tuple([x for x, _, _ in self.mutable])
+
 
 class StaticLeafError(TypeError):
     """A static leaf cannot be hashed."""

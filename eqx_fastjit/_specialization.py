@@ -93,7 +93,9 @@ class Flat:
             _, structure = partition(call.values, abstract=call.abstract)
             out = function.call_python(*structure.rebuild(arrays))
         handle, out_arrays = make_plan(call.specialization, out)
-        self.traced = True
+        self.traced = call.traced = True
+        if call.mutable:
+            call.specialization.add_witnesses(call.mutable)
         if function.options.out_shardings is None:
             return [*out_arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
@@ -170,10 +172,10 @@ class Specialization:
     # What was traced may refer to these very objects.
     witnesses: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
 
-    def add_witnesses(self, found: Walk) -> None:
-        """A call with these statics was traced."""
+    def add_witnesses(self, statics: tuple[Any, ...]) -> None:
+        """It is traced with these statics, which can be changed."""
         known = {(i, id(x)) for i, x in self.witnesses}
-        for i, (x, _, _) in enumerate(found.mutable):
+        for i, x in enumerate(statics):
             if (i, id(x)) not in known:
                 self.witnesses.append((i, x))
 

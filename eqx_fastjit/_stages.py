@@ -124,7 +124,8 @@ class _Call:
             "was lowered for:",
         )
         self.record: _record.Trace | None = None
-        call = Call(function, self.specialization, values, abstract=True)
+        mutable = self.expected.found.witnesses()
+        call = Call(function, self.specialization, values, True, mutable)
         with self.stage(ft.partial(function.named, values)) as run, calling(call):
             call.run = self.record = run.the_trace()
             self.traced = self.specialization.jitted.trace(*arrays)
