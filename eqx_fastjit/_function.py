@@ -105,8 +105,7 @@ class Function:
         found = self.walk(values)
         arrays = copied(found.arrays)
         specialization = self.find(found, values)
-        mutable = found.witnesses() if found.mutable else ()
-        call = Call(self, specialization, values, mutable=mutable)
+        call = Call(self, specialization, values, mutable=found.witnesses())
         with calling(call):
             try:
                 out = specialization.jitted(*arrays)
