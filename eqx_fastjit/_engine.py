@@ -140,12 +140,10 @@ class Call:
     specialization: Any
     # One per parameter.
     values: tuple[Any, ...]
+    # Statics that can be changed in place.
+    mutable: tuple[Any, ...]
     # Whether a `jax.ShapeDtypeStruct` stands for an array.
     abstract: bool = False
-    # Statics that can be changed in place. (The native engine knows those of its own.)
-    mutable: tuple[Any, ...] = ()
-    # Whether a trace was made for it: JAX may have that, even if the call then raises.
-    traced: bool = False
     # For the record, once something is traced or compiled.
     run: Any = None
     # Hides warnings while something is lowered.

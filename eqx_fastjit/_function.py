@@ -105,7 +105,7 @@ class Function:
         found = self.walk(values)
         arrays = copied(found.arrays)
         specialization = self.find(found, values)
-        call = Call(self, specialization, values, mutable=found.witnesses())
+        call = Call(self, specialization, values, found.witnesses())
         with calling(call):
             try:
                 out = specialization.jitted(*arrays)
@@ -172,7 +172,7 @@ class Function:
         """Make a call. Returns the plan for its result, and the arrays."""
         specialization = self.specialization_for(values)
         found = self.walk(values)
-        call = Call(self, specialization, values, mutable=found.witnesses())
+        call = Call(self, specialization, values, found.witnesses())
         with calling(call):
             out = specialization.jitted(*found.arrays)
         call.close_run()

@@ -255,36 +255,25 @@ static int is_stale(Spec *spec, Walk *w) {
     return 0;
 }
 
-/* A specialization was traced with this static: the one of that number in its call. */
-static int add_witness(Spec *spec, size_t number, PyObject *x) {
-    for (size_t j = 0; j < spec->n_witnesses; j++)
-        if (spec->witnesses[j].start == number && spec->witnesses[j].object == x) return 0;
-    Mutable *more =
-        PyMem_Realloc(spec->witnesses, (spec->n_witnesses + 1) * sizeof(Mutable));
-    if (more == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    spec->witnesses = more;
-    more[spec->n_witnesses++] = (Mutable){Py_NewRef(x), number, 0};
-    return 0;
-}
-
-/* With those of a call. */
-static int add_witnesses(Spec *spec, const Walk *w) {
-    for (size_t i = 0; i < w->n_mutables; i++)
-        if (add_witness(spec, i, w->mutables[i].object) < 0) return -1;
-    return 0;
-}
-
-/* With those of a call that Python makes. */
+/* It is traced with these statics, those of its call that can be changed. */
 static PyObject *spec_add_witnesses(Spec *self, PyObject *statics) {
     if (!PyTuple_Check(statics)) {
         PyErr_SetString(PyExc_TypeError, "expected a tuple of statics");
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(statics); i++)
-        if (add_witness(self, i, PyTuple_GET_ITEM(statics, i)) < 0) return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(statics); i++) {
+        PyObject *x = PyTuple_GET_ITEM(statics, i);
+        size_t n = self->n_witnesses, j = 0;
+        while (j < n && (self->witnesses[j].start != (size_t)i ||
+                         self->witnesses[j].object != x))
+            j++;
+        if (j < n) continue;
+        Mutable *more = PyMem_Realloc(self->witnesses, (n + 1) * sizeof(Mutable));
+        if (more == NULL) return PyErr_NoMemory();
+        more[n] = (Mutable){Py_NewRef(x), i, 0};
+        self->witnesses = more;
+        self->n_witnesses++;
+    }
     Py_RETURN_NONE;
 }
 
@@ -676,18 +665,28 @@ typedef struct Frame {
     Spec *spec;
     PyObject *const *values;
     Py_ssize_t n_values;
+    const Walk *walk;
     PyObject *call; /* owned: the `Call`, once something asked for it */
 } Frame;
 
 static THREAD_LOCAL Frame *innermost;
 
+static PyObject *mutables_of(const Walk *w) {
+    PyObject *tuple = PyTuple_New(w->n_mutables);
+    for (size_t i = 0; tuple != NULL && i < w->n_mutables; i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(w->mutables[i].object));
+    return tuple;
+}
+
 static PyObject *call_of_frame(Frame *frame) {
     if (frame->call == NULL) {
         PyObject *values = tuple_of(frame->values, frame->n_values);
-        if (values == NULL) return NULL;
-        PyObject *call = PyObject_CallFunctionObjArgs(py_call_class, frame->function,
-                                                      (PyObject *)frame->spec, values, NULL);
-        Py_DECREF(values);
+        PyObject *mutable = values == NULL ? NULL : mutables_of(frame->walk), *call = NULL;
+        if (mutable != NULL)
+            call = PyObject_CallFunctionObjArgs(py_call_class, frame->function,
+                                                (PyObject *)frame->spec, values, mutable, NULL);
+        Py_XDECREF(values);
+        Py_XDECREF(mutable);
         if (call == NULL) return NULL;
         if (frame->call == NULL) /* a signal handler may have asked for it as well */
             frame->call = call;
@@ -1002,18 +1001,10 @@ static void translate(PyObject *function) {
 }
 
 /* A compiled function has raised: Python decides what to raise. */
-static void call_failed(PyObject *function, Frame *frame, const Walk *w) {
+static void call_failed(PyObject *function, Frame *frame) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     PyErr_NormalizeException(&type, &error, &traceback);
-    /* JAX may have a trace all the same: of a program that raises. */
-    PyObject *traced = frame->call == NULL ? NULL : PyObject_GetAttr(frame->call, s_traced);
-    if (traced == Py_True && add_witnesses(frame->spec, w) < 0) {
-        table_forget(frame->spec);
-        PyErr_Clear();
-    }
-    if (traced == NULL) PyErr_Clear();
-    Py_XDECREF(traced); /* a `bool` */
     PyObject *call = call_of_frame(frame);
     PyObject *out = call == NULL ? NULL
                                  : PyObject_CallMethodObjArgs(function, s_failed, call,
@@ -1133,14 +1124,10 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
     if (n >= 0 && Py_REFCNT(out) == 1) PyObject_GC_UnTrack(out);
     int eager = last == eager_handle && frame->call != NULL; /* `jax.disable_jit()` */
     if (frame->call != NULL) {
-        /* Something was traced or compiled; unless eager, where nothing refers to the
-        statics later. */
-        PyObject *arrays = NULL, *done;
-        if (eager || add_witnesses(frame->spec, w) == 0)
-            arrays = list_of(w->arrays + 1, w->n_arrays);
-        if (arrays == NULL) { /* no memory: what it was traced with is not remembered */
-            table_forget(frame->spec);
-            call_failed(function, frame, w); /* ends the record */
+        /* Something was traced or compiled. */
+        PyObject *arrays = list_of(w->arrays + 1, w->n_arrays), *done;
+        if (arrays == NULL) {
+            call_failed(function, frame); /* ends the record */
             return NULL;
         }
         done = PyObject_CallMethodObjArgs(function, s_finished, frame->call, arrays, NULL);
@@ -1308,7 +1295,7 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     keep_mutables(w);
     end_nested(w);
     if (w->numpy && !is_in_place(spec, w) && copy_numpy(w) < 0) goto done;
-    Frame frame = {innermost, function, spec, values, n, NULL};
+    Frame frame = {innermost, function, spec, values, n, w, NULL};
     innermost = &frame;
     PyObject *out = PyObject_Vectorcall(spec->jitted, w->arrays + 1,
                                         w->n_arrays | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
@@ -1320,7 +1307,7 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         Py_SETREF(out, copy);
     }
     if (out == NULL) {
-        call_failed(function, &frame, w);
+        call_failed(function, &frame);
     } else {
         result = finish(function, &frame, w, out);
         Py_DECREF(out);
@@ -1595,7 +1582,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         {&s_renew_binding, "_renew_binding"}, {&s_flat, "flat"},
         {&s_specialization, "specialization"}, {&s_eager_result, "eager_result"},
         {&s_nbytes, "nbytes"}, {&s_copy, "copy"}, {&s_is_ready, "is_ready"},
-        {&s_shape, "shape"}, {&s_traced, "traced"},
+        {&s_shape, "shape"},
         {&s_getstate, "__getstate__"}, {&s_default_factory, "default_factory"},
         {&s_build, "build"}, {&s_steps, "steps"}, {&s_native, "native"}};
     for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++)

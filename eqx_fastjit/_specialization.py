@@ -93,9 +93,10 @@ class Flat:
             _, structure = partition(call.values, abstract=call.abstract)
             out = function.call_python(*structure.rebuild(arrays))
         handle, out_arrays = make_plan(call.specialization, out)
-        self.traced = call.traced = True
-        if call.mutable:
-            call.specialization.add_witnesses(call.mutable)
+        # From here on JAX has the trace, even if the call then raises. The trace may
+        # refer to these.
+        call.specialization.add_witnesses(call.mutable)
+        self.traced = True
         if function.options.out_shardings is None:
             return [*out_arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made

@@ -125,7 +125,7 @@ class _Call:
         )
         self.record: _record.Trace | None = None
         mutable = self.expected.found.witnesses()
-        call = Call(function, self.specialization, values, True, mutable)
+        call = Call(function, self.specialization, values, mutable, True)
         with self.stage(ft.partial(function.named, values)) as run, calling(call):
             call.run = self.record = run.the_trace()
             self.traced = self.specialization.jitted.trace(*arrays)
