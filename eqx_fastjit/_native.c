@@ -23,6 +23,8 @@ typedef struct Spec {
     Mutable *witnesses;
     size_t n_witnesses;
     int n_quick; /* `settle_numpy` */
+    Known *known; /* of `n_known` trees of a call, the first */
+    size_t n_known;
     struct Table *table; /* borrowed; NULL once it is in none */
     struct Spec *next;   /* in its bucket */
     struct Spec *older, *newer;
@@ -60,6 +62,8 @@ static void spec_dealloc(Spec *self) {
     for (size_t i = 0; i < self->n_witnesses; i++) Py_DECREF(self->witnesses[i].object);
     PyMem_Free(self->trail);
     PyMem_Free(self->witnesses);
+    for (size_t i = 0; i < self->n_known; i++) free_known(&self->known[i]);
+    PyMem_Free(self->known);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -90,6 +94,17 @@ static PyMemberDef spec_members[] = {
 
 static PyObject *spec_add_witnesses(Spec *self, PyObject *statics);
 
+/* For tests: that nothing is read again cannot be seen in any other way. */
+static PyObject *spec_n_known(Spec *self, void *unused) {
+    size_t n = 0;
+    (void)unused;
+    for (size_t i = 0; i < self->n_known; i++) n += self->known[i].n_trail > 0;
+    return PyLong_FromSize_t(n);
+}
+
+static PyGetSetDef spec_getset[] = {
+    {"n_known", (getter)spec_n_known, NULL, "Trees that are not read again.", NULL}, {NULL}};
+
 static PyMethodDef spec_methods[] = {
     {"add_witnesses", (PyCFunction)spec_add_witnesses, METH_O,
      "It is traced with these statics, which can be changed."},
@@ -107,6 +122,7 @@ static PyTypeObject SpecType = {
     .tp_traverse = (traverseproc)spec_traverse,
     .tp_members = spec_members,
     .tp_methods = spec_methods,
+    .tp_getset = spec_getset,
 };
 
 /* Takes a specialization out of its table; the caller gets the table's reference. */
@@ -1258,6 +1274,8 @@ static int walk_values(Walk *w, const Table *table, PyObject *const *values, Py_
         w->last = Py_NewRef((PyObject *)table->last);
         w->last_trail = table->last->trail;
         w->n_last = table->last->n_trail;
+        w->known = table->last->known;
+        w->n_known = table->last->n_known;
     }
     for (Py_ssize_t i = 0; i < n && failed == 0; i++) failed = walk_tree(w, values[i]);
     return failed;
@@ -1291,6 +1309,13 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         if (PyErr_Occurred()) goto done;
         walk_free(w);
         return call_in_python(function, values, n);
+    }
+    if (w->n_tops && (PyObject *)spec == w->last) {
+        if (spec->known == NULL &&
+            (spec->known = PyMem_Calloc(w->n_tops, sizeof(Known))) != NULL)
+            spec->n_known = w->n_tops;
+        if (spec->n_known == w->n_tops)
+            learn_tops(spec->known, w, spec->trail, spec->n_trail);
     }
     keep_mutables(w);
     end_nested(w);
