@@ -121,12 +121,14 @@ typedef struct {
     size_t n_items, max_items;
     PyObject **arrays;
     size_t n_arrays;
+    Mutable *mutables;
+    size_t n_mutables;
     Entry *trail;
     size_t n_trail; /* 0: it is not known */
 } Known;
 
 /* A Module or dictionary of a call that is not within another, of the first few. */
-#define FEW_TOPS 8
+#define FEW_TOPS 32
 typedef struct { PyObject *object; uint64_t version; size_t start; int was_known; } Top;
 
 typedef struct {
@@ -146,7 +148,6 @@ typedef struct {
     PyObject *last;
     const Entry *last_trail;
     size_t n_last;
-    Top tops[FEW_TOPS];
     size_t n_tops, n_known;
     const Known *known;
     size_t top_base; /* how many are pending once the one at hand is walked */
@@ -163,6 +164,7 @@ typedef struct {
     Entry small_trail[SMALL_TRAIL];
     PyObject *small_arrays[SMALL_ARRAYS + 1];
     uintptr_t small_pending[SMALL_PENDING];
+    Top tops[FEW_TOPS];
 } Walk;
 
 /* Whether NumPy's arrays are among those of a walk, and then whether they are copies. */
@@ -1507,6 +1509,7 @@ static void free_known(Known *known) {
     PyMem_Free(known->parts);
     PyMem_Free(known->items);
     PyMem_Free(known->arrays);
+    PyMem_Free(known->mutables);
     PyMem_Free(known->trail);
 }
 
@@ -1560,6 +1563,14 @@ static int add_known(Walk *w) {
         GROW(w->trail, w->max_trail, 0, w->small_trail);
     while (w->max_arrays - w->n_arrays < known->n_arrays)
         GROW(w->arrays, w->max_arrays, 1, w->small_arrays);
+    while (w->max_mutables - w->n_mutables < known->n_mutables)
+        GROW(w->mutables, w->max_mutables, 0, NULL);
+    for (size_t i = 0; i < known->n_mutables; i++) {
+        Mutable x = known->mutables[i];
+        if (w->owning) Py_INCREF(x.object);
+        w->mutables[w->n_mutables++] =
+            (Mutable){x.object, x.start + w->n_trail, x.stop + w->n_trail};
+    }
     memcpy(w->trail + w->n_trail, known->trail, known->n_trail * sizeof(Entry));
     w->n_trail += known->n_trail;
     for (size_t i = 0; w->owning && i < known->n_trail; i++)
@@ -1579,66 +1590,81 @@ static int add_part(Known *known, PyObject *x, int by, uint64_t version) {
     return 0;
 }
 
-/* The parts of a static, if it cannot be changed in place. `held`: where the parts before it
-are as they were, it is this very object. */
+/* The items of a list or tuple. */
+static int learn_items(Known *known, PyObject *x) {
+    if (add_part(known, x, BY_ITEMS, 0) < 0) return -1;
+    Part *part = &known->parts[known->n_parts - 1];
+    for (; part->n < Py_SIZE(x); part->n++) {
+        if (known->n_items == known->max_items) GROW(known->items, known->max_items, 0, NULL);
+        known->items[known->n_items++] = PySequence_Fast_ITEMS(x)[part->n];
+    }
+    return 0;
+}
+
+/* The attributes of an instance, in the order of the record's names. */
+static int learn_attributes(Known *known, Record *record, PyObject *x, PyObject **fields) {
+    PyObject *dict = dict_of(x);
+    if (dict == NULL) return -1;
+    int few = PyTuple_GET_SIZE(record->names) <= SMALL_FIELDS;
+    int failed = !few || read_fields(record, dict, fields) != record->n_fields ||
+                 add_part(known, x, BY_ATTRIBUTES, version_of(dict)) < 0;
+    Py_DECREF(dict); /* the instance has it */
+    return failed ? -1 : 0;
+}
+
+/* The parts of a static. `held`: where the parts before it are as they were, it is this very
+object. */
 static int learn_static(Known *known, PyObject *x, int held, int depth) {
     PyTypeObject *type = Py_TYPE(x);
+    PyObject *small[SMALL_FIELDS + 1], **parts = small, *key, *value;
+    Py_ssize_t n = 0, position = 0;
     if (x == Py_None || type == &PyBool_Type || type == &PyFunction_Type ||
         type == &PyUnicode_Type)
         return 0;
     if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyBytes_Type)
         return held ? 0 : -1; /* the trail holds its value */
-    if (type == &PyTuple_Type && held && depth > 0) {
-        for (Py_ssize_t i = 0; i < Py_SIZE(x); i++)
-            if (learn_static(known, PyTuple_GET_ITEM(x, i), held, depth - 1) < 0) return -1;
+    if (depth-- == 0) return -1;
+    if (type == &PyDict_Type) {
+        if (add_part(known, x, BY_KEYS, version_of(x)) < 0) return -1;
+        while (PyDict_Next(x, &position, &key, &value))
+            if (learn_static(known, key, 1, depth) < 0 ||
+                learn_static(known, value, 1, depth) < 0)
+                return -1;
         return 0;
     }
     const Record *record = find_record(type);
-    int is_identity = is_function_type(type) || (record != NULL && is_current(record, type) &&
-                                                 record->kind == KIND_IDENTITY);
-    return is_identity ? add_part(known, x, BY_TYPE, 0) : -1;
-}
-
-static int learn_parts(Known *known, PyObject *x, int held, int depth);
-
-static int learn_items(Known *known, PyObject *x, int held, int depth) {
-    Py_ssize_t n = Py_SIZE(x);
-    if (add_part(known, x, BY_ITEMS, 0) < 0) return -1;
-    known->parts[known->n_parts - 1].n = n;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        if (known->n_items == known->max_items) GROW(known->items, known->max_items, 0, NULL);
-        known->items[known->n_items++] = PySequence_Fast_ITEMS(x)[i];
+    if (type == &PyTuple_Type || type == &PyList_Type) {
+        held = held && type == &PyTuple_Type;
+        if (!held && learn_items(known, x) < 0) return -1;
+        parts = PySequence_Fast_ITEMS(x);
+        n = Py_SIZE(x);
+    } else if (is_function_type(type)) {
+        return add_part(known, x, BY_TYPE, 0);
+    } else if (record == NULL || !is_current(record, type)) {
+        return -1;
+    } else if (record->kind == KIND_IDENTITY) {
+        return add_part(known, x, BY_TYPE, 0);
+    } else if (record->kind == KIND_FIELDS && record->names == record->data) {
+        if (learn_attributes(known, (Record *)record, x, small) < 0) return -1;
+        held = 1;
+        n = record->n_fields;
+    } else {
+        return -1;
     }
-    held = held && PyTuple_Check(x);
     for (Py_ssize_t i = 0; i < n; i++)
-        if (learn_parts(known, PySequence_Fast_ITEMS(x)[i], held, depth) < 0) return -1;
+        if (learn_static(known, parts[i], held, depth) < 0) return -1;
     return 0;
-}
-
-static int learn_fields(Known *known, Record *record, PyObject *x, int depth) {
-    PyObject *small[SMALL_FIELDS + 1], *dict = dict_of(x);
-    if (dict == NULL) return -1;
-    int few = PyTuple_GET_SIZE(record->names) <= SMALL_FIELDS;
-    int failed = !few || read_fields(record, dict, small) != record->n_fields ||
-                 add_part(known, x, BY_ATTRIBUTES, version_of(dict)) < 0;
-    Py_DECREF(dict); /* the instance has it */
-    for (Py_ssize_t i = 0; !failed && i < record->n_fields; i++)
-        failed = i < record->n_dynamic ? learn_parts(known, small[i], 1, depth) < 0
-                                       : learn_static(known, small[i], 1, depth) < 0;
-    return failed ? -1 : 0;
 }
 
 /* The parts of a tree, each before those that it holds; -1 if there are others than these.
 Runs no Python. */
 static int learn_parts(Known *known, PyObject *x, int held, int depth) {
     PyTypeObject *type = Py_TYPE(x);
+    PyObject *small[SMALL_FIELDS + 1], **parts = small, *key, *value;
+    Py_ssize_t n, n_dynamic, position = 0;
     if (type == array_type) return 0;
     if (depth-- == 0) return -1;
-    if (type == &PyTuple_Type || type == &PyList_Type)
-        return learn_items(known, x, held, depth);
     if (type == &PyDict_Type) {
-        Py_ssize_t position = 0;
-        PyObject *key, *value;
         if (add_part(known, x, BY_KEYS, version_of(x)) < 0) return -1;
         while (PyDict_Next(x, &position, &key, &value))
             if (!PyUnicode_CheckExact(key) || learn_parts(known, value, 1, depth) < 0)
@@ -1646,13 +1672,26 @@ static int learn_parts(Known *known, PyObject *x, int held, int depth) {
         return 0;
     }
     Record *record = find_record(type);
-    if (record != NULL && is_current(record, type)) {
-        if (record->node == NODE_NAMEDTUPLE) return learn_items(known, x, held, depth);
-        if (record->node == NODE_MODULE || record->node == NODE_DATACLASS)
-            return learn_fields(known, record, x, depth);
-        if (record->node != NODE_STATIC) return -1;
+    if (record != NULL && !is_current(record, type)) return -1;
+    int node = record == NULL ? NODE_STATIC : record->node;
+    if (type == &PyTuple_Type || type == &PyList_Type || node == NODE_NAMEDTUPLE) {
+        if (learn_items(known, x) < 0) return -1;
+        held = held && type != &PyList_Type;
+        parts = PySequence_Fast_ITEMS(x);
+        n = n_dynamic = Py_SIZE(x);
+    } else if (node == NODE_MODULE || node == NODE_DATACLASS) {
+        if (learn_attributes(known, record, x, small) < 0) return -1;
+        held = 1;
+        n = record->n_fields;
+        n_dynamic = record->n_dynamic;
+    } else {
+        return node == NODE_STATIC ? learn_static(known, x, held, depth) : -1;
     }
-    return learn_static(known, x, held, depth);
+    for (Py_ssize_t i = 0; i < n; i++)
+        if ((i < n_dynamic ? learn_parts(known, parts[i], held, depth)
+                           : learn_static(known, parts[i], held, depth)) < 0)
+            return -1;
+    return 0;
 }
 
 /* --- trees ------------------------------------------------------------------------ */
@@ -2003,7 +2042,7 @@ static void learn(Known *known, const Entry *trail, size_t n_trail) {
     int found = learn_parts(&learnt, known->root, 1, MANY_LEVELS) == 0;
     walk_init(w);
     w->limit = SIZE_MAX / 2; /* it ends */
-    found = found && walk_tree(w, known->root) == 0 && !w->owning && !w->n_mutables;
+    found = found && walk_tree(w, known->root) == 0 && !w->owning;
     size_t n = w->n_trail;
     if (found && n > 0 && known->start + n <= n_trail) {
         /* What it refers to must be held by that trail, whose last entry may count the arrays
@@ -2018,13 +2057,16 @@ static void learn(Known *known, const Entry *trail, size_t n_trail) {
     if (found) {
         learnt.trail = PyMem_Malloc(n * sizeof(Entry));
         learnt.arrays = PyMem_Malloc((w->n_arrays + 1) * sizeof(PyObject *));
-        found = learnt.trail != NULL && learnt.arrays != NULL;
+        learnt.mutables = PyMem_Malloc((w->n_mutables + 1) * sizeof(Mutable));
+        found = learnt.trail != NULL && learnt.arrays != NULL && learnt.mutables != NULL;
     }
     if (found) {
         memcpy(learnt.trail, w->trail, n * sizeof(Entry));
         memcpy(learnt.arrays, w->arrays + 1, w->n_arrays * sizeof(PyObject *));
         learnt.n_trail = n;
         learnt.n_arrays = w->n_arrays;
+        for (; learnt.n_mutables < w->n_mutables; learnt.n_mutables++)
+            learnt.mutables[learnt.n_mutables] = w->mutables[learnt.n_mutables];
     }
     if (PyErr_Occurred()) PyErr_Clear(); /* it was only for speed */
     walk_free(w);

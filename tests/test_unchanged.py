@@ -47,6 +47,24 @@ class Net(eqx.Module):
     act: typing.Any = jax.nn.relu
 
 
+@dataclasses.dataclass(frozen=True)
+class Init:
+    gain: typing.Any = 1.0
+
+
+@dataclasses.dataclass
+class Config:
+    size: typing.Any
+    init: Init = dataclasses.field(default_factory=Init)
+    tags: typing.Any = dataclasses.field(default_factory=lambda: ["a", ("b", None)])
+    more: typing.Any = dataclasses.field(default_factory=lambda: {"c": 1, 2: [[]]})
+
+
+@dataclasses.dataclass
+class Other(Config):
+    pass
+
+
 @jtu.register_dataclass
 @dataclasses.dataclass
 class State:
@@ -69,6 +87,7 @@ TREES = {
     "namedtuple": lambda: _net(Pair(Leaf(X), [Pair(X, X + 1)])),
     "dataclass": lambda: State(_net([Leaf(X, Color.RED)]), X),
     "parameters": lambda: {"w": X, "layers": [{"b": X + 1}, Leaf(X)]},
+    "configured": lambda: _net([Leaf(X, Config(3)), Leaf(X, Config(3.0))]),
     "shared": lambda: (lambda leaf: _net([leaf, leaf, (leaf,)]))(Leaf(X)),
 }
 
@@ -139,7 +158,7 @@ def test_what_is_always_read(engine, part):
         assert n_known(f, tree) in (None, 0)
 
 
-@pytest.mark.parametrize("static", [[1], {1: 2}, {1}, Leaf(1), ([],)])
+@pytest.mark.parametrize("static", [[1], {1}, Leaf(1), ([2.0],), {"a": {1}}])
 def test_statics_that_are_always_read(engine, static):
     f = filter_jit(lambda tree: tree.w)
     tree = Leaf(X, static)
@@ -201,6 +220,17 @@ CHANGES = [
     ("parameters", lambda t: t["layers"][0].update(b=X * 2)),
     ("parameters", lambda t: t["layers"].append(X)),
     ("parameters", lambda t: t["layers"].__setitem__(1, Leaf(X, 1.0))),
+    ("configured", lambda t: setattr(t.layers[0].n, "size", 4)),
+    ("configured", lambda t: setattr(t.layers[1].n, "size", 3)),
+    ("configured", lambda t: setattr(t.layers[0].n, "init", Init(2.0))),
+    ("configured", lambda t: object.__setattr__(t.layers[0].n.init, "gain", 1)),
+    ("configured", lambda t: t.layers[0].n.tags.append("d")),
+    ("configured", lambda t: t.layers[0].n.tags.__setitem__(0, "d")),
+    ("configured", lambda t: t.layers[0].n.tags.__setitem__(1, ("b", 1))),
+    ("configured", lambda t: t.layers[1].n.more.update(c=1.0)),
+    ("configured", lambda t: t.layers[1].n.more.update(d=1)),
+    ("configured", lambda t: t.layers[1].n.more[2][0].append("e")),
+    ("configured", lambda t: setattr(t.layers[0].n, "__class__", Other)),
     ("shared", lambda t: object.__setattr__(t.layers[0], "w", X * 2)),
 ]
 
@@ -311,6 +341,21 @@ def test_items_that_come_to_the_address_of_others(engine):
         check(f, tree)
 
 
+def test_a_static_that_was_changed_in_place(engine):
+    # What was traced with it refers to it, whether it is read again or not.
+    f = filter_jit(lambda t: (t.w, t.n))
+    a, b = Leaf(X, Config(3)), Leaf(X, Config(3))
+    for _ in range(6):
+        assert f(a)[1] == Config(3)
+    a.n.size = 4
+    for _ in range(6):
+        assert f(b)[1] == Config(3)
+    b.n.size = 5
+    for tree in (a, b, Leaf(X, Config(3)), Leaf(X, Config(5))):
+        for _ in range(6):
+            assert f(tree)[1] == tree.n
+
+
 def test_several_arguments(engine):
     f = filter_jit(lambda x, nets, y, *, more, **rest: look([x, nets, y, more, rest]))
     nets = [TREES[kind]() for kind in TREES]
@@ -380,6 +425,8 @@ def _random_part(rng, depth):
         return _random_part(rng, depth - 1)
 
     static = rng.choice([1, 1.0, True, None, "a", "b", (1, "a"), (1.0, "a"), jnp.tanh])
+    if rng.random() < 0.3:
+        static = Config(static, Init(rng.choice([1, 1.0])))
     if depth == 0:
         return rng.choice([X, X + 1, X, None, "a", jnp.tanh, 1, 1.0])
     match rng.randrange(8):
@@ -418,6 +465,19 @@ def _containers(tree, found):
 def _change(tree, rng):
     """Changes a tree somewhere, in place."""
     where = rng.choice(_containers(tree, []))
+    config = getattr(where, "n", None)
+    if isinstance(config, Config) and rng.random() < 0.7:
+        new = rng.choice([1, 2, 1.0, "a"])
+        match rng.randrange(4):
+            case 0:
+                config.size = new
+            case 1:
+                object.__setattr__(config.init, "gain", new)
+            case 2:
+                config.tags[0] = rng.choice("ab")
+            case _:
+                config.more["c"] = new
+        return
     new = _random_part(rng, rng.randrange(2))
     if isinstance(where, dict):
         where[rng.choice("abcd")] = new
