@@ -79,6 +79,46 @@ FAULTS = {
         [('"loss": 0.0', '"loss": jnp.asarray(0.0, dtype=jnp.float32)'),
             ('"n": 0}', '"n": jnp.asarray(0, dtype=jnp.int32)}')],
     ),
+    # Nothing was found: each call was said to be a first one, as that of a function
+    # which nobody knows the line of.
+    "a_transformed_model_that_is_wrapped_anew": (
+        "fresh-function", "MLP", "return predict(x).sum()",
+        "MLP was compiled 5 more times by the call",
+        "Each new function object", "pass what changes as an argument.",
+        """
+        model = eqx.nn.MLP(3, 3, 3, 1, key=jax.random.key(0))
+        def evaluate(model, x):
+            predict = eqx.filter_jit(jax.vmap(model))
+            return predict(x).sum()
+
+        for _ in range(6):
+            evaluate(model, x[None])
+        """,
+        [("    predict = eqx.filter_jit(jax.vmap(model))\n", ""),
+            ("predict(x)", "predict(model, x)"),
+            ("model = eqx", "predict = eqx.filter_jit(lambda m, x: jax.vmap(m)(x))\n"
+                "model = eqx")],
+    ),
+    # Of the other edit that it takes there was only "a new shape or structure".
+    "a_number_and_a_length": (
+        "static-churn", "t", "score(tokens, t)",
+        "; each time with a new shape or structure as well",
+        "Write `score(tokens, jnp.asarray(t))`.",
+        "Pad axis 0 of `tokens` to 2, 4, 6: 3 programs in place of 6, for 14% more "
+        "elements.",
+        """
+        @eqx.filter_jit
+        def score(tokens, t):
+            return tokens.sum() / t
+
+        t = 1.0
+        for n in range(6):
+            tokens = jnp.ones(n + 1)
+            score(tokens, t)
+            t *= 0.5
+        """,
+        [("t = 1.0", "t = jnp.asarray(1.0)"), ("n + 1", "2 * (n // 2) + 2")],
+    ),
 }  # fmt: skip
 
 CLEAN = {

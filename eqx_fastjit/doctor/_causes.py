@@ -288,7 +288,9 @@ def _churn_fix(group: list[Cause], leaf: str) -> str:
     # What follows an edit says why, whatever leaf it is of.
     why = text.partition(". ")[2].partition(" The same goes")[0]
     alike = dict.fromkeys(c.leaf for c in group if why and why in c.advice)
-    return text + and_for([x for x in alike if x != leaf and f"`{x}`" not in text])
+    text += and_for([x for x in alike if x != leaf and f"`{x}`" not in text])
+    padding = padding_advice(_shapes(group)) if all(c.needed for c in group) else ""
+    return f"{text} {padding}" if padding else text
 
 
 def _threshold(group: list[Cause]) -> int | float:
