@@ -99,6 +99,21 @@ FAULTS = {
             ("model = eqx", "predict = eqx.filter_jit(lambda m, x: jax.vmap(m)(x))\n"
                 "model = eqx")],
     ),
+    # It was the line of `softmax` in JAX.
+    "a_function_of_a_library_that_is_wrapped_anew": (
+        "fresh-function", "softmax", "jitted(x)",
+        "softmax was compiled 5 more times by the call",
+        "Each new function object", "pass what changes as an argument.",
+        """
+        for _ in range(6):
+            jitted = eqx.filter_jit(functools.partial(jax.nn.softmax, axis=-1))
+            jitted(x)
+        """,
+        [("for _", "jitted = eqx.filter_jit(lambda x: jax.nn.softmax(x, axis=-1))\n"
+            "for _"),
+            ("    jitted = eqx.filter_jit(functools.partial(jax.nn.softmax, axis=-1))"
+                "\n", "")],
+    ),
     # Of the other edit that it takes there was only "a new shape or structure".
     "a_number_and_a_length": (
         "static-churn", "t", "score(tokens, t)",

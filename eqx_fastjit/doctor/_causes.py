@@ -236,7 +236,7 @@ def churn(causes: list[Cause], total: float) -> Iterator[Finding]:
         if len(group) < _threshold(group) or _is_the_librarys(first):
             continue
         leaf = collections.Counter(c.leaf for c in group).most_common(1)[0][0]
-        made = _is_made_anew(first) and first.place is not None
+        made = _is_made_anew(first) and not _is_of_a_library(first)
         line = first.place if made else first.site or first.place
         yield Finding(
             kind=first.kind,
@@ -262,8 +262,13 @@ def _is_the_librarys(cause: Cause) -> bool:
     Where the program steps through a library's solver by hand, there is next to nothing
     that it could do about that.
     """
-    by_library = cause.place is None or is_library(cause.place.file)
-    return cause.kind == "weak-type" and cause.new in ("True", "weak") and by_library
+    is_weak = cause.kind == "weak-type" and cause.new in ("True", "weak")
+    return is_weak and _is_of_a_library(cause)
+
+
+def _is_of_a_library(cause: Cause) -> bool:
+    """Whether the function is, or nobody knows where it was defined."""
+    return cause.place is None or is_library(cause.place.file)
 
 
 def _shapes(group: list[Cause]) -> dict[str, list[str]]:
@@ -288,7 +293,8 @@ def _churn_fix(group: list[Cause], leaf: str) -> str:
     # What follows an edit says why, whatever leaf it is of.
     why = text.partition(". ")[2].partition(" The same goes")[0]
     alike = dict.fromkeys(c.leaf for c in group if why and why in c.advice)
-    text += and_for([x for x in alike if x != leaf and f"`{x}`" not in text])
+    if text.endswith(why):
+        text += and_for([x for x in alike if x != leaf])
     padding = padding_advice(_shapes(group)) if all(c.needed for c in group) else ""
     return f"{text} {padding}" if padding else text
 
