@@ -210,6 +210,7 @@ def test_an_operation_that_is_compiled_again_and_again():
     assert "12 times outside of any jitted function, for each shape; 12 s" in (
         finding.message
     )
+    assert finding.fix.startswith("Jitted alone, it would be compiled for each shape")
     for name in ("while", "cond", "custom_linear_solve", "checkpoint"):
         assert len(list(_outside.outside_of_jit(outside(name, 3), 10.0))) == 1
     assert list(_outside.outside_of_jit(outside("scan", 4, line=None), 10.0)) == []

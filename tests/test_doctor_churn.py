@@ -51,7 +51,7 @@ def test_what_churns():
         seconds=12.0,
         count=6,
         message="f was compiled 6 more times by the call at a.py:1: `x` changed, "
-        "a -> b -> c -> d -> e",
+        "a -> b -> c -> d -> e; once, `y` changed, 1 -> 2",
         fix="Change x.",
     )
 

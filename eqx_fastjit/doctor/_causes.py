@@ -13,6 +13,7 @@ from ._buckets import padding_advice, show_shapes
 from ._intent import (
     beginning,
     BEGUN,
+    carry,
     DATA,
     ELSEWHERE,
     FED_BACK,
@@ -52,6 +53,8 @@ _AT_LEAST = {
     # Once for each of two precisions, and back.
     "config-churn": 3,
 }
+# Other leaves that a finding names, beside the one that changed most often.
+_OTHERS = 3
 # Models of several widths or depths, each of which is trained at the same line.
 _BEGINNINGS = 10
 # A number that is static has two or three values by design, such as a depth.
@@ -142,8 +145,9 @@ def _cause(s: Seen, old: Seen, found: "Compared") -> Cause:
 
     kind, main, differing = found.kind, found.main, found.differences
     is_reshaped = kind in ("shape-churn", "structure-churn")
-    explain = beginning if is_reshaped else intent
-    why = explain(old, s, differing) if is_reshaped or kind == "dtype-churn" else ""
+    explain = {"dtype-churn": intent, "static-churn": carry}.get(kind)
+    explain = beginning if is_reshaped else explain
+    why = "" if explain is None else explain(old, s, differing)
     place, site = function_place(s.trace), s.site or line_of(s.trace.site)
     return Cause(
         function_name(s.trace),
@@ -232,7 +236,7 @@ def churn(causes: list[Cause], total: float) -> Iterator[Finding]:
         if len(group) < _threshold(group) or _is_the_librarys(first):
             continue
         leaf = collections.Counter(c.leaf for c in group).most_common(1)[0][0]
-        made = _is_made_anew(first) and first.place is not None
+        made = _is_made_anew(first) and not _is_of_a_library(first)
         line = first.place if made else first.site or first.place
         yield Finding(
             kind=first.kind,
@@ -258,8 +262,13 @@ def _is_the_librarys(cause: Cause) -> bool:
     Where the program steps through a library's solver by hand, there is next to nothing
     that it could do about that.
     """
-    by_library = cause.place is None or is_library(cause.place.file)
-    return cause.kind == "weak-type" and cause.new in ("True", "weak") and by_library
+    is_weak = cause.kind == "weak-type" and cause.new in ("True", "weak")
+    return is_weak and _is_of_a_library(cause)
+
+
+def _is_of_a_library(cause: Cause) -> bool:
+    """Whether the function is, or nobody knows where it was defined."""
+    return cause.place is None or is_library(cause.place.file)
 
 
 def _shapes(group: list[Cause]) -> dict[str, list[str]]:
@@ -272,19 +281,32 @@ def _shapes(group: list[Cause]) -> dict[str, list[str]]:
 
 
 def _churn_fix(group: list[Cause], leaf: str) -> str:
+    from eqx_fastjit.insight._advice import and_for
+
     if group[0].kind == "shape-churn" and (text := padding_advice(_shapes(group))):
         return f"{text} Or drop the ragged last batch, or `vmap` over a fixed one."
     advice = [c.advice for c in group if c.leaf == leaf]
     if group[0].kind != "static-churn":
         return advice[0]
     # A flag that changes now and then does not need the same edit as a number.
-    return min(filter(advice[0].startswith, advice), key=len)
+    text = min(filter(advice[0].startswith, advice), key=len)
+    # What follows an edit says why, whatever leaf it is of.
+    why = text.partition(". ")[2].partition(" The same goes")[0]
+    alike = dict.fromkeys(c.leaf for c in group if why and why in c.advice)
+    if text.endswith(why):
+        text += and_for([x for x in alike if x != leaf])
+    padding = padding_advice(_shapes(group)) if all(c.needed for c in group) else ""
+    return f"{text} {padding}" if padding else text
 
 
 def _threshold(group: list[Cause]) -> int | float:
     kind = group[0].kind
-    if kind == "static-churn" and all(c.new.endswith(_NUMBER_TYPES) for c in group):
-        return _NUMBERS
+    if kind == "static-churn":
+        if any(c.intent == FED_BACK for c in group):
+            return 1  # as where it is weakly typed at first
+        # Whatever else has changed at that line.
+        if sum(c.new.endswith(_NUMBER_TYPES) for c in group) >= _NUMBERS:
+            return _NUMBERS
     if kind == "dtype-churn" and any(map(_nobody_means, group)):
         return 1
     if {c.intent for c in group} - {UNKNOWN} == {BEGUN}:
@@ -324,18 +346,35 @@ def _what_changed(group: list[Cause], leaf: str) -> str:
     steps = [c for c in group if c.leaf == leaf and (c.old or c.new)]
     if not steps:
         return text
-    values = [steps[0].old, *[c.new for c in steps]]
-    if first.kind == "weak-type":
-        values = [{"True": "weak", "False": "strong"}.get(v, v) for v in values]
     if first.kind == "shape-churn":
         # Also where another leaf comes first.
-        values = _shapes(group).get(leaf, values)
+        values = _shapes(group).get(leaf, _values(steps))
         return f"{text}: `{leaf}` had the shapes {show_shapes(values)}"
+    parts = [f"{text}: {_changed(leaf, steps)}"]
+    # What changed in place of it now and then.
+    named = [c for c in group if c.leaf not in ("", leaf) and (c.old or c.new)]
+    others = grouped(named, lambda c: c.leaf)
+    for other, causes in list(others.items())[:_OTHERS]:
+        times = "once" if len(causes) == 1 else f"{len(causes)} times"
+        parts.append(f"{times}, {_changed(other, causes)}")
+    return "; ".join(parts)
+
+
+def _values(steps: list[Cause]) -> list[str]:
+    """What a leaf was, in order."""
+    values = [steps[0].old, *[c.new for c in steps]]
+    if steps[0].kind == "weak-type":
+        values = [{"True": "weak", "False": "strong"}.get(v, v) for v in values]
+    return values
+
+
+def _changed(leaf: str, steps: list[Cause]) -> str:
+    kind, values = steps[0].kind, _values(steps)
     shown = list(dict.fromkeys(values))
-    is_function = first.kind == "fresh-function"
+    is_function = kind == "fresh-function"
     if len(shown) == 1 or (is_function and len(shown) < len(values)):
         what = "function" if is_function else "object"
-        return f"{text}: `{leaf}` was another {what} each time, {', '.join(shown[:5])}"
+        return f"`{leaf}` was another {what} each time, {', '.join(shown[:5])}"
     changes = " -> ".join(shown[:5]) + " and so on" * (len(shown) > 5)
-    what = "dtype " * (first.kind == "dtype-churn")
-    return f"{text}: `{leaf}` changed, {what}{changes}"
+    what = "dtype " * (kind == "dtype-churn")
+    return f"`{leaf}` changed, {what}{changes}"

@@ -71,6 +71,18 @@ def intent(old: "Seen", new: "Seen", differing: "list[Difference]") -> str:
     return DATA if _is_data(new, changed) else UNKNOWN
 
 
+def carry(old: "Seen", new: "Seen", differing: "list[Difference]") -> str:
+    """Whether a number was passed at first, and then the array that came back."""
+    from eqx_fastjit.insight._edits import becomes_array
+
+    became = [
+        d._replace(new=_facets(new, d.path).get("dtype", ""))
+        for d in differing
+        if d.what == "static" and becomes_array(d)
+    ]
+    return FED_BACK if any(_is_fed_back(old, new, d) for d in became) else UNKNOWN
+
+
 def plain_intent(old: tuple[Line, ...] | None, new: tuple[Line, ...]) -> str:
     """The same for a plain `jax.jit`, of which less is known."""
     if any(map(_compares, new)):

@@ -23,6 +23,12 @@ _OTHER_COMPILES = 12
 _SECONDS = 0.5
 _OTHER_SECONDS = 1.0
 _SHARE = 0.05
+_SHAPES = (
+    "Jitted alone, it would be compiled for each shape as well. Keep the shape: "
+    "collect values in a list and `jnp.stack` them once, or write to an array that has "
+    "its full size from the start. If these are layers of a model, create it in a "
+    "function under `eqx.filter_jit`."
+)
 
 
 def outside_of_jit(
@@ -35,8 +41,9 @@ def outside_of_jit(
     eager = [c for c in plain if c.miss is None and c.site is not None]
     for (line, name), group in grouped(eager, lambda c: (c.site, c.name)).items():
         seconds = sum(c.seconds for c in group)
+        takes_functions = name in _OF_FUNCTIONS
         enough, least, why = _OTHER_COMPILES, _OTHER_SECONDS, "for each shape"
-        if name in _OF_FUNCTIONS:
+        if takes_functions:
             enough, least, why = _COMPILES, _SECONDS, "for a new function each time"
         if len(group) < enough or seconds < max(least / share, _SHARE * total):
             continue
@@ -50,7 +57,9 @@ def outside_of_jit(
             count=len(group),
             message=f"`{name}` was compiled {len(group)} times outside of any jitted "
             f"function, {why}; {show_seconds(seconds)} in total",
-            fix=_fix(group[0].expression, line.function, _made_in_function(line)),
+            fix=_fix(group[0].expression, line.function, _made_in_function(line))
+            if takes_functions
+            else _SHAPES,
         )
 
 

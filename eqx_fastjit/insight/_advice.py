@@ -300,7 +300,8 @@ def advice(
         return ADVICE[kind]
     if text := _without_edit(kind, difference):
         return text
-    make_edit = fed_back_edit if fed_back else EDITS[kind]
+    is_number = kind == "static-churn"
+    make_edit = fed_back_edit if fed_back and not is_number else EDITS[kind]
     if (edit := make_edit(difference)) is None:
         return ADVICE[kind]
     alike = _alike(difference, edit, differences, make_edit)
@@ -327,13 +328,13 @@ def advice(
         find_call(moved or site, function, defined),
         moved or site,
         # What is carried from call to call should be right from the beginning.
-        from_the_first=was_weak or kind == "dtype-churn",
+        from_the_first=was_weak or fed_back or kind == "dtype-churn",
         # Or it was, and is not any more.
-        later=kind == "static-churn" or (is_weak and not was_weak),
+        later=(is_number and not fed_back) or (is_weak and not was_weak),
     )
     if moved is not None and " in line " not in where:
         where = f"{where.removesuffix('.')} in line {moved[1]}."
-    return f"{where} {edit.why}{_and_for(alike)}"
+    return f"{where} {edit.why}{and_for(alike)}"
 
 
 def _alike(
@@ -354,7 +355,8 @@ def _alike(
     ]
 
 
-def _and_for(paths: list[str]) -> str:
+def and_for(paths: list[str]) -> str:
+    """That the others need the same edit."""
     if not paths:
         return ""
     names = [f"`{p}`" for p in paths[:3]]

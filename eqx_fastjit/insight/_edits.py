@@ -60,6 +60,11 @@ def static_edit(d: Difference) -> Edit | None:
     return None
 
 
+def becomes_array(d: Difference) -> bool:
+    """Whether a static number became an array."""
+    return bool(_NUMBER.fullmatch(d.old) and _ARRAY.fullmatch(d.new))
+
+
 STRONG = (
     "jax.tree.map(lambda x: jnp.asarray(x, dtype=x.dtype) if eqx.is_array(x) else x, "
     "{})"

@@ -239,8 +239,10 @@ def compare_trace(trace: Trace, earlier: list[Trace]) -> Compared | None:
     """How a trace differs from the nearest of all earlier ones.
 
     It is compared with traces of the same function or, if there are none, with those of
-    other functions that were created by the same line. Inlined traces are only compared
-    with each other, because an inlined trace does not make a call compile.
+    other functions that were created by the same line: of callables without a line,
+    such as `jax.vmap(model)`, with those that the same line called. Inlined traces are
+    only compared with each other, because an inlined trace does not make a call
+    compile.
 
     **Returns:** `None` for a first trace.
     """
@@ -252,12 +254,17 @@ def compare_trace(trace: Trace, earlier: list[Trace]) -> Compared | None:
             return None  # JAX's caches are another matter there
         return Compared(*found, main_difference(found[1]))
     place = trace.function.place
-    if place is None or own:
+    if own or (place is None and trace.site is None):
         return None
     twins = [t for t in earlier if t.key() == trace.key()]
+    if place is None:
+        twins = [t for t in twins if t.site == trace.site]
     if (found := nearest(trace, twins)) is None:
         return None
-    made = Difference(place.function, "function", "", f"created again at {place}")
+    name, where = trace.function.name, f"for the call at {trace.site}"
+    if place is not None:
+        name, where = place.function, f"at {place}"
+    made = Difference(name, "function", "", f"created again {where}")
     return Compared(found[0], [made, *found[1]], made)
 
 
