@@ -142,10 +142,8 @@ class Call:
     values: tuple[Any, ...]
     # Whether a `jax.ShapeDtypeStruct` stands for an array.
     abstract: bool = False
-    # Statics that can be changed in place. (The native engine knows those of its own.)
+    # Statics that can be changed in place.
     mutable: tuple[Any, ...] = ()
-    # Whether a trace was made for it: JAX may have that, even if the call then raises.
-    traced: bool = False
     # For the record, once something is traced or compiled.
     run: Any = None
     # Hides warnings while something is lowered.

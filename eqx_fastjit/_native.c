@@ -18,10 +18,9 @@ typedef struct Spec {
     Entry *trail; /* owned */
     size_t n_trail;
     uint64_t hash;
-    /* Mutable statics that it was traced with, and their number among those of a call:
-    what was traced may refer to these very objects. (Here, `start` is that number.) */
-    Mutable *witnesses;
-    size_t n_witnesses;
+    /* A tuple, or NULL: mutable statics that it was traced with, each after its number
+    among those of a call. What was traced may refer to these very objects. */
+    PyObject *witnesses;
     int n_quick; /* `settle_numpy` */
     struct Table *table; /* borrowed; NULL once it is in none */
     struct Spec *next;   /* in its bucket */
@@ -42,9 +41,9 @@ static int spec_traverse(Spec *self, visitproc visit, void *arg) {
     Py_VISIT(self->jitted);
     Py_VISIT(self->flat);
     Py_VISIT(self->plans);
+    Py_VISIT(self->witnesses);
     for (size_t i = 0; i < self->n_trail; i++)
         if (HOLDS(self->trail[i])) Py_VISIT(self->trail[i].as.object);
-    for (size_t i = 0; i < self->n_witnesses; i++) Py_VISIT(self->witnesses[i].object);
     return 0;
 }
 
@@ -55,11 +54,10 @@ static void spec_dealloc(Spec *self) {
     Py_XDECREF(self->jitted);
     Py_XDECREF(self->flat);
     Py_XDECREF(self->plans);
+    Py_XDECREF(self->witnesses);
     for (size_t i = 0; i < self->n_trail; i++)
         if (HOLDS(self->trail[i])) Py_DECREF(self->trail[i].as.object);
-    for (size_t i = 0; i < self->n_witnesses; i++) Py_DECREF(self->witnesses[i].object);
     PyMem_Free(self->trail);
-    PyMem_Free(self->witnesses);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -88,11 +86,11 @@ static int spec_init(Spec *self, PyObject *args, PyObject *kwargs) {
 static PyMemberDef spec_members[] = {
     MEMBER(Spec, jitted), MEMBER(Spec, flat), MEMBER(Spec, plans), {NULL}};
 
-static PyObject *spec_add_witnesses(Spec *self, PyObject *statics);
+static PyObject *spec_set_witnesses(Spec *self, PyObject *statics);
 
 static PyMethodDef spec_methods[] = {
-    {"add_witnesses", (PyCFunction)spec_add_witnesses, METH_O,
-     "It is traced with these statics, which can be changed."},
+    {"set_witnesses", (PyCFunction)spec_set_witnesses, METH_O,
+     "It was traced with these statics, which can be changed, each after its number."},
     {NULL}};
 
 static PyTypeObject SpecType = {
@@ -165,22 +163,15 @@ static int table_add(Table *self, Spec *spec, Walk *w, uint64_t hash) {
     }
     if (table_reserve(self) < 0) return -1;
     Entry *trail = PyMem_Malloc((w->n_trail + 1) * sizeof(Entry));
-    Mutable *witnesses = PyMem_Malloc((w->n_mutables + 1) * sizeof(Mutable));
-    if (trail == NULL || witnesses == NULL) {
-        PyMem_Free(trail);
-        PyMem_Free(witnesses);
+    if (trail == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     memcpy(trail, w->trail, w->n_trail * sizeof(Entry));
     for (size_t i = 0; i < w->n_trail; i++)
         if (HOLDS(trail[i])) Py_INCREF(trail[i].as.object);
-    for (size_t i = 0; i < w->n_mutables; i++)
-        witnesses[i] = (Mutable){Py_NewRef(w->mutables[i].object), i, 0};
     spec->trail = trail;
     spec->n_trail = w->n_trail;
-    spec->witnesses = witnesses;
-    spec->n_witnesses = w->n_mutables;
     spec->hash = hash;
     spec->table = self;
     if (w->n_trail > self->longest) self->longest = w->n_trail;
@@ -229,62 +220,47 @@ static Spec *table_find(Table *self, Walk *w, uint64_t hash) {
 }
 
 /* Whether a static that it was traced with has been changed: 1, 0 or -1. */
+static int is_changed_since(Spec *spec, Walk *w, PyObject *x, const Mutable *current) {
+    own_everything(w);
+    end_nested(w); /* the next walk is, in its place */
+    size_t start = current->start, stop = current->stop;
+    Walk now;
+    walk_init(&now);
+    now.limit += spec->n_trail;
+    int same = 0;
+    if (walk_static(&now, x, VISIT_STATIC) == 0)
+        same = same_trail(now.trail, now.n_trail, spec->trail + start, stop - start);
+    else if (!PyErr_ExceptionMatches(PyExc_Exception) || is_endless())
+        same = -1;
+    else
+        PyErr_Clear();
+    walk_free(&now);
+    return same < 0 ? -1 : !same;
+}
+
+/* Whether any has: 1, 0 or -1. */
 static int is_stale(Spec *spec, Walk *w) {
-    for (size_t i = 0; i < spec->n_witnesses; i++) {
-        size_t number = spec->witnesses[i].start;
-        PyObject *x = spec->witnesses[i].object;
-        if (number >= w->n_mutables || w->mutables[number].object == x) continue;
-        own_everything(w);
-        end_nested(w); /* the next walk is, in its place */
-        size_t start = w->mutables[number].start, stop = w->mutables[number].stop;
-        Walk now;
-        walk_init(&now);
-        now.limit += spec->n_trail;
-        int same = 0;
-        Py_INCREF(x);
-        if (walk_static(&now, x, VISIT_STATIC) == 0)
-            same = same_trail(now.trail, now.n_trail, spec->trail + start, stop - start);
-        else if (!PyErr_ExceptionMatches(PyExc_Exception) || is_endless())
-            same = -1;
-        else
-            PyErr_Clear();
-        Py_DECREF(x);
-        walk_free(&now);
-        if (same <= 0) return same < 0 ? -1 : 1;
+    PyObject *witnesses = Py_NewRef(spec->witnesses);
+    int stale = 0;
+    for (Py_ssize_t i = 0; stale == 0 && i + 1 < PyTuple_GET_SIZE(witnesses); i += 2) {
+        size_t number = PyLong_AsSize_t(PyTuple_GET_ITEM(witnesses, i));
+        PyObject *x = PyTuple_GET_ITEM(witnesses, i + 1);
+        if (number < w->n_mutables && w->mutables[number].object != x)
+            stale = is_changed_since(spec, w, x, &w->mutables[number]);
     }
-    return 0;
+    Py_DECREF(witnesses);
+    return stale;
 }
 
-/* A specialization was traced with this static: the one of that number in its call. */
-static int add_witness(Spec *spec, size_t number, PyObject *x) {
-    for (size_t j = 0; j < spec->n_witnesses; j++)
-        if (spec->witnesses[j].start == number && spec->witnesses[j].object == x) return 0;
-    Mutable *more =
-        PyMem_Realloc(spec->witnesses, (spec->n_witnesses + 1) * sizeof(Mutable));
-    if (more == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    spec->witnesses = more;
-    more[spec->n_witnesses++] = (Mutable){Py_NewRef(x), number, 0};
-    return 0;
-}
-
-/* With those of a call. */
-static int add_witnesses(Spec *spec, const Walk *w) {
-    for (size_t i = 0; i < w->n_mutables; i++)
-        if (add_witness(spec, i, w->mutables[i].object) < 0) return -1;
-    return 0;
-}
-
-/* With those of a call that Python makes. */
-static PyObject *spec_add_witnesses(Spec *self, PyObject *statics) {
-    if (!PyTuple_Check(statics)) {
-        PyErr_SetString(PyExc_TypeError, "expected a tuple of statics");
+static PyObject *spec_set_witnesses(Spec *self, PyObject *statics) {
+    int given = PyTuple_Check(statics) && PyTuple_GET_SIZE(statics) % 2 == 0;
+    for (Py_ssize_t i = 0; given && i < PyTuple_GET_SIZE(statics); i += 2)
+        given = PyLong_Check(PyTuple_GET_ITEM(statics, i));
+    if (!given) {
+        PyErr_SetString(PyExc_TypeError, "expected a tuple of numbers and statics");
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(statics); i++)
-        if (add_witness(self, i, PyTuple_GET_ITEM(statics, i)) < 0) return NULL;
+    Py_XSETREF(self->witnesses, Py_NewRef(statics));
     Py_RETURN_NONE;
 }
 
@@ -676,18 +652,30 @@ typedef struct Frame {
     Spec *spec;
     PyObject *const *values;
     Py_ssize_t n_values;
+    const Walk *walk;
     PyObject *call; /* owned: the `Call`, once something asked for it */
 } Frame;
 
 static THREAD_LOCAL Frame *innermost;
 
+/* The statics of a call that can be changed. */
+static PyObject *mutables_of(const Walk *w) {
+    PyObject *tuple = PyTuple_New(w->n_mutables);
+    for (size_t i = 0; tuple != NULL && i < w->n_mutables; i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(w->mutables[i].object));
+    return tuple;
+}
+
 static PyObject *call_of_frame(Frame *frame) {
     if (frame->call == NULL) {
-        PyObject *values = tuple_of(frame->values, frame->n_values);
-        if (values == NULL) return NULL;
-        PyObject *call = PyObject_CallFunctionObjArgs(py_call_class, frame->function,
-                                                      (PyObject *)frame->spec, values, NULL);
-        Py_DECREF(values);
+        PyObject *values = tuple_of(frame->values, frame->n_values), *call = NULL;
+        PyObject *mutable = mutables_of(frame->walk);
+        if (values != NULL && mutable != NULL)
+            call = PyObject_CallFunctionObjArgs(py_call_class, frame->function,
+                                                (PyObject *)frame->spec, values, Py_False,
+                                                mutable, NULL);
+        Py_XDECREF(values);
+        Py_XDECREF(mutable);
         if (call == NULL) return NULL;
         if (frame->call == NULL) /* a signal handler may have asked for it as well */
             frame->call = call;
@@ -1002,18 +990,10 @@ static void translate(PyObject *function) {
 }
 
 /* A compiled function has raised: Python decides what to raise. */
-static void call_failed(PyObject *function, Frame *frame, const Walk *w) {
+static void call_failed(PyObject *function, Frame *frame) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     PyErr_NormalizeException(&type, &error, &traceback);
-    /* JAX may have a trace all the same: of a program that raises. */
-    PyObject *traced = frame->call == NULL ? NULL : PyObject_GetAttr(frame->call, s_traced);
-    if (traced == Py_True && add_witnesses(frame->spec, w) < 0) {
-        table_forget(frame->spec);
-        PyErr_Clear();
-    }
-    if (traced == NULL) PyErr_Clear();
-    Py_XDECREF(traced); /* a `bool` */
     PyObject *call = call_of_frame(frame);
     PyObject *out = call == NULL ? NULL
                                  : PyObject_CallMethodObjArgs(function, s_failed, call,
@@ -1133,14 +1113,10 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
     if (n >= 0 && Py_REFCNT(out) == 1) PyObject_GC_UnTrack(out);
     int eager = last == eager_handle && frame->call != NULL; /* `jax.disable_jit()` */
     if (frame->call != NULL) {
-        /* Something was traced or compiled; unless eager, where nothing refers to the
-        statics later. */
-        PyObject *arrays = NULL, *done;
-        if (eager || add_witnesses(frame->spec, w) == 0)
-            arrays = list_of(w->arrays + 1, w->n_arrays);
-        if (arrays == NULL) { /* no memory: what it was traced with is not remembered */
-            table_forget(frame->spec);
-            call_failed(function, frame, w); /* ends the record */
+        /* Something was traced or compiled. */
+        PyObject *arrays = list_of(w->arrays + 1, w->n_arrays), *done;
+        if (arrays == NULL) {
+            call_failed(function, frame); /* ends the record */
             return NULL;
         }
         done = PyObject_CallMethodObjArgs(function, s_finished, frame->call, arrays, NULL);
@@ -1227,7 +1203,7 @@ static Spec *look_up(PyObject *function, Table *table, Walk *w, PyObject *const 
         spec = table_find(table, w, hash);
         if (spec == NULL && PyErr_Occurred()) return NULL;
     }
-    if (spec != NULL && spec->n_witnesses) {
+    if (spec != NULL && spec->witnesses != NULL) {
         int stale = is_stale(spec, w);
         if (stale) {
             hash = spec->hash;
@@ -1308,7 +1284,7 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     keep_mutables(w);
     end_nested(w);
     if (w->numpy && !is_in_place(spec, w) && copy_numpy(w) < 0) goto done;
-    Frame frame = {innermost, function, spec, values, n, NULL};
+    Frame frame = {innermost, function, spec, values, n, w, NULL};
     innermost = &frame;
     PyObject *out = PyObject_Vectorcall(spec->jitted, w->arrays + 1,
                                         w->n_arrays | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
@@ -1320,7 +1296,7 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         Py_SETREF(out, copy);
     }
     if (out == NULL) {
-        call_failed(function, &frame, w);
+        call_failed(function, &frame);
     } else {
         result = finish(function, &frame, w, out);
         Py_DECREF(out);
@@ -1595,7 +1571,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         {&s_renew_binding, "_renew_binding"}, {&s_flat, "flat"},
         {&s_specialization, "specialization"}, {&s_eager_result, "eager_result"},
         {&s_nbytes, "nbytes"}, {&s_copy, "copy"}, {&s_is_ready, "is_ready"},
-        {&s_shape, "shape"}, {&s_traced, "traced"},
+        {&s_shape, "shape"},
         {&s_getstate, "__getstate__"}, {&s_default_factory, "default_factory"},
         {&s_build, "build"}, {&s_steps, "steps"}, {&s_native, "native"}};
     for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++)

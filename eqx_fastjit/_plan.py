@@ -57,8 +57,11 @@ class Op:
 class Plan:
     """How to build the result of one trace."""
 
-    def __init__(self, structure: Structure):
+    def __init__(self, structure: Structure, mutable: tuple[Any, ...] = ()):
         self.structure = structure
+        # The statics of the call that was traced that can be changed in place: what was
+        # traced may refer to these very objects.
+        self.mutable = mutable
         # The native engine's form of it.
         self.native: Any = None
         # Whether a host callback may raise after the call was dispatched; not known

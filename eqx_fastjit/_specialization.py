@@ -16,6 +16,7 @@ from ._engine import call_of, EAGER, is_jit_disabled, native
 from ._nodes import ARRAY_TYPES
 from ._partition import DYNAMIC, partition, same_trail, Structure, Walk
 from ._plan import Plan, ResultHandle
+from ._signals import listed
 
 
 hide_from_tracebacks(__file__)
@@ -92,10 +93,11 @@ class Flat:
         with _record.tracing(function.history, self.source()):
             _, structure = partition(call.values, abstract=call.abstract)
             out = function.call_python(*structure.rebuild(arrays))
-        handle, out_arrays = make_plan(call.specialization, out)
-        self.traced = call.traced = True
+        # Now, since JAX may keep the trace even if the call then raises.
+        handle, out_arrays = make_plan(call.specialization, out, call.mutable)
+        self.traced = True
         if call.mutable:
-            call.specialization.add_witnesses(call.mutable)
+            _renew_witnesses(call.specialization)
         if function.options.out_shardings is None:
             return [*out_arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
@@ -104,14 +106,16 @@ class Flat:
         return tree, handle
 
 
-def make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any]]:
+def make_plan(
+    specialization: Any, out: Any, mutable: tuple[Any, ...] = ()
+) -> tuple[Any, list[Any]]:
     """The output of a trace: a handle, and the arrays of the result."""
     leaves, treedef = jtu.tree_flatten(out)
     are_arrays = [isinstance(x, ARRAY_TYPES) for x in leaves]
     pairs = list(zip(leaves, are_arrays, strict=True))
     structure = Structure(treedef, tuple([DYNAMIC if a else x for x, a in pairs]))
     arrays = [x for x, a in pairs if a]
-    plan = Plan(structure)
+    plan = Plan(structure, mutable)
     engine = native()
     handle: Any
     if engine is None:
@@ -121,6 +125,20 @@ def make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any]]:
         handle.set_plan(plan)
     specialization.plans[handle] = plan
     return handle, arrays
+
+
+def _renew_witnesses(specialization: Any) -> None:
+    """Have it know the statics of its traces: not of those that JAX has forgotten."""
+    known = None
+    while True:
+        plans = listed(specialization.plans.values())
+        found = {(i, id(x)): x for plan in plans for i, x in enumerate(plan.mutable)}
+        if found.keys() == known:
+            return
+        # Another thread, or a finalizer, may do the same meanwhile, so look again.
+        known = found.keys()
+        pairs = [y for (i, _), x in found.items() for y in (i, x)]
+        specialization.set_witnesses(tuple(pairs))
 
 
 _reading = threading.local()
@@ -168,20 +186,17 @@ class Specialization:
     # By the handle that a trace gave.
     plans: MutableMapping[ResultHandle, Plan]
     trail: list[Any] = field(default_factory=list[Any])
-    # Mutable statics that it was traced with, and their number among those of the call.
-    # What was traced may refer to these very objects.
-    witnesses: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
+    # Mutable statics that it was traced with, each after its number among those of the
+    # call. What was traced may refer to these very objects.
+    witnesses: tuple[Any, ...] = ()
 
-    def add_witnesses(self, statics: tuple[Any, ...]) -> None:
-        """It is traced with these statics, which can be changed."""
-        known = {(i, id(x)) for i, x in self.witnesses}
-        for i, x in enumerate(statics):
-            if (i, id(x)) not in known:
-                self.witnesses.append((i, x))
+    def set_witnesses(self, statics: tuple[Any, ...]) -> None:
+        """It was traced with these statics, which can be changed."""
+        self.witnesses = statics
 
     def is_stale(self, found: Walk) -> bool:
         """Whether a static that it was traced with has been changed."""
-        for i, x in self.witnesses:
+        for i, x in zip(self.witnesses[::2], self.witnesses[1::2], strict=True):
             current, start, stop = found.mutable[i]
             if x is not current and not same_trail(x, self.trail[start:stop]):
                 return True

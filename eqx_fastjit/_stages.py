@@ -55,6 +55,12 @@ class Expected:
         self.key = key
         self.keys = self._keys_of(self.structure)
 
+    def refer_to(self, statics: tuple[Any, ...]) -> None:
+        """The trace may be one that is known, of a call with other objects."""
+        known = zip(self.found.mutable, statics, strict=True)
+        mutable = [(x, start, stop) for (_, start, stop), x in known]
+        self.found = self.found._replace(mutable=mutable)
+
     def arrays_of(self, values: tuple[Any, ...]) -> list[Any]:
         """The arrays of a call, whose structure and statics must be the same."""
         found, known = self.function.walk(values), self.found
@@ -129,6 +135,8 @@ class _Call:
         with self.stage(ft.partial(function.named, values)) as run, calling(call):
             call.run = self.record = run.the_trace()
             self.traced = self.specialization.jitted.trace(*arrays)
+        _, handle = split_result(self.traced.out_info)
+        self.expected.refer_to(self.specialization.plans[handle].mutable)
 
     @ft.cached_property
     def callbacks(self) -> bool:

@@ -1,0 +1,60 @@
+"""Regression tests: faults found in a twenty-first adversarial review: sequences."""
+
+import gc
+import weakref
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+from eqx_fastjit import filter_jit
+
+
+class Listed(eqx.Module):
+    w: jax.Array
+    static: list = eqx.field(static=True)
+
+
+def listed(static=None):
+    return Listed(jnp.ones(()), [1] if static is None else static)
+
+
+def passed(x, model):
+    return x, model
+
+
+@pytest.mark.parametrize("how", ["call", "trace"])
+def test_a_compiled_call_of_a_trace_that_was_known(how, engine):
+    # It refers to the statics of the call that was traced, not to those that it was
+    # lowered for: it then returned [5].
+    f, x = filter_jit(passed), jnp.ones(2)
+    traced, lowered, other = listed(), listed(), listed()
+    f(x, traced) if how == "call" else f.trace(x, traced)
+    f(jnp.ones(3), other)
+    compiled = f.lower(x, lowered).compile()
+    other.static[0] = 5
+    assert compiled(x, lowered)[1].static == [1]
+    traced.static[0] = 5
+    with pytest.raises(TypeError, match="a static list was changed since then"):
+        compiled(x, lowered)
+    assert f(x, lowered)[1].static == [1]
+
+
+def test_statics_of_traces_that_jax_has_forgotten_are_freed(engine):
+    # Each trace added its own to those that all later calls look at.
+    class Kept(list):
+        pass
+
+    f = filter_jit(passed)
+    compiled = f.lower(jnp.ones(3), listed(Kept([1]))).compile()
+    kept = []
+    for _ in range(4):
+        model = listed(Kept([1]))
+        kept.append(weakref.ref(model.static))
+        f(jnp.ones(2), model)
+        del model
+        jax.clear_caches()
+    gc.collect()
+    assert [x() for x in kept[:-1]] == [None] * 3
+    assert compiled(jnp.ones(3), listed(Kept([1])))[1].static == [1]
