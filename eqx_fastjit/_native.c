@@ -19,7 +19,8 @@ typedef struct Spec {
     size_t n_trail;
     uint64_t hash;
     /* A tuple, or NULL: mutable statics that it was traced with, each after its number
-    among those of a call. What was traced may refer to these very objects. */
+    among those of a call, or after what says whether it is the same as it was. What was
+    traced may refer to these very objects. */
     PyObject *witnesses;
     int n_quick; /* `settle_numpy` */
     struct Table *table; /* borrowed; NULL once it is in none */
@@ -90,7 +91,7 @@ static PyObject *spec_set_witnesses(Spec *self, PyObject *statics);
 
 static PyMethodDef spec_methods[] = {
     {"set_witnesses", (PyCFunction)spec_set_witnesses, METH_O,
-     "It was traced with these statics, which can be changed, each after its number."},
+     "What it was traced with that can be changed, each after its number or a check."},
     {NULL}};
 
 static PyTypeObject SpecType = {
@@ -220,9 +221,7 @@ static Spec *table_find(Table *self, Walk *w, uint64_t hash) {
 }
 
 /* Whether a static that it was traced with has been changed: 1, 0 or -1. */
-static int is_changed_since(Spec *spec, Walk *w, PyObject *x, const Mutable *current) {
-    own_everything(w);
-    end_nested(w); /* the next walk is, in its place */
+static int is_changed_since(Spec *spec, PyObject *x, const Mutable *current) {
     size_t start = current->start, stop = current->stop;
     Walk now;
     walk_init(&now);
@@ -238,26 +237,36 @@ static int is_changed_since(Spec *spec, Walk *w, PyObject *x, const Mutable *cur
     return same < 0 ? -1 : !same;
 }
 
+/* The same, by what Python was given to check it. */
+static int is_changed_by(PyObject *check, PyObject *x) {
+    PyObject *same = PyObject_CallOneArg(check, x);
+    int is_same = same == NULL ? -1 : PyObject_IsTrue(same);
+    Py_XDECREF(same);
+    return is_same < 0 ? -1 : !is_same;
+}
+
 /* Whether any has: 1, 0 or -1. */
 static int is_stale(Spec *spec, Walk *w) {
     PyObject *witnesses = Py_NewRef(spec->witnesses);
     int stale = 0;
     for (Py_ssize_t i = 0; stale == 0 && i + 1 < PyTuple_GET_SIZE(witnesses); i += 2) {
-        size_t number = PyLong_AsSize_t(PyTuple_GET_ITEM(witnesses, i));
+        PyObject *which = PyTuple_GET_ITEM(witnesses, i);
         PyObject *x = PyTuple_GET_ITEM(witnesses, i + 1);
-        if (number < w->n_mutables && w->mutables[number].object != x)
-            stale = is_changed_since(spec, w, x, &w->mutables[number]);
+        size_t number = PyLong_Check(which) ? PyLong_AsSize_t(which) : 0;
+        const Mutable *current = number < w->n_mutables ? &w->mutables[number] : NULL;
+        if (PyLong_Check(which) && (current == NULL || current->object == x)) continue;
+        own_everything(w);
+        end_nested(w); /* the next walk is, in its place */
+        stale = PyLong_Check(which) ? is_changed_since(spec, x, current)
+                                    : is_changed_by(which, x);
     }
     Py_DECREF(witnesses);
     return stale;
 }
 
 static PyObject *spec_set_witnesses(Spec *self, PyObject *statics) {
-    int given = PyTuple_Check(statics) && PyTuple_GET_SIZE(statics) % 2 == 0;
-    for (Py_ssize_t i = 0; given && i < PyTuple_GET_SIZE(statics); i += 2)
-        given = PyLong_Check(PyTuple_GET_ITEM(statics, i));
-    if (!given) {
-        PyErr_SetString(PyExc_TypeError, "expected a tuple of numbers and statics");
+    if (!PyTuple_Check(statics)) {
+        PyErr_SetString(PyExc_TypeError, "expected a tuple");
         return NULL;
     }
     Py_XSETREF(self->witnesses, Py_NewRef(statics));
@@ -1261,6 +1270,17 @@ static int is_final(const Walk *w) {
            PyErr_ExceptionMatches(PyExc_RecursionError);
 }
 
+/* A call has returned inside of another, which may be tracing: 0 for an error. */
+static int tell_outer(PyObject *function, const Frame *frame, PyObject *out) {
+    PyObject *mutable = mutables_of(frame->walk), *told = NULL;
+    if (mutable != NULL)
+        told = PyObject_CallMethodObjArgs(function, s_tell_outer, (PyObject *)frame->spec,
+                                          out, mutable, NULL);
+    Py_XDECREF(mutable);
+    Py_XDECREF(told);
+    return told != NULL;
+}
+
 /* A call with bound arguments. */
 static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *values,
                             Py_ssize_t n) {
@@ -1298,7 +1318,8 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     if (out == NULL) {
         call_failed(function, &frame);
     } else {
-        result = finish(function, &frame, w, out);
+        if (innermost == NULL || spec->witnesses == NULL || tell_outer(function, &frame, out))
+            result = finish(function, &frame, w, out);
         Py_DECREF(out);
     }
     Py_XDECREF(frame.call);
@@ -1571,7 +1592,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         {&s_renew_binding, "_renew_binding"}, {&s_flat, "flat"},
         {&s_specialization, "specialization"}, {&s_eager_result, "eager_result"},
         {&s_nbytes, "nbytes"}, {&s_copy, "copy"}, {&s_is_ready, "is_ready"},
-        {&s_shape, "shape"},
+        {&s_shape, "shape"}, {&s_tell_outer, "tell_outer"},
         {&s_getstate, "__getstate__"}, {&s_default_factory, "default_factory"},
         {&s_build, "build"}, {&s_steps, "steps"}, {&s_native, "native"}};
     for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++)

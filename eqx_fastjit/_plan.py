@@ -6,7 +6,8 @@ import collections
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.tree_util as jtu
@@ -57,11 +58,13 @@ class Op:
 class Plan:
     """How to build the result of one trace."""
 
-    def __init__(self, structure: Structure, mutable: tuple[Any, ...] = ()):
+    # What was traced may refer to these very objects, which can be changed in place:
+    # statics of the call that was traced, and `others` of `Call`.
+    mutable: tuple[Any, ...] = ()
+    others: Mapping[int, tuple[Callable[[Any], bool], Any]] = types.MappingProxyType({})
+
+    def __init__(self, structure: Structure):
         self.structure = structure
-        # The statics of the call that was traced that can be changed in place: what was
-        # traced may refer to these very objects.
-        self.mutable = mutable
         # The native engine's form of it.
         self.native: Any = None
         # Whether a host callback may raise after the call was dispatched; not known

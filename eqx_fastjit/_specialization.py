@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
@@ -93,10 +94,12 @@ class Flat:
         with _record.tracing(function.history, self.source()):
             _, structure = partition(call.values, abstract=call.abstract)
             out = function.call_python(*structure.rebuild(arrays))
-        # Now, since JAX may keep the trace even if the call then raises.
-        handle, out_arrays = make_plan(call.specialization, out, call.mutable)
+        handle, out_arrays = make_plan(call.specialization, out)
         self.traced = True
-        if call.mutable:
+        if call.mutable or call.others:
+            # Now, since JAX may keep the trace even if the call then raises.
+            plan = call.specialization.plans[handle]
+            plan.mutable, plan.others = call.mutable, call.others
             _renew_witnesses(call.specialization)
         if function.options.out_shardings is None:
             return [*out_arrays, handle]
@@ -106,16 +109,14 @@ class Flat:
         return tree, handle
 
 
-def make_plan(
-    specialization: Any, out: Any, mutable: tuple[Any, ...] = ()
-) -> tuple[Any, list[Any]]:
+def make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any]]:
     """The output of a trace: a handle, and the arrays of the result."""
     leaves, treedef = jtu.tree_flatten(out)
     are_arrays = [isinstance(x, ARRAY_TYPES) for x in leaves]
     pairs = list(zip(leaves, are_arrays, strict=True))
     structure = Structure(treedef, tuple([DYNAMIC if a else x for x, a in pairs]))
     arrays = [x for x, a in pairs if a]
-    plan = Plan(structure, mutable)
+    plan = Plan(structure)
     engine = native()
     handle: Any
     if engine is None:
@@ -132,13 +133,13 @@ def _renew_witnesses(specialization: Any) -> None:
     known = None
     while True:
         plans = listed(specialization.plans.values())
-        found = {(i, id(x)): x for plan in plans for i, x in enumerate(plan.mutable)}
+        found = {(i, id(x)): (i, x) for p in plans for i, x in enumerate(p.mutable)}
+        found |= {(-1, i): pair for p in plans for i, pair in p.others.items()}
         if found.keys() == known:
             return
         # Another thread, or a finalizer, may do the same meanwhile, so look again.
         known = found.keys()
-        pairs = [y for (i, _), x in found.items() for y in (i, x)]
-        specialization.set_witnesses(tuple(pairs))
+        specialization.set_witnesses(tuple(itertools.chain(*found.values())))
 
 
 _reading = threading.local()
@@ -187,16 +188,21 @@ class Specialization:
     plans: MutableMapping[ResultHandle, Plan]
     trail: list[Any] = field(default_factory=list[Any])
     # Mutable statics that it was traced with, each after its number among those of the
-    # call. What was traced may refer to these very objects.
+    # call, or after what says whether it is the same as it was. What was traced may
+    # refer to these very objects.
     witnesses: tuple[Any, ...] = ()
 
     def set_witnesses(self, statics: tuple[Any, ...]) -> None:
-        """It was traced with these statics, which can be changed."""
+        """What it was traced with that can be changed."""
         self.witnesses = statics
 
     def is_stale(self, found: Walk) -> bool:
         """Whether a static that it was traced with has been changed."""
         for i, x in zip(self.witnesses[::2], self.witnesses[1::2], strict=True):
+            if type(i) is not int:
+                if not i(x):
+                    return True
+                continue
             current, start, stop = found.mutable[i]
             if x is not current and not same_trail(x, self.trail[start:stop]):
                 return True

@@ -58,3 +58,53 @@ def test_statics_of_traces_that_jax_has_forgotten_are_freed(engine):
     gc.collect()
     assert [x() for x in kept[:-1]] == [None] * 3
     assert compiled(jnp.ones(3), listed(Kept([1])))[1].static == [1]
+
+
+def calls_back(x, model):
+    def call(y):
+        return y * model.static[0]
+
+    return jax.pure_callback(call, jax.eval_shape(lambda: x), x), model
+
+
+@pytest.mark.parametrize("function", [passed, calls_back])
+def test_a_trace_that_was_known_inside_of_another(function, engine):
+    # The outer trace refers to the statics of the inner one. It then gave [5] for
+    # objects that nobody had changed.
+    inner = filter_jit(function)
+    middle = filter_jit(lambda x, model: inner(x, model))
+    outer = filter_jit(lambda x, model: middle(x, model))
+    x, first, models = jnp.ones(2), listed(), [listed() for _ in range(4)]
+    inner(x, first)
+    middle(x, models[0])
+    compiled = outer.lower(x, models[1]).compile()
+    outer(x, models[1])
+    first.static[0] = 5
+    with pytest.raises(TypeError, match="a static list was changed since then"):
+        compiled(x, models[1])
+    for f in (outer, middle, outer):
+        for model in models:
+            y, out = f(x, model)
+            assert out.static == [1]
+            assert y.tolist() == [1, 1]
+
+
+def test_traces_inside_of_another_are_not_made_again(engine):
+    traces = []
+
+    @filter_jit
+    def layer(x, model):
+        traces.append(model.static)
+        return x + model.w
+
+    @filter_jit
+    def stack(x, models):
+        traces.append("stack")
+        for model in models:
+            x = layer(x, model)
+        return x
+
+    layer(jnp.ones(2), listed())
+    for _ in range(3):
+        stack(jnp.ones(2), [listed() for _ in range(3)])
+    assert traces == [[1], "stack"]
