@@ -1315,13 +1315,14 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         WITHOUT_COLLECTOR(copy = PyList_GetSlice(out, 0, PyList_GET_SIZE(out)));
         Py_SETREF(out, copy);
     }
-    if (out == NULL) {
+    int told = out != NULL;
+    if (told && innermost != NULL && spec->witnesses != NULL)
+        told = tell_outer(function, &frame, out);
+    if (told)
+        result = finish(function, &frame, w, out);
+    else
         call_failed(function, &frame);
-    } else {
-        if (innermost == NULL || spec->witnesses == NULL || tell_outer(function, &frame, out))
-            result = finish(function, &frame, w, out);
-        Py_DECREF(out);
-    }
+    Py_XDECREF(out);
     Py_XDECREF(frame.call);
 done:
     if (result == NULL) translate(function);

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from eqx_fastjit import filter_jit
+from eqx_fastjit import _engine, _function, _record, filter_jit
 
 
 class Listed(eqx.Module):
@@ -108,3 +108,18 @@ def test_traces_inside_of_another_are_not_made_again(engine):
     for _ in range(3):
         stack(jnp.ones(2), [listed() for _ in range(3)])
     assert traces == [[1], "stack"]
+
+
+def test_an_interrupt_between_two_calls_leaves_nothing_behind(engine, monkeypatch):
+    def interrupt(self, *_):
+        raise KeyboardInterrupt
+
+    inner = filter_jit(passed)
+    outer = filter_jit(lambda x, model: inner(x, model))
+    with monkeypatch.context() as patch:
+        patch.setattr(_function.Function, "tell_outer", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            outer(jnp.ones(2), listed())
+    assert not _record.is_busy()
+    assert _engine.innermost_call() is None
+    assert outer(jnp.ones(2), listed())[1].static == [1]
