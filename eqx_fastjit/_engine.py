@@ -6,7 +6,8 @@ import functools
 import os
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import field
 from typing import Any
 
 import jax
@@ -17,8 +18,9 @@ from . import _compat, _record
 from ._blocking import block, COPIED_BYTES, reads_numpy
 from ._logs import correct_cache_miss_log, silence_equinox_callback_log
 from ._nodes import classify, MISSING, sort_keys, WRAPPER_NAMES
-from ._plan import ResultHandle
-from ._static_keys import array_key, opaque_key, policy_of
+from ._partition import same_trail
+from ._plan import Plan, ResultHandle
+from ._static_keys import array_key, opaque_key, policy_of, static_key
 
 
 # Comes back in place of a result under `jax.disable_jit()`.
@@ -144,6 +146,11 @@ class Call:
     mutable: tuple[Any, ...]
     # Whether a `jax.ShapeDtypeStruct` stands for an array.
     abstract: bool = False
+    # By id: those of earlier calls that traces inside of this one refer to. Each after
+    # what says whether it is the same as it was.
+    others: dict[int, tuple[Callable[[Any], bool], Any]] = field(
+        default_factory=dict[int, tuple[Callable[[Any], bool], Any]]
+    )
     # For the record, once something is traced or compiled.
     run: Any = None
     # Hides warnings while something is lowered.
@@ -160,6 +167,19 @@ class Call:
             if function.options.filter_warning:
                 self.quiet = quiet_donation()
                 self.quiet.__enter__()
+
+    def refer_to(self, plan: Plan, mutable: tuple[Any, ...]) -> None:
+        """A call inside of this one had these statics, and used a trace of that plan.
+
+        The trace may be one that was known, and refer to other objects.
+        """
+        found = dict(plan.others)
+        for x, current in zip(plan.mutable, mutable, strict=True):
+            if x is not current:
+                found[id(x)] = functools.partial(same_trail, trail=static_key(x)), x
+        if found:
+            own = set(map(id, self.mutable))
+            self.others |= {i: x for i, x in found.items() if i not in own}
 
     def close_run(self) -> None:
         """End the record, if one was begun."""

@@ -26,7 +26,7 @@ from jax.core import Tracer
 from . import _compat, _record
 from ._binding import Spec
 from ._blocking import block_if, copied, has_host_callbacks, must_block
-from ._engine import Call, calling, is_jit_disabled, native
+from ._engine import Call, calling, innermost_call, is_jit_disabled, native
 from ._errors import explain_runtime_error, static_field_with, UnhashableStaticError
 from ._keys import StaticArray
 from ._nodes import is_array_or_struct
@@ -113,6 +113,8 @@ class Function:
                 self.failed(call, e)
                 raise
             self.finished(call, arrays)
+        if specialization.witnesses:
+            self.tell_outer(specialization, out, call.mutable)
         return self.result(specialization, out, arrays, call.run is not None)
 
     def walk(self, values: tuple[Any, ...], *, abstract: bool = False) -> Walk:
@@ -134,6 +136,14 @@ class Function:
         with calling(call):  # for `result_of`
             for callback in tuple(_record.called):
                 callback(trace, call.specialization.jitted, list(arrays))
+
+    def tell_outer(
+        self, specialization: Any, out: Any, mutable: tuple[Any, ...]
+    ) -> None:
+        """A call has returned. If it is inside of another, that refers to its trace."""
+        outer, plan = innermost_call(), specialization.plans.get(split_result(out)[1])
+        if outer is not None and plan is not None:
+            outer.refer_to(plan, mutable)
 
     def failed(self, call: Call, error: BaseException) -> None:
         """A call has raised.

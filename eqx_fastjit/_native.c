@@ -18,10 +18,10 @@ typedef struct Spec {
     Entry *trail; /* owned */
     size_t n_trail;
     uint64_t hash;
-    /* Mutable statics that it was traced with, and their number among those of a call:
-    what was traced may refer to these very objects. (Here, `start` is that number.) */
-    Mutable *witnesses;
-    size_t n_witnesses;
+    /* A tuple, or NULL: mutable statics that it was traced with, each after its number
+    among those of a call, or after what says whether it is the same as it was. What was
+    traced may refer to these very objects. */
+    PyObject *witnesses;
     int n_quick; /* `settle_numpy` */
     Known *known; /* of `n_known` trees of a call, the first */
     size_t n_known;
@@ -44,9 +44,9 @@ static int spec_traverse(Spec *self, visitproc visit, void *arg) {
     Py_VISIT(self->jitted);
     Py_VISIT(self->flat);
     Py_VISIT(self->plans);
+    Py_VISIT(self->witnesses);
     for (size_t i = 0; i < self->n_trail; i++)
         if (HOLDS(self->trail[i])) Py_VISIT(self->trail[i].as.object);
-    for (size_t i = 0; i < self->n_witnesses; i++) Py_VISIT(self->witnesses[i].object);
     return 0;
 }
 
@@ -57,11 +57,10 @@ static void spec_dealloc(Spec *self) {
     Py_XDECREF(self->jitted);
     Py_XDECREF(self->flat);
     Py_XDECREF(self->plans);
+    Py_XDECREF(self->witnesses);
     for (size_t i = 0; i < self->n_trail; i++)
         if (HOLDS(self->trail[i])) Py_DECREF(self->trail[i].as.object);
-    for (size_t i = 0; i < self->n_witnesses; i++) Py_DECREF(self->witnesses[i].object);
     PyMem_Free(self->trail);
-    PyMem_Free(self->witnesses);
     for (size_t i = 0; i < self->n_known; i++) free_known(&self->known[i]);
     PyMem_Free(self->known);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -92,7 +91,7 @@ static int spec_init(Spec *self, PyObject *args, PyObject *kwargs) {
 static PyMemberDef spec_members[] = {
     MEMBER(Spec, jitted), MEMBER(Spec, flat), MEMBER(Spec, plans), {NULL}};
 
-static PyObject *spec_add_witnesses(Spec *self, PyObject *statics);
+static PyObject *spec_set_witnesses(Spec *self, PyObject *statics);
 
 /* For tests: that nothing is read again cannot be seen in any other way. */
 static PyObject *spec_n_known(Spec *self, void *unused) {
@@ -106,8 +105,8 @@ static PyGetSetDef spec_getset[] = {
     {"n_known", (getter)spec_n_known, NULL, "Trees that are not read again.", NULL}, {NULL}};
 
 static PyMethodDef spec_methods[] = {
-    {"add_witnesses", (PyCFunction)spec_add_witnesses, METH_O,
-     "It is traced with these statics, which can be changed."},
+    {"set_witnesses", (PyCFunction)spec_set_witnesses, METH_O,
+     "What it was traced with that can be changed, each after its number or a check."},
     {NULL}};
 
 static PyTypeObject SpecType = {
@@ -181,22 +180,15 @@ static int table_add(Table *self, Spec *spec, Walk *w, uint64_t hash) {
     }
     if (table_reserve(self) < 0) return -1;
     Entry *trail = PyMem_Malloc((w->n_trail + 1) * sizeof(Entry));
-    Mutable *witnesses = PyMem_Malloc((w->n_mutables + 1) * sizeof(Mutable));
-    if (trail == NULL || witnesses == NULL) {
-        PyMem_Free(trail);
-        PyMem_Free(witnesses);
+    if (trail == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     memcpy(trail, w->trail, w->n_trail * sizeof(Entry));
     for (size_t i = 0; i < w->n_trail; i++)
         if (HOLDS(trail[i])) Py_INCREF(trail[i].as.object);
-    for (size_t i = 0; i < w->n_mutables; i++)
-        witnesses[i] = (Mutable){Py_NewRef(w->mutables[i].object), i, 0};
     spec->trail = trail;
     spec->n_trail = w->n_trail;
-    spec->witnesses = witnesses;
-    spec->n_witnesses = w->n_mutables;
     spec->hash = hash;
     spec->table = self;
     if (w->n_trail > self->longest) self->longest = w->n_trail;
@@ -245,51 +237,55 @@ static Spec *table_find(Table *self, Walk *w, uint64_t hash) {
 }
 
 /* Whether a static that it was traced with has been changed: 1, 0 or -1. */
-static int is_stale(Spec *spec, Walk *w) {
-    for (size_t i = 0; i < spec->n_witnesses; i++) {
-        size_t number = spec->witnesses[i].start;
-        PyObject *x = spec->witnesses[i].object;
-        if (number >= w->n_mutables || w->mutables[number].object == x) continue;
-        own_everything(w);
-        end_nested(w); /* the next walk is, in its place */
-        size_t start = w->mutables[number].start, stop = w->mutables[number].stop;
-        Walk now;
-        walk_init(&now);
-        now.limit += spec->n_trail;
-        int same = 0;
-        Py_INCREF(x);
-        if (walk_static(&now, x, VISIT_STATIC) == 0)
-            same = same_trail(now.trail, now.n_trail, spec->trail + start, stop - start);
-        else if (!PyErr_ExceptionMatches(PyExc_Exception) || is_endless())
-            same = -1;
-        else
-            PyErr_Clear();
-        Py_DECREF(x);
-        walk_free(&now);
-        if (same <= 0) return same < 0 ? -1 : 1;
-    }
-    return 0;
+static int is_changed_since(Spec *spec, PyObject *x, const Mutable *current) {
+    size_t start = current->start, stop = current->stop;
+    Walk now;
+    walk_init(&now);
+    now.limit += spec->n_trail;
+    int same = 0;
+    if (walk_static(&now, x, VISIT_STATIC) == 0)
+        same = same_trail(now.trail, now.n_trail, spec->trail + start, stop - start);
+    else if (!PyErr_ExceptionMatches(PyExc_Exception) || is_endless())
+        same = -1;
+    else
+        PyErr_Clear();
+    walk_free(&now);
+    return same < 0 ? -1 : !same;
 }
 
-/* It is traced with these statics, those of its call that can be changed. */
-static PyObject *spec_add_witnesses(Spec *self, PyObject *statics) {
+/* The same, by what Python was given to check it. */
+static int is_changed_by(PyObject *check, PyObject *x) {
+    PyObject *same = PyObject_CallOneArg(check, x);
+    int is_same = same == NULL ? -1 : PyObject_IsTrue(same);
+    Py_XDECREF(same);
+    return is_same < 0 ? -1 : !is_same;
+}
+
+/* Whether any has: 1, 0 or -1. */
+static int is_stale(Spec *spec, Walk *w) {
+    PyObject *witnesses = Py_NewRef(spec->witnesses);
+    int stale = 0;
+    for (Py_ssize_t i = 0; stale == 0 && i + 1 < PyTuple_GET_SIZE(witnesses); i += 2) {
+        PyObject *which = PyTuple_GET_ITEM(witnesses, i);
+        PyObject *x = PyTuple_GET_ITEM(witnesses, i + 1);
+        size_t number = PyLong_Check(which) ? PyLong_AsSize_t(which) : 0;
+        const Mutable *current = number < w->n_mutables ? &w->mutables[number] : NULL;
+        if (PyLong_Check(which) && (current == NULL || current->object == x)) continue;
+        own_everything(w);
+        end_nested(w); /* the next walk is, in its place */
+        stale = PyLong_Check(which) ? is_changed_since(spec, x, current)
+                                    : is_changed_by(which, x);
+    }
+    Py_DECREF(witnesses);
+    return stale;
+}
+
+static PyObject *spec_set_witnesses(Spec *self, PyObject *statics) {
     if (!PyTuple_Check(statics)) {
-        PyErr_SetString(PyExc_TypeError, "expected a tuple of statics");
+        PyErr_SetString(PyExc_TypeError, "expected a tuple");
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(statics); i++) {
-        PyObject *x = PyTuple_GET_ITEM(statics, i);
-        size_t n = self->n_witnesses, j = 0;
-        while (j < n && (self->witnesses[j].start != (size_t)i ||
-                         self->witnesses[j].object != x))
-            j++;
-        if (j < n) continue;
-        Mutable *more = PyMem_Realloc(self->witnesses, (n + 1) * sizeof(Mutable));
-        if (more == NULL) return PyErr_NoMemory();
-        more[n] = (Mutable){Py_NewRef(x), i, 0};
-        self->witnesses = more;
-        self->n_witnesses++;
-    }
+    Py_XSETREF(self->witnesses, Py_NewRef(statics));
     Py_RETURN_NONE;
 }
 
@@ -687,6 +683,7 @@ typedef struct Frame {
 
 static THREAD_LOCAL Frame *innermost;
 
+/* The statics of a call that can be changed. */
 static PyObject *mutables_of(const Walk *w) {
     PyObject *tuple = PyTuple_New(w->n_mutables);
     for (size_t i = 0; tuple != NULL && i < w->n_mutables; i++)
@@ -696,9 +693,9 @@ static PyObject *mutables_of(const Walk *w) {
 
 static PyObject *call_of_frame(Frame *frame) {
     if (frame->call == NULL) {
-        PyObject *values = tuple_of(frame->values, frame->n_values);
-        PyObject *mutable = values == NULL ? NULL : mutables_of(frame->walk), *call = NULL;
-        if (mutable != NULL)
+        PyObject *values = tuple_of(frame->values, frame->n_values), *call = NULL;
+        PyObject *mutable = mutables_of(frame->walk);
+        if (values != NULL && mutable != NULL)
             call = PyObject_CallFunctionObjArgs(py_call_class, frame->function,
                                                 (PyObject *)frame->spec, values, mutable, NULL);
         Py_XDECREF(values);
@@ -1230,7 +1227,7 @@ static Spec *look_up(PyObject *function, Table *table, Walk *w, PyObject *const 
         spec = table_find(table, w, hash);
         if (spec == NULL && PyErr_Occurred()) return NULL;
     }
-    if (spec != NULL && spec->n_witnesses) {
+    if (spec != NULL && spec->witnesses != NULL) {
         int stale = is_stale(spec, w);
         if (stale) {
             hash = spec->hash;
@@ -1290,6 +1287,17 @@ static int is_final(const Walk *w) {
            PyErr_ExceptionMatches(PyExc_RecursionError);
 }
 
+/* A call has returned inside of another, which may be tracing: 0 for an error. */
+static int tell_outer(PyObject *function, const Frame *frame, PyObject *out) {
+    PyObject *mutable = mutables_of(frame->walk), *told = NULL;
+    if (mutable != NULL)
+        told = PyObject_CallMethodObjArgs(function, s_tell_outer, (PyObject *)frame->spec,
+                                          out, mutable, NULL);
+    Py_XDECREF(mutable);
+    Py_XDECREF(told);
+    return told != NULL;
+}
+
 /* A call with bound arguments. */
 static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *values,
                             Py_ssize_t n) {
@@ -1331,12 +1339,14 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         WITHOUT_COLLECTOR(copy = PyList_GetSlice(out, 0, PyList_GET_SIZE(out)));
         Py_SETREF(out, copy);
     }
-    if (out == NULL) {
-        call_failed(function, &frame);
-    } else {
+    int told = out != NULL;
+    if (told && innermost != NULL && spec->witnesses != NULL)
+        told = tell_outer(function, &frame, out);
+    if (told)
         result = finish(function, &frame, w, out);
-        Py_DECREF(out);
-    }
+    else
+        call_failed(function, &frame);
+    Py_XDECREF(out);
     Py_XDECREF(frame.call);
 done:
     if (result == NULL) translate(function);
@@ -1607,7 +1617,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         {&s_renew_binding, "_renew_binding"}, {&s_flat, "flat"},
         {&s_specialization, "specialization"}, {&s_eager_result, "eager_result"},
         {&s_nbytes, "nbytes"}, {&s_copy, "copy"}, {&s_is_ready, "is_ready"},
-        {&s_shape, "shape"},
+        {&s_shape, "shape"}, {&s_tell_outer, "tell_outer"},
         {&s_getstate, "__getstate__"}, {&s_default_factory, "default_factory"},
         {&s_build, "build"}, {&s_steps, "steps"}, {&s_native, "native"}};
     for (size_t i = 0; i < sizeof(strings) / sizeof(*strings); i++)

@@ -6,7 +6,8 @@ import collections
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.tree_util as jtu
@@ -56,6 +57,11 @@ class Op:
 
 class Plan:
     """How to build the result of one trace."""
+
+    # What was traced may refer to these very objects, which can be changed in place:
+    # statics of the call that was traced, and `others` of `Call`.
+    mutable: tuple[Any, ...] = ()
+    others: Mapping[int, tuple[Callable[[Any], bool], Any]] = types.MappingProxyType({})
 
     def __init__(self, structure: Structure):
         self.structure = structure

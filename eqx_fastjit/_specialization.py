@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
@@ -16,6 +17,7 @@ from ._engine import call_of, EAGER, is_jit_disabled, native
 from ._nodes import ARRAY_TYPES
 from ._partition import DYNAMIC, partition, same_trail, Structure, Walk
 from ._plan import Plan, ResultHandle
+from ._signals import listed
 
 
 hide_from_tracebacks(__file__)
@@ -93,10 +95,12 @@ class Flat:
             _, structure = partition(call.values, abstract=call.abstract)
             out = function.call_python(*structure.rebuild(arrays))
         handle, out_arrays = make_plan(call.specialization, out)
-        # From here on JAX has the trace, even if the call then raises. The trace may
-        # refer to these.
-        call.specialization.add_witnesses(call.mutable)
         self.traced = True
+        if call.mutable or call.others:
+            # Now, since JAX may keep the trace even if the call then raises.
+            plan = call.specialization.plans[handle]
+            plan.mutable, plan.others = call.mutable, call.others
+            _renew_witnesses(call.specialization)
         if function.options.out_shardings is None:
             return [*out_arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
@@ -122,6 +126,20 @@ def make_plan(specialization: Any, out: Any) -> tuple[Any, list[Any]]:
         handle.set_plan(plan)
     specialization.plans[handle] = plan
     return handle, arrays
+
+
+def _renew_witnesses(specialization: Any) -> None:
+    """Have it know the statics of its traces: not of those that JAX has forgotten."""
+    known = None
+    while True:
+        plans = listed(specialization.plans.values())
+        found = {(i, id(x)): (i, x) for p in plans for i, x in enumerate(p.mutable)}
+        found |= {(-1, i): pair for p in plans for i, pair in p.others.items()}
+        if found.keys() == known:
+            return
+        # Another thread, or a finalizer, may do the same meanwhile, so look again.
+        known = found.keys()
+        specialization.set_witnesses(tuple(itertools.chain(*found.values())))
 
 
 _reading = threading.local()
@@ -169,20 +187,22 @@ class Specialization:
     # By the handle that a trace gave.
     plans: MutableMapping[ResultHandle, Plan]
     trail: list[Any] = field(default_factory=list[Any])
-    # Mutable statics that it was traced with, and their number among those of the call.
-    # What was traced may refer to these very objects.
-    witnesses: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
+    # Mutable statics that it was traced with, each after its number among those of the
+    # call, or after what says whether it is the same as it was. What was traced may
+    # refer to these very objects.
+    witnesses: tuple[Any, ...] = ()
 
-    def add_witnesses(self, statics: tuple[Any, ...]) -> None:
-        """It is traced with these statics, which can be changed."""
-        known = {(i, id(x)) for i, x in self.witnesses}
-        for i, x in enumerate(statics):
-            if (i, id(x)) not in known:
-                self.witnesses.append((i, x))
+    def set_witnesses(self, statics: tuple[Any, ...]) -> None:
+        """What it was traced with that can be changed."""
+        self.witnesses = statics
 
     def is_stale(self, found: Walk) -> bool:
         """Whether a static that it was traced with has been changed."""
-        for i, x in self.witnesses:
+        for i, x in zip(self.witnesses[::2], self.witnesses[1::2], strict=True):
+            if type(i) is not int:
+                if not i(x):
+                    return True
+                continue
             current, start, stop = found.mutable[i]
             if x is not current and not same_trail(x, self.trail[start:stop]):
                 return True

@@ -11,7 +11,7 @@ import contextlib
 import functools as ft
 import itertools
 from collections.abc import Callable, Generator
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import jax
 
@@ -22,6 +22,7 @@ from ._describe import show_array
 from ._engine import Call, calling, quiet_donation
 from ._function import Function
 from ._partition import DYNAMIC, partition, same_trail, Structure
+from ._plan import Plan
 from ._specialization import split_result
 from ._static_keys import static_key
 
@@ -53,7 +54,15 @@ class Expected:
         self.names = [path for path, _ in function.leaves(values)]
         self.what = what
         self.key = key
+        self.others = Plan.others
         self.keys = self._keys_of(self.structure)
+
+    def refer_to(self, plan: Plan) -> None:
+        """The trace may be one that is known, of a call with other objects."""
+        known = zip(self.found.mutable, plan.mutable, strict=True)
+        mutable = [(x, start, stop) for (_, start, stop), x in known]
+        self.found = self.found._replace(mutable=mutable)
+        self.others = plan.others
 
     def arrays_of(self, values: tuple[Any, ...]) -> list[Any]:
         """The arrays of a call, whose structure and statics must be the same."""
@@ -64,9 +73,15 @@ class Expected:
         for (then, start, stop), (now, _, _) in mutable:
             # Its results may refer to this very object, as those of a call may.
             if then is not now and not same_trail(then, known.trail[start:stop]):
-                kind = type(then).__name__
-                raise TypeError(f"{self.what} a static {kind} was changed since then.")
+                self._raise_changed(then)
+        for is_same, then in self.others.values():
+            if not is_same(then):
+                self._raise_changed(then)
         return found.arrays
+
+    def _raise_changed(self, x: Any) -> NoReturn:
+        kind = type(x).__name__
+        raise TypeError(f"{self.what} a static {kind} was changed since then.")
 
     def _keys_of(self, structure: Structure) -> list[Any]:
         return [x if x is DYNAMIC else self.key(x) for x in structure.leaves]
@@ -129,6 +144,8 @@ class _Call:
         with self.stage(ft.partial(function.named, values)) as run, calling(call):
             call.run = self.record = run.the_trace()
             self.traced = self.specialization.jitted.trace(*arrays)
+        _, handle = split_result(self.traced.out_info)
+        self.expected.refer_to(self.specialization.plans[handle])
 
     @ft.cached_property
     def callbacks(self) -> bool:

@@ -44,6 +44,7 @@ static PyObject *s_block_until_ready, *s_miss, *s_call, *s_finished, *s_failed;
 static PyObject *s_translate, *s_result, *s_decide_blocks, *s_renew_binding, *s_flat;
 static PyObject *s_specialization, *s_eager_result, *s_build, *s_steps, *s_native;
 static PyObject *s_nbytes, *s_copy, *s_is_ready, *s_shape, *s_getstate, *s_default_factory;
+static PyObject *s_tell_outer;
 
 /* --- trails --------------------------------------------------------------------------
 
