@@ -243,7 +243,8 @@ static void drop_trail(Walk *w) {
         if (HOLDS(w->trail[i])) Py_DECREF(w->trail[i].as.object);
     for (size_t i = 0; w->owning && i < w->n_pending; i++)
         Py_DECREF(POINTER(w->pending[i]));
-    w->n_trail = w->n_pending = 0;
+    for (size_t i = 0; w->owning && i < w->n_tops; i++) Py_DECREF(w->tops[i].object);
+    w->n_trail = w->n_pending = w->n_tops = 0;
 }
 
 /* Looked up: a trace may drop a mutable static, which is then to be remembered. */
@@ -278,6 +279,7 @@ static void own_everything(Walk *w) {
         if (HOLDS(w->trail[i])) Py_INCREF(w->trail[i].as.object);
     for (size_t i = 0; i < w->n_pending; i++) Py_INCREF(POINTER(w->pending[i]));
     for (size_t i = 0; i < w->n_mutables; i++) Py_INCREF(w->mutables[i].object);
+    for (size_t i = 0; i < w->n_tops; i++) Py_INCREF(w->tops[i].object);
     for (size_t i = 0; w->n_seen && i < w->max_seen; i++)
         Py_XINCREF(POINTER(w->seen[i].part));
     Py_XINCREF(w->current_tree);
@@ -1546,6 +1548,7 @@ static int is_known(Walk *w, PyObject *x, PyObject *dict) {
     const Known *known = w->n_tops < w->n_known ? &w->known[w->n_tops] : NULL;
     Top *top = &w->tops[w->n_tops++];
     *top = (Top){x, version_of(dict), w->n_trail, 0};
+    if (w->owning) Py_INCREF(x);
     if (known == NULL || known->n_trail == 0 || known->root != x ||
         known->version != top->version || known->start != w->n_trail ||
         known->n_registered != n_registered)
@@ -2034,8 +2037,9 @@ static int walk_tree(Walk *w, PyObject *root) {
     return 0;
 }
 
-/* Learns what a tree is to a walk that has given that trail; nothing if it has other parts. */
-static void learn(Known *known, const Entry *trail, size_t n_trail) {
+/* Learns what a tree is to a walk that has given that trail; nothing if it has other parts.
+Whether it ran no Python, as it should. */
+static int learn(Known *known, const Entry *trail, size_t n_trail) {
     Walk walk, *w = &walk;
     Known learnt = {.root = known->root, .version = known->version, .start = known->start,
                     .n_calls = known->n_calls, .n_learnt = known->n_learnt + 1,
@@ -2070,9 +2074,11 @@ static void learn(Known *known, const Entry *trail, size_t n_trail) {
             learnt.mutables[learnt.n_mutables] = w->mutables[learnt.n_mutables];
     }
     if (PyErr_Occurred()) PyErr_Clear(); /* it was only for speed */
+    int ran_python = w->owning;
     walk_free(w);
     free_known(known);
     *known = learnt;
+    return !ran_python;
 }
 
 /* Of a call like the one before: learns the trees that it was given as well, the last few
@@ -2087,8 +2093,9 @@ static void learn_tops(Known *known, const Walk *w, const Entry *trail, size_t n
             *known = (Known){
                 .root = top->object, .version = top->version, .start = top->start};
         }
-        if (known->n_learnt < FEW_TIMES && ++known->n_calls % FEW_CALLS == 0)
-            learn(known, trail, n_trail);
+        if (known->n_learnt < FEW_TIMES && ++known->n_calls % FEW_CALLS == 0 &&
+            !learn(known, trail, n_trail))
+            return; /* the walk does not hold the others */
     }
 }
 

@@ -23,6 +23,7 @@ from eqx_fastjit import _partition, filter_jit
 
 
 X = jnp.arange(3.0)
+FAR = X + 100
 HAS_VERSIONS = sys.version_info < (3, 13)
 
 
@@ -395,6 +396,38 @@ def test_trees_whose_arrays_are_deleted_or_traced(engine):
     tree.w.delete()
     with pytest.raises(RuntimeError, match="deleted"):
         f(tree)
+
+
+class Thief:
+    """A node that may take what stands before it away, while it is read."""
+
+    def __init__(self, trees, *, steals):
+        self.trees = trees
+        self.steals = steals
+
+
+def _steal(thief):
+    if thief.steals:
+        thief.trees.clear()
+        thief.trees.extend([Leaf(FAR), Leaf(FAR)])
+    return (X,), None
+
+
+jtu.register_pytree_node(Thief, _steal, lambda _, children: children)
+
+
+def test_python_in_the_middle_takes_trees_away(engine):
+    # What was read of them counts. They are gone once they are to be learnt.
+    f = filter_jit(lambda trees, thief: [t.w for t in trees])
+    for n in range(2, 14):
+        trees = [Leaf(X + 1), Leaf(X + 2)]
+        for i in range(n):
+            found = [x.tolist() for x in f(trees, Thief(trees, steals=i == n - 1))]
+            if i < n - 1:
+                assert found == [[1, 2, 3], [2, 3, 4]]
+        check(fresh(), trees)
+        for _ in range(6):
+            assert f(trees, Thief(trees, steals=False))[0].tolist() == [100, 101, 102]
 
 
 def test_threads_that_change_trees(engine):
