@@ -2089,9 +2089,14 @@ static void learn_tops(Known *known, const Walk *w, const Entry *trail, size_t n
         if (top->was_known) continue;
         if (known->root != top->object || known->version != top->version ||
             known->start != top->start) {
-            free_known(known);
-            *known = (Known){
-                .root = top->object, .version = top->version, .start = top->start};
+            if (known->n_learnt) {
+                free_known(known);
+                *known = (Known){0};
+            }
+            known->root = top->object;
+            known->version = top->version;
+            known->start = top->start;
+            known->n_calls = 0;
         }
         if (known->n_learnt < FEW_TIMES && ++known->n_calls % FEW_CALLS == 0 &&
             !learn(known, trail, n_trail))
