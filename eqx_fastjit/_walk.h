@@ -120,7 +120,7 @@ typedef struct {
     PyObject **items;
     size_t n_items, max_items;
     PyObject **arrays;
-    size_t n_arrays;
+    size_t n_arrays, n_statics;
     Entry *trail;
     size_t n_trail; /* 0: it is not known */
 } Known;
@@ -240,7 +240,8 @@ static void drop_trail(Walk *w) {
         if (HOLDS(w->trail[i])) Py_DECREF(w->trail[i].as.object);
     for (size_t i = 0; w->owning && i < w->n_pending; i++)
         Py_DECREF(POINTER(w->pending[i]));
-    w->n_trail = w->n_pending = 0;
+    for (size_t i = 0; w->owning && i < w->n_tops; i++) Py_DECREF(w->tops[i].object);
+    w->n_trail = w->n_pending = w->n_tops = 0;
 }
 
 /* Looked up: a trace may drop a mutable static, which is then to be remembered. */
@@ -274,6 +275,7 @@ static void own_everything(Walk *w) {
     for (size_t i = 0; i < w->n_trail; i++)
         if (HOLDS(w->trail[i])) Py_INCREF(w->trail[i].as.object);
     for (size_t i = 0; i < w->n_pending; i++) Py_INCREF(POINTER(w->pending[i]));
+    for (size_t i = 0; i < w->n_tops; i++) Py_INCREF(w->tops[i].object);
     for (size_t i = 0; i < w->n_mutables; i++) Py_INCREF(w->mutables[i].object);
     for (size_t i = 0; w->n_seen && i < w->max_seen; i++)
         Py_XINCREF(POINTER(w->seen[i].part));
@@ -1477,7 +1479,12 @@ replaces. So one comparison is for all attributes of a Module: what its dictiona
 has held since, and a tuple in it is the same tuple. A list is compared item by item. Of those
 some may have died, and others come to their addresses: Modules and dictionaries of other
 versions, or arrays, of which any will do. Statics that are not on a trail, as numbers, are
-not taken from lists. From Python 3.13 on an attribute may be set without a new version, so
+not taken from lists.
+
+`x.field = y` may write to a dictionary, drop what was there, and only then give the new
+version. Python that runs in between, as `__del__` and callbacks of weak references do, finds
+the old version; but then what was there has no references left, unless it has a `__del__`
+itself: such a tree is always read. From Python 3.13 on an attribute may be set without a new version, so
 all is read there. */
 
 #define HAS_VERSIONS (PY_VERSION_HEX < 0x030D0000)
@@ -1512,7 +1519,7 @@ static void free_known(Known *known) {
 
 static int is_part_unchanged(const Known *known, const Part *part) {
     PyObject *x = part->object, *dict;
-    if (Py_TYPE(x) != part->type ||
+    if (Py_REFCNT(x) == 0 || Py_TYPE(x) != part->type ||
         (part->type_version && part->type_version != part->type->tp_version_tag))
         return 0;
     switch (part->by) {
@@ -1542,6 +1549,7 @@ static int is_known(Walk *w, PyObject *x, PyObject *dict) {
     const Known *known = w->n_tops < w->n_known ? &w->known[w->n_tops] : NULL;
     Top *top = &w->tops[w->n_tops++];
     *top = (Top){x, version_of(dict), w->n_trail, 0};
+    if (w->owning) Py_INCREF(x);
     if (known == NULL || known->n_trail == 0 || known->root != x ||
         known->version != top->version || known->start != w->n_trail ||
         known->n_registered != n_registered)
@@ -1549,7 +1557,8 @@ static int is_known(Walk *w, PyObject *x, PyObject *dict) {
     for (size_t i = 0; i < known->n_parts; i++)
         if (!is_part_unchanged(known, &known->parts[i])) return 0;
     for (size_t i = 0; i < known->n_arrays; i++)
-        if (Py_TYPE(known->arrays[i]) != array_type) return 0;
+        if (Py_TYPE(known->arrays[i]) != array_type || Py_REFCNT(known->arrays[i]) == 0)
+            return 0;
     return top->was_known = 1;
 }
 
@@ -1572,7 +1581,9 @@ static int add_known(Walk *w) {
 static int add_part(Known *known, PyObject *x, int by, uint64_t version) {
     PyTypeObject *type = Py_TYPE(x);
     unsigned int type_version = can_change(type) ? type->tp_version_tag : 0;
-    if (known->n_parts == MANY_PARTS || (can_change(type) && type_version == 0)) return -1;
+    if (known->n_parts == MANY_PARTS || (can_change(type) && type_version == 0) ||
+        type->tp_finalize != NULL)
+        return -1;
     if (known->n_parts == known->max_parts) GROW(known->parts, known->max_parts, 0, NULL);
     known->parts[known->n_parts++] =
         (Part){x, type, type_version, by, version, known->n_items, 0};
@@ -1583,6 +1594,8 @@ static int add_part(Known *known, PyObject *x, int by, uint64_t version) {
 are as they were, it is this very object. */
 static int learn_static(Known *known, PyObject *x, int held, int depth) {
     PyTypeObject *type = Py_TYPE(x);
+    /* Tuples that share their parts may have 2^50 of them. */
+    if (known->n_statics++ == MANY_PARTS) return -1;
     if (x == Py_None || type == &PyBool_Type || type == &PyFunction_Type ||
         type == &PyUnicode_Type)
         return 0;
@@ -2044,6 +2057,7 @@ static void learn_tops(Known *known, const Walk *w, const Entry *trail, size_t n
             *known = (Known){
                 .root = top->object, .version = top->version, .start = top->start};
         }
+        known->n_trail = 0; /* it has changed, and is not compared in vain from now on */
         if (known->n_learnt < FEW_TIMES && ++known->n_calls % FEW_CALLS == 0)
             learn(known, trail, n_trail);
     }
