@@ -6,7 +6,6 @@ import typing
 import weakref
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import pytest
@@ -138,7 +137,10 @@ def test_a_call_from_what_is_being_replaced(engine, kind, is_dict):
     for _ in range(6):
         f(tree)
     got = []
-    call = lambda _: got.append(f(tree).tolist())
+
+    def call(_):
+        got.append(f(tree).tolist())
+
     callback = weakref.ref(state.step, call) if kind in ("array", "module") else None
     armed = call
     try:
