@@ -1482,10 +1482,13 @@ versions, or arrays, of which any will do. Statics that are not on a trail, as n
 not taken from lists.
 
 `x.field = y` may write to a dictionary, drop what was there, and only then give the new
-version. Python that runs in between, as `__del__` and callbacks of weak references do, finds
-the old version; but then what was there has no references left, unless it has a `__del__`
-itself: such a tree is always read. From Python 3.13 on an attribute may be set without a new version, so
-all is read there. */
+version (`STORE_ATTR_WITH_HINT`, of a dictionary that does not share its keys). Python that runs
+in between, as `__del__` and callbacks of weak references do, finds the old version. Instances
+of which that may be so are always read. For the `__dict__` of an object that is passed as a
+dictionary, what was there has no references left then, unless it has a `__del__` itself: such
+a tree is always read too.
+
+From Python 3.13 on an attribute may be set without a new version, so all is read there. */
 
 #define HAS_VERSIONS (PY_VERSION_HEX < 0x030D0000)
 #define FEW_CALLS 4
@@ -1632,7 +1635,9 @@ static int learn_fields(Known *known, Record *record, PyObject *x, int depth) {
     PyObject *small[SMALL_FIELDS + 1], *dict = dict_of(x);
     if (dict == NULL) return -1;
     int few = PyTuple_GET_SIZE(record->names) <= SMALL_FIELDS;
-    int failed = !few || read_fields(record, dict, small) != record->n_fields ||
+    int is_late = Py_TYPE(x)->tp_setattro == PyObject_GenericSetAttr &&
+                  ((PyDictObject *)dict)->ma_values == NULL;
+    int failed = is_late || !few || read_fields(record, dict, small) != record->n_fields ||
                  add_part(known, x, BY_ATTRIBUTES, version_of(dict)) < 0;
     Py_DECREF(dict); /* the instance has it */
     for (Py_ssize_t i = 0; !failed && i < record->n_fields; i++)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import sys
 import typing
 import weakref
 
@@ -14,6 +15,7 @@ from eqx_fastjit import filter_jit
 
 
 X = jnp.arange(3.0)
+HAS_VERSIONS = sys.version_info < (3, 13)
 
 
 class Leaf(eqx.Module):
@@ -149,3 +151,49 @@ def test_a_call_from_what_is_being_replaced(engine, kind, is_dict):
         armed = None
     assert got == [[10, 11, 12]], callback
     assert f(tree).tolist() == [10, 11, 12]
+
+
+class Dies:
+    def __del__(self):
+        if armed is not None:
+            armed(None)
+
+
+def test_a_call_from_deep_within_what_is_being_replaced(engine):
+    # Python frees what is outside first, and then what is 50 levels within.
+    global armed
+    f = filter_jit(lambda t: t.step.step)
+    state, old, deep = State(X, None), State(X, X + 5), Dies()
+    for _ in range(100):
+        deep = [deep]
+    old.deep = deep
+    state.__dict__ = {"model": X, "step": old}
+    del deep, old
+    for _ in range(100):
+        put(state, state.step)
+    for _ in range(6):
+        f(state)
+    got = []
+
+    def call(_):
+        got.append(f(state).tolist())
+
+    armed = call
+    try:
+        put(state, State(X, X + 10))
+    finally:
+        armed = None
+    assert got == [[10, 11, 12]]
+
+
+@pytest.mark.one_engine
+def test_what_has_changed_is_not_compared_again():
+    f = filter_jit(lambda t: t.w[0])
+    tree = Leaf([X, X])
+    for _ in range(6):
+        f(tree)
+    spec = f._function.table.get(f._function, (tree,))
+    assert spec.n_known == int(HAS_VERSIONS)
+    tree.w[1] = X + 1
+    f(tree)
+    assert spec.n_known == 0
