@@ -121,7 +121,7 @@ typedef struct {
     PyObject **items;
     size_t n_items, max_items;
     PyObject **arrays;
-    size_t n_arrays;
+    size_t n_arrays, n_statics;
     Mutable *mutables;
     size_t n_mutables;
     Entry *trail;
@@ -1482,8 +1482,15 @@ replaces. So one comparison is for all attributes of a Module: what its dictiona
 has held since, and a tuple in it is the same tuple. A list is compared item by item. Of those
 some may have died, and others come to their addresses: Modules and dictionaries of other
 versions, or arrays, of which any will do. Statics that are not on a trail, as numbers, are
-not taken from lists. From Python 3.13 on an attribute may be set without a new version, so
-all is read there. */
+not taken from lists.
+
+`x.field = y` may write to a dictionary, drop what was there, and only then give the new
+version (`STORE_ATTR_WITH_HINT`, of a dictionary that does not share its keys). Python that runs
+in between, as `__del__` and callbacks of weak references do, finds the old version. Instances
+of which that may be so are always read. A dictionary that is passed may be the `__dict__` of
+one, so its values are compared as well; and what has no references left is not as it was.
+
+From Python 3.13 on an attribute may be set without a new version, so all is read there. */
 
 #define HAS_VERSIONS (PY_VERSION_HEX < 0x030D0000)
 #define FEW_CALLS 4
@@ -1516,9 +1523,17 @@ static void free_known(Known *known) {
     PyMem_Free(known->trail);
 }
 
+static int has_values(PyObject *dict, PyObject *const *values) {
+    PyObject *key, *value;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(dict, &position, &key, &value))
+        if (value != *values++) return 0;
+    return 1;
+}
+
 static int is_part_unchanged(const Known *known, const Part *part) {
     PyObject *x = part->object, *dict;
-    if (Py_TYPE(x) != part->type ||
+    if (Py_REFCNT(x) == 0 || Py_TYPE(x) != part->type ||
         (part->type_version && part->type_version != part->type->tp_version_tag))
         return 0;
     switch (part->by) {
@@ -1531,7 +1546,7 @@ static int is_part_unchanged(const Known *known, const Part *part) {
         Py_DECREF(dict); /* the instance has it */
         return same;
     case BY_KEYS:
-        return version_of(x) == part->version;
+        return version_of(x) == part->version && has_values(x, known->items + part->items);
     case BY_ITEMS:
         return Py_SIZE(x) == part->n &&
                (part->n == 0 || memcmp(PySequence_Fast_ITEMS(x), known->items + part->items,
@@ -1556,7 +1571,8 @@ static int is_known(Walk *w, PyObject *x, PyObject *dict) {
     for (size_t i = 0; i < known->n_parts; i++)
         if (!is_part_unchanged(known, &known->parts[i])) return 0;
     for (size_t i = 0; i < known->n_arrays; i++)
-        if (Py_TYPE(known->arrays[i]) != array_type) return 0;
+        if (Py_TYPE(known->arrays[i]) != array_type || Py_REFCNT(known->arrays[i]) == 0)
+            return 0;
     return top->was_known = 1;
 }
 
@@ -1587,10 +1603,18 @@ static int add_known(Walk *w) {
 static int add_part(Known *known, PyObject *x, int by, uint64_t version) {
     PyTypeObject *type = Py_TYPE(x);
     unsigned int type_version = can_change(type) ? type->tp_version_tag : 0;
-    if (known->n_parts == MANY_PARTS || (can_change(type) && type_version == 0)) return -1;
+    if (known->n_parts == MANY_PARTS || (can_change(type) && type_version == 0) ||
+        type->tp_finalize != NULL)
+        return -1;
     if (known->n_parts == known->max_parts) GROW(known->parts, known->max_parts, 0, NULL);
     known->parts[known->n_parts++] =
         (Part){x, type, type_version, by, version, known->n_items, 0};
+    return 0;
+}
+
+static int add_item(Known *known, PyObject *x) {
+    if (known->n_items == known->max_items) GROW(known->items, known->max_items, 0, NULL);
+    known->items[known->n_items++] = x;
     return 0;
 }
 
@@ -1598,10 +1622,18 @@ static int add_part(Known *known, PyObject *x, int by, uint64_t version) {
 static int learn_items(Known *known, PyObject *x) {
     if (add_part(known, x, BY_ITEMS, 0) < 0) return -1;
     Part *part = &known->parts[known->n_parts - 1];
-    for (; part->n < Py_SIZE(x); part->n++) {
-        if (known->n_items == known->max_items) GROW(known->items, known->max_items, 0, NULL);
-        known->items[known->n_items++] = PySequence_Fast_ITEMS(x)[part->n];
-    }
+    for (; part->n < Py_SIZE(x); part->n++)
+        if (add_item(known, PySequence_Fast_ITEMS(x)[part->n]) < 0) return -1;
+    return 0;
+}
+
+/* The values of a dictionary. */
+static int learn_values(Known *known, PyObject *x) {
+    PyObject *key, *value;
+    Py_ssize_t position = 0;
+    if (add_part(known, x, BY_KEYS, version_of(x)) < 0) return -1;
+    while (PyDict_Next(x, &position, &key, &value))
+        if (add_item(known, value) < 0) return -1;
     return 0;
 }
 
@@ -1610,7 +1642,9 @@ static int learn_attributes(Known *known, Record *record, PyObject *x, PyObject 
     PyObject *dict = dict_of(x);
     if (dict == NULL) return -1;
     int few = PyTuple_GET_SIZE(record->names) <= SMALL_FIELDS;
-    int failed = !few || read_fields(record, dict, fields) != record->n_fields ||
+    int is_late = Py_TYPE(x)->tp_setattro == PyObject_GenericSetAttr &&
+                  ((PyDictObject *)dict)->ma_values == NULL;
+    int failed = is_late || !few || read_fields(record, dict, fields) != record->n_fields ||
                  add_part(known, x, BY_ATTRIBUTES, version_of(dict)) < 0;
     Py_DECREF(dict); /* the instance has it */
     return failed ? -1 : 0;
@@ -1622,6 +1656,8 @@ static int learn_static(Known *known, PyObject *x, int held, int depth) {
     PyTypeObject *type = Py_TYPE(x);
     PyObject *small[SMALL_FIELDS + 1], **parts = small, *key, *value;
     Py_ssize_t n = 0, position = 0;
+    /* Tuples that share their parts may have 2^50 of them. */
+    if (known->n_statics++ == MANY_PARTS) return -1;
     if (x == Py_None || type == &PyBool_Type || type == &PyFunction_Type ||
         type == &PyUnicode_Type)
         return 0;
@@ -1629,7 +1665,7 @@ static int learn_static(Known *known, PyObject *x, int held, int depth) {
         return held ? 0 : -1; /* the trail holds its value */
     if (depth-- == 0) return -1;
     if (type == &PyDict_Type) {
-        if (add_part(known, x, BY_KEYS, version_of(x)) < 0) return -1;
+        if (learn_values(known, x) < 0) return -1;
         while (PyDict_Next(x, &position, &key, &value))
             if (learn_static(known, key, 1, depth) < 0 ||
                 learn_static(known, value, 1, depth) < 0)
@@ -1666,10 +1702,10 @@ static int learn_parts(Known *known, PyObject *x, int held, int depth) {
     PyTypeObject *type = Py_TYPE(x);
     PyObject *small[SMALL_FIELDS + 1], **parts = small, *key, *value;
     Py_ssize_t n, n_dynamic, position = 0;
-    if (type == array_type) return 0;
+    if (type == array_type || x == Py_None) return 0;
     if (depth-- == 0) return -1;
     if (type == &PyDict_Type) {
-        if (add_part(known, x, BY_KEYS, version_of(x)) < 0) return -1;
+        if (learn_values(known, x) < 0) return -1;
         while (PyDict_Next(x, &position, &key, &value))
             if (!PyUnicode_CheckExact(key) || learn_parts(known, value, 1, depth) < 0)
                 return -1;
@@ -2098,6 +2134,7 @@ static void learn_tops(Known *known, const Walk *w, const Entry *trail, size_t n
             known->start = top->start;
             known->n_calls = 0;
         }
+        known->n_trail = 0; /* it has changed, and is not compared in vain from now on */
         if (known->n_learnt < FEW_TIMES && ++known->n_calls % FEW_CALLS == 0 &&
             !learn(known, trail, n_trail))
             return; /* the walk does not hold the others */
