@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import threading
 import warnings
@@ -168,13 +169,13 @@ class Call:
                 self.quiet = quiet_donation()
                 self.quiet.__enter__()
 
-    def refer_to(self, plan: Plan, mutable: tuple[Any, ...]) -> None:
+    def refer_to(self, plan: Plan, mutable: tuple[Any, ...] = ()) -> None:
         """A call inside of this one had these statics, and used a trace of that plan.
 
         The trace may be one that was known, and refer to other objects.
         """
         found = dict(plan.others)
-        for x, current in zip(plan.mutable, mutable, strict=True):
+        for x, current in itertools.zip_longest(plan.mutable, mutable):
             if x is not current:
                 found[id(x)] = functools.partial(same_trail, trail=static_key(x)), x
         if found:

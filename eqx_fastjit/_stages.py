@@ -19,7 +19,7 @@ from . import _record
 from ._blocking import block_if, copied, has_host_callbacks, must_block
 from ._compat import EXPORT_OPTION, hide_from_tracebacks
 from ._describe import show_array
-from ._engine import Call, calling, quiet_donation
+from ._engine import Call, calling, innermost_call, quiet_donation
 from ._function import Function
 from ._partition import DYNAMIC, partition, same_trail, Structure
 from ._plan import Plan
@@ -147,6 +147,13 @@ class _Call:
         _, handle = split_result(self.traced.out_info)
         self.expected.refer_to(self.specialization.plans[handle])
 
+    def plan_of(self, handle: Any) -> Plan:
+        """How to build a result, to which a call that is being traced may refer."""
+        plan = self.specialization.plans[handle]
+        if (plan.mutable or plan.others) and (outer := innermost_call()) is not None:
+            outer.refer_to(plan)
+        return plan
+
     @ft.cached_property
     def callbacks(self) -> bool:
         """Whether there are host callbacks. Only used once it is compiled."""
@@ -215,7 +222,7 @@ class _Stage:
     def out_info(self) -> Any:
         """The result, with a `jax.ShapeDtypeStruct` for each array."""
         leaves, handle = split_result(self._stage.out_info)
-        return self._call.specialization.plans[handle].build(leaves)
+        return self._call.plan_of(handle).build(leaves)
 
 
 class Compiled(_Stage, Generic[_P, _T]):
@@ -250,7 +257,7 @@ class Compiled(_Stage, Generic[_P, _T]):
             if (error := call.function.translate(e)) is None:
                 raise
             raise error from None
-        return call.specialization.plans[handle].build(out)
+        return call.plan_of(handle).build(out)
 
 
 class Lowered(_Stage, Generic[_P, _T]):
