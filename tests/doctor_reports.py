@@ -79,6 +79,17 @@ def check_clean(report):
     assert not [note for note in report["notes"] if "jax.jit" in note]
 
 
+def reports_of_programs(folder, faults, others, thresholds=None):
+    """The reports on programs with a fault, with its fix, and on others, by engine.
+
+    The last two of each fault are its text, and what its fix replaces in it.
+    """
+    write_with_fixes(folder, {name: fault[-2:] for name, fault in faults.items()})
+    for name, text in others.items():
+        (folder / f"{name}.py").write_text(START + textwrap.dedent(text))
+    return reports_on_engines(folder, thresholds)
+
+
 def reports_on_engines(folder, thresholds=None, **env):
     """`reports_of` all scripts in a folder, by engine."""
     scripts = sorted(map(str, folder.glob("*.py")))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.doctor_reports import reports_on_engines, START, write_with_fixes
+from tests.doctor_reports import reports_of_programs
 
 
 # Kind, leaf, line, and how the fix of the only finding begins and ends; and the same
@@ -122,10 +122,8 @@ FAULTS = {
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
-    write_with_fixes(folder, {name: fault[-2:] for name, fault in FAULTS.items()})
-    (folder / "shapes.py").write_text(START + _SHAPES)
-    (folder / "functions.py").write_text(START + _FUNCTIONS)
-    return reports_on_engines(folder, {"_NUMBERS": 3})
+    others = {"shapes": _SHAPES, "functions": _FUNCTIONS}
+    return reports_of_programs(folder, FAULTS, others, {"_NUMBERS": 3})
 
 
 @pytest.mark.parametrize("name", FAULTS)

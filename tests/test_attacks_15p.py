@@ -5,9 +5,9 @@ import pytest
 from eqx_fastjit.doctor import _machine
 from tests.doctor_reports import (
     check_fault,
+    reports_of_programs,
     reports_on_engines,
     START,
-    write_with_fixes,
 )
 
 
@@ -194,10 +194,9 @@ for i in range(1, 7):
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("programs")
-    write_with_fixes(folder, {name: fault[-2:] for name, fault in FAULTS.items()})
-    (folder / "flag.py").write_text(START + _FLAG)
-    return reports_on_engines(folder)
+    return reports_of_programs(
+        tmp_path_factory.mktemp("programs"), FAULTS, {"flag": _FLAG}
+    )
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -1,20 +1,12 @@
 """Regression tests: faults found by running whole programs of many people's styles."""
 
-import textwrap
-
 import pytest
 
 from eqx_fastjit.doctor import _hints, _text
 from eqx_fastjit.doctor._report import Report, TimeSpent
 from eqx_fastjit.doctor._rows import rows
 from tests.doctor_records import seen_of, watch_of
-from tests.doctor_reports import (
-    check_clean,
-    check_fault,
-    reports_on_engines,
-    START,
-    write_with_fixes,
-)
+from tests.doctor_reports import check_clean, check_fault, reports_of_programs
 
 
 # Kind, leaf, line, message (a part) and fix (all of it, after the kind's own words) of
@@ -279,11 +271,7 @@ CLEAN = {
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("programs")
-    write_with_fixes(folder, {name: fault[-2:] for name, fault in FAULTS.items()})
-    for name, text in CLEAN.items():
-        (folder / f"{name}.py").write_text(START + textwrap.dedent(text))
-    return reports_on_engines(folder)
+    return reports_of_programs(tmp_path_factory.mktemp("programs"), FAULTS, CLEAN)
 
 
 @pytest.mark.parametrize("name", FAULTS)

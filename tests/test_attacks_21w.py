@@ -1,16 +1,8 @@
 """Regression tests: faults found by comparing whole programs, and their reports."""
 
-import textwrap
-
 import pytest
 
-from tests.doctor_reports import (
-    check_clean,
-    check_fault,
-    reports_on_engines,
-    START,
-    write_with_fixes,
-)
+from tests.doctor_reports import check_clean, check_fault, reports_of_programs
 
 
 # Kind, leaf, line, a part of the message, the fix and its end; and the same program
@@ -152,11 +144,7 @@ CLEAN = {
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("programs")
-    write_with_fixes(folder, {name: fault[-2:] for name, fault in FAULTS.items()})
-    for name, text in CLEAN.items():
-        (folder / f"{name}.py").write_text(START + textwrap.dedent(text))
-    return reports_on_engines(folder)
+    return reports_of_programs(tmp_path_factory.mktemp("programs"), FAULTS, CLEAN)
 
 
 @pytest.mark.parametrize("name", FAULTS)
