@@ -268,13 +268,15 @@ static int is_stale(Spec *spec, Walk *w) {
     for (Py_ssize_t i = 0; stale == 0 && i + 1 < PyTuple_GET_SIZE(witnesses); i += 2) {
         PyObject *which = PyTuple_GET_ITEM(witnesses, i);
         PyObject *x = PyTuple_GET_ITEM(witnesses, i + 1);
-        size_t number = PyLong_Check(which) ? PyLong_AsSize_t(which) : 0;
-        const Mutable *current = number < w->n_mutables ? &w->mutables[number] : NULL;
-        if (PyLong_Check(which) && (current == NULL || current->object == x)) continue;
+        const Mutable *current = NULL;
+        if (PyLong_Check(which)) {
+            size_t number = PyLong_AsSize_t(which);
+            current = number < w->n_mutables ? &w->mutables[number] : NULL;
+            if (current == NULL || current->object == x) continue;
+        }
         own_everything(w);
         end_nested(w); /* the next walk is, in its place */
-        stale = PyLong_Check(which) ? is_changed_since(spec, x, current)
-                                    : is_changed_by(which, x);
+        stale = current != NULL ? is_changed_since(spec, x, current) : is_changed_by(which, x);
     }
     Py_DECREF(witnesses);
     return stale;
