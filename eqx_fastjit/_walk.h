@@ -772,10 +772,9 @@ static int is_plain(PyObject *x, int depth) {
     return 1;
 }
 
-/* A set of such members, which is compared whole: 1 if it is one, 0 if not, -1 for an
-error. */
-static int add_plain_set(Walk *w, PyObject *x) {
-    PyObject *member, *iterator, *kept;
+/* Whether all members of a set are plain; -1 for an error. */
+static int has_plain_members(PyObject *x) {
+    PyObject *member, *iterator;
     int plain = 1;
     WITHOUT_COLLECTOR(iterator = PyObject_GetIter(x));
     if (iterator == NULL) return -1;
@@ -784,7 +783,15 @@ static int add_plain_set(Walk *w, PyObject *x) {
         Py_DECREF(member);
     }
     Py_DECREF(iterator);
-    if (!plain) return 0;
+    return plain;
+}
+
+/* A set of such members, which is compared whole: 1 if it is one, 0 if not, -1 for an
+error. */
+static int add_plain_set(Walk *w, PyObject *x) {
+    PyObject *kept;
+    int plain = has_plain_members(x);
+    if (plain <= 0) return plain;
     if (PyFrozenSet_CheckExact(x)) {
         kept = Py_NewRef(x);
     } else { /* which can be changed: keep a copy */
@@ -1653,8 +1660,8 @@ static int learn_attributes(Known *known, Record *record, PyObject *x, PyObject 
 }
 
 /* The parts of a static. `held`: where the parts before it are as they were, it is this very
-object. */
-static int learn_static(Known *known, PyObject *x, int held, int depth) {
+object. `whole`: it is not a part itself, and thus may not have been read (`T_UNREAD`). */
+static int learn_static(Known *known, PyObject *x, int held, int whole, int depth) {
     PyTypeObject *type = Py_TYPE(x);
     PyObject *small[SMALL_FIELDS + 1], **parts = small, *key, *value;
     Py_ssize_t n = 0, position = 0;
@@ -1663,30 +1670,40 @@ static int learn_static(Known *known, PyObject *x, int held, int depth) {
     if (x == Py_None || type == &PyBool_Type || type == &PyFunction_Type ||
         type == &PyUnicode_Type)
         return 0;
-    if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyBytes_Type)
+    if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyBytes_Type ||
+        type == &PyComplex_Type)
         return held ? 0 : -1; /* the trail holds its value */
+    if (type == &PyFrozenSet_Type) return has_plain_members(x) == 1 ? 0 : -1;
     if (depth-- == 0) return -1;
     if (type == &PyDict_Type) {
         if (learn_values(known, x) < 0) return -1;
         while (PyDict_Next(x, &position, &key, &value))
-            if (learn_static(known, key, 1, depth) < 0 ||
-                learn_static(known, value, 1, depth) < 0)
+            if (learn_static(known, key, 1, 0, depth) < 0 ||
+                learn_static(known, value, 1, 0, depth) < 0)
                 return -1;
         return 0;
     }
     const Record *record = find_record(type);
-    if (type == &PyTuple_Type || type == &PyList_Type) {
-        held = held && type == &PyTuple_Type;
-        if (!held && learn_items(known, x) < 0) return -1;
+    int kind = record != NULL && is_current(record, type) ? record->kind : -1;
+    int is_namedtuple = kind == KIND_TUPLE && record->data == Py_None;
+    if (type == &PyTuple_Type || type == &PyList_Type || is_namedtuple) {
+        held = held && type != &PyList_Type;
+        if ((!held || is_namedtuple) && learn_items(known, x) < 0) return -1;
         parts = PySequence_Fast_ITEMS(x);
         n = Py_SIZE(x);
-    } else if (is_function_type(type)) {
+    } else if (type == &PyMethod_Type) {
+        return held ? learn_static(known, PyMethod_GET_FUNCTION(x), 1, 0, depth) : -1;
+    } else if (type == &PySlice_Type) {
+        PySliceObject *slice = (PySliceObject *)x;
+        if (!held) return -1;
+        small[n++] = slice->start;
+        small[n++] = slice->stop;
+        small[n++] = slice->step;
+    } else if (is_function_type(type) || kind == KIND_IDENTITY || kind == KIND_PURE) {
         return add_part(known, x, BY_TYPE, 0);
-    } else if (record == NULL || !is_current(record, type)) {
-        return -1;
-    } else if (record->kind == KIND_IDENTITY) {
+    } else if (whole && (kind == KIND_PARTS || kind == KIND_KEY) && !record->is_mutable) {
         return add_part(known, x, BY_TYPE, 0);
-    } else if (record->kind == KIND_FIELDS && record->names == record->data) {
+    } else if (kind == KIND_FIELDS && record->names == record->data) {
         if (learn_attributes(known, (Record *)record, x, small) < 0) return -1;
         held = 1;
         n = record->n_fields;
@@ -1694,7 +1711,7 @@ static int learn_static(Known *known, PyObject *x, int held, int depth) {
         return -1;
     }
     for (Py_ssize_t i = 0; i < n; i++)
-        if (learn_static(known, parts[i], held, depth) < 0) return -1;
+        if (learn_static(known, parts[i], held, 0, depth) < 0) return -1;
     return 0;
 }
 
@@ -1727,11 +1744,11 @@ static int learn_parts(Known *known, PyObject *x, int held, int depth) {
         n = record->n_fields;
         n_dynamic = record->n_dynamic;
     } else {
-        return node == NODE_STATIC ? learn_static(known, x, held, depth) : -1;
+        return node == NODE_STATIC ? learn_static(known, x, held, 1, depth) : -1;
     }
     for (Py_ssize_t i = 0; i < n; i++)
         if ((i < n_dynamic ? learn_parts(known, parts[i], held, depth)
-                           : learn_static(known, parts[i], held, depth)) < 0)
+                           : learn_static(known, parts[i], held, 1, depth)) < 0)
             return -1;
     return 0;
 }
@@ -2075,17 +2092,38 @@ static int walk_tree(Walk *w, PyObject *root) {
     return 0;
 }
 
+/* Whether what was not read (`T_UNREAD`) has parts of types that a part was not made for. */
+static int has_other_types(const Entry *trail, size_t n_trail) {
+    const PyObject *unread = NULL;
+    for (size_t i = 0, stop = 0; i < n_trail; i++) {
+        if (KIND_OF(trail[i].tag) == T_UNREAD) {
+            unread = trail[i].as.object;
+            stop = i + (trail[i].tag >> 8);
+        } else if (i <= stop && unread != NULL && KIND_OF(trail[i].tag) == T_STATIC) {
+            PyTypeObject *type = (PyTypeObject *)trail[i].as.object;
+            if (can_change(type) && type != Py_TYPE(unread)) return 1;
+        }
+    }
+    return 0;
+}
+
 /* Learns what a tree is to a walk that has given that trail; nothing if it has other parts.
-Whether it ran no Python, as it should. */
-static int learn(Known *known, const Entry *trail, size_t n_trail) {
+The caller owns all that it goes through: if it does run Python, it learns nothing. */
+static void learn(Known *known, const Entry *trail, size_t n_trail) {
     Walk walk, *w = &walk;
     Known learnt = {.root = known->root, .version = known->version, .start = known->start,
                     .n_calls = known->n_calls, .n_learnt = known->n_learnt + 1,
                     .n_registered = n_registered};
-    int found = learn_parts(&learnt, known->root, 1, MANY_LEVELS) == 0;
+    int found = known->start < n_trail &&
+                learn_parts(&learnt, known->root, 1, MANY_LEVELS) == 0;
     walk_init(w);
     w->limit = SIZE_MAX / 2; /* it ends */
-    found = found && walk_tree(w, known->root) == 0 && !w->owning;
+    if (found) {
+        w->last_trail = trail + known->start;
+        w->n_last = n_trail - known->start;
+        found = walk_tree(w, known->root) == 0 && !w->owning &&
+                !has_other_types(w->trail, w->n_trail);
+    }
     size_t n = w->n_trail;
     if (found && n > 0 && known->start + n <= n_trail) {
         /* What it refers to must be held by that trail, whose last entry may count the arrays
@@ -2112,16 +2150,14 @@ static int learn(Known *known, const Entry *trail, size_t n_trail) {
             learnt.mutables[learnt.n_mutables] = w->mutables[learnt.n_mutables];
     }
     if (PyErr_Occurred()) PyErr_Clear(); /* it was only for speed */
-    int ran_python = w->owning;
     walk_free(w);
     free_known(known);
     *known = learnt;
-    return !ran_python;
 }
 
 /* Of a call like the one before: learns the trees that it was given as well, the last few
 times. One that is changed again and again is not learnt for ever. */
-static void learn_tops(Known *known, const Walk *w, const Entry *trail, size_t n_trail) {
+static void learn_tops(Known *known, Walk *w, const Entry *trail, size_t n_trail) {
     for (size_t i = 0; i < w->n_tops; i++, known++) {
         const Top *top = &w->tops[i];
         if (top->was_known) continue;
@@ -2137,9 +2173,10 @@ static void learn_tops(Known *known, const Walk *w, const Entry *trail, size_t n
             known->n_calls = 0;
         }
         known->n_trail = 0; /* it has changed, and is not compared in vain from now on */
-        if (known->n_learnt < FEW_TIMES && ++known->n_calls % FEW_CALLS == 0 &&
-            !learn(known, trail, n_trail))
-            return; /* the walk does not hold the others */
+        if (known->n_learnt < FEW_TIMES && ++known->n_calls % FEW_CALLS == 0) {
+            own_everything(w);
+            learn(known, trail, n_trail);
+        }
     }
 }
 

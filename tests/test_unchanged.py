@@ -6,7 +6,9 @@ asks whether it is as it was. All of these change one that it has learnt.
 
 import collections
 import dataclasses
+import decimal
 import enum
+import pathlib
 import random
 import sys
 import threading
@@ -165,6 +167,103 @@ def test_what_is_always_read(engine, part):
         for _ in range(4 * CALLS):
             f(tree)
         assert n_known(f, tree) in (None, 0)
+
+
+class Speaker:
+    def speak(self):
+        return self
+
+
+# Of each, one that a call must not take for it.
+STATICS = {
+    "complex": (complex(1, 0), complex(1, -0.0)),
+    "slice": (slice(1, 2), slice(1, 2.0)),
+    "list in slice": (slice(["a"], None), slice(["b"], None)),
+    "named tuple": (Pair(1, (2.0, "a")), Pair(1, (2, "a"))),
+    "list in named tuple": (Pair(1, ["a"]), Pair(1, ["b"])),
+    "frozenset": (frozenset({1, ("a", None)}), frozenset({1, ("b", None)})),
+    "range": (range(0, 4, 3), range(0, 5, 3)),
+    "dtype": (np.dtype("float32"), np.dtype("int32")),
+    "decimal": (decimal.Decimal("1.0"), decimal.Decimal("1.00")),
+    "path": (pathlib.PurePosixPath("a"), pathlib.PurePosixPath("b")),
+    "treedef": (jtu.tree_structure([1]), jtu.tree_structure((1,))),
+    "key of a dictionary": (jtu.DictKey(1), jtu.DictKey(1.0)),
+    "struct": (jax.ShapeDtypeStruct((2,), "int"), jax.ShapeDtypeStruct((3,), "int")),
+    "method": (Speaker().speak, Speaker().speak),
+    "function in C": ("a".join, "b".join),
+    "all": (
+        {"a": Pair(slice(1), jnp.float32), "b": (np.dtype("int32"), 1j)},
+        {"a": Pair(slice(1), jnp.float32), "b": (np.dtype("int32"), 2j)},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STATICS)
+def test_a_static_of_any_kind_is_learnt(engine, kind):
+    one, other = STATICS[kind]
+    f = filter_jit(lambda tree: tree.n)
+    tree = Leaf(X, one)
+    for _ in range(CALLS):
+        f(tree)
+    assert n_known(f, tree) in (None, int(HAS_VERSIONS))
+    for x in (other, one, other):
+        object.__setattr__(tree, "n", x)
+        for _ in range(2 * CALLS):
+            assert (found := f(tree)) is x or repr(found) == repr(x)
+
+
+@pytest.mark.parametrize("kind", STATICS)
+def test_a_static_leaf_of_any_kind_is_replaced_in_a_list(engine, kind):
+    one, other = STATICS[kind]
+    f = filter_jit(lambda tree: [tree["a"][1], tree["b"].w])
+    tree = {"a": [X, one], "b": Leaf(X)}
+    if any(word in kind for word in ("list", "all", "slice")):
+        return  # these have no hash, so they are no leaves
+    for x in (one, other, one):
+        tree["a"][1] = x
+        for _ in range(2 * CALLS):
+            assert (found := f(tree)[0]) is x or repr(found) == repr(x)
+
+
+def test_a_static_that_is_not_read_has_lists_that_change(engine):
+    for static, change in (
+        (slice([1], None), lambda x: x.start.append(2)),
+        (Pair(1, ["a"]), lambda x: x.b.append(2)),
+        (jtu.DictKey([1]), lambda x: x.key.append(2)),
+    ):
+        f = filter_jit(lambda tree: repr(tree.n))
+        tree = Leaf(X, static)
+        for _ in range(2):
+            for _ in range(2 * CALLS):
+                assert f(tree) == repr(static)
+            change(static)
+        assert f(tree) == repr(static)
+
+
+@pytest.mark.parametrize("make", [jtu.DictKey, lambda x: frozenset({x}), None])
+def test_the_class_of_what_a_static_holds_gets_another_equality(engine, make):
+    class Mode:
+        pass
+
+    class Modes(Pair):
+        pass
+
+    one, two = Modes(1, 2), Modes(1, 3)
+    if make is not None:
+        one, two = make(Mode()), make(Mode())
+    n_traces = []
+    f = filter_jit(lambda tree: n_traces.append(0) or tree.w)
+    tree = Leaf(X, one)
+    for _ in range(2 * CALLS):
+        f(tree)
+    assert len(n_traces) == 1
+    for cls in (Mode, Modes):
+        cls.__eq__ = lambda self, other: type(other) is type(self)
+        cls.__hash__ = lambda self: 1
+    f(tree)
+    n = len(n_traces)
+    f(Leaf(X, two))  # equal now
+    assert len(n_traces) == n
 
 
 @pytest.mark.parametrize("static", [[1], {1}, Leaf(1), ([2.0],), {"a": {1}}])
@@ -468,6 +567,8 @@ def _random_part(rng, depth):
         return _random_part(rng, depth - 1)
 
     static = rng.choice([1, 1.0, True, None, "a", "b", (1, "a"), (1.0, "a"), jnp.tanh])
+    if rng.random() < 0.3:
+        static = rng.choice(rng.choice([*STATICS.values()]))
     if rng.random() < 0.3:
         static = Config(static, Init(rng.choice([1, 1.0])))
     if depth == 0:
