@@ -32,10 +32,13 @@ else:
     Base = _PythonBase if _native is None else _native.Callable
 
 
-def inherit_vectorcall(cls: type) -> None:
-    """Have calls of a subclass go to the C of its base, if that is what it is."""
+def call_directly(cls: type) -> None:
+    """Have calls of a subclass go to the C of its base, if that is what it is.
+
+    Those of methods as well: nothing is bound to the instance in between.
+    """
     if _native is not None:
-        _native.inherit_vectorcall(cls)
+        _native.call_directly(cls)
 
 
 class PythonCall:

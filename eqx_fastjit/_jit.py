@@ -25,7 +25,7 @@ from typing import (
 import equinox as eqx
 import jax.tree_util as jtu
 
-from ._base import Base, inherit_vectorcall, PythonCall
+from ._base import Base, call_directly, PythonCall
 from ._binding import Binding, make_binder
 from ._callables import describe, function_for
 from ._compat import hide_from_tracebacks
@@ -245,7 +245,7 @@ class JitWrapped(Base, Generic[_P, _T]):
         raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-inherit_vectorcall(JitWrapped)
+call_directly(JitWrapped)
 
 
 def _global_of(fun: Any) -> Any:

@@ -421,10 +421,33 @@ def test_callables():
     check(scaled.method, X)
     check(scaled.method, X, n=2)
     check(Scaled.method, scaled, X)
+    check(scaled, X)
+    check(scaled, X, n=2)
     check(filter_jit(scaled), X)
     check(filter_jit(eqx.nn.Linear(3, 2, key=jax.random.key(0))), X)
     check(filter_jit(functools.partial(_several, X)), X)
     check(functools.partial(filter_jit(_several), X, n=4), X)
+
+
+class Plain:
+    @filter_jit
+    def method(self, x):
+        return x + 1
+
+
+def test_a_method_is_called_without_a_bound_one():
+    plain = Plain()
+
+    def call():
+        return plain.method(X)
+
+    call()
+    call()
+    assert python_calls(call) == [call.__qualname__]
+    plain.method = lambda x: x + 2
+    assert call().tolist() == [2, 3, 4]
+    del plain.method
+    assert call().tolist() == [1, 2, 3]
 
 
 def test_what_is_compared_by_python_is_seen():
