@@ -63,6 +63,8 @@ class NodeKind:
     # Its keys are sorted, like those of a `dict`.
     DEFAULTDICT = 14
     ORDERED_DICT = 15
+    # `eqx.nn.State`, with all that it has in a dictionary in one attribute.
+    STATE = 16
 
 
 class Node(NamedTuple):
@@ -70,6 +72,7 @@ class Node(NamedTuple):
 
     kind: int
     # Of a Module or a dataclass: the names of its dynamic and of its static fields.
+    # Of a `State`: the attribute with its dictionary.
     dynamic: tuple[str, ...] = ()
     static: tuple[str, ...] = ()
     # Of a node: gives its children and its static data.
@@ -220,6 +223,22 @@ def _init_of(fields: tuple[tuple[str, bool, bool, bool], ...], frozen: bool) -> 
         return None
 
 
+def _dictionary_of_state() -> str | None:
+    """The attribute with the dictionary that an `equinox.nn.State` flattens to.
+
+    `None` if it is more than that.
+    """
+    cls, state = eqx.nn.State, eqx.nn.State(())
+    values = vars(state)
+    name = next(iter(values), "")
+    if list(map(type, values.values())) != [dict] or not reads_dict(cls, [name]):
+        return None
+    values[name] = {"b": 1, "a": 2}
+    children, treedef = jtu.tree_flatten(state)
+    is_all = children == [1, 2] and treedef.node_data() == (cls, ("b", "a"))
+    return name if is_all else None
+
+
 # Earlier versions of JAX keep their order.
 _SORTS_DEFAULTDICTS = jtu.tree_leaves(collections.defaultdict(None, b=1, a=2)) == [2, 1]
 
@@ -252,6 +271,8 @@ def classify(x: Any) -> Node:
             return Node(NodeKind.DEFAULTDICT, flatten=flatten)
         if registry is not None and entry is None and issubclass(cls, tuple):
             return Node(NodeKind.NAMEDTUPLE)
+        if cls is eqx.nn.State and (name := _dictionary_of_state()) is not None:
+            return Node(NodeKind.STATE, (name,), flatten=flatten)
         return Node(NodeKind.CUSTOM, flatten=flatten)
     if issubclass(cls, Tracer):
         return Node(NodeKind.TRACER)

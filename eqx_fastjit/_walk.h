@@ -52,7 +52,7 @@ The numbers of `NodeKind` and `Kind` are those of the Python files. */
 
 enum { NODE_STATIC, NODE_ARRAY, NODE_NUMPY, NODE_NONE, NODE_TUPLE, NODE_LIST, NODE_DICT,
        NODE_NAMEDTUPLE, NODE_MODULE, NODE_CUSTOM, NODE_STRUCT, NODE_OTHER_ARRAY,
-       NODE_TRACER, NODE_DATACLASS, NODE_DEFAULTDICT, NODE_ORDERED_DICT };
+       NODE_TRACER, NODE_DATACLASS, NODE_DEFAULTDICT, NODE_ORDERED_DICT, NODE_STATE };
 enum { KIND_IDENTITY, KIND_INT, KIND_FLOAT, KIND_COMPLEX, KIND_STR, KIND_BYTES, KIND_PURE,
        KIND_OPAQUE, KIND_TUPLE, KIND_LIST, KIND_DICT, KIND_FIELDS, KIND_PARTS, KIND_KEY,
        KIND_NODE, KIND_METHOD, KIND_ATTRIBUTES, KIND_SCALAR };
@@ -519,6 +519,9 @@ static Record *ask_about(PyObject *x) {
         if (record->node == NODE_MODULE)
             Py_SETREF(record->names, PySequence_Concat(record->names, wrapper_names));
         if (record->names == NULL) goto done;
+    } else if (record->node == NODE_STATE) {
+        record->names = Py_NewRef(PyTuple_GET_ITEM(node, 1));
+        record->n_fields = PyTuple_GET_SIZE(record->names);
     } else if (record->kind == KIND_FIELDS || record->kind == KIND_ATTRIBUTES) {
         record->names = Py_NewRef(data);
         record->n_dynamic = record->n_fields = PyTuple_GET_SIZE(data);
@@ -1183,6 +1186,7 @@ static int add_node(Walk *w, PyObject *x, size_t start) {
         return failed;
     }
     case NODE_CUSTOM:
+    case NODE_STATE:
     case NODE_ORDERED_DICT:
         return add_flattened(w, record, x, start);
     default:
@@ -1743,6 +1747,10 @@ static int learn_parts(Known *known, PyObject *x, int held, int depth) {
         held = 1;
         n = record->n_fields;
         n_dynamic = record->n_dynamic;
+    } else if (node == NODE_STATE) {
+        if (learn_attributes(known, record, x, small) < 0 || !PyDict_CheckExact(*small))
+            return -1;
+        return learn_parts(known, *small, 1, depth);
     } else {
         return node == NODE_STATIC ? learn_static(known, x, held, 1, depth) : -1;
     }
@@ -2029,6 +2037,37 @@ done:
     return failed;
 }
 
+/* An `eqx.nn.State`: what its flatten function gives, the values of its dictionary and a tuple
+of the keys. Of 16 entries, that takes 6 us. */
+static int walk_state(Walk *w, Record *record, PyObject *x) {
+    PyObject *small[SMALL_FIELDS + 1], **values = small, *state = NULL, *key, *value;
+    PyObject *dict = dict_of(x);
+    if (dict == NULL) return -1;
+    if (is_known(w, x, dict)) {
+        Py_DECREF(dict);
+        return add_known(w);
+    }
+    int failed = read_fields(record, dict, &state) != 1 || !PyDict_CheckExact(state);
+    Py_DECREF(dict); /* the instance has it */
+    Py_ssize_t n = failed ? 0 : PyDict_GET_SIZE(state), i = 0, position = 0;
+    while (!failed && PyDict_Next(state, &position, &key, &value))
+        failed = !PyUnicode_CheckExact(key);
+    if (failed) return walk_custom(w, record, x);
+    if (n > SMALL_FIELDS && (values = PyMem_Malloc(n * sizeof(PyObject *))) == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    failed = add_object(w, TAG(T_NODE, n), (PyObject *)Py_TYPE(x)) < 0 ||
+             add_object(w, TAG(T_STATIC, n), (PyObject *)&PyTuple_Type) < 0;
+    for (position = 0; !failed && PyDict_Next(state, &position, &key, &value); i++) {
+        failed = add_object(w, T_STR, key) < 0;
+        values[i] = value;
+    }
+    if (!failed) failed = visit_children(w, values, n);
+    if (values != small) PyMem_Free(values);
+    return failed ? -1 : 0;
+}
+
 static int walk_node(Walk *w, PyObject *x) {
     PyTypeObject *type = Py_TYPE(x);
     if (type == array_type) return add_array(w, x);
@@ -2068,6 +2107,8 @@ static int walk_node(Walk *w, PyObject *x) {
     case NODE_DEFAULTDICT:
     case NODE_ORDERED_DICT:
         return walk_dict(w, record, x);
+    case NODE_STATE:
+        return walk_state(w, record, x);
     case NODE_CUSTOM:
         return walk_custom(w, record, x);
     default:

@@ -429,6 +429,12 @@ def test_callables():
     check(functools.partial(filter_jit(_several), X, n=4), X)
 
 
+def test_the_state_of_a_model():
+    make = eqx.nn.make_with_state(eqx.nn.BatchNorm)
+    norm, state = make(3, axis_name="batch", mode="ema")
+    check(filter_jit(lambda norm, state: jtu.tree_leaves((norm, state))), norm, state)
+
+
 class Plain:
     @filter_jit
     def method(self, x):

@@ -656,3 +656,79 @@ def test_a_dataclass_that_is_changed_after_a_call(engine):
         out = f(point)
         np.testing.assert_array_equal(out.x, B + 1)
         np.testing.assert_array_equal(out.y, A + 1)
+
+
+# --- eqx.nn.State --------------------------------------------------------------------
+
+
+class _Counts(eqx.Module):
+    indices: list[eqx.nn.StateIndex]
+
+    def __init__(self, *init):
+        self.indices = [eqx.nn.StateIndex(x) for x in init]
+
+
+def _state(*init):
+    return eqx.nn.make_with_state(_Counts)(*init)[1]
+
+
+def _dictionary(state):
+    (dictionary,) = vars(state).values()
+    return dictionary
+
+
+def test_states():
+    one = _state(jnp.ones(2), {"b": jnp.arange(3), "a": (jnp.ones(1), jnp.zeros(2))})
+    other = _state(*[jnp.arange(float(i)) for i in range(60)])
+    turned, longer = _state(jnp.ones(2), jnp.ones(2)), _state(jnp.ones(2))
+    keys = list(_dictionary(turned))
+    for key in keys[::-1]:
+        _dictionary(turned)[key] = _dictionary(turned).pop(key)
+    _dictionary(longer).update(more=jnp.ones(2))
+    _check(one, other, _state(), turned, longer, traces=5)
+    assert _dictionary(turned).keys() == set(keys)
+
+
+def test_the_keys_of_a_state_are_static(engine):
+    traces = []
+
+    @filter_jit
+    def f(state):
+        traces.append(keys := list(_dictionary(state)))
+        return keys
+
+    x = jnp.ones(2)
+    state = _state(x)
+    for keys in (["a"], ["b"], ["a", "b"], ["b", "a"], [1], [True], [object()], []):
+        _dictionary(state).clear()
+        _dictionary(state).update(dict.fromkeys(keys, x))
+        n = len(traces)
+        for _ in range(20):
+            found = f(state)
+            assert found == keys and list(map(type, found)) == list(map(type, keys))
+        assert len(traces) == n + 1
+
+
+def test_a_state_that_was_replaced_is_an_error_as_in_equinox(engine):
+    x = jnp.ones(2)
+    model, state = eqx.nn.make_with_state(_Counts)(x)
+    f = filter_jit(lambda state: jtu.tree_leaves(state)[0] * 2)
+    for _ in range(20):
+        f(state)
+    new = state.set(model.indices[0], x + 1)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="old state"):
+            f(state)
+        assert f(new).tolist() == [4, 4]
+
+
+def test_a_state_that_is_more_than_a_dictionary_is_asked(monkeypatch):
+    assert classify(_state()).kind == NodeKind.STATE
+    with monkeypatch.context() as patch:
+        patch.setattr(eqx.nn.State, "tree_flatten", lambda self: ((), None))
+        assert classify(_state()).kind == NodeKind.CUSTOM
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            eqx.nn.State, "__getattribute__", lambda *a: object.__getattribute__(*a)
+        )
+        assert classify(_state()).kind == NodeKind.CUSTOM

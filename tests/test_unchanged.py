@@ -97,6 +97,22 @@ TREES = {
 }
 
 
+def _statistics():
+    make = eqx.nn.make_with_state(eqx.nn.BatchNorm)
+    norm, state = make(2, axis_name="batch", mode="ema")
+    return {"norm": norm, "state": state}
+
+
+TREES["statistics"] = _statistics
+
+
+def _change_statistics(tree, change):
+    ((name, values),) = vars(tree["state"]).items()
+    change(values, next(iter(values)))
+    if not values:
+        vars(tree["state"])[name] = {"other": X}
+
+
 def look(tree):
     """All that there is in a tree, as the function sees it."""
     leaves, treedef = jtu.tree_flatten(tree)
@@ -339,6 +355,16 @@ CHANGES = [
     ("configured", lambda t: t.layers[1].n.more.update(d=1)),
     ("configured", lambda t: t.layers[1].n.more[2][0].append("e")),
     ("configured", lambda t: setattr(t.layers[0].n, "__class__", Other)),
+    *[
+        ("statistics", lambda t, change=change: _change_statistics(t, change))
+        for change in (
+            lambda values, key: values.update({key: X}),
+            lambda values, key: values.update({"more": X}),
+            lambda values, key: values.update({key: values.pop(key)}),
+            lambda values, key: values.pop(key),
+            lambda values, key: values.clear(),
+        )
+    ],
     ("shared", lambda t: object.__setattr__(t.layers[0], "w", X * 2)),
 ]
 

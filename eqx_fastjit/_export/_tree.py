@@ -64,7 +64,12 @@ _SCALARS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     bytes: (bytes.hex, bytes.fromhex),
 }
 # Flattened by what is registered for them.
-_NODES = (NodeKind.CUSTOM, NodeKind.ORDERED_DICT, NodeKind.DEFAULTDICT)
+_NODES = (
+    NodeKind.CUSTOM,
+    NodeKind.STATE,
+    NodeKind.ORDERED_DICT,
+    NodeKind.DEFAULTDICT,
+)
 _SINGLETONS: dict[Any, str] = {
     x: str(x).lower() for x in (None, True, False, Ellipsis, NotImplemented)
 }
