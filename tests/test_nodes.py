@@ -709,6 +709,21 @@ def test_the_keys_of_a_state_are_static(engine):
         assert len(traces) == n + 1
 
 
+def test_a_state_with_other_attributes(engine):
+    x = jnp.ones(2)
+    f = filter_jit(lambda state: jtu.tree_map(lambda x: x * 2, state))
+    for names in (["before", None], [None, "after"], ["before", None, "after"]):
+        state, (name, dictionary) = (
+            object.__new__(eqx.nn.State),
+            *vars(_state(x)).items(),
+        )
+        for other in names:
+            setattr(state, *((name, dictionary) if other is None else (other, 1)))
+        for _ in range(20):
+            (out,) = _dictionary(f(state)).values()
+            assert out.tolist() == [2, 2]
+
+
 def test_a_state_that_was_replaced_is_an_error_as_in_equinox(engine):
     x = jnp.ones(2)
     model, state = eqx.nn.make_with_state(_Counts)(x)
