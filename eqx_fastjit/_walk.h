@@ -126,6 +126,7 @@ typedef struct {
     size_t n_mutables;
     Entry *trail;
     size_t n_trail; /* 0: it is not known */
+    char unread; /* as of a walk */
 } Known;
 
 /* A Module or dictionary of a call that is not within another, of the first few. */
@@ -1544,6 +1545,12 @@ static int has_values(PyObject *dict, PyObject *const *values) {
     return 1;
 }
 
+/* Whether it may get its new version late, as said above. */
+static int is_late(const PyObject *x, const PyObject *dict) {
+    return Py_TYPE(x)->tp_setattro == PyObject_GenericSetAttr &&
+           ((const PyDictObject *)dict)->ma_values == NULL;
+}
+
 static int is_part_unchanged(const Known *known, const Part *part) {
     PyObject *x = part->object, *dict;
     if (Py_REFCNT(x) == 0 || Py_TYPE(x) != part->type ||
@@ -1555,7 +1562,7 @@ static int is_part_unchanged(const Known *known, const Part *part) {
             PyErr_Clear();
             return 0;
         }
-        int same = version_of(dict) == part->version;
+        int same = version_of(dict) == part->version && !is_late(x, dict);
         Py_DECREF(dict); /* the instance has it */
         return same;
     case BY_KEYS:
@@ -1604,6 +1611,7 @@ static int add_known(Walk *w) {
         w->mutables[w->n_mutables++] =
             (Mutable){x.object, x.start + w->n_trail, x.stop + w->n_trail};
     }
+    w->unread |= known->unread;
     memcpy(w->trail + w->n_trail, known->trail, known->n_trail * sizeof(Entry));
     w->n_trail += known->n_trail;
     for (size_t i = 0; w->owning && i < known->n_trail; i++)
@@ -1655,9 +1663,8 @@ static int learn_attributes(Known *known, Record *record, PyObject *x, PyObject 
     PyObject *dict = dict_of(x);
     if (dict == NULL) return -1;
     int few = PyTuple_GET_SIZE(record->names) <= SMALL_FIELDS;
-    int is_late = Py_TYPE(x)->tp_setattro == PyObject_GenericSetAttr &&
-                  ((PyDictObject *)dict)->ma_values == NULL;
-    int failed = is_late || !few || read_fields(record, dict, fields) != record->n_fields ||
+    int failed = !few || is_late(x, dict) ||
+                 read_fields(record, dict, fields) != record->n_fields ||
                  add_part(known, x, BY_ATTRIBUTES, version_of(dict)) < 0;
     Py_DECREF(dict); /* the instance has it */
     return failed ? -1 : 0;
@@ -2187,6 +2194,7 @@ static void learn(Known *known, const Entry *trail, size_t n_trail) {
         memcpy(learnt.trail, w->trail, n * sizeof(Entry));
         memcpy(learnt.arrays, w->arrays + 1, w->n_arrays * sizeof(PyObject *));
         learnt.n_trail = n;
+        learnt.unread = w->unread;
         learnt.n_arrays = w->n_arrays;
         for (; learnt.n_mutables < w->n_mutables; learnt.n_mutables++)
             learnt.mutables[learnt.n_mutables] = w->mutables[learnt.n_mutables];
