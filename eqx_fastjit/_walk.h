@@ -1710,9 +1710,8 @@ static int learn_static(Known *known, PyObject *x, int held, int whole, int dept
         small[n++] = slice->start;
         small[n++] = slice->stop;
         small[n++] = slice->step;
-    } else if (is_function_type(type) || kind == KIND_IDENTITY || kind == KIND_PURE) {
-        return add_part(known, x, BY_TYPE, 0);
-    } else if (whole && (kind == KIND_PARTS || kind == KIND_KEY) && !record->is_mutable) {
+    } else if (is_function_type(type) || kind == KIND_IDENTITY || kind == KIND_PURE ||
+               (whole && (kind == KIND_PARTS || kind == KIND_KEY) && !record->is_mutable)) {
         return add_part(known, x, BY_TYPE, 0);
     } else if (kind == KIND_FIELDS && record->names == record->data) {
         if (learn_attributes(known, (Record *)record, x, small) < 0) return -1;
@@ -2147,8 +2146,8 @@ static int has_other_types(const Entry *trail, size_t n_trail) {
     for (size_t i = 0, stop = 0; i < n_trail; i++) {
         if (KIND_OF(trail[i].tag) == T_UNREAD) {
             unread = trail[i].as.object;
-            stop = i + (trail[i].tag >> 8);
-        } else if (i <= stop && unread != NULL && KIND_OF(trail[i].tag) == T_STATIC) {
+            stop = i + 1 + (trail[i].tag >> 8);
+        } else if (i < stop && KIND_OF(trail[i].tag) == T_STATIC) {
             PyTypeObject *type = (PyTypeObject *)trail[i].as.object;
             if (can_change(type) && type != Py_TYPE(unread)) return 1;
         }

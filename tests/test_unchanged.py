@@ -228,13 +228,15 @@ def test_a_static_of_any_kind_is_learnt(engine, kind):
             assert (found := f(tree)) is x or repr(found) == repr(x)
 
 
-@pytest.mark.parametrize("kind", STATICS)
+# The others have no hash, so they are no leaves.
+LEAVES = STATICS.keys() - {"slice", "list in slice", "list in named tuple", "all"}
+
+
+@pytest.mark.parametrize("kind", sorted(LEAVES))
 def test_a_static_leaf_of_any_kind_is_replaced_in_a_list(engine, kind):
     one, other = STATICS[kind]
     f = filter_jit(lambda tree: [tree["a"][1], tree["b"].w])
     tree = {"a": [X, one], "b": Leaf(X)}
-    if any(word in kind for word in ("list", "all", "slice")):
-        return  # these have no hash, so they are no leaves
     for x in (one, other, one):
         tree["a"][1] = x
         for _ in range(2 * CALLS):
