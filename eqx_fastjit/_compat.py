@@ -43,10 +43,9 @@ def resolve(path: str) -> Any:
 
 def _try_resolve(path: str, default: Any = None) -> Any:
     """As `resolve`, or the default."""
-    try:
+    with contextlib.suppress(MissingPrivateName):
         return resolve(path)
-    except MissingPrivateName:
-        return default
+    return default
 
 
 @functools.cache
@@ -75,20 +74,10 @@ def is_dataclass_node(entry: Any) -> bool:
 
 
 @functools.cache
-def _trace_state_clean() -> Callable[[], bool]:
-    return _try_resolve("jax._src.core:trace_state_clean", lambda: False)
-
-
-def is_outside_traces() -> bool:
-    """Whether nothing is being traced or transformed; `False` if that is not known."""
-    return _trace_state_clean()()
-
-
 def top_level_trace() -> tuple[Any, str, Any] | None:
     """Where this thread's current trace is: an object, and the name of its attribute.
 
-    With the value outside of all traces. `None` if it is not known. The native engine
-    reads it in 40 ns, where `is_outside_traces` takes 400.
+    With the value outside of all traces. `None` if it is not known.
     """
     trace = _try_resolve("jax._src.core:eval_trace")
     owners = (
@@ -97,6 +86,23 @@ def top_level_trace() -> tuple[Any, str, Any] | None:
     )
     known = [(x, name, trace) for x, name in owners if hasattr(x, name)]
     return known[0] if known and trace is not None else None
+
+
+def is_outside_traces() -> bool:
+    """Whether nothing is being traced or transformed; `False` if that is not known."""
+    place = top_level_trace()
+    return bool(place) and getattr(place[0], place[1]) is place[2]
+
+
+def around_trace() -> contextlib.AbstractContextManager[Any]:
+    """The context of the call that JAX is tracing, to flatten its arguments in.
+
+    What it computes is then no part of the trace, or if the context is not known, what
+    it computes without tracers.
+    """
+    place, enter = top_level_trace(), _try_resolve("jax._src.core:set_current_trace")
+    outer = getattr(place and getattr(place[0], place[1]), "parent_trace", None)
+    return jax.ensure_compile_time_eval() if None in (outer, enter) else enter(outer)
 
 
 def concrete(x: Any) -> Any:
@@ -245,14 +251,10 @@ def raw_execute(
     Two functions: one to run it, one to wait for what that returned. `None` where it
     cannot be done: the interface below is jaxlib's own.
     """
-
     # jaxlib only knows the arrays inside of typed PRNG keys.
-    arrays = [
-        jax.random.key_data(x)
-        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-        else x
-        for x in arrays
-    ]
+    is_key = [jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) for x in arrays]
+    pairs = zip(arrays, is_key, strict=True)
+    arrays = [jax.random.key_data(x) if key else x for x, key in pairs]
 
     def run() -> Any:
         return executable.execute_sharded(arrays)
@@ -390,12 +392,11 @@ EXPORT_OPTION = "_private_parameters"
 
 def stable_custom_calls() -> frozenset[str]:
     """The custom calls that JAX's guarantees cover, which may be exported."""
-    try:
-        return frozenset(
-            resolve("jax._src.export._export:_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE")
+    return frozenset(
+        _try_resolve(
+            "jax._src.export._export:_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE", ()
         )
-    except (MissingPrivateName, TypeError):
-        return frozenset()
+    )
 
 
 def serialize_executable(compiled: Any) -> tuple[bytes, dict[str, Any]]:

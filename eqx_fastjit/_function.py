@@ -31,7 +31,14 @@ from ._errors import explain_runtime_error, static_field_with, UnhashableStaticE
 from ._keys import StaticArray
 from ._nodes import is_array_or_struct
 from ._options import donated, flatten_in_shardings, make_jit, Options
-from ._partition import ANY_ARRAY, partition, StaticLeafError, Walk, walk
+from ._partition import (
+    ANY_ARRAY,
+    partition,
+    StaticLeafError,
+    Structure,
+    Walk,
+    walk,
+)
 from ._place import place_of
 from ._plan import Plan
 from ._signals import listed
@@ -228,14 +235,8 @@ class Function:
         found = self.walk(values, abstract=True)
         if self.table is None:
             return self.find(found, values)
-        is_struct = [isinstance(x, jax.ShapeDtypeStruct) for x in found.arrays]
-        concrete = values
         try:
-            if any(is_struct):
-                concrete = jtu.tree_map(
-                    lambda x: ANY_ARRAY if type(x) is jax.ShapeDtypeStruct else x,
-                    values,
-                )
+            concrete = _with_arrays(values, found.arrays)
             return self.table.get(self, concrete) or self.find(found, values)
         except Exception:
             # If the native walk cannot handle the call, the reference does, as in a
@@ -271,6 +272,37 @@ class Function:
             return None
         self.check_static_arrays(values, tuple(self.walk(values).trail))
         return self.specialize(values, native().Specialization)
+
+    def structure_of(self, call: Call, n_arrays: int) -> Structure:
+        """What a call is besides its arrays, while it is traced.
+
+        A flatten function, or another thread, may have changed the arguments since they
+        were looked up. Then the trace is for this call alone.
+        """
+        with _compat.around_trace():
+            arrays, structure = partition(call.values, abstract=call.abstract)
+            if not self.is_found_again(call, arrays):
+                call.changed = True
+                self.forget(call.specialization)
+        if len(arrays) != n_arrays:
+            raise RuntimeError(
+                f"In a call of {self.name}, the arguments had {n_arrays} arrays when "
+                f"they were looked up, and {len(arrays)} when they were traced: the "
+                "flatten function of a pytree node has changed them, or another thread."
+            )
+        return structure
+
+    def is_found_again(self, call: Call, arrays: Sequence[Any]) -> bool:
+        """Whether a call that is looked up again has the same specialization."""
+        specialization, values = call.specialization, call.values
+        try:
+            if self.table is None or isinstance(specialization, Specialization):
+                found = self.walk(values, abstract=call.abstract)
+                return found.trail == specialization.trail
+            values = _with_arrays(values, arrays)
+            return self.table.arrays_of(specialization, values, _none) is not None
+        except Exception:  # of the user's classes
+            return False
 
     def specialize(self, values: tuple[Any, ...], cls: Callable[..., Any]) -> Any:
         """A new specialization for a call."""
@@ -389,6 +421,19 @@ class Function:
         """Each argument, and the callable if it is passed along, with its name."""
         fun, params = self.split(values)
         return self.spec.named(params, (self.name, fun) if self.with_fun else None)
+
+
+def _with_arrays(values: tuple[Any, ...], arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """A call with arrays in place of each `jax.ShapeDtypeStruct` among them."""
+    if not any(isinstance(x, jax.ShapeDtypeStruct) for x in arrays):
+        return values
+    return jtu.tree_map(
+        lambda x: ANY_ARRAY if type(x) is jax.ShapeDtypeStruct else x, values
+    )
+
+
+def _none(_: Any) -> None:
+    """For values of which there is nothing to say."""
 
 
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()

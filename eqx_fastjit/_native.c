@@ -1324,8 +1324,9 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         if (spec->known == NULL &&
             (spec->known = PyMem_Calloc(w->n_tops, sizeof(Known))) != NULL)
             spec->n_known = w->n_tops;
-        if (spec->n_known == w->n_tops)
-            learn_tops(spec->known, w, spec->trail, spec->n_trail);
+        if (spec->n_known == w->n_tops &&
+            learn_tops(spec->known, w, spec->trail, spec->n_trail) < 0)
+            goto done;
     }
     keep_mutables(w);
     end_nested(w);

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 
+from ._compat import around_trace
 from ._describe import describe_call, Entry, FUNCTIONS, is_below
 from ._place import Place
 
@@ -328,13 +329,15 @@ def tracing(history: History, source: Any) -> Iterator[None]:
     ):
         yield
         return
-    trace = run.the_trace()
+    with around_trace():
+        trace = run.the_trace()
     trace.retraced = True
     _here.tracing = True
     begun = start = time.perf_counter()
     try:
-        for callback in tuple(before):
-            callback(trace, source)
+        with around_trace():
+            for callback in tuple(before):
+                callback(trace, source)
         start = time.perf_counter()
         run.start += start - begun  # is not the function's
         yield

@@ -15,7 +15,7 @@ from . import _record
 from ._compat import hide_from_tracebacks
 from ._engine import call_of, EAGER, is_jit_disabled, native
 from ._nodes import ARRAY_TYPES
-from ._partition import DYNAMIC, partition, same_trail, Structure, Walk
+from ._partition import DYNAMIC, same_trail, Structure, Walk
 from ._plan import Plan, ResultHandle
 from ._signals import listed
 
@@ -92,7 +92,7 @@ class Flat:
             return [EAGER]
         call.open_run()
         with _record.tracing(function.history, self.source()):
-            _, structure = partition(call.values, abstract=call.abstract)
+            structure = function.structure_of(call, len(arrays))
             out = function.call_python(*structure.rebuild(arrays))
         handle, out_arrays = make_plan(call.specialization, out)
         self.traced = True

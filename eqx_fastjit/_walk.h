@@ -2156,8 +2156,9 @@ static int has_other_types(const Entry *trail, size_t n_trail) {
 }
 
 /* Learns what a tree is to a walk that has given that trail; nothing if it has other parts.
-The caller owns all that it goes through: if it does run Python, it learns nothing. */
-static void learn(Known *known, const Entry *trail, size_t n_trail) {
+The caller owns all that it goes through: if it does run Python, it learns nothing. -1 if that
+was interrupted. */
+static int learn(Known *known, const Entry *trail, size_t n_trail) {
     Walk walk, *w = &walk;
     Known learnt = {.root = known->root, .version = known->version, .start = known->start,
                     .n_calls = known->n_calls, .n_learnt = known->n_learnt + 1,
@@ -2198,15 +2199,17 @@ static void learn(Known *known, const Entry *trail, size_t n_trail) {
         for (; learnt.n_mutables < w->n_mutables; learnt.n_mutables++)
             learnt.mutables[learnt.n_mutables] = w->mutables[learnt.n_mutables];
     }
-    if (PyErr_Occurred()) PyErr_Clear(); /* it was only for speed */
+    int interrupted = PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception);
+    if (!interrupted) PyErr_Clear(); /* it was only for speed */
     walk_free(w);
     free_known(known);
     *known = learnt;
+    return interrupted ? -1 : 0;
 }
 
 /* Of a call like the one before: learns the trees that it was given as well, the last few
 times. One that is changed again and again is not learnt for ever. */
-static void learn_tops(Known *known, Walk *w, const Entry *trail, size_t n_trail) {
+static int learn_tops(Known *known, Walk *w, const Entry *trail, size_t n_trail) {
     for (size_t i = 0; i < w->n_tops; i++, known++) {
         const Top *top = &w->tops[i];
         if (top->was_known) continue;
@@ -2224,9 +2227,10 @@ static void learn_tops(Known *known, Walk *w, const Entry *trail, size_t n_trail
         known->n_trail = 0; /* it has changed, and is not compared in vain from now on */
         if (known->n_learnt < FEW_TIMES && ++known->n_calls % FEW_CALLS == 0) {
             own_everything(w);
-            learn(known, trail, n_trail);
+            if (learn(known, trail, n_trail) < 0) return -1;
         }
     }
+    return 0;
 }
 
 /* --- comparing trails --------------------------------------------------------------- */
