@@ -52,6 +52,7 @@ def attack(first, second):
     f = filter_jit(lambda holder, names, n: holder.x * n)
     holder = Holder(jnp.ones(()), second)
     f(Holder(jnp.ones(()), first), names(), 1)
+    f(Holder(jnp.ones(()), 0), names(), 1)  # the key of `first` is not the last one
     for _ in range(2):
         f(holder, names(), 2)
     given = names()
