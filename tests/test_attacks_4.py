@@ -157,6 +157,7 @@ assert double(jnp.array(2.0)) == 4 and step(None, jnp.array(3.0)) == 6
 """
 
 
+@pytest.mark.one_engine
 def test_functions_of_the_main_program_are_copied_by_cloudpickle(tmp_path, engine):
     """They are pickled by value, as without `filter_jit` and under Equinox, because a
     worker process cannot import them.

@@ -123,6 +123,7 @@ def checked(x):
     return busy(eqx.error_if(x, jnp.any(jnp.isnan(x)), "a NaN"))
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(
     "jit", [eqx_fastjit.filter_jit, eqx.filter_jit, jax.jit], ids=["ours", "eqx", "jax"]
 )

@@ -351,6 +351,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_worker_processes(method, engine, tmp_path):
     """Forked processes can use JAX if their parent has not used it before the fork."""

@@ -302,6 +302,7 @@ def test_public_names():
         _ = eqx_fastjit.filter_jot
 
 
+@pytest.mark.one_engine
 def test_import_loads_nothing_until_a_name_is_used():
     code = (
         "import sys, eqx_fastjit, eqx_fastjit.cli; assert 'jax' not in sys.modules\n"

@@ -24,6 +24,9 @@ import pytest
 from eqx_fastjit import _partition, filter_jit
 
 
+# The Python engine reads everything, as `test_corpus` and the others have it.
+pytestmark = pytest.mark.one_engine
+
 X = jnp.arange(3.0)
 FAR = X + 100
 # After which a tree is learnt.
