@@ -152,8 +152,8 @@ class Call:
     others: dict[int, tuple[Callable[[Any], bool], Any]] = field(
         default_factory=dict[int, tuple[Callable[[Any], bool], Any]]
     )
-    # Whether its arguments were others when it was traced.
-    changed: bool = False
+    # Whether its arguments were still the same when it was traced, if it was.
+    is_steady: bool | None = None
     # For the record, once something is traced or compiled.
     run: Any = None
     # Hides warnings while something is lowered.

@@ -121,7 +121,7 @@ class Function:
                 raise
             self.finished(call, arrays)
         if specialization.witnesses:
-            self.tell_outer(specialization, out, call.mutable)
+            self.tell_outer(specialization, split_result(out)[1], call.mutable)
         return self.result(specialization, out, arrays, call.run is not None)
 
     def walk(self, values: tuple[Any, ...], *, abstract: bool = False) -> Walk:
@@ -145,10 +145,10 @@ class Function:
                 callback(trace, call.specialization.jitted, list(arrays))
 
     def tell_outer(
-        self, specialization: Any, out: Any, mutable: tuple[Any, ...]
+        self, specialization: Any, handle: Any, mutable: tuple[Any, ...]
     ) -> None:
         """A call has returned. If it is inside of another, that refers to its trace."""
-        outer, plan = innermost_call(), specialization.plans.get(split_result(out)[1])
+        outer, plan = innermost_call(), specialization.plans.get(handle)
         if outer is not None and plan is not None:
             outer.refer_to(plan, mutable)
 
@@ -281,9 +281,9 @@ class Function:
         """
         with _compat.around_trace():
             arrays, structure = partition(call.values, abstract=call.abstract)
-            if not self.is_found_again(call, arrays):
-                call.changed = True
-                self.forget(call.specialization)
+            call.is_steady = self.is_steady(call, arrays)
+        if not call.is_steady:
+            self.forget(call.specialization)
         if len(arrays) != n_arrays:
             raise RuntimeError(
                 f"In a call of {self.name}, the arguments had {n_arrays} arrays when "
@@ -292,15 +292,14 @@ class Function:
             )
         return structure
 
-    def is_found_again(self, call: Call, arrays: Sequence[Any]) -> bool:
-        """Whether a call that is looked up again has the same specialization."""
+    def is_steady(self, call: Call, arrays: Sequence[Any]) -> bool:
+        """Whether the arguments of a call, read again, are those of its signature."""
         specialization, values = call.specialization, call.values
         try:
-            if self.table is None or isinstance(specialization, Specialization):
+            if isinstance(specialization, Specialization):
                 found = self.walk(values, abstract=call.abstract)
                 return found.trail == specialization.trail
-            values = _with_arrays(values, arrays)
-            return self.table.arrays_of(specialization, values, _none) is not None
+            return specialization.matches(_with_arrays(values, arrays))
         except Exception:  # of the user's classes
             return False
 
@@ -430,10 +429,6 @@ def _with_arrays(values: tuple[Any, ...], arrays: Sequence[Any]) -> tuple[Any, .
     return jtu.tree_map(
         lambda x: ANY_ARRAY if type(x) is jax.ShapeDtypeStruct else x, values
     )
-
-
-def _none(_: Any) -> None:
-    """For values of which there is nothing to say."""
 
 
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()

@@ -92,6 +92,7 @@ static PyMemberDef spec_members[] = {
     MEMBER(Spec, jitted), MEMBER(Spec, flat), MEMBER(Spec, plans), {NULL}};
 
 static PyObject *spec_set_witnesses(Spec *self, PyObject *statics);
+static PyObject *spec_matches(Spec *self, PyObject *values);
 
 /* For tests: that nothing is read again cannot be seen in any other way. */
 static PyObject *spec_n_known(Spec *self, void *unused) {
@@ -107,6 +108,7 @@ static PyGetSetDef spec_getset[] = {
 static PyMethodDef spec_methods[] = {
     {"set_witnesses", (PyCFunction)spec_set_witnesses, METH_O,
      "What it was traced with that can be changed, each after its number or a check."},
+    {"matches", (PyCFunction)spec_matches, METH_O, "Whether it is for these bound values."},
     {NULL}};
 
 static PyTypeObject SpecType = {
@@ -1135,8 +1137,6 @@ static PyObject *finish(PyObject *function, Frame *frame, Walk *w, PyObject *out
     PyObject *result = NULL;
     Py_ssize_t n = PyList_CheckExact(out) ? PyList_GET_SIZE(out) - 1 : -1;
     PyObject *last = n < 0 ? NULL : PyList_GET_ITEM(out, n);
-    /* What else runs must not find it by `gc.get_objects()` and change it. */
-    if (n >= 0 && Py_REFCNT(out) == 1) PyObject_GC_UnTrack(out);
     int eager = last == eager_handle && frame->call != NULL; /* `jax.disable_jit()` */
     if (frame->call != NULL) {
         /* Something was traced or compiled. */
@@ -1291,10 +1291,13 @@ static int is_final(const Walk *w) {
 
 /* A call has returned inside of another, which may be tracing: 0 for an error. */
 static int tell_outer(PyObject *function, const Frame *frame, PyObject *out) {
-    PyObject *mutable = mutables_of(frame->walk), *told = NULL;
+    PyObject *mutable = mutables_of(frame->walk), *told = NULL, *handle = Py_None;
+    /* Not the list, which a profiler would see. (A tuple with `out_shardings`.) */
+    Py_ssize_t n = PyList_CheckExact(out) || PyTuple_CheckExact(out) ? Py_SIZE(out) : 0;
+    if (n > 0) handle = PySequence_Fast_GET_ITEM(out, n - 1);
     if (mutable != NULL)
         told = PyObject_CallMethodObjArgs(function, s_tell_outer, (PyObject *)frame->spec,
-                                          out, mutable, NULL);
+                                          handle, mutable, NULL);
     Py_XDECREF(mutable);
     Py_XDECREF(told);
     return told != NULL;
@@ -1336,11 +1339,15 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     PyObject *out = PyObject_Vectorcall(spec->jitted, w->arrays + 1,
                                         w->n_arrays | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     innermost = frame.outer;
-    /* A profiler is shown what Python returns, and may keep it and change it. */
-    if (out != NULL && PyList_CheckExact(out) && Py_REFCNT(out) != 1) {
-        PyObject *copy;
-        WITHOUT_COLLECTOR(copy = PyList_GetSlice(out, 0, PyList_GET_SIZE(out)));
-        Py_SETREF(out, copy);
+    if (out != NULL && PyList_CheckExact(out)) {
+        /* A profiler is shown what Python returns, and may keep it and change it. */
+        if (Py_REFCNT(out) != 1) {
+            PyObject *copy;
+            WITHOUT_COLLECTOR(copy = PyList_GetSlice(out, 0, PyList_GET_SIZE(out)));
+            Py_SETREF(out, copy);
+        }
+        /* What else runs must not find it by `gc.get_objects()` and change it. */
+        if (out != NULL) PyObject_GC_UnTrack(out);
     }
     int told = out != NULL;
     if (told && innermost != NULL && spec->witnesses != NULL)
@@ -1395,6 +1402,31 @@ static PyObject *table_arrays_of(Table *self, PyObject *args) {
     arrays = PyObject_CallOneArg(otherwise, values);
     if (arrays == NULL) n_explained++;
     return arrays;
+}
+
+/* Reads bound arguments, without a table. */
+static int walk_tuple(Walk *w, PyObject *values) {
+    walk_init(w);
+    if (!PyTuple_Check(values)) {
+        PyErr_SetString(PyExc_TypeError, "expected a tuple of bound values");
+        return -1;
+    }
+    if (is_too_deep()) return -1;
+    int failed = drop_records_if_grown();
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values) && failed == 0; i++)
+        failed = walk_tree(w, PyTuple_GET_ITEM(values, i));
+    return failed;
+}
+
+static PyObject *spec_matches(Spec *self, PyObject *values) {
+    Walk w;
+    int same = walk_tuple(&w, values);
+    if (same == 0) {
+        own_everything(&w);
+        same = same_trail(w.trail, w.n_trail, self->trail, self->n_trail);
+    }
+    walk_free(&w);
+    return same < 0 ? NULL : PyBool_FromLong(same);
 }
 
 #define SMALL_VALUES 12
@@ -1582,15 +1614,7 @@ static PyObject *setup(PyObject *self, PyObject *args, PyObject *kwargs) {
 static PyObject *arrays_of(PyObject *self, PyObject *values) {
     (void)self;
     Walk w;
-    if (!PyTuple_Check(values)) {
-        PyErr_SetString(PyExc_TypeError, "expected a tuple of bound values");
-        return NULL;
-    }
-    if (is_too_deep()) return NULL;
-    int failed = drop_records_if_grown();
-    walk_init(&w);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values) && failed == 0; i++)
-        failed = walk_tree(&w, PyTuple_GET_ITEM(values, i));
+    int failed = walk_tuple(&w, values);
     PyObject *arrays = failed < 0 ? NULL : list_of(w.arrays + 1, w.n_arrays);
     walk_free(&w);
     return arrays;

@@ -144,11 +144,14 @@ class _Call:
         with self.stage(ft.partial(function.named, values)) as run, calling(call):
             call.run = self.record = run.the_trace()
             self.traced = self.specialization.jitted.trace(*arrays)
-        trail = self.expected.found.trail
-        if call.changed and function.walk(values, abstract=True).trail != trail:
-            trail.append(object())  # which no call has
-        _, handle = split_result(self.traced.out_info)
-        self.expected.refer_to(self.specialization.plans[handle])
+        if call.is_steady is None:  # JAX had the trace
+            call.is_steady = function.is_steady(call, arrays)
+        if call.is_steady:
+            _, handle = split_result(self.traced.out_info)
+            self.expected.refer_to(self.specialization.plans[handle])
+        else:
+            # It is not known what was traced.
+            self.expected.found.trail.append(object())  # which no call has
 
     def plan_of(self, handle: Any) -> Plan:
         """How to build a result, to which a call that is being traced may refer."""

@@ -290,3 +290,46 @@ print("done")
 def test_results_that_a_profiler_changes():
     out = _run(_PROFILED)
     assert out.stdout == "done\n", out.stderr[-4000:]
+
+
+_PROFILED_INSIDE = """
+import equinox as eqx
+
+class Model(eqx.Module):
+    sizes: list = eqx.field(static=True)
+
+def profile(frame, event, arg):
+    for value in frame.f_locals.values():
+        if type(value) is list and value and type(value[-1]) is native.Handle:
+            found.append(value)
+    name = frame.f_code.co_name
+    if event == "call":
+        names.append(name)
+    if name in ("finished", "decide_blocks"):
+        for value in found:
+            value.clear()
+        junk.append([bytearray(2400) for _ in range(50)])
+
+@filter_jit
+def inner(model, x):
+    return [x + i for i in range(300)]
+
+@filter_jit
+def outer(model, x):
+    sys.setprofile(profile)
+    try:
+        out = inner(model, x)
+    finally:
+        sys.setprofile(None)
+    return out[0] + out[-1]
+
+found, junk, names = [], [], []
+assert outer(Model([1]), x) == 2 * x + 299
+assert "tell_outer" in names
+print("done")
+"""
+
+
+def test_results_that_a_profiler_changes_inside_of_another_call():
+    out = _run(_PROFILED_INSIDE)
+    assert out.stdout == "done\n", out.stderr[-4000:]

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit
@@ -71,19 +72,30 @@ def test_a_static_that_is_replaced_while_a_call_is_traced(at, shape):
         assert f(Leaf(x, n), Node(X, lambda: None)).max() == n
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+@pytest.mark.parametrize(("first", "then"), [(1, 2), (1, [2]), ([1], 2)])
+def test_a_static_that_is_replaced_while_a_call_is_lowered(first, then, known):
+    for at in range(1, MOST):
+        f = filter_jit(lambda leaf, node: leaf.w * sum(np.ravel(leaf.n).tolist()))
+        others = [(Leaf(X, n), Node(X, lambda: None)) for n in (first, then)]
+        if known:
+            assert [f(*other) for other in others] == [1, 2]
+        leaf = Leaf(X, first)
+        change = change_at(at, lambda leaf=leaf: object.__setattr__(leaf, "n", then))
+        compiled = f.lower(leaf, Node(X, change)).compile()
+        for n, other in enumerate(others, 1):
+            try:
+                assert compiled(*other) == n
+            except TypeError as e:
+                assert "with different arguments than it was lowered for" in str(e)
+            assert f(*other) == n
+
+
 @pytest.mark.parametrize("at", range(1, MOST))
-def test_a_static_that_is_replaced_while_a_call_is_lowered(at):
-    f = filter_jit(lambda leaf, node: leaf.w * leaf.n)
-    leaf = Leaf(X, 1)
-    change = change_at(at, lambda: object.__setattr__(leaf, "n", 2))
-    compiled = f.lower(leaf, Node(X, change)).compile()
-    for n in (1, 2):
-        other = Leaf(X, n), Node(X, lambda: None)
-        try:
-            assert compiled(*other) == n
-        except TypeError as e:
-            assert "called with different arguments than it was lowered for" in str(e)
-        assert f(*other) == n
+def test_caches_that_are_cleared_while_a_call_is_lowered(at):
+    f = filter_jit(lambda node: node.w * 2)
+    compiled = f.lower(Node(X, change_at(at, eqx.clear_caches))).compile()
+    assert compiled(Node(X, lambda: None)) == 2
 
 
 class Late:
