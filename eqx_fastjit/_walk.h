@@ -1545,13 +1545,16 @@ static int has_values(PyObject *dict, PyObject *const *values) {
     return 1;
 }
 
-/* Whether it may get its new version late, as said above. */
-static int is_late(const PyObject *x, const PyObject *dict) {
-    return Py_TYPE(x)->tp_setattro == PyObject_GenericSetAttr &&
-           ((const PyDictObject *)dict)->ma_values == NULL;
+/* Whether the dictionary of an instance may get its new version late, as said above: by an
+assignment to the instance, or to another that has the same one. `held`: the references of the
+caller to it. */
+static int is_late(const PyObject *x, const PyObject *dict, int held) {
+    return ((const PyDictObject *)dict)->ma_values == NULL &&
+           (Py_TYPE(x)->tp_setattro == PyObject_GenericSetAttr ||
+            Py_REFCNT(dict) > 1 + held);
 }
 
-static int is_part_unchanged(const Known *known, const Part *part) {
+static int is_part_unchanged(const Known *known, const Part *part, const PyObject *root) {
     PyObject *x = part->object, *dict;
     if (Py_REFCNT(x) == 0 || Py_TYPE(x) != part->type ||
         (part->type_version && part->type_version != part->type->tp_version_tag))
@@ -1562,7 +1565,7 @@ static int is_part_unchanged(const Known *known, const Part *part) {
             PyErr_Clear();
             return 0;
         }
-        int same = version_of(dict) == part->version && !is_late(x, dict);
+        int same = version_of(dict) == part->version && !is_late(x, dict, 1 + (dict == root));
         Py_DECREF(dict); /* the instance has it */
         return same;
     case BY_KEYS:
@@ -1589,7 +1592,7 @@ static int is_known(Walk *w, PyObject *x, PyObject *dict) {
         known->n_registered != n_registered)
         return 0;
     for (size_t i = 0; i < known->n_parts; i++)
-        if (!is_part_unchanged(known, &known->parts[i])) return 0;
+        if (!is_part_unchanged(known, &known->parts[i], dict)) return 0;
     for (size_t i = 0; i < known->n_arrays; i++)
         if (Py_TYPE(known->arrays[i]) != array_type || Py_REFCNT(known->arrays[i]) == 0)
             return 0;
@@ -1663,7 +1666,7 @@ static int learn_attributes(Known *known, Record *record, PyObject *x, PyObject 
     PyObject *dict = dict_of(x);
     if (dict == NULL) return -1;
     int few = PyTuple_GET_SIZE(record->names) <= SMALL_FIELDS;
-    int failed = !few || is_late(x, dict) ||
+    int failed = !few || is_late(x, dict, 1) ||
                  read_fields(record, dict, fields) != record->n_fields ||
                  add_part(known, x, BY_ATTRIBUTES, version_of(dict)) < 0;
     Py_DECREF(dict); /* the instance has it */

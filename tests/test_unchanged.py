@@ -12,7 +12,9 @@ import pathlib
 import random
 import sys
 import threading
+import types
 import typing
+import weakref
 
 import equinox as eqx
 import jax
@@ -690,3 +692,52 @@ def test_random_changes_are_read_as_the_reference_reads_them(seed):
                 _change(tree, rng)
     assert not HAS_VERSIONS or n_learnt > 10
     assert len(set(map(id, found.values()))) == len(found)
+
+
+class Gain:
+    def __init__(self, value):
+        self.value = value
+
+    def get(self):
+        return self.value
+
+
+class View:
+    """Another object with the same attributes."""
+
+    def __init__(self, other):
+        self.__dict__ = other.__dict__
+
+
+def _set_n(view, n):
+    view.n = n
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    n: typing.Any
+
+
+@pytest.mark.parametrize("make", [lambda n: Leaf(X, n), lambda n: Leaf(X, Settings(n))])
+def test_a_dictionary_that_two_instances_share(make):
+    """CPython drops the old value before the dictionary has a new version."""
+
+    @filter_jit
+    def f(leaf):
+        return leaf.w * (leaf.n.n if type(leaf.n) is Settings else leaf.n)()
+
+    leaf = make(Gain(1).get)
+    owner = leaf.n if type(leaf.n) is Settings else leaf
+    # One that shares its keys with none.
+    object.__setattr__(owner, "__dict__", dict(vars(owner)))
+    view, seen = View(owner), []
+    # The interpreter adapts the code to what it is given.
+    set_n = types.FunctionType(_set_n.__code__.replace(), {})
+    for _ in range(50):
+        set_n(view, owner.n)
+    for _ in range(3 * CALLS):
+        f(leaf)
+    alive = weakref.ref(owner.n, lambda _: seen.append(f(leaf)))
+    set_n(view, Gain(2).get)
+    assert alive() is None
+    assert [out.tolist() for out in (*seen, f(leaf))] == [[0, 2, 4], [0, 2, 4]]
