@@ -283,13 +283,15 @@ def _known_of(cls: type) -> _Known:
         found = entry[1]
         if found.eq is cls.__eq__ and found.hash is cls.__hash__:
             return found
+    # First, since another thread may change them meanwhile.
+    eq, hash_ = cls.__eq__, cls.__hash__
     exact = _EXACT.get(cls) if any(type(cls) is x for x in _METACLASSES) else None
     policy = choose_policy(cls) if exact is None else exact
     plain = is_identity_type(cls)
     by_type = type_key(cls) is cls
     fields = policy.kind is Kind.FIELDS or policy.kind is Kind.ATTRIBUTES
     get = attributes_getter(policy.data) if fields else None
-    known = _Known(*policy, by_type, plain, get, cls.__eq__, cls.__hash__)
+    known = _Known(*policy, by_type, plain, get, eq, hash_)
     return _known.set(cls, known)
 
 

@@ -488,6 +488,7 @@ static inline int can_change(const PyTypeObject *type) {
 static Record *ask_about(PyObject *x) {
     /* Owned, because the class of `x` may be changed while Python runs. */
     PyTypeObject *type = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(x));
+    unsigned int version = type->tp_version_tag;
     PyObject *node = PyObject_CallOneArg(py_classify, x), *policy = NULL;
     Record *record = NULL, *made = NULL;
     if (node == NULL) goto done;
@@ -528,8 +529,10 @@ static Record *ask_about(PyObject *x) {
         record->n_dynamic = record->n_fields = PyTuple_GET_SIZE(data);
     }
     record->data = Py_NewRef(data);
+    /* If the class was changed meanwhile, or had no version yet, it is asked about again. */
     if (can_change(type))
-        record->version = type->tp_version_tag ? type->tp_version_tag : (unsigned)-1;
+        record->version =
+            version && version == type->tp_version_tag ? version : (unsigned int)-1;
     if ((record->reference = refer_to(type)) == NULL) goto done;
     forget_record(type); /* Python may have made one in between */
     if (records == NULL || 2 * (n_records + 1) > records_mask + 1) {

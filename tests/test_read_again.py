@@ -234,3 +234,31 @@ def test_an_interrupt_while_a_model_is_learnt(make):
         if n > 0:
             break
     assert at > 20
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_a_class_that_is_changed_while_it_is_asked_about(at):
+    """As another thread may do: it is given an `__eq__`."""
+    left = at
+
+    class Meta(type):
+        def __getattribute__(cls, name):
+            nonlocal left
+            out = type.__getattribute__(cls, name)
+            if name == "__hash__" and cls.__name__ == "Scale":
+                left -= 1
+                if left == 0:
+                    cls.__eq__ = lambda self, other: self.n == other.n
+                    cls.__hash__ = lambda self: hash(self.n)
+            return out
+
+    class Scale(metaclass=Meta):
+        def __init__(self, n):
+            self.n = n
+
+    f, scale = filter_jit(lambda x, scale: x * scale.n), Scale(1)
+    for _ in range(at):
+        assert f(X, scale) == 1
+    assert left <= 0
+    scale.n = 7
+    assert f(X, scale) == f(X, scale) == 7
