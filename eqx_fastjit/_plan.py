@@ -283,7 +283,7 @@ def _module_steps(
     placeholders = [MISSING if lacks else object() for lacks in lacking]
     sample = one_level.unflatten(placeholders)
     cls = type(sample)
-    values = dict(instance_dict(sample))
+    values = instance_dict(sample).copy()
     where = {id(x): name for name, x in values.items() if x is not MISSING}
     known = {*(f.name for f in dataclasses.fields(cls)), *WRAPPER_NAMES}
     found = [id(x) in where or x is MISSING for x in placeholders]

@@ -13,8 +13,13 @@ import numpy as np
 from ._case import Call, Measured
 
 
-# A round is made long enough for the clock and the first, cold call not to matter.
+# A round is made long enough for the clock not to matter: so many seconds, and so many
+# calls, unless these take longer than that.
 _ROUND_SECONDS = 4e-3
+_ROUND_CALLS, _LONG_CALL_SECONDS = 10, 10e-3
+# A collection displaces the caches. The first calls after it take up to 2.6 times as
+# long, from the fourth on all take the same.
+_COLD_CALLS = 3
 # Python specializes its bytecode, and the allocators and caches fill.
 _WARM_CALLS = 40
 _WARM_SECONDS = 0.5
@@ -109,10 +114,10 @@ class Sampler:
     def _count(self, mode: Callable[[int], float]) -> int:
         """How many calls make a round."""
         seconds = min(mode(1) for _ in range(3))
-        if seconds > _ROUND_SECONDS:
+        if seconds > _LONG_CALL_SECONDS:
             return 1
         seconds = min(mode(5) for _ in range(3)) / 5
-        return max(1, min(2000, int(_ROUND_SECONDS / seconds)))
+        return max(_ROUND_CALLS, min(2000, int(_ROUND_SECONDS / seconds)))
 
     def warm(self) -> None:
         """Call until nothing is compiled any more, and choose the length of a round."""
@@ -136,6 +141,8 @@ class Sampler:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
+            if max(self._counts.values()) > 1:
+                self._blocked(_COLD_CALLS)
             return {
                 name: mode(self._counts[name]) / self._counts[name] * 1e6
                 for name, mode in self._modes.items()
