@@ -283,6 +283,8 @@ def _module_steps(
     placeholders = [MISSING if lacks else object() for lacks in lacking]
     sample = one_level.unflatten(placeholders)
     cls = type(sample)
+    # Not `dict(...)`, which would not share its keys with all other instances: building
+    # a Module took 1.15 times as long, and reading and dropping it 1.05 times.
     values = instance_dict(sample).copy()
     where = {id(x): name for name, x in values.items() if x is not MISSING}
     known = {*(f.name for f in dataclasses.fields(cls)), *WRAPPER_NAMES}
@@ -318,7 +320,7 @@ def _dataclass_step(steps: list[tuple[int, int, Any]], treedef: Any, n: int) -> 
     step = Op.CALL, n, unflatten
     if only_sets_fields(cls):
         placeholders = [object() for _ in range(n)]
-        values = dict(vars(unflatten(placeholders)))
+        values = vars(unflatten(placeholders)).copy()
         where = {id(x): name for name, x in values.items()}
         if len(values) == n + len(aux):
             names = tuple(where[id(x)] for x in placeholders)

@@ -8,6 +8,7 @@ import functools
 import gc
 import inspect
 import itertools
+import sys
 
 import equinox as eqx
 import jax
@@ -627,6 +628,25 @@ def test_dataclasses_that_notice_that_they_are_made(engine):
         made.clear()
         f(A)
         assert made == ["new", "set"]
+
+
+def test_modules_of_a_result_share_the_keys_of_their_dictionaries(engine):
+    class Pair(eqx.Module):
+        x: jax.Array
+        y: jax.Array
+
+    @jtu.register_dataclass
+    @dataclasses.dataclass
+    class Point:
+        x: jax.Array
+        y: jax.Array
+
+    for cls in (Pair, Point):
+        # The more there are, the less room each has for attributes to come.
+        *_, last = [cls(A, B) for _ in range(40)]
+        made = filter_jit(lambda x: x)(last)
+        size = sys.getsizeof(vars(last))
+        assert sys.getsizeof(vars(made)) == size < sys.getsizeof({**vars(made)})
 
 
 def test_a_dataclass_that_is_changed_after_a_call(engine):
