@@ -675,8 +675,13 @@ done:
 
 /* --- the current calls of each thread --------------------------------------------------- */
 
+/* A frame on the stack, and its number. A greenlet that is left in the middle of a call
+(`gevent`) leaves others to write where its frames were: then the number is another. */
+typedef struct { struct Frame *frame; uint64_t number; } Link;
+
 typedef struct Frame {
-    struct Frame *outer;
+    uint64_t number;
+    Link outer;
     PyObject *function;   /* borrowed from whoever calls, like the values */
     Spec *spec;
     PyObject *const *values;
@@ -685,7 +690,23 @@ typedef struct Frame {
     PyObject *call; /* owned: the `Call`, once something asked for it */
 } Frame;
 
-static THREAD_LOCAL Frame *innermost;
+static THREAD_LOCAL Link innermost;
+
+static inline Frame *frame_at(Link link) {
+    return link.frame != NULL && link.frame->number == link.number ? link.frame : NULL;
+}
+
+static inline void enter_frame(Frame *frame) {
+    static uint64_t n_frames;
+    frame->number = ++n_frames * ODD; /* no small number, of which memory is full */
+    frame->outer = innermost;
+    innermost = (Link){frame, frame->number};
+}
+
+static inline void leave_frame(Frame *frame) {
+    innermost = frame->outer;
+    frame->number = 0;
+}
 
 /* The statics of a call that can be changed. */
 static PyObject *mutables_of(const Walk *w) {
@@ -716,14 +737,15 @@ static PyObject *call_of_frame(Frame *frame) {
 static PyObject *innermost_call(PyObject *self, PyObject *unused) {
     (void)self;
     (void)unused;
-    if (innermost == NULL) Py_RETURN_NONE;
-    return call_of_frame(innermost);
+    Frame *frame = frame_at(innermost);
+    if (frame == NULL) Py_RETURN_NONE;
+    return call_of_frame(frame);
 }
 
 /* The innermost call of the specialization that traces a given function. */
 static PyObject *find_call(PyObject *self, PyObject *flat) {
     (void)self;
-    for (Frame *frame = innermost; frame != NULL; frame = frame->outer) {
+    for (Frame *frame = frame_at(innermost); frame != NULL; frame = frame_at(frame->outer)) {
         if (frame->spec != NULL) {
             if (frame->spec->flat == flat) return call_of_frame(frame);
             continue;
@@ -766,18 +788,17 @@ static PyObject *calling_enter(Calling *self, PyObject *unused) {
     }
     self->entered = 1;
     Py_INCREF(self); /* the thread's list of calls has it now */
-    self->frame.outer = innermost;
-    innermost = &self->frame;
+    enter_frame(&self->frame);
     Py_RETURN_NONE;
 }
 
 static PyObject *calling_exit(Calling *self, PyObject *unused) {
     (void)unused;
-    if (innermost != &self->frame) {
+    if (innermost.frame != &self->frame) {
         PyErr_SetString(PyExc_RuntimeError, "calls must end in the order they began in");
         return NULL;
     }
-    innermost = self->frame.outer;
+    leave_frame(&self->frame);
     Py_DECREF(self);
     Py_RETURN_NONE;
 }
@@ -1334,11 +1355,12 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
     keep_mutables(w);
     end_nested(w);
     if (w->numpy && !is_in_place(spec, w) && copy_numpy(w) < 0) goto done;
-    Frame frame = {innermost, function, spec, values, n, w, NULL};
-    innermost = &frame;
+    Frame frame = {.function = function, .spec = spec, .values = values, .n_values = n,
+                   .walk = w};
+    enter_frame(&frame);
     PyObject *out = PyObject_Vectorcall(spec->jitted, w->arrays + 1,
                                         w->n_arrays | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-    innermost = frame.outer;
+    leave_frame(&frame);
     if (out != NULL && PyList_CheckExact(out)) {
         /* A profiler is shown what Python returns, and may keep it and change it. */
         if (Py_REFCNT(out) != 1) {
@@ -1350,7 +1372,7 @@ static PyObject *call_bound(PyObject *function, Table *table, PyObject *const *v
         if (out != NULL) PyObject_GC_UnTrack(out);
     }
     int told = out != NULL;
-    if (told && innermost != NULL && spec->witnesses != NULL)
+    if (told && innermost.frame != NULL && spec->witnesses != NULL)
         told = tell_outer(function, &frame, out);
     if (told)
         result = finish(function, &frame, w, out);

@@ -173,8 +173,8 @@ typedef struct {
 enum { NO_NUMPY, NUMPY_IN_PLACE, NUMPY_COPIED };
 
 /* The walks of this thread that run Python, which may call a jitted function in turn: each
-takes up to 10 kB of the stack, and a thousand would not fit. */
-#define MOST_NESTED 128
+level takes some 10 kB of the stack, of which a thread may have 512 kB. */
+#define MOST_NESTED 40
 static THREAD_LOCAL int n_nested;
 
 /* The calls of this thread that Python has raised for, after the walk failed. */

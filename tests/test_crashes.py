@@ -1,5 +1,7 @@
 """User code runs in the middle of a lookup, in many threads."""
 
+import pytest
+
 from tests.processes import run_code
 
 
@@ -82,5 +84,98 @@ print("done")
 def test_look_ups_are_not_disturbed(engine):
     """Statics are released while lookups compare them. Unguarded, 3 of 4 runs crash."""
     out = run_code(_SCRIPT, "5", engine=engine)
+    assert out.returncode == 0, out.stderr[-4000:]
+    assert out.stdout == "done\n"
+
+
+_GREENLETS = """
+import contextlib
+import greenlet
+import equinox as eqx, jax, jax.numpy as jnp
+from eqx_fastjit import filter_jit
+
+
+class Static(eqx.Module):
+    items: list = eqx.field(static=True)
+
+
+@filter_jit
+def leaves(x, n):
+    main.switch()
+    return x + n
+
+
+@filter_jit
+def reads(x, static):
+    return x + len(static.items)
+
+
+def deeper(n, levels):
+    # Writes over the part of the stack that the greenlet has left, and traces there.
+    # JAX's own state is that of the other trace meanwhile, so this may raise.
+    with contextlib.suppress(Exception):
+        reads(x, static)
+        filter_jit(lambda x: reads(x, static) * levels * n)(x)
+        with jax.ensure_compile_time_eval():
+            jax.jit(lambda x: x * n)(2)
+    if n:
+        max([0], key=lambda _: deeper(n - 1, levels) or 0)
+
+
+main = greenlet.getcurrent()
+x, static = jnp.float32(1), Static([1, 2])
+for levels in (0, 1, 60):
+    left = [greenlet.greenlet(lambda i=i: leaves(x, (levels, i)[1])) for i in range(3)]
+    for other in left:
+        other.switch()
+        deeper(levels, levels)
+    for other in left:
+        with contextlib.suppress(Exception):
+            other.switch()
+        deeper(levels, levels)
+print("done")
+"""
+
+
+def test_greenlets_that_are_left_in_the_middle_of_a_trace(engine):
+    """Another uses the stack meanwhile, where the calls of this one were listed."""
+    pytest.importorskip("greenlet")
+    out = run_code(_GREENLETS, engine=engine, PYTHONMALLOC="debug")
+    assert out.returncode == 0, out.stderr[-4000:]
+    assert out.stdout == "done\n"
+
+
+_SMALL_STACK = """
+import threading
+import jax.numpy as jnp
+from eqx_fastjit import filter_jit
+
+
+class Calls:
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        f(Calls(), jnp.float32(1))
+        return 1
+
+
+def work():
+    try:
+        f(Calls(), jnp.float32(1))
+    except RecursionError:
+        print("done")
+
+
+f = filter_jit(lambda h, x: x)
+threading.stack_size(1 << 20)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+def test_calls_that_call_themselves_on_a_small_stack(engine):
+    out = run_code(_SMALL_STACK, engine=engine)
     assert out.returncode == 0, out.stderr[-4000:]
     assert out.stdout == "done\n"
