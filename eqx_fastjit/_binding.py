@@ -2,8 +2,8 @@
 
 `f(1, y)`, `f(1, y=y)` and, for `def f(x, y=2)`, `f(1)` and `f(1, 2)` are the same call
 and must share a trace. So the arguments of each call are *bound*: one value per
-parameter, in order. `_native.c` does so by itself, and leaves to the functions made
-here every call that is not plainly right.
+parameter, in order. `_native.c` binds ordinary calls itself, and uses the functions
+made here for all others.
 """
 
 import functools as ft
@@ -177,8 +177,8 @@ def _read_spec(fun: Callable[..., Any]) -> Spec:
 class Binding:
     """Turns the arguments of a call into one value per parameter.
 
-    Of a function whose defaults have been changed this is out of date (`is_current`),
-    and another is to be made.
+    It is out of date (`is_current`) once the function's defaults have been changed, and
+    another is made.
     """
 
     def __init__(self, fun: Callable[..., Any], like: Spec | None = None):

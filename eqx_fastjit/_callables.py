@@ -1,8 +1,5 @@
 """Describes a callable that is wrapped, and creates its `Function`."""
 
-# Callables can be of any type. pyright: reportUnknownArgumentType=false,
-# reportUnknownMemberType=false pyright: reportUnknownVariableType=false
-
 import contextlib
 import functools as ft
 import sys

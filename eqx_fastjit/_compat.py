@@ -1,8 +1,8 @@
 """Every private name of JAX, jaxlib and Equinox that this library uses.
 
 No other file may import from `jax._src`, `jaxlib` or `equinox._*` (the linter bans it).
-Each name is looked up by `resolve`; where it is not there the caller gets `None` (or a
-stand-in) and does without.
+Each name is looked up by `resolve`, or its class is asked for it beforehand. Where one
+is not there, the caller gets `None` (or a stand-in) and does without.
 """
 
 import contextlib
@@ -97,8 +97,8 @@ def is_outside_traces() -> bool:
 def around_trace() -> contextlib.AbstractContextManager[Any]:
     """The context of the call that JAX is tracing, to flatten its arguments in.
 
-    What it computes is then no part of the trace, or if the context is not known, what
-    it computes without tracers.
+    What flatten functions compute is then no part of the trace. If the context is not
+    known, this holds only for operations without tracers.
     """
     place, enter = top_level_trace(), _try_resolve("jax._src.core:set_current_trace")
     outer = getattr(place and getattr(place[0], place[1]), "parent_trace", None)
@@ -290,6 +290,10 @@ def equinox_callback(flat_callback: Any) -> tuple[str, list[str]] | None:
     return name, [str(x) for x in variables["msgs"].cell_contents]
 
 
+# Of the error that `checkify` carries; read below.
+_ERROR_FIELDS = {"_pred", "_code", "_metadata", "_payload"}
+
+
 class Checkify:
     """The parts of `jax.experimental.checkify`. Raises `MissingPrivateName`."""
 
@@ -301,6 +305,9 @@ class Checkify:
         self._inline = resolve("jax._src.checkify:checkify_jaxpr")
         self._update = resolve("jax._src.checkify:update_error")
         self._failure = resolve("jax._src.checkify:FailedCheckError")
+        fields = getattr(resolve("jax._src.checkify:Error"), "__dataclass_fields__", ())
+        if missing := _ERROR_FIELDS.difference(fields):
+            raise MissingPrivateName(f"jax._src.checkify:Error.{min(missing)}")
         # Has the type of the numbers: an int32 from JAX 0.12 on, an `int` before.
         self._no_number = _try_resolve("jax._src.checkify:_INACTIVE_CODE", -1)
         # From JAX 0.12 on, a context comes before everything else.
@@ -493,8 +500,3 @@ def load_executable(
     }
     loaded = cls(**{name: values[name] for name in cls.__dataclass_fields__}).load()
     return jax.stages.Compiled(loaded, [], args_info, out_tree, no_kwargs=True)
-
-
-def shaped_array(shape: tuple[Any, ...], dtype: Any, weak_type: bool) -> Any:
-    """An aval."""
-    return resolve("jax._src.core:ShapedArray")(shape, dtype, weak_type=weak_type)

@@ -371,7 +371,8 @@ class Function:
             f"{type(error.value).__name__}, which is not an array and so is static, "
             f"but cannot be hashed ({error}). Compiled functions are looked up by "
             "their static arguments. Pass a hashable value (a tuple in place of a "
-            "list, a frozenset in place of a set), or an array, which is traced."
+            "list, a frozenset in place of a set, a dataclass that is frozen), or an "
+            "array, which is traced."
         )
 
     def check_static_arrays(

@@ -1,7 +1,7 @@
 """`filter_jit`: the decorator, the callable it returns, and its bound methods."""
 
-# Of JAX's functions not all have types, and callables are anybody's. The functions
-# beside a class are part of it.
+# Not all of JAX's functions have types, and callables may be anything. Functions beside
+# a class may use its private attributes.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportPrivateUsage=false
@@ -60,7 +60,8 @@ class _WrapperAux:
     ):
         self.function = function
         self.donate = donate
-        # Either the callable is a pytree, of which `structure` is the rest; or this.
+        # `structure` is the callable without its arrays, if it is a pytree. Otherwise
+        # `fun` is the callable.
         self.fun = fun if structure is None else None
         self.structure = structure
         options = static_key(function.options)
@@ -184,7 +185,7 @@ class JitWrapped(Base, Generic[_P, _T]):
         return values
 
     def _renew_binding(self) -> None:
-        """Bind by the defaults that the function has now."""
+        """Make another `Binding` if the function's defaults have changed."""
         if not self._binding.is_current():
             _set(self, "_binding", Binding(self._fun, self._function.spec))
             self._prepare_call()
@@ -258,6 +259,7 @@ def _global_of(fun: Any) -> Any:
 
 
 def _itself(wrapped: Any) -> Any:
+    """Unpickles to the global function that the pickled one was built from."""
     return wrapped
 
 
@@ -490,4 +492,5 @@ def jitted_function(f: Any) -> Function:
     return f._function
 
 
+# Another name, for programs that import both this and Equinox's.
 fast_filter_jit = filter_jit

@@ -39,7 +39,7 @@ def is_array_or_struct(x: Any) -> bool:
 
 
 class NodeKind:
-    """What a type is to a pytree. `_native.c` has the same numbers."""
+    """What a type is to a pytree. `_walk.h` has the same numbers."""
 
     STATIC = 0
     ARRAY = 1

@@ -83,7 +83,10 @@ class Plan:
 
 
 def _template(structure: Structure) -> Any:
-    """A result to flatten again for each that is built like it; `None` if needless."""
+    """A result that `build` flattens again, to get copies of its static data.
+
+    `None` if no node needs them.
+    """
     try:
         if all(_copied_from(node) is None for node in _nodes(structure.treedef)):
             return None
@@ -91,7 +94,7 @@ def _template(structure: Structure) -> Any:
         template = jtu.tree_unflatten(structure.treedef, structure.leaves)
         data, again = (jtu.tree_structure(template) for _ in range(2))
         same = data.num_leaves == len(structure.leaves)
-        same = same and not _tells_of_children(data, again, structure.treedef, known)
+        same = same and not _depends_on_children(data, again, structure.treedef, known)
     except Exception:
         return None  # a class that takes nothing but arrays
     return template if same else None
@@ -112,7 +115,7 @@ def _copied_from(treedef: Any) -> Any:
         children = [object() for _ in treedef.children()]
         node = _one_level_treedef(treedef).unflatten(children)
         data, again = (_static_data(node) for _ in range(2))
-        tells = _tells_of_children(data, again, aux, known)
+        tells = _depends_on_children(data, again, aux, known)
     except Exception:
         return None  # a class that takes nothing but arrays
     return None if tells or _are_shared(data, again) else node
@@ -122,7 +125,7 @@ def _static_data(node: Any) -> Any:
     return jtu.tree_structure(node, is_leaf=lambda x: x is not node).node_data()[1]
 
 
-def _tells_of_children(data: Any, again: Any, aux: Any, known: Any) -> bool:
+def _depends_on_children(data: Any, again: Any, aux: Any, known: Any) -> bool:
     """Whether static data is other than `aux` if the children are no arrays.
 
     It may have their shapes. (What is never the same is compared by identity.) Not if

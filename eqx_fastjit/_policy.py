@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 
 class Kind(enum.IntEnum):
-    """How values of a type are compared. `_native.c` has the same numbers."""
+    """How values of a type are compared. `_walk.h` has the same numbers."""
 
     # By identity alone.
     IDENTITY = 0

@@ -57,8 +57,8 @@ class Flat:
 
     def __init__(self, function: Any, paths: Iterable[str], source: Callable[[], Any]):
         self.function = weakref.ref(function)
-        # Of the callable of this call: one `Function` may be for all that wrappers such
-        # as `eqx.filter_grad` make of functions of one name.
+        # That of this call's callable: one `Function` may serve several, such as all
+        # that `eqx.filter_grad` makes of functions of one name.
         self.source = source
         self.traced = False
         self.__name__ = function.name

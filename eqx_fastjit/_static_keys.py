@@ -6,7 +6,7 @@ bits and identity decide. `==` is asked only of values whose class defines it, a
 between values of one type with one hash.
 
 Each type has one *policy*, chosen when it is first seen. The walk over a call
-(`_partition.py`, and `_native.c` in the same way) applies it and writes what it finds
+(`_partition.py`, and `_walk.h` in the same way) applies it and writes what it finds
 on a *trail*: two values are the same exactly if their trails are equal. A trail is a
 snapshot, so a value that is changed in place has another trail at the next call.
 """

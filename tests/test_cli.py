@@ -16,6 +16,19 @@ def test_help(capsys):
     assert "bench" in capsys.readouterr().out
 
 
+def test_an_unknown_flag_shows_the_usage_of_its_command(capsys):
+    for argv, usage in (
+        (["run", "--wrong", "a.py"], "usage: eqx-fastjit run "),
+        (["bench", "--wrong"], "usage: eqx-fastjit bench "),
+        (["--wrong"], "usage: eqx-fastjit [-h]"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(argv)
+        assert ended.value.code == 2
+        err = capsys.readouterr().err
+        assert err.startswith(usage) and "arguments: --wrong" in err
+
+
 def test_version_is_what_a_bug_report_needs(capsys, monkeypatch):
     monkeypatch.setenv("EQX_ON_ERROR", "nan")
     assert cli.main(["--version"]) == 0

@@ -156,10 +156,14 @@ def test_a_run_that_fails(how, code, returned, said, gained, capsys):
 
 
 def test_gain_that_is_interrupted(gained, capsys):
-    gained.fail["ours"] = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        cli.main(["gain", "a.py"])
-    assert capsys.readouterr().out == ""  # there is no pair yet
+    for gained.fail in ({"count": KeyboardInterrupt()}, {"ours": KeyboardInterrupt()}):
+        capsys.readouterr()
+        with pytest.raises(KeyboardInterrupt):
+            cli.main(["gain", "a.py"])
+    assert capsys.readouterr() == (
+        "",
+        "eqx-fastjit gain: interrupted before the first pair of runs\n",
+    )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_gain, "_compare", lambda *_: ("the report", True))

@@ -82,6 +82,12 @@ def test_lock_writes_and_checks(locked, program, capsys):
         "h: not in the file; called at h:1\n"
         "eqx-fastjit lock: 2 signatures used, 1 not in fastjit.lock; 2 in it not used\n"
     )
+    locked.seen = [("f", 1), ("h", 1), ("h", 2)]
+    with pytest.MonkeyPatch.context() as patch:  # as if at one line
+        patch.setattr(_lock_file, "explain_unknown", lambda name, *_: [f"{name}: new"])
+        assert cli.main(["lock", "--check", "a.py"]) == 1
+    assert capsys.readouterr().err.startswith("2 signatures: h: new\neqx-fastjit lock")
+    locked.seen = [("f", 1), ("h", 1)]
     locked.code = 5
     assert cli.main(["lock", "--check", "a.py"]) == 5
     assert cli.main(["lock", "-o", "x", "a.py"]) == 5
@@ -123,14 +129,16 @@ def test_lock_precompiles(locked, cache, capsys):
     assert capsys.readouterr().err == (
         "[1/3] f\n[2/3] g\n[3/3] f\n"
         "eqx-fastjit lock: 3 compiled now, 0 in the cache before, 0 not reached\n"
-        "eqx-fastjit lock: run it with JAX_COMPILATION_CACHE_DIR=the folder\n"
+        "eqx-fastjit lock: run it with JAX_COMPILATION_CACHE_DIR=the folder "
+        "eqx-fastjit run\n"
     )
     assert len(locked.recorders[-1].seen) == 4  # ended after the last one
     locked.seen = [("f", 1)]
     assert cli.main(command) == 1
     assert capsys.readouterr().err.endswith(
         "1 compiled now, 0 in the cache before, 2 not reached\n"
-        "eqx-fastjit lock: run it with JAX_COMPILATION_CACHE_DIR=the folder\n"
+        "eqx-fastjit lock: run it with JAX_COMPILATION_CACHE_DIR=the folder "
+        "eqx-fastjit run\n"
         "not reached: f\nnot reached: g\n"
     )
     locked.code = 4
@@ -450,6 +458,19 @@ def test_functions_that_are_profiled(functions, names, profiled, capsys, tmp_pat
     assert page.read_text() == f"{len(names)} parts"
 
 
+def test_functions_that_raise_when_they_are_profiled(profiled, capsys, monkeypatch):
+    def profile(fun, *args, n, **kwargs):
+        if fun == "fun0":
+            raise ValueError("of the user's")
+        return types.SimpleNamespace(full_text=lambda: fun)
+
+    monkeypatch.setattr("eqx_fastjit.insight.profile", profile)
+    watched((3, 3), (2, 2)).report(2, None, None)
+    assert capsys.readouterr().out.endswith(
+        "\nf0 raised ValueError when called again\n\nfun1\n"
+    )
+
+
 def test_a_program_without_calls(profiled, capsys):
     for it in (_profile._Watched(), watched()):
         it.report(1, None, None)
@@ -580,7 +601,7 @@ def test_what_is_wrapped():
     with pytest.raises(CommandError) as e:
         _export._split({1}, "m:a")
     assert str(e.value) == (
-        "--args m:a returned a set; expected a tuple of arguments, or a dictionary of "
+        "--args m:a returned `set`; expected a tuple of arguments, or a dictionary of "
         "keyword arguments"
     )
 

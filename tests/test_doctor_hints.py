@@ -9,6 +9,7 @@ from eqx_fastjit.doctor._report import Hint, LineTime, TimePart, TimeSpent
 from tests.doctor_records import (
     array,
     DEFINED,
+    HERE,
     inspected,
     LIBRARY,
     plain,
@@ -206,6 +207,32 @@ def test_a_hint_on_operations():
     (hint,) = hints(time=TimeSpent(90.0, (part,)))
     assert (hint.file, hint.line) == (None, None)
     assert hint.message.startswith("JAX operations outside of jit took 30 s: each")
+
+
+def test_a_hint_on_operations_that_one_line_compiles():
+    many = [plain(f"op{i % 10}", parts=(0, 0, 0.5)) for i in range(40)]
+    found = hints(plain=many, cache_directory="/tmp")
+    assert found == [
+        Hint(
+            kind="eager-operations",
+            function="",
+            file="a.py",
+            line=1,
+            seconds=20.0,
+            message="10 JAX operations outside of jit took 20 s to compile here: each "
+            "is a separate program",
+            fix="Move them into a jitted function, such as the one that uses their "
+            "results.",
+        )
+    ]
+    # Of two lines; too few operations; of jitted functions; not a fifth of the run.
+    two = [plain(c.name, site=site) for c in many for site in (HERE, THERE)]
+    few = [c for c in many if c.name != "op9"]
+    jitted = [plain(c.name, ("first-call",), parts=(0, 0, 0.5)) for c in many]
+    for others in (few, jitted):
+        assert hints(plain=others, cache_directory="/tmp") == []
+    assert len(hints(plain=two, cache_directory="/tmp")) == 2
+    assert hints(plain=many, seconds=101.0, cache_directory="/tmp") == []
 
 
 @pytest.mark.parametrize(

@@ -102,10 +102,11 @@ def test_errors(module, tmp_path, capsys):
     for argv, message in (
         (("no_such", "arguments"), "no 'no_such' there"),
         (("number", "arguments"), "3 cannot be called"),
-        (("plain", "nothing"), "returned a int; expected a tuple"),
+        (("plain", "nothing"), "returned `int`; expected a tuple"),
         (("plain", "refused"), "`model.fn` cannot be exported"),
         (("plain", "arguments", "--no-portable"), "only with --compiled"),
         (("plain", "arguments", "--vjp-order", "-1"), "expected at least 0"),
+        (("plain", "arguments", "--platforms", "cpu,gpus"), "--platforms 'gpus'"),
     ):
         assert _export(module, *argv) == 2
         assert message in capsys.readouterr().err

@@ -117,7 +117,7 @@ def test_precompiled(folder):
     # The program was ended after its second signature was compiled.
     assert out.stdout == ""
     setting = f"JAX_COMPILATION_CACHE_DIR={folder / 'cache'}"
-    assert f"run it with {setting}\n" in out.stderr
+    assert f"run it with {setting} eqx-fastjit run\n" in out.stderr
     env = dict([setting.split("=")])
     out = run(["script.py"], folder, "run", **env)
     # At least two programs come from the cache; operations outside of jit may add more.

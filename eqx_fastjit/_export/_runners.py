@@ -1,7 +1,5 @@
 """What a loaded function runs: native code if it matches, or the portable program."""
 
-# JAX does not mark all of its public names. pyright: reportPrivateImportUsage=false
-
 import dataclasses
 import functools
 import itertools
@@ -16,6 +14,7 @@ import jax.export
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import ShapedArray
 
 from eqx_fastjit import _compat
 from eqx_fastjit._engine import innermost_call
@@ -220,7 +219,7 @@ class Payloads:
             raise ExportFileError(why)
         for key in ("input_avals", "output_avals"):
             record[key] = [
-                _compat.shaped_array(*shape_and_dtype(x), bool(x["weak_type"]))
+                ShapedArray(*shape_and_dtype(x), weak_type=bool(x["weak_type"]))
                 for x in record[key]
             ]
         for key in ("input_shardings", "output_shardings"):

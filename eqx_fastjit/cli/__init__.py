@@ -49,7 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=text, description=module.__doc__)
         module.declare(command)
         command.set_defaults(main=module.main)
-    options = parser.parse_args(argv)
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        which = commands.choices.get(options.command, parser)
+        which.error(f"unrecognized arguments: {' '.join(unknown)}")
     if options.version:
         from ._versions import print_versions
 

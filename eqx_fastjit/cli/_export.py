@@ -15,6 +15,10 @@ from eqx_fastjit._units import show_bytes
 from ._common import add_options, check_output, CommandError
 
 
+# Those that JAX can lower for on any machine.
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+
 def declare(parser: argparse.ArgumentParser) -> None:
     options = {
         "function": {
@@ -59,6 +63,8 @@ def main(options: argparse.Namespace) -> int:
     function = _wrapped(_find(options.function))
     args, kwargs = _split(_find(options.args)(), options.args)
     platforms = options.platforms.split(",") if options.platforms else None
+    for platform in platforms or ():
+        _check_platform(platform)
     try:
         function.export(*args, **kwargs).save(
             output,
@@ -71,6 +77,14 @@ def main(options: argparse.Namespace) -> int:
         raise CommandError(str(e)) from None
     print(f"wrote {options.output} ({show_bytes(os.path.getsize(output))})")
     return 0
+
+
+def _check_platform(platform: str) -> None:
+    import jax
+
+    if platform not in _PLATFORMS and platform != jax.default_backend():
+        expected = ", ".join(_PLATFORMS)
+        raise CommandError(f"--platforms {platform!r}: expected {expected}")
 
 
 def _find(text: str) -> Any:
@@ -110,6 +124,6 @@ def _split(arguments: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(arguments, tuple | list):
         return tuple(arguments), {}
     raise CommandError(
-        f"--args {name} returned a {type(arguments).__name__}; expected a tuple of "
+        f"--args {name} returned `{type(arguments).__name__}`; expected a tuple of "
         "arguments, or a dictionary of keyword arguments"
     )

@@ -73,6 +73,11 @@ def main(options: argparse.Namespace) -> int:
             report, interrupted = _compare(options, out, seconds)
         except _Failed as e:
             return _tell(*e.args)
+        except KeyboardInterrupt:
+            text = "eqx-fastjit gain: interrupted before the first pair of runs"
+            print(text, file=sys.stderr)
+            sys.stderr.flush()
+            end_as_interrupted()
     print(report)
     if options.json is not None:
         write_output("--json", options.json, as_json(report))

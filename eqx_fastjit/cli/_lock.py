@@ -5,6 +5,7 @@ compiled with those.
 """
 
 import argparse
+import collections
 import contextlib
 import os
 import sys
@@ -98,9 +99,13 @@ def _check(program: Any, output: str) -> int:
     locked, known = _load(output)
     recorder, code = _recorded(program)
     new = {key: value for key, value in recorder.seen.items() if key not in known}
-    for (name, _), (signature, site) in new.items():
-        lines = lockfile.explain_unknown(name, signature, site, locked)
-        print("\n".join(lines), file=sys.stderr)
+    # Of a function that is in the file with no signature, they all read the same.
+    texts = collections.Counter(
+        "\n".join(lockfile.explain_unknown(name, signature, site, locked))
+        for (name, _), (signature, site) in new.items()
+    )
+    for text, n in texts.items():
+        print(text if n == 1 else f"{_count(n)}: {text}", file=sys.stderr)
     unused = len(known - recorder.seen.keys())
     _say(
         f"{_count(len(recorder.seen))} used, {len(new)} not in {output}"
@@ -169,8 +174,11 @@ def _precompile(program: Any, output: str, cache_dir: str | None) -> int:
         f"before, {len(precompiling.todo)} not reached"
     )
     if precompiling.directory:
-        # Its spelling is a part of JAX's key.
-        _say(f"run it with JAX_COMPILATION_CACHE_DIR={precompiling.directory}")
+        # Its spelling is a part of JAX's key, as the programs of our functions are.
+        _say(
+            f"run it with JAX_COMPILATION_CACHE_DIR={precompiling.directory} "
+            "eqx-fastjit run"
+        )
     if code == 0 and precompiling.todo:
         for name in sorted({name for name, _ in precompiling.todo}):
             print(f"not reached: {name}", file=sys.stderr)

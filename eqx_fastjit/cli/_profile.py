@@ -82,7 +82,11 @@ class _Watched:
         signed = [called for called in self.samples.ranked() if called.signatures]
         for called in signed[:functions]:
             fun, args, kwargs = alive(called.ranked()[0])
-            found.append(profile(fun, *args, n=n, **kwargs))
-            print(f"\n{found[-1].full_text()}")
+            try:
+                found.append(profile(fun, *args, n=n, **kwargs))
+            except Exception as e:  # of the function, which may have ended the program
+                print(f"\n{called.name} raised {type(e).__name__} when called again")
+            else:
+                print(f"\n{found[-1].full_text()}")
         if html is not None:
             html.write_text(html_page(found), encoding="utf-8")

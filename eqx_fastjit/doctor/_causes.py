@@ -331,8 +331,9 @@ def _needed_anyway(group: list[Cause]) -> str:
         return ""
     if needed == len(group):
         return "; each time with a new shape or structure as well"
+    whose = "its" if needed == 1 else "their"
     return (
-        f"; {needed} of these had a new shape or structure as well, so their time is "
+        f"; {needed} of these had a new shape or structure as well, so {whose} time is "
         "not counted"
     )
 

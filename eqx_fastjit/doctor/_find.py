@@ -370,9 +370,9 @@ def _notes(watch: Watch) -> Iterator[str]:
     yield from tuple(watch.notes)
     if watch.share < _BUSY:
         yield (
-            "The machine was busy with other programs. This one ran in "
-            f"{watch.share:.0%} of the time in which it could have, and all durations "
-            "are that much longer."
+            "The machine was busy with other programs. This one had a processor for "
+            f"{watch.share:.0%} of the time in which it needed one, and durations are "
+            "longer by as much."
         )
     for trace in tuple(watch.begun.values()):
         yield (

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from eqx_fastjit._export import LOADING
 from eqx_fastjit._units import plural, show_seconds
 
+from ._plain import Compile
 from ._report import at, grouped, Hint, TimeSpent
 from ._sites import is_library
 from ._watch import Seen, Watch
@@ -22,6 +23,9 @@ _EXPORT = 3.0, 0.1
 _SCAN = 3.0, 0.1
 _RAGGED = 1.0, 0.02
 _EAGER = 3.0, 0.2
+# Different operations that one line compiles. (One that it compiles again and again is
+# a finding.)
+_OPERATIONS = 10
 # Layers in a Python loop that make a scan worthwhile. Many more are unrolled-loop.
 _LAYERS = 4
 # Reading a compiled program takes at most this share of the time to compile it.
@@ -38,6 +42,7 @@ def make_hints(watch: Watch, time: TimeSpent, unrolled: set[Any]) -> tuple[Hint,
         *_layers(seen, run, unrolled),
         *_ragged(seen, run),
         *_eager(time, run),
+        *_eager_compiles(tuple(watch.plain.compiles), run),
     ]
     return tuple(sorted(hints, key=lambda hint: -hint.seconds))
 
@@ -247,6 +252,8 @@ def _other_causes(old: Seen, new: Seen) -> str:
 
 # --- outside of jit ------------------------------------------------------------------
 
+_MOVE = "Move them into a jitted function, such as the one that uses their results."
+
 
 def _eager(time: TimeSpent, run: _Run) -> Iterator[Hint]:
     for part in time.parts:
@@ -262,6 +269,22 @@ def _eager(time: TimeSpent, run: _Run) -> Iterator[Hint]:
             seconds=part.seconds,
             message=f"JAX operations outside of jit took {cost}{where}: each is a "
             "separate program, with the overhead of a call",
-            fix="Move them into a jitted function, such as the one that uses their "
-            "results.",
+            fix=_MOVE,
+        )
+
+
+def _eager_compiles(compiles: tuple[Compile, ...], run: _Run) -> Iterator[Hint]:
+    eager = [c for c in compiles if c.miss is None and c.site is not None]
+    for line, group in grouped(eager, lambda c: c.site).items():
+        seconds, n = sum(c.seconds for c in group), len({c.name for c in group})
+        if n < _OPERATIONS or not run.is_worth(seconds, _EAGER):
+            continue
+        yield Hint(
+            kind="eager-operations",
+            function="",
+            **at(line),
+            seconds=seconds,
+            message=f"{n} JAX operations outside of jit took {show_seconds(seconds)} "
+            "to compile here: each is a separate program",
+            fix=_MOVE,
         )

@@ -162,6 +162,8 @@ _RIGHT = (True, True, True, False, False)
 def _cells(row: FunctionRow) -> tuple[str, ...]:
     where = "" if row.file is None else f" ({place(row.file, row.line)})"
     causes = ", ".join(f"{n} {cause}" for cause, n in row.causes.items())
+    if row.jit == "jax" and row.file is not None:
+        causes = "outside of jit"
     numbers = show_seconds(row.seconds), str(row.traces), str(row.compiles)
     return *numbers, f"{row.function}{where}", causes
 

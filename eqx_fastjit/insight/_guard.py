@@ -9,11 +9,15 @@ from collections import Counter
 from typing import Any
 
 from eqx_fastjit import _record
+from eqx_fastjit._compat import hide_from_tracebacks
 from eqx_fastjit._jit import jitted_function
 from eqx_fastjit._record import FunctionInfo, Trace
 from eqx_fastjit._units import plural, show_seconds
 
 from ._explain import arguments_text, explain_trace
+
+
+hide_from_tracebacks(__file__)
 
 
 class RetraceError(RuntimeError):
