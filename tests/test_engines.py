@@ -424,11 +424,11 @@ def test_a_missing_name_that_only_insight_uses(name, take_away):
     [
         "jax._src.callback:pure_callback_p",
         "jax._src.checkify:_INACTIVE_CODE",
+        "jax._src.checkify:Error",
         "jax._src.checkify:FailedCheckError",
         "jax._src.checkify:checkify_jaxpr",
         "jax._src.checkify:error_checks",
         "jax._src.checkify:update_error",
-        "jax._src.core:ShapedArray",
         "jax._src.export._export:_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE",
         "jax._src.interpreters.pxla:UnloadedMeshExecutable",
         "jax._src.lax.lax:dce_sink_p",

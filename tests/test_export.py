@@ -407,6 +407,7 @@ def test_save_says_what_it_cannot_do(path):
     [
         "jax._src.checkify:error_checks",
         "jax._src.checkify:update_error",
+        "jax._src.checkify:Error",
         "jax._src.checkify:FailedCheckError",
         "jax._src.callback:pure_callback_p",
     ],

@@ -134,7 +134,7 @@ def test_durations_count_less_on_a_busy_machine(monkeypatch):
         # An explicit threshold for slow calls applies on a busy machine, too.
         assert len(_find.make_report(watch, "a.py", 0, slow=100.0).findings) == 1
     watch.watches_jax = True
-    for share, expected in ((0.5, []), (0.49, ["ran in 49%"])):
+    for share, expected in ((0.5, []), (0.49, ["for 49%"])):
         watch._share = share
         notes = [n for n in _find._notes(watch) if "was busy" in n]
         assert len(notes) == len(expected) and all(map(str.count, notes, expected))
