@@ -307,3 +307,31 @@ def test_an_earlier_call_that_is_at_fault(file, kind, leaf, old, new, expected):
     )
     assert expected in text
     assert (f"in line {first[1]}." in text) is (old != "float32")
+
+
+@pytest.mark.parametrize(
+    ("edit", "argument", "expected"),
+    [
+        ("jax.device_put({}, new)", "x[0]", "jax.device_put(x[0], new)"),
+        (
+            "jax.device_put({}, new)",
+            "jax.device_put(jnp.ones(4), old)",
+            "jax.device_put(jnp.ones(4), new)",
+        ),
+        (
+            "jax.device_put({}, new)",
+            "device_put(x)",
+            "jax.device_put(device_put(x), new)",
+        ),
+        ("jnp.asarray({}, dtype=d)", "jnp.asarray(x)", "jnp.asarray(x, dtype=d)"),
+        ("jnp.asarray({})", "jnp.asarray(obj=x)", "jnp.asarray(jnp.asarray(obj=x))"),
+        (
+            "jax.tree.map(f, {})",
+            "jax.tree.map(g, x)",
+            "jax.tree.map(f, jax.tree.map(g, x))",
+        ),
+        ("float({})", "a b", "float(a b)"),
+    ],
+)
+def test_an_edit_of_a_call_of_the_same_function(edit, argument, expected):
+    assert _edits.Edit(edit, "").wrap(argument) == expected

@@ -1,5 +1,6 @@
 """What to write in place of an argument that made a function compile again."""
 
+import ast
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,8 +24,20 @@ class Edit(NamedTuple):
     why: str
 
     def wrap(self, argument: str) -> str:
-        """What to write for it."""
+        """What to write for it: of a call of the same function, another call."""
+        name, _, rest = self.text.partition("(")
+        call = _call(argument) if rest.startswith("{}") else None
+        if call is not None and call.args and ast.unparse(call.func) == name:
+            argument = ast.get_source_segment(argument, call.args[0]) or argument
         return self.text.replace("{}", argument)
+
+
+def _call(text: str) -> ast.Call | None:
+    try:
+        found = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return None
+    return found if isinstance(found, ast.Call) else None
 
 
 def field_advice(d: Difference) -> str | None:
