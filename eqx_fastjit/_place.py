@@ -1,5 +1,6 @@
-"""A line of a program."""
+"""A line of a program, and a call that stands in one."""
 
+import ast
 import inspect
 import re
 import types
@@ -33,3 +34,12 @@ def place_of(fun: Any) -> Place | None:
     if not isinstance(code, types.CodeType):
         return None
     return Place(code.co_filename, code.co_firstlineno, code.co_qualname)
+
+
+def call_of(expression: str) -> ast.Call | None:
+    """The call that an expression is, if it is one."""
+    try:
+        node = ast.parse(expression, mode="eval").body
+    except SyntaxError:
+        return None
+    return node if isinstance(node, ast.Call) else None

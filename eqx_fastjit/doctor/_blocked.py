@@ -5,9 +5,11 @@ import linecache
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from eqx_fastjit._place import call_of
+
 from ._causes import severity
 from ._report import at, Finding, grouped
-from ._sites import call_of, shorten
+from ._sites import shorten
 from ._waits import CALL, Waiting
 from ._watch import Seen
 

@@ -3,12 +3,13 @@
 import ast
 from collections.abc import Iterator
 
+from eqx_fastjit._place import call_of
 from eqx_fastjit._units import show_seconds
 
 from ._causes import severity
 from ._plain import Compile
 from ._report import at, Finding, grouped
-from ._sites import call_of, Line
+from ._sites import Line
 
 
 # Loops and branches, which take functions. If a nested function is passed, it is a new

@@ -1,6 +1,5 @@
 """Whose line of source it was."""
 
-import ast
 import functools as ft
 import itertools
 import linecache
@@ -165,12 +164,3 @@ def expression_at(code: CodeType, instruction: int) -> str:
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][start:]
     return b"".join(lines).decode(errors="replace")
-
-
-def call_of(expression: str) -> ast.Call | None:
-    """The call that an expression is, if it is one."""
-    try:
-        node = ast.parse(expression, mode="eval").body
-    except SyntaxError:
-        return None
-    return node if isinstance(node, ast.Call) else None

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import jax
 
+from eqx_fastjit._place import call_of
+
 from ._differences import Difference
 
 
@@ -26,18 +28,10 @@ class Edit(NamedTuple):
     def wrap(self, argument: str) -> str:
         """What to write for it: of a call of the same function, another call."""
         name, _, rest = self.text.partition("(")
-        call = _call(argument) if rest.startswith("{}") else None
+        call = call_of(argument) if rest.startswith("{}") else None
         if call is not None and call.args and ast.unparse(call.func) == name:
             argument = ast.get_source_segment(argument, call.args[0]) or argument
         return self.text.replace("{}", argument)
-
-
-def _call(text: str) -> ast.Call | None:
-    try:
-        found = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        return None
-    return found if isinstance(found, ast.Call) else None
 
 
 def field_advice(d: Difference) -> str | None:
