@@ -1,14 +1,23 @@
-"""A line of a program, and a call that stands in one."""
+"""A line of a program, and the lines of the user's own code that led to a call."""
 
-import ast
+import contextlib
+import functools
 import inspect
+import os
 import re
+import sys
 import types
 from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
 
 
 # The temporary file that ipykernel names the code of a cell by.
 _CELL = re.compile(r".*[/\\]ipykernel_\d+[/\\]\d+\.py")
+
+# The most lines that are kept of the way to a call.
+_MAX_FRAMES = 8
 
 
 class Place(NamedTuple):
@@ -36,10 +45,25 @@ def place_of(fun: Any) -> Place | None:
     return Place(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
-def call_of(expression: str) -> ast.Call | None:
-    """The call that an expression is, if it is one."""
-    try:
-        node = ast.parse(expression, mode="eval").body
-    except SyntaxError:
-        return None
-    return node if isinstance(node, ast.Call) else None
+_LIBRARIES = tuple(
+    os.path.dirname(os.path.abspath(file)) + os.sep
+    for file in (__file__, jax.__file__, eqx.__file__)
+)
+_WRAPPERS = {functools.__file__, contextlib.__file__}
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is neither of this library nor of JAX or Equinox."""
+    return not file.startswith(_LIBRARIES) and file not in _WRAPPERS
+
+
+def user_frames() -> tuple[Place, ...]:
+    """The lines of the user's code that are being run, innermost first."""
+    out: list[Place] = []
+    frame = sys._getframe(1)
+    while frame is not None and len(out) < _MAX_FRAMES:
+        code = frame.f_code
+        if is_users(code.co_filename):
+            out.append(Place(code.co_filename, frame.f_lineno, code.co_qualname))
+        frame = frame.f_back
+    return tuple(out)
