@@ -109,7 +109,7 @@ SAID = {
     "blocking_numpy": [
         "Each call of `make_step` here blocks until its result is ready, because `x`, "
         "`y` are NumPy arrays",
-        "Write `make_step(w, jnp.array(x), jnp.array(y))`",
+        "Write `make_step(w, jnp.asarray(np.array(x)), jnp.asarray(np.array(y)))`",
     ],
     "closures": ["was 0.5 (float32) when", "is 0.0625 (float32) at", "Pass `SCALE`"],
     "config_churn": ["Set `jax_default_matmul_precision` once"],
