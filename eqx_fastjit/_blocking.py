@@ -129,10 +129,10 @@ def block_if(
     reads = reads_numpy(arguments)
     if not (blocks or reads):
         return
-    # The results alone do not tell if there are tracers; or if there are none, and it
-    # reads NumPy's memory to write to a `jax.Ref`.
+    # The results alone do not tell if there are tracers; or if there are none, and what
+    # it computes is written to a `jax.Ref`.
     traced = any(issubclass(cls, Tracer) for cls in set(map(type, arguments)))
-    block(results, arguments if traced or (reads and not results) else ())
+    block(results, arguments if traced or not results else ())
 
 
 # Primitives that JAX itself lowers, and that only call what is in their jaxprs.

@@ -168,7 +168,7 @@ def function_for(fun: Any, described: Description, options: Options) -> Function
     rest = static_key(options) if more else None
     # `plain`, since a class may be wrapped, and its instances, which are passed along,
     # with a `__call__` of the same parameters.
-    key = (plain, spec, described.names, options[:3], rest)
+    key = (plain, spec, described.names, options[:4], rest)
     function = _functions.get(owner, {}).get(key)
     if function is not None:
         return function

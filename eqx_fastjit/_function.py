@@ -73,7 +73,8 @@ class Function:
         # A weak reference, because this is in a table whose entries die with their
         # function.
         self.fun = None if with_fun else weakref.ref(fun)
-        self.history = _record.history(*names, place_of(_weak_source(fun)()))
+        place = place_of(_weak_source(fun)())
+        self.history = _record.history(*names, place, options.asynchronous)
         engine = native()
         # By signature. (The native engine has a table of its own.)
         self.specializations: dict[tuple[Any, ...], Specialization] = {}
@@ -209,8 +210,11 @@ class Function:
         """
         if any(isinstance(_compat.concrete(x), Tracer) for x in arrays):
             return None
-        callbacks = self.has_callbacks(specialization, arrays)
-        plan.blocks = must_block(callbacks, [*arrays, *results])
+        if not self.options.asynchronous:
+            plan.blocks = True
+        else:
+            callbacks = self.has_callbacks(specialization, arrays)
+            plan.blocks = must_block(callbacks, [*arrays, *results])
         return plan.blocks
 
     def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:

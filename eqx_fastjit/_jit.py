@@ -8,6 +8,7 @@
 
 import dataclasses
 import functools as ft
+import itertools
 import sys
 import types
 import weakref
@@ -46,7 +47,7 @@ _Q = ParamSpec("_Q")
 _T = TypeVar("_T")
 _S = TypeVar("_S")
 
-_MISSING: Any = object()
+MISSING: Any = object()
 _set = object.__setattr__  # that of `JitWrapped` raises
 
 
@@ -75,8 +76,10 @@ class _WrapperAux:
         return hash(self.key)
 
     def __repr__(self) -> str:  # JAX's errors about treedefs show it
-        callable_ = f"fn={self.function.qualname!r}, donate={self.donate!r}"
-        return callable_ if self.structure is None else f"{callable_}, {self.structure}"
+        shown = f"fn={self.function.qualname!r}, donate={self.donate!r}"
+        if not self.function.options.asynchronous:
+            shown += ", asynchronous=False"
+        return shown if self.structure is None else f"{shown}, {self.structure}"
 
 
 class JitWrapped(Base, Generic[_P, _T]):
@@ -101,10 +104,10 @@ class JitWrapped(Base, Generic[_P, _T]):
     _function: Function
     _donate: str
     _binding: Binding
-    # The children and the rest, if this is a pytree that was created by unflattening.
-    # The children may then be anything (`None`, after `eqx.partition`), and cannot be
+    # The child and the rest, if this is a pytree that was created by unflattening. The
+    # child may then hold anything (`None`, after `eqx.partition`), and cannot be
     # recovered from `_fun`.
-    _flat: tuple[tuple[Any, ...], Structure] | None
+    _flat: tuple[Any, Structure] | None
 
     if TYPE_CHECKING:
 
@@ -237,7 +240,9 @@ class JitWrapped(Base, Generic[_P, _T]):
             # Under its own name, like any function: after `@filter_jit`, the function
             # inside has no other name.
             return self._fun.__qualname__ if found is self else (_itself, (found,))
-        return _unpickle, (self._fun, self._donate, self._function.options.kwargs())
+        options = self._function.options
+        extra = {"asynchronous": options.asynchronous, **options.kwargs()}
+        return _unpickle, (self._fun, self._donate, extra)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -291,7 +296,7 @@ def _make_wrapped(
     binding: Binding,
     fun: Any,
     shown: dict[str, Any],
-    flat: tuple[tuple[Any, ...], Structure] | None = None,
+    flat: tuple[Any, Structure] | None = None,
 ) -> JitWrapped[..., Any]:
     wrapped: JitWrapped[..., Any] = JitWrapped.__new__(JitWrapped)
     _set(wrapped, "_function", function)
@@ -304,30 +309,52 @@ def _make_wrapped(
     return wrapped
 
 
+# As in Equinox, a wrapper has the leaves of its callable in one child, a tuple of this
+# name, with `None` in place of all that is static.
+_LEAVES = jtu.GetAttrKey("_dynamic_fun")
+
+
 def _flatten_wrapped(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
     function, fun = wrapped._function, wrapped._fun
-    children, structure = [], None
+    children, structure = (), None
     if wrapped._flat is not None:
-        # The children are the same, but a static may have been changed.
-        children, structure = wrapped._flat
+        # The child is the same, but a static may have been changed.
+        child, structure = wrapped._flat
+        children = (child,)
         fun = structure.rebuild([ANY_ARRAY] * structure.leaves.count(DYNAMIC))
     elif function.with_fun:
-        children, structure = partition(fun)
-    return tuple(children), _WrapperAux(function, wrapped._donate, fun, structure)
+        arrays, structure = partition(fun)
+        rest = iter(arrays)
+        leaves = [next(rest) if x is DYNAMIC else None for x in structure.leaves]
+        children = (tuple(leaves),)
+    return children, _WrapperAux(function, wrapped._donate, fun, structure)
+
+
+def _flatten_wrapped_with_keys(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
+    children, aux = _flatten_wrapped(wrapped)
+    return tuple([(_LEAVES, child) for child in children]), aux
 
 
 def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
-    fun, flat = aux.fun, None
-    if aux.structure is not None:
-        flat = tuple(children), aux.structure
-        fun = aux.structure.rebuild(children)
+    fun, flat, structure = aux.fun, None, aux.structure
+    if structure is not None:
+        (child,) = children
+        flat = child, structure
+        leaves = structure.leaves
+        if type(child) is not tuple or len(child) != len(leaves):
+            # A placeholder, which some tree functions put in place of subtrees.
+            child = [child] * len(leaves)
+        are_arrays = [x is DYNAMIC for x in leaves]
+        fun = structure.rebuild([*itertools.compress(child, are_arrays)])
     described = describe(fun)
     return _make_wrapped(
         aux.function, aux.donate, described.binding, fun, described.shown, flat
     )
 
 
-jtu.register_pytree_node(JitWrapped, _flatten_wrapped, _unflatten_wrapped)
+jtu.register_pytree_with_keys(
+    JitWrapped, _flatten_wrapped_with_keys, _unflatten_wrapped, _flatten_wrapped
+)
 
 
 class BoundJit(ft.partial[_T], Generic[_P, _T]):
@@ -411,24 +438,34 @@ COMPARED_AS_NODES.extend((JitWrapped, BoundJit))
 
 @overload
 def filter_jit(
-    *, donate: Donate = "none", **jitkwargs: Any
+    *, donate: Donate = "none", asynchronous: bool = True, **jitkwargs: Any
 ) -> Callable[[Callable[_P, _T]], JitWrapped[_P, _T]]: ...
 
 
 @overload
 def filter_jit(
-    fun: Callable[_P, _T], *, donate: Donate = "none", **jitkwargs: Any
+    fun: Callable[_P, _T],
+    *,
+    donate: Donate = "none",
+    asynchronous: bool = True,
+    **jitkwargs: Any,
 ) -> JitWrapped[_P, _T]: ...
 
 
 def filter_jit(
-    fun: Any = _MISSING, *, donate: Donate = "none", **jitkwargs: Any
+    fun: Any = MISSING,
+    *,
+    donate: Donate = "none",
+    asynchronous: bool = True,
+    **jitkwargs: Any,
 ) -> Any:
     """Compile a function whose arguments may be any pytrees.
 
     All JAX and NumPy arrays in the arguments, and in `fun` itself, are traced.
     Everything else is static, and each new value triggers recompilation. This is a
-    drop-in replacement for `equinox.filter_jit`.
+    drop-in replacement for `equinox.filter_jit`, except that calls return immediately,
+    as with `jax.jit`. So do not write to a buffer that was handed to JAX: pass the
+    NumPy array itself, or `buf.copy()`.
 
     **Arguments:**
 
@@ -440,21 +477,23 @@ def filter_jit(
         `"none"` (the default) donates none. `"warn"` and `"warn-except-first"` are like
         the first two, but keep JAX's warning about donated arrays that could not be
         used.
+    - `asynchronous`: whether calls return before the device has finished, as with
+        `jax.jit` (the default). With `False`, every call blocks, as with Equinox.
     - `**jitkwargs`: passed to `jax.jit`: `inline`, `keep_unused`, `compiler_options`,
         `device`, `backend`, `out_shardings`, and `in_shardings`, a pytree prefix of the
         arguments as the user passes them.
 
     **Returns:**
 
-    A `JitWrapped`, which is called like `fun`. Calls return before the device has
-    finished, as with `jax.jit`. They only block if the function has host callbacks
-    (`eqx.error_if`, `jax.pure_callback`); if more than 1 MiB of the arguments is in
-    NumPy arrays, whose memory JAX may still be reading; or if arguments are sharded
-    over several virtual CPU devices.
+    A `JitWrapped`, which is called like `fun`. Calls that are `asynchronous` only block
+    if the function has host callbacks (`eqx.error_if`, `jax.pure_callback`); if more
+    than 1 MiB of the arguments is in NumPy arrays, whose memory JAX may still be
+    reading; or if arguments are sharded over several virtual CPU devices.
 
     Raises `ValueError` for an unknown `donate`, and for arguments of `jax.jit` that
-    `filter_jit` sets itself. Raises `TypeError` for arguments that `jax.jit` does not
-    have. Calls raise `TypeError` for static arguments that cannot be hashed.
+    `filter_jit` sets itself. Raises `TypeError` if `asynchronous` is not a bool, and
+    for arguments that `jax.jit` does not have. Calls raise `TypeError` for static
+    arguments that cannot be hashed.
 
     !!! example
 
@@ -464,9 +503,11 @@ def filter_jit(
             return jnp.mean((jax.vmap(model)(x) - y) ** 2)
         ```
     """
-    if fun is _MISSING:
-        return ft.partial(filter_jit, donate=donate, **jitkwargs)
-    options = make_options(donate, jitkwargs)
+    if fun is MISSING:
+        return ft.partial(
+            filter_jit, donate=donate, asynchronous=asynchronous, **jitkwargs
+        )
+    options = make_options(donate, asynchronous, jitkwargs)
     described = describe(fun)
     if not described.plain:
         # This is the current value, as in Equinox. Otherwise, a Module that stores its

@@ -1063,7 +1063,7 @@ static int block(PyObject *const *arrays, Py_ssize_t n, Walk *w) {
         out = PyObject_CallMethodNoArgs(arrays[0], s_block_until_ready);
     } else {
         PyObject *results = list_of(arrays, n);
-        int with = w->tracer || (n == 0 && w->numpy == NUMPY_IN_PLACE);
+        int with = w->tracer || n == 0;
         PyObject *arguments = list_of(w->arrays + 1, with ? w->n_arrays : 0);
         if (results != NULL && arguments != NULL)
             out = PyObject_CallFunctionObjArgs(py_block, results, arguments, NULL);

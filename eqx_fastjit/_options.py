@@ -31,6 +31,9 @@ class Options(NamedTuple):
     donate_first: bool = False
     donate_rest: bool = False
     filter_warning: bool = False
+    # Whether calls return before the device has finished, as with `jax.jit`. Otherwise
+    # they block, as with Equinox.
+    asynchronous: bool = True
     # Sorted `(name, value)` pairs for `jax.jit`.
     jit_kwargs: tuple[tuple[str, Any], ...] = ()
     in_shardings: Any = None
@@ -53,9 +56,18 @@ def make_jit(fun: Any, **kwargs: Any) -> Any:
         return jax.jit(fun, **kwargs)
 
 
-def make_options(donate: Any, jit_kwargs: dict[str, Any]) -> Options:
+def check_asynchronous(function: str, value: Any) -> None:
+    """Raise `TypeError` unless `asynchronous`, given to `function`, is a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"`{function}(..., asynchronous={value!r})`: expected True or False."
+        )
+
+
+def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> Options:
     """The options that `filter_jit` was given. Raises `TypeError` or `ValueError`."""
     _check_jit_kwargs(jit_kwargs)
+    check_asynchronous("filter_jit", asynchronous)
     try:
         donate_first, donate_rest, filter_warning = _DONATE[donate]
     except (KeyError, TypeError):
@@ -71,6 +83,7 @@ def make_options(donate: Any, jit_kwargs: dict[str, Any]) -> Options:
         donate_first,
         donate_rest,
         filter_warning,
+        asynchronous,
         tuple(
             (k, dict(v) if isinstance(v, dict) else v)
             for k, v in sorted(jit_kwargs.items())
@@ -107,7 +120,7 @@ def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
             known = ", ".join(sorted(_JIT_PARAMETERS.difference(_FORBIDDEN)))
             raise TypeError(
                 f"filter_jit() got an unexpected keyword argument {name!r}; expected "
-                f"`donate` or one of `jax.jit`'s: {known}."
+                f"`donate`, `asynchronous` or one of `jax.jit`'s: {known}."
             )
 
 

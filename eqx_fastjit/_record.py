@@ -60,6 +60,8 @@ class FunctionInfo(NamedTuple):
     qualname: str
     # Where it was defined, if it is a Python function.
     place: Place | None
+    # Whether its calls return before the device has finished.
+    asynchronous: bool = True
 
     def key(self) -> tuple[str, Place | None]:
         """The same for each function made by the same line."""
@@ -196,9 +198,12 @@ after: list[Callable[[Trace], None]] = []
 called: list[Callable[[Trace, Any, list[Any]], None]] = []
 
 
-def history(name: str, qualname: str, place: Place | None) -> History:
+def history(
+    name: str, qualname: str, place: Place | None, asynchronous: bool
+) -> History:
     """A new history, for a new function."""
-    return History(FunctionInfo(next(_function_numbers), name, qualname, place))
+    number = next(_function_numbers)
+    return History(FunctionInfo(number, name, qualname, place, asynchronous))
 
 
 @dataclasses.dataclass(slots=True, eq=False)

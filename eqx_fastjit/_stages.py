@@ -257,7 +257,9 @@ class Compiled(_Stage, Generic[_P, _T]):
         try:
             out, handle = split_result(self._stage(*arrays))
             if self._blocks is None:
-                self._blocks = must_block(call.callbacks, [*arrays, *out])
+                self._blocks = not call.function.options.asynchronous or must_block(
+                    call.callbacks, [*arrays, *out]
+                )
             block_if(self._blocks, out, arrays)
         except Exception as e:
             if (error := call.function.translate(e)) is None:

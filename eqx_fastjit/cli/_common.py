@@ -18,6 +18,18 @@ class CommandError(Exception):
 _TYPES = {"N": int, "ROUNDS": int, "PERCENT": float, "S": float, "SECONDS": float}
 
 
+# An option of all commands that run a program.
+ASYNC: dict[str, Any] = {
+    "--async": {
+        "action": "store_true",
+        "dest": "asynchronous",
+        "help": "let calls return before the device has finished, as with jax.jit. "
+        "Without it, they block, as with Equinox. Only for programs that do not write "
+        "to a buffer that was handed to JAX",
+    },
+}
+
+
 def add_options(parser: Any, options: dict[str, Any], **defaults: Any) -> None:
     """Add options by their names, each with its help, or with all its settings.
 

@@ -1,8 +1,8 @@
 """Run a program as python would, with eqx_fastjit.filter_jit in place of
-equinox.filter_jit. Report the time lost to compiling and blocking, the lines
-responsible, and how to fix them. The report is written to stderr when the program ends,
-or before SIGTERM ends it. The exit code is that of the program, or 1 if --fail-on finds
-something.
+equinox.filter_jit. Calls block, as with Equinox, unless --async is given. Report the
+time lost to compiling and blocking, the lines responsible, and how to fix them. The
+report is written to stderr when the program ends, or before SIGTERM ends it. The exit
+code is that of the program, or 1 if --fail-on finds something.
 """
 
 import argparse
@@ -15,7 +15,14 @@ from typing import Any
 from eqx_fastjit.doctor._report import KINDS
 
 from . import _script, _signals
-from ._common import add_options, as_json, check_output, CommandError, write_output
+from ._common import (
+    add_options,
+    as_json,
+    ASYNC,
+    check_output,
+    CommandError,
+    write_output,
+)
 
 
 def declare(parser: _script.ProgramParser) -> None:
@@ -33,7 +40,7 @@ def declare(parser: _script.ProgramParser) -> None:
         "runs the function's Python code twice more, including its side effects",
         "--slow SECONDS": "report first calls that compile for longer (default: 60)",
     }
-    add_options(parser, options, fail_on="")
+    add_options(parser, {**ASYNC, **options}, fail_on="")
     parser.add_program(trailing=True)
 
 
@@ -45,13 +52,14 @@ def main(options: argparse.Namespace) -> int:
         raise CommandError(f"--slow {options.slow}: expected 0 or more")
     outputs = _outputs(options)
     watch = Watch(numerics=options.numerics, programs=options.programs)
+    asynchronous = options.asynchronous
     write = functools.partial(_report, watch, options, outputs)
     pid = os.getpid()
     interim = options.interim and os.path.abspath(options.interim)
     reporter = _signals.Reporter(write, interim)
     reporter.start()
     try:
-        code = _script.run_watched(options.program, watch)
+        code = _script.run_watched(options.program, watch, asynchronous=asynchronous)
         if os.getpid() != pid:
             return code  # a process that the program forked
         report = reporter.write(code)

@@ -190,11 +190,13 @@ def when_imported(
     hook.loaded()
 
 
-def install_on_import(then: Callable[[], None] = lambda: None) -> None:
+def install_on_import(
+    then: Callable[[], None] = lambda: None, *, asynchronous: bool = False
+) -> None:
     """Call `eqx_fastjit.install()`, and `then`, once Equinox has been imported."""
 
     def install() -> None:
-        eqx_fastjit.install()
+        eqx_fastjit.install(asynchronous=asynchronous)
         then()
 
     # Where the program imports a module of ours, and that one Equinox, ours is complete
@@ -263,11 +265,13 @@ def run_script(path_or_module: str, args: Sequence[str], is_module: bool) -> int
 _kept: list[types.ModuleType] = []
 
 
-def run_watched(program: Program, watch: "Watch | Recorder") -> int:
+def run_watched(
+    program: Program, watch: "Watch | Recorder", *, asynchronous: bool = False
+) -> int:
     """Run a program as python does, watched; returns its exit code."""
     watch.begin()
     when_imported("jax", watch.jax_imported)
-    install_on_import(watch.equinox_imported)
+    install_on_import(watch.equinox_imported, asynchronous=asynchronous)
     try:
         return run_script(*program)
     finally:

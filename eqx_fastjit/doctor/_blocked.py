@@ -78,6 +78,13 @@ def _reason_of_call(waiting: Waiting, seen: list[Seen]) -> _Reason:
     of = named or [s for s in seen if s.site == waiting.line]
     shown = f"`{name}`" if name else "a jitted function"
     begin = f"Each call of {shown} here blocks until its result is ready, because "
+    if any(not s.trace.function.asynchronous for s in of):
+        return _Reason(
+            f"{begin}calls block as those of Equinox do",
+            "If nothing writes to a buffer that was handed to JAX, let calls return "
+            "immediately: use `eqx-fastjit run --async`, or `eqx_fastjit.filter_jit` "
+            "in place of `eqx.filter_jit`.",
+        )
     for s in of:
         if s.inspection is not None and s.inspection.callbacks:
             return _calls_back(begin, s.inspection.callbacks[0])
@@ -87,7 +94,8 @@ def _reason_of_call(waiting: Waiting, seen: list[Seen]) -> _Reason:
     return _Reason(
         f"{begin}it has a host callback, or large NumPy arrays as arguments, or "
         "arguments on several virtual CPU devices",
-        "If it has NumPy arrays, pass JAX arrays (`jnp.array(x)`).",
+        "If it has NumPy arrays, pass copies as JAX arrays "
+        "(`jnp.asarray(np.array(x))`).",
     )
 
 
@@ -117,15 +125,18 @@ def _reads_numpy(begin: str, leaves: list[str], waiting: Waiting, s: Seen) -> _R
     wraps: dict[str, Any] = {}
     for leaf in leaves:
         root = root_of(leaf)
-        text = "jnp.array({})" if root == leaf else "jax.tree.map(jnp.array, {})"
+        text = "jnp.asarray(np.array({}))"
+        if root != leaf:
+            text = "jax.tree.map(lambda x: jnp.asarray(np.array(x)), {})"
         if call is not None and root in call.arguments:
             wraps[root] = text.format
-    edit = f"Pass JAX arrays (`jnp.array({leaves[0]})`)"
+    # Not `jnp.array(x)`: if the device is busy, JAX copies the buffer later.
+    edit = f"Pass copies as JAX arrays (`jnp.asarray(np.array({leaves[0]}))`)"
     if call is not None and wraps:
         edit = f"Write `{call.edited(wraps)}`"
     return _Reason(
         f"{begin}{some} {is_or_are}, whose memory JAX may read until then",
-        f"{edit}: JAX then has a copy, and the call returns immediately.",
+        f"{edit}: nothing else writes to them, and the call returns immediately.",
         leaves[0],
     )
 

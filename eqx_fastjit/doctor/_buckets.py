@@ -1,4 +1,4 @@
-"""Suggests lengths to pad to, for arguments whose shapes vary."""
+"""What to do about shapes that vary, and lengths to pad to."""
 
 import collections
 import itertools
@@ -63,7 +63,12 @@ def show_shapes(shapes: Sequence[str]) -> str:
 
 
 def padding_advice(leaves: Mapping[str, Iterable[str]]) -> str:
-    """Which axis of which leaf to pad to what, given the shapes of each by its path."""
+    """What keeps results, and what padding would save, given shapes by a leaf's path.
+
+    Empty if no axis can be padded.
+    """
+    from eqx_fastjit.insight._differences import FIX_SHAPES, PADDING
+
     # Leaves that vary in the same way are mentioned together.
     alike: dict[tuple[int, tuple[int, ...]], list[str]] = {}
     for path, texts in leaves.items():
@@ -85,8 +90,8 @@ def padding_advice(leaves: Mapping[str, Iterable[str]]) -> str:
         more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
         numbers = ", ".join(map(str, chosen))
         sentences.append(
-            f"Pad axis {axis} of {names}{more} to {numbers}: "
+            f"Axis {axis} of {names}{more} padded to {numbers} is "
             f"{plural(len(chosen), what)} in place of {len(counts)}, for "
             f"{after / before - 1:.0%} more elements."
         )
-    return " ".join(sentences)
+    return " ".join([FIX_SHAPES, PADDING, *sentences]) if sentences else ""

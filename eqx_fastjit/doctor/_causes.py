@@ -284,7 +284,7 @@ def _churn_fix(group: list[Cause], leaf: str) -> str:
     from eqx_fastjit.insight._advice import and_for
 
     if group[0].kind == "shape-churn" and (text := padding_advice(_shapes(group))):
-        return f"{text} Or drop the ragged last batch, or `vmap` over a fixed one."
+        return text
     advice = [c.advice for c in group if c.leaf == leaf]
     if group[0].kind != "static-churn":
         return advice[0]

@@ -201,8 +201,9 @@ def _ragged(seen: list[Seen], run: _Run) -> Iterator[Hint]:
             seconds=seconds,
             message=f"the call has batches of {large}, and one of {small} (`{leaf}`), "
             f"for which {name} was compiled again{hidden}",
-            fix=f"Drop the last batch (`drop_last`), or pad it to {large} and mask the "
-            "padding.",
+            fix="Drop the last batch (`drop_last`). Under BatchNorm, nothing else is "
+            f"right. Otherwise you may pad it to {large}, if you also pass its true "
+            "size, as an array, and mask by it wherever the batch is read.",
         )
 
 

@@ -46,10 +46,23 @@ KINDS = {
     "committed": "sharding-churn",
 }
 
+# Of shapes that vary. Padding alone changes results: it is read as data.
+FIX_SHAPES = (
+    "Drop the ragged last batch, or fix the length. Or accept the compilations, and "
+    "let JAX keep them (`jax_compilation_cache_dir`)."
+)
+PADDING = (
+    "Padding keeps results only if you also pass the true length, as an array, and "
+    "mask or index by it wherever the axis is read: otherwise a sum or a mean takes "
+    "the padding for data, and `x[-1]` is padding. Under BatchNorm, only dropping the "
+    "batch is right."
+)
+
 ADVICE = {
     "structure-churn": (
-        "Keep the pytree structure of the arguments the same: pad lists, fill in None "
-        "consistently, give dictionaries the same keys."
+        "Keep the pytree structure of the arguments the same: fill in None "
+        "consistently, give dictionaries the same keys and lists the same length. (If "
+        "you fill up a list, mask what you added.)"
     ),
     "static-churn": (
         "Everything that is not an array is static, and each new value recompiles. "
@@ -62,10 +75,7 @@ ADVICE = {
         "argument."
     ),
     "dtype-churn": "Give the argument the same dtype in each call.",
-    "shape-churn": (
-        "Each new shape recompiles. Pad to a few fixed sizes, drop the ragged last "
-        "batch, or `vmap` over a fixed batch."
-    ),
+    "shape-churn": f"Each new shape recompiles. {FIX_SHAPES} {PADDING}",
     "weak-type": (
         "A weakly typed array comes from a Python number (`jnp.asarray(1.0)`, `x + 1`) "
         "and becomes strong after the first step. Give the initial value a dtype: "
