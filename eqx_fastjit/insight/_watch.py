@@ -1,0 +1,99 @@
+"""What the doctor sees of a program that runs: compilations, imports and waits."""
+
+import threading
+import time
+from typing import Any, NamedTuple
+
+from ._words import show_file
+
+
+class Import(NamedTuple):
+    """An import statement of the program, with all that it imported."""
+
+    name: str
+    seconds: float
+
+
+class Wait(NamedTuple):
+    """A line of the program that waited for the device."""
+
+    file: str
+    line: int
+    # `float(...)`, `print`, `block_until_ready` or the like.
+    what: str
+    count: int
+    seconds: float
+
+
+class Watch:
+    """Watches this process. Nothing of it imports JAX before the program does."""
+
+    def __init__(self) -> None:
+        self.started = time.time()
+        self.seconds = 0.0
+        self.records: list[Any] = []
+        self.imports: list[Import] = []
+        # JAX's directory for what was compiled, if it is set.
+        self.cache: str | None = None
+        self.notes: list[str] = []
+        self._waits: Any = None
+        self._stale: Any = None
+
+    def jax_imported(self) -> None:
+        """To be called once JAX, Equinox and the engine are there."""
+        from eqx_fastjit import _events
+
+        from ._stale import StaleGlobals
+        from ._waits import Waits
+
+        self._stale, self._waits = StaleGlobals(), Waits()
+        _events.observers.append(self._on_event)
+        _events.observers.append(self._stale.on_event)
+        self._waits.start()
+
+    def imported(self, name: str, seconds: float) -> None:
+        """An outermost import of the main thread has ended."""
+        began = time.time() - seconds
+        if threading.current_thread() is threading.main_thread():
+            spent = sum(r.seconds for r in self.records if r.started >= began)
+            self.imports.append(Import(name, max(0.0, seconds - spent)))
+
+    def stop(self) -> None:
+        """The program is over."""
+        self.seconds = time.time() - self.started
+        if self._waits is None:
+            self.notes.append("The program did not import JAX.")
+            return
+        from eqx_fastjit import _events
+
+        self._waits.stop()
+        _events.observers.remove(self._on_event)
+        _events.observers.remove(self._stale.on_event)
+        self._stale.check()
+
+        import jax
+
+        self.cache = jax.config.jax_compilation_cache_dir
+
+    @property
+    def waits(self) -> list[Wait]:
+        """By line, the longest first."""
+        if self._waits is None:
+            return []
+        found = [
+            Wait(show_file(w.place.file), w.place.line, w.what, w.count, w.seconds)
+            for w in self._waits.found()
+        ]
+        return sorted(found, key=lambda wait: -wait.seconds)
+
+    @property
+    def stale(self) -> list[Any]:
+        """Globals that have changed since a trace read them."""
+        return [] if self._stale is None else self._stale.found
+
+    def _on_event(self, event: Any) -> None:
+        from eqx_fastjit import _events
+
+        from ._records import record_of
+
+        self.records.append(record_of(event, _events.history))
