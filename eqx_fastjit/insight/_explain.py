@@ -5,10 +5,9 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from eqx_fastjit._jit import jitted_function
-
 from eqx_fastjit import _events
 from eqx_fastjit._events import Event
+from eqx_fastjit._jit import jitted_function
 
 from ._causes import Finding, finding_of
 from ._groups import group

@@ -46,6 +46,8 @@ class Run(NamedTuple):
     seconds: float
     # Whether the program has not ended, as far as the file says.
     is_running: bool
+    # JAX's directory for what was compiled, if it was set.
+    cache: str | None
     records: tuple[Record, ...]
 
 
@@ -99,6 +101,7 @@ class Writer:
         packages = ("jax", "equinox", "eqx_fastjit")
         header = {"type": "run", "version": VERSION, "program": " ".join(sys.argv)}
         header |= {"started": self._started, "process": self._process}
+        header["cache"] = jax.config.jax_compilation_cache_dir
         self._line({**header, "packages": {name: _version(name) for name in packages}})
         return self._file
 
@@ -171,7 +174,14 @@ def read(path: str) -> Run:
         raise FileError(f"{path}: not as eqx_fastjit writes it: {e!r}") from None
     ends = [r.started + r.seconds + r.first_run - started for r in records]
     total = seconds[-1] if seconds else max(ends, default=0.0)
-    return Run(header["program"], started, total, not seconds, tuple(records))
+    return Run(
+        header["program"],
+        started,
+        total,
+        not seconds,
+        header.get("cache"),
+        tuple(records),
+    )
 
 
 def _parse(path: str, number: int, line: str) -> dict[str, Any]:

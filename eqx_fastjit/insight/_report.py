@@ -10,6 +10,7 @@ from typing import Any
 from eqx_fastjit._place import Place
 
 from ._causes import Change, Finding, finding_of, OUTSIDE
+from ._file import Run
 from ._groups import Group, group
 from ._records import Record
 from ._source import source_line
@@ -181,6 +182,22 @@ def make_report(
         functions=tuple(_functions(groups)),
         compilations=tuple(_compilation(r, started) for r in records),
         notes=tuple(notes),
+    )
+
+
+def report_of_file(run: Run) -> Report:
+    """The report on what an event file has, up to now."""
+    notes = ["An event file has no imports and no waits: run `doctor SCRIPT` for them."]
+    if run.is_running:
+        notes.insert(0, "The program has not ended, or it was killed.")
+    return make_report(
+        run.program,
+        run.records,
+        started=run.started,
+        seconds=run.seconds,
+        exit_code=None if run.is_running else 0,
+        cache=run.cache,
+        notes=notes,
     )
 
 

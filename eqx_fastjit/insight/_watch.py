@@ -4,8 +4,6 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from ._words import show_file
-
 
 class Import(NamedTuple):
     """An import statement of the program, with all that it imported."""
@@ -75,11 +73,30 @@ class Watch:
 
         self.cache = jax.config.jax_compilation_cache_dir
 
+    def report(self, program: str, exit_code: int) -> Any:
+        """The report on the program, which is over."""
+        from ._report import make_report
+
+        return make_report(
+            program,
+            self.records,
+            started=self.started,
+            seconds=self.seconds,
+            exit_code=exit_code,
+            imports=self.imports,
+            waits=self.waits,
+            stale=self.stale,
+            cache=self.cache,
+            notes=self.notes,
+        )
+
     @property
     def waits(self) -> list[Wait]:
         """By line, the longest first."""
         if self._waits is None:
             return []
+        from ._words import show_file
+
         found = [
             Wait(show_file(w.place.file), w.place.line, w.what, w.count, w.seconds)
             for w in self._waits.found()
