@@ -10,6 +10,7 @@ from typing import Any, TYPE_CHECKING
 
 
 if TYPE_CHECKING:
+    from ._engine import engine as engine
     from ._export import Exported as Exported, load as load
     from ._install import (
         install as install,
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     )
     from ._jit import (
         BoundJit as BoundJit,
-        engine as engine,
         fast_filter_jit as fast_filter_jit,
         filter_jit as filter_jit,
         JitWrapped as JitWrapped,
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 # The public names, by module.
 _NAMES = {
+    "_engine": ("engine",),
     "_export": ("Exported", "load"),
     "_install": ("install", "installed", "uninstall"),
-    "_jit": ("BoundJit", "JitWrapped", "engine", "fast_filter_jit", "filter_jit"),
+    "_jit": ("BoundJit", "JitWrapped", "fast_filter_jit", "filter_jit"),
     "_stages": ("Compiled", "Lowered", "Traced"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}

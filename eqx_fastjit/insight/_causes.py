@@ -16,7 +16,7 @@ from eqx_fastjit._place import Place
 
 from ._groups import Group
 from ._records import Record
-from ._source import find_assignment, find_call, find_item, without_cast
+from ._source import find_assignment, find_call, find_item, find_keyword, without_cast
 from ._words import listed, plural, show_chain, show_place, show_seconds, times
 
 
@@ -45,7 +45,7 @@ class Finding:
     seconds: float
     says: str
     fix: str
-    # The user's lines that led to it, and how often.
+    # Function and the user's lines that led to it, and how often.
     calls: dict[str, int]
     # All leaves that differed, the first time.
     changes: tuple[Change, ...]
@@ -151,7 +151,7 @@ _TABLE: dict[tuple[Cause, str], tuple[str, str]] = {
         "Keep the structure of the arguments the same in every call of `{function}`.",
     ),
     (Cause.SHAPE, "ragged batch"): (
-        "The last batch is smaller: {lengths} along axis 0 of `{leaf}`.",
+        "A batch is smaller: {lengths} along axis 0 of `{leaf}`.",
         "Leave the smaller batch out (`drop_last`, or a `range` that ends at the last "
         "whole batch), if its examples are not needed; under BatchNorm, nothing else "
         "keeps the statistics right. Or keep it: it is {extra} more, and {cache} "
@@ -248,7 +248,12 @@ def finding_of(group: Group) -> Finding:
         seconds=group.seconds,
         says=says.format_map(facts),
         fix=fix.format_map(facts),
-        calls={show_chain(frames): n for frames, n in group.chains.items()},
+        calls={
+            f"`{function}` at {show_chain(frames)}"
+            if function
+            else show_chain(frames): n
+            for (function, frames), n in group.calls.items()
+        },
         changes=tuple(changes[:_MAX_CHANGES]),
     )
 
@@ -458,9 +463,12 @@ def _in_place(
         return f"Write `{wrap(d.path)}` for `{d.path}`, called at {show_place(site)}. "
     if root != d.path:
         path = ast.unparse(passed) + d.path.removeprefix(root)
-        item = find_item(site, path)
+        item = find_item(site, path) or find_keyword(record.frames, path)
         if item is None:
-            return f"Replace `{path}` by `{wrap(path)}` where it is created. "
+            where = show_place(record.frames[-1])
+            return (
+                f"Write `{wrap(path)}` where it is created, for the call at {where}. "
+            )
         line = Place(site.file, item.lineno, "")
         text = wrap(without_cast(item))
         return f"Write `{text}` for `{path}` in {show_place(line)}. "

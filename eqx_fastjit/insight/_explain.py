@@ -60,15 +60,22 @@ class Explanation:
 
 def finding_lines(finding: Finding, verbose: bool = False) -> Iterator[str]:
     """A finding as plain text."""
-    calls = list(finding.calls.items())
-    shown = [f"{chain} ({n})" if len(calls) > 1 else chain for chain, n in calls]
-    where = listed(shown, len(shown) if verbose else 2)
-    yield from _wrapped(f"{finding.title()}, called at {where}", "  ", "      ")
+    yield f"  {finding.title()}"
     yield from _wrapped(finding.says, "    ")
+    yield from _wrapped(f"Compiled: {show_calls(finding, verbose)}.", "    ")
     if verbose:
         for change in finding.changes:
             yield f"      `{change.path}`: {change.what} {change.old} -> {change.new}"
     yield from _wrapped(f"Fix: {finding.fix}", "    ")
+
+
+def show_calls(finding: Finding, verbose: bool = False) -> str:
+    """Functions and lines, with the number of compilations above one."""
+    calls = finding.calls.items()
+    shown = [f"{call} ({n} times)" if n > 1 else call for call, n in calls]
+    most = len(shown) if verbose else 3
+    more = f"; and {len(shown) - most} more" if len(shown) > most else ""
+    return "; ".join(shown[:most]) + more
 
 
 def _wrapped(text: str, first: str, later: str | None = None) -> list[str]:

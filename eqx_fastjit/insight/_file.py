@@ -60,7 +60,7 @@ class Writer:
     def __init__(self, path: str):
         # The program may change the directory.
         self._path = Path(path).absolute()
-        self._started = time.time()
+        self._started = _process_started()
         self._process = os.getpid()
         self._file: TextIO | None = None
         self._rank: dict[str, int] = {}
@@ -111,6 +111,18 @@ class Writer:
                 self._line({"type": "end", "seconds": time.time() - self._started})
             except OSError:
                 pass
+
+
+def _process_started() -> float:
+    """Since the epoch; where the system does not tell, the time now."""
+    try:
+        with open("/proc/self/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        ticks = float(fields[19])  # "starttime", in clock ticks since boot
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        return time.time() - age
+    except (AttributeError, IndexError, OSError, ValueError):
+        return time.time()
 
 
 def _version(package: str) -> str:

@@ -70,12 +70,16 @@ class Group:
         return dict(collections.Counter(r.function for r in self.records))
 
     @property
-    def chains(self) -> dict[tuple[Place, ...], int]:
-        """The user's lines that led to them, and how often each did."""
-        chains = (r.frames for r in self.records)
-        if (at := self.at) is not None:
-            chains = (x[x.index(at) :] if at in x else x for x in chains)
-        return dict(collections.Counter(chains))
+    def calls(self) -> dict[tuple[str, tuple[Place, ...]], int]:
+        """Function and lines that led to it, and how often each did."""
+        return dict(collections.Counter(map(self._call, self.records)))
+
+    def _call(self, record: Record) -> tuple[str, tuple[Place, ...]]:
+        if self.is_outside:  # many operations
+            frames = record.frames
+            inner = frames.index(self.at) if self.at in frames else 0
+            return "", frames[inner:]
+        return record.function, record.frames
 
     def of_leaf(self, leaf: str) -> list[Difference]:
         """What a leaf was and became, in order."""

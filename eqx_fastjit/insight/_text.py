@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ._causes import Finding
+from ._explain import show_calls
 from ._report import footer, FunctionRow, headline, Help, Report, source_of
 from ._words import listed, show_place, show_seconds
 
@@ -58,7 +59,8 @@ def _time(report: Report) -> Table:
     for part in (*(p for p in parts if p.seconds >= least), rest):
         seconds = part.seconds + small * (part is rest)
         share = f"{seconds / report.seconds:.0%}" if report.seconds else ""
-        lines = [f"{text} {show_seconds(x)}" for text, x in part.lines[:_LINES]]
+        worth = [line for line in part.lines[:_LINES] if line[1] >= least / 2]
+        lines = [f"{text} {show_seconds(x)}" for text, x in worth]
         label = Text.assemble(part.label, (f"  {', '.join(lines)}", "dim"))
         grid.add_row(show_seconds(seconds), share, label)
     return grid
@@ -71,19 +73,8 @@ def _finding(finding: Finding) -> Iterator[Any]:
     if source := source_of(finding):
         yield Padding(Text(source, "italic"), (0, 4))
     yield Padding(Text(finding.says), (0, 2))
-    if callers := _callers(finding, where):
-        yield Padding(Text(f"Called at {callers}.", "dim"), (0, 2))
+    yield Padding(Text(f"Compiled: {show_calls(finding)}.", "dim"), (0, 2))
     yield Padding(Text.assemble(("Fix: ", "green"), finding.fix), (0, 2))
-
-
-def _callers(finding: Finding, where: str) -> str:
-    """The user's lines that led to it, unless that is the one line above."""
-    chains = list(finding.calls)
-    if chains == [where]:
-        return ""
-    counted = len(chains) > 1
-    texts = [f"{c} ({n})" if counted else c for c, n in finding.calls.items()]
-    return listed(texts, 3)
 
 
 def _help(item: Help) -> Iterator[Any]:

@@ -1,5 +1,6 @@
 """What the doctor sees of a program that runs: compilations, imports and waits."""
 
+import dataclasses
 import threading
 import time
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ class Import(NamedTuple):
     """An import statement of the program, with all that it imported."""
 
     name: str
+    started: float
     seconds: float
 
 
@@ -47,14 +49,16 @@ class Watch:
         self._stale, self._waits = StaleGlobals(), Waits()
         _events.observers.append(self._on_event)
         _events.observers.append(self._stale.on_event)
-        self._waits.start()
+        self._waits.__enter__()
+        self.notes += [f"Waits in {name} are not seen." for name in self._waits.missing]
 
     def imported(self, name: str, seconds: float) -> None:
         """An outermost import of the main thread has ended."""
         began = time.time() - seconds
         if threading.current_thread() is threading.main_thread():
             spent = sum(r.seconds for r in self.records if r.started >= began)
-            self.imports.append(Import(name, max(0.0, seconds - spent)))
+            seconds = max(0.0, seconds - spent)
+            self.imports.append(Import(name, began, seconds))
 
     def stop(self) -> None:
         """The program is over."""
@@ -64,7 +68,7 @@ class Watch:
             return
         from eqx_fastjit import _events
 
-        self._waits.stop()
+        self._waits.__exit__(None, None, None)
         _events.observers.remove(self._on_event)
         _events.observers.remove(self._stale.on_event)
         self._stale.check()
@@ -113,4 +117,10 @@ class Watch:
 
         from ._records import record_of
 
-        self.records.append(record_of(event, _events.history))
+        record = record_of(event, _events.history)
+        # JAX imports what it lowers with when it lowers for the first time.
+        spent = sum(x.seconds for x in self.imports if x.started >= record.started)
+        if spent:
+            lower = max(0.0, record.lower - spent)
+            record = dataclasses.replace(record, lower=lower)
+        self.records.append(record)
