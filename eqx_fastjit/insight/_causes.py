@@ -74,8 +74,8 @@ _TABLE: dict[tuple[Cause, str], tuple[str, str]] = {
         "Nothing to mend: each function is compiled once.",
     ),
     (Cause.NEW_FUNCTION, "made anew"): (
-        "`{function}` is made anew by {defined} each time, and each new function is "
-        "traced and compiled.",
+        "`{function}` is made anew each time{defined}, and each new function is traced "
+        "and compiled.",
         "Create and wrap the function once, before the loop, and pass what changes as "
         "an argument.",
     ),
@@ -92,8 +92,7 @@ _TABLE: dict[tuple[Cause, str], tuple[str, str]] = {
         "number, it has to stay static, and this is its price.",
     ),
     (Cause.STATIC, "number and array"): (
-        "`{leaf}` is a number in the call at {number_at}, and an array in the one at "
-        "{array_at}: {values}.",
+        "`{leaf}` is a number in {number_at}, and an array in {array_at}: {values}.",
         "{edit}Pass an array in every call of `{function}`.",
     ),
     (Cause.STATIC, "type"): (
@@ -167,8 +166,8 @@ _TABLE: dict[tuple[Cause, str], tuple[str, str]] = {
         "padding.",
     ),
     (Cause.DTYPE, "weak type"): (
-        "`{leaf}` comes from a Python number in the call at {weak_at}, and is weakly "
-        "typed there. In the one at {strong_at} it is a strong {new_dtype}.",
+        "`{leaf}` comes from a Python number in {weak_at}, and is weakly typed there. "
+        "In {strong_at}, it is a strong {new_dtype}.",
         "{edit}Give it a dtype where it is created.",
     ),
     (Cause.DTYPE, "becomes float"): (
@@ -358,13 +357,15 @@ def _facts(group: Group, attribute: str) -> dict[str, str]:
     """All that the table's sentences can name."""
     first, d = group.first, group.main
     old, new = (d.old, d.new) if d else (None, None)
-    here, earlier = show_place(first.line), show_place((first.earlier or (None,))[0])
+    before = (first.earlier or (None,))[0]
+    here = f"the later call, at {show_place(first.line)}"
+    earlier = f"the earlier call, at {show_place(before)}"
     is_weak = new is not None and new.weak_type
     is_number = new is not None and new.kind == "static"
     names = [f"`{name}` ({times(n)})" for name, n in group.functions.items()]
     return {
         "function": first.function.rpartition(".")[2],
-        "defined": f"the line {show_place(first.place)}" if first.place else "a line",
+        "defined": f", at {show_place(first.place)}" if first.place else "",
         "leaf": group.leaf,
         "argument": re.split(r"[.\[<]", group.leaf, maxsplit=1)[0],
         "asarray": f"jnp.asarray({group.leaf})",

@@ -11,7 +11,7 @@ for scale in (0.5, 1.0, 1.5):
     @eqx.filter_jit
     def smooth(x):
         for _ in range(40):
-            x = jnp.tanh(x @ x.T) * scale
+            x = jnp.tanh(x @ x.T) * scale  # noqa: B023
         return x
 
     y = smooth(x)  # finding
