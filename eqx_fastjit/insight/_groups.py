@@ -163,8 +163,8 @@ def _lengths(group: Group) -> set[int]:
 def _by_line(records: Sequence[Record], limit: float, depth: int = 1) -> list[Group]:
     """By the user's line that made JAX compile them.
 
-    The lines of a function are one group, at the line that called it, if none of them
-    costs as much as the limit and all of them do: so it is for a model of fifty lines.
+    What an `__init__` makes is one group, at the line that called the class. So are the
+    lines of a function, if none of them costs as much as the limit and all of them do.
     """
     lines: dict[object, list[Record]] = {}
     for record in records:
@@ -172,8 +172,12 @@ def _by_line(records: Sequence[Record], limit: float, depth: int = 1) -> list[Gr
         lines.setdefault(outer, []).append(record)
     out: list[Group] = []
     for below in lines.values():
-        if all(len(r.frames) <= depth for r in below):
+        deeper = [r for r in below if len(r.frames) > depth]
+        if not deeper:
             out.append(Group(below))
+            continue
+        if any(r.frames[-depth - 1].function.endswith(".__init__") for r in deeper):
+            out.append(Group(below, deeper[0].frames[-depth]))
             continue
         inner = _by_line(below, limit, depth + 1)
         small = [g for g in inner if g.seconds < limit]

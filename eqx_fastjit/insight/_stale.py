@@ -34,6 +34,7 @@ class Stale(NamedTuple):
 class _Read(NamedTuple):
     """A global as it was after a trace, a weak reference in place of an array."""
 
+    number: int
     function: str
     line: Place | None
     name: str
@@ -52,10 +53,14 @@ class StaleGlobals:
 
     def on_event(self, event: Event) -> None:
         """A trace is over. What it changed itself, such as a counter, is read now."""
-        self.check()
         specialization = _events._active()
         if specialization is None or not event.traced or event.failed:
             return
+        number, key = event.function.number, event.function.key()
+        for read in list(self._reads):
+            if read[0] == key and self._reads[read].number != number:
+                del self._reads[read]  # that function has been made anew
+        self.check()
         function = inspect.unwrap(specialization.jitted.__wrapped__.function())
         for module, name in _globals_of(function, _DEPTH):
             value = module[name]
@@ -65,9 +70,8 @@ class StaleGlobals:
                 text = describe_static(value)
                 line = event.frames[0] if event.frames else event.function.place
                 name_of = event.function.qualname
-                read = _Read(name_of, line, name, module, kept, text)
-                key = event.function.key(), id(module), name
-                self._reads.setdefault(key, read)
+                read = _Read(number, name_of, line, name, module, kept, text)
+                self._reads.setdefault((key, id(module), name), read)
 
     def check(self) -> None:
         """Look for changes."""
@@ -79,9 +83,9 @@ class StaleGlobals:
             new = describe_static(now)
             if isinstance(now, jax.Array) and new == read.text:
                 new = f"another {new}"
-            self.found.append(
-                Stale(read.function, read.line, read.name, read.text, new)
-            )
+            found = Stale(read.function, read.line, read.name, read.text, new)
+            if not any(found[:3] == other[:3] for other in self.found):
+                self.found.append(found)
 
 
 def _is_same(kept: Any, now: Any) -> bool:
