@@ -88,9 +88,9 @@ def raw_execute(compiled: Any, arrays: list[Any]) -> Callable[[], Any] | None:
     return run
 
 
-# Given a function and the type of the arrays that it waits for, the function to use
-# in its place. The type is `None` if it waits whatever its arguments are.
-Wrap = Callable[[Callable[..., Any], type | None], Callable[..., Any]]
+# Given a function, and whether it reads a "value", "blocks" or is of "numpy", the
+# function to use in its place.
+Wrap = Callable[[Callable[..., Any], str], Callable[..., Any]]
 
 
 def hook_waits(wrap: Wrap, until: contextlib.ExitStack) -> list[str]:
@@ -106,24 +106,27 @@ def hook_waits(wrap: Wrap, until: contextlib.ExitStack) -> list[str]:
     """
     missing: list[str] = []
 
-    def hook(owner: Any, name: str, only: type | None = None) -> None:
+    def hook(owner: Any, name: str, kind: str) -> None:
         try:
             old = vars(owner)[name]
-            is_property = isinstance(old, property)
-            new = wrap(old.fget if is_property else old, only)
-            setattr(owner, name, property(new) if is_property else new)
+            if isinstance(old, property):
+                new: Any = property(wrap(old.__get__, kind))
+            else:
+                new = wrap(old, kind)
+            setattr(owner, name, new)
         except (KeyError, AttributeError, TypeError):
             missing.append(name)
         else:
             until.callback(setattr, owner, name, old)
 
     array = type(jax.numpy.zeros(()))
-    hook(array, "_value")
-    hook(array, "block_until_ready")
+    hook(array, "_value", "value")
+    hook(array, "block_until_ready", "blocks")
     try:
-        hook(resolve("jax._src.lib:xla_client"), "batched_block_until_ready")
+        client = resolve("jax._src.lib:xla_client")
     except MissingPrivateName:
-        missing.append("batched_block_until_ready")
+        client = None
+    hook(client, "batched_block_until_ready", "blocks")
     for name in ("asarray", "array"):
-        hook(np, name, jax.Array)
+        hook(np, name, "numpy")
     return missing

@@ -50,12 +50,13 @@ def is_jax(file: str) -> bool:
     return file.startswith(_JAX)
 
 
-def user_frame() -> FrameType | None:
-    """The innermost frame of the program itself, not of a library."""
+def user_frame() -> tuple[FrameType | None, str]:
+    """The innermost frame of the program itself, and the library function it called."""
     frame: FrameType | None = sys._getframe(1)
+    called = ""
     while frame is not None and is_library(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
+        called, frame = frame.f_code.co_name, frame.f_back
+    return frame, called
 
 
 def expression_at(frame: FrameType) -> str:

@@ -141,7 +141,7 @@ class Inspection:
         text = table("Captured constants", ("size", "type", "used at", "in"), rows)
         if self.constants and self.constants[0].bytes >= _LARGE_CONSTANT:
             text += (
-                "\n  Constants are compiled into the program, and are a reason for slow "
+                "\n  Constants are compiled into the program, and slow down the "
                 "compilation. Pass large arrays as arguments."
             )
         return text
