@@ -125,10 +125,12 @@ class _Open:
         self.outer = outer
         self.tracing = False
         self.start = time.perf_counter()
+        self.contexts = contextlib.ExitStack()
         # Named by function and cause, so that XProf shows why.
         name = f"compile {event.function.name}: {event.cause.value}"
-        self.annotation = jax.profiler.TraceAnnotation(name)
-        self.annotation.__enter__()
+        self.contexts.enter_context(jax.profiler.TraceAnnotation(name))
+        if owner is not None:
+            self.contexts.enter_context(owner.jitted.__wrapped__.while_compiling())
 
 
 class _Here(threading.local):
@@ -199,7 +201,7 @@ def close(arguments: Callable[[], Any]) -> None:
     if opened is None:
         return
     _here.open = opened.outer
-    opened.annotation.__exit__(None, None, None)
+    opened.contexts.close()
     event = opened.event
     if not event.traced and event.lower == event.compile == 0:
         return  # a stage of which JAX had everything

@@ -16,7 +16,7 @@ import jax.tree_util as jtu
 
 import eqx_fastjit
 from eqx_fastjit import _events
-from eqx_fastjit._install import equinox_filter_jit
+from eqx_fastjit._install import _equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 from eqx_fastjit._private import raw_execute
 
@@ -119,9 +119,10 @@ class FirstCall:
     def sentence(self) -> str:
         """What a first call costs, and what can be saved."""
         total = self.trace + self.lower + self.compile
-        parts = f"{show_time(self.trace)} in Python and {show_time(self.compile)} in XLA"
+        python, xla = show_time(self.trace), show_time(self.compile)
         return (
-            f"A first call takes {show_time(total)}, of which {parts}; eqx_fastjit "
+            f"A first call takes {show_time(total)}: {python} in Python, {xla} in XLA, "
+            "the rest in lowering; eqx_fastjit "
             "saves none of this: JAX's persistent cache saves most of XLA's part in "
             "later processes, `f.export` saves tracing as well, and the tree shows "
             "which of your lines Python is slow in."
@@ -260,7 +261,7 @@ def measure(
     if stand_in:
         fun, args, kwargs = _stand_in(fun, args, kwargs), (fun, *args), kwargs
         ours = functools.partial(filter_jit(fun, keep_unused=True), *args, **kwargs)
-    jitted = equinox_filter_jit(fun, **({"keep_unused": True} if stand_in else {}))
+    jitted = _equinox_filter_jit(fun, **({"keep_unused": True} if stand_in else {}))
     calls = {OURS: ours, EQUINOX: functools.partial(jitted, *args, **kwargs)}
     calls |= _flat_calls(fun, args, kwargs)
     for call in calls.values():

@@ -56,7 +56,7 @@ def target(f: Any) -> Target:
         f, args = method, (f.__self__,)
     fun, donate, trace_jax = f, "none", None
     if isinstance(f, JitWrapped):
-        fun, donate = f.__wrapped__, f._donate
+        fun, donate = f.__wrapped__, f._function.options.donate
     elif (options := filter_jit_options(f)) is not None:
         fun, donate = options
     elif isinstance(f, _JAX_JIT):
