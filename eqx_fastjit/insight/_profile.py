@@ -200,7 +200,7 @@ def profile(
 
 def _profile_first(it: Target, args: Any, kwargs: Any) -> Profile:
     clock = time.perf_counter
-    with new_profiler() as profiler:
+    with _profiler() as profiler:
         traced = trace(it, args, kwargs)
     start = clock()
     lowered = traced.stage.lower()
@@ -214,7 +214,7 @@ def _profile_first(it: Target, args: Any, kwargs: Any) -> Profile:
 def _profile_warm(it: Target, args: Any, kwargs: Any) -> Profile:
     args, kwargs = it.complete(args, kwargs)
     costs, calls = measure(it.fun, args, kwargs)
-    with new_profiler() as profiler:
+    with _profiler() as profiler:
         for name, run in _SAMPLED.items():
             seconds = costs.timings[name].ready
             run(calls[name], max(1, int(_SAMPLING_SECONDS / max(seconds, 1e-9))))
@@ -325,20 +325,25 @@ _LIBRARIES = "|".join(
 )
 
 
-def new_profiler(interval: float = _INTERVAL) -> Any:
-    """A profiler of this thread, which has not been started."""
+def _profiler() -> Any:
     from pyinstrument import Profiler
 
-    return Profiler(interval=interval, async_mode="disabled")
+    return Profiler(interval=_INTERVAL, async_mode="disabled")
 
 
 def tree_text(session: Any) -> str:
     """Pyinstrument's tree, with the frames of libraries grouped."""
     from pyinstrument.renderers import ConsoleRenderer
 
+    class Tree(ConsoleRenderer):
+        def render_preamble(self, session: Any) -> str:
+            return ""  # a logo and a clock
+
     options = {"hide_regex": _LIBRARIES, "show_regex": re.escape(__file__)}
-    renderer = ConsoleRenderer(unicode=True, processor_options=options)
-    return renderer.render(session).strip("\n")
+    text = Tree(unicode=True, processor_options=options).render(session)
+    return (
+        f"Where Python was, in seconds ({session.sample_count} samples)\n{text.strip()}"
+    )
 
 
 def tree_html(session: Any) -> str:
