@@ -119,6 +119,7 @@ class _Call:
         structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
         # Without the arrays, which this does not keep alive.
         self.named = function.named(self.expected.structure.rebuild(structs))
+        self._event: _events.Event | None = None
         with self.stage():
             self.traced = specialization.jitted.trace(*arrays)
 
@@ -132,7 +133,7 @@ class _Call:
         engine = engine_module()
         outer = engine.set_active(self.specialization)
         try:
-            with _events.stage(lambda: self.named):
+            with _events.stage(lambda: self.named, self._event) as self._event:
                 yield
         finally:
             engine.set_active(outer)

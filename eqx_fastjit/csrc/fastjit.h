@@ -22,6 +22,7 @@ module object, so that a lock can be added where it is used. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
