@@ -50,16 +50,19 @@ class Finding:
     # All leaves that differed, the first time.
     changes: tuple[Change, ...]
 
+    def kind(self) -> str:
+        """Cause and attribute."""
+        is_plain = self.attribute in (self.cause, "value", "dtype", "other")
+        return self.cause if is_plain else f"{self.cause} ({self.attribute})"
+
     def title(self) -> str:
         """Cause, attribute, count and seconds."""
-        what = self.cause
-        if self.attribute not in (what, f"{what} made anew"):
-            what += f" ({self.attribute})" * (self.attribute != "value")
-        cost = show_seconds(self.seconds)
-        return f"{what}: {plural(self.count, 'compilation')}, {cost}"
+        cost = f"{plural(self.count, 'compilation')}, {show_seconds(self.seconds)}"
+        return self.kind() if self.cause == STALE else f"{self.kind()}: {cost}"
 
 
 OUTSIDE = "outside of filter_jit"
+STALE = "stale global"
 _MAX_CHANGES = 100
 
 _CACHE = (
@@ -304,6 +307,8 @@ def _static_attribute(d: Difference) -> str:
     if None not in kinds:
         if kinds[0] != kinds[1]:
             return "type"
+        if kinds[0] == "bool":  # a flag, which decides what is traced
+            return "value"
         return "number of a configuration" if new.of else "number"
     if old.type == new.type == "str":
         return "text"

@@ -61,8 +61,12 @@ class Explanation:
 def finding_lines(finding: Finding, verbose: bool = False) -> Iterator[str]:
     """A finding as plain text."""
     yield f"  {finding.title()}"
+    yield from _reason_lines(finding, verbose)
+
+
+def _reason_lines(finding: Finding, verbose: bool = False) -> Iterator[str]:
     yield from _wrapped(finding.says, "    ")
-    yield from _wrapped(f"Compiled: {show_calls(finding, verbose)}.", "    ")
+    yield from _wrapped(f"Called: {show_calls(finding, verbose)}.", "    ")
     if verbose:
         for change in finding.changes:
             yield f"      `{change.path}`: {change.what} {change.old} -> {change.new}"
@@ -96,7 +100,8 @@ def explain_event(event: Event) -> str:
         arguments = listed((f"{path}: {text}" for path, text in record.signature), 8)
         where = show_place(record.line)
         return f"  first call, at {where}, with {arguments or 'no arguments'}"
-    return "\n".join(finding_lines(finding_of(group([record])[0])))
+    finding = finding_of(group([record])[0])
+    return "\n".join([f"  {finding.kind()}", *_reason_lines(finding)])
 
 
 def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:

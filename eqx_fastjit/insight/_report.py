@@ -9,7 +9,7 @@ from typing import Any
 
 from eqx_fastjit._place import Place
 
-from ._causes import Change, Finding, finding_of, OUTSIDE
+from ._causes import Change, Finding, finding_of, OUTSIDE, STALE
 from ._file import Run
 from ._groups import Group, group
 from ._records import Record
@@ -203,8 +203,8 @@ def report_of_file(run: Run) -> Report:
 
 def _stale(found: Any) -> Finding:
     return Finding(
-        cause="stale global",
-        attribute="stale global",
+        cause=STALE,
+        attribute=STALE,
         leaf=found.name,
         line=found.line,
         functions={found.function: 1},

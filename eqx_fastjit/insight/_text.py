@@ -73,7 +73,7 @@ def _finding(finding: Finding) -> Iterator[Any]:
     if source := source_of(finding):
         yield Padding(Text(source, "italic"), (0, 4))
     yield Padding(Text(finding.says), (0, 2))
-    yield Padding(Text(f"Compiled: {show_calls(finding)}.", "dim"), (0, 2))
+    yield Padding(Text(f"Called: {show_calls(finding)}.", "dim"), (0, 2))
     yield Padding(Text.assemble(("Fix: ", "green"), finding.fix), (0, 2))
 
 
