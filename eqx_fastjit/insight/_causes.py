@@ -143,6 +143,11 @@ _TABLE: dict[tuple[Cause, str], tuple[str, str]] = {
         "initial value, begin with the structure that later calls have, filled with "
         "what changes nothing: zeros for a sum, `-jnp.inf` for a maximum.",
     ),
+    (Cause.STRUCTURE, "absent"): (
+        "`{leaf}` is in some calls and not in others: {values}{below}.",
+        "Pass the same parts in every call of `{function}`. Leave out those that it "
+        "does not read.",
+    ),
     (Cause.STRUCTURE, "keys"): (
         "`{leaf}` has other keys: {values}{below}.",
         "Give the dictionary the same keys in every call of `{function}`. Leave out "
@@ -321,7 +326,9 @@ def _structure_attribute(group: Group, d: Difference) -> str:
     types = {
         leaf.type for d in group.of_leaf(d.path) for leaf in (d.old, d.new) if leaf
     }
-    if "NoneType" in types or d.old is None or d.new is None:
+    if d.old is None or d.new is None:
+        return "absent"
+    if "NoneType" in types:
         return "optional"
     if types <= {"list", "tuple"}:
         return "grows"

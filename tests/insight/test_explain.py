@@ -153,7 +153,8 @@ def test_an_object_without_equality_is_another_one():
     [
         (None, np.ones(2), "optional"),
         ([np.ones(2)], [np.ones(2)] * 2, "grows"),
-        ({"a": np.ones(2)}, {"b": np.ones(2)}, "keys"),
+        ({"a": np.ones(2)}, {"b": np.ones(2)}, "absent"),
+        ({"a": np.ones(2)}, {}, "keys"),
         ({"a": np.ones(2)}, (np.ones(2),), "other"),
     ],
 )
