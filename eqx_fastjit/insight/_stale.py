@@ -61,8 +61,11 @@ class StaleGlobals:
             if read[0] == key and self._reads[read].number != number:
                 del self._reads[read]  # that function has been made anew
         self.check()
-        function = inspect.unwrap(specialization.jitted.__wrapped__.function())
-        for module, name in _globals_of(function, _DEPTH):
+        function = specialization.jitted.__wrapped__.function()
+        if function is None or function.fun is None:  # gone, or a callable Module
+            return
+        fun = inspect.unwrap(function.fun())
+        for module, name in _globals_of(fun, _DEPTH):
             value = module[name]
             is_array = isinstance(value, jax.Array)
             if is_array or type(value) in _VALUES:

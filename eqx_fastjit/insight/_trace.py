@@ -37,7 +37,7 @@ def _events(c: Compilation, thread: int) -> Iterator[dict[str, Any]]:
 
     changes = {f"{x.path} ({x.what})": f"{x.old} -> {x.new}" for x in c.changes}
     args = {"cause": c.cause, "called at": c.call, **changes}
-    yield event(c.function, "compile", c.start, c.seconds, **args)
+    yield event(c.function, "function", c.start, c.seconds, **args)
     start = c.start
     for name, label in _STAGES.items():
         if (seconds := getattr(c, name)) > 0:
