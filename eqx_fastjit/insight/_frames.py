@@ -1,0 +1,73 @@
+"""Whose code a file is, and what of a line was running."""
+
+import functools
+import linecache
+import os
+import site
+import sys
+import sysconfig
+from types import FrameType
+
+import equinox
+import jax
+
+import eqx_fastjit
+
+
+# Files of what is no file: modules that are frozen, and statements of `timeit`.
+_NO_FILES = ("<frozen", "<timeit-src>")
+
+
+def _folder(module: object) -> str:
+    return os.path.dirname(os.path.abspath(getattr(module, "__file__", "") or ""))
+
+
+# Checkouts of these count as libraries, too.
+_JAX = tuple(_folder(module) + os.sep for module in (jax, eqx_fastjit))
+_EQUINOX = _folder(equinox) + os.sep
+
+
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {sysconfig.get_path(name) for name in names}
+    # Of the environment that this one is on top of, and the user's own.
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    return tuple(folder + os.sep for folder in folders if folder)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_library(file: str) -> bool:
+    """Whether a file belongs to Python or to an installed package."""
+    installed = f"{os.sep}site-packages{os.sep}" in file
+    folders = (*_libraries(), *_JAX, _EQUINOX)
+    return installed or file.startswith((*_NO_FILES, *folders))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_jax(file: str) -> bool:
+    """Whether a file is of JAX or of this library."""
+    return file.startswith(_JAX)
+
+
+def user_frame() -> tuple[FrameType | None, str]:
+    """The innermost frame of the program itself, and the library function it called."""
+    frame: FrameType | None = sys._getframe(1)
+    called = ""
+    while frame is not None and is_library(frame.f_code.co_filename):
+        called, frame = frame.f_code.co_name, frame.f_back
+    return frame, called
+
+
+def expression_at(frame: FrameType) -> str:
+    """The source of the expression that a frame is at; empty if it is not known."""
+    positions = list(frame.f_code.co_positions())
+    first, last, start, end = positions[frame.f_lasti // 2]
+    if first is None or last is None:
+        return ""
+    file = frame.f_code.co_filename
+    # Columns count bytes.
+    lines = [linecache.getline(file, n).encode() for n in range(first, last + 1)]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    return b"".join(lines).decode(errors="replace")
