@@ -4,10 +4,10 @@ import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from eqx_fastjit import _traced
 from eqx_fastjit._place import Place
 from eqx_fastjit._private import name_stack, raw_frames
 
-from . import _target
 from ._frames import is_jax, is_library
 
 
@@ -26,8 +26,6 @@ _CALLS = {
     "remat",
     "remat2",
 }
-# A trace begins in one of these files: what is further out called it.
-_BEGINS = (_target.__file__, _target.__file__.replace("_target", "../_traced"))
 
 
 class Frame(NamedTuple):
@@ -160,7 +158,8 @@ class _Reader:
         """Innermost frame first, from the traced function on."""
         raw = raw_frames(equation)
         frames = _summary(equation) if raw is None else list(map(self._frame, *raw))
-        begins = [i for i, frame in enumerate(frames) if frame.file in _BEGINS]
+        # What is further out than the outermost trace called it.
+        begins = [i for i, x in enumerate(frames) if x.file == _traced.__file__]
         return tuple(frames[: begins[-1]] if begins else frames)
 
     def _frame(self, code: Any, instruction: int) -> Frame:
