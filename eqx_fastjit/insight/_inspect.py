@@ -175,29 +175,12 @@ def _captured(scope: Scope) -> Iterator[tuple[Any, Place]]:
     """Captured values, and where they are first used."""
     for inner in scope.distinct():
         for variable, value in zip(inner.jax.constvars, inner.consts, strict=False):
-            yield value, _first_use(inner, variable) or UNKNOWN
+            uses = (e.place for e in inner.equations if variable in e.jax.invars)
+            yield value, next(uses, UNKNOWN)
         for equation in inner.equations:
             for v in equation.jax.invars:
                 if isinstance(v, _Literal) and getattr(v.val, "shape", ()):
                     yield v.val, equation.place
-
-
-def _first_use(scope: Scope, variable: Any) -> Place | None:
-    """The line that first uses a variable, in functions that get it passed as well."""
-    for equation in scope.equations:
-        invars = equation.jax.invars
-        for i, v in enumerate(invars):
-            if v is not variable:
-                continue
-            for inner in equation.inner:
-                # The branches of a `cond` lack its first argument.
-                j = i - (len(invars) - len(inner.jax.invars))
-                if 0 <= j < len(inner.jax.invars) and not inner.is_jax:
-                    place = _first_use(inner, inner.jax.invars[j])
-                    if place is not None:
-                        return place
-            return equation.place
-    return None
 
 
 def _memory(compiled: Any) -> dict[str, int]:

@@ -124,12 +124,14 @@ def _profile_first(it: Target, args: Any, kwargs: Any) -> Profile:
     lowered = traced.lower()
     lower, start = clock() - start, clock()
     lowered.compile()
-    stages = {"trace (Python)": trace, "lower": lower, "compile (XLA)": clock() - start}
+    compile_ = clock() - start
+    stages = {"trace (Python)": trace, "lower": lower, "compile (XLA)": compile_}
+    total = show_time(sum(stages.values()))
     conclusion = (
-        f"A first call takes {show_time(sum(stages.values()))} before it runs, of which "
-        "eqx_fastjit saves nothing: JAX's persistent cache saves most of XLA's part in "
-        "later processes, `f.export` saves tracing as well, and the tree shows which of "
-        "your lines Python is slow in."
+        f"A first call takes {total} before it runs, of which eqx_fastjit saves "
+        "nothing: JAX's persistent cache saves most of XLA's part in later processes, "
+        "`f.export` saves tracing as well, and the tree shows which of your lines "
+        "Python is slow in."
     )
     return Profile(it.name, {}, stages, profiler.last_session, conclusion)
 

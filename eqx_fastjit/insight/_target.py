@@ -1,4 +1,4 @@
-"""What a user passed to `inspect` or `profile`: a function, jitted in any way or not."""
+"""What a user passed to `inspect` or `profile`: a function, jitted or not."""
 
 import functools
 from collections.abc import Callable

@@ -30,11 +30,12 @@ class Timing:
     def saves_over(self, other: "Timing") -> tuple[float, float]:
         """By how much a call is shorter than another, and how exact that is.
 
-        **Returns:** the median over rounds, and half of the interquartile range.
+        **Returns:** the median over rounds, and about its 95% confidence interval:
+        interquartile range over the square root of the number of rounds.
         """
         saved = [b - a for a, b in zip(self.rounds, other.rounds, strict=True)]
         low, median, high = statistics.quantiles(saved, n=4, method="inclusive")
-        return median, (high - low) / 2
+        return median, (high - low) / len(saved) ** 0.5
 
 
 def time_calls(
