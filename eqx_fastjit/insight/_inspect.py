@@ -163,8 +163,8 @@ def _constants(scope: Scope) -> tuple[Constant, ...]:
     """The arrays that a trace has captured, the largest first."""
     found: dict[int, Constant] = {}
     for value, place in _captured(scope):
-        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-        if shape is not None and dtype is not None and id(value) not in found:
+        shape, dtype = getattr(value, "shape", ()), getattr(value, "dtype", None)
+        if shape and dtype is not None and id(value) not in found:  # no scalars
             type_ = f"{dtype}[{','.join(map(str, shape))}]"
             n = math.prod(shape) * dtype.itemsize
             found[id(value)] = Constant(type_, n, place)

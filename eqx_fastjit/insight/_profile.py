@@ -23,6 +23,8 @@ from ._timing import LEAST_ROUNDS, time_call, time_calls, Timing
 
 
 OURS, EQUINOX, FLAT = "eqx_fastjit", "equinox.filter_jit", "jax.jit, flat arrays"
+# Of a function with the same arguments and no results, if compiling takes too long.
+_ALONE = ", the arguments alone"
 # Seconds that a profile may take, beyond compiling the function once; of those, what
 # the rounds of timing and the sampling of each function may.
 _SECONDS, _TIMING_SECONDS, _SAMPLING_SECONDS = 20.0, 4.0, 1.0
@@ -39,8 +41,8 @@ class Profile:
     """The result of `profile`. `str(profile)` is for people."""
 
     name: str
-    # Of warm calls, by what jitted the function. Equinox is missing if compiling the
-    # function once more would take too long.
+    # Of warm calls, by what jitted the function. If compiling it once more for Equinox
+    # would take too long, of a function that has the same arguments and does nothing.
     timings: dict[str, Timing]
     # Seconds of each stage of a first call.
     stages: dict[str, float]
@@ -185,7 +187,22 @@ def measure(
         equinox = _equinox_filter_jit(fun)
         calls[EQUINOX] = functools.partial(equinox, *args, **kwargs)
         time_call(calls[EQUINOX])
+    else:
+        for name, jit in ((OURS, filter_jit), (EQUINOX, _equinox_filter_jit)):
+            alone = functools.partial(jit(_nothing), fun, *args, **kwargs)
+            calls[name + _ALONE] = alone
+            time_call(alone)
     return time_calls(calls, _TIMING_SECONDS), calls
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    pass
+
+
+def saved(timings: dict[str, Timing]) -> tuple[float, float]:
+    """What a call saves over Equinox's, or saves at least; and how exact that is."""
+    alone = "" if EQUINOX in timings else _ALONE
+    return timings[OURS + alone].saves_over(timings[EQUINOX + alone])
 
 
 def _conclusion(timings: dict[str, Timing]) -> str:
@@ -198,23 +215,18 @@ def _conclusion(timings: dict[str, Timing]) -> str:
         f"itself, which eqx_fastjit cannot save, {show_time(overhead)} are its own "
         "overhead"
     )
-    if EQUINOX not in timings:
-        return (
-            f"{begin}; what it saves over Equinox was not measured, because compiling "
-            "or running the function once more takes long, so that its first call "
-            "matters, and the overhead of calls does not."
-        )
-    saved, noise = ours.saves_over(timings[EQUINOX])
-    if saved <= noise:
+    saving, noise = saved(timings)
+    if saving <= noise:
         return (
             f"{begin}; the difference from Equinox is within the noise of "
             f"{show_time(noise)}, so it does not matter for this function."
         )
-    share = saved / (ours.ready + saved)
+    share = saving / (ours.ready + saving)
     return (
-        f"{begin}; it saves {show_time(saved)} that `equinox.filter_jit` takes in "
-        f"addition ({share:.0%} of Equinox's call), so it matters"
-        f"{' little' * (share < MATTERS)}: 10,000 calls save {show_time(1e4 * saved)}."
+        f"{begin}; it saves {'' if EQUINOX in timings else 'at least '}"
+        f"{show_time(saving)} that `equinox.filter_jit` takes in addition ({share:.0%} "
+        f"of Equinox's call), so it matters{' little' * (share < MATTERS)}: 10,000 "
+        f"calls save {show_time(1e4 * saving)}."
     )
 
 

@@ -118,7 +118,7 @@ def _saving(called: _Called) -> tuple[list[str], float]:
     import jax
     import jax.numpy as jnp
 
-    from ._profile import EQUINOX, measure, OURS
+    from ._profile import measure, OURS, saved
 
     def alive(x: Any) -> Any:
         is_deleted = isinstance(x, jax.Array) and x.is_deleted()  # it was donated
@@ -130,12 +130,6 @@ def _saving(called: _Called) -> tuple[list[str], float]:
         timings, _ = measure(*jax.tree.map(alive, called.call))
     except Exception as e:  # the program may be over in other ways, too
         return [f"raised {type(e).__name__}", "", ""], 0.0
-    call = show_time(timings[OURS].ready)
-    if EQUINOX not in timings:
-        return [call, "not measured: it takes long", ""], 0.0
-    saved, _ = timings[OURS].saves_over(timings[EQUINOX])
-    return [
-        call,
-        show_time(saved),
-        show_time(called.calls * saved),
-    ], called.calls * saved
+    saving, _ = saved(timings)
+    total = called.calls * saving
+    return [show_time(timings[OURS].ready), show_time(saving), show_time(total)], total

@@ -86,12 +86,19 @@ def test_the_function_is_traced_once_by_each_jit():
     assert len(traces) == 2  # of this library and of Equinox
 
 
-def test_what_takes_too_long_is_left_out_and_said(monkeypatch):
+def test_if_compiling_takes_too_long_the_arguments_alone_are_timed(monkeypatch):
     monkeypatch.setattr(_profile, "_SECONDS", 0.0)
-    found = insight.profile(lambda x: x + 1, jnp.ones(3))
-    assert sorted(found.timings) == sorted(NAMES[:2])
-    assert "was not measured" in found.conclusion
-    assert "`equinox.filter_jit`" not in found.conclusion
+    f, traces = count_traces(lambda x: x + 1)
+    found = insight.profile(f, jnp.ones(3))
+    assert len(traces) == 1  # not for Equinox
+    assert sorted(found.timings) == [
+        "equinox.filter_jit, the arguments alone",
+        "eqx_fastjit",
+        "eqx_fastjit, the arguments alone",
+        "jax.jit, flat arrays",
+    ]
+    noise = "within the noise" in found.conclusion
+    assert noise or "saves at least" in found.conclusion
 
 
 def timing(*rounds):
