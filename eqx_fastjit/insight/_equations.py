@@ -74,11 +74,18 @@ class Equation:
         return tuple(reversed(out))
 
     @functools.cached_property
+    def user_place(self) -> Place | None:
+        """The innermost line of the program's own, if there is one."""
+        own = (f for f in reversed(self.path) if not is_library(f.file))
+        frame = next((f for f in own if f is not TREE_MAP), None)
+        return Place(frame.file, frame.line, frame.function) if frame else None
+
+    @property
     def place(self) -> Place:
-        """The innermost line of the program's own; of a library's if there is none."""
-        frames = [f for f in reversed(self.path) if f is not TREE_MAP]
-        own = (f for f in frames if not is_library(f.file))
-        frame = next(own, frames[0] if frames else None)
+        """That line; else the innermost of a library's."""
+        if self.user_place is not None:
+            return self.user_place
+        frame = next((f for f in reversed(self.path) if f is not TREE_MAP), None)
         return Place(frame.file, frame.line, frame.function) if frame else UNKNOWN
 
     @functools.cached_property
@@ -98,12 +105,17 @@ class Scope:
         self.equations = equations
         self.size = sum(equation.size for equation in equations)
 
-    def walk(self) -> Iterator[Equation]:
-        """Each equation, as often as its call is made; calls before their parts."""
+    def walk(self, around: Place | None = None) -> Iterator[tuple[Equation, Place]]:
+        """Each equation, as often as its call is made, with its line.
+
+        JAX does not keep all of a deep stack: then the line is that of `around`, which
+        made the call.
+        """
         for equation in self.equations:
-            yield equation
+            place = equation.user_place or around
+            yield equation, place or equation.place
             for scope in equation.inner:
-                yield from scope.walk()
+                yield from scope.walk(place)
 
     def distinct(self) -> "list[Scope]":
         """This one and those inside; of those with the same jaxpr only the first."""

@@ -149,9 +149,9 @@ def inspect(f: Any, *args: Any, compile: bool = True, **kwargs: Any) -> Inspecti
 def _lines(scope: Scope) -> tuple[LineCount, ...]:
     """The lines with the most equations first."""
     lines: dict[Place, Counter[str]] = collections.defaultdict(Counter)
-    for equation in scope.walk():
+    for equation, place in scope.walk():
         if not equation.is_call:
-            lines[equation.place][equation.name] += 1
+            lines[place][equation.name] += 1
     counts = [
         LineCount(place, c.total(), tuple(c.most_common(3)))
         for place, c in lines.items()

@@ -42,7 +42,9 @@ class ProgramProfile:
     def begin(self) -> None:
         """Count calls from now on. To be called once the engine may be imported."""
         from eqx_fastjit._jit import JitWrapped
+        from eqx_fastjit._private import hide_from_tracebacks
 
+        hide_from_tracebacks(__file__)
         call, note = JitWrapped.__call__, self._note
 
         def counted(jitted: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -58,6 +58,17 @@ def test_equations_of_libraries_count_for_the_line_that_calls_them():
     assert line.place.line == line_of("the model")
 
 
+def deep(n, x):
+    return deep(n - 1, x) if n else jnp.sin(x)  # deep
+
+
+def test_equations_that_a_function_inside_makes_count_for_its_own_lines():
+    inner = jax.jit(lambda x: deep(3, x))
+    found = insight.inspect(lambda x: inner(x) + inner(x), jnp.ones(3), compile=False)
+    assert {x.place.line: x.equations for x in found.lines}[line_of("deep")] == 2
+    assert found.equations == 3
+
+
 # --- loops ---
 
 
