@@ -153,7 +153,7 @@ def name_stack(equation: Any) -> str:
     return str(getattr(getattr(equation, "source_info", None), "name_stack", ""))
 
 
-def filter_jit_options(wrapper: Any) -> tuple[Any, str] | None:
+def filter_jit_options(wrapper: Any) -> tuple[Any, Any] | None:
     """The function and `donate` of a function under `equinox.filter_jit`.
 
     `None` if it is something else.

@@ -1,12 +1,13 @@
 """Whose code a file is, and what of a line was running."""
 
 import functools
+import inspect
 import linecache
 import os
 import site
-import sys
 import sysconfig
 from types import FrameType
+from typing import Any
 
 import equinox
 import jax
@@ -14,11 +15,13 @@ import jax
 from eqx_fastjit import _place
 
 
+def folder_of(module: Any) -> str:
+    """The folder that a module is in."""
+    return os.path.dirname(os.path.abspath(module.__file__)) + os.sep
+
+
 # Checkouts of JAX, of this library and of Equinox count as libraries, too.
-_JAX, _OURS, _EQUINOX = (
-    os.path.dirname(os.path.abspath(module.__file__)) + os.sep
-    for module in (jax, _place, equinox)
-)
+_JAX, _OURS, _EQUINOX = map(folder_of, (jax, _place, equinox))
 
 
 @functools.cache
@@ -45,7 +48,7 @@ def is_jax(file: str) -> bool:
 
 def user_frame() -> tuple[FrameType | None, str]:
     """The innermost frame of the program itself, and the library function it called."""
-    frame: FrameType | None = sys._getframe(1)
+    frame = inspect.currentframe()
     called = ""
     while frame is not None and is_library(frame.f_code.co_filename):
         called, frame = frame.f_code.co_name, frame.f_back

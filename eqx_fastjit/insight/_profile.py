@@ -1,5 +1,9 @@
 """`profile`: what a call costs, and where Python spends the time."""
 
+# Of JAX's functions not all have types. A jitted function is called in other ways than
+# a user calls it.
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+
 import dataclasses
 import functools
 import importlib
@@ -17,6 +21,7 @@ from eqx_fastjit import _events, _place
 from eqx_fastjit._install import _equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 
+from ._frames import folder_of
 from ._table import show_time, table
 from ._target import Target, target
 from ._timing import LEAST_ROUNDS, time_call, time_calls, Timing
@@ -233,10 +238,7 @@ def _conclusion(timings: dict[str, Timing]) -> str:
 # --- pyinstrument ---------------------------------------------------------------------
 
 # Frames that are grouped even if they are of a checkout; not those that name a part.
-_LIBRARIES = "|".join(
-    re.escape(os.path.dirname(os.path.abspath(module.__file__)) + os.sep)
-    for module in (_place, jax, eqx)
-)
+_LIBRARIES = "|".join(re.escape(folder_of(module)) for module in (_place, jax, eqx))
 
 
 def _profiler() -> Any:

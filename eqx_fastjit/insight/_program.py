@@ -3,6 +3,9 @@
 Nothing here imports JAX before the program does.
 """
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownMemberType=false
+
 import dataclasses
 import time
 from pathlib import Path
@@ -45,14 +48,15 @@ class ProgramProfile:
         from eqx_fastjit._private import hide_from_tracebacks
 
         hide_from_tracebacks(__file__)
-        call, note = JitWrapped.__call__, self._note
+        jitted_type: Any = JitWrapped
+        call, note = jitted_type.__call__, self._note
 
         def counted(jitted: Any, /, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             note(jitted, args, kwargs)
             return call(jitted, *args, **kwargs)
 
-        JitWrapped.__call__ = counted
+        jitted_type.__call__ = counted
 
     def report(self, functions: int = 1, html: str | None = None) -> str:
         """What the program, which is over, spent its time on.
@@ -111,8 +115,9 @@ class ProgramProfile:
 
 def _has_tracers(tree: Any) -> bool:
     import jax
+    from jax.core import Tracer
 
-    return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(tree))
+    return any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
 
 
 def _saving(called: _Called) -> tuple[list[str], float]:

@@ -1,5 +1,10 @@
 """What a user passed to `inspect` or `profile`: a function, jitted or not."""
 
+# Callables may be anything.
+# pyright: reportAttributeAccessIssue=false, reportFunctionMemberAccess=false
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,7 +16,7 @@ from eqx_fastjit._jit import BoundJit, filter_jit, JitWrapped
 from eqx_fastjit._private import filter_jit_options
 
 
-_JAX_JIT = type(jax.jit(lambda: None))
+_JAX_JIT: Any = type(jax.jit(lambda: None))
 
 
 class Target(NamedTuple):

@@ -1,5 +1,8 @@
 """Times calls in interleaved rounds, so that what disturbs one disturbs all."""
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import dataclasses
 import gc
 import statistics

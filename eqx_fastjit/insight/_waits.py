@@ -130,4 +130,5 @@ def _what(expression: str) -> str:
             return f"{ast.unparse(node.func)}(...)"
         case ast.JoinedStr() | ast.FormattedValue():
             return "an f-string"
-    return f"`{expression}`"
+        case _:
+            return f"`{expression}`"
