@@ -6,7 +6,7 @@
 
 import dataclasses
 import functools
-import importlib
+import importlib.util
 import os
 import re
 import time
@@ -106,7 +106,9 @@ def profile(
     `TypeError` if `f` is not callable, `ImportError` without pyinstrument, `OSError`
     if the file cannot be written, and what the function raises.
     """
-    importlib.import_module("pyinstrument")  # say now that it is missing
+    if importlib.util.find_spec("pyinstrument") is None:
+        line = 'pip install "eqx_fastjit[profile]"'
+        raise ImportError(f"`profile` needs pyinstrument: {line}")
     it = target(f)
     args, kwargs = it.complete(args, kwargs)
     if html is not None:

@@ -170,6 +170,12 @@ def test_bad_input_is_named_before_anything_is_run(tmp_path):
         insight.profile(lambda x: 1 / 0, jnp.ones(2))
 
 
+def test_pyinstrument_is_asked_for(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ImportError, match=r'pip install "eqx_fastjit\[profile\]"'):
+        insight.profile(lambda x: x, jnp.ones(2))
+
+
 # --- timing ---
 
 
