@@ -1,0 +1,119 @@
+"""The file format: a JSON header, and sections of bytes.
+
+    8 bytes    b"\\x93EQXJIT\\n"
+    4 bytes    version of the format, little-endian, as all numbers
+    32 bytes   SHA-256 of all that follows
+    4 bytes    size of the header
+    ...        the header: JSON in ASCII; its "sections" has the name and size of each
+    ...        the sections, one after the other, in that order
+
+Reading a file runs nothing that the file names.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+MAGIC = b"\x93EQXJIT\n"
+VERSION = 2
+PREFIX = struct.Struct("<8sI32s")
+HEADER_SIZE = struct.Struct("<I")
+# Several times what a model with 100,000 leaves needs.
+MAX_HEADER = 32 * 2**20
+
+# What Python, NumPy and JAX raise for a header that is nonsense.
+_NONSENSE = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(MemoryError, RuntimeError, TypeError, ValueError),
+)
+
+
+class ExportFileError(ValueError):
+    """A file was not written by `save`, is damaged, or needs something unavailable."""
+
+
+def write(path: Any, header: Mapping[str, Any], sections: Mapping[str, bytes]) -> None:
+    """Write a file, either completely or not at all.
+
+    The header is what JSON can hold. Raises `ValueError` if it is too large.
+    """
+    sizes = {name: len(x) for name, x in sections.items()}
+    text = json.dumps({**header, "sections": sizes}, allow_nan=False).encode("ascii")
+    if len(text) > MAX_HEADER:
+        raise ValueError(
+            f"the structure of the arguments takes {len(text)} bytes to describe, and "
+            f"at most {MAX_HEADER} are allowed."
+        )
+    parts = [HEADER_SIZE.pack(len(text)), text, *sections.values()]
+    checksum = hashlib.sha256()
+    for part in parts:
+        checksum.update(part)
+    folder = os.path.dirname(os.path.abspath(path))
+    handle, temporary = tempfile.mkstemp(prefix=".eqx-fastjit-", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.writelines([PREFIX.pack(MAGIC, VERSION, checksum.digest()), *parts])
+        # The permissions that `open` would have given it.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read(path: Any) -> tuple[dict[str, Any], dict[str, memoryview]]:
+    """The header and the sections of a file. Raises `ExportFileError` or `OSError`."""
+    with open(path, "rb") as file:
+        prefix = file.read(PREFIX.size)
+        if len(prefix) < PREFIX.size or not prefix.startswith(MAGIC):
+            raise ExportFileError("it was not written by `Exported.save`")
+        _, version, checksum = PREFIX.unpack(prefix)
+        if version != VERSION:
+            raise ExportFileError(
+                f"its format has version {version}; this eqx_fastjit reads version "
+                f"{VERSION}. Export it again, or install the eqx_fastjit that wrote it"
+            )
+        data = memoryview(file.read())
+    if hashlib.sha256(data).digest() != checksum:
+        raise ExportFileError("it is truncated or damaged")
+    (size,) = HEADER_SIZE.unpack(data[: HEADER_SIZE.size])
+    if size > MAX_HEADER:
+        raise ExportFileError("its header is too large")
+    end = HEADER_SIZE.size + size
+    header = json.loads(bytes(data[HEADER_SIZE.size : end]))
+    sections = {}
+    for name, n in header["sections"].items():
+        if n < 0 or end + n > len(data):
+            raise ExportFileError("its header is invalid (sections)")
+        sections[name] = data[end : end + n]
+        end += n
+    return header, sections
+
+
+@contextlib.contextmanager
+def one_error(path: Any) -> Iterator[None]:
+    """Whatever is wrong with a file, raise one error, which names it."""
+    prefix = f"{os.fspath(path)!r} cannot be loaded: "
+    try:
+        yield
+    except ExportFileError as e:
+        raise ExportFileError(f"{prefix}{e}.") from e.__cause__
+    except _NONSENSE as e:
+        raise ExportFileError(f"{prefix}its header is invalid ({e!r}).") from e
+
+
+def check_writable(path: Any) -> None:
+    """Raise `OSError` if a file cannot be written, before the work for it is done."""
+    existed = os.path.exists(path)
+    with open(path, "ab"):
+        pass
+    if not existed:
+        os.remove(path)
