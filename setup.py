@@ -1,7 +1,7 @@
 """Builds the C extension. Everything else about the package is in pyproject.toml.
 
 Where the extension cannot be built, the package is installed without it: calls then
-take the Python engine, and `eqx_fastjit.engine()` says so. A wheel that is published
+take the plain Python reference, and `eqx_fastjit.engine()` says so. A wheel that is published
 must have it: `EQX_FASTJIT_REQUIRE_NATIVE=1` in the environment makes failure an error.
 """
 
@@ -20,8 +20,11 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 
 
+_SOURCES = Path("eqx_fastjit/csrc")
 NATIVE = Extension(
-    "eqx_fastjit._native", ["eqx_fastjit/_native.c"], depends=["eqx_fastjit/_walk.h"]
+    "eqx_fastjit._native",
+    sorted(path.as_posix() for path in _SOURCES.glob("*.c")),
+    depends=sorted(path.as_posix() for path in _SOURCES.glob("*.h")),
 )
 
 _REQUIRED = os.environ.get("EQX_FASTJIT_REQUIRE_NATIVE", "0") not in ("", "0")

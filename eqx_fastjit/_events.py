@@ -125,10 +125,12 @@ class _Open:
         self.outer = outer
         self.tracing = False
         self.start = time.perf_counter()
+        self.contexts = contextlib.ExitStack()
         # Named by function and cause, so that XProf shows why.
         name = f"compile {event.function.name}: {event.cause.value}"
-        self.annotation = jax.profiler.TraceAnnotation(name)
-        self.annotation.__enter__()
+        self.contexts.enter_context(jax.profiler.TraceAnnotation(name))
+        if owner is not None:
+            self.contexts.enter_context(owner.jitted.__wrapped__.while_compiling())
 
 
 class _Here(threading.local):
@@ -168,15 +170,14 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
 
     `arguments` gives its arguments by name, tracers in place of arrays.
     """
-    ahead = _here.open is not None and _here.open.event.ahead
-    event = Event(function, describe(arguments()), traced=True, ahead=ahead)
-    event.cause, event.differences = compare(event, history)
     opened = _current()
-    if opened is None or opened.event.traced:
+    begun = opened is not None and not opened.event.traced  # a stage ahead of time
+    event = opened.event if opened is not None and begun else Event(function)
+    event.traced = True
+    event.signature = describe(arguments())
+    event.cause, event.differences = compare(event, history)
+    if opened is None or not begun:
         opened = _open(event)
-    else:  # a stage ahead of time has begun
-        event.started = opened.event.started
-        opened.event = event
     for observer in tuple(starting):
         observer(event)
     opened.tracing, start = True, time.perf_counter()
@@ -199,7 +200,7 @@ def close(arguments: Callable[[], Any]) -> None:
     if opened is None:
         return
     _here.open = opened.outer
-    opened.annotation.__exit__(None, None, None)
+    opened.contexts.close()
     event = opened.event
     if not event.traced and event.lower == event.compile == 0:
         return  # a stage of which JAX had everything
@@ -208,7 +209,7 @@ def close(arguments: Callable[[], Any]) -> None:
         event.first_run = max(0.0, time.perf_counter() - opened.start - spent)
     # With where the arrays are, which tracers do not say.
     event.signature = describe(arguments(), event.signature)
-    if not event.traced:
+    if not (event.traced or event.ahead):
         event.cause, event.differences = compare(event, history)
     if event.inside is not None and opened.outer is not None:
         opened.outer.event.nested += event.seconds
@@ -304,11 +305,18 @@ def listen(active: Callable[[], Any], note: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def stage(arguments: Callable[[], Any]) -> Iterator[None]:
-    """A stage ahead of time of the specialization that is active."""
-    opened = _open(Event(_active().jitted.__wrapped__.info, ahead=True))
+def stage(arguments: Callable[[], Any], earlier: Event | None) -> Iterator[Event]:
+    """A stage ahead of time of the specialization that is active.
+
+    `earlier` is the event of the stage before, which says why.
+    """
+    event = Event(_active().jitted.__wrapped__.info, ahead=True)
+    if earlier is not None:
+        event.signature = earlier.signature
+        event.cause, event.differences = earlier.cause, earlier.differences
+    opened = _open(event)
     try:
-        yield
+        yield event
     finally:
         if _here.open is opened:
             close(arguments)

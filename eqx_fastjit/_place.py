@@ -1,11 +1,10 @@
 """A line of a program, and the lines of the user's own code that led to a call."""
 
-import contextlib
-import functools
 import inspect
 import os
 import re
 import sys
+import sysconfig
 import types
 from typing import Any, NamedTuple
 
@@ -45,25 +44,37 @@ def place_of(fun: Any) -> Place | None:
     return Place(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
-_LIBRARIES = tuple(
+# This library, and those whose frames say nothing about a program.
+_OWN = tuple(
     os.path.dirname(os.path.abspath(file)) + os.sep
     for file in (__file__, jax.__file__, eqx.__file__)
 )
-_WRAPPERS = {functools.__file__, contextlib.__file__}
+# Where Python and installed packages are.
+_INSTALLED = tuple(
+    sysconfig.get_path(name) + os.sep
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is neither of this library nor of JAX or Equinox."""
-    return not file.startswith(_LIBRARIES) and file not in _WRAPPERS
+    """Whether a file is the user's own: no installed package, and none of Python's."""
+    return not file.startswith((*_OWN, *_INSTALLED, "<frozen ", "<@"))
 
 
 def user_frames() -> tuple[Place, ...]:
-    """The lines of the user's code that are being run, innermost first."""
-    out: list[Place] = []
+    """The lines of the user's code that are being run, innermost first.
+
+    If there are none, those of other libraries than JAX and Equinox.
+    """
+    users: list[Place] = []
+    others: list[Place] = []
     frame = sys._getframe(1)
-    while frame is not None and len(out) < _MAX_FRAMES:
+    while frame is not None and len(users) < _MAX_FRAMES:
         code = frame.f_code
-        if is_users(code.co_filename):
-            out.append(Place(code.co_filename, frame.f_lineno, code.co_qualname))
+        place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
+        if is_users(place.file):
+            users.append(place)
+        elif not place.file.startswith((*_OWN, "<frozen ")):
+            others.append(place)
         frame = frame.f_back
-    return tuple(out)
+    return tuple(users or others[:_MAX_FRAMES])

@@ -1,0 +1,60 @@
+"""A faster drop-in for `equinox.filter_jit`.
+
+The public names load on first use (PEP 562), so that `eqx-fastjit run SCRIPT` can begin
+a program before JAX is imported: a program may set JAX's environment variables first.
+"""
+
+import importlib
+from typing import Any, TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from ._engine import engine as engine
+    from ._export import Exported as Exported, load as load
+    from ._install import (
+        install as install,
+        installed as installed,
+        uninstall as uninstall,
+    )
+    from ._jit import (
+        BoundJit as BoundJit,
+        fast_filter_jit as fast_filter_jit,
+        filter_jit as filter_jit,
+        JitWrapped as JitWrapped,
+    )
+    from ._stages import Compiled as Compiled, Lowered as Lowered, Traced as Traced
+
+    __version__: str
+
+# The public names, by module.
+_NAMES = {
+    "_engine": ("engine",),
+    "_export": ("Exported", "load"),
+    "_install": ("install", "installed", "uninstall"),
+    "_jit": ("BoundJit", "JitWrapped", "fast_filter_jit", "filter_jit"),
+    "_stages": ("Compiled", "Lowered", "Traced"),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            value = version("eqx_fastjit")
+        except PackageNotFoundError:  # run from a checkout that is not installed
+            value = "0.0.0"
+    elif name in _HOMES:
+        module = importlib.import_module(f".{_HOMES[name]}", __name__)
+        value = getattr(module, name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value  # from now on without this function
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, "__version__"})

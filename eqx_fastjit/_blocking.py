@@ -1,0 +1,146 @@
+"""When a call must block, and how.
+
+A call blocks if its function was wrapped with `asynchronous=False`; if it has host
+callbacks, which may raise after the dispatch; if more of its arguments is in NumPy
+arrays than is copied; and on several virtual CPU devices.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core.primitives
+import numpy as np
+from jax.core import Tracer
+
+from ._private import concrete, values_inside
+
+
+# The most bytes of NumPy arrays that a call copies. Copying this many takes about 100
+# us, and a call that does not block lets Python continue while the device works.
+COPIED_BYTES = 1 << 20
+
+
+def copied(arrays: Sequence[Any]) -> tuple[Sequence[Any], bool]:
+    """The arrays, those of NumPy copied if they are small; whether any was not.
+
+    JAX does not always copy such an argument, so the caller must not get a chance to
+    write to it before the device is done. Nobody else can write to a copy.
+    """
+    sizes = [x.nbytes for x in arrays if isinstance(x, np.ndarray)]
+    if not sizes or sum(sizes) > COPIED_BYTES:
+        return arrays, bool(sizes)
+    return [x.copy() if isinstance(x, np.ndarray) else x for x in arrays], False
+
+
+def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
+    """Whether each call of a program must block.
+
+    Virtual CPU devices share one pool of threads: where several runs with collectives
+    are in flight, they may starve each other, and XLA ends the process after 40 s
+    ("Termination timeout for all reduce"), also under `jax.jit`.
+
+    `arrays` are the arguments and results: all results of a program are on all of its
+    devices, where the arguments may have been on one.
+    """
+    known = [
+        x for x in arrays if isinstance(x, jax.Array) and not isinstance(x, Tracer)
+    ]
+    placed = [x.device_set for x in {x.sharding for x in known}]
+    several = [devices for devices in placed if len(devices) > 1]
+    return callbacks or any(next(iter(d)).platform == "cpu" for d in several)
+
+
+def block(results: Sequence[Any], arguments: Sequence[Any], blocks: bool) -> None:
+    """Block until a computation is done, if it `blocks`.
+
+    `arguments` are given where some are tracers. Under an eager transformation, such as
+    `jax.grad`, these have arrays inside, maybe of NumPy, of which there is no copy. As a
+    part of a trace a call never blocks.
+    """
+    if not (blocks or any(map(_holds_numpy, arguments))):
+        return
+    given = {id(concrete(x)) for x in arguments}
+    computed = [x for x in map(concrete, results) if _is_computed(x)]
+    # What an eager transformation returns as it was given is ready already; the results
+    # of one program are ready at the same time.
+    done = next((x for x in computed if id(x) not in given), None)
+    if done is not None:
+        done.block_until_ready()
+    elif not results:
+        jax.effects_barrier()
+
+
+def _is_computed(x: Any) -> bool:
+    is_array = isinstance(x, jax.Array) and not isinstance(x, Tracer)
+    return is_array and not x.is_deleted()  # what was donated may be returned as it is
+
+
+def _holds_numpy(x: Any) -> bool:
+    """Whether a tracer of an eager transformation is of an array of NumPy."""
+    pending = [x] if isinstance(x, Tracer) else []
+    while pending:
+        x = pending.pop()
+        if isinstance(x, Tracer):
+            pending += values_inside(x)
+        elif isinstance(x, np.ndarray) and x.dtype != jax.dtypes.float0:
+            return True
+    return False
+
+
+# --- host callbacks ---------------------------------------------------------------------
+
+# Primitives that JAX itself lowers, and that only call what is in their jaxprs.
+_JAX_PRIMITIVES = {
+    x
+    for x in vars(jax.extend.core.primitives).values()
+    if isinstance(x, jax.extend.core.Primitive)
+}
+
+
+def equations_in(values: Iterable[Any]) -> Iterator[Any]:
+    """The equations of jaxprs, or of what has them for parameters, at any depth."""
+    seen: set[int] = set()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, tuple | list):
+            pending.extend(value)
+            continue
+        value = getattr(value, "jaxpr", value)  # closed or open
+        if not hasattr(value, "eqns") or id(value) in seen:
+            continue
+        seen.add(id(value))  # alive, as `values` are
+        for equation in value.eqns:
+            yield equation
+            pending.extend(equation.params.values())
+
+
+def has_host_callbacks(traced: jax.stages.Traced) -> bool:
+    """Whether the traced program calls back into Python, which may raise.
+
+    The lowering of a primitive that is not JAX's (`lineax.linear_solve`,
+    `equinox.internal.noinline`) may have callbacks of which the jaxpr shows nothing, so
+    there the program's custom calls are looked at.
+    """
+    foreign = False
+    for equation in equations_in([traced.jaxpr]):
+        name = equation.primitive.name
+        if name.endswith("callback") or name == "debug_print":
+            return True
+        foreign = foreign or equation.primitive not in _JAX_PRIMITIVES
+    return foreign and _calls_back(traced.lower().compiler_ir("stablehlo").operation)
+
+
+def _calls_back(operation: Any) -> bool:
+    """Whether an MLIR operation, or one below it, is a custom call of a callback."""
+    pending = [operation]
+    while pending:
+        found = pending.pop()
+        if found.name == "stablehlo.custom_call":
+            if "callback" in str(found.attributes["call_target_name"]):
+                return True
+        for region in found.regions:
+            for basic_block in region.blocks:
+                pending.extend(x.operation for x in basic_block.operations)
+    return False

@@ -1,0 +1,74 @@
+"""The engine in use: the C extension, or the plain Python reference."""
+
+import functools
+import importlib.util
+import os
+import warnings
+from typing import Any
+
+import jax.tree_util as jtu
+
+from . import _events
+from ._blocking import block, COPIED_BYTES
+from ._errors import silence_equinox_callback_log
+from ._statics import flatten_one_level, reader_of
+
+
+_ENGINES = ("auto", "native", "python")
+
+
+def _import_native() -> Any:
+    """The C extension, or `None` where it was not built.
+
+    One that is there and cannot be loaded is an error, as for any module.
+    """
+    name = f"{__package__}._native"
+    if importlib.util.find_spec(name) is None:
+        return None
+    return importlib.import_module(name)
+
+
+@functools.cache
+def engine_module() -> Any:
+    """The module of the engine: `_native` or `_reference`.
+
+    Chosen when the first function is wrapped, so that importing this library costs
+    nothing and cannot fail.
+    """
+    wanted = os.environ.get("EQX_FASTJIT_ENGINE", "auto")
+    if wanted not in _ENGINES:
+        raise ValueError(
+            f"EQX_FASTJIT_ENGINE={wanted!r} is not an engine; expected one of "
+            f"{', '.join(map(repr, _ENGINES))}."
+        )
+    chosen = None if wanted == "python" else _import_native()
+    if chosen is None and wanted == "native":
+        raise RuntimeError(
+            "EQX_FASTJIT_ENGINE=native, but the C extension was not built."
+        )
+    if chosen is None:
+        if wanted == "auto":
+            warnings.warn(
+                "eqx_fastjit: the C extension was not built, so calls take the plain "
+                "Python reference, which is slower than `equinox.filter_jit`. "
+                "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
+                stacklevel=2,
+            )
+        from . import _reference as chosen
+    chosen.setup(reader_of, flatten_one_level, jtu.tree_leaves, block, COPIED_BYTES)
+    jtu.register_pytree_node(
+        chosen.Handle, chosen.flatten_handle, chosen.unflatten_handle
+    )
+    silence_equinox_callback_log()
+    _events.listen(chosen.active, chosen.note)
+    return chosen
+
+
+def engine() -> str:
+    """The engine in use: `"native"` (the C extension) or `"python"`.
+
+    It is chosen when the first function is wrapped. The environment variable
+    `EQX_FASTJIT_ENGINE` can be `native`, `python` or `auto` (the default), which is
+    native if the extension was built.
+    """
+    return "python" if engine_module().__name__.endswith("_reference") else "native"

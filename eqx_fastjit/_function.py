@@ -1,0 +1,239 @@
+"""A user's function under one set of options, and its specializations.
+
+A *specialization* is kept for each distinct signature of a call (`_statics.py`): a
+public `jax.jit` of a function of the call's arrays alone (`_traced.py`), everything
+else being fixed. The engine binds and reads a call, looks up its specialization and
+calls that; what it does on a cache miss, after a compilation and on an error is here.
+"""
+
+import functools
+import inspect
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+from jax.core import Tracer
+
+from . import _events, _private
+from ._blocking import has_host_callbacks, must_block
+from ._engine import engine_module
+from ._errors import cycle_in, explain_runtime_error
+from ._options import donated, flatten_in_shardings, Options
+from ._parameters import Parameters
+from ._place import place_of
+from ._plan import partition
+from ._statics import is_array_or_struct
+from ._traced import FlatFunction, kept_trace
+
+
+_private.hide_from_tracebacks(__file__)
+
+# The most specializations for one function. Beyond, the oldest quarter is dropped.
+_MAX_SPECIALIZATIONS = 4096
+
+
+class Function:
+    """One user callable under one set of options."""
+
+    def __init__(
+        self,
+        fun: Any,
+        parameters: Parameters,
+        options: Options,
+        names: tuple[str, str],
+        *,
+        with_fun: bool,
+    ):
+        self.parameters = parameters
+        self.options = options
+        # Whether the callable has arrays or statics of its own, and is passed along
+        # with the arguments. If not, there is a weak reference to it: this is in a
+        # table whose entries die with their function.
+        self.with_fun = with_fun
+        self.fun = None if with_fun else weakref.ref(fun)
+        self.info = _events.FunctionInfo(*names, place_of(_weak_source(fun)()))
+        self.table = engine_module().Table(_MAX_SPECIALIZATIONS)
+        _functions.add(self)
+
+    # --- the user's function ---
+
+    def call_python(self, values: tuple[Any, ...]) -> Any:
+        """Call the user's function itself, on bound values."""
+        __tracebackhide__ = True
+        fun, values = self.split(values)
+        args, kwargs = self.parameters.to_call(values)
+        return fun(*args, **kwargs)
+
+    def split(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """The user's function, and one value per parameter."""
+        if self.fun is not None:
+            return self.fun(), values
+        i = self.parameters.fun_index()
+        return values[i], values[:i] + values[i + 1 :]
+
+    def named(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
+        """Each argument, and the callable if it is passed along, with its name."""
+        fun, params = self.split(values)
+        named_fun = (self.info.name, fun) if self.with_fun else None
+        return self.parameters.named(params, named_fun)
+
+    def leaves(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
+        """Each leaf of a call, with its path as the user would write it."""
+        return [
+            (f"{name}{jtu.keystr(path)}", leaf)
+            for name, value in self.named(values)
+            for path, leaf in jtu.tree_flatten_with_path(value)[0]
+        ]
+
+    def array_paths(self, values: tuple[Any, ...]) -> list[str]:
+        """The path of each array of a call, in JAX's order."""
+        return [x for x, leaf in self.leaves(values) if is_array_or_struct(leaf)]
+
+    # --- what the engine calls ---
+
+    def specialize(self, values: tuple[Any, ...]) -> Any:
+        """A new specialization for a call."""
+        options = self.options
+        kwargs = dict(options.jit_kwargs)
+        arrays, structure = partition(values)
+        if options.donate_first or options.donate_rest:
+            kwargs["donate_argnums"] = donated(options, self.parameters, values)
+        if options.in_shardings is not None:
+            fun = self.split(values)[0] if self.with_fun else None
+            kwargs["in_shardings"] = flatten_in_shardings(
+                options.in_shardings, self.named(values), fun, self.info.name
+            )
+        if options.out_shardings is not None:
+            kwargs["out_shardings"] = (options.out_shardings, None)
+        try:
+            paths = self.array_paths(values)
+        except Exception:  # a user's class whose flatten function with keys is wrong
+            paths = [f"array{i}" for i in range(len(arrays))]
+        source = _weak_source(self.split(values)[0])
+        flat = FlatFunction(self, structure, paths, source)
+        with warnings.catch_warnings():
+            # `device` and `backend` are deprecated. JAX has warned already, when
+            # wrapping.
+            if "device" in kwargs or "backend" in kwargs:
+                warnings.simplefilter("ignore", DeprecationWarning)
+            jitted = jax.jit(flat, **kwargs)
+        return engine_module().Specialization(jitted, flat.plans)
+
+    def finished(
+        self,
+        specialization: Any,
+        plan: Any,
+        values: tuple[Any, ...],
+        arrays: Sequence[Any],
+        results: Sequence[Any],
+    ) -> None:
+        """A call has returned in which something was traced or compiled."""
+        _events.close(lambda: self.named(values))
+        if not self.options.asynchronous:
+            plan.blocks = True
+        elif not any(isinstance(_private.concrete(x), Tracer) for x in arrays):
+            # As a part of another trace a call never blocks, and it is left open.
+            callbacks = self._has_callbacks(specialization, arrays)
+            plan.blocks = must_block(callbacks, [*arrays, *results])
+
+    def failed(
+        self, specialization: Any, error: BaseException, values: tuple[Any, ...]
+    ) -> BaseException:
+        """A call has raised. Returns what is raised in place of that.
+
+        JAX does not survive an interrupt at any point: every later call may then fail
+        with "RecursionError: Recursively calling", though nothing is recursive. So the
+        next call begins anew. (Other exceptions only if they came out of the trace: one
+        that a compiled program raises is no reason to compile it again.)
+        """
+        __tracebackhide__ = True
+        if specialization is not None:
+            _events.close(lambda: self.named(values))
+            interrupted = not isinstance(error, Exception)
+            flat = specialization.jitted.__wrapped__
+            if interrupted or isinstance(error, RecursionError) or not flat.traced:
+                self.table.remove(specialization)
+        elif isinstance(error, RecursionError):
+            where = cycle_in(self.named(values))
+            if where is not None:
+                return _caused(
+                    ValueError(
+                        f"In a call of {self.info.name}, `{where}` contains itself. "
+                        "Expected arguments without cycles."
+                    )
+                )
+        return self.translate(error)
+
+    def translate(self, error: BaseException) -> BaseException:
+        """A clearer exception in place of one that a compiled function raised."""
+        better = explain_runtime_error(error)
+        return error if better is None else _caused(better)
+
+    def _has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
+        """Whether the program that a call has just run has host callbacks."""
+        try:
+            return has_host_callbacks(kept_trace(specialization.jitted, arrays))
+        except Exception:
+            # It is not known, so block. The trace has been dropped
+            # (`jax.clear_caches()` in the function itself); or it cannot be lowered by
+            # itself (`psum` in an eager `shard_map`, an unchecked `check`).
+            return True
+
+    # --- specializations ---
+
+    def find(self, values: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+        """The specialization for bound values, made if there is none; the arrays.
+
+        A `jax.ShapeDtypeStruct` may stand for an array.
+        """
+        try:
+            found, arrays = self.table.find(values, True)
+            if found is None:
+                found = self.specialize(values)
+                self.table.add(values, True, found)
+        except Exception as e:
+            raise self.failed(None, e, values)  # noqa: B904
+        return found, arrays
+
+    def clear(self) -> None:
+        """Drop all traces and compiled programs."""
+        self.table.clear()
+
+
+def _caused(error: BaseException) -> BaseException:
+    """As `raise error from None`."""
+    error.__cause__, error.__suppress_context__ = None, True
+    return error
+
+
+_functions: weakref.WeakSet[Function] = weakref.WeakSet()
+
+
+def clear_all() -> None:
+    """Drop all traces of all functions, for `eqx.clear_caches()`."""
+    for function in list(_functions):
+        function.clear()
+
+
+_private.on_clear_caches(clear_all)
+
+
+def _weak_source(fun: Any) -> Callable[[], Any]:
+    """A weak reference to the Python function behind a callable, for JAX's logs."""
+    for _ in range(20):
+        if type(fun) is types.FunctionType:
+            return weakref.ref(fun)
+        if isinstance(fun, functools.partial | eqx.Partial):
+            fun = fun.func
+        elif isinstance(fun, types.MethodType):
+            fun = fun.__func__
+        elif hasattr(fun, "__wrapped__"):
+            fun = fun.__wrapped__
+        else:
+            fun = inspect.getattr_static(type(fun), "__call__", None)
+    return lambda: None

@@ -1,0 +1,460 @@
+"""`filter_jit`: the decorator, the callable it returns, and its bound methods."""
+
+# Not all of JAX's functions have types, and callables may be anything. Functions beside
+# a class may use its private attributes.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportPrivateUsage=false
+
+import dataclasses
+import functools as ft
+import sys
+import types
+from collections.abc import Callable
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    overload,
+    ParamSpec,
+    TYPE_CHECKING,
+    TypeVar,
+)
+
+import equinox as eqx
+import jax.tree_util as jtu
+
+from ._callables import Description, describe, function_for
+from ._engine import engine_module
+from ._export import export, Exported
+from ._function import Function
+from ._options import Donate, make_options
+from ._private import hide_from_tracebacks
+from ._stages import Lowered, trace, Traced
+
+
+hide_from_tracebacks(__file__)
+
+_P = ParamSpec("_P")
+_Q = ParamSpec("_Q")
+_T = TypeVar("_T")
+_S = TypeVar("_S")
+
+_MISSING: Any = object()
+_set = object.__setattr__  # that of `JitWrapped` raises
+
+if TYPE_CHECKING:
+
+    class _Base:
+        def _prepare(self, *_: Any) -> None: ...
+
+else:
+    _Base = engine_module().Callable
+
+
+class JitWrapped(_Base, Generic[_P, _T]):
+    """A function compiled by `filter_jit`, which is called like the function itself.
+
+    It is a pytree, whose only child is the callable, if that is a pytree (a Module, for
+    example). As a method, it binds to its instance, and the bound method is also a
+    pytree.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_description", "_fun", "_function")
+
+    _fun: Callable[_P, _T]
+    _function: Function
+    _description: Description
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
+
+    @property
+    def __wrapped__(self) -> Callable[_P, _T]:
+        return self._fun
+
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> "JitWrapped[_P, _T]": ...
+
+    @overload
+    def __get__(
+        self: "JitWrapped[Concatenate[_S, _Q], _T]", instance: _S, owner: Any = None
+    ) -> "BoundJit[_Q, _T]": ...
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        return BoundJit(self, instance)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
+        """Trace and lower the function for these arguments, without running it.
+
+        **Arguments:** those of the function. A `jax.ShapeDtypeStruct` may be passed in
+        place of an array.
+
+        **Returns:** a `Lowered`, whose `compile()` gives a `Compiled`.
+        """
+        return self.trace(*args, **kwargs).lower()
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced[_P, _T]:
+        """Trace the function for these arguments, without lowering or running it.
+
+        **Arguments:** as for `lower`.
+
+        **Returns:** a `Traced`, with the `jaxpr` and `lower()`.
+        """
+        return trace(self._function, self._bind, args, kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Shapes and dtypes of the result, without running the function.
+
+        **Arguments:** as for `lower`.
+
+        **Returns:** the result, with a `jax.ShapeDtypeStruct` for each array.
+        """
+        return self.trace(*args, **kwargs).out_info
+
+    def export(self, *args: Any, **kwargs: Any) -> "Exported":
+        """Trace the function for these arguments, to save it to a file.
+
+        **Arguments:** as for `lower`. Sizes may be symbolic, as in `jax.export`.
+
+        **Returns:** an `Exported`, whose `save(path)` writes a file for
+        `eqx_fastjit.load`. Raises `ValueError`, with the path, for a static that cannot
+        be exported.
+        """
+        return export(self._function, self._bind(*args, **kwargs))
+
+    def clear_cache(self) -> None:
+        """Clear all traces and compiled programs of this function."""
+        self._function.clear()
+
+    def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """One value per parameter, and the callable itself if it is passed along."""
+        __tracebackhide__ = True
+        function = self._function
+        parameters = self._description.parameters
+        values = parameters.bind(function.info.qualname, args, kwargs)
+        if function.with_fun:
+            i = parameters.fun_index()
+            values = (*values[:i], self._fun, *values[i:])
+        return values
+
+    # --- as a value ---
+
+    def __eq__(self, other: object) -> Any:
+        if not isinstance(other, JitWrapped):
+            return NotImplemented
+        return eqx.tree_equal(self, other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(jtu.tree_leaves(self)) + (self._function,))
+
+    def __repr__(self) -> str:
+        function = self._function
+        donate = function.options.donate
+        return f"filter_jit(fn={function.info.qualname!r}, donate={donate!r})"
+
+    def __copy__(self) -> Any:
+        # Nobody can write to it; and after `eqx.partition` it could not be made again.
+        return self
+
+    def __reduce__(self) -> Any:
+        found = _global_of(self._fun)
+        if _is_alike(self, found) and not (
+            self._fun.__module__ == "__main__" and _is_copied(sys._getframe(1))
+        ):
+            # Under its own name, like any function: after `@filter_jit`, the function
+            # inside has no other name.
+            return self._fun.__qualname__ if found is self else (_itself, (found,))
+        return _unpickle, (self._fun, self._function.options.kwargs())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _global_of(fun: Any) -> Any:
+    """The object at the place where `fun` says that it was defined."""
+    found = sys.modules.get(getattr(fun, "__module__", None) or "")
+    # (What Equinox has in place of those that a Module lacks is false.)
+    for name in (getattr(fun, "__qualname__", None) or "").split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _itself(wrapped: Any) -> Any:
+    """Unpickles to the global function that the pickled one was built from."""
+    return wrapped
+
+
+def _is_alike(wrapped: Any, found: Any) -> bool:
+    """Whether one is the other, or was built from it, in a model after a step, say."""
+    if type(found) is not JitWrapped:
+        return False
+    return wrapped._fun is found._fun and wrapped._function is found._function
+
+
+def _is_copied(pickling: types.FrameType) -> bool:
+    """Whether what `__main__` defines is pickled whole, for a process that lacks it.
+
+    `cloudpickle` does so for functions, and says it to nobody: Ray, Dask and joblib
+    each have a copy of it, and a pickler of that name.
+    """
+    pickler = type(pickling.f_locals.get("self"))
+    return "cloudpickle" in pickler.__module__
+
+
+def _unpickle(fun: Any, kwargs: dict[str, Any]) -> Any:
+    return filter_jit(fun, **kwargs)
+
+
+def _make_wrapped(
+    function: Function, description: Description, fun: Any
+) -> JitWrapped[..., Any]:
+    wrapped: JitWrapped[..., Any] = JitWrapped.__new__(JitWrapped)
+    _set(wrapped, "_function", function)
+    _set(wrapped, "_description", description)
+    _set(wrapped, "_fun", fun)
+    parameters = description.parameters
+    wrapped._prepare(
+        function,
+        function.table,
+        parameters.names,
+        tuple([kind.name for kind in parameters.kinds]),
+        parameters.defaults,
+        fun,
+        parameters.fun_index() if function.with_fun else -1,
+    )
+    wrapped.__dict__.update(description.shown)
+    return wrapped
+
+
+class _WrapperAux:
+    """A `JitWrapped` without its callable, if that is a pytree."""
+
+    __slots__ = ("description", "fun", "function")
+
+    def __init__(self, wrapped: Any):
+        self.function = wrapped._function
+        self.description = wrapped._description
+        self.fun = None if self.function.with_fun else wrapped._fun
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is _WrapperAux
+            and self.function is other.function
+            and self.description.parameters == other.description.parameters
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+    def __repr__(self) -> str:  # JAX's errors about treedefs show it
+        function = self.function
+        return f"fn={function.info.qualname!r}, donate={function.options.donate!r}"
+
+
+_FN = jtu.GetAttrKey("fn")
+
+
+def _flatten_wrapped(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
+    children = (wrapped._fun,) if wrapped._function.with_fun else ()
+    return children, _WrapperAux(wrapped)
+
+
+def _flatten_wrapped_with_keys(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
+    children, aux = _flatten_wrapped(wrapped)
+    return tuple([(_FN, child) for child in children]), aux
+
+
+def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
+    fun = aux.fun
+    if aux.function.with_fun:
+        (fun,) = children
+    return _make_wrapped(aux.function, aux.description, fun)
+
+
+jtu.register_pytree_with_keys(
+    JitWrapped, _flatten_wrapped_with_keys, _unflatten_wrapped, _flatten_wrapped
+)
+
+
+class BoundJit(ft.partial[_T], Generic[_P, _T]):
+    """A jitted method, bound to its instance.
+
+    It is a pytree with `func`, `args` and `keywords`, like `equinox.Partial`. It is a
+    `functools.partial`, because each access of the method creates one, and creating an
+    `equinox.Partial` takes 8 us.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def func(self) -> JitWrapped[..., _T]: ...
+
+        def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
+        """As `JitWrapped.lower`, for the method of this instance."""
+        return self.trace(*args, **kwargs).lower()
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced[_P, _T]:
+        """As `JitWrapped.trace`, for the method of this instance."""
+        return trace(self.func._function, self._bind, args, kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As `JitWrapped.eval_shape`, for the method of this instance."""
+        return self.trace(*args, **kwargs).out_info
+
+    def export(self, *args: Any, **kwargs: Any) -> "Exported":
+        """As `JitWrapped.export`. The arrays of the instance are saved in the file."""
+        return export(self.func._function, self._bind(*args, **kwargs))
+
+    def clear_cache(self) -> None:
+        """Clear all traces and compiled programs of this method, for all instances."""
+        self.func.clear_cache()
+
+    def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        return self.func._bind(*self.args, *args, **{**self.keywords, **kwargs})
+
+    if sys.version_info >= (3, 13):
+
+        def __get__(self, instance: Any, owner: Any = None) -> "BoundJit[_P, _T]":
+            # As an attribute of a class: a `functools.partial` is then bound to the
+            # instance like a function (3.13 warns of it), an `equinox.Partial` is not.
+            return self
+
+    def __eq__(self, other: object) -> Any:
+        if not isinstance(other, BoundJit):
+            return NotImplemented
+        return eqx.tree_equal(self, other)
+
+    def __hash__(self) -> int:
+        return hash((self.func, self.args))
+
+
+def _flatten_bound(bound: Any) -> tuple[tuple[Any, ...], None]:
+    return (bound.func, bound.args, bound.keywords), None
+
+
+def _flatten_bound_with_keys(bound: Any) -> tuple[tuple[Any, ...], None]:
+    names = ("func", "args", "keywords")
+    return tuple([(jtu.GetAttrKey(n), getattr(bound, n)) for n in names]), None
+
+
+def _unflatten_bound(_: None, children: Any) -> Any:
+    func, args, keywords = children
+    if callable(func) and type(args) is tuple and type(keywords) is dict:
+        return BoundJit(func, *args, **keywords)
+    # Placeholders, which some tree functions put in place of subtrees.
+    return eqx.Partial(func, args, keywords)
+
+
+jtu.register_pytree_with_keys(
+    BoundJit, _flatten_bound_with_keys, _unflatten_bound, _flatten_bound
+)
+
+
+@overload
+def filter_jit(
+    *, donate: Donate = "none", asynchronous: bool = True, **jitkwargs: Any
+) -> Callable[[Callable[_P, _T]], JitWrapped[_P, _T]]: ...
+
+
+@overload
+def filter_jit(
+    fun: Callable[_P, _T],
+    *,
+    donate: Donate = "none",
+    asynchronous: bool = True,
+    **jitkwargs: Any,
+) -> JitWrapped[_P, _T]: ...
+
+
+def filter_jit(
+    fun: Any = _MISSING,
+    *,
+    donate: Donate = "none",
+    asynchronous: bool = True,
+    **jitkwargs: Any,
+) -> Any:
+    """Compile a function whose arguments may be any pytrees.
+
+    All JAX and NumPy arrays in the arguments, and in `fun` itself, are traced.
+    Everything else is static, and each new value triggers recompilation. This is a
+    drop-in replacement for `equinox.filter_jit`, but for one thing: calls return before
+    the device has finished, as with `jax.jit`. So do not write to a buffer that was
+    handed to JAX: pass the NumPy array itself, or `buffer.copy()`.
+
+    **Arguments:**
+
+    - `fun`: any callable, such as a function, a Module with `__call__`, or the result
+        of another transformation. If omitted, a decorator is returned.
+    - `donate`: which arrays to donate. Their memory may be reused for the results, and
+        they can no longer be used after the call. `"all"` donates all arrays,
+        `"all-except-first"` all but those of the first positional argument, and
+        `"none"` (the default) donates none. `"warn"` and `"warn-except-first"` are like
+        the first two, but keep JAX's warning about donated arrays that could not be
+        used.
+    - `asynchronous`: whether calls return immediately. If `False`, each call blocks until
+        the device has finished, as with `equinox.filter_jit`.
+    - `**jitkwargs`: passed to `jax.jit`: `inline`, `keep_unused`, `compiler_options`,
+        `device`, `backend`, `out_shardings`, and `in_shardings`, a pytree prefix of the
+        arguments as the user passes them.
+
+    **Returns:**
+
+    A `JitWrapped`, which is called like `fun`. Asynchronous calls only block if the
+    function has host callbacks (`eqx.error_if`, `jax.pure_callback`); if more than 1 MiB
+    of the arguments is in NumPy arrays, whose memory JAX may still be reading; or if
+    arguments are sharded over several virtual CPU devices.
+
+    **Raises:**
+
+    `ValueError` for an unknown `donate`, and for arguments of `jax.jit` that
+    `filter_jit` sets itself. `TypeError` for arguments that `jax.jit` does not have.
+    Calls raise `ValueError` for an argument that contains itself.
+
+    !!! example
+
+        ```python
+        @eqx_fastjit.filter_jit
+        def loss(model, x, y):  # a Module and two arrays
+            return jnp.mean((jax.vmap(model)(x) - y) ** 2)
+        ```
+    """
+    if fun is _MISSING:
+        return ft.partial(
+            filter_jit, donate=donate, asynchronous=asynchronous, **jitkwargs
+        )
+    options = make_options(donate, asynchronous, jitkwargs)
+    description = describe(fun)
+    if not description.plain:
+        # This is the current value, as in Equinox. Otherwise, a Module that stores its
+        # own jitted method would contain itself.
+        leaves, treedef = jtu.tree_flatten(fun)
+        fun = jtu.tree_unflatten(treedef, leaves)
+    return _make_wrapped(function_for(fun, description, options), description, fun)
+
+
+def jitted_function(f: Any) -> Function:
+    """The function behind a jitted function or method, for `eqx_fastjit.insight`.
+
+    Raises `TypeError` for anything that `filter_jit` did not return.
+    """
+    if isinstance(f, BoundJit):
+        f = f.func
+    if not isinstance(f, JitWrapped):
+        raise TypeError(
+            "expected a function wrapped by `eqx_fastjit.filter_jit`, got "
+            f"{type(f).__module__}.{type(f).__qualname__}."
+        )
+    return f._function
+
+
+# Another name, for programs that import both this and Equinox's.
+fast_filter_jit = filter_jit

@@ -1,0 +1,151 @@
+"""What stays of a pytree without its arrays, and how to build it again.
+
+A `Structure` is what a specialization stores of the arguments it was made for, and what
+the plan of a trace stores of its result. A plan's `Step`s are what `csrc/plan.c` and
+`_reference.py` build a result by; both have them by these names.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.tree_util as jtu
+
+from ._private import hide_from_tracebacks, INSTANCE_DICT, instance_dict, missing_field
+from ._statics import is_array_or_struct
+
+
+hide_from_tracebacks(__file__)
+
+
+class _Dynamic:
+    """Stands for an array."""
+
+    def __repr__(self) -> str:
+        return "*"
+
+
+DYNAMIC = _Dynamic()
+
+
+class Structure(NamedTuple):
+    """A pytree without its arrays."""
+
+    treedef: Any
+    # The static leaves, and `DYNAMIC` for each array.
+    leaves: tuple[Any, ...]
+
+    def rebuild(self, arrays: Sequence[Any]) -> Any:
+        """The pytree again, with these arrays in it."""
+        left = iter(arrays)
+        leaves = [next(left) if x is DYNAMIC else x for x in self.leaves]
+        return jtu.tree_unflatten(self.treedef, leaves)
+
+
+def partition(
+    tree: Any, is_dynamic: Callable[[Any], bool] = is_array_or_struct
+) -> tuple[list[Any], Structure]:
+    """The arrays of a pytree, in JAX's order, and the rest."""
+    leaves, treedef = jtu.tree_flatten(tree)
+    dynamic = [is_dynamic(x) for x in leaves]
+    pairs = list(zip(leaves, dynamic, strict=True))
+    rest = tuple([DYNAMIC if is_array else x for x, is_array in pairs])
+    return [x for x, is_array in pairs if is_array], Structure(treedef, rest)
+
+
+class Step(NamedTuple):
+    """How to build a part of a result, from its own parts."""
+
+    name: str
+    data: Any = None
+    parts: "tuple[Step, ...]" = ()
+
+
+def steps_of(structure: Structure) -> Step:
+    """How to build a result."""
+    return _step(structure.treedef, iter(structure.leaves))
+
+
+def _step(treedef: Any, leaves: Iterator[Any]) -> Step:
+    data = treedef.node_data()
+    if data is None:
+        leaf = next(leaves)
+        return Step("array") if leaf is DYNAMIC else Step("constant", leaf)
+    cls, aux = data
+    parts = tuple([_step(child, leaves) for child in treedef.children()])
+    if cls is type(None):
+        return Step("constant", None)
+    if cls is tuple or cls is list:
+        return Step(cls.__name__, None, parts)
+    if cls is dict:
+        return Step("dict", tuple(aux), parts)
+    if _is_plain_namedtuple(cls):
+        return Step("named", cls, parts)
+    return _module_step(treedef, parts) or Step(
+        "call", _one_level(treedef).unflatten, parts
+    )
+
+
+_LEAF = jtu.tree_structure(0)
+
+
+def _one_level(treedef: Any) -> Any:
+    """The same node, over leaves."""
+    leaves = [_LEAF] * len(treedef.children())
+    return jtu.PyTreeDef.from_node_data_and_children(
+        jtu.default_registry, treedef.node_data(), leaves
+    )
+
+
+def _is_plain_namedtuple(cls: type) -> bool:
+    """Whether `cls(*parts)` makes a tuple and nothing else.
+
+    Its `__new__`, which is Python, takes five times as long as making the tuple, and an
+    optimiser may have forty such states.
+    """
+    namespace = getattr(cls.__new__, "__globals__", {})
+    return (
+        issubclass(cls, tuple)
+        and type(cls) is type
+        and cls.__init__ is object.__init__
+        and namespace.get("_tuple_new") is tuple.__new__
+        and str(namespace.get("__name__")).startswith("namedtuple_")
+        # Not one that is registered as another node.
+        and jtu.tree_structure(tuple.__new__(cls, cls._fields)).node_data() == (cls, None)
+    )
+
+
+_MISSING = type(missing_field())
+
+
+def _module_step(treedef: Any, parts: tuple[Step, ...]) -> Step | None:
+    """How to create a Module: by copying a dictionary.
+
+    `None` if the class is no Module, or lacks a field, which Equinox builds by itself.
+    """
+    cls = treedef.node_data()[0]
+    missing = [_is_missing(child) for child in treedef.children()]
+    if not issubclass(cls, eqx.Module) or any(missing):
+        return None
+    placeholders = [object() for _ in parts]
+    sample = _one_level(treedef).unflatten(placeholders)
+    # A copy shares its keys with all other instances: smaller, and quicker to build.
+    values = instance_dict(sample).copy()
+    where = {id(x): name for name, x in values.items()}
+    if type(sample) is not cls or not all(id(x) in where for x in placeholders):
+        return None
+    dynamic: list[tuple[str, Step]] = []
+    for placeholder, part in zip(placeholders, parts, strict=True):
+        name = where[id(placeholder)]
+        if part.name == "constant":  # an activation function, `None`
+            values[name] = part.data
+        else:
+            values[name] = None
+            dynamic.append((name, part))
+    data = cls, values, tuple([name for name, _ in dynamic]), INSTANCE_DICT
+    return Step("module", data, tuple([part for _, part in dynamic]))
+
+
+def _is_missing(treedef: Any) -> bool:
+    data = treedef.node_data()
+    return data is not None and data[0] is _MISSING

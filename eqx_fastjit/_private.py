@@ -1,0 +1,133 @@
+"""Every private name of JAX, jaxlib and Equinox that this library uses.
+
+No other file may import from `jax._src`, `jaxlib` or `equinox._*` (the linter bans it).
+Each name is looked up by `resolve`, or its class is asked for it beforehand. Where one
+is not there, the caller gets `None` (or a stand-in) and does without.
+"""
+
+import contextlib
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax.core import Tracer
+
+
+class MissingPrivateName(Exception):
+    """A private name does not exist in this version of JAX or Equinox."""
+
+
+def resolve(path: str) -> Any:
+    """The object at `"package.module:attribute.attribute"`.
+
+    Raises `MissingPrivateName` if any part of it is absent. This is the single
+    doorway to private names, so that a test can take each of them away in turn.
+    """
+    module_name, _, attributes = path.partition(":")
+    try:
+        out = importlib.import_module(module_name)
+        for attribute in attributes.split("."):
+            out = getattr(out, attribute)
+    except (ImportError, AttributeError) as e:
+        raise MissingPrivateName(path) from e
+    return out
+
+
+def _try_resolve(path: str, default: Any = None) -> Any:
+    """As `resolve`, or the default."""
+    with contextlib.suppress(MissingPrivateName):
+        return resolve(path)
+    return default
+
+
+# --- JAX ------------------------------------------------------------------------------
+
+
+def hide_from_tracebacks(filename: str) -> None:
+    """Hide the frames of one of our files in JAX's filtered tracebacks."""
+    with contextlib.suppress(MissingPrivateName):
+        resolve("jax._src.traceback_util:register_exclusion")(filename)
+
+
+hide_from_tracebacks(__file__)
+
+
+def concrete(x: Any) -> Any:
+    """The value inside a tracer of an eager transformation, such as `jax.grad`.
+
+    A tracer without a value is returned as it is.
+    """
+    for _ in range(100):
+        if not isinstance(x, Tracer):
+            return x
+        inner = getattr(x, "primal", getattr(x, "val", None))
+        if not isinstance(inner, Tracer | jax.Array | np.ndarray | np.generic):
+            return x  # of a trace that only records
+        x = inner
+    return x
+
+
+def values_inside(tracer: Any) -> list[Any]:
+    """What an eager transformation has inside of a tracer: value and tangent."""
+    names = ("primal", "tangent", "val")
+    return [getattr(tracer, name) for name in names if hasattr(tracer, name)]
+
+
+# What only `jax.export.export` gives to `Traced.lower`.
+EXPORT_OPTION = "_private_parameters"
+
+
+# --- Equinox --------------------------------------------------------------------------
+
+
+def instance_dict_descriptor() -> Any:
+    """The descriptor behind `module.__dict__`.
+
+    Reading it directly skips `Module.__getattribute__`, which is a Python function.
+    """
+    for cls in eqx.Module.__mro__:
+        descriptor = vars(cls).get("__dict__")
+        if type(descriptor).__name__ == "getset_descriptor":
+            return descriptor
+    raise MissingPrivateName("equinox.Module.__dict__")
+
+
+INSTANCE_DICT = instance_dict_descriptor()
+instance_dict: Callable[[Any], dict[str, Any]] = INSTANCE_DICT.__get__
+
+
+def last_error_info() -> tuple[str, list[bytes | str]]:
+    """The message and trace-time stack of the last `eqx.error_if` that failed."""
+    match _try_resolve("equinox._jit:last_error_info"):
+        case (str() as message, list() as stack):
+            return message, stack
+    return "", []
+
+
+_ERROR_TEXT = (
+    "Above is the stack outside of JIT. Below is the stack inside of JIT:\n"
+    "{stack}\nequinox.EquinoxRuntimeError: {msg}\n"
+)
+
+
+def runtime_error_text(message: str, stack: str) -> str:
+    """Equinox's text around the message and the stack of a runtime error."""
+    try:
+        return resolve("equinox._jit:_on_error_msg").format(msg=message, stack=stack)
+    except (MissingPrivateName, AttributeError, LookupError):
+        return _ERROR_TEXT.format(msg=message, stack=stack)
+
+
+def on_clear_caches(clear: Callable[[], None]) -> None:
+    """Make `eqx.clear_caches()` call `clear` as well."""
+    with contextlib.suppress(MissingPrivateName):
+        resolve("equinox._caches:cache_clears").append(clear)
+
+
+def missing_field() -> Any:
+    """What Equinox puts in place of a field that a Module lacks."""
+    lacking = jax.tree_util.tree_map(lambda x: x, object.__new__(eqx.nn.Lambda))
+    return instance_dict(lacking).get("__doc__")

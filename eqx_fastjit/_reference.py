@@ -1,0 +1,419 @@
+"""The contract as a program: the engine in plain Python, of which no speed is promised.
+
+It has the names of `_native`, and runs where that could not be built, or where
+`EQX_FASTJIT_ENGINE=python` asks for it. The tests compare the two. `_statics.py` says
+what is the same, and which reader a type has; `csrc/` has the same readers in C.
+"""
+
+import struct
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.tree_util as jtu
+
+from ._blocking import block, copied
+from ._private import hide_from_tracebacks, instance_dict
+from ._statics import flatten_one_level, Reader, reader_of
+
+
+hide_from_tracebacks(__file__)
+
+
+class _Same:
+    """On a trail: this very object."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, x: Any):
+        self.object = x
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Same and self.object is other.object
+
+    def __hash__(self) -> int:
+        return id(self.object)  # which this holds
+
+
+class _Equal:
+    """On a trail: an object that is compared by `==`."""
+
+    __slots__ = ("hash", "object")
+
+    def __init__(self, x: Any):
+        self.object = x
+        self.hash = hash(x)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is _Equal
+            and self.hash == other.hash
+            and (self.object is other.object or bool(self.object == other.object))
+        )
+
+    def __hash__(self) -> int:
+        return self.hash
+
+
+_ARRAY = _Same("array")
+
+
+class _Mutable(NamedTuple):
+    """A static that can be changed in place, and where its state is on the trail."""
+
+    object: Any
+    start: int
+    stop: int
+
+
+class Walk:
+    """Reads values: their arrays, and all else onto a trail."""
+
+    def __init__(self, abstract: bool = False):
+        self.abstract = abstract
+        self.trail: list[Any] = []
+        self.arrays: list[Any] = []
+        self.mutables: list[_Mutable] = []
+        self._in_mutable = 0
+
+    def read(self, x: Any, as_static: bool) -> None:
+        """Read a value. Below a static, arrays are static, too."""
+        reader = _reader(x)
+        as_static = as_static or not reader.is_node
+        read = getattr(self, f"_{reader.name}")
+        if not (as_static and reader.is_mutable and not self._in_mutable):
+            return read(reader, x, as_static)
+        number, start = len(self.mutables), len(self.trail)
+        self.mutables.append(_Mutable(x, start, start))
+        self._in_mutable += 1
+        read(reader, x, True)
+        self._in_mutable -= 1
+        self.mutables[number] = _Mutable(x, start, len(self.trail))
+
+    def _node_of(self, cls: type, n: int) -> None:
+        self.trail += [_Same(cls), n]
+
+    def _parts(self, parts: Sequence[Any], as_static: bool) -> None:
+        for part in parts:
+            self.read(part, as_static)
+
+    # --- arrays ---
+
+    def _array(self, reader: Reader, x: Any, as_static: bool) -> None:
+        self.trail.append(_Same(x) if as_static else _ARRAY)
+        if not as_static:
+            self.arrays.append(x)
+
+    _tracer = _array
+
+    def _numpy(self, reader: Reader, x: Any, as_static: bool) -> None:
+        (self._state if as_static else self._array)(reader, x, as_static)
+
+    _scalar = _numpy
+
+    def _struct(self, reader: Reader, x: Any, as_static: bool) -> None:
+        traced = self.abstract and not as_static
+        (self._array if traced else self._hashed)(reader, x, as_static)
+
+    # --- containers ---
+
+    def _none(self, reader: Reader, x: Any, as_static: bool) -> None:
+        self.trail.append(_Same(x))
+
+    _same = _none
+
+    def _tuple(self, reader: Reader, x: Any, as_static: bool) -> None:
+        self._node_of(type(x), len(x))
+        self._parts(list(tuple.__iter__(x)), as_static)
+
+    def _list(self, reader: Reader, x: Any, as_static: bool) -> None:
+        self._node_of(list, len(x))
+        self._parts(list(x), as_static)
+
+    def _dict(self, reader: Reader, x: Any, as_static: bool) -> None:
+        # As a node, in JAX's order; as a static, in the order that the function sees.
+        keys = list(x) if as_static else flatten_one_level(x)[1]
+        self._node_of(dict, len(x))
+        for key in keys:
+            self.read(key, True)
+            self.read(x[key], as_static)
+
+    def _node(self, reader: Reader, x: Any, as_static: bool) -> None:
+        children, aux = flatten_one_level(x)
+        children = list(children)
+        self._node_of(type(x), len(children))
+        self._parts(children, as_static)
+        self.read(aux, True)
+
+    def _module(self, reader: Reader, x: Any, as_static: bool) -> None:
+        values = instance_dict(x)
+        if values.keys() != set(reader.names):
+            self._node_of(type(x), -1)
+            return self._node(reader, x, as_static)
+        self._node_of(type(x), len(values))
+        for i, name in enumerate(reader.names):
+            self.read(values[name], as_static or i >= reader.n_dynamic)
+
+    # --- statics ---
+
+    def _text(self, reader: Reader, x: Any, as_static: bool) -> None:
+        self.trail += [_Same(type(x)), _Equal(x)]
+
+    _int = _text
+
+    def _hashed(self, reader: Reader, x: Any, as_static: bool) -> None:
+        try:
+            self._text(reader, x, as_static)
+        except RecursionError:
+            raise
+        except Exception:  # it has no hash after all: rule 6
+            if reader.state is None:
+                raise
+            self._state(reader, x, as_static)
+
+    def _float(self, reader: Reader, x: Any, as_static: bool) -> None:
+        self.trail += [_Same(type(x)), struct.pack("d", x)]
+
+    def _complex(self, reader: Reader, x: Any, as_static: bool) -> None:
+        self.trail += [_Same(type(x)), struct.pack("dd", x.real, x.imag)]
+
+    def _set(self, reader: Reader, x: Any, as_static: bool) -> None:
+        self.trail += [_Same(type(x)), _Equal(frozenset(x))]
+
+    def _fields(self, reader: Reader, x: Any, as_static: bool) -> None:
+        self._node_of(type(x), len(reader.names))
+        for name in reader.names:
+            try:
+                value = getattr(x, name)
+            except AttributeError:
+                self.trail.append(0)
+            else:
+                self.read(value, True)
+
+    def _state(self, reader: Reader, x: Any, as_static: bool) -> None:
+        assert reader.state is not None
+        state = reader.state(x)
+        if state is x:
+            return self.trail.append(_Same(x))
+        self.trail.append(_Same(type(x)))
+        self._in_mutable += 1  # the state is new each time: nobody can change it
+        self.read(state, True)
+        self._in_mutable -= 1
+
+
+_readers: dict[int, tuple[type, Reader]] = {}  # by the id of types that it holds
+
+
+def _reader(x: Any) -> Reader:
+    cls = type(x)
+    known = _readers.get(id(cls))
+    if known is None:
+        known = _readers.setdefault(id(cls), (cls, reader_of(x)))
+    return known[1]
+
+
+def static_key(x: Any) -> tuple[Any, ...]:
+    """What is equal of two statics that are the same, by the contract. It has a hash."""
+    walk = Walk()
+    walk.read(x, True)
+    return tuple(walk.trail)
+
+
+# --- specializations ----------------------------------------------------------------------
+
+
+class Specialization:
+    """What is compiled for one signature of one function."""
+
+    def __init__(self, jitted: Any, plans: Any):
+        self.jitted = jitted
+        self.plans = plans
+        self.trail: list[Any] = []
+        self.witnesses: list[_Mutable] = []
+
+    def set(self, walk: Walk) -> None:
+        """Give it the signature of a walk."""
+        self.trail, self.witnesses = walk.trail, walk.mutables
+
+    def is_stale(self, walk: Walk) -> bool:
+        """Whether a static that it was made with has been changed since."""
+        for then, current in zip(self.witnesses, walk.mutables, strict=True):
+            if then.object is not current.object:
+                now = Walk()
+                now.read(then.object, True)
+                if now.trail != self.trail[then.start : then.stop]:
+                    return True
+        return False
+
+    def arrays_of(self, values: tuple[Any, ...]) -> list[Any] | None:
+        """The arrays of bound values; `None` if it is not for them."""
+        walk = _walk_over(values, False)
+        is_for = walk.trail == self.trail and not self.is_stale(walk)
+        return walk.arrays if is_for else None
+
+
+def _walk_over(values: tuple[Any, ...], abstract: bool) -> Walk:
+    walk = Walk(abstract)
+    for value in values:
+        walk.read(value, False)
+    return walk
+
+
+class Table:
+    """The specializations of one function, by signature."""
+
+    def __init__(self, capacity: int):
+        self._capacity = capacity
+        self._items: dict[tuple[Any, ...], Specialization] = {}
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def look_up(self, walk: Walk) -> Specialization | None:
+        """The specialization for a walk, unless it is stale."""
+        found = self._items.get(tuple(walk.trail))
+        if found is not None and found.is_stale(walk):
+            self.remove(found)
+            return None
+        return found
+
+    def keep(self, walk: Walk, specialization: Specialization) -> None:
+        """Keep a specialization for a walk; drop the oldest quarter of too many."""
+        specialization.set(walk)
+        if len(self._items) == self._capacity:
+            for key in list(self._items)[: 1 + self._capacity // 4]:
+                self._items.pop(key, None)
+        self._items[tuple(walk.trail)] = specialization
+
+    def find(self, values: tuple[Any, ...], abstract: bool) -> tuple[Any, list[Any]]:
+        """The specialization for bound values, if there is one, and their arrays."""
+        walk = _walk_over(values, abstract)
+        return self.look_up(walk), walk.arrays
+
+    def add(self, values: tuple[Any, ...], abstract: bool, added: Any) -> None:
+        """Keep a specialization for such values."""
+        self.keep(_walk_over(values, abstract), added)
+
+    def remove(self, specialization: Any) -> None:
+        """Drop one, if it is in the table."""
+        for key, other in list(self._items.items()):
+            if other is specialization:
+                self._items.pop(key, None)
+
+    def clear(self) -> None:
+        """Drop all."""
+        self._items.clear()
+
+
+# --- results ------------------------------------------------------------------------------
+
+
+class Plan:
+    """How to build the result of one trace."""
+
+    def __init__(self, root: Any, structure: Any):
+        self.structure = structure
+        self.blocks = -1
+
+    def build(self, arrays: Sequence[Any]) -> Any:
+        """The result, from its arrays."""
+        return self.structure.rebuild(arrays)
+
+
+class Handle:
+    """Says which trace a compiled function came from.
+
+    JAX keeps handles in caches of its own, so it refers to its plan weakly: the plan
+    has the user's objects.
+    """
+
+    def __init__(self, plan: Plan):
+        self.plan = weakref.ref(plan)
+
+    def __repr__(self) -> str:
+        return "<result>"  # without an address: it may be in the text of a program
+
+
+def flatten_handle(handle: Handle) -> tuple[tuple[()], Handle]:
+    """A handle has no children, and is its own aux data."""
+    return (), handle
+
+
+def unflatten_handle(handle: Handle, _: Any) -> Handle:
+    """The same handle: of another, JAX would not repeat a call by itself."""
+    return handle
+
+
+# --- calls --------------------------------------------------------------------------------
+
+
+class _Here(threading.local):
+    active: Any = None
+    noted = False
+
+
+_here = _Here()
+
+
+def active() -> Any:
+    """The specialization that this thread is calling."""
+    return _here.active
+
+
+def set_active(specialization: Any) -> Any:
+    """Set that one. Returns the one that was."""
+    outer, _here.active = _here.active, specialization
+    return outer
+
+
+def note() -> None:
+    """Have its call come to `Function.finished`."""
+    _here.noted = True
+
+
+def setup(*_: Any) -> None:
+    """What the native engine needs of Python."""
+
+
+def _leaves_of(tree: Any, handle: Handle) -> list[Any]:
+    """The output of a function with shardings for its results."""
+    return [*jtu.tree_leaves(tree), handle]
+
+
+class Callable:
+    """The base class of jitted functions."""
+
+    __slots__ = ("_function", "_table")
+
+    def _prepare(self, function: Any, table: Table, *_: Any) -> None:
+        object.__setattr__(self, "_function", function)
+        object.__setattr__(self, "_table", table)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        function = self._function
+        values = self._bind(*args, **kwargs)  # pyright: ignore
+        try:
+            walk = _walk_over(values, False)
+            specialization = self._table.look_up(walk)
+            if specialization is None:
+                specialization = function.specialize(values)
+                self._table.keep(walk, specialization)
+        except Exception as e:
+            raise function.failed(None, e, values)  # noqa: B904
+        outer = set_active(specialization)
+        try:
+            arrays, reads_numpy = copied(walk.arrays)
+            out = specialization.jitted(*arrays)
+            *results, handle = out if type(out) is list else _leaves_of(*out)
+            plan = handle.plan()
+            if _here.noted or plan.blocks < 0:
+                _here.noted = False
+                function.finished(specialization, plan, values, arrays, results)
+            block(results, arrays, plan.blocks > 0 or reads_numpy)
+            return plan.build(results)
+        except BaseException as e:
+            raise function.failed(specialization, e, values)  # noqa: B904
+        finally:
+            set_active(outer)

@@ -1,0 +1,217 @@
+"""The contract: when two static arguments are the same.
+
+A trace belongs to a snapshot of its statics. Two statics are the same if their exact
+types are, and
+
+1. **numbers, strings, bytes, `None`:** the same value; floats and complex numbers bit
+   by bit;
+2. **tuples (named ones too), lists, dictionaries in order, sets, Modules and other
+   pytree nodes, dataclasses and attrs classes with a generated `__eq__`:** their parts
+   are the same (members of a set by `==`);
+3. **classes, functions, enum members, anything with the `__eq__` of `object`, JAX
+   arrays:** the same object;
+4. **NumPy arrays and scalars:** the same dtype, shape and bytes;
+5. **anything else with a hash:** `hash` and `==` agree. It is immutable, as Python
+   demands of what has a hash;
+6. **anything else** (an `__eq__` and no hash, or a hash that raises): the same state,
+   as `__reduce_ex__(4)` gives it; else the same object.
+
+2, 4 and 6 notice changes in place. A trace also ends when a mutable object that it was
+made with has changed. Classes keep their meaning once they were used.
+
+This file says which *reader* a type has. A reader puts a value onto the trail of a
+call; two calls with the same trail have the same statics. There are two forms of the
+readers, by the same names: `csrc/read.c` and `_reference.py`.
+"""
+
+import dataclasses
+import enum
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import Tracer
+
+from ._private import instance_dict
+
+
+class Reader(NamedTuple):
+    """How values of one type are read."""
+
+    # What it is called in `read.c` and `_reference.py`.
+    name: str
+    # Whether JAX flattens the type, or takes it for an array. Otherwise a value, and
+    # all below it, is static.
+    is_node: bool = False
+    # Whether a static of this type can be changed in place.
+    is_mutable: bool = False
+    # The names of its fields, the first `n_dynamic` of which are not static.
+    names: tuple[str, ...] = ()
+    n_dynamic: int = 0
+    # Gives the state of a value in other words.
+    state: Callable[[Any], Any] | None = None
+
+
+ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
+
+flatten_one_level = jtu.default_registry.flatten_one_level
+
+
+def is_array(x: Any) -> bool:
+    """Whether a leaf of a call is an array.
+
+    A proxy (of `wrapt`, say) claims to be an instance of the class of what it stands
+    for. JAX takes none, and proxies of arrays and of others are of one type.
+    """
+    return isinstance(x, ARRAY_TYPES) and x.__class__ is type(x)
+
+
+def is_array_or_struct(x: Any) -> bool:
+    """Whether a leaf is an array, or says what one would be like."""
+    return type(x) is jax.ShapeDtypeStruct or is_array(x)
+
+
+# --- state, in other words (rules 4 and 6) ------------------------------------------------
+
+
+def numpy_state(x: Any) -> Any:
+    """The dtype, shape and bytes of an array or scalar of NumPy."""
+    if type(x) is not np.ndarray and not isinstance(x, np.generic):
+        return object_state(x)  # a subclass may have a mask, or a unit
+    if x.dtype.hasobject:
+        return x.dtype, x.shape, x.tolist()
+    return x.dtype, x.shape, x.tobytes()
+
+
+def object_state(x: Any) -> Any:
+    """What an object would be pickled as, or the object itself if it would not be."""
+    try:
+        reduced = x.__reduce_ex__(4)
+    except RecursionError:
+        raise
+    except Exception:
+        return x
+    if not isinstance(reduced, tuple):
+        return x  # the name of a global
+    make, args, *rest = reduced
+    # After the state come iterators over items.
+    return make, args, *rest[:1], *[None if x is None else list(x) for x in rest[1:3]]
+
+
+# --- the reader of a type -----------------------------------------------------------------
+
+# Of exactly these types.
+_EXACT = {
+    type(None): Reader("none", is_node=True),
+    tuple: Reader("tuple", is_node=True),
+    list: Reader("list", is_node=True, is_mutable=True),
+    dict: Reader("dict", is_node=True, is_mutable=True),
+    bool: Reader("same"),
+    set: Reader("set", is_mutable=True),
+    frozenset: Reader("set"),
+}
+
+# Of these types, and of subclasses that compare as they do.
+_VALUES: dict[type, Reader] = {
+    int: Reader("int"),
+    float: Reader("float"),
+    complex: Reader("complex"),
+    str: Reader("text"),
+    bytes: Reader("text"),
+    tuple: Reader("tuple"),
+}
+
+
+def reader_of(x: Any) -> Reader:
+    """The reader for the type of a value. Asked once for each type."""
+    cls = type(x)
+    if (known := _EXACT.get(cls) if type(cls) is type else None) is not None:
+        return known
+    return _array_reader(x) or _node_reader(x) or _static_reader(x)
+
+
+def _array_reader(x: Any) -> Reader | None:
+    if type(x) is jax.ShapeDtypeStruct:
+        return Reader("struct", is_node=True)
+    if isinstance(x, Tracer):
+        return Reader("tracer", is_node=True)
+    if not is_array(x):
+        return None
+    if isinstance(x, np.ndarray):
+        return Reader("numpy", is_node=True, is_mutable=True, state=numpy_state)
+    if isinstance(x, np.generic):
+        return Reader("scalar", is_node=True, state=numpy_state)
+    return Reader("array", is_node=True)
+
+
+def _node_reader(x: Any) -> Reader | None:
+    cls = type(x)
+    if issubclass(cls, type | types.FunctionType):
+        return None
+    flat = flatten_one_level(x)
+    if flat is None:
+        return None
+    children, aux = flat
+    if isinstance(x, eqx.Module):
+        return _module_reader(x, list(children))
+    if issubclass(cls, tuple) and aux is cls:
+        return Reader("tuple", is_node=True)  # a named tuple
+    return Reader("node", is_node=True, is_mutable=True)
+
+
+def _module_reader(x: Any, children: list[Any]) -> Reader:
+    """That of a Module: its fields, if these are what Equinox flattens it to."""
+    fields = dataclasses.fields(x)
+    static = [f.name for f in fields if f.metadata.get("static", False)]
+    dynamic = [f.name for f in fields if f.name not in static]
+    values = instance_dict(x)
+    found = [values.get(name) for name in dynamic]
+    regular = len(values) == len(fields) and len(found) == len(children)
+    if regular and not all(map(_is, found, children)):
+        return Reader("node", is_node=True)
+    return Reader(
+        "module", is_node=True, names=(*dynamic, *static), n_dynamic=len(dynamic)
+    )
+
+
+def _is(x: Any, y: Any) -> bool:
+    return x is y
+
+
+def _static_reader(x: Any) -> Reader:
+    cls = type(x)
+    if isinstance(x, type | enum.Enum) or cls.__eq__ is object.__eq__:
+        return Reader("same")
+    for base, reader in _VALUES.items():
+        if issubclass(cls, base) and cls.__eq__ is base.__eq__:
+            return reader
+    fields = generated_fields(cls)
+    if fields is not None:
+        parameters = getattr(cls, "__dataclass_params__", None)
+        frozen = parameters is not None and parameters.frozen
+        return Reader("fields", is_mutable=not frozen, names=fields)
+    if cls.__hash__ is not None:
+        return Reader("hashed", state=object_state)
+    return Reader("state", is_mutable=True, state=object_state)
+
+
+def generated_fields(cls: type) -> tuple[str, ...] | None:
+    """The fields of a class with an `__eq__` that dataclasses or attrs generated.
+
+    `None` if it has another `__eq__`.
+    """
+    owner = next(base for base in cls.__mro__ if "__eq__" in vars(base))
+    code = getattr(vars(owner)["__eq__"], "__code__", None)
+    if code is None:
+        return None
+    if code.co_qualname == "__create_fn__.<locals>.__eq__" and hasattr(
+        owner, "__dataclass_fields__"
+    ):
+        return tuple(f.name for f in dataclasses.fields(cls))
+    if code.co_filename.startswith("<attrs generated"):
+        return tuple(f.name for f in getattr(cls, "__attrs_attrs__", ()))
+    return None

@@ -1,0 +1,157 @@
+"""What JAX traces: for each specialization, a function of the arrays alone."""
+
+import contextlib
+import inspect
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+
+from . import _events
+from ._engine import engine_module
+from ._plan import partition, steps_of, Structure
+from ._private import hide_from_tracebacks
+from ._statics import ARRAY_TYPES
+
+
+hide_from_tracebacks(__file__)
+
+
+class _ArrayParameter(inspect.Parameter):
+    """A parameter whose name is the path of an array, for JAX's error messages."""
+
+    def __init__(self, path: str):
+        super().__init__("array", inspect.Parameter.POSITIONAL_ONLY)
+        self._name = path
+
+
+def _distinct(paths: Iterable[str]) -> Iterator[str]:
+    """One name for each array, which a `Signature` wants to differ.
+
+    Two arrays may have one path: of `f(x, /, **kwargs)`, called as `f(x, x=y)`.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        while path in seen:
+            path += "'"
+        seen.add(path)
+        yield path
+
+
+class FlatFunction:
+    """The function that JAX traces: arrays in, arrays and a handle out.
+
+    It reads the statics that it stores, whichever call it is traced for: a cache hit
+    means that they are the same. So it may be traced again, for other shapes, at any
+    time.
+
+    An object rather than a function, so that JAX's logs can name the user's function
+    without this holding on to it: `__wrapped__` goes through weak references.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        structure: Structure,
+        paths: Iterable[str],
+        source: Callable[[], Any],
+    ):
+        self.function = weakref.ref(function)
+        self.info: _events.FunctionInfo = function.info
+        self.structure = structure
+        # Of traces, by handle. Weak, since a program may have JAX forget its traces
+        # again and again (`jax.clear_caches()`).
+        self.plans: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self.source = source
+        self.traced = False
+        self.__name__ = function.info.name
+        self.__qualname__ = function.info.qualname
+        self.__signature__ = inspect.Signature(
+            [_ArrayParameter(path) for path in _distinct(paths)]
+        )
+
+    def __repr__(self) -> str:
+        return f"<function {self.__qualname__}>"  # some of JAX's errors show it
+
+    @property
+    def __wrapped__(self) -> Any:
+        source = self.source()
+        if source is None:
+            raise AttributeError("__wrapped__")
+        return source
+
+    def __call__(self, *arrays: Any) -> Any:
+        __tracebackhide__ = True
+        # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
+        # inside of JIT from what is outside.
+        __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
+        if getattr(_asking, "now", False):
+            raise LookupError("JAX no longer has the trace")
+        function = self.function()
+        assert function is not None
+        values = self.structure.rebuild(arrays)
+        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            return self._output(function.call_python(values))
+        with _events.tracing(self.info, lambda: function.named(values)):
+            out = function.call_python(values)
+        self.traced = True
+        return self._output(out)
+
+    def _output(self, out: Any) -> Any:
+        arrays, structure = partition(out, lambda x: isinstance(x, ARRAY_TYPES))
+        engine = engine_module()
+        plan = engine.Plan(steps_of(structure), structure)
+        handle = engine.Handle(plan)
+        self.plans[handle] = plan
+        function = self.function()
+        if function is None or function.options.out_shardings is None:
+            return [*arrays, handle]
+        # The user's own structure, for which the shardings are a prefix. (Not made
+        # without need: its classes may check their parts.)
+        tree = jtu.tree_map(lambda x: x if isinstance(x, ARRAY_TYPES) else None, out)
+        return tree, handle
+
+    def while_compiling(self) -> contextlib.AbstractContextManager[Any]:
+        """Hides JAX's warning about buffers that it cannot reuse, if that was asked."""
+        function = self.function()
+        if function is None or not function.options.filter_warning:
+            return contextlib.nullcontext()
+        return quiet_donation()
+
+
+@contextlib.contextmanager
+def quiet_donation() -> Iterator[None]:
+    """Hide JAX's warning about donated buffers that it cannot use."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="Some donated buffers were not usable*"
+        )
+        yield
+
+
+_asking = threading.local()
+
+
+def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
+    """JAX's cached trace of a call that has just been made.
+
+    Raises `LookupError` if it was dropped, say by `jax.clear_caches()` in the function
+    itself: nothing is traced for it.
+    """
+    _asking.now = True
+    try:
+        return jitted.trace(*arrays)
+    finally:
+        _asking.now = False
+
+
+def split_output(out: Any) -> tuple[list[Any], Any]:
+    """The arrays, and the handle, of what a compiled function returned."""
+    if type(out) is list:
+        return out[:-1], out[-1]
+    tree, handle = out
+    return jtu.tree_leaves(tree), handle

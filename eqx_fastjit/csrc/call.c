@@ -1,0 +1,488 @@
+/* The callable: binds a call, reads it, calls its specialization, builds the result. */
+
+#include "fastjit.h"
+
+/* --- what this thread is calling -------------------------------------------------------- */
+
+/* The specialization whose `jax.jit` is running, for events and errors (`_events.py`); and
+whether anything was traced or compiled for it. Saved and restored around each call. */
+typedef struct {
+    PyObject *specialization; /* owned, or NULL */
+    int noted;
+} Active;
+
+static THREAD_LOCAL Active active;
+
+/* Makes a specialization active. The caller owns what it gets, for `deactivate`. */
+static Active activate(PyObject *specialization) {
+    Active outer = active;
+    active = (Active){Py_XNewRef(specialization), 0};
+    return outer;
+}
+
+static void deactivate(Active outer) {
+    PyObject *inner = active.specialization;
+    active = outer;
+    Py_XDECREF(inner);
+}
+
+static PyObject *get_active(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+    return Py_NewRef(active.specialization ? active.specialization : Py_None);
+}
+
+static PyObject *set_active(PyObject *self, PyObject *specialization) {
+    (void)self;
+    Active outer = activate(specialization == Py_None ? NULL : specialization);
+    active.noted = outer.noted;
+    return outer.specialization ? outer.specialization : Py_NewRef(Py_None);
+}
+
+static PyObject *note(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+    active.noted = 1;
+    Py_RETURN_NONE;
+}
+
+PyMethodDef call_functions[] = {
+    {"active", get_active, METH_NOARGS, "The specialization that this thread is calling."},
+    {"set_active", set_active, METH_O, "Set that one. Returns the one that was."},
+    {"note", note, METH_NOARGS, "Have its call come to `Function.finished`."},
+    {NULL}};
+
+/* --- the callable ----------------------------------------------------------------------- */
+
+typedef enum { POSITIONAL_ONLY, POSITIONAL_OR_KEYWORD, VAR_POSITIONAL, KEYWORD_ONLY,
+               VAR_KEYWORD } Kind;
+
+/* Python's names of these (`inspect.Parameter`). */
+static const char *const kind_names[] = {"POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD",
+                                         "VAR_POSITIONAL", "KEYWORD_ONLY", "VAR_KEYWORD"};
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    State *state;
+    Table *table;
+    PyObject *function; /* `Function` */
+    PyObject *fun;      /* the user's callable, if it is passed along, or NULL */
+    Py_ssize_t fun_index; /* its place among the values, or as many as there are */
+    Py_ssize_t n;       /* parameters */
+    PyObject *names;    /* of the parameters: a tuple of interned strings */
+    PyObject *defaults; /* for each, a tuple of what to pass if it is omitted, or empty */
+    Kind *kinds;
+} Callable;
+
+static int callable_traverse(Callable *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->table);
+    Py_VISIT(self->function);
+    Py_VISIT(self->fun);
+    Py_VISIT(self->defaults);
+    return 0;
+}
+
+static int callable_clear(Callable *self) {
+    self->vectorcall = NULL;
+    Py_CLEAR(self->table);
+    Py_CLEAR(self->function);
+    Py_CLEAR(self->fun);
+    Py_CLEAR(self->names);
+    Py_CLEAR(self->defaults);
+    return 0;
+}
+
+static void callable_dealloc(Callable *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    callable_clear(self);
+    PyMem_Free(self->kinds);
+    type->tp_free((PyObject *)self);
+    Py_DECREF(type);
+}
+
+/* --- binding ---------------------------------------------------------------------------- */
+
+typedef enum { BOUND, NOT_PLAIN, FAILED } Bound;
+
+/* The keywords of a call, and how many of them have been used. */
+typedef struct {
+    PyObject *names;
+    PyObject *const *values;
+    Py_ssize_t n, n_used, next;
+} Keywords;
+
+static inline int is_name(PyObject *key, PyObject *name) {
+    return key == name || PyUnicode_Compare(key, name) == 0;
+}
+
+/* The value of a keyword, borrowed; NULL if it was not given. Most are in the order of the
+parameters, so the search begins after the last one. */
+static PyObject *take_keyword(Keywords *keywords, PyObject *name) {
+    for (Py_ssize_t tried = 0; tried < keywords->n; tried++) {
+        Py_ssize_t i = keywords->next;
+        keywords->next = i + 1 < keywords->n ? i + 1 : 0;
+        if (is_name(PyTuple_GET_ITEM(keywords->names, i), name)) {
+            keywords->n_used++;
+            return keywords->values[i];
+        }
+    }
+    return NULL;
+}
+
+/* The keywords that no parameter has the name of. */
+static PyObject *other_keywords(const Callable *self, Keywords *keywords) {
+    PyObject *others = PyDict_New();
+    for (Py_ssize_t i = 0; others != NULL && i < keywords->n; i++) {
+        PyObject *key = PyTuple_GET_ITEM(keywords->names, i);
+        int known = 0;
+        for (Py_ssize_t j = 0; j < self->n && !known; j++)
+            known = (self->kinds[j] == POSITIONAL_OR_KEYWORD || self->kinds[j] == KEYWORD_ONLY) &&
+                    is_name(key, PyTuple_GET_ITEM(self->names, j));
+        if (known) continue;
+        keywords->n_used++;
+        if (PyDict_SetItem(others, key, keywords->values[i]) < 0) Py_CLEAR(others);
+    }
+    return others;
+}
+
+/* Binds a call: one value for each parameter, into the walk. What is not plainly right is
+left to Python (`NOT_PLAIN`), which has the error for it. */
+static Bound bind_plainly(const Callable *self, PyObject *const *args, Py_ssize_t n_args,
+                          PyObject *kwnames, Walk *w) {
+    Keywords keywords = {kwnames, args + n_args, kwnames ? PyTuple_GET_SIZE(kwnames) : 0, 0, 0};
+    Py_ssize_t n_positional = 0;
+    for (Py_ssize_t i = 0; i < keywords.n; i++)
+        if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(kwnames, i))) return NOT_PLAIN;
+    for (Py_ssize_t i = 0; i < self->n; i++) {
+        Kind kind = self->kinds[i];
+        PyObject *name = PyTuple_GET_ITEM(self->names, i), *value = NULL;
+        if (i == self->fun_index) w->values[w->n_values++] = Py_NewRef(self->fun);
+        if (kind == VAR_POSITIONAL) {
+            Py_ssize_t n = n_args > n_positional ? n_args - n_positional : 0;
+            if ((value = PyTuple_New(n)) == NULL) return FAILED;
+            for (Py_ssize_t j = 0; j < n; j++)
+                PyTuple_SET_ITEM(value, j, Py_NewRef(args[n_positional++]));
+            w->values[w->n_values++] = value;
+            continue;
+        }
+        if (kind == VAR_KEYWORD) {
+            if ((value = other_keywords(self, &keywords)) == NULL) return FAILED;
+            w->values[w->n_values++] = value;
+            continue;
+        }
+        if (kind != KEYWORD_ONLY && n_positional < n_args) value = args[n_positional++];
+        if (kind != POSITIONAL_ONLY && keywords.n_used < keywords.n) {
+            PyObject *given = take_keyword(&keywords, name);
+            if (given != NULL && value != NULL) return NOT_PLAIN; /* given twice */
+            if (given != NULL) value = given;
+        }
+        if (value == NULL) {
+            PyObject *defaults = PyTuple_GET_ITEM(self->defaults, i);
+            if (PyTuple_GET_SIZE(defaults) == 0) return NOT_PLAIN;
+            value = PyTuple_GET_ITEM(defaults, 0);
+        }
+        w->values[w->n_values++] = Py_NewRef(value);
+    }
+    if (self->fun_index == self->n) w->values[w->n_values++] = Py_NewRef(self->fun);
+    return n_positional == n_args && keywords.n_used == keywords.n ? BOUND : NOT_PLAIN;
+}
+
+static int bind(Callable *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames,
+                Walk *w) {
+    if (walk_reserve_values(w, self->n + 1) < 0) return -1;
+    Bound bound = bind_plainly(self, args, n_args, kwnames, w);
+    if (bound == BOUND) return 0;
+    while (w->n_values > 0) Py_DECREF(w->values[--w->n_values]);
+    if (bound == FAILED) return -1;
+    PyObject *method = PyObject_GetAttr((PyObject *)self, w->state->s_bind), *values = NULL;
+    if (method != NULL) values = PyObject_Vectorcall(method, args, n_args, kwnames);
+    Py_XDECREF(method);
+    if (values == NULL) return -1;
+    int fits = PyTuple_Check(values) && PyTuple_GET_SIZE(values) <= w->room_values;
+    for (Py_ssize_t i = 0; fits && i < PyTuple_GET_SIZE(values); i++)
+        w->values[w->n_values++] = Py_NewRef(PyTuple_GET_ITEM(values, i));
+    Py_DECREF(values);
+    if (!fits) PyErr_SetString(PyExc_SystemError, "expected one value for each parameter");
+    return fits ? 0 : -1;
+}
+
+/* --- a call ----------------------------------------------------------------------------- */
+
+static PyObject *list_of(PyObject *const *items, Py_ssize_t n) {
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t i = 0; list != NULL && i < n; i++)
+        PyList_SET_ITEM(list, i, Py_NewRef(items[i]));
+    return list;
+}
+
+static PyObject *values_of(const Walk *w) {
+    PyObject *tuple = PyTuple_New(w->n_values);
+    for (Py_ssize_t i = 0; tuple != NULL && i < w->n_values; i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(w->values[i]));
+    return tuple;
+}
+
+/* Replaces NumPy arrays by copies, if they are small: JAX does not always copy them, and
+the caller may write to them before the device is done. Otherwise the call blocks. */
+static int copy_numpy(Walk *w) {
+    PyObject *limit = w->state->copied_bytes;
+    Py_ssize_t left = PyLong_AsSsize_t(limit);
+    const Reader numpy = reader_called("numpy");
+    for (int copying = 0; copying < 2; copying++)
+        for (size_t i = 0; i < w->n_arrays; i++) {
+            PyObject *x = w->arrays[i];
+            const Type *type = type_of(w->state, x);
+            if (type == NULL) return -1;
+            if (type->read != numpy) continue;
+            if (copying) {
+                PyObject *copy = PyObject_CallMethodNoArgs(x, w->state->s_copy);
+                if (copy == NULL) return -1;
+                w->arrays[i] = copy;
+                Py_DECREF(x);
+                continue;
+            }
+            PyObject *size = PyObject_GetAttr(x, w->state->s_nbytes);
+            Py_ssize_t n_bytes = size == NULL ? -1 : PyLong_AsSsize_t(size);
+            Py_XDECREF(size);
+            if (n_bytes < 0 && PyErr_Occurred()) return -1;
+            if (n_bytes > left) return 0; /* a broadcast array may seem to be huge */
+            left -= n_bytes;
+        }
+    w->n_numpy = 0;
+    return 0;
+}
+
+/* The specialization for a call, a new reference. A cache miss makes one. */
+static Specialization *find(Callable *self, Walk *w) {
+    Specialization *found = table_find(self->table, w);
+    if (found != NULL || PyErr_Occurred()) return found;
+    PyObject *values = values_of(w);
+    if (values == NULL) return NULL;
+    PyObject *made = PyObject_CallMethodOneArg(self->function, w->state->s_specialize, values);
+    Py_DECREF(values);
+    if (made == NULL) return NULL;
+    if (Py_TYPE(made) != w->state->specialization_type)
+        PyErr_SetString(PyExc_TypeError, "expected a specialization");
+    else if (table_add(self->table, (Specialization *)made, w) == 0)
+        return (Specialization *)made;
+    Py_DECREF(made);
+    return NULL;
+}
+
+/* What a compiled function returned. */
+typedef struct {
+    PyObject *owner; /* a list, whose items these are */
+    Plan *plan;      /* owned */
+    Py_ssize_t n;
+} Output;
+
+static PyObject *const *output_arrays(const Output *out) {
+    return PySequence_Fast_ITEMS(out->owner);
+}
+
+/* Takes a list of arrays and a handle; or the user's own tree of them and a handle, if it
+has shardings for that. Takes the reference. */
+static int read_output(State *state, PyObject *returned, Output *out) {
+    PyObject *handle = NULL;
+    if (PyTuple_CheckExact(returned) && PyTuple_GET_SIZE(returned) == 2) {
+        handle = Py_NewRef(PyTuple_GET_ITEM(returned, 1));
+        Py_SETREF(returned,
+                  PyObject_CallOneArg(state->tree_leaves, PyTuple_GET_ITEM(returned, 0)));
+        out->n = returned == NULL ? 0 : PyList_Size(returned);
+    } else if (PyList_CheckExact(returned) && PyList_GET_SIZE(returned) > 0) {
+        out->n = PyList_GET_SIZE(returned) - 1;
+        handle = Py_NewRef(PyList_GET_ITEM(returned, out->n));
+    }
+    out->owner = returned;
+    if (handle != NULL && returned != NULL) out->plan = plan_of_handle(state, handle);
+    if (handle == NULL && !PyErr_Occurred())
+        PyErr_SetString(PyExc_SystemError, "not the output of a specialization");
+    Py_XDECREF(handle);
+    if (out->plan != NULL && out->plan->n_arrays != out->n) {
+        PyErr_SetString(PyExc_SystemError, "a result with other arrays than it was traced with");
+        return -1;
+    }
+    return out->plan == NULL ? -1 : 0;
+}
+
+/* After a call in which something was traced or compiled: Python completes the event, and
+decides whether such calls block. */
+static int finish(Callable *self, Specialization *specialization, const Output *out, Walk *w) {
+    PyObject *values = values_of(w), *results = list_of(output_arrays(out), out->n);
+    PyObject *arrays = list_of(w->arrays, w->n_arrays), *done = NULL;
+    if (values != NULL && results != NULL && arrays != NULL)
+        done = PyObject_CallMethodObjArgs(self->function, w->state->s_finished, specialization,
+                                          out->plan, values, arrays, results, NULL);
+    Py_XDECREF(values);
+    Py_XDECREF(results);
+    Py_XDECREF(arrays);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* Blocks until the computation is done, or what Python decides about tracers. */
+static int block(const Output *out, Walk *w) {
+    PyObject *results = list_of(output_arrays(out), out->n), *done = NULL;
+    PyObject *arrays = list_of(w->arrays, w->tracers ? w->n_arrays : 0);
+    PyObject *blocks = out->plan->blocks > 0 || w->n_numpy ? Py_True : Py_False;
+    if (results != NULL && arrays != NULL)
+        done = PyObject_CallFunctionObjArgs(w->state->block, results, arrays, blocks, NULL);
+    Py_XDECREF(results);
+    Py_XDECREF(arrays);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* Has Python decide what to raise in place of the exception that is set. */
+static void explain(Callable *self, Specialization *specialization, Walk *w) {
+    PyObject *error = take_error(), *values = values_of(w), *better = NULL;
+    if (values != NULL)
+        better = PyObject_CallMethodObjArgs(
+            self->function, w->state->s_failed,
+            specialization ? (PyObject *)specialization : Py_None, error, values, NULL);
+    Py_XDECREF(values);
+    if (better != NULL && PyExceptionInstance_Check(better))
+        put_error(Py_NewRef(better));
+    else if (better != NULL)
+        PyErr_SetString(PyExc_SystemError, "expected an exception");
+    Py_XDECREF(better);
+    Py_XDECREF(error);
+}
+
+static PyObject *call_specialization(Callable *self, Specialization *specialization, Walk *w) {
+    PyObject *returned =
+        PyObject_Vectorcall(specialization->jitted, w->arrays,
+                            w->n_arrays | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    if (returned == NULL) return NULL;
+    Output out = {NULL, NULL, 0};
+    PyObject *result = NULL;
+    if (read_output(w->state, returned, &out) < 0) goto done;
+    if ((active.noted || out.plan->blocks < 0) && finish(self, specialization, &out, w) < 0)
+        goto done;
+    if ((out.plan->blocks > 0 || w->n_numpy || w->tracers) && block(&out, w) < 0) goto done;
+    result = plan_build(out.plan, output_arrays(&out));
+done:
+    Py_XDECREF(out.plan);
+    Py_XDECREF(out.owner);
+    return result;
+}
+
+/* A call whose values are bound. */
+static PyObject *call_bound(Callable *self, Walk *w) {
+    Specialization *specialization = NULL;
+    PyObject *result = NULL;
+    if (read_values(w) == 0 && (w->n_numpy == 0 || copy_numpy(w) == 0))
+        specialization = find(self, w);
+    if (specialization == NULL) {
+        explain(self, NULL, w);
+        return NULL;
+    }
+    Active outer = activate((PyObject *)specialization);
+    result = call_specialization(self, specialization, w);
+    if (result == NULL) explain(self, specialization, w);
+    deactivate(outer);
+    Py_DECREF(specialization);
+    return result;
+}
+
+static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf,
+                                     PyObject *kwnames) {
+    Callable *self = (Callable *)Py_NewRef(callable);
+    Walk *w = walk_take(self->state);
+    PyObject *result = NULL;
+    if (w != NULL) {
+        if (bind(self, args, PyVectorcall_NARGS(nargsf), kwnames, w) == 0)
+            result = call_bound(self, w);
+        walk_give_back(w);
+    }
+    Py_DECREF(self);
+    return result;
+}
+
+/* --- set up by Python ------------------------------------------------------------------- */
+
+static int set_kinds(Callable *self, PyObject *kinds) {
+    self->kinds = PyMem_Calloc(self->n + 1, sizeof(Kind));
+    if (self->kinds == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < self->n; i++) {
+        const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kinds, i));
+        if (name == NULL) return -1;
+        Kind kind = POSITIONAL_ONLY;
+        while (strcmp(kind_names[kind], name) != 0)
+            if (++kind > VAR_KEYWORD) {
+                PyErr_Format(PyExc_ValueError, "there are no parameters of kind %s", name);
+                return -1;
+            }
+        self->kinds[i] = kind;
+    }
+    return 0;
+}
+
+/* `_prepare(function, table, names, kinds, defaults, fun, fun_index)`: once, before the
+first call. `fun_index` is -1 if the callable is not passed along. */
+static PyObject *callable_prepare(Callable *self, PyObject *args) {
+    PyObject *function, *table, *names, *kinds, *defaults, *fun;
+    Py_ssize_t fun_index;
+    PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
+    State *state = module == NULL ? NULL : PyModule_GetState(module);
+    if (state == NULL ||
+        !PyArg_ParseTuple(args, "OO!O!O!O!On", &function, state->table_type, &table,
+                          &PyTuple_Type, &names, &PyTuple_Type, &kinds, &PyTuple_Type,
+                          &defaults, &fun, &fun_index))
+        return NULL;
+    if (self->vectorcall != NULL || self->kinds != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "a jitted function is prepared once");
+        return NULL;
+    }
+    self->n = PyTuple_GET_SIZE(names);
+    if (PyTuple_GET_SIZE(kinds) != self->n || PyTuple_GET_SIZE(defaults) != self->n ||
+        fun_index > self->n) {
+        PyErr_SetString(PyExc_ValueError, "expected as many kinds and defaults as names");
+        return NULL;
+    }
+    if (set_kinds(self, kinds) < 0) return NULL;
+    self->state = state;
+    self->function = Py_NewRef(function);
+    self->table = (Table *)Py_NewRef(table);
+    self->names = Py_NewRef(names);
+    self->defaults = Py_NewRef(defaults);
+    self->fun = Py_NewRef(fun);
+    self->fun_index = fun_index;
+    self->vectorcall = callable_vectorcall;
+    Py_RETURN_NONE;
+}
+
+static PyObject *callable_call(PyObject *self, PyObject *args, PyObject *kwargs) {
+    if (((Callable *)self)->vectorcall == NULL) {
+        PyErr_SetString(PyExc_TypeError, "not a jitted function");
+        return NULL;
+    }
+    return PyVectorcall_Call(self, args, kwargs);
+}
+
+static PyMemberDef callable_members[] = {
+    {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(Callable, vectorcall), Py_READONLY, NULL},
+    {NULL}};
+
+static PyMethodDef callable_methods[] = {
+    {"_prepare", (PyCFunction)callable_prepare, METH_VARARGS, NULL}, {NULL}};
+
+static PyType_Slot callable_slots[] = {
+    {Py_tp_doc, "The base class of jitted functions."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, callable_dealloc},
+    {Py_tp_traverse, callable_traverse},
+    {Py_tp_clear, callable_clear},
+    {Py_tp_call, callable_call},
+    {Py_tp_members, callable_members},
+    {Py_tp_methods, callable_methods},
+    {0, NULL}};
+
+PyType_Spec callable_spec = {
+    "eqx_fastjit._native.Callable", sizeof(Callable), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    callable_slots};

@@ -1,0 +1,237 @@
+/* One native pass over a call: bind, read, look up, call `jax.jit`, build the result.
+
+    types.c      which reader a type has
+    read.c       reads a value: its arrays, and all else onto a trail (`_statics.py`)
+    signature.c  trails: hash, `==`
+    table.c      specializations by signature; statics that were changed since
+    plan.c       builds the result of a trace
+    call.c       the callable: bind, call, block, errors
+    module.c     the module, and what Python sets up
+
+Three invariants hold everywhere and are not argued again:
+
+1. The walk owns whatever it holds. Any Python may run at any point of it.
+2. Nothing that others can reach lies on the C stack.
+3. Tracing reads the statics that the specialization stores, not those of the call.
+
+The module needs the GIL, and says so. All that is shared is in `State`, one for each
+module object, so that a lock can be added where it is used. */
+
+#ifndef FASTJIT_H
+#define FASTJIT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if PY_VERSION_HEX < 0x030C0000
+#include <structmember.h>
+#define Py_T_OBJECT_EX T_OBJECT_EX
+#define Py_T_INT T_INT
+#define Py_T_PYSSIZET T_PYSSIZET
+#define Py_READONLY READONLY
+#endif
+
+#if defined(_MSC_VER)
+#define THREAD_LOCAL __declspec(thread)
+#else
+#define THREAD_LOCAL _Thread_local
+#endif
+
+/* --- the trail: what a call is, but for its arrays ------------------------------------ */
+
+typedef enum {
+    ARRAY,  /* an array, of any shape and dtype: `jax.jit` tells those apart */
+    TYPE,   /* the type of what follows */
+    SAME,   /* this very object */
+    EQUAL,  /* an object that is compared by `==`; its hash stands before it, as BITS */
+    BITS,   /* a number */
+} EntryKind;
+
+typedef struct {
+    uint64_t kind; /* of 64 bits, so that two trails can be compared by `memcmp` */
+    union {
+        PyObject *object; /* owned, or NULL */
+        uint64_t bits;
+    } as;
+} Entry;
+
+static inline PyObject *entry_object(const Entry *entry) {
+    return entry->kind == BITS ? NULL : entry->as.object;
+}
+
+/* A static that can be changed in place, and the part of the trail that tells its state. */
+typedef struct {
+    PyObject *object; /* owned */
+    size_t start, stop;
+} Mutable;
+
+/* --- types ---------------------------------------------------------------------------- */
+
+struct Walk;
+struct Type;
+
+/* Reads a value of a type. `as_static`: below a static, where arrays are static, too. */
+typedef int (*Reader)(struct Walk *w, const struct Type *type, PyObject *x, int as_static);
+
+typedef struct Type {
+    PyTypeObject *type; /* owned, for good: JAX keeps node classes alive in the same way */
+    Reader read;
+    int is_node;        /* to JAX; otherwise all below it is static */
+    int is_mutable;     /* as a static */
+    Py_ssize_t n_dynamic;
+    PyObject *names;    /* of fields, the dynamic ones first: a tuple, or NULL */
+    PyObject *state;    /* gives the state of a value in other words, or NULL */
+} Type;
+
+typedef struct {
+    Type **slots; /* open addressing by the type's address; no type ever leaves */
+    size_t mask, count;
+} Types;
+
+/* --- the walk over a call ------------------------------------------------------------- */
+
+typedef struct Walk {
+    struct State *state;
+    Entry *trail;
+    size_t n_trail, room_trail;
+    PyObject **arrays; /* owned; `arrays[-1]` may be written to, as vectorcall wants it */
+    size_t n_arrays, room_arrays;
+    Mutable *mutables;
+    size_t n_mutables, room_mutables;
+    PyObject **values; /* owned: one for each parameter */
+    Py_ssize_t n_values, room_values;
+    int in_mutable;    /* below a static that is in `mutables` */
+    int abstract;      /* a `jax.ShapeDtypeStruct` stands for an array */
+    int tracers;       /* whether any array is a tracer */
+    size_t n_numpy;    /* arrays that the user can write to */
+    struct Walk *next; /* in the list of those that are free */
+} Walk;
+
+typedef struct State {
+    PyObject *module; /* borrowed */
+    PyTypeObject *callable_type, *table_type, *specialization_type, *plan_type, *handle_type;
+    Types types;
+    Walk *free_walks;
+    /* Set by Python (`setup`). */
+    PyObject *reader_of, *flatten_one_level, *tree_leaves, *block, *copied_bytes;
+    /* Names. */
+    PyObject *s_failed, *s_finished, *s_specialize, *s_bind, *s_nbytes, *s_copy;
+} State;
+
+extern struct PyModuleDef fastjit_module;
+
+Walk *walk_take(State *state);
+void walk_give_back(Walk *w);
+void walks_free(State *state);
+int walk_reserve_values(Walk *w, Py_ssize_t n);
+int read_value(Walk *w, PyObject *x, int as_static);
+int read_values(Walk *w);
+Reader reader_called(const char *name);
+
+Type *types_add(State *state, PyObject *x);
+void types_free(Types *types);
+
+static inline size_t type_slot(const Types *types, const PyTypeObject *cls) {
+    return (size_t)(((uint64_t)(uintptr_t)cls >> 4) * 0x9E3779B97F4A7C15u >> 32) & types->mask;
+}
+
+/* What is known of a value's type; NULL with an error. */
+static inline Type *type_of(State *state, PyObject *x) {
+    const Types *types = &state->types;
+    PyTypeObject *cls = Py_TYPE(x);
+    if (types->slots != NULL)
+        for (size_t i = type_slot(types, cls); types->slots[i] != NULL;
+             i = (i + 1) & types->mask)
+            if (types->slots[i]->type == cls) return types->slots[i];
+    return types_add(state, x);
+}
+
+uint64_t trail_hash(const Entry *trail, size_t n);
+int trail_same(const Entry *a, size_t n_a, const Entry *b, size_t n_b);
+
+/* --- specializations ------------------------------------------------------------------ */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *jitted; /* `jax.jit` of a function of the arrays alone */
+    PyObject *plans;  /* of its traces, by handle */
+    Entry *trail;
+    size_t n_trail;
+    uint64_t hash;
+    /* Statics that it was made with and that can be changed: what it traces reads them. */
+    Mutable *witnesses;
+    size_t n_witnesses;
+} Specialization;
+
+typedef struct {
+    PyObject_HEAD
+    State *state;
+    PyObject *module; /* which the state is in */
+    Specialization **items; /* owned, the oldest first */
+    size_t count, room, capacity;
+    size_t *index; /* open addressing by hash: a number in `items`, from 1; 0 is empty */
+    size_t mask;
+    uint64_t version; /* another once `items` has changed */
+    Specialization *last; /* the last that was found, borrowed from `items` */
+} Table;
+
+Specialization *table_find(Table *self, Walk *w);
+int table_add(Table *self, Specialization *specialization, Walk *w);
+void table_remove(Table *self, Specialization *specialization);
+
+/* --- results -------------------------------------------------------------------------- */
+
+struct Step;
+
+typedef struct {
+    PyObject_HEAD
+    struct Step *root;
+    PyObject *structure;  /* what Python made it of */
+    Py_ssize_t n_arrays;
+    int blocks;           /* whether calls must block: -1 if not known yet */
+    PyObject *weakrefs;
+} Plan;
+
+Plan *plan_of_handle(State *state, PyObject *handle);
+PyObject *plan_build(const Plan *self, PyObject *const *arrays);
+
+/* The types' specifications, for `module.c`. */
+extern PyType_Spec callable_spec, table_spec, specialization_spec, plan_spec, handle_spec;
+extern PyMethodDef call_functions[], plan_functions[];
+
+/* --- errors --------------------------------------------------------------------------- */
+
+#if PY_VERSION_HEX >= 0x030C0000
+#define take_error PyErr_GetRaisedException
+#define put_error PyErr_SetRaisedException /* takes the reference */
+#else
+static inline PyObject *take_error(void) {
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback != NULL) PyException_SetTraceback(error, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return error;
+}
+static inline void put_error(PyObject *error) {
+    PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(error)), error, PyException_GetTraceback(error));
+}
+#endif
+
+/* The object that a weak reference is to, a new reference; NULL if it is gone. */
+static inline PyObject *referent(PyObject *weak) {
+    PyObject *found = NULL;
+#if PY_VERSION_HEX >= 0x030D0000
+    if (PyWeakref_GetRef(weak, &found) < 0) PyErr_Clear();
+#else
+    found = PyWeakref_GetObject(weak);
+    found = found == Py_None ? NULL : Py_XNewRef(found);
+#endif
+    return found;
+}
+
+#endif

@@ -1,0 +1,468 @@
+/* The walk: reads the arguments of a call, as JAX flattens them.
+
+Arrays go into a list, in JAX's order. All else goes onto the trail, which is the call's
+signature: two calls with the same trail share a specialization (`signature.c`).
+`_statics.py` says which reader a type has, and is the contract for what is static.
+
+A reader may run Python: a `__hash__`, a flatten function. So each container is held
+while its parts are read, each part while it is read, and sizes are asked for again. */
+
+#include "fastjit.h"
+
+/* --- what a walk has -------------------------------------------------------------------- */
+
+/* Doubles a buffer until it has room for `n` items of this size. */
+static void *grown(void *buffer, size_t *room, size_t n, size_t size) {
+    size_t more = *room < 32 ? 64 : 2 * *room;
+    while (more < n) more *= 2;
+    void *larger = PyMem_Realloc(buffer, more * size);
+    if (larger == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    *room = more;
+    return larger;
+}
+
+static int push(Walk *w, EntryKind kind, uint64_t bits) {
+    if (w->n_trail == w->room_trail) {
+        Entry *trail = grown(w->trail, &w->room_trail, w->n_trail + 1, sizeof(Entry));
+        if (trail == NULL) return -1;
+        w->trail = trail;
+    }
+    w->trail[w->n_trail++] = (Entry){kind, {.bits = bits}};
+    return 0;
+}
+
+static int push_object(Walk *w, EntryKind kind, PyObject *x) {
+    if (push(w, kind, (uint64_t)(uintptr_t)x) < 0) return -1;
+    Py_INCREF(x);
+    return 0;
+}
+
+/* Pushes the type of a value, and how many parts follow. */
+static int push_node(Walk *w, const Type *type, Py_ssize_t n) {
+    return push_object(w, TYPE, (PyObject *)type->type) < 0 ? -1 : push(w, BITS, n);
+}
+
+/* Makes room for as many arrays, and one in front that vectorcall may write to. */
+static int reserve_arrays(Walk *w, size_t n) {
+    if (n <= w->room_arrays) return 0;
+    size_t room = w->room_arrays ? w->room_arrays + 1 : 0;
+    PyObject **first = grown(w->arrays ? w->arrays - 1 : NULL, &room, n + 1, sizeof(PyObject *));
+    if (first == NULL) return -1;
+    w->arrays = first + 1;
+    w->room_arrays = room - 1;
+    return 0;
+}
+
+static int push_array(Walk *w, PyObject *x) {
+    if (reserve_arrays(w, w->n_arrays + 1) < 0 || push(w, ARRAY, 0) < 0) return -1;
+    w->arrays[w->n_arrays++] = Py_NewRef(x);
+    return 0;
+}
+
+int walk_reserve_values(Walk *w, Py_ssize_t n) {
+    if (n <= w->room_values) return 0;
+    size_t room = w->room_values;
+    PyObject **values = grown(w->values, &room, n, sizeof(PyObject *));
+    if (values == NULL) return -1;
+    w->values = values;
+    w->room_values = room;
+    return 0;
+}
+
+/* One that is free, or a new one. */
+Walk *walk_take(State *state) {
+    Walk *w = state->free_walks;
+    if (w != NULL) {
+        state->free_walks = w->next;
+    } else if ((w = PyMem_Calloc(1, sizeof(Walk))) == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    w->state = state;
+    w->next = NULL;
+    if (reserve_arrays(w, 1) == 0) return w;
+    walk_give_back(w);
+    return NULL;
+}
+
+/* Lets go of all that a walk holds. Finalizers may make calls, with other walks. */
+void walk_give_back(Walk *w) {
+    PyObject *error = PyErr_Occurred() ? take_error() : NULL;
+    for (size_t i = 0; i < w->n_trail; i++) Py_XDECREF(entry_object(&w->trail[i]));
+    for (size_t i = 0; i < w->n_arrays; i++) Py_DECREF(w->arrays[i]);
+    for (size_t i = 0; i < w->n_mutables; i++) Py_DECREF(w->mutables[i].object);
+    for (Py_ssize_t i = 0; i < w->n_values; i++) Py_XDECREF(w->values[i]);
+    w->n_trail = w->n_arrays = w->n_mutables = w->n_numpy = 0;
+    w->n_values = 0;
+    w->in_mutable = w->abstract = w->tracers = 0;
+    w->next = w->state->free_walks;
+    w->state->free_walks = w;
+    if (error != NULL) put_error(error);
+}
+
+/* Frees all that nobody uses. */
+void walks_free(State *state) {
+    while (state->free_walks != NULL) {
+        Walk *w = state->free_walks;
+        state->free_walks = w->next;
+        PyMem_Free(w->trail);
+        PyMem_Free(w->arrays == NULL ? NULL : w->arrays - 1);
+        PyMem_Free(w->mutables);
+        PyMem_Free(w->values);
+        PyMem_Free(w);
+    }
+}
+
+/* --- reading ---------------------------------------------------------------------------- */
+
+/* Reads a static that can be changed in place, and notes which part of the trail it is. */
+static int read_mutable(Walk *w, const Type *type, PyObject *x) {
+    if (w->n_mutables == w->room_mutables) {
+        Mutable *mutables = grown(w->mutables, &w->room_mutables, w->n_mutables + 1,
+                                  sizeof(Mutable));
+        if (mutables == NULL) return -1;
+        w->mutables = mutables;
+    }
+    size_t number = w->n_mutables++, start = w->n_trail;
+    w->mutables[number] = (Mutable){Py_NewRef(x), start, start};
+    w->in_mutable++; /* what is below it is a part of its state */
+    int failed = type->read(w, type, x, 1);
+    w->in_mutable--;
+    w->mutables[number].stop = w->n_trail;
+    return failed;
+}
+
+/* Reads a value that the caller holds. */
+static inline int read_held(Walk *w, PyObject *x, int as_static) {
+    const Type *type = type_of(w->state, x);
+    if (type == NULL) return -1;
+    as_static |= !type->is_node;
+    if (as_static && type->is_mutable && !w->in_mutable) return read_mutable(w, type, x);
+    return type->read(w, type, x, as_static);
+}
+
+/* Reads a value, which this holds meanwhile. */
+int read_value(Walk *w, PyObject *x, int as_static) {
+    Py_INCREF(x);
+    int failed = read_held(w, x, as_static);
+    Py_DECREF(x);
+    return failed;
+}
+
+/* Reads the values of all parameters. */
+int read_values(Walk *w) {
+    for (Py_ssize_t i = 0; i < w->n_values; i++)
+        if (read_held(w, w->values[i], 0) < 0) return -1;
+    return 0;
+}
+
+/* Into a container, whose parts are read next. As deep as Python's own calls may go. */
+static int enter(void) { return Py_EnterRecursiveCall(" while a call is read"); }
+static int leave(int failed) {
+    Py_LeaveRecursiveCall();
+    return failed;
+}
+
+static int changed_size(PyObject *x) {
+    PyErr_Format(PyExc_RuntimeError, "a %s changed its size while a call was read",
+                 Py_TYPE(x)->tp_name);
+    return -1;
+}
+
+/* --- arrays ----------------------------------------------------------------------------- */
+
+static int read_array(Walk *w, const Type *type, PyObject *x, int as_static) {
+    (void)type;
+    return as_static ? push_object(w, SAME, x) : push_array(w, x);
+}
+
+static int read_tracer(Walk *w, const Type *type, PyObject *x, int as_static) {
+    w->tracers |= !as_static;
+    return read_array(w, type, x, as_static);
+}
+
+static int read_state(Walk *w, const Type *type, PyObject *x, int as_static);
+
+static int read_scalar(Walk *w, const Type *type, PyObject *x, int as_static) {
+    return as_static ? read_state(w, type, x, 1) : push_array(w, x);
+}
+
+static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
+    w->n_numpy += !as_static;
+    return read_scalar(w, type, x, as_static);
+}
+
+static int read_hashed(Walk *w, const Type *type, PyObject *x, int as_static);
+
+static int read_struct(Walk *w, const Type *type, PyObject *x, int as_static) {
+    return as_static || !w->abstract ? read_hashed(w, type, x, 1) : push_array(w, x);
+}
+
+/* --- containers ------------------------------------------------------------------------- */
+
+static int read_none(Walk *w, const Type *type, PyObject *x, int as_static) {
+    (void)type, (void)as_static;
+    return push_object(w, SAME, x);
+}
+
+static int read_tuple(Walk *w, const Type *type, PyObject *x, int as_static) {
+    Py_ssize_t n = PyTuple_GET_SIZE(x);
+    if (push_node(w, type, n) < 0 || enter() < 0) return -1;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (read_held(w, PyTuple_GET_ITEM(x, i), as_static) < 0) return leave(-1);
+    return leave(0);
+}
+
+static int read_list(Walk *w, const Type *type, PyObject *x, int as_static) {
+    Py_ssize_t n = PyList_GET_SIZE(x), i;
+    if (push_node(w, type, n) < 0 || enter() < 0) return -1;
+    for (i = 0; i < n && i < PyList_GET_SIZE(x); i++)
+        if (read_value(w, PyList_GET_ITEM(x, i), as_static) < 0) return leave(-1);
+    return leave(PyList_GET_SIZE(x) == n ? 0 : changed_size(x));
+}
+
+/* Reads a key as a static, and its value. */
+static int read_item(Walk *w, PyObject *key, PyObject *value, int as_static) {
+    Py_INCREF(key);
+    Py_INCREF(value);
+    int failed = read_held(w, key, 1) < 0 || read_held(w, value, as_static) < 0;
+    Py_DECREF(key);
+    Py_DECREF(value);
+    return -failed;
+}
+
+/* Whether the keys are strings in ascending order, as JAX sorts them. */
+static int is_sorted(PyObject *dict) {
+    PyObject *key, *value, *last = NULL;
+    Py_ssize_t position = 0;
+    for (; PyDict_Next(dict, &position, &key, &value); last = key)
+        if (!PyUnicode_CheckExact(key) || (last != NULL && PyUnicode_Compare(last, key) > 0))
+            return 0;
+    return 1;
+}
+
+/* The items, in the order that the dictionary has. */
+static int read_items(Walk *w, PyObject *x, int as_static) {
+    Py_ssize_t n = PyDict_GET_SIZE(x), position = 0, n_read = 0;
+    PyObject *key, *value;
+    for (; n_read < n && PyDict_Next(x, &position, &key, &value); n_read++)
+        if (read_item(w, key, value, as_static) < 0) return -1;
+    return n_read == n && PyDict_GET_SIZE(x) == n ? 0 : changed_size(x);
+}
+
+static int read_sorted_items(Walk *w, PyObject *x) {
+    PyObject *keys = PyDict_Keys(x);
+    if (keys == NULL) return -1;
+    int failed = PyList_Sort(keys);
+    if (failed < 0 && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        /* JAX says what is wrong with them. */
+        PyErr_Clear();
+        PyObject *flat = PyObject_CallOneArg(w->state->flatten_one_level, x);
+        if (flat != NULL) PyErr_SetString(PyExc_TypeError, "keys that cannot be sorted");
+        Py_XDECREF(flat);
+    }
+    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(keys); i++) {
+        PyObject *key = PyList_GET_ITEM(keys, i);
+        PyObject *value = PyDict_GetItemWithError(x, key);
+        if (value == NULL && !PyErr_Occurred()) changed_size(x);
+        failed = value == NULL ? -1 : read_item(w, key, value, 0);
+    }
+    Py_DECREF(keys);
+    return failed;
+}
+
+/* As a node, sorted like JAX does; as a static, in the order that the function sees. */
+static int read_dict(Walk *w, const Type *type, PyObject *x, int as_static) {
+    if (push_node(w, type, PyDict_GET_SIZE(x)) < 0 || enter() < 0) return -1;
+    if (as_static || is_sorted(x)) return leave(read_items(w, x, as_static));
+    return leave(read_sorted_items(w, x));
+}
+
+/* A node of any class: by its flatten function, or by JAX's own for some. */
+static int read_node(Walk *w, const Type *type, PyObject *x, int as_static) {
+    PyObject *flat = PyObject_CallOneArg(w->state->flatten_one_level, x), *children, *aux;
+    if (flat == NULL) return -1;
+    int failed = -1;
+    PyObject *parts = NULL;
+    if (!PyArg_ParseTuple(flat, "OO", &children, &aux)) goto done;
+    if ((parts = PySequence_Tuple(children)) == NULL || enter() < 0) goto done;
+    Py_ssize_t n = PyTuple_GET_SIZE(parts), i;
+    failed = push_node(w, type, n);
+    for (i = 0; i < n && !failed; i++)
+        failed = read_held(w, PyTuple_GET_ITEM(parts, i), as_static);
+    if (!failed) failed = read_held(w, aux, 1);
+    leave(0);
+done:
+    Py_XDECREF(parts);
+    Py_DECREF(flat);
+    return failed;
+}
+
+/* Takes back what was read since the walk had this much. */
+static void rewind_to(Walk *w, size_t n_trail, size_t n_arrays, size_t n_mutables) {
+    while (w->n_mutables > n_mutables) Py_DECREF(w->mutables[--w->n_mutables].object);
+    while (w->n_arrays > n_arrays) Py_DECREF(w->arrays[--w->n_arrays]);
+    while (w->n_trail > n_trail) Py_XDECREF(entry_object(&w->trail[--w->n_trail]));
+}
+
+/* The fields of a Module, from its dictionary: 1, 0 if it lacks one, or -1. */
+static int read_module_fields(Walk *w, const Type *type, PyObject *fields, int as_static) {
+    Py_ssize_t n = PyTuple_GET_SIZE(type->names);
+    if (PyDict_GET_SIZE(fields) != n) return 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *value = PyDict_GetItemWithError(fields, PyTuple_GET_ITEM(type->names, i));
+        if (value == NULL) return PyErr_Occurred() ? -1 : 0;
+        if (read_value(w, value, as_static || i >= type->n_dynamic) < 0) return -1;
+    }
+    return 1;
+}
+
+/* A Module: its fields, as Equinox flattens it, from its dictionary. Not by attributes:
+`Module.__getattribute__` is Python. One that has more or less than its fields, such as
+a wrapper with a docstring of its own, is read as any node. */
+static int read_module(Walk *w, const Type *type, PyObject *x, int as_static) {
+    size_t n_trail = w->n_trail, n_arrays = w->n_arrays, n_mutables = w->n_mutables;
+    size_t n_numpy = w->n_numpy;
+    PyObject *fields = PyObject_GenericGetDict(x, NULL);
+    if (fields == NULL) return -1;
+    int found = -1;
+    if (push_node(w, type, PyTuple_GET_SIZE(type->names)) == 0 && enter() == 0) {
+        found = read_module_fields(w, type, fields, as_static);
+        leave(0);
+    }
+    Py_DECREF(fields);
+    if (found != 0) return found < 0 ? -1 : 0;
+    rewind_to(w, n_trail, n_arrays, n_mutables);
+    w->n_numpy = n_numpy;
+    return push_node(w, type, -1) < 0 ? -1 : read_node(w, type, x, as_static);
+}
+
+/* --- statics ---------------------------------------------------------------------------- */
+
+static int read_same(Walk *w, const Type *type, PyObject *x, int as_static) {
+    (void)type, (void)as_static;
+    return push_object(w, SAME, x);
+}
+
+/* By hash and `==`: strings, and all that has a hash (rule 5). */
+static int push_equal(Walk *w, const Type *type, PyObject *x, Py_hash_t hash) {
+    if (push_object(w, TYPE, (PyObject *)type->type) < 0 || push(w, BITS, hash) < 0) return -1;
+    return push_object(w, EQUAL, x);
+}
+
+static int read_text(Walk *w, const Type *type, PyObject *x, int as_static) {
+    (void)as_static;
+    Py_hash_t hash = PyObject_Hash(x);
+    return hash == -1 && PyErr_Occurred() ? -1 : push_equal(w, type, x, hash);
+}
+
+static int read_hashed(Walk *w, const Type *type, PyObject *x, int as_static) {
+    Py_hash_t hash = PyObject_Hash(x);
+    if (hash == -1 && PyErr_Occurred()) {
+        /* It has no hash after all: rule 6. */
+        if (type->state == NULL || !PyErr_ExceptionMatches(PyExc_Exception) ||
+            PyErr_ExceptionMatches(PyExc_RecursionError))
+            return -1;
+        PyErr_Clear();
+        return read_state(w, type, x, as_static);
+    }
+    return push_equal(w, type, x, hash);
+}
+
+static int read_int(Walk *w, const Type *type, PyObject *x, int as_static) {
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
+    if (value == -1 && PyErr_Occurred()) return -1;
+    if (overflow) return read_text(w, type, x, as_static);
+    return push_node(w, type, value);
+}
+
+static int push_double(Walk *w, double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return push(w, BITS, bits);
+}
+
+static int read_float(Walk *w, const Type *type, PyObject *x, int as_static) {
+    (void)as_static;
+    if (push_object(w, TYPE, (PyObject *)type->type) < 0) return -1;
+    return push_double(w, PyFloat_AS_DOUBLE(x));
+}
+
+static int read_complex(Walk *w, const Type *type, PyObject *x, int as_static) {
+    (void)as_static;
+    if (push_object(w, TYPE, (PyObject *)type->type) < 0) return -1;
+    if (push_double(w, PyComplex_RealAsDouble(x)) < 0) return -1;
+    return push_double(w, PyComplex_ImagAsDouble(x));
+}
+
+/* A set of any kind, by `==` of a copy. */
+static int read_set(Walk *w, const Type *type, PyObject *x, int as_static) {
+    PyObject *copy = PyFrozenSet_New(x);
+    if (copy == NULL) return -1;
+    int failed = read_text(w, type, copy, as_static);
+    Py_DECREF(copy);
+    return failed;
+}
+
+/* The fields that a generated `__eq__` compares. One may not be there. */
+static int read_fields(Walk *w, const Type *type, PyObject *x, int as_static) {
+    (void)as_static;
+    Py_ssize_t n = PyTuple_GET_SIZE(type->names);
+    if (push_node(w, type, n) < 0 || enter() < 0) return -1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *value = PyObject_GetAttr(x, PyTuple_GET_ITEM(type->names, i));
+        int failed;
+        if (value != NULL) {
+            failed = read_held(w, value, 1);
+        } else if ((failed = -!PyErr_ExceptionMatches(PyExc_AttributeError)) == 0) {
+            PyErr_Clear();
+            failed = push(w, BITS, 0);
+        }
+        Py_XDECREF(value);
+        if (failed) return leave(-1);
+    }
+    return leave(0);
+}
+
+/* In other words, which Python has: NumPy's dtype, shape and bytes; rule 6. */
+static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
+    (void)as_static;
+    PyObject *state = PyObject_CallOneArg(type->state, x);
+    if (state == NULL) return -1;
+    int failed;
+    if (state == x) {
+        failed = push_object(w, SAME, x);
+    } else if ((failed = push_object(w, TYPE, (PyObject *)type->type)) == 0 &&
+               (failed = enter()) == 0) {
+        /* The state is new each time: nobody can change it. */
+        w->in_mutable++;
+        failed = leave(read_held(w, state, 1));
+        w->in_mutable--;
+    }
+    Py_DECREF(state);
+    return failed;
+}
+
+/* --- by name ---------------------------------------------------------------------------- */
+
+Reader reader_called(const char *name) {
+    static const struct {
+        const char *name;
+        Reader reader;
+    } readers[] = {
+        {"array", read_array},   {"tracer", read_tracer}, {"scalar", read_scalar},
+        {"numpy", read_numpy},   {"struct", read_struct}, {"none", read_none},
+        {"tuple", read_tuple},   {"list", read_list},     {"dict", read_dict},
+        {"node", read_node},     {"module", read_module}, {"same", read_same},
+        {"text", read_text},     {"hashed", read_hashed}, {"int", read_int},
+        {"float", read_float},   {"complex", read_complex}, {"set", read_set},
+        {"fields", read_fields}, {"state", read_state},
+    };
+    for (size_t i = 0; i < sizeof(readers) / sizeof(*readers); i++)
+        if (strcmp(readers[i].name, name) == 0) return readers[i].reader;
+    return NULL;
+}

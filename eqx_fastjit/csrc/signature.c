@@ -1,0 +1,36 @@
+/* Trails: their hash, and when two are the same.
+
+A trail has no ambiguity: each value begins with its type, or is one entry, and the type
+says what follows. So two calls whose trails have the same entries have the same statics
+by the contract (`_statics.py`), and the same structure. */
+
+#include "fastjit.h"
+
+uint64_t trail_hash(const Entry *trail, size_t n) {
+    uint64_t hash = n;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t part = trail[i].kind;
+        /* Of what is compared by `==`, the hash stands before it. */
+        if (trail[i].kind != EQUAL) part ^= trail[i].as.bits;
+        hash = (hash ^ part) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+/* Whether two trails are the same: 1, 0 or -1. `==` may run any Python, so the caller
+owns both. */
+int trail_same(const Entry *a, size_t n_a, const Entry *b, size_t n_b) {
+    if (n_a != n_b) return 0;
+    if (memcmp(a, b, n_a * sizeof(Entry)) == 0) return 1;
+    /* What is cheap first: most trails that differ do so in a number or an object. */
+    for (size_t i = 0; i < n_a; i++)
+        if (a[i].kind != b[i].kind || (a[i].kind != EQUAL && a[i].as.bits != b[i].as.bits))
+            return 0;
+    for (size_t i = 0; i < n_a; i++) {
+        if (a[i].kind != EQUAL) continue;
+        int same = PyObject_RichCompareBool(a[i].as.object, b[i].as.object, Py_EQ);
+        if (same <= 0) return same;
+    }
+    return 1;
+}

@@ -1,0 +1,146 @@
+"""`explain`: why a function was traced or compiled again."""
+
+import dataclasses
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from eqx_fastjit._jit import jitted_function
+
+from eqx_fastjit import _events
+from eqx_fastjit._events import Event
+
+from ._causes import Finding, finding_of
+from ._groups import group
+from ._records import Record, record_of
+from ._words import listed, plural, show_place, show_seconds
+
+
+# Lines of the text, unless all are asked for.
+_LINES = 20
+_WIDTH = 88
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """Why functions were traced or compiled again, and what it cost.
+
+    `str` of it is the text. Seconds are of tracing, lowering and compiling.
+    """
+
+    # The function, or "all jitted functions".
+    function: str
+    traces: int
+    compiles: int
+    seconds: float
+    # Each reason, the most expensive first; first calls are none.
+    findings: tuple[Finding, ...]
+    verbose: bool = False
+
+    def __str__(self) -> str:
+        lines = [self.title()]
+        for i, finding in enumerate(self.findings):
+            block = list(finding_lines(finding, self.verbose))
+            rest = len(self.findings) - i - 1
+            room = _LINES - len(lines) - (rest > 0)
+            if not self.verbose and len(block) > room:
+                more = plural(len(self.findings) - i, "more reason")
+                lines.append(f"  and {more}: explain(..., verbose=True)")
+                break
+            lines += block
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def title(self) -> str:
+        """The totals, in a line."""
+        counts = f"{plural(self.traces, 'trace')}, {plural(self.compiles, 'compile')}"
+        text = f"{self.function}: {counts}, {show_seconds(self.seconds)}"
+        return text if self.findings else f"{text}; nothing was traced again"
+
+
+def finding_lines(finding: Finding, verbose: bool = False) -> Iterator[str]:
+    """A finding as plain text."""
+    calls = list(finding.calls.items())
+    shown = [f"{chain} ({n})" if len(calls) > 1 else chain for chain, n in calls]
+    where = listed(shown, len(shown) if verbose else 2)
+    yield from _wrapped(f"{finding.title()}, called at {where}", "  ", "      ")
+    yield from _wrapped(finding.says, "    ")
+    if verbose:
+        for change in finding.changes:
+            yield f"      `{change.path}`: {change.what} {change.old} -> {change.new}"
+    yield from _wrapped(f"Fix: {finding.fix}", "    ")
+
+
+def _wrapped(text: str, first: str, later: str | None = None) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=first if later is None else later,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def explain_event(event: Event) -> str:
+    """Why an event that has just begun is there, as plain text."""
+    record = record_of(event, _events.history)
+    if record.is_first:
+        arguments = listed((f"{path}: {text}" for path, text in record.signature), 8)
+        where = show_place(record.line)
+        return f"  first call, at {where}, with {arguments or 'no arguments'}"
+    return "\n".join(finding_lines(finding_of(group([record])[0])))
+
+
+def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
+    """Why a function was traced or compiled again.
+
+    **Arguments:**
+
+    - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`. Without it, all
+        jitted functions of the process are explained together.
+    - `verbose`: show every reason and every leaf. The text has at most twenty lines
+        otherwise.
+
+    **Returns:**
+
+    An `Explanation`, which prints as text: each reason with its count and seconds, the
+    leaves that differ, the lines of the calls, and what to do about it. If one line
+    made several functions (a lambda in a loop), it covers all of them. It covers the
+    last 4,096 events of the process. Raises `TypeError` if `f` was not wrapped by
+    `eqx_fastjit`.
+    """
+    events = tuple(_events.history)
+    name = "all jitted functions"
+    if f is not None:
+        info = jitted_function(f).info
+        name = info.name
+        if info.place is not None:
+            name += f" ({show_place(info.place)})"
+        events = tuple(e for e in events if e.function.key() == info.key())
+    return explain_records(name, _records(events), verbose)
+
+
+def _records(events: Iterable[Event]) -> list[Record]:
+    earlier: list[Event] = []
+    out: list[Record] = []
+    for event in events:
+        out.append(record_of(event, earlier))
+        earlier.append(event)
+    return out
+
+
+def explain_records(
+    function: str, records: list[Record], verbose: bool = False
+) -> Explanation:
+    """The explanation of what is known of a function."""
+    groups = [g for g in group(records) if not g.is_first]
+    return Explanation(
+        function,
+        sum(r.traced and not r.failed for r in records),
+        sum(r.compile > 0 for r in records),
+        sum(r.seconds for r in records),
+        tuple(map(finding_of, groups)),
+        verbose,
+    )

@@ -1,0 +1,212 @@
+"""The event file: one JSON object a line, written as things happen.
+
+`EQX_FASTJIT_LOG=run.jsonl` writes one. It survives SIGKILL, and can be read while it
+grows. The first line has the type "run": the format's version, the program, when it
+started, and versions of what it used. Each compilation is a line of the type "compile",
+with the fields of `Record`. The last line, of type "end", has the seconds of the run;
+there is none if the process was killed. In a job of several processes each line has a
+`rank`, and each process has a file: `run.jsonl`, `run.1.jsonl` and so on.
+"""
+
+import atexit
+import dataclasses
+import json
+import os
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import jax
+
+from eqx_fastjit import _events
+from eqx_fastjit._describe import Cause, Difference, Leaf
+from eqx_fastjit._events import Event
+from eqx_fastjit._place import Place
+
+from ._records import Record, record_of
+
+
+VERSION = 1
+
+# Tells child processes that another process has this file.
+_OWNER = "EQX_FASTJIT_LOG_OWNER"
+
+
+class FileError(ValueError):
+    """A file that is no event file, or one of another version."""
+
+
+class Run(NamedTuple):
+    """What a file has."""
+
+    program: str
+    started: float
+    seconds: float
+    # Whether the program has not ended, as far as the file says.
+    is_running: bool
+    records: tuple[Record, ...]
+
+
+# --- writing --------------------------------------------------------------------------
+
+
+class Writer:
+    """Writes each event as it is complete."""
+
+    def __init__(self, path: str):
+        # The program may change the directory.
+        self._path = Path(path).absolute()
+        self._started = time.time()
+        self._process = os.getpid()
+        self._file: TextIO | None = None
+        self._rank: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Write from now on. Raises `OSError` if that is not possible."""
+        self._path.touch()
+        _events.observers.append(self.write)
+        atexit.register(self._end)
+
+    def write(self, event: Event) -> None:
+        """Write a line. A full disk, say, must not end the program."""
+        if os.getpid() != self._process:  # forked
+            return
+        try:
+            fields = as_json(record_of(event, _events.history))
+            self._line({"type": "compile", **fields})
+        except (OSError, ValueError) as e:
+            _events.observers.remove(self.write)
+            print(f"eqx_fastjit: {self._path} ends here: {e}", file=sys.stderr)
+
+    def _line(self, fields: dict[str, Any]) -> None:
+        file = self._file or self._open()
+        file.write(json.dumps({**fields, **self._rank}, allow_nan=False) + "\n")
+        file.flush()
+
+    def _open(self) -> TextIO:
+        # Not before the first compilation: JAX knows by then how many processes it has.
+        path, owner = self._path, os.environ.get(_OWNER)
+        if jax.process_count() > 1:
+            self._rank = {"rank": jax.process_index()}
+            if self._rank["rank"]:
+                path = path.with_suffix(f".{self._rank['rank']}{path.suffix}")
+        elif owner is not None and owner != str(self._process):
+            path = path.with_suffix(f".{self._process}{path.suffix}")
+        os.environ[_OWNER] = str(self._process)
+        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
+        packages = ("jax", "equinox", "eqx_fastjit")
+        header = {"type": "run", "version": VERSION, "program": " ".join(sys.argv)}
+        header |= {"started": self._started, "process": self._process}
+        self._line({**header, "packages": {name: _version(name) for name in packages}})
+        return self._file
+
+    def _end(self) -> None:
+        if self._file is not None and os.getpid() == self._process:
+            try:
+                self._line({"type": "end", "seconds": time.time() - self._started})
+            except OSError:
+                pass
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except Exception:  # a checkout that is not installed
+        return "?"
+
+
+def as_json(record: Record) -> dict[str, Any]:
+    """The fields of a record, as `json` takes them."""
+    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(Record)}
+    fields["cause"] = record.cause.value
+    fields["differences"] = [
+        {
+            "path": d.path,
+            "cause": d.cause.value,
+            "what": d.what,
+            "old": _leaf_as_json(d.old),
+            "new": _leaf_as_json(d.new),
+        }
+        for d in record.differences
+    ]
+    return fields
+
+
+def _leaf_as_json(leaf: Leaf | None) -> dict[str, Any] | None:
+    if leaf is None:
+        return None
+    default = Leaf("", "")
+    fields = {k: v for k, v in leaf._asdict().items() if v != getattr(default, k)}
+    if leaf.shape:  # dimensions may be symbols
+        fields["shape"] = [n if isinstance(n, int) else str(n) for n in leaf.shape]
+    return fields
+
+
+# --- reading --------------------------------------------------------------------------
+
+
+def read(path: str) -> Run:
+    """The run that a file has, up to now.
+
+    Raises `FileError` if it is no event file, and `OSError` if it cannot be read.
+    """
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().split("\n")[:-1]  # without one that is being written
+    parsed = [_parse(path, number, line) for number, line in enumerate(lines, 1)]
+    if not parsed or parsed[0].get("type") != "run":
+        raise FileError(f"{path}: no event file of eqx_fastjit (EQX_FASTJIT_LOG=FILE)")
+    header = parsed[0]
+    if header.get("version") != VERSION:
+        raise FileError(
+            f"{path}: version {header.get('version')} of the event file; this "
+            f"eqx_fastjit reads version {VERSION}"
+        )
+    try:
+        records = [from_json(x) for x in parsed if x["type"] == "compile"]
+        seconds = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
+        started = float(header["started"])
+    except (KeyError, TypeError, ValueError) as e:
+        raise FileError(f"{path}: not as eqx_fastjit writes it: {e!r}") from None
+    ends = [r.started + r.seconds + r.first_run - started for r in records]
+    total = seconds[-1] if seconds else max(ends, default=0.0)
+    return Run(header["program"], started, total, not seconds, tuple(records))
+
+
+def _parse(path: str, number: int, line: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        raise FileError(f"{path}: line {number} is no JSON object")
+    return fields
+
+
+def from_json(fields: dict[str, Any]) -> Record:
+    """The record of a line."""
+    known = {f.name for f in dataclasses.fields(Record)}
+    values = {name: value for name, value in fields.items() if name in known}
+    values["cause"] = Cause(values["cause"])
+    values["place"] = values["place"] and Place(*values["place"])
+    for name in ("frames", "earlier"):
+        values[name] = tuple(Place(*place) for place in values[name])
+    values["signature"] = tuple((path, text) for path, text in values["signature"])
+    values["differences"] = tuple(
+        Difference(
+            d["path"],
+            Cause(d["cause"]),
+            d["what"],
+            _leaf_from_json(d["old"]),
+            _leaf_from_json(d["new"]),
+        )
+        for d in values["differences"]
+    )
+    return Record(**values)
+
+
+def _leaf_from_json(fields: dict[str, Any] | None) -> Leaf | None:
+    if fields is None:
+        return None
+    return Leaf(**{**fields, "shape": tuple(fields.get("shape", ()))})

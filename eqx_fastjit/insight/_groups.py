@@ -1,0 +1,183 @@
+"""Groups of compilations: what changed in the program's calls, by line, leaf and cause.
+
+A compilation is in one group, so that seconds and counts add up. One change may make
+several functions compile: a smaller last batch comes to the loss and, as `len(batch)`,
+to a metric. They are one group, by the lengths that changed.
+"""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+from eqx_fastjit._describe import Cause, Difference
+from eqx_fastjit._place import Place
+
+from ._records import Record
+
+
+@dataclasses.dataclass
+class Group:
+    """Compilations for one reason, in order."""
+
+    records: list[Record]
+    # The line that stands for them, if they were called at several.
+    at: Place | None = None
+
+    @property
+    def first(self) -> Record:
+        """The first of them, which stands for all."""
+        return self.records[0]
+
+    @property
+    def main(self) -> Difference | None:
+        """What differed, the most important leaf first."""
+        return self.first.differences[0] if self.first.differences else None
+
+    @property
+    def cause(self) -> Cause:
+        """Why they were compiled."""
+        return self.first.cause
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether they are of plain `jax.jit`, or of operations outside of jit."""
+        return self.first.is_outside
+
+    @property
+    def is_first(self) -> bool:
+        """Whether they are first calls, of which none can be spared."""
+        return self.first.is_first
+
+    @property
+    def leaf(self) -> str:
+        """The path of the leaf that differed; empty if none did."""
+        return self.main.path if self.main else ""
+
+    @property
+    def line(self) -> Place | None:
+        """The user's line, of the first of them if there are several."""
+        return self.at or self.first.line
+
+    @property
+    def seconds(self) -> float:
+        """What they cost."""
+        return sum(r.seconds for r in self.records)
+
+    @property
+    def functions(self) -> dict[str, int]:
+        """The names of the functions, and how often each was compiled."""
+        return dict(collections.Counter(r.function for r in self.records))
+
+    @property
+    def chains(self) -> dict[tuple[Place, ...], int]:
+        """The user's lines that led to them, and how often each did."""
+        chains = (r.frames for r in self.records)
+        if (at := self.at) is not None:
+            chains = (x[x.index(at) :] if at in x else x for x in chains)
+        return dict(collections.Counter(chains))
+
+    def of_leaf(self, leaf: str) -> list[Difference]:
+        """What a leaf was and became, in order."""
+        found = (d for r in self.records for d in r.differences if d.path == leaf)
+        return [d for d in found if self.main and d.what == self.main.what]
+
+
+def group(records: Iterable[Record], limit: float = math.inf) -> list[Group]:
+    """All records in groups, the most expensive first.
+
+    **Arguments:**
+
+    - `records`: in the order in which they began.
+    - `limit`: the seconds that make a group a finding.
+    """
+    ours: dict[object, Group] = {}
+    outside: list[Record] = []
+    for record in records:
+        if record.is_outside:
+            outside.append(record)
+        else:
+            ours.setdefault(_key(record), Group([])).records.append(record)
+    groups = [*_merged(list(ours.values())), *_by_line(outside, limit)]
+    return sorted(groups, key=lambda g: -g.seconds)
+
+
+def _key(record: Record) -> object:
+    line = record.line and record.line[:2]
+    if record.failed or record.is_first:
+        return record.function, record.place, record.failed, line
+    leaf = record.differences[0].path if record.differences else ""
+    what = record.differences[0].what if record.differences else ""
+    return record.function, record.place, line, leaf, record.cause, what
+
+
+# --- one change, several functions ----------------------------------------------------
+
+
+def _merged(groups: list[Group]) -> list[Group]:
+    """Without groups that are there because of the lengths of another one."""
+    shapes = sorted(filter(_is_shape, groups), key=lambda g: -len(_lengths(g)))
+    others = [g for g in groups if not _is_shape(g)]
+    out: list[Group] = []
+    for candidate in [*shapes, *others]:
+        lengths = _lengths(candidate)
+        around = [g for g in out if _is_shape(g) and lengths <= _lengths(g)]
+        if lengths and around:
+            around[0].records += candidate.records
+            around[0].records.sort(key=lambda r: r.number)
+        else:
+            out.append(candidate)
+    return out
+
+
+def _is_shape(group: Group) -> bool:
+    return not group.is_outside and group.cause is Cause.SHAPE
+
+
+def _lengths(group: Group) -> set[int]:
+    """The lengths that arrays had, or the numbers that a static was."""
+    if group.main is None:
+        return set()
+    if group.cause is Cause.STATIC:
+        texts = [x.text for d in group.of_leaf(group.leaf) for x in (d.old, d.new) if x]
+        is_int = all(text.isdecimal() for text in texts)
+        return set(map(int, texts)) if is_int else set()
+    if group.cause is not Cause.SHAPE:
+        return set()
+    found: set[int] = set()
+    for r in group.records:
+        for d in r.differences:
+            if d.what == "shape" and d.old and d.new:
+                pairs = zip(d.old.shape, d.new.shape, strict=False)
+                found.update(n for pair in pairs if pair[0] != pair[1] for n in pair)
+    return found
+
+
+# --- outside of jit -------------------------------------------------------------------
+
+
+def _by_line(records: Sequence[Record], limit: float, depth: int = 1) -> list[Group]:
+    """By the user's line that made JAX compile them.
+
+    The lines of a function are one group, at the line that called it, if none of them
+    costs as much as the limit and all of them do: so it is for a model of fifty lines.
+    """
+    lines: dict[object, list[Record]] = {}
+    for record in records:
+        outer = record.frames[-depth][:2] if len(record.frames) >= depth else None
+        lines.setdefault(outer, []).append(record)
+    out: list[Group] = []
+    for below in lines.values():
+        if all(len(r.frames) <= depth for r in below):
+            out.append(Group(below))
+            continue
+        inner = _by_line(below, limit, depth + 1)
+        small = [g for g in inner if g.seconds < limit]
+        if len(small) > 1 and sum(g.seconds for g in small) >= limit:
+            rest = [r for g in small for r in g.records]
+            rest.sort(key=lambda r: r.number)
+            frames = next(r.frames for r in rest if len(r.frames) >= depth)
+            inner = [g for g in inner if g.seconds >= limit]
+            inner.append(Group(rest, frames[-depth]))
+        out += inner
+    return out

@@ -1,0 +1,116 @@
+"""What the tools know of a compilation: an event without the arguments' leaves.
+
+A record can be written to a file and read again, and nothing else is lost by that: all
+tools work on records, whether a program is running or ended long ago.
+"""
+
+import dataclasses
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from eqx_fastjit._describe import Cause, Difference
+from eqx_fastjit._events import Event
+from eqx_fastjit._place import Place
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Record:
+    """A trace of a function, or a compilation. Seconds are of the wall clock."""
+
+    number: int
+    function: str
+    # Where the function was defined; where it was called, innermost line first; and
+    # where the call was that it differs least from.
+    place: Place | None
+    frames: tuple[Place, ...]
+    earlier: tuple[Place, ...]
+    # Distinguishes functions that one line made. 0 outside of `filter_jit`.
+    object: int
+    cause: Cause
+    differences: tuple[Difference, ...]
+    # Path and text of each array and static argument.
+    signature: tuple[tuple[str, str], ...]
+    # Since the epoch.
+    started: float
+    is_main_thread: bool
+    thread: int
+    ahead: bool
+    traced: bool
+    failed: bool
+    inlined: bool
+    inside: int | None
+    cached: bool
+    trace: float
+    lower: float
+    compile: float
+    first_run: float
+    # The part of these that belongs to functions inside, which have records too.
+    nested: float
+
+    @property
+    def seconds(self) -> float:
+        """Spent on tracing, lowering and compiling. Each second is in one record."""
+        return max(0.0, self.trace + self.lower + self.compile - self.nested)
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether it is of plain `jax.jit`, or of an operation outside of jit."""
+        return self.object == 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first of its function, so that there is nothing to mend."""
+        new = self.cause is Cause.NEW_FUNCTION and not self.differences
+        return new and not self.is_outside
+
+    @property
+    def line(self) -> Place | None:
+        """The user's line that called it."""
+        return self.frames[0] if self.frames else None
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """The seconds of each stage, those of functions inside taken off the trace."""
+        trace = max(0.0, self.trace - self.nested)
+        return {"trace": trace, "lower": self.lower, "compile": self.compile}
+
+
+def record_of(event: Event, history: Iterable[Event]) -> Record:
+    """The record of an event that is complete.
+
+    **Arguments:**
+
+    - `event`: the event.
+    - `history`: earlier events of jitted functions, for the call that it differs from.
+    """
+    shared = {f.name for f in dataclasses.fields(Record)}
+    shared &= {f.name for f in dataclasses.fields(Event)} - {"function", "signature"}
+    values: dict[str, Any] = {name: getattr(event, name) for name in shared}
+    leaves = [x for x in event.signature if x.kind in ("array", "static") and not x.of]
+    return Record(
+        **values,
+        function=_bare(event.function.qualname),
+        place=event.function.place,
+        signature=tuple((leaf.path, str(leaf)) for leaf in leaves),
+        object=event.function.number,
+        earlier=_earlier(event, history),
+        is_main_thread=event.thread == threading.main_thread().ident,
+    )
+
+
+def _bare(name: str) -> str:
+    """JAX calls what it compiles `jit(f)` or `jit_f`."""
+    return name.removeprefix("jit(").removesuffix(")").removeprefix("jit_")
+
+
+def _earlier(event: Event, history: Iterable[Event]) -> tuple[Place, ...]:
+    wanted = {d.old for d in event.differences if d.old and d.old.kind != "setting"}
+    if not event.differences:
+        return ()
+    for old in reversed(tuple(history)):
+        if old is event or old.function.key() != event.function.key():
+            continue
+        if wanted <= set(old.signature):
+            return old.frames
+    return ()
