@@ -131,3 +131,98 @@ def missing_field() -> Any:
     """What Equinox puts in place of a field that a Module lacks."""
     lacking = jax.tree_util.tree_map(lambda x: x, object.__new__(eqx.nn.Lambda))
     return instance_dict(lacking).get("__doc__")
+
+
+# --- exporting ------------------------------------------------------------------------
+
+
+def equinox_check(callback: Any) -> list[str] | None:
+    """The messages of a host callback of `eqx.error_if`; `None` for any other.
+
+    The second callback of a check, which only TPUs come to, has none.
+    """
+    function: Any = getattr(callback, "callback_func", None)
+    code = getattr(function, "__code__", None)
+    if getattr(function, "__module__", None) != "equinox._errors" or code is None:
+        return None
+    variables = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    if "msgs" not in variables:
+        return None
+    is_first = function.__qualname__.endswith(".raises")
+    return [str(x) for x in variables["msgs"].cell_contents] if is_first else []
+
+
+def stable_custom_calls() -> frozenset[str]:
+    """The custom calls that JAX's guarantees cover. If unknown, none."""
+    path = "jax._src.export._export:_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE"
+    return frozenset(_try_resolve(path, ()))
+
+
+_EFFECTS = ("unordered_effects", "ordered_effects", "keepalive", "host_callbacks")
+_EXECUTABLE_FIELDS = {
+    *_EFFECTS,
+    *("xla_executable", "device_list", "backend", "input_avals", "input_shardings"),
+    *("output_avals", "output_shardings", "committed", "name", "kept_var_idx", "mut"),
+    *("xla_in_layouts", "dispatch_in_layouts", "xla_out_layouts", "all_args_info"),
+    "pgle_profiler",
+}
+
+
+def executable_loader(
+    code: bytes,
+    name: str,
+    inputs: tuple[list[Any], list[Any]],
+    outputs: tuple[list[Any], list[Any]],
+    devices: list[Any],
+) -> Callable[[Any], Any]:
+    """Load native code, which must be trusted.
+
+    This does what JAX's public `serialize_executable` does, without its pickle, for a
+    program without effects that keeps unused arguments.
+
+    **Arguments:**
+
+    - `code`: what `Compiled.runtime_executable().serialize()` returned.
+    - `inputs`, `outputs`: types (`ShapedArray`) and shardings.
+
+    **Returns:** a function from the structure of the results to a
+    `jax.stages.Compiled`. Raises `MissingPrivateName`, or whatever jaxlib says of code
+    that it cannot load.
+    """
+    cls = resolve("jax._src.interpreters.pxla:UnloadedMeshExecutable")
+    if not set(cls.__dataclass_fields__) <= _EXECUTABLE_FIELDS:
+        raise MissingPrivateName("jax._src.interpreters.pxla:UnloadedMeshExecutable")
+    mesh = jax.sharding.Mesh(np.array(devices, dtype=object), ("devices",))
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    device_list: Any = getattr(whole, "_internal_device_list", None)
+    if device_list is None:
+        raise MissingPrivateName("jax.sharding.NamedSharding._internal_device_list")
+    backend = devices[0].client
+    executable = backend.deserialize_executable(code, executable_devices=device_list)
+    values = {
+        **dict.fromkeys(_EXECUTABLE_FIELDS),
+        **{effect: [] for effect in _EFFECTS},
+        "xla_executable": executable,
+        "device_list": device_list,
+        "backend": backend,
+        "input_avals": inputs[0],
+        "input_shardings": inputs[1],
+        "output_avals": outputs[0],
+        "output_shardings": outputs[1],
+        "committed": len(devices) > 1,
+        "name": name,
+        "kept_var_idx": set(range(len(inputs[0]))),
+        "xla_in_layouts": [None] * len(inputs[0]),
+        "dispatch_in_layouts": [None] * len(inputs[0]),
+        "xla_out_layouts": [None] * len(outputs[0]),
+    }
+    fields = {field: values[field] for field in cls.__dataclass_fields__}
+    args_info = tuple([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs[0]])
+
+    def load(out_tree: Any) -> Any:
+        loaded = cls(**fields).load()
+        return jax.stages.Compiled(
+            loaded, [], (args_info, {}), out_tree, no_kwargs=True
+        )
+
+    return load

@@ -51,18 +51,19 @@ class Exported:
     """A function that was traced for certain arguments, and can be saved to a file.
 
     `f.export(...)` returns it. `save` lowers and compiles.
+
+    **Arguments:** the jitted function; the instance, if it is a method; and the other
+    arguments of the call.
     """
 
-    # Of a jitted function and its `Function`: the instance of a method, if it is one;
-    # and the arguments of the call.
     def __init__(
         self,
         jitted: Any,
-        function: Any,
         bound: tuple[Any, ...],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ):
+        function = jitted._function
         self.name: str = function.info.name
         parameters: Parameters = function.parameters
         values, n = parameters.bind(self.name, (*bound, *args), kwargs), len(bound)

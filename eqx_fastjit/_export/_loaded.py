@@ -18,12 +18,12 @@ import numpy as np
 from jax.core import Tracer
 
 from eqx_fastjit import _private
-from eqx_fastjit._blocking import must_block
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._function import Function
 from eqx_fastjit._options import Options
 from eqx_fastjit._parameters import Parameters
 from eqx_fastjit._plan import partition
+from eqx_fastjit._stages import array_type
 
 from ._exported import lines_of_call
 from ._format import ExportFileError, one_error, read
@@ -92,10 +92,10 @@ class LoadedFunction(Function):
             raise ExportFileError("its header is invalid (arguments)")
         # Arrays like those of the result, for its plan.
         self.template = self.result_of([np.zeros(())] * len(header["weak_types"]))
-        self._mesh = None if header["mesh"] is None else _mesh_of(header["mesh"])
-        if self._exported.nr_devices > 1 and self._mesh is None:
+        self.mesh = None if header["mesh"] is None else _mesh_of(header["mesh"])
+        if self._exported.nr_devices > 1 and self.mesh is None:
             devices = np.array(jax.devices()[: self._exported.nr_devices])
-            self._mesh = jax.sharding.Mesh(devices, ("devices",))
+            self.mesh = jax.sharding.Mesh(devices, ("devices",))
         self.kept = self._read_kept(sections["kept"])
         # What loads native code, and why it is not used if it was asked for.
         self._native: Callable[[Any], Any] | None = None
@@ -103,7 +103,7 @@ class LoadedFunction(Function):
         if trusted and "compiled" in sections:
             code, needs = bytes(sections["compiled"]), header["compiled"]
             try:
-                self._native = load_native(code, needs, self._exported, self._mesh)
+                self._native = load_native(code, needs, self._exported, self.mesh)
             except ExportFileError as e:
                 self.why_not_native = str(e)
 
@@ -127,10 +127,10 @@ class LoadedFunction(Function):
 
     def _shardings(self) -> Sequence[Any]:
         """That of each argument of the program; `None` on a single device."""
-        if self._mesh is None:
+        if self.mesh is None:
             return [None] * len(self._exported.in_avals)
-        whole = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
-        return [x or whole for x in self._exported.in_shardings_jax(self._mesh)]
+        whole = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
+        return [x or whole for x in self._exported.in_shardings_jax(self.mesh)]
 
     # --- in place of what a function of Python does ---
 
@@ -173,11 +173,8 @@ class LoadedFunction(Function):
         """Raise `TypeError`, naming the leaf, if an array does not match."""
         avals = self._exported.in_avals[len(self.kept) :]
         for path, then, array in zip(self.paths, avals, arrays, strict=True):
-            now = jax.typeof(array) if not isinstance(array, np.ndarray) else array
-            now = jax.ShapeDtypeStruct(
-                array.shape,
-                jax.dtypes.canonicalize_dtype(array.dtype, allow_extended_dtype=True),
-            )
+            dtype = array_type(array)[1]
+            now = jax.ShapeDtypeStruct(array.shape, dtype)
             same = then.dtype == now.dtype and len(then.shape) == len(now.shape)
             # JAX compares symbolic sizes.
             pairs = zip(then.shape, now.shape, strict=same)
@@ -216,9 +213,9 @@ class _Native:
         self.__wrapped__ = portable.__wrapped__
         self.__wrapped__.traced = True
         *arrays, self._handle = self.__wrapped__.output(function.template)
-        devices = function.devices
         plan = self.__wrapped__.plans[self._handle]
-        plan.blocks = len(devices) > 1 and devices[0].platform == "cpu"
+        mesh = function.mesh
+        plan.blocks = mesh is not None and mesh.devices.flat[0].platform == "cpu"
         leaves = [0] * len(arrays)
         run = native(jtu.tree_structure([*leaves, self._handle]))
         self._run = functools.partial(run, *function.kept)

@@ -252,17 +252,18 @@ class Decoder:
     def read(self, lines: Sequence[Line], arrays: Sequence[Any]) -> Any:
         """The value that all of these lines are, with these arrays in it."""
         left = iter(lines)
-        out = self._next(left, arrays)
+        out = self.read_one(left, arrays)
         if next(left, None) is not None:
             raise ExportFileError("its header is invalid (a tree)")
         return out
 
-    def _next(self, lines: Iterator[Line], arrays: Sequence[Any]) -> Any:
+    def read_one(self, lines: Iterator[Line], arrays: Sequence[Any]) -> Any:
+        """The value that the next lines are."""
         line = next(lines, None)
         if line is None:
             raise ExportFileError("its header is invalid (a tree)")
         _, kind, about, n_parts = line
-        parts = [self._next(lines, arrays) for _ in range(n_parts)]
+        parts = [self.read_one(lines, arrays) for _ in range(n_parts)]
         if kind in _PLAIN and type(about) is _PLAIN[kind]:
             return about
         if kind == "array":
