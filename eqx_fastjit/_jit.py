@@ -503,8 +503,8 @@ def load(
     names = function.info.name, function.info.qualname
     description = Description(True, names, function.parameters, shown, ())
     jitted = _make_wrapped(function, description, fun)
-    header = function.header
-    return raising(jitted, header["messages"]) if header["has_checks"] else jitted
+    messages = function.header["messages"]
+    return jitted if messages is None else raising(jitted, messages)
 
 
 # Another name, for programs that import both this and Equinox's.

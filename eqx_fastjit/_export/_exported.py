@@ -1,6 +1,5 @@
 """`f.export(...)`: a traced call that can be saved to a file."""
 
-import contextlib
 import importlib.util
 import inspect
 from collections.abc import Sequence
@@ -20,31 +19,19 @@ from eqx_fastjit._traced import quiet_donation
 from . import _format
 from ._native import compile_native
 from ._program import HAS_CALLBACKS, Program
-from ._tree import DefaultRef, Encoder, ExportError, Line, split
+from ._tree import Encoder, ExportError, Line, split
 
 
-def lines_of_call(
-    names: Sequence[str], kinds: Sequence[Any], values: Sequence[Any]
-) -> list[Line]:
-    """The values of a call, arrays aside, as lines."""
-    encoder = Encoder()
-    for name, kind, value in zip(names, kinds, values, strict=True):
-        if kind is inspect.Parameter.VAR_KEYWORD:  # in any order
-            value = dict(sorted(value.items()))
-        encoder.write(DefaultRef(name) if type(value) is Omitted else value, name)
-    return encoder.lines
+_MADE_BY = ("eqx_fastjit", "jax", "jaxlib", "equinox")
 
 
-def _saved_default(name: str, default: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A default (or none) as in the file: itself if it is plain data."""
-    if not default or type(default[0]) is Omitted:
-        return (DefaultRef(name),) if default else ()
-    encoder = Encoder(to_build=True)
-    with contextlib.suppress(ExportError):
-        encoder.write(default[0], name, static=True)
-        if not encoder.objects:  # nobody has to allow a class for being a default
-            return default
-    return (DefaultRef(name),)
+def lines_of(value: Any, kind: Any, name: str) -> list[Line]:
+    """The lines of an argument, which has `ArrayRef`s in place of arrays."""
+    if type(value) is Omitted:
+        return [[name, "default", None, 0]]
+    if kind is inspect.Parameter.VAR_KEYWORD:  # in any order
+        value = dict(sorted(value.items()))
+    return Encoder().write(value, name)
 
 
 class Exported:
@@ -65,7 +52,7 @@ class Exported:
     ):
         function = jitted._function
         self.name: str = function.info.name
-        parameters: Parameters = function.parameters
+        parameters: Parameters = jitted._description.parameters
         values, n = parameters.bind(self.name, (*bound, *args), kwargs), len(bound)
         if n and parameters.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
             raise ExportError(
@@ -73,63 +60,46 @@ class Exported:
                 "arguments cannot be distinguished from it. Give the instance a "
                 "parameter."
             )
-        names, kinds = parameters.names[n:], parameters.kinds[n:]
-        own = parameters.defaults[n:]
-        defaults = [_saved_default(*x) for x in zip(names, own, strict=True)]
-        shown = tuple(
-            saved[0] if default and default[0] is x else x
-            for default, saved, x in zip(own, defaults, values[n:], strict=True)
-        )
-        self._arrays, refs = split(shown)
+        free = parameters.without(n)
+        self._arrays, refs = split(values[n:])
         # What cannot be saved is refused before the function is traced, which may take
         # minutes.
-        arguments = lines_of_call(names, kinds, refs)
-        result = Encoder(to_build=True)
-        structure = partition(values[n:])[1]
+        described = [
+            _describe(*x)
+            for x in zip(free.names, free.kinds, free.defaults, refs, strict=True)
+        ]
+        structure, result = partition(values[n:])[1], Encoder(to_build=True)
 
         def call(*arrays: Any) -> list[Any]:
-            args, kwargs = parameters.to_call(
-                (*values[:n], *structure.rebuild(arrays))
-            )
+            rest = structure.rebuild(arrays)
+            args, kwargs = parameters.to_call((*values[:n], *rest))
             out, refs = split(jitted(*args, **kwargs))
             result.lines.clear()
             result.write(refs, "<result>")
             return out
 
         self._program = Program(call, self._arrays, self.name)
-        default_lines = Encoder(to_build=True)
-        for name, default in zip(names, defaults, strict=True):
-            for x in default:
-                default_lines.write(x, name, static=True)
-        options = function.options
-        given = [getattr(x, "sharding", None) for x in (*self._arrays, *self._program.kept)]
-        given += jtu.tree_leaves([options.in_shardings, options.out_shardings])
-        self._mesh = _mesh_of(given)
-        donate = options.donate
-        donate = donate.removesuffix("-except-first") if n else donate
-        free = object.__new__(Parameters)
-        free.names, free.kinds = names, kinds
-        self._donated = donated(Options(donate), free, shown)
+        options: Options = function.options
+        donate = options.donate.removesuffix("-except-first") if n else options.donate
+        n_kept = len(self._program.kept)
+        indices = donated(Options(donate), free, values[n:])
+        self._options = {"donate_argnums": tuple([n_kept + i for i in indices])}
+        self._mesh = _mesh(
+            *[getattr(x, "sharding", None) for x in self._arrays],
+            *[x.sharding for x in self._program.kept],
+            *jtu.tree_leaves([options.in_shardings, options.out_shardings]),
+        )
         self._header: dict[str, Any] = {
-            "made_by": {
-                name: version(name)
-                for name in ("eqx_fastjit", "jax", "jaxlib", "equinox")
-            },
+            "made_by": {name: version(name) for name in _MADE_BY},
             "name": self.name,
             "qualname": function.info.qualname,
             "doc": inspect.getdoc(jitted),
-            "parameters": [
-                [name, kind.name, bool(default)]
-                for name, kind, default in zip(names, kinds, defaults, strict=True)
-            ],
-            "defaults": default_lines.lines,
-            "arguments": arguments,
+            "parameters": described,
             "result": result.lines,
-            "needs": list(result.objects),
             "weak_types": [x.weak_type for x in self._program.outputs],
-            "has_checks": self._program.has_checks,
-            "messages": self._program.messages,
+            "messages": self._program.messages if self._program.has_checks else None,
             "donate": donate,
+            "n_kept": n_kept,
         }
 
     def __repr__(self) -> str:
@@ -159,8 +129,10 @@ class Exported:
         - `vjp_order`: how many times the loaded function can be differentiated in
             reverse mode.
 
-        Raises `ValueError`, with the reason, if the function cannot be saved in this
-        way, and `OSError` if the file cannot be written.
+        **Raises:**
+
+        `ValueError`, with the reason, if the function cannot be saved in this way, and
+        `OSError` if the file cannot be written.
         """
         if importlib.util.find_spec("flatbuffers") is None:
             raise ExportError("`save` needs flatbuffers: pip install flatbuffers")
@@ -169,37 +141,34 @@ class Exported:
                 "`compiled=True`: a function with symbolic sizes cannot be compiled. "
                 "Export it with the sizes of its calls."
             )
-        _format.check_writable(path)
-        kept = self._program.kept
-        header = {**self._header, "n_kept": len(kept), "vjp_order": vjp_order}
-        sections = {"kept": b"".join(map(_to_bytes, kept))}
-        arrays = [*kept, *self._arrays]
-        options = {"donate_argnums": tuple([len(kept) + i for i in self._donated])}
-        with quiet_donation():
+        header = {**self._header, "vjp_order": vjp_order}
+        sections = {"kept": b"".join(map(_to_bytes, self._program.kept))}
+        arrays, options = [*self._program.kept, *self._arrays], self._options
+        with _format.replacing(path) as file, quiet_donation():
             if compiled:
                 native = compile_native(self._program, arrays, options)
                 header["compiled"], sections["compiled"], shardings = native
-                options |= shardings
+                options = options | shardings
             jitted = jax.jit(self._program, **options)
-            exported, sections["portable"] = self._lower(
-                jitted, arrays, platforms, vjp_order
-            )
-        header["mesh"] = self._mesh if exported.nr_devices > 1 else None
-        _format.write(path, header, sections)
+            try:
+                exported = jax.export.export(jitted, platforms=platforms)(*arrays)
+                sections["portable"] = bytes(exported.serialize(vjp_order=vjp_order))
+            except (ValueError, NotImplementedError) as e:
+                why = HAS_CALLBACKS if "callback" in str(e) else f"is refused: {e}"
+                raise ExportError(f"`jax.export`: {self.name} {why}") from e
+            header["mesh"] = self._mesh if exported.nr_devices > 1 else None
+            _format.write(file, header, sections)
 
-    def _lower(
-        self,
-        jitted: Any,
-        arrays: Sequence[Any],
-        platforms: Sequence[str] | None,
-        vjp_order: int,
-    ) -> tuple[jax.export.Exported, bytes]:
-        try:
-            exported = jax.export.export(jitted, platforms=platforms)(*arrays)
-            return exported, bytes(exported.serialize(vjp_order=vjp_order))
-        except (ValueError, NotImplementedError) as e:
-            why = HAS_CALLBACKS if "callback" in str(e) else f"is refused: {e}"
-            raise ExportError(f"`jax.export`: {self.name} {why}") from e
+
+def _describe(name: str, kind: Any, default: tuple[Any, ...], value: Any) -> list[Any]:
+    """A parameter and its argument, as data."""
+    if not default or default[0] is not value:
+        return [name, kind.name, bool(default), False, lines_of(value, kind, name)]
+    try:
+        lines = lines_of(value, kind, name)
+    except ExportError:  # nobody else can pass it, but it can be omitted
+        lines = lines_of(Omitted(None), kind, name)
+    return [name, kind.name, True, True, lines]
 
 
 def _to_bytes(x: Any) -> bytes:
@@ -208,12 +177,12 @@ def _to_bytes(x: Any) -> bytes:
     return np.asarray(x).tobytes()
 
 
-def _mesh_of(shardings: Sequence[Any]) -> dict[str, Any] | None:
+def _mesh(*shardings: Any) -> dict[str, Any] | None:
     """The mesh of several devices that shardings have in common, as data."""
-    meshes = {x.mesh for x in shardings if isinstance(x, jax.sharding.NamedSharding)}
-    meshes = {mesh for mesh in meshes if mesh.size > 1}
+    named = [x for x in shardings if isinstance(x, jax.sharding.NamedSharding)]
+    meshes = {x.mesh for x in named if x.mesh.size > 1}
     if len(meshes) > 1:
-        raise ExportError("arrays on two different meshes cannot be exported together.")
+        raise ExportError("arrays on different meshes cannot be exported together.")
     for mesh in meshes:
         return {
             "axes": list(mesh.axis_names),

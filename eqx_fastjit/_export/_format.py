@@ -17,7 +17,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, IO
 
 
 MAGIC = b"\x93EQXJIT\n"
@@ -38,27 +38,17 @@ class ExportFileError(ValueError):
     """A file was not written by `save`, is damaged, or needs something unavailable."""
 
 
-def write(path: Any, header: Mapping[str, Any], sections: Mapping[str, bytes]) -> None:
-    """Write a file, either completely or not at all.
+@contextlib.contextmanager
+def replacing(path: Any) -> Iterator[IO[bytes]]:
+    """A file to write, which then replaces that at `path`, or leaves it as it was.
 
-    The header is what JSON can hold. Raises `ValueError` if it is too large.
+    Raises `OSError` before anything else, if it cannot be written.
     """
-    sizes = {name: len(x) for name, x in sections.items()}
-    text = json.dumps({**header, "sections": sizes}, allow_nan=False).encode("ascii")
-    if len(text) > MAX_HEADER:
-        raise ValueError(
-            f"the structure of the arguments takes {len(text)} bytes to describe, and "
-            f"at most {MAX_HEADER} are allowed."
-        )
-    parts = [HEADER_SIZE.pack(len(text)), text, *sections.values()]
-    checksum = hashlib.sha256()
-    for part in parts:
-        checksum.update(part)
     folder = os.path.dirname(os.path.abspath(path))
     handle, temporary = tempfile.mkstemp(prefix=".eqx-fastjit-", dir=folder)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.writelines([PREFIX.pack(MAGIC, VERSION, checksum.digest()), *parts])
+            yield file
         # The permissions that `open` would have given it.
         mask = os.umask(0)
         os.umask(mask)
@@ -67,6 +57,21 @@ def write(path: Any, header: Mapping[str, Any], sections: Mapping[str, bytes]) -
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def write(
+    file: IO[bytes], header: Mapping[str, Any], sections: Mapping[str, bytes]
+) -> None:
+    """Write a header, which is what JSON can hold, and sections."""
+    sizes = {name: len(x) for name, x in sections.items()}
+    text = json.dumps({**header, "sections": sizes}, allow_nan=False).encode("ascii")
+    if len(text) > MAX_HEADER:
+        raise ValueError(
+            f"the structure of the arguments takes {len(text)} bytes to describe, and "
+            f"at most {MAX_HEADER} are allowed."
+        )
+    data = b"".join([HEADER_SIZE.pack(len(text)), text, *sections.values()])
+    file.write(PREFIX.pack(MAGIC, VERSION, hashlib.sha256(data).digest()) + data)
 
 
 def read(path: Any) -> tuple[dict[str, Any], dict[str, memoryview]]:
@@ -108,12 +113,3 @@ def one_error(path: Any) -> Iterator[None]:
         raise ExportFileError(f"{prefix}{e}.") from e.__cause__
     except _NONSENSE as e:
         raise ExportFileError(f"{prefix}its header is invalid ({e!r}).") from e
-
-
-def check_writable(path: Any) -> None:
-    """Raise `OSError` if a file cannot be written, before the work for it is done."""
-    existed = os.path.exists(path)
-    with open(path, "ab"):
-        pass
-    if not existed:
-        os.remove(path)

@@ -8,10 +8,9 @@ up in modules that are already imported. What merely passes through an allowed p
 
 import collections
 import importlib
-import re
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ._format import ExportFileError
@@ -22,7 +21,7 @@ _STANDARD: dict[str, Any] = {
     f"{x.__module__}:{x.__name__}": x
     for x in (
         *(bool, int, float, complex, str, bytes, list, dict, tuple, set, frozenset),
-        *(collections.OrderedDict, collections.defaultdict, types.NoneType),
+        *(collections.OrderedDict, collections.defaultdict),
     )
 }
 # JAX defines many functions in private modules, which change. These have public names.
@@ -42,7 +41,7 @@ def name_of(x: Any) -> str | None:
         return None
     places = (*_PUBLIC, module) if module.startswith("jax._src") else (module,)
     for place in places:
-        if _look_up(sys.modules.get(place), qualname) is x:
+        if _look_up(place, qualname) is x:
             return f"{place}:{qualname}"
     if qualname == "<lambda>":  # `name = lambda x: ...`
         for name, value in list(vars(sys.modules[module]).items()):
@@ -51,9 +50,9 @@ def name_of(x: Any) -> str | None:
     return None
 
 
-def _look_up(module: Any, qualname: str) -> Any:
+def _look_up(module: str, qualname: str) -> Any:
     """An attribute of a module, or of a class in it; `None` if there is none."""
-    found = module
+    found: Any = sys.modules.get(module)
     *classes, last = qualname.split(".")
     for part in classes:
         found = getattr(found, part, None)
@@ -81,35 +80,24 @@ class Names:
         self._imported = (allow,) if isinstance(allow, str) else tuple(allow)
         self._allowed = (*self._imported, *_OWN_PACKAGES)
 
-    def check(self, names: Sequence[str]) -> None:
-        """Raise `ExportFileError` with all of these names that are not allowed."""
-        missing = [
-            name
-            for name in names
-            if name not in self._known
-            and not _is_inside(name.partition(":")[0], self._allowed)
-        ]
-        if missing:
-            packages = tuple(dict.fromkeys(re.split(r"[.:]", x)[0] for x in missing))
-            shown = ", ".join(missing[:8]) + ", ..." * (len(missing) > 8)
-            raise ExportFileError(
-                f"it needs {shown}, which may not be imported. If you trust this code, "
-                f"pass `allow={packages!r}`; or pass `example=`, the arguments of a "
-                "call as a tuple"
-            )
-
     def get(self, name: str) -> Any:
         """The object. Raises `ExportFileError` if it is not allowed, or not found."""
         if name in self._known:
             return self._known[name]
-        self.check([name])
         module, _, qualname = name.partition(":")
+        if not _is_inside(module, self._allowed):
+            package = module.partition(".")[0]
+            raise ExportFileError(
+                f"it needs {name}, which may not be imported. If you trust this code, "
+                f"pass `allow={package!r}`; or pass `example=`, the arguments of a "
+                "call as a tuple"
+            )
         if _is_inside(module, self._imported):
             try:
                 importlib.import_module(module)
             except ImportError as e:
                 raise ExportFileError(f"it needs {name}, but {e}") from e
-        found = _look_up(sys.modules.get(module), qualname)
+        found = _look_up(module, qualname)
         if found is None:
             raise ExportFileError(f"it needs {name}, which does not exist here")
         home = getattr(found, "__module__", None) or type(found).__module__

@@ -18,17 +18,13 @@ from ._program import HAS_CALLBACKS, Program
 from ._tree import ExportError
 
 
-# The names of LAPACK's routines in a program for CPUs begin with this.
-_LAPACK = "lapack_"
-
-
 def compile_native(
     program: Program, arrays: Sequence[Any], options: dict[str, Any]
 ) -> tuple[dict[str, Any], bytes, dict[str, Any]]:
-    """Compile a program for these arrays, and options of `jax.jit`.
+    """Compile a program for these arrays, with options of `jax.jit`.
 
-    **Returns:** what its native code needs, as data; that code; and the options of
-    `jax.jit` that have the shardings which the compiler chose.
+    **Returns:** what its native code needs, as data; that code; and further options,
+    with the shardings that the compiler chose for several devices.
 
     Raises `ExportError` if it cannot be saved as native code.
     """
@@ -44,39 +40,35 @@ def compile_native(
             f"`compiled=True`: {program.__name__} cannot be saved as native code with "
             f"JAX {jax.__version__}: {e}."
         ) from e
-    shardings = {
-        "in_shardings": compiled.input_shardings[0],
-        "out_shardings": compiled.output_shardings,
-    }
-    n_devices = max(len(x.device_set) for group in shardings.values() for x in group)
+    inputs, outputs = compiled.input_shardings[0], compiled.output_shardings
+    is_several = any(len(x.device_set) > 1 for x in (*inputs, *outputs))
+    shardings = {"in_shardings": inputs, "out_shardings": outputs}
     needs = {
         "environment": _environment(jax.devices()[0]),
-        "lapack": _LAPACK in lowered.as_text(),
+        "lapack": "lapack_" in lowered.as_text(),
     }
-    return needs, code, shardings if n_devices > 1 else {}
+    return needs, code, shardings if is_several else {}
 
 
 def load_native(
-    code: bytes,
-    needs: dict[str, Any],
-    exported: jax.export.Exported,
-    mesh: jax.sharding.Mesh | None,
+    code: bytes, needs: dict[str, Any], exported: jax.export.Exported, mesh: Any
 ) -> Callable[[Any], Any]:
     """Load native code of a program, which must be trusted.
 
     **Arguments:**
 
-    - `code`, `needs`: of `compile_native`.
+    - `code`, `needs`: from `compile_native`.
     - `exported`: the same program.
-    - `mesh`: the mesh of its devices, if these are several.
+    - `mesh`: the mesh of its devices, or `None` for a single one.
 
-    **Returns:** A function, from the structure of the results to a
+    **Returns:** a function from the structure of the results to a
     `jax.stages.Compiled`. Raises `ExportFileError` if the code cannot be used here.
     """
     device = jax.devices()[0]
-    here = _environment(device)
-    if needs["environment"] != here:
-        raise ExportFileError(f"it is for {needs['environment']}, and this is {here}")
+    if needs["environment"] != _environment(device):
+        raise ExportFileError(
+            f"it is for {needs['environment']}, and this is {_environment(device)}"
+        )
     if needs["lapack"]:
         # JAX loads LAPACK when it lowers a call of it, and nothing has been lowered. The
         # program would crash.
@@ -87,13 +79,13 @@ def load_native(
     else:
         whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         given = exported.in_shardings_jax(mesh), exported.out_shardings_jax(mesh)
-    shardings = [[whole if x is None else x for x in group] for group in given]
+    inputs, outputs = [[x or whole for x in group] for group in given]
     try:
         return _private.executable_loader(
             code,
             exported.fun_name,
-            (list(exported.in_avals), shardings[0]),
-            (list(exported.out_avals), shardings[1]),
+            (list(exported.in_avals), inputs),
+            (list(exported.out_avals), outputs),
             [device] if mesh is None else list(mesh.devices.flat),
         )
     except _private.MissingPrivateName as e:
@@ -107,17 +99,16 @@ def _environment(device: Any) -> str:
     """What native code depends on."""
     parts = [f"jax {jax.__version__}", f"jaxlib {version('jaxlib')}", device.platform]
     parts += [device.device_kind, device.client.platform_version]
-    if device.platform == "cpu":
-        parts.append(f"{platform.machine()} {_cpu_features()}")
+    if device.platform == "cpu":  # it may use all instructions of the processor
+        parts += [platform.machine(), _cpu_features()]
     return ", ".join(dict.fromkeys(parts))
 
 
 def _cpu_features() -> str:
-    """Which instructions there are: native code may use all of them."""
     try:
         with open("/proc/cpuinfo") as file:
-            lines = [x for x in file if x.startswith(("flags", "Features"))]
+            flags = [x for x in file if x.startswith(("flags", "Features"))]
     except OSError:
         return platform.processor()
-    flags = " ".join(sorted(lines[0].split())) if lines else ""
-    return hashlib.sha256(flags.encode()).hexdigest()[:16]
+    text = " ".join(sorted("".join(flags[:1]).split()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
