@@ -24,9 +24,9 @@ from typing import (
 import equinox as eqx
 import jax.tree_util as jtu
 
-from ._callables import Description, describe, function_for
+from ._callables import describe, Description, function_for
 from ._engine import engine_module
-from ._export import Exported, load_function, raising
+from ._export import Exported, load_function
 from ._function import Function
 from ._options import Donate, make_options
 from ._private import hide_from_tracebacks
@@ -462,7 +462,7 @@ def load(
     example: Sequence[Any] | None = None,
     allow: str | Iterable[str] = (),
     trusted: bool = False,
-) -> Any:
+) -> JitWrapped[..., Any]:
     """Load a function from a file that `Exported.save` wrote, without tracing it.
 
     **Arguments:**
@@ -498,13 +498,9 @@ def load(
         ```
     """
     function = load_function(path, example, allow, trusted)
-    fun = function.stand_in
-    shown = {name: getattr(fun, name) for name in ("__module__", "__name__", "__doc__")}
     names = function.info.name, function.info.qualname
-    description = Description(True, names, function.parameters, shown, ())
-    jitted = _make_wrapped(function, description, fun)
-    messages = function.header["messages"]
-    return jitted if messages is None else raising(jitted, messages)
+    description = Description(True, names, function.parameters, function.shown, ())
+    return _make_wrapped(function, description, function)
 
 
 # Another name, for programs that import both this and Equinox's.

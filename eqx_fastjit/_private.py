@@ -136,22 +136,6 @@ def missing_field() -> Any:
 # --- exporting ------------------------------------------------------------------------
 
 
-def equinox_check(callback: Any) -> list[str] | None:
-    """The messages of a host callback of `eqx.error_if`; `None` for any other.
-
-    The second callback of a check, which only TPUs come to, has none.
-    """
-    function: Any = getattr(callback, "callback_func", None)
-    code = getattr(function, "__code__", None)
-    if getattr(function, "__module__", None) != "equinox._errors" or code is None:
-        return None
-    variables = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    if "msgs" not in variables:
-        return None
-    is_first = function.__qualname__.endswith(".raises")
-    return [str(x) for x in variables["msgs"].cell_contents] if is_first else []
-
-
 def stable_custom_calls() -> frozenset[str]:
     """The custom calls that JAX's guarantees cover. If unknown, none."""
     path = "jax._src.export._export:_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE"

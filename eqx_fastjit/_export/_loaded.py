@@ -9,13 +9,11 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.export
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 
 from eqx_fastjit import _private
 from eqx_fastjit._engine import engine_module
@@ -52,7 +50,9 @@ def load_function(
     # a part of that trace.
     with one_error(path), jax.ensure_compile_time_eval():
         header, sections = read(path)
-        function = LoadedFunction(header, sections, Names(known.objects, allow), trusted)
+        function = LoadedFunction(
+            header, sections, Names(known.objects, allow), trusted
+        )
     if function.why_not_native is not None:
         warnings.warn(
             f"the native code in {str(path)!r} is not used: {function.why_not_native}. "
@@ -78,16 +78,15 @@ class LoadedFunction(Function):
     ):
         self.header, self._names = header, names
         described = header["parameters"]
-        if not all(type(x[0]) is str and x[0].isidentifier() for x in described):
-            raise ExportFileError("its header is invalid (parameters)")
         parameters = Parameters.of(
             [name for name, *_ in described],
             [getattr(inspect.Parameter, kind) for _, kind, *_ in described],
-            [(Omitted(None),) if has_default else () for _, _, has_default, *_ in described],
+            [(Omitted(None),) * has_default for _, _, has_default, *_ in described],
         )
-        self.stand_in = _stand_in(header, parameters)
-        titles, options = (header["name"], header["qualname"]), Options(header["donate"])
-        super().__init__(self.stand_in, parameters, options, titles, with_fun=False)
+        self.shown = {"__name__": header["name"], "__doc__": header["doc"]}
+        self.shown["__signature__"] = parameters.signature
+        titles, options = (header["name"], header["name"]), Options(header["donate"])
+        super().__init__(self, parameters, options, titles, with_fun=False)
         self._exported = _read_portable(sections["portable"], header, trusted)
         lines = [line for *_, lines in described for line in lines]
         self._paths = [path for path, kind, *_ in lines if kind == "array"]
@@ -95,7 +94,7 @@ class LoadedFunction(Function):
             raise ExportFileError("its header is invalid (arguments)")
         # Arrays like those of the result, for its plan.
         self.template = self._result_of([np.zeros(())] * len(self._exported.out_avals))
-        self.mesh = _mesh(header["mesh"], self._exported.nr_devices)
+        self.mesh = _mesh(header["mesh"])
         self._shardings: Sequence[Any] = [None] * len(self._exported.in_avals)
         if self.mesh is not None:
             whole = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
@@ -166,10 +165,9 @@ class LoadedFunction(Function):
         raise self._other_call(why)
 
     def _result_of(self, out: Sequence[Any]) -> Any:
-        """The result for what the program returned, with the signal of its checks."""
+        """The result for what the program returned."""
         lines: Sequence[Line] = self.header["result"]
-        result = build(iter(lines), out, self._names)
-        return result if self.header["messages"] is None else (result, out[-1])
+        return build(iter(lines), out, self._names)
 
     def _other_call(self, why: str) -> TypeError:
         return TypeError(
@@ -204,23 +202,6 @@ class _Native:
             return self._portable(*arrays)
 
 
-def raising(call: Callable[..., Any], messages: Sequence[str]) -> Callable[..., Any]:
-    """A function that raises the errors of `eqx.error_if`, which `call` returns."""
-
-    @functools.wraps(call)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        result, signal = call(*args, **kwargs)
-        if isinstance(signal, Tracer):  # a part of another function
-            return eqx.branched_error_if(result, signal >= 0, signal, messages)
-        if (number := int(signal)) >= 0:
-            text = _private.runtime_error_text(messages[number], "")
-            raise eqx.EquinoxRuntimeError(text)
-        return result
-
-    return checked
-
-
 def _read_portable(
     data: memoryview, header: dict[str, Any], trusted: bool
 ) -> jax.export.Exported:
@@ -235,8 +216,7 @@ def _read_portable(
     if not trusted:
         _check_custom_calls(exported, header["vjp_order"])
     # Which JAX does not save.
-    weak_types = [*header["weak_types"], *[False] * (header["messages"] is not None)]
-    pairs = zip(exported.out_avals, weak_types, strict=True)
+    pairs = zip(exported.out_avals, header["weak_types"], strict=True)
     avals = tuple([aval.update(weak_type=bool(weak)) for aval, weak in pairs])
     return dataclasses.replace(exported, out_avals=avals)
 
@@ -255,31 +235,17 @@ def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:
             )
 
 
-def _mesh(data: Mapping[str, Any] | None, n_devices: int) -> jax.sharding.Mesh | None:
+def _mesh(data: Mapping[str, Any] | None) -> jax.sharding.Mesh | None:
     """The devices of a program, if it is for several."""
-    if n_devices == 1:
+    if data is None:
         return None
     here = {d.id: d for d in jax.devices()}
-    if len(here) < n_devices:
-        raise ExportFileError(f"it needs {n_devices} devices, and there are {len(here)}")
-    if data is None:
-        data = {"axes": ["devices"], "sizes": [n_devices], "types": ["Auto"]}
-    ids = data.get("devices", list(here)[:n_devices])
+    if not here.keys() >= set(data["devices"]):
+        raise ExportFileError(
+            f"it needs devices {data['devices']}, and there are {len(here)}"
+        )
     return jax.sharding.Mesh(
-        np.array([here[i] for i in ids], dtype=object).reshape(data["sizes"]),
+        np.array([here[i] for i in data["devices"]]).reshape(data["sizes"]),
         tuple(data["axes"]),
         axis_types=tuple([jax.sharding.AxisType[name] for name in data["types"]]),
     )
-
-
-def _stand_in(header: dict[str, Any], parameters: Parameters) -> Callable[..., Any]:
-    """A Python function with the name and signature of the one that was exported."""
-
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("the program is called instead")
-
-    stand_in.__signature__ = parameters.signature  # type: ignore[attr-defined]
-    stand_in.__name__ = stand_in.__qualname__ = header["name"]
-    stand_in.__module__ = "eqx_fastjit.exported"
-    stand_in.__doc__ = header["doc"]
-    return stand_in

@@ -11,34 +11,28 @@ import jax.export
 import jax.numpy as jnp
 
 from eqx_fastjit import _private
-from eqx_fastjit._blocking import has_host_callbacks
 
 from ._format import ExportFileError
-from ._program import HAS_CALLBACKS, Program
 from ._tree import ExportError
 
 
 def compile_native(
-    program: Program, arrays: Sequence[Any], options: dict[str, Any]
+    call: Callable[..., Any], arrays: Sequence[Any], options: dict[str, Any]
 ) -> tuple[dict[str, Any], bytes, dict[str, Any]]:
-    """Compile a program for these arrays, with options of `jax.jit`.
+    """Compile a function of arrays, for these, with options of `jax.jit`.
 
     **Returns:** what its native code needs, as data; that code; and further options,
     with the shardings that the compiler chose for several devices.
 
     Raises `ExportError` if it cannot be saved as native code.
     """
-    traced = jax.jit(program, **options, keep_unused=True).trace(*arrays)
-    if has_host_callbacks(traced):
-        raise ExportError(f"`compiled=True`: {program.__name__} {HAS_CALLBACKS}")
-    lowered = traced.lower()
+    lowered = jax.jit(call, **options, keep_unused=True).lower(*arrays)
     compiled = lowered.compile()
     try:
         code = bytes(compiled.runtime_executable().serialize())
     except (AttributeError, RuntimeError, ValueError) as e:
         raise ExportError(
-            f"`compiled=True`: {program.__name__} cannot be saved as native code with "
-            f"JAX {jax.__version__}: {e}."
+            f"`compiled=True` is not supported here, with JAX {jax.__version__}: {e}."
         ) from e
     inputs, outputs = compiled.input_shardings[0], compiled.output_shardings
     is_several = any(len(x.device_set) > 1 for x in (*inputs, *outputs))
@@ -70,8 +64,8 @@ def load_native(
             f"it is for {needs['environment']}, and this is {_environment(device)}"
         )
     if needs["lapack"]:
-        # JAX loads LAPACK when it lowers a call of it, and nothing has been lowered. The
-        # program would crash.
+        # JAX loads LAPACK when it lowers a call of it, and nothing has been lowered.
+        # The program would crash.
         jax.jit(jnp.linalg.cholesky).lower(jax.ShapeDtypeStruct((1, 1), "float32"))
     if mesh is None:
         whole: Any = jax.sharding.SingleDeviceSharding(device)

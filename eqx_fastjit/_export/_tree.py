@@ -49,7 +49,7 @@ class ArrayRef:
 
 
 def split(tree: Any) -> tuple[list[Any], Any]:
-    """The arrays of a tree, in JAX's order, and the tree with an `ArrayRef` for each."""
+    """The arrays of a tree, in JAX's order, and a tree with `ArrayRef`s for them."""
     arrays, structure = partition(tree)
     return arrays, structure.rebuild([ArrayRef(i) for i in range(len(arrays))])
 
@@ -178,17 +178,12 @@ def _short(x: Any) -> str:
 
 
 def show_line(line: Line) -> str:
-    """What a line says: `an array`, `a list of 3`, `the static 2`."""
+    """What a line says: `array`, `int 2`, `instance pkg:Config`."""
     _, kind, about, n_parts = line
-    if kind in ("array", "default"):
-        return "an array" if kind == "array" else "the default"
-    if kind in _PLAIN:
-        return f"the static {_short(about)}"
-    if about is None:
-        return f"a {kind} of {n_parts}"
-    is_names = kind in ("instance", "member")
-    text = about[0].partition(":")[2] if is_names else str(about)
-    return f"a {text}" if n_parts else f"the static {text} {about[1:] or ''}"
+    if kind == "array" or about is None:
+        return kind
+    name = about[0] if n_parts and type(about) is list else about
+    return f"{kind} {name if n_parts else _short(name)}"
 
 
 def difference(then: Sequence[Line], now: Sequence[Line]) -> str | None:
