@@ -152,14 +152,8 @@ _EXECUTABLE_FIELDS = {
 }
 
 
-def executable_loader(
-    code: bytes,
-    name: str,
-    inputs: tuple[list[Any], list[Any]],
-    outputs: tuple[list[Any], list[Any]],
-    devices: list[Any],
-) -> Callable[[Any], Any]:
-    """Load native code, which must be trusted.
+def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
+    """Load native code, which must be trusted, as a `jax.stages.Compiled`.
 
     This does what JAX's public `serialize_executable` does, without its pickle, for a
     program without effects that keeps unused arguments.
@@ -167,46 +161,44 @@ def executable_loader(
     **Arguments:**
 
     - `code`: what `Compiled.runtime_executable().serialize()` returned.
-    - `inputs`, `outputs`: types (`ShapedArray`) and shardings.
+    - `exported`: the same program, as a `jax.export.Exported`.
+    - `mesh`: the mesh of its devices, or `None` if it is for a single one, `device`.
 
-    **Returns:** a function from the structure of the results to a
-    `jax.stages.Compiled`. Raises `MissingPrivateName`, or whatever jaxlib says of code
-    that it cannot load.
+    Raises `MissingPrivateName`, or whatever jaxlib says of code that it cannot load.
     """
     cls = resolve("jax._src.interpreters.pxla:UnloadedMeshExecutable")
     if not set(cls.__dataclass_fields__) <= _EXECUTABLE_FIELDS:
         raise MissingPrivateName("jax._src.interpreters.pxla:UnloadedMeshExecutable")
-    mesh = jax.sharding.Mesh(np.array(devices, dtype=object), ("devices",))
-    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    inputs, outputs = list(exported.in_avals), list(exported.out_avals)
+    whole: Any = jax.sharding.SingleDeviceSharding(device)
+    given: Any = [None] * len(inputs), [None] * len(outputs)
+    if mesh is not None:
+        whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        given = exported.in_shardings_jax(mesh), exported.out_shardings_jax(mesh)
     device_list: Any = getattr(whole, "_internal_device_list", None)
     if device_list is None:
-        raise MissingPrivateName("jax.sharding.NamedSharding._internal_device_list")
-    backend = devices[0].client
-    executable = backend.deserialize_executable(code, executable_devices=device_list)
+        raise MissingPrivateName("jax.sharding.Sharding._internal_device_list")
     values = {
         **dict.fromkeys(_EXECUTABLE_FIELDS),
         **{effect: [] for effect in _EFFECTS},
-        "xla_executable": executable,
+        "xla_executable": device.client.deserialize_executable(
+            code, executable_devices=device_list
+        ),
         "device_list": device_list,
-        "backend": backend,
-        "input_avals": inputs[0],
-        "input_shardings": inputs[1],
-        "output_avals": outputs[0],
-        "output_shardings": outputs[1],
-        "committed": len(devices) > 1,
-        "name": name,
-        "kept_var_idx": set(range(len(inputs[0]))),
-        "xla_in_layouts": [None] * len(inputs[0]),
-        "dispatch_in_layouts": [None] * len(inputs[0]),
-        "xla_out_layouts": [None] * len(outputs[0]),
+        "backend": device.client,
+        "input_avals": inputs,
+        "input_shardings": [x or whole for x in given[0]],
+        "output_avals": outputs,
+        "output_shardings": [x or whole for x in given[1]],
+        "committed": mesh is not None,
+        "name": exported.fun_name,
+        "kept_var_idx": set(range(len(inputs))),
+        "xla_in_layouts": [None] * len(inputs),
+        "dispatch_in_layouts": [None] * len(inputs),
+        "xla_out_layouts": [None] * len(outputs),
     }
-    fields = {field: values[field] for field in cls.__dataclass_fields__}
-    args_info = tuple([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs[0]])
-
-    def load(out_tree: Any) -> Any:
-        loaded = cls(**fields).load()
-        return jax.stages.Compiled(
-            loaded, [], (args_info, {}), out_tree, no_kwargs=True
-        )
-
-    return load
+    loaded = cls(**{field: values[field] for field in cls.__dataclass_fields__}).load()
+    args_info = tuple([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]), {}
+    return jax.stages.Compiled(
+        loaded, [], args_info, exported.out_tree, no_kwargs=True
+    )

@@ -1,6 +1,6 @@
 """What `eqx-fastjit export` and `eqx-fastjit show` do."""
 
-import importlib
+import pkgutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,9 +30,10 @@ def export_command(
     - `compiled`, `platforms`, `vjp_order`: as for `Exported.save`.
 
     Raises `ValueError` for names of something else, and for what cannot be exported;
-    `ImportError`, or `OSError` if the file cannot be written.
+    `ImportError` or `AttributeError` if a name is not there; or `OSError` if the file
+    cannot be written.
     """
-    f, make_arguments = _find(function), _find(args)
+    f, make_arguments = map(pkgutil.resolve_name, (function, args))
     if not hasattr(f, "export"):
         raise ValueError(
             f"{function!r} is no jitted function. Wrap it: `eqx_fastjit.filter_jit(f)`."
@@ -45,19 +46,6 @@ def export_command(
         )
     exported = f.export(**found) if isinstance(found, dict) else f.export(*found)
     exported.save(output, compiled=compiled, platforms=platforms, vjp_order=vjp_order)
-
-
-def _find(name: str) -> Any:
-    """What `"module:name"` names."""
-    module, _, attributes = name.partition(":")
-    if not module or not attributes:
-        raise ValueError(f"{name!r}: expected MODULE:NAME.")
-    found: Any = importlib.import_module(module)
-    for attribute in attributes.split("."):
-        if not hasattr(found, attribute):
-            raise ValueError(f"{name!r}: there is no {attribute!r}.")
-        found = getattr(found, attribute)
-    return found
 
 
 def show_command(path: str) -> str:

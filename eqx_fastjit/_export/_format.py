@@ -2,8 +2,8 @@
 
     8 bytes    b"\\x93EQXJIT\\n"
     4 bytes    version of the format, little-endian, as all numbers
-    32 bytes   SHA-256 of all that follows
     4 bytes    size of the header
+    32 bytes   SHA-256 of all that follows
     ...        the header: JSON in ASCII; its "sections" has the name and size of each
     ...        the sections, one after the other, in that order
 
@@ -22,8 +22,7 @@ from typing import Any, IO
 
 MAGIC = b"\x93EQXJIT\n"
 VERSION = 2
-PREFIX = struct.Struct("<8sI32s")
-HEADER_SIZE = struct.Struct("<I")
+PREFIX = struct.Struct("<8sII32s")
 # Several times what a model with 100,000 leaves needs.
 MAX_HEADER = 32 * 2**20
 
@@ -70,8 +69,9 @@ def write(
             f"the structure of the arguments takes {len(text)} bytes to describe, and "
             f"at most {MAX_HEADER} are allowed."
         )
-    data = b"".join([HEADER_SIZE.pack(len(text)), text, *sections.values()])
-    file.write(PREFIX.pack(MAGIC, VERSION, hashlib.sha256(data).digest()) + data)
+    data = b"".join([text, *sections.values()])
+    checksum = hashlib.sha256(data).digest()
+    file.write(PREFIX.pack(MAGIC, VERSION, len(text), checksum) + data)
 
 
 def read(path: Any) -> tuple[dict[str, Any], dict[str, memoryview]]:
@@ -80,20 +80,16 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, memoryview]]:
         prefix = file.read(PREFIX.size)
         if len(prefix) < PREFIX.size or not prefix.startswith(MAGIC):
             raise ExportFileError("it was not written by `Exported.save`")
-        _, version, checksum = PREFIX.unpack(prefix)
+        _, version, size, checksum = PREFIX.unpack(prefix)
         if version != VERSION:
             raise ExportFileError(
                 f"its format has version {version}; this eqx_fastjit reads version "
                 f"{VERSION}. Export it again, or install the eqx_fastjit that wrote it"
             )
         data = memoryview(file.read())
-    if hashlib.sha256(data).digest() != checksum:
+    if hashlib.sha256(data).digest() != checksum or size > min(MAX_HEADER, len(data)):
         raise ExportFileError("it is truncated or damaged")
-    (size,) = HEADER_SIZE.unpack(data[: HEADER_SIZE.size])
-    if size > MAX_HEADER:
-        raise ExportFileError("its header is too large")
-    end = HEADER_SIZE.size + size
-    header = json.loads(bytes(data[HEADER_SIZE.size : end]))
+    header, end = json.loads(bytes(data[:size])), size
     sections = {}
     for name, n in header["sections"].items():
         if n < 0 or end + n > len(data):

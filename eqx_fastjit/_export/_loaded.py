@@ -5,14 +5,12 @@ import functools
 import inspect
 import math
 import re
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.export
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 
 from eqx_fastjit import _private
@@ -50,16 +48,8 @@ def load_function(
     # a part of that trace.
     with one_error(path), jax.ensure_compile_time_eval():
         header, sections = read(path)
-        function = LoadedFunction(
-            header, sections, Names(known.objects, allow), trusted
-        )
-    if function.why_not_native is not None:
-        warnings.warn(
-            f"the native code in {str(path)!r} is not used: {function.why_not_native}. "
-            "The portable form is compiled instead.",
-            stacklevel=3,
-        )
-    return function
+        names = Names(known.objects, allow)
+        return LoadedFunction(header, sections, names, trusted)
 
 
 class LoadedFunction(Function):
@@ -101,15 +91,10 @@ class LoadedFunction(Function):
             given = self._exported.in_shardings_jax(self.mesh)
             self._shardings = [x or whole for x in given]
         self.kept = self._read_kept(sections["kept"])
-        # What loads native code, and why it is not used if it was asked for.
-        self.native: Callable[[Any], Any] | None = None
-        self.why_not_native: str | None = None
+        self.native: Any = None
         if trusted and "compiled" in sections:
             code, needs = bytes(sections["compiled"]), header["compiled"]
-            try:
-                self.native = load_native(code, needs, self._exported, self.mesh)
-            except ExportFileError as e:
-                self.why_not_native = str(e)
+            self.native = load_native(code, needs, self._exported, self.mesh)
 
     def _read_kept(self, data: memoryview) -> list[Any]:
         """The arrays that the program keeps."""
@@ -144,7 +129,7 @@ class LoadedFunction(Function):
         specialization = super().specialize(values)
         if self.native is None:
             return specialization
-        run = _Native(self, self.native, specialization.jitted)
+        run = _Native(self, specialization.jitted)
         return engine_module().Specialization(run, run.__wrapped__.plans)
 
     def call_python(self, values: tuple[Any, ...]) -> Any:
@@ -182,24 +167,24 @@ class _Native:
     As in a transformation, or with arrays that were put on another device.
     """
 
-    def __init__(
-        self, function: LoadedFunction, native: Callable[[Any], Any], portable: Any
-    ):
+    def __init__(self, function: LoadedFunction, portable: Any):
         self._portable, self.trace = portable, portable.trace
         flat = self.__wrapped__ = portable.__wrapped__
         flat.traced = True
-        *arrays, handle = flat.output(function.template)
+        self._handle = flat.output(function.template)[-1]
         mesh = function.mesh
         if mesh is not None and mesh.devices.flat[0].platform == "cpu":
-            flat.plans[handle].blocks = True
-        run = native(jtu.tree_structure([*[0] * len(arrays), handle]))
-        self._run = functools.partial(run, *function.kept) if function.kept else run
+            flat.plans[self._handle].blocks = True
+        kept, run = function.kept, function.native
+        self._run = functools.partial(run, *kept) if kept else run
 
     def __call__(self, *arrays: Any) -> Any:
         try:
-            return self._run(*arrays)
+            out = self._run(*arrays)
         except (TypeError, ValueError):
             return self._portable(*arrays)
+        out.append(self._handle)
+        return out
 
 
 def _read_portable(

@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -10,9 +11,8 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from eqx_fastjit import _private
+from eqx_fastjit._private import load_executable, MissingPrivateName
 
-from ._format import ExportFileError
 from ._tree import ExportError
 
 
@@ -46,7 +46,7 @@ def compile_native(
 
 def load_native(
     code: bytes, needs: dict[str, Any], exported: jax.export.Exported, mesh: Any
-) -> Callable[[Any], Any]:
+) -> Any:
     """Load native code of a program, which must be trusted.
 
     **Arguments:**
@@ -55,38 +55,26 @@ def load_native(
     - `exported`: the same program.
     - `mesh`: the mesh of its devices, or `None` for a single one.
 
-    **Returns:** a function from the structure of the results to a
-    `jax.stages.Compiled`. Raises `ExportFileError` if the code cannot be used here.
+    **Returns:** a `jax.stages.Compiled`. If the code cannot be used here, `None`, with
+    a warning that says why.
     """
     device = jax.devices()[0]
-    if needs["environment"] != _environment(device):
-        raise ExportFileError(
-            f"it is for {needs['environment']}, and this is {_environment(device)}"
-        )
-    if needs["lapack"]:
-        # JAX loads LAPACK when it lowers a call of it, and nothing has been lowered.
-        # The program would crash.
-        jax.jit(jnp.linalg.cholesky).lower(jax.ShapeDtypeStruct((1, 1), "float32"))
-    if mesh is None:
-        whole: Any = jax.sharding.SingleDeviceSharding(device)
-        given: Any = [None] * len(exported.in_avals), [None] * len(exported.out_avals)
-    else:
-        whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        given = exported.in_shardings_jax(mesh), exported.out_shardings_jax(mesh)
-    inputs, outputs = [[x or whole for x in group] for group in given]
-    try:
-        return _private.executable_loader(
-            code,
-            exported.fun_name,
-            (list(exported.in_avals), inputs),
-            (list(exported.out_avals), outputs),
-            [device] if mesh is None else list(mesh.devices.flat),
-        )
-    except _private.MissingPrivateName as e:
-        raise ExportFileError(f"JAX {jax.__version__} has no {e}") from None
-    except (RuntimeError, ValueError, TypeError) as e:
-        why = str(e).splitlines()[0]
-        raise ExportFileError(f"jaxlib cannot load it ({why})") from None
+    why = f"it is for {needs['environment']}, and this is {_environment(device)}"
+    if needs["environment"] == _environment(device):
+        if needs["lapack"]:
+            # JAX loads LAPACK when it lowers a call of it. The program would crash.
+            struct = jax.ShapeDtypeStruct((1, 1), "float32")
+            jax.jit(jnp.linalg.cholesky).lower(struct)
+        try:
+            return load_executable(code, exported, mesh, device)
+        except (MissingPrivateName, RuntimeError, TypeError, ValueError) as e:
+            why = f"JAX {jax.__version__} cannot load it ({str(e).splitlines()[0]})"
+    warnings.warn(
+        f"the native code of {exported.fun_name} is not used: {why}. The portable form "
+        "is compiled instead.",
+        stacklevel=5,
+    )
+    return None
 
 
 def _environment(device: Any) -> str:
