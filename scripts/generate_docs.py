@@ -42,7 +42,11 @@ _PART = re.compile(
 _DURATION = re.compile(r"\b\d+(?:\.\d+)? ?(?:us|ms|s|min)\b(?: \d+ s\b)?")
 
 # Options of the doctor that a planted fault needs to be found.
-_OPTIONS = {"numerics": ["--numerics"], "slow-first-call": ["--slow", "0.5"]}
+_OPTIONS = {
+    "blocking": ["--async"],
+    "numerics": ["--numerics"],
+    "slow-first-call": ["--slow", "0.5"],
+}
 
 
 def pages() -> list[Path]:

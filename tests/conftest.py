@@ -27,12 +27,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 ENGINES = ("native", "python")
+ONCE = ("engine", "native", "differential")
 _states: dict[str, dict] = {}
 
 
 def pytest_generate_tests(metafunc):
-    """Run each test on both engines, unless it is marked with `one_engine`."""
-    once = metafunc.definition.get_closest_marker("one_engine") is not None
+    """Run each test on both engines, unless it is marked with `one_engine`.
+
+    In the folders of `ONCE`, only tests that are marked with `both_engines` are.
+    """
+    mark = metafunc.definition.get_closest_marker
+    folder = metafunc.definition.path.parent.name
+    once = mark("both_engines") is None if folder in ONCE else mark("one_engine")
     engines = ENGINES[:1] if once else ENGINES
     metafunc.parametrize("engine", engines, indirect=True)
 

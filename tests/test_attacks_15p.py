@@ -167,7 +167,7 @@ FAULTS = {
         "y",
         "jax.grad(energy)(jnp.ones(()), jnp.ones(n))",
         "`y` had the shapes (3,), (4,), (5,), (6,), (7,)",
-        "Pad axis 0 of `y` to ",
+        "Drop the ragged last batch, or fix the length.",
         """
         @eqx.filter_jit
         def energy(w, y):

@@ -154,7 +154,7 @@ FAULTS = {
         "A.data",
         "product(A, w, w)",
         "`A.data` had the shapes (3,), (4,), (5,), (6,), (7,)",
-        "Pad axis 0 of `A.data`, `A.indices` to ",
+        "Drop the ragged last batch, or fix the length.",
         """
         from jax.experimental import sparse
 

@@ -22,11 +22,11 @@ def test_contexts_that_end_in_another_order(order, before):
     # As threads and tasks do. One then had Equinox's own in the midst of its context;
     # or ours was left for ever.
     if before:
-        install()
+        install(asynchronous=True)
     own = eqx.filter_jit
     contexts = [contextlib.ExitStack() for _ in order]
     for context in contexts:
-        context.enter_context(installed())
+        context.enter_context(installed(asynchronous=True))
     for i in order:
         assert eqx.filter_jit is filter_jit
         contexts[i].close()
@@ -38,7 +38,7 @@ def test_a_context_in_which_it_was_uninstalled():
     own = eqx.filter_jit
     with installed():
         uninstall()
-        with installed():
+        with installed(asynchronous=True):
             assert eqx.filter_jit is filter_jit
         assert eqx.filter_jit is own
     assert eqx.filter_jit is own

@@ -111,8 +111,8 @@ FAULTS = {
         "static-churn", "t", "score(tokens, t)",
         "; each time with a new shape or structure as well",
         "Write `score(tokens, jnp.asarray(t))`.",
-        "Pad axis 0 of `tokens` to 2, 4, 6: 3 programs in place of 6, for 14% more "
-        "elements.",
+        "Axis 0 of `tokens` padded to 2, 4, 6 is 3 programs in place of 6, for 14% "
+        "more elements.",
         """
         @eqx.filter_jit
         def score(tokens, t):

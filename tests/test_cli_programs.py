@@ -302,7 +302,7 @@ def examined(program, monkeypatch):
         def stop(self):
             state.log.append("stop")
 
-    def run_watched(program, watch):
+    def run_watched(program, watch, **_):
         state.log.append(("run", program, watch))
         monkeypatch.setattr(os, "getpid", lambda: state.pid)
         return state.code

@@ -54,6 +54,7 @@ def parse(module, *argv):
                 "fail_on": "",
                 "programs": False,
                 "numerics": False,
+                "asynchronous": False,
             },
         ),
         (
@@ -65,7 +66,7 @@ def parse(module, *argv):
                 "precompile": False,
             },
         ),
-        (_run, {}),
+        (_run, {"asynchronous": False}),
     ],
 )
 def test_defaults(module, defaults):
@@ -354,7 +355,7 @@ def path_of_modules(tmp_path, monkeypatch):
 def test_installed_after_the_outermost_import(path_of_modules, monkeypatch):
     monkeypatch.delitem(sys.modules, "equinox")
     log = []
-    monkeypatch.setattr(eqx_fastjit, "install", lambda: log.append("installed"))
+    monkeypatch.setattr(eqx_fastjit, "install", lambda **_: log.append("installed"))
     (path_of_modules / "equinox.py").write_text(
         "import sys\nsys.log.append('equinox begins')\n"
         "import eqx_fastjit._a_part\nsys.log.append('equinox ends')\n"
@@ -379,7 +380,7 @@ def test_installed_after_the_outermost_import(path_of_modules, monkeypatch):
 
 def test_installed_at_once_if_equinox_is_there(path_of_modules, monkeypatch):
     log = []
-    monkeypatch.setattr(eqx_fastjit, "install", lambda: log.append("installed"))
+    monkeypatch.setattr(eqx_fastjit, "install", lambda **_: log.append("installed"))
     before = list(sys.meta_path)
     _script.install_on_import(lambda: log.append("then"))
     assert log == ["installed", "then"] and sys.meta_path == before
@@ -390,7 +391,7 @@ def test_installed_at_once_if_equinox_is_there(path_of_modules, monkeypatch):
 def test_an_import_that_fails_may_be_repeated(path_of_modules, monkeypatch):
     monkeypatch.delitem(sys.modules, "equinox")
     log = []
-    monkeypatch.setattr(eqx_fastjit, "install", lambda: log.append("installed"))
+    monkeypatch.setattr(eqx_fastjit, "install", lambda **_: log.append("installed"))
     _script.install_on_import()
     (path_of_modules / "equinox.py").write_text("1 / 0")
     for _ in range(2):
@@ -429,7 +430,7 @@ def test_a_watched_program(monkeypatch, capsys):
         }
     )
     monkeypatch.setattr(_script, "when_imported", lambda name, then: then())
-    monkeypatch.setattr(_script, "install_on_import", lambda then: then())
+    monkeypatch.setattr(_script, "install_on_import", lambda then, **_: then())
 
     def run_script(*program):
         log.append(program)
@@ -472,7 +473,7 @@ def test_run(log, program, monkeypatch):
     done = []
     monkeypatch.setenv("EQX_FASTJIT_LOG", log)
     monkeypatch.setattr(_run, "when_imported", lambda *a: done.append(a))
-    monkeypatch.setattr(_run, "install_on_import", lambda *f: done.append(f))
+    monkeypatch.setattr(_run, "install_on_import", lambda *f, **_: done.append(f))
     monkeypatch.setattr(_run, "run_script", lambda *program: done.append(program) or 7)
     assert cli.main(["run", "a.py", "x"]) == 7
     before = [("jax", _run._log), (_run._log,)] if log else [()]

@@ -109,7 +109,7 @@ SAID = {
     "blocking_numpy": [
         "Each call of `make_step` here blocks until its result is ready, because `x`, "
         "`y` are NumPy arrays",
-        "Write `make_step(w, jnp.array(x), jnp.array(y))`",
+        "Write `make_step(w, jnp.asarray(np.array(x)), jnp.asarray(np.array(y)))`",
     ],
     "closures": ["was 0.5 (float32) when", "is 0.0625 (float32) at", "Pass `SCALE`"],
     "config_churn": ["Set `jax_default_matmul_precision` once"],
@@ -120,7 +120,9 @@ SAID = {
     "plain_jit": ["Write `power(jnp.ones(2), jnp.asarray(n))`"],
     "shape_churn": [
         "(3,), (4,), (5,), (6,), (7,)",
-        "Pad axis 0 of `tokens` to 4, 7: 2 programs in",
+        "Drop the ragged last batch, or fix the length.",
+        "Padding keeps results only if you also pass the true length",
+        "Axis 0 of `tokens` padded to 4, 7 is 2 programs in",
     ],
     "sharding_churn": ["jax.device_put"],
     "stale_global": ["`step.clear_cache()`"],

@@ -88,15 +88,16 @@ def test_why_a_call_blocks():
         "",
         f"a jitted function {UNTIL} it has a host callback, or large NumPy arrays as "
         "arguments, or arguments on several virtual CPU devices",
-        "If it has NumPy arrays, pass JAX arrays (`jnp.array(x)`).",
+        "If it has NumPy arrays, pass copies as JAX arrays "
+        "(`jnp.asarray(np.array(x))`).",
     )
     on_host = [array(path, sharding=None) for path in ("x", "y", "m.w", "m.b")]
     both = seen_of(static("n", "1"), array("z"), *on_host[:2], place=None)
     assert reason("f(x, y)", both) == (
         "x",
         f"`f` {UNTIL} `x`, `y` are NumPy arrays, whose memory JAX may read until then",
-        "Pass JAX arrays (`jnp.array(x)`): JAX then has a copy, and the call returns "
-        "immediately.",
+        "Pass copies as JAX arrays (`jnp.asarray(np.array(x))`): nothing else writes "
+        "to them, and the call returns immediately.",
     )
     _, text, _ = reason("a.f(x)", seen_of(on_host[0]))
     assert text.startswith(f"`f` {UNTIL} `x` is a NumPy array, whose")
@@ -114,6 +115,16 @@ def test_why_a_call_blocks():
     # One of that name is meant, and not another of that line.
     named = seen_of(array("x"), site=THERE)
     assert "or large" in reason("f(x)", named, seen_of(on_host[0], name="g"))[1]
+
+
+def test_calls_that_block_as_equinox_does():
+    """Whatever else they do, which would only matter if they did not."""
+    entry = array("x", sharding=None)
+    found = seen_of(entry, inspection=inspected(callbacks=(Place("a.py", 3, "g"),)))
+    found.trace.function = found.trace.function._replace(asynchronous=False)
+    leaf, text, fix = reason("f(x)", found)
+    assert (leaf, text) == ("", f"`f` {UNTIL} calls block as those of Equinox do")
+    assert "eqx-fastjit run --async" in fix and "writes to a buffer" in fix
 
 
 def test_callbacks_that_block(tmp_path):
@@ -145,9 +156,11 @@ def test_edits_of_a_call_that_blocks(tmp_path):
         seen = seen_of(*entries, place=place)
         return _blocked._reason(at, [], [seen]).fix.partition(":")[0]
 
-    assert fix(5, *on_host[:1]) == "Write `f(jnp.array(a), b)`"
-    assert fix(5, *on_host) == ("Write `f(jnp.array(a), jax.tree.map(jnp.array, b))`")
-    assert fix(3, *on_host) == "Pass JAX arrays (`jnp.array(x)`)"
+    assert fix(5, *on_host[:1]) == "Write `f(jnp.asarray(np.array(a)), b)`"
+    text = "Write `f(jnp.asarray(np.array(a)), jax.tree.map(lambda x"
+    assert fix(5, *on_host) == text
+    text = "Pass copies as JAX arrays (`jnp.asarray(np.array(x))`)"
+    assert fix(3, *on_host) == text
 
 
 def test_a_method_of_what_is_on_the_host(tmp_path):
@@ -157,8 +170,8 @@ def test_a_method_of_what_is_on_the_host(tmp_path):
     place = F._replace(file=str(path), line=2)
     at = waiting("m.f(a)", line=Line(str(path), 6))
     for paths, edit in (
-        (["self.w"], "Pass JAX arrays (`jnp.array(self.w)`)"),
-        (["self.w", "x"], "Write `m.f(jnp.array(a))`"),
+        (["self.w"], "Pass copies as JAX arrays (`jnp.asarray(np.array(self.w))`)"),
+        (["self.w", "x"], "Write `m.f(jnp.asarray(np.array(a)))`"),
     ):
         entries = [array(p, sharding=None) for p in paths]
         seen = seen_of(*entries, place=place)

@@ -163,7 +163,9 @@ def test_a_hint_on_a_smaller_batch():
         seconds=2.0,
         message="the call has batches of 8, and one of 6 (`x`), for which f was "
         "compiled again",
-        fix="Drop the last batch (`drop_last`), or pad it to 8 and mask the padding.",
+        fix="Drop the last batch (`drop_last`). Under BatchNorm, nothing else is "
+        "right. Otherwise you may pad it to 8, if you also pass its true size, as an "
+        "array, and mask by it wherever the batch is read.",
     )
     # In 100 s it is a fiftieth; and a third size is another finding.
     assert len(ragged(batch(8), batch(6), seconds=100.0)) == 1

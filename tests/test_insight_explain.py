@@ -55,7 +55,7 @@ def test_a_cause_is_named_by_leaf_and_line():
     text = str(explanation)
     assert f"{__file__}:{second}" in text
     assert "`model.layers[1]`: shape (3,) -> (4,)" in text
-    assert "Pad to a few fixed sizes" in text
+    assert "Padding keeps results only if you also pass the true length" in text
     assert "<pre>" in explanation._repr_html_()
     assert "&gt;" in explanation._repr_html_()
 

@@ -24,4 +24,4 @@ def loader():
 
 w = jnp.eye(600)
 for x, y in loader():
-    w = make_step(w, jnp.array(x), jnp.array(y))
+    w = make_step(w, jnp.asarray(np.array(x)), jnp.asarray(np.array(y)))

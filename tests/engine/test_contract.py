@@ -1,0 +1,573 @@
+"""The contract: when two statics are the same, and when a trace ends.
+
+A table of kinds of statics, of places where a static may be, and of five relations
+between the static of one call and that of the next: equal, different by type, different
+by value, changed in place, and equal to one that was changed after its trace. Counts of
+traces are compared, and what the function saw: it returns a text of its static.
+"""
+
+import argparse
+import collections
+import copy
+import dataclasses
+import enum
+import math
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import attrs
+import equinox as eqx
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+import pydantic
+import pytest
+
+from tests.support.modules import Holder, Inner
+from tests.support.traces import count_traces
+
+
+pytestmark = [
+    pytest.mark.both_engines,
+    pytest.mark.filterwarnings("ignore:A JAX array is being set as static"),
+]
+X = jnp.ones(2)
+
+
+# --- statics ---
+
+
+class Pair(NamedTuple):
+    a: object
+    b: object
+
+
+class OtherPair(NamedTuple):
+    a: object
+    b: object
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    n: object
+
+
+@dataclasses.dataclass
+class Unhashable:
+    n: object
+
+
+@attrs.frozen
+class AttrsFrozen:
+    n: object
+
+
+@attrs.define
+class Attrs:
+    n: object
+
+
+class Pydantic(pydantic.BaseModel):
+    n: object
+
+
+class Struct(msgspec.Struct):
+    n: object
+
+
+class FrozenStruct(msgspec.Struct, frozen=True):
+    n: int
+
+
+class ConfigDict:
+    """Like that of `ml_collections`: it has an `__eq__`, and no hash."""
+
+    def __init__(self, **fields):
+        object.__setattr__(self, "_fields", dict(fields))
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._fields[name]
+
+    def __setattr__(self, name, value):
+        self._fields[name] = value
+
+    def __eq__(self, other):
+        return type(other) is ConfigDict and self._fields == other._fields
+
+    def __repr__(self):
+        return f"ConfigDict({self._fields})"
+
+
+class Plain:
+    """Has the `__eq__` of `object`."""
+
+    def __init__(self, n):
+        self.n = n
+
+
+class Hashed:
+    """Has an `__eq__` and a hash of its own, which Python takes for immutable."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __eq__(self, other):
+        return type(other) is Hashed and self.n == other.n
+
+    def __hash__(self):
+        return hash(self.n)
+
+    def __repr__(self):
+        return f"Hashed({self.n!r})"
+
+
+class HashedByName(Hashed):
+    """Neither its hash nor its `__eq__` depends on what may be changed."""
+
+    def __eq__(self, other):
+        return type(other) is HashedByName
+
+    def __hash__(self):
+        return 1
+
+
+class ListSubclass(list):
+    pass
+
+
+class DictSubclass(dict):
+    pass
+
+
+class Str(str):
+    pass
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+class Word(enum.StrEnum):
+    A = "a"
+
+
+class Layer(eqx.Module):
+    n: object
+    width: int = eqx.field(static=True, default=1)
+
+
+def square(x):
+    return x**2
+
+
+def negative(x):
+    return -x
+
+
+def lambdas():
+    return [lambda x: x for _ in range(2)]
+
+
+def _set_n(x):
+    x.n = 99
+
+
+def _set_fields(x):
+    object.__setattr__(x, "n", 99)
+
+
+def _set_item(x):
+    x[0] = 99
+
+
+# What a test expects of a change: that it is noticed, or that it is not.
+NOTICED, UNNOTICED = True, False
+
+
+@dataclasses.dataclass
+class Kind:
+    """A row of the table: one static, and what is not the same."""
+
+    # Gives equal statics, which are distinct objects where Python allows.
+    make: Callable[[], Any]
+    # Equal to it by `==`, perhaps, and of another type or another bit pattern.
+    by_type: list[Any] = dataclasses.field(default_factory=list)
+    by_value: list[Any] = dataclasses.field(default_factory=list)
+    change: Callable[[Any], Any] | None = None
+    change_is: bool = NOTICED
+    # An array is traced unless it is in a static field.
+    only_static: bool = False
+    # As an argument, it is flattened into its parts.
+    is_node: bool = False
+
+
+_ONE_ARRAY = jnp.arange(3)
+_LAMBDAS = lambdas()
+_PLAIN = Plain(1)
+
+KINDS = {
+    "int": Kind(lambda: 10**20, by_type=[1e20], by_value=[1, -1]),
+    "small int": Kind(lambda: 1, by_type=[1.0, True, Number.ONE], by_value=[2]),
+    "bool": Kind(lambda: True, by_type=[1, 1.0], by_value=[False]),
+    "float": Kind(lambda: float("0.5"), by_type=[0.5 + 0j], by_value=[0.25]),
+    "zero": Kind(lambda: 0.0, by_type=[0, False], by_value=[-0.0]),
+    "NaN": Kind(lambda: float("nan"), by_type=[complex("nan")], by_value=[math.inf]),
+    "complex": Kind(lambda: complex(0, 0), by_type=[0], by_value=[complex(0, -0.0)]),
+    "str": Kind(lambda: "".join("ab"), by_type=[b"ab", Str("ab")], by_value=["b"]),
+    "str of an enum": Kind(lambda: "a", by_type=[Word.A], by_value=["b"]),
+    "bytes": Kind(lambda: bytes([97]), by_type=[bytearray(b"a"), "a"], by_value=[b"b"]),
+    "None": Kind(lambda: None, by_type=[False, ()]),
+    "tuple": Kind(
+        lambda: (1, (2, "a")),
+        by_type=[(1.0, (2, "a")), (True, (2, "a")), [1, (2, "a")], Pair(1, (2, "a"))],
+        by_value=[(1, (3, "a")), (1, 2, "a"), (1,), ()],
+        is_node=True,
+    ),
+    "namedtuple": Kind(
+        lambda: Pair(1, 2),
+        by_type=[OtherPair(1, 2), (1, 2), Pair(1.0, 2)],
+        by_value=[Pair(2, 1)],
+        is_node=True,
+    ),
+    "list": Kind(
+        lambda: [1, [0.0]],
+        by_type=[(1, [0.0]), [True, [0.0]], [1, [0]], ListSubclass([1, [0.0]])],
+        by_value=[[1, [-0.0]], [1], []],
+        change=lambda x: x[1].append(2),
+        is_node=True,
+    ),
+    "dict": Kind(
+        lambda: {"a": 1, "b": 2},
+        by_type=[{"a": 1, "b": 2.0}, DictSubclass(a=1, b=2), {Word.A: 1, "b": 2}],
+        by_value=[{"a": 1}, {"a": 1, "c": 2}, {}],
+        change=lambda x: x.update(a=3),
+        is_node=True,
+    ),
+    "keys": Kind(
+        lambda: {1: "a"}, by_type=[{1.0: "a"}, {True: "a"}], by_value=[{2: "a"}],
+        is_node=True,
+    ),
+    "set": Kind(
+        lambda: {1, "a"},
+        by_type=[frozenset({1, "a"}), (1, "a")],
+        by_value=[{1}, {1, "b"}, set()],
+        change=lambda x: x.add(5),
+    ),
+    "frozenset": Kind(
+        lambda: frozenset({1, "a"}), by_type=[{1, "a"}], by_value=[frozenset({1})]
+    ),
+    "Module": Kind(
+        lambda: Layer(1, 2),
+        by_type=[Layer(1.0, 2), Layer(1, True), Layer(True, 2), Frozen(1)],
+        by_value=[Layer(2, 2), Layer(1, 3)],
+        change=_set_fields,
+        is_node=True,
+    ),
+    "frozen dataclass": Kind(
+        lambda: Frozen(1),
+        by_type=[Frozen(1.0), Frozen(True), Unhashable(1)],
+        by_value=[Frozen(2), Frozen((1,))],
+        change=_set_fields,
+    ),
+    "frozen dataclass with a list": Kind(
+        lambda: Frozen([1]),
+        by_type=[Frozen([1.0]), Frozen((1,))],
+        by_value=[Frozen([2])],
+        change=lambda x: x.n.append(2),
+    ),
+    "dataclass": Kind(
+        lambda: Unhashable(1),
+        by_type=[Unhashable(1.0), Unhashable(True), Frozen(1)],
+        by_value=[Unhashable(2)],
+        change=_set_n,
+    ),
+    "attrs, frozen": Kind(
+        lambda: AttrsFrozen(1),
+        by_type=[AttrsFrozen(1.0), Attrs(1)],
+        by_value=[AttrsFrozen(2)],
+        change=_set_fields,
+    ),
+    "attrs": Kind(
+        lambda: Attrs(1),
+        by_type=[Attrs(1.0), Attrs(True), AttrsFrozen(1)],
+        by_value=[Attrs(2)],
+        change=_set_n,
+    ),
+    "class": Kind(lambda: Plain, by_type=["Plain"], by_value=[Hashed]),
+    "function": Kind(lambda: square, by_value=[negative]),
+    "lambda": Kind(lambda: _LAMBDAS[0], by_value=[_LAMBDAS[1]]),
+    "enum member": Kind(lambda: Colour.RED, by_type=[1], by_value=[Colour.BLUE]),
+    "object": Kind(
+        lambda: _PLAIN, by_value=[Plain(1)], change=_set_n, change_is=UNNOTICED
+    ),
+    "JAX array": Kind(
+        lambda: _ONE_ARRAY,
+        by_type=[np.arange(3), (0, 1, 2)],
+        by_value=[jnp.arange(3), jnp.arange(2), jnp.zeros(3)],
+        only_static=True,
+    ),
+    "NumPy array": Kind(
+        lambda: np.array([0.0, 1.0]),
+        by_type=[np.array([0.0, 1.0], np.float32), np.array([[0.0, 1.0]]), [0.0, 1.0]],
+        by_value=[np.array([-0.0, 1.0]), np.array([0.0, math.nan]), np.zeros(3)],
+        change=lambda x: x.fill(99),
+        only_static=True,
+    ),
+    "NumPy scalar": Kind(
+        lambda: np.float32(1),
+        by_type=[1.0, np.float64(1), np.ones((), np.float32), np.int32(1)],
+        by_value=[np.float32(2)],
+        only_static=True,
+    ),
+    "dtype": Kind(
+        lambda: np.dtype("f4"), by_type=[np.float32, "float32"],
+        by_value=[np.dtype("f8")],
+    ),
+    "object with a hash": Kind(
+        lambda: Hashed(1), by_type=[1, Frozen(1)], by_value=[Hashed(2)],
+    ),
+    "object with a constant hash": Kind(
+        lambda: HashedByName(1), by_type=[Hashed(1)], change=_set_n,
+        change_is=UNNOTICED,
+    ),
+    "SimpleNamespace": Kind(
+        lambda: types.SimpleNamespace(n=1),
+        by_type=[types.SimpleNamespace(n=1.0), argparse.Namespace(n=1)],
+        by_value=[types.SimpleNamespace(n=2), types.SimpleNamespace(m=1)],
+        change=_set_n,
+    ),
+    "argparse.Namespace": Kind(
+        lambda: argparse.Namespace(n=[1]),
+        by_type=[argparse.Namespace(n=[True]), types.SimpleNamespace(n=[1])],
+        by_value=[argparse.Namespace(n=[2])],
+        change=lambda x: x.n.append(2),
+    ),
+    "UserDict": Kind(
+        lambda: collections.UserDict(n=1),
+        by_type=[collections.UserDict(n=1.0)],
+        by_value=[collections.UserDict(n=2)],
+        change=lambda x: x.update(n=3),
+    ),
+    "deque": Kind(
+        lambda: collections.deque([1]),
+        by_type=[collections.deque([1.0]), collections.deque([1], 2), [1]],
+        by_value=[collections.deque([2]), collections.deque()],
+        change=lambda x: x.append(2),
+    ),
+    "bytearray": Kind(
+        lambda: bytearray(b"a"), by_type=[b"a"], by_value=[bytearray(b"b")],
+        change=_set_item,
+    ),
+    "list subclass": Kind(
+        lambda: ListSubclass([1]),
+        by_type=[ListSubclass([1.0]), [1]],
+        by_value=[ListSubclass([2])],
+        change=_set_item,
+    ),
+    "dict subclass": Kind(
+        lambda: DictSubclass(n=1),
+        by_type=[DictSubclass(n=1.0)],
+        by_value=[DictSubclass(n=2)],
+        change=lambda x: x.update(n=3),
+    ),
+    "pydantic": Kind(
+        lambda: Pydantic(n=1),
+        by_type=[Pydantic(n=1.0)],
+        by_value=[Pydantic(n=2)],
+        change=_set_n,
+    ),
+    "msgspec": Kind(
+        lambda: Struct(1), by_type=[Struct(1.0)], by_value=[Struct(2)], change=_set_n
+    ),
+    "msgspec, frozen": Kind(
+        lambda: FrozenStruct(1), by_type=[Struct(1)], by_value=[FrozenStruct(2)]
+    ),
+    "ConfigDict": Kind(
+        lambda: ConfigDict(n=1),
+        by_type=[ConfigDict(n=1.0)],
+        by_value=[ConfigDict(n=2)],
+        change=_set_n,
+    ),
+}  # fmt: skip
+
+
+# --- places ---
+
+
+@dataclasses.dataclass
+class Place:
+    put: Callable[[Any], Any]
+    take: Callable[[Any], Any]
+    in_static_field: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """No pytree: all of it is one static leaf."""
+
+    value: object
+
+
+PLACES = {
+    "argument": Place(lambda v: v, lambda a: a),
+    "list": Place(lambda v: [v], lambda a: a[0]),
+    "dict": Place(lambda v: {"k": v}, lambda a: a["k"]),
+    "dataclass": Place(Leaf, lambda a: a.value, in_static_field=True),
+    "Module": Place(Inner, lambda a: a.value),
+    "static field": Place(lambda v: Holder(X, v), lambda a: a.static, True),
+    "static list": Place(lambda v: Holder(X, [v]), lambda a: a.static[0], True),
+    "static dict": Place(lambda v: Holder(X, {"k": v}), lambda a: a.static["k"], True),
+    "static Module": Place(
+        lambda v: Holder(X, Inner(v)), lambda a: a.static.value, True
+    ),
+}
+
+
+def _text(static):
+    """What a function sees of a static: its type, and its parts."""
+    name = type(static).__name__
+    if isinstance(static, set | frozenset):
+        return f"{name} {sorted(map(_text, static))}"
+    if isinstance(static, dict):
+        parts = [(_text(k), _text(v)) for k, v in static.items()]
+        return f"{name} {parts}"
+    if isinstance(static, list | tuple):
+        return f"{name} {[_text(x) for x in static]}"
+    if isinstance(static, Layer):
+        return f"{name} {_text(static.n)} {_text(static.width)}"
+    return f"{name} {static!r}"
+
+
+class Calls:
+    """Calls one jitted function, whose argument has a static at one place."""
+
+    def __init__(self, place):
+        self.place = place
+        self.jitted, self.traces = count_traces(
+            lambda x, argument: (x, _text(place.take(argument)))
+        )
+
+    def __call__(self, static):
+        """The number of traces after a call; what it returns must be of this call."""
+        out, seen = self.jitted(X, self.place.put(static))
+        assert out.tolist() == [1.0, 1.0]
+        self.seen = seen
+        return len(self.traces)
+
+
+def _cases(*columns):
+    """The rows in each place where the static is not traced."""
+    return [
+        pytest.param(kind, place, id=f"{place_name}-{name}")
+        for place_name, place in PLACES.items()
+        for name, kind in KINDS.items()
+        if not (kind.only_static and not place.in_static_field)
+        and all(getattr(kind, column) for column in columns)
+    ]
+
+
+@pytest.mark.parametrize(("kind", "place"), _cases())
+def test_equal_statics_share_a_trace(kind, place):
+    """A static that is equal to an earlier one does not retrace."""
+    call = Calls(place)
+    assert [call(kind.make()) for _ in range(3)] == [1, 1, 1]
+    assert call.seen == _text(kind.make())
+
+
+def _each_is_seen(kind, place, others):
+    statics = [kind.make(), *others]
+    call = Calls(place)
+    for again in (False, True):
+        for i, static in enumerate(statics):
+            assert call(static) == (len(statics) if again else i + 1), static
+            assert call.seen == _text(static)
+
+
+@pytest.mark.parametrize(("kind", "place"), _cases("by_type"))
+def test_statics_of_another_type_retrace(kind, place):
+    """Statics that are equal by `==`, and not by type, have traces of their own."""
+    _each_is_seen(kind, place, kind.by_type)
+
+
+@pytest.mark.parametrize(("kind", "place"), _cases("by_value"))
+def test_statics_of_another_value_retrace(kind, place):
+    """Statics of different values have traces of their own, which are kept."""
+    _each_is_seen(kind, place, kind.by_value)
+
+
+@pytest.mark.parametrize(("kind", "place"), _cases("change"))
+def test_a_static_changed_in_place(kind, place):
+    """A change in place retraces, unless the static is compared by identity or hash."""
+    call, static = Calls(place), kind.make()
+    before = copy.copy(vars(static)) if static is _PLAIN else None
+    assert [call(static), call(static)] == [1, 1]
+    was = call.seen
+    kind.change(static)
+    assert call(static) == (2 if kind.change_is == NOTICED else 1)
+    assert call.seen == (_text(static) if kind.change_is == NOTICED else was)
+    if before is not None:
+        vars(static).update(before)
+
+
+@pytest.mark.parametrize(("kind", "place"), _cases("change", "change_is"))
+def test_an_equal_static_after_the_first_one_was_changed(kind, place):
+    """A trace ends when a mutable static that it was made with has changed.
+
+    A pytree in an argument is not such: a trace is made with a copy of it.
+    """
+    call, static = Calls(place), kind.make()
+    call(static)
+    kind.change(static)
+    is_copied = kind.is_node and not place.in_static_field
+    assert call(kind.make()) == (1 if is_copied else 2)
+    assert call.seen == _text(kind.make())
+    assert call(kind.make()) == (1 if is_copied else 2)
+
+
+def test_the_order_of_a_static_dictionary_counts():
+    """Static dictionaries with other orders differ; those in arguments are sorted."""
+    one, other = {"a": 1, "b": 2}, {"b": 2, "a": 1}
+    call = Calls(PLACES["static field"])
+    assert [call(one), call(other), call(one)] == [1, 2, 2]
+    call = Calls(PLACES["argument"])
+    assert [call(one), call(other)] == [1, 1]
+
+
+def test_members_of_a_set_are_compared_by_equality():
+    """Sets are equal by `==` of their members, in whatever order."""
+    call = Calls(PLACES["static field"])
+    assert [call({1, 2, "a"}), call({"a", 2, 1}), call({2, "a"})] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("place", ["static field", "static Module"])
+def test_arrays_of_a_static_module(place):
+    """A static Module is the same if its arrays are the same objects."""
+    call, weight = Calls(PLACES[place]), jnp.ones(2)
+    statics = [Layer(weight), Layer(weight), Layer(jnp.ones(2))]
+    assert [call(x) for x in statics] == [1, 1, 2]
+
+
+def test_a_class_attribute_written_before_each_call():
+    """Counting something in an attribute of a class does not retrace."""
+
+    class Counted(eqx.Module):
+        calls = 0
+        w: object
+
+        def __call__(self, x):
+            return x * self.w
+
+    model = Counted(X)
+    f, traces = count_traces(lambda m, x: m(x))
+    for i in range(20):
+        Counted.calls = i
+        assert f(model, X).tolist() == [1.0, 1.0]
+    assert len(traces) == 1

@@ -1,0 +1,105 @@
+"""Calls do what they do under `equinox.filter_jit`.
+
+Results, dtypes, weak types, shardings, numbers of traces, deleted buffers and types of
+exceptions are the same: all of `tests/support/corpus.py`.
+"""
+
+import re
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+import eqx_fastjit
+from tests.support.corpus import CASES
+
+
+pytestmark = pytest.mark.both_engines
+
+
+class Raised:
+    """The exception of a call, in place of its result."""
+
+    def __init__(self, error):
+        self.type = type(error)
+        # Equinox 0.13.2 may raise XLA's error for an `eqx.error_if`.
+        is_xlas = isinstance(error, ValueError | jax.errors.JaxRuntimeError)
+        if is_xlas and "_EquinoxRuntimeError: " in str(error):
+            self.type = eqx.EquinoxRuntimeError
+
+
+def _run(case, jit):
+    """Each result, and how often the function was traced until then."""
+    traces = []
+    steps = []
+    for step in case(jit, lambda: traces.append(None)):
+        if callable(step):
+            with pytest.raises(Exception) as info:
+                step()
+            step = Raised(info.value)
+        steps.append((step, len(traces)))
+    return steps
+
+
+def _assert_same(theirs, ours):
+    if isinstance(theirs, Raised) or isinstance(ours, Raised):
+        assert type(theirs) is type(ours)
+        assert issubclass(ours.type, theirs.type)
+        return
+    their_leaves, our_leaves = jtu.tree_leaves(theirs), jtu.tree_leaves(ours)
+    for x, y in zip(their_leaves, our_leaves, strict=True):
+        if eqx.is_array(x):
+            _assert_same_array(x, y)
+        else:
+            assert _class(x) == _class(y)
+            if not callable(x) and type(x).__eq__ is not object.__eq__:
+                assert x == y or repr(x) == repr(y)
+    assert _structure(theirs) == _structure(ours)
+
+
+def _assert_same_array(x, y):
+    assert (type(x), x.shape, x.dtype) == (type(y), y.shape, y.dtype)
+    if isinstance(x, jax.Array):
+        assert x.aval.weak_type == y.aval.weak_type
+        assert (x.committed, x.sharding) == (y.committed, y.sharding)
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x, y = jax.random.key_data(x), jax.random.key_data(y)
+    np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+
+
+def _class(x):
+    """The class, or its name if it was defined by a case, which runs twice."""
+    cls = type(x)
+    return cls.__name__ if "<locals>" in cls.__qualname__ else cls
+
+
+def _structure(tree):
+    text = str(jtu.tree_structure(jtu.tree_map(lambda _: 0, tree)))
+    return re.sub(r"0x[0-9a-f]+", "0x", text)
+
+
+@pytest.fixture
+def needs_equinox(name):
+    """Equinox 0.13.2 permits newer versions of JAX that lack a name it needs."""
+    if name == "filter_jvp":
+        try:
+            eqx.filter_jvp(lambda x: x, (1.0,), (1.0,))
+        except AttributeError as e:
+            pytest.skip(f"eqx.filter_jvp does not work here: {e}")
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+def test_same_as_equinox(name, needs_equinox):
+    """Each call of the case gives what it gives under Equinox."""
+    theirs = _run(CASES[name], eqx.filter_jit)
+    ours = _run(CASES[name], eqx_fastjit.filter_jit)
+    assert len(theirs) == len(ours)
+    for i, ((a, traces_a), (b, traces_b)) in enumerate(zip(theirs, ours, strict=True)):
+        try:
+            _assert_same(a, b)
+        except AssertionError as e:
+            raise AssertionError(f"step {i}: {e}\ntheirs: {a}\nours: {b}") from e
+        assert traces_b == traces_a, f"step {i}: {traces_a} traces, ours {traces_b}"

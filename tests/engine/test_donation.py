@@ -1,0 +1,161 @@
+"""The five modes of donation, and their warnings."""
+
+import warnings
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eqx_fastjit import filter_jit
+
+
+MODES = ("all", "all-except-first", "warn", "warn-except-first", "none")
+_FIRST = {"all": True, "warn": True}
+_REST = {mode: mode != "none" for mode in MODES}
+
+
+def _deleted(*arrays):
+    return [x.is_deleted() for x in arrays]
+
+
+@pytest.mark.parametrize("donate", MODES)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_what_is_deleted(donate, ahead):
+    """Donated arrays are deleted, in each call and in a compiled one."""
+    f = filter_jit(lambda x, y, *, z: (x + 1, y + 1, z + 1), donate=donate)
+    call = f.lower(jnp.ones(2), jnp.ones(3), z=jnp.ones(4)).compile() if ahead else f
+    for _ in range(3):
+        x, y, z = jnp.ones(2), jnp.ones(3), jnp.ones(4)
+        out = call(x, y, z=z)
+        assert [a.tolist() for a in out] == [[2.0] * n for n in (2, 3, 4)]
+        rest = _REST[donate]
+        assert _deleted(x, y, z) == [_FIRST.get(donate, False), rest, rest]
+
+
+@pytest.mark.parametrize("donate", MODES)
+@pytest.mark.parametrize("large_first", [True, False])
+def test_warnings_about_buffers_that_cannot_be_used(donate, large_first):
+    """Only the modes that begin with `warn` let JAX's warning through."""
+
+    def messages(jit):
+        f = jit(lambda x, y: x.sum() + y.sum(), donate=donate)
+        x, y = jnp.ones(64), jnp.ones((2, 2))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            f(*((x, y) if large_first else (y, x)))
+        return any("donated buffers" in str(w.message) for w in caught)
+
+    assert messages(filter_jit) == messages(eqx.filter_jit)
+
+
+@pytest.mark.parametrize("donate", MODES)
+def test_warnings_of_the_function_itself(donate):
+    """A function's other warnings are never hidden."""
+
+    def f(x):
+        warnings.warn("something else", stacklevel=1)
+        return x + 1
+
+    with pytest.warns(UserWarning, match="something else"):
+        filter_jit(f, donate=donate)(jnp.ones(2))
+
+
+def test_the_arrays_of_the_callable():
+    """A wrapped Module counts as the first argument."""
+
+    class Scale(eqx.Module):
+        w: jax.Array
+
+        def __call__(self, x):
+            return Scale(self.w + x), x + 1
+
+    for donate in ("all", "all-except-first", "none"):
+        w, x = jnp.ones(3), jnp.ones(3)
+        expected = []
+        for jit in (eqx.filter_jit, filter_jit):
+            w, x = jnp.ones(3), jnp.ones(3)
+            jit(Scale(w), donate=donate)(x)
+            expected.append(_deleted(w, x))
+        assert expected[0] == expected[1]
+
+
+def test_an_array_that_was_donated_cannot_be_used_again():
+    """The error is JAX's, and later calls are as before."""
+    f = filter_jit(lambda x: x + 1, donate="all")
+    x = jnp.ones(2)
+    assert f(x).tolist() == [2, 2]
+    for _ in range(2):
+        with pytest.raises((RuntimeError, ValueError), match=r"deleted|donated"):
+            f(x)
+    assert f(jnp.ones(2)).tolist() == [2, 2]
+
+
+def test_an_array_that_is_donated_twice_in_one_call():
+    """XLA refuses to donate one buffer twice."""
+    f = filter_jit(lambda a, b: a + b, donate="all")
+    for warm in range(2):
+        x = jnp.ones(3)
+        with pytest.raises((RuntimeError, ValueError), match=r"donate|deleted"):
+            f(x, x)
+        assert f(jnp.ones(3) * warm, jnp.ones(3)).tolist() == [warm + 1] * 3
+
+
+def test_numpy_arrays_are_left_alone():
+    """A NumPy array cannot be donated, and can be used afterwards."""
+    f = filter_jit(lambda x: x + 1, donate="all")
+    x = np.ones(3, np.float32)
+    for _ in range(3):
+        assert f(x).tolist() == [2, 2, 2]
+    assert x.tolist() == [1, 1, 1]
+
+
+def test_arguments_of_one_name():
+    """`x` by position and `x` among `**kwargs` are two arguments."""
+
+    @filter_jit(donate="all-except-first")
+    def f(x, /, **kwargs):
+        return x * 2, kwargs["x"] + 1
+
+    x, y = jnp.ones(3), jnp.ones(3)
+    a, b = f(x, x=y)
+    assert (a == 2).all() and (b == 2).all()
+    assert _deleted(x, y) == [False, True]
+
+
+@pytest.mark.parametrize("transform", [jax.vjp, jax.linearize])
+def test_a_transformed_call_may_return_what_it_donated(transform):
+    """Under an eager transformation, a result may be a donated argument."""
+
+    @filter_jit(donate="all")
+    def step(x, y):
+        return x, x + y
+
+    (_, total), _ = transform(step, jnp.ones(3) * 2, jnp.ones(3))
+    assert (total == 3).all()
+
+
+def test_a_scalar_that_no_result_can_reuse():
+    """JAX warns, and does not delete it. (Equinox's extra result would take it.)"""
+    x = jnp.array(1)
+    with pytest.warns(UserWarning, match="donated buffers were not usable"):
+        filter_jit(lambda x: x + jnp.ones(3, jnp.int32), donate="warn")(x)
+    assert not x.is_deleted()
+
+
+def test_donation_in_a_training_step():
+    """Model and state are donated in each step, and the loss goes down."""
+
+    @filter_jit(donate="all")
+    def step(model, batch):
+        loss, grads = eqx.filter_value_and_grad(lambda m: (m(batch) ** 2).sum())(model)
+        return loss, eqx.apply_updates(model, jax.tree.map(lambda g: -0.01 * g, grads))
+
+    model, losses = eqx.nn.Linear(3, 3, key=jax.random.key(0)), []
+    for _ in range(5):
+        before = model
+        loss, model = step(model, jnp.ones(3))
+        assert before.weight.is_deleted()
+        losses.append(float(loss))
+    assert losses == sorted(losses, reverse=True)

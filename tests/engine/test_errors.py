@@ -1,0 +1,304 @@
+"""Errors: of the function, of the device, of tracers, and what the next call does."""
+
+import logging
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eqx_fastjit import filter_jit
+from tests.support.programs import run_program
+from tests.support.traces import count_traces
+
+
+X = jnp.array(2.0)
+
+
+# --- `eqx.error_if` ---
+
+
+@pytest.fixture
+def checked():
+    return filter_jit(lambda x, y=1: (eqx.error_if(x, x < 0, "negative"), y))
+
+
+def test_error_if_raises_at_the_call(checked):
+    """Each failing call raises, and calls before and after are right."""
+    for _ in range(3):
+        assert checked(X)[0] == 2
+        with pytest.raises(eqx.EquinoxRuntimeError, match="negative"):
+            checked(-X)
+    assert checked(X, "static")[1] == "static"
+
+
+def test_both_stacks_are_shown():
+    """The error shows where `error_if` stands and where the call was made."""
+
+    @filter_jit
+    def the_inner_function(x):
+        return eqx.error_if(x, x < 0, "a text of this test alone")
+
+    the_inner_function(X)
+    for _ in range(2):
+        with pytest.raises(eqx.EquinoxRuntimeError, match="this test alone") as info:
+            the_inner_function(-X)
+        inside = str(info.value).partition("Below is the stack inside of JIT")[2]
+        assert "eqx.error_if(x, x < 0" in inside
+        assert "pytest" not in inside
+
+
+def test_error_if_within_other_functions(checked):
+    """Within jitted functions, transforms and loops it is the same error."""
+    outer = filter_jit(lambda x: checked(x)[0] * 2)
+    assert outer(X) == 4
+    calls = [
+        lambda: outer(-X),
+        lambda: jax.jit(outer)(-X),
+        lambda: jax.grad(outer)(-X),
+        lambda: jax.vmap(outer)(-X[None]),
+        lambda: filter_jit(eqx.filter_value_and_grad(outer))(-X),
+        lambda: jax.lax.scan(lambda c, _: (outer(c), None), -X, length=2),
+    ]
+    # Outside of a jitted function, JAX's own error may be raised.
+    expected = (eqx.EquinoxRuntimeError, ValueError, jax.errors.JaxRuntimeError)
+    for call in calls:
+        with pytest.raises(expected, match="negative"):
+            call()
+    assert outer(X) == 4
+
+
+def test_an_error_is_no_new_trace():
+    """A call that fails on the device keeps its trace."""
+    f, traces = count_traces(lambda x: eqx.error_if(x, x < 0, "negative"))
+    for _ in range(3):
+        with pytest.raises(eqx.EquinoxRuntimeError):
+            f(-X)
+        f(X)
+    assert len(traces) == 1
+
+
+def test_what_is_logged(caplog):
+    """JAX's record of the callback is dropped for `error_if`, kept for others."""
+    f = filter_jit(lambda x: eqx.error_if(x, x < 0, "negative"))
+    with pytest.raises(eqx.EquinoxRuntimeError, match="negative"):
+        f(-X)
+    assert "pure_callback failed" not in caplog.text
+
+    def fails(x):
+        raise ZeroDivisionError("mine")
+
+    g = filter_jit(lambda x: jax.pure_callback(fails, x, x))
+    with pytest.raises(Exception, match="ZeroDivisionError: mine"):
+        g(X)
+    assert "pure_callback failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("raise", "EquinoxRuntimeError"), ("nan", "nan"), ("off", "-2.0")],
+)
+def test_eqx_on_error(value, expected):
+    """`EQX_ON_ERROR` has the effect that it has under Equinox."""
+    out = run_program("on_error.py", EQX_ON_ERROR=value)
+    if value == "off" and "Unrecognised value for `EQX_ON_ERROR`" in out.stderr:
+        pytest.skip("not in this Equinox")
+    assert out.stdout.split() == ["2.0", "2.0", expected]
+
+
+def test_eqx_on_error_breakpoint():
+    """`EQX_ON_ERROR=breakpoint` opens a debugger, after which the program goes on."""
+    out = run_program("on_error.py", EQX_ON_ERROR="breakpoint", stdin="c\n")
+    assert out.stdout.startswith("2.0 2.0")
+    assert "Opening a breakpoint" in out.stdout and "negative" in out.stdout
+
+
+# --- of the function ---
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("no"),
+        KeyboardInterrupt("no"),
+        SystemExit(3),
+        RuntimeError("\ud800"),
+    ],
+)
+def test_an_exception_while_tracing(error):
+    """It is raised as it is, each time, and leaves nothing behind."""
+    traces, fails = [], True
+
+    @filter_jit
+    def f(x):
+        traces.append(None)
+        if fails:
+            raise error
+        return x + 1
+
+    for n in (1, 2):
+        with pytest.raises(type(error)) as info:
+            f(X)
+        assert info.value is error
+        assert len(traces) == n
+    fails = False
+    for _ in range(2):
+        assert f(X) == 3
+    assert len(traces) == 3
+
+
+def test_an_exception_that_cannot_be_printed():
+    """An error whose text raises is still the error of the call."""
+
+    class Unprintable(ValueError):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    @filter_jit
+    def f(x):
+        raise Unprintable
+
+    for _ in range(2):
+        with pytest.raises(Unprintable):
+            f(X)
+
+
+def test_a_trace_that_fails_for_one_shape_spares_the_others():
+    """What was traced for other shapes is kept."""
+    f, traces = count_traces(lambda x: x @ jnp.ones(3))
+    assert f(jnp.ones(3)) == 3
+    for _ in range(2):
+        with pytest.raises(TypeError, match="contracting dimensions"):
+            f(jnp.ones(4))
+    assert f(jnp.ones(3)) == 3
+    assert len(traces) == 3
+
+
+def test_endless_recursion():
+    """A function that calls itself without end is a `RecursionError`."""
+
+    @filter_jit
+    def f(x):
+        return f(x) + 1
+
+    g = filter_jit(lambda x, n: x if n == 0 else g(x + 1, n - 1))
+    for _ in range(2):
+        with pytest.raises(RecursionError):
+            f(X)
+    assert g(X, 5) == 7
+    with pytest.raises(RecursionError):
+        g(X, -1)
+    assert g(X, 6) == 8
+
+
+# --- of tracers ---
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (lambda m, y: 1 if y["key"] > 0 else 2, jax.errors.TracerBoolConversionError),
+        (lambda m, y: float(y["key"]), jax.errors.ConcretizationTypeError),
+        (lambda m, y: np.asarray(y["key"]), jax.errors.TracerArrayConversionError),
+        (lambda m, y: range(10)[y["key"]], jax.errors.TracerIntegerConversionError),
+    ],
+)
+def test_tracer_errors_name_the_argument(body, error):
+    """JAX's errors about tracers name the argument with its path, and the function."""
+
+    def a_name_of_this_test(model, y):
+        return body(model, y)
+
+    f = filter_jit(a_name_of_this_test)
+    with pytest.raises(error) as info:
+        f(eqx.nn.Linear(2, 2, key=jax.random.key(0)), {"key": jnp.array(1)})
+    assert "y['key']" in str(info.value)
+    assert "a_name_of_this_test" in str(info.value)
+
+
+def test_tracer_errors_name_the_field():
+    """Fields of Modules are named by their path."""
+
+    def f(model, x):
+        return x if model.layers[0].bias[0] > 0 else -x
+
+    model = eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))
+    with pytest.raises(jax.errors.TracerBoolConversionError) as info:
+        filter_jit(f)(model, X)
+    assert "model.layers[0].bias" in str(info.value)
+
+
+def test_a_leaked_tracer():
+    """A tracer that outlives its trace is JAX's error."""
+    leaked = []
+
+    @filter_jit
+    def f(x):
+        leaked.append(x)
+        return x + 1
+
+    f(X)
+    with pytest.raises(jax.errors.UnexpectedTracerError):
+        leaked[0] + 1
+    with pytest.raises(jax.errors.UnexpectedTracerError):
+        filter_jit(lambda y: y + leaked[0])(X)
+
+
+@pytest.mark.parametrize(
+    "argument", [np.array(["a"]), np.array([None, 1], object), np.array(["2020"], "M8")]
+)
+def test_arrays_that_jax_does_not_know(argument):
+    """Arrays of other dtypes are an error of the same type as under Equinox."""
+    with pytest.raises(Exception) as expected:
+        eqx.filter_jit(lambda x: x)(argument)
+    with pytest.raises(type(expected.value)):
+        filter_jit(lambda x: x)(argument)
+
+
+@pytest.mark.parametrize("result", [{1: X, "a": X}, {X.aval: 1, 2: X}])
+def test_results_that_are_no_pytree(result):
+    """A dictionary whose keys cannot be sorted cannot be returned."""
+    with pytest.raises((TypeError, ValueError)):
+        filter_jit(lambda x: result)(X)
+
+
+# --- what JAX says ---
+
+
+def test_a_cache_miss_is_explained_by_the_users_function(caplog):
+    """`jax.explain_cache_misses` names the function and its file, and no statics."""
+
+    def my_very_own_function(x, secret):
+        return x
+
+    f = filter_jit(my_very_own_function)
+    with jax.explain_cache_misses(True), caplog.at_level(logging.WARNING):
+        for secret in ("static-value", "static-value too"):
+            f(jnp.ones(2), secret)
+    assert "my_very_own_function" in caplog.text and __file__ in caplog.text
+    assert "static-value" not in caplog.text
+
+
+def test_log_compiles_names_the_users_function(caplog):
+    """`jax.log_compiles` names the function."""
+
+    def a_function_of_mine(x):
+        return x * 3
+
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        filter_jit(a_function_of_mine)(jnp.ones(2))
+    assert "a_function_of_mine" in caplog.text
+
+
+def test_tracebacks_begin_with_the_users_code():
+    """JAX's filtering of tracebacks leaves out the frames of this library."""
+
+    @filter_jit
+    def f(x):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as info:
+        f(X)
+    files = {str(entry.path) for entry in info.traceback}
+    assert not [file for file in files if "eqx_fastjit/_" in file]

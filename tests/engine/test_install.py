@@ -1,0 +1,137 @@
+"""`install()`, `installed()`, `uninstall()`, `engine()`: an unedited program."""
+
+import contextlib
+import itertools
+import sys
+import types
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import eqx_fastjit
+from eqx_fastjit import install, installed, JitWrapped, uninstall
+from tests.support.programs import run_program
+
+
+X = jnp.ones(2)
+THEIRS = eqx.filter_jit
+
+
+def _is_ours():
+    return type(eqx.filter_jit(lambda x: x)) is JitWrapped
+
+
+def test_install_and_uninstall():
+    """Equinox's `filter_jit` is replaced wherever Equinox has it, and restored."""
+    modules = [m for name, m in sys.modules.items() if name.startswith("equinox")]
+    holders = [m for m in modules if vars(m).get("filter_jit") is THEIRS]
+    assert len(holders) >= 2
+    install()
+    install()
+    assert not [m for m in holders if m.filter_jit is THEIRS]
+    assert _is_ours()
+    library = types.ModuleType("library")
+    exec("from equinox import filter_jit", vars(library))
+    assert library.filter_jit is eqx.filter_jit
+    uninstall()
+    uninstall()
+    assert all(m.filter_jit is THEIRS for m in holders)
+
+
+def test_installed_is_undone():
+    """The context restores what was there, also after an exception."""
+    with pytest.raises(KeyError), installed():
+        assert _is_ours()
+        raise KeyError
+    assert eqx.filter_jit is THEIRS
+    install()
+    with installed():
+        pass
+    assert _is_ours()
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_contexts_that_end_in_another_order(order, before):
+    """As threads and tasks do: it is installed until the last one has ended."""
+    if before:
+        install()
+    contexts = [contextlib.ExitStack() for _ in order]
+    for context in contexts:
+        context.enter_context(installed())
+    for i in order:
+        assert _is_ours()
+        contexts[i].close()
+    assert _is_ours() is before
+
+
+def test_functions_that_are_wrapped_are_not_affected():
+    """What was wrapped before `install()` or within it stays what it is."""
+    theirs = eqx.filter_jit(lambda x: x)
+    with installed():
+        ours = eqx.filter_jit(lambda x: x)
+        assert theirs(X).tolist() == [1, 1] and type(theirs) is not JitWrapped
+    assert type(ours) is JitWrapped and ours(X).tolist() == [1, 1]
+
+
+def test_forms_of_the_decorator():
+    """Every way to use `eqx.filter_jit` works with the installed one."""
+    with installed():
+
+        class Model(eqx.Module):
+            w: jax.Array
+
+            @eqx.filter_jit(donate="all-except-first")
+            def step(self, x):
+                return self.w * x
+
+        @eqx.filter_jit
+        def f(x):
+            return x + 1
+
+    assert Model(X).step(jnp.ones(2)).tolist() == [1, 1]
+    assert f(X).tolist() == [2, 2]
+    assert f.lower(X).compile()(X).tolist() == [2, 2]
+
+
+def test_installed_calls_block_unless_asynchronous(waited):
+    """`install()` promises what Equinox does; `asynchronous=True` returns early."""
+    for asynchronous in (False, True):
+        with installed(asynchronous=asynchronous):
+            f = eqx.filter_jit(lambda x: x + 1)
+        f(X)
+        waited.clear()
+        f(X)
+        assert bool(waited) is not asynchronous
+
+
+def test_a_loop_that_refills_its_batch():
+    """With `install()`, a loop that writes to its batch computes what Equinox does."""
+    theirs = run_program("refilled_batch.py").stdout
+    assert run_program("refilled_batch.py", "install").stdout == theirs
+
+
+def test_the_engine_that_is_in_use(engine):
+    """`engine()` says `native` or `python`."""
+    assert eqx_fastjit.engine() == engine
+
+
+@pytest.mark.parametrize("name", ["native", "python", "auto"])
+def test_an_engine_is_chosen_by_the_environment(name):
+    """`EQX_FASTJIT_ENGINE` chooses one, for the process."""
+    out = run_program("first_call.py", EQX_FASTJIT_ENGINE=name)
+    assert out.stdout.split() == ["1", "native" if name == "auto" else name]
+
+
+def test_an_unknown_engine():
+    """Another name is one error that lists those there are."""
+    out = run_program("first_call.py", check=False, EQX_FASTJIT_ENGINE="fast")
+    assert out.returncode == 1
+    assert "'fast'" in out.stderr and "'native'" in out.stderr
+
+
+def test_jax_is_not_used_before_it_must_be():
+    """Importing and wrapping initialize no device, and import no tools."""
+    assert run_program("light_import.py").stdout == "done\n"

@@ -1,0 +1,252 @@
+"""What calls and caches keep alive, and when they let go."""
+
+import gc
+import weakref
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+from eqx_fastjit import filter_jit
+from tests.support.memory import collect, dead, Held, references
+from tests.support.modules import Holder
+from tests.support.programs import run_program
+from tests.support.traces import count_traces
+
+
+X = jnp.ones(2)
+
+
+@pytest.fixture
+def without_collector():
+    collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+# --- caches ---
+
+
+def test_clearing():
+    """`clear_cache()`, `eqx.clear_caches()` and `jax.clear_caches()` forget traces."""
+    f, traces = count_traces(lambda x: x + 1)
+    for n, clear in enumerate((f.clear_cache, eqx.clear_caches, jax.clear_caches)):
+        f(X), f(X)
+        assert len(traces) == n + 1
+        clear()
+    f(X)
+    assert len(traces) == 4
+
+
+def test_clearing_spares_other_functions():
+    """`clear_cache()` is of one function, for all of its wrappers."""
+
+    def fun(x):
+        return x + 1
+
+    f, traces_f = count_traces(fun)
+    g, traces_g = count_traces(lambda x: x + 2)
+    f(X), g(X)
+    f.clear_cache()
+    f(X), g(X)
+    assert (len(traces_f), len(traces_g)) == (2, 1)
+
+
+@pytest.mark.parametrize("use", ["wrap", "call", "lower", "eval_shape", "compiled"])
+def test_a_function_dies(use):
+    """A wrapped function dies with what was compiled for it, and all it refers to."""
+    held = Held()
+
+    def fun(x, held=held):
+        return x + 1, Held
+
+    jitted = filter_jit(fun)
+    if use == "call":
+        jitted(X), jitted(X), filter_jit(fun)(X)
+    elif use == "compiled":
+        jitted.lower(X).compile()(X)
+    elif use != "wrap":
+        getattr(jitted, use)(X)
+    refs = references(held, fun)
+    del held, fun, jitted
+    jax.clear_caches()  # of what JAX itself keeps of traces
+    assert dead(*refs) == [True, True]
+
+
+def test_many_lambdas_die():
+    """Functions that are wrapped and called in a loop are not kept."""
+    refs = []
+    for i in range(30):
+        f = lambda x, i=i: x + i  # noqa: E731
+        refs.append(weakref.ref(f))
+        filter_jit(f)(X)
+    del f
+    assert all(dead(*refs))
+
+
+def test_wrapping_a_module_does_not_keep_it():
+    """The arrays of a wrapped Module die with its wrapper."""
+    model = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+    jitted = filter_jit(model)
+    jitted(X)
+    refs = references(model, model.weight)
+    del model, jitted
+    assert dead(*refs) == [True, True]
+
+
+# --- arguments and results ---
+
+
+@pytest.mark.parametrize("donate", ["none", "all"])
+def test_arguments_and_results_die_without_the_collector(donate, without_collector):
+    """No call keeps its arrays, or leaves a cycle that holds them."""
+    f = filter_jit(lambda m, x, n: (Holder(m.x + x, m.static), x * n), donate=donate)
+    static = Held()
+
+    def call():
+        m, x = Holder(jnp.ones(100), static), jnp.ones(100)
+        out = f(m, x, 2.0)
+        return references(m, m.x, x, out[0], out[0].x, out[1])
+
+    for _ in range(5):
+        assert [ref() for ref in call()] == [None] * 6
+
+
+def test_a_method_call_keeps_no_instance(without_collector):
+    """A bound method, and its call, die with the instance."""
+
+    class Model(eqx.Module):
+        w: jax.Array
+
+        @filter_jit
+        def step(self, x):
+            return self.w * x
+
+    def call():
+        model = Model(jnp.ones(2))
+        bound = model.step
+        bound(X)
+        return references(model, model.w, bound)
+
+    for _ in range(4):
+        assert [ref() for ref in call()] == [None] * 3
+
+
+def test_no_garbage_is_left():
+    """A call leaves nothing for the collector."""
+    f = filter_jit(lambda m, x: (m, {"x": x + 1}, 3))
+    model = eqx.nn.MLP(2, 2, 2, 2, key=jax.random.key(0))
+    for _ in range(5):
+        f(model, X)
+    collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            f(model, X)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_a_failed_call_lets_go_of_its_arguments():
+    """Neither an error of the device nor one of the trace keeps arguments."""
+    f = filter_jit(lambda x: eqx.error_if(x, x < 0, "negative"))
+
+    @filter_jit
+    def g(x, held):
+        raise KeyError
+
+    f(jnp.ones(()))
+
+    def call():
+        x, held = -jnp.ones(()), Held()
+        with pytest.raises(eqx.EquinoxRuntimeError):
+            f(x)
+        with pytest.raises(KeyError):
+            g(x, held)
+        return references(x, held)
+
+    refs = [ref for _ in range(3) for ref in call()]
+    jax.clear_caches()
+    assert all(dead(*refs))
+
+
+@pytest.mark.parametrize("stage", ["lower", "trace", "eval_shape", "call"])
+def test_statics_die_with_their_function(stage):
+    """What is kept of statics is the function's: it goes with it."""
+    f, static = filter_jit(lambda x, static: x + 1), Held()
+    (f if stage == "call" else getattr(f, stage))(X, static)
+    (ref,) = references(static)
+    del f, static
+    jax.clear_caches()
+    assert dead(ref) == [True]
+
+
+def test_statics_without_jit_are_not_kept():
+    """Under `jax.disable_jit()` nothing is remembered."""
+    f = filter_jit(lambda x, static: x)
+    refs = []
+    with jax.disable_jit():
+        for _ in range(4):
+            static = Held()
+            refs += references(static)
+            f(X, static)
+    del static
+    assert all(dead(*refs))
+
+
+def test_what_a_hit_was_given_is_not_kept():
+    """Only the statics of the trace are kept, and not those of later calls."""
+    f = filter_jit(lambda m: m.x)
+
+    class Listed(list):
+        pass
+
+    first = Listed([1])
+    f(Holder(X, first))
+    others = [Listed([1]) for _ in range(3)]
+    refs = references(*others)
+    for other in others:
+        f(Holder(X, other))
+    del other, others
+    assert dead(*refs) == [True] * 3
+
+
+def test_buffers_are_freed():
+    """In a loop, as many arrays are alive as the program holds."""
+    f = filter_jit(lambda x: x + 1, donate="all")
+    g = filter_jit(lambda x: (x + 1, "static"))
+    x = jnp.ones(100)
+    for _ in range(5):
+        x = f(g(x)[0])
+    collect()
+    before = len(jax.live_arrays())
+    for _ in range(50):
+        x = f(g(x)[0])
+    assert len(jax.live_arrays()) <= before
+
+
+# --- memory ---
+
+# Bytes of Python for each, and of the process in all. JAX keeps thousands of entries
+# for functions, and classes for ever.
+BOUNDS = {
+    "calls": (1, 4e6),
+    "outputs": (200, 40e6),
+    "methods": (10, 4e6),
+    "wrapped": (10, 8e6),
+    "lambdas": (20_000, 40e6),
+    "classes": (120_000, 60e6),
+}
+
+
+def test_memory_is_bounded():
+    """A process does not grow by calls, methods, results or wrapped functions."""
+    lines = run_program("memory.py").stdout.splitlines()
+    found = {kind: (float(a), float(b)) for kind, a, b in map(str.split, lines)}
+    assert found.keys() == BOUNDS.keys()
+    for kind, (each, in_all) in BOUNDS.items():
+        assert found[kind][0] < each, (kind, found)
+        assert found[kind][1] < in_all, (kind, found)

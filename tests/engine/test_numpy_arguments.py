@@ -1,0 +1,299 @@
+"""NumPy arguments: traced like JAX arrays, and safe to refill after the call."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eqx_fastjit import filter_jit
+from tests.support.buffers import aligned, late
+from tests.support.modules import Holder, Inner, Node
+from tests.support.traces import count_traces
+
+
+# Up to 1 MiB is copied, so that the call need not block.
+SMALL, LARGE = (64,), (600, 600)
+
+
+# --- traced ---
+
+
+@pytest.mark.parametrize("static", [None, (1, (2,)), jnp.float32, np.dtype("f4")])
+@pytest.mark.parametrize("around", [lambda x: x, lambda x: [x], Inner])
+def test_numpy_and_jax_arrays_share_a_trace(static, around):
+    """Arrays of one dtype and shape are one signature, whoever made them."""
+    f, traces = count_traces(lambda a, b: b.x)
+    jaxs, numpys = jnp.ones(2), np.ones(2, np.float32)
+    for a in (jaxs, numpys):
+        for b in (jaxs, numpys):
+            assert f(around(a), Holder(b, static)).tolist() == [1, 1]
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.arange(3),
+        np.arange(3.0),
+        np.float32(1),
+        np.int64(1),
+        np.bool_(True),
+        np.zeros((0, 2), np.float32),
+        np.array(1.0, np.float32),
+        np.ones(2, np.float16),
+        np.ones(2, jnp.bfloat16),
+        np.arange(6.0).reshape(2, 3)[::-1, ::-1],
+        np.arange(6.0).reshape(2, 3).T,
+        np.zeros(2, jax.dtypes.float0),
+    ],
+    ids=lambda x: f"{type(x).__name__}-{x.dtype}-{x.shape}",
+)
+def test_arrays_and_scalars_of_numpy_are_traced(x):
+    """Every array of NumPy, and every scalar, is an argument as under Equinox."""
+    expected = eqx.filter_jit(lambda x: x)(x)
+    f, traces = count_traces(lambda x: x)
+    for _ in range(2):
+        out = f(x)
+        assert (type(out), out.dtype) == (type(expected), expected.dtype)
+        np.testing.assert_array_equal(out, expected)
+    assert len(traces) == 1
+
+
+def test_values_of_numpy_scalars_are_traced():
+    """Another value of a NumPy scalar is the same call."""
+    f, traces = count_traces(lambda x: x)
+    assert [float(f(np.float32(i))) for i in range(3)] == [0, 1, 2]
+    assert len(traces) == 1
+
+
+def test_a_read_only_array():
+    """An array that cannot be written to is an argument like others."""
+    x = np.arange(3.0, dtype=np.float32)
+    x.flags.writeable = False
+    assert filter_jit(lambda x: x * 2)(x).tolist() == [0, 2, 4]
+
+
+def test_an_enormous_array_that_is_not_used():
+    """A broadcast array of many bytes is counted and not copied."""
+    huge = np.broadcast_to(np.zeros((), np.int8), (1 << 40,))
+    f = filter_jit(lambda *arrays: len(arrays))
+    assert f(np.ones(3, np.int8), huge) == 2
+
+
+# --- refilled ---
+
+
+def _value_and_grad(f, w, batch):
+    return jax.value_and_grad(f)(w, batch)[0]
+
+
+def _jvp(f, w, batch):
+    return jax.jvp(lambda w: f(w, batch), (w,), (w,))[0]
+
+
+def _vmap(f, w, batch):
+    return jax.vmap(lambda w: f(w, batch))(w[None])[0]
+
+
+def _linearize(f, w, batch):
+    return jax.linearize(lambda w: f(w, batch), w)[0]
+
+
+def _vjp(f, w, batch):
+    return jax.vjp(lambda w: f(w, batch), w)[0]
+
+
+def _vmap_of_grad(f, w, batch):
+    return jax.vmap(jax.value_and_grad(f), (0, None))(w[None], batch)[0][0]
+
+
+def _filter_value_and_grad(f, w, batch):
+    return eqx.filter_value_and_grad(f)(w, batch)[0]
+
+
+def _nested(f, w, batch):
+    return filter_jit(lambda w, batch: f(w, batch))(w, batch)
+
+
+CALLS = {
+    "call": lambda f, w, batch: f(w, batch),
+    "keyword": lambda f, w, batch: f(batch=batch, w=w),
+    "nested": _nested,
+    "value_and_grad": _value_and_grad,
+    "filter_value_and_grad": _filter_value_and_grad,
+    "jvp": _jvp,
+    "vmap": _vmap,
+    "linearize": _linearize,
+    "vjp": _vjp,
+    "vmap of grad": _vmap_of_grad,
+}
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_buffer_that_is_refilled_after_the_call(call, shape):
+    """Results are of what the buffer held at the call, also under eager transforms."""
+    f = filter_jit(lambda w, batch: late(w) + batch.mean())
+    w, batch, results = jnp.zeros(()), aligned(shape), []
+    for i in range(4):
+        batch[...] = i
+        results.append(call(f, w, batch))
+        batch[...] = -1
+    assert [float(x) for x in results] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "around", [Inner, lambda x: [x], lambda x: {"k": (x,)}, lambda x: Node((x,))]
+)
+def test_a_buffer_within_a_pytree(around, shape):
+    """Buffers in Modules, containers and registered nodes may be refilled, too."""
+    f = filter_jit(lambda t: late(jax.tree_util.tree_leaves(t)[0].mean()))
+    batch, results = aligned(shape), []
+    for i in range(4):
+        batch[...] = i
+        results.append(f(around(batch)))
+        batch[...] = -1
+    assert [float(x) for x in results] == [0, 1, 2, 3]
+
+
+def test_a_buffer_of_a_compiled_call():
+    """A compiled call is as safe as a call."""
+    for shape in (SMALL, LARGE):
+        batch, results = aligned(shape), []
+        f = filter_jit(lambda x: late(x.mean())).lower(batch).compile()
+        for i in range(4):
+            batch[...] = i
+            results.append(f(batch))
+            batch[...] = -1
+        assert [float(x) for x in results] == [0, 1, 2, 3]
+
+
+def test_a_buffer_in_a_wrapped_module():
+    """NumPy arrays of the callable itself may be refilled."""
+
+    class Model(eqx.Module):
+        w: object
+
+        def __call__(self, x):
+            return late(x) + self.w.mean()
+
+    for shape in (SMALL, LARGE):
+        w, results = aligned(shape), []
+        for i in range(4):
+            w[...] = i
+            results.append(filter_jit(Model(w))(jnp.zeros(())))
+            w[...] = -1
+        assert [float(x) for x in results] == [0, 1, 2, 3]
+
+
+def test_many_quick_calls_before_a_slow_one():
+    """It makes no difference that all calls so far were done when they returned."""
+    small, large = jnp.ones((3, 3)), jnp.ones((1000, 1000))
+    f = filter_jit(lambda y, x: (y @ y @ y).sum() * 0 + x[0])
+    x, results = aligned((3,)), []
+    for i in range(60):
+        x[:] = i
+        results.append(f(large if i > 50 else small, x))
+        x[:] = -1
+    assert [float(y) for y in results] == list(range(60))
+
+
+def test_a_buffer_that_is_a_constant_of_another_trace():
+    """Within a trace, a NumPy array is a constant as it is at the call."""
+    f, x = filter_jit(lambda x: late(x)), aligned((3,))
+
+    def outer(y):
+        outs = []
+        for i in range(1, 4):
+            x[:] = i
+            outs.append(f(x))
+        x[:] = -1
+        return y * (outs[0] + 10 * outs[1] + 100 * outs[2])
+
+    for transform in (jax.jit, filter_jit, lambda g: jax.jit(jax.checkpoint(g))):
+        assert transform(outer)(1.0).tolist() == [321.0] * 3
+
+
+def test_jax_arrays_of_a_copy_may_be_refilled():
+    """`jnp.asarray(buffer.copy())` is the advice for those who convert themselves."""
+    f = filter_jit(lambda x: late(x.mean()))
+    batch, results = aligned(LARGE), []
+    for i in range(4):
+        batch[...] = i
+        results.append(f(jnp.asarray(batch.copy())))
+        batch[...] = -1
+    assert [float(x) for x in results] == [0, 1, 2, 3]
+
+
+# --- blocking ---
+
+
+def test_what_a_call_blocks_for(waited):
+    """It blocks for more than 1 MiB in NumPy arrays, and for nothing less."""
+    f = filter_jit(lambda *xs: sum(x.mean() for x in xs))
+    mebibyte = np.ones(1 << 18, np.float32)
+    calls = [
+        (False, [jnp.ones(1 << 19)]),
+        (False, [np.ones(3, np.float32), jnp.ones(1 << 19)]),
+        (False, [mebibyte]),
+        (True, [mebibyte, np.ones(1, np.float32)]),
+    ]
+    for blocks, xs in calls:
+        f(*xs)
+        waited.clear()
+        f(*xs)
+        assert bool(waited) is blocks
+
+
+def test_a_call_in_a_trace_blocks_for_nothing(waited):
+    """Tracers of `jax.jit` have no memory to protect."""
+    f = filter_jit(lambda x, y: x + y.mean())
+    y = np.ones(1 << 19, np.float32)
+    jax.jit(lambda x: f(x, y))(jnp.ones(()))
+    assert waited == []
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_calls_that_are_not_asynchronous_block(waited, asynchronous):
+    """`asynchronous=False` blocks as Equinox does; the default returns early."""
+    f = filter_jit(lambda x: x + 1, asynchronous=asynchronous)
+    for _ in range(3):
+        waited.clear()
+        f(jnp.ones(3))
+        assert bool(waited) is not asynchronous
+
+
+def test_calls_with_host_callbacks_block(waited):
+    """Functions with `error_if`, callbacks or prints block; those named so do not."""
+
+    def blocks(f):
+        jitted = filter_jit(f)
+        jitted(jnp.ones(3))
+        waited.clear()
+        jitted(jnp.ones(3))
+        return bool(waited)
+
+    def callback(x):
+        return jnp.tanh(x)
+
+    assert blocks(lambda x: eqx.error_if(x, x < 0, "negative"))
+    assert blocks(lambda x: jax.pure_callback(lambda x: x, x, x))
+    assert blocks(lambda x: (jax.debug.callback(lambda x: None, x), x)[1])
+    assert not blocks(callback)
+    assert not blocks(lambda x: jax.jit(callback)(x))
+    assert not blocks(lambda x: jnp.linalg.inv(jnp.eye(3)) @ x)  # a custom call
+
+
+def test_a_callback_has_run_when_the_call_returns():
+    """Effects without a result are waited for."""
+    seen = []
+
+    @filter_jit
+    def f(x):
+        jax.debug.callback(lambda y: seen.append(float(y)), late(x))
+
+    for i in range(4):
+        f(jnp.asarray(float(i)))
+        assert seen == [float(j) for j in range(i + 1)]

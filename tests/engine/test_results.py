@@ -1,0 +1,240 @@
+"""Results: their types, statics, order of fields, and what two of them share."""
+
+import collections
+import dataclasses
+import typing
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import optax
+import pytest
+
+from eqx_fastjit import filter_jit
+from tests.support.modules import Holder, Inner, Node
+from tests.support.traces import count_traces
+
+
+X = jnp.arange(3.0)
+
+
+class Pair(typing.NamedTuple):
+    a: object
+    b: object
+
+
+class Counted(collections.namedtuple("Counted", "x name")):
+    """Counts its instances, in a `__new__` of its own."""
+
+    made: typing.ClassVar[list] = []
+
+    def __new__(cls, x, name="counted"):
+        cls.made.append(name)
+        return super().__new__(cls, x, name)
+
+
+@jtu.register_dataclass
+@dataclasses.dataclass
+class Data:
+    x: object
+    tag: object = dataclasses.field(default="t", metadata={"static": True})
+
+
+class Ordered(eqx.Module):
+    """Its fields are not in alphabetical order, and one has a default."""
+
+    b: object
+    name: str = eqx.field(static=True)
+    a: object = None
+
+
+class WithInit(eqx.Module):
+    """Its `__init__` takes something else, and is not called for results."""
+
+    x: object
+
+    def __init__(self, size):
+        self.x = jnp.ones(size)
+
+
+SENTINEL = object()
+MAKES = {
+    "array": lambda x: x,
+    "nothing": lambda x: None,
+    "static": lambda x: "text",
+    "tuple": lambda x: (x, 1, None, "s", (2.5, [True])),
+    "empty": lambda x: ((), [], {}),
+    "dict": lambda x: {"b": x, "a": 1},
+    "ordered": lambda x: collections.OrderedDict(b=x, a=1),
+    "default": lambda x: collections.defaultdict(list, b=x, a=1),
+    "namedtuple": lambda x: Pair(x, Pair(1, x)),
+    "namedtuple with a __new__": lambda x: Counted(x),
+    "Module": lambda x: Ordered(x, "n", {"k": x}),
+    "Module with an __init__": lambda x: eqx.tree_at(lambda m: m.x, WithInit(3), x),
+    "layer": lambda x: eqx.nn.MLP(3, 3, 3, 1, key=jax.random.key(0)),
+    "static field": lambda x: Holder(x, (1, "a", jnp.tanh)),
+    "dataclass": lambda x: Data(x, (1, 2)),
+    "node": lambda x: Node([x, 2], "aux"),
+    "partial": lambda x: eqx.Partial(jnp.add, x),
+    "key": lambda x: jax.random.key(0),
+    "float0": lambda x: np.zeros(2, jax.dtypes.float0),
+    "optimiser": lambda x: optax.adam(1e-3).init({"w": x}),
+    "functions": lambda x: (jnp.tanh, Pair, int, SENTINEL),
+    "jitted": lambda x: filter_jit(eqx.nn.Lambda(jnp.tanh)),
+    "shared": lambda x: (lambda inner: [inner, inner])(Inner(x)),
+    "ten thousand": lambda x: [x[0]] * 300,
+}
+
+
+def _text(tree):
+    leaves = [x if eqx.is_array(x) else repr(x) for x in jtu.tree_leaves(tree)]
+    return len(leaves), str(jtu.tree_structure(jtu.tree_map(lambda _: 0, tree)))
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+def test_results_are_those_without_jit(make):
+    """Structure, types and leaves are the function's own, in each call."""
+    expected = make(X)
+    f, traces = count_traces(make)
+    for _ in range(3):
+        out = f(X)
+        assert type(out) is type(expected) or isinstance(expected, np.ndarray)
+        assert _text(out) == _text(expected)
+        for x, y in zip(jtu.tree_leaves(out), jtu.tree_leaves(expected), strict=True):
+            if eqx.is_array(x):
+                assert x.dtype == y.dtype
+                if not jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+                    np.testing.assert_array_equal(x, y)
+            elif not isinstance(y, eqx.Module):
+                assert type(x) is type(y) and (x is y or x == y)
+    assert len(traces) == 1
+
+
+def test_statics_are_the_very_objects_of_the_trace():
+    """What is no array is returned as it was when the function was traced."""
+    things = [object(), [1], "a" * 100]
+    f = filter_jit(lambda x: Holder(x, (things, SENTINEL)))
+    for _ in range(3):
+        assert f(X).static[0] is things and f(X).static[1] is SENTINEL
+
+
+def test_static_fields_pass_through():
+    """A static field of an argument comes back as the object that it was."""
+    static = [1, {"a": 2}]
+    for jit in (eqx.filter_jit, filter_jit):
+        f = jit(lambda m: m)
+        for _ in range(3):
+            assert f(Holder(X, static)).static is static
+
+
+def test_fields_are_in_their_order():
+    """A Module's fields, and other attributes, are in the order of Equinox's result."""
+    expected = list(vars(eqx.filter_jit(lambda m: m)(Ordered(X, "n"))))
+    f = filter_jit(lambda m: m)
+    model = Ordered(X, "n")
+    for _ in range(5):
+        model = f(model)
+        assert list(vars(model)) == expected
+
+
+def test_results_share_no_container():
+    """Lists, dictionaries and Modules of one result are not those of the next."""
+    f = filter_jit(lambda x: {"list": [x, [1]], "dict": {"k": x}, "module": Inner([x])})
+    for _ in range(4):
+        out = f(X)
+        assert len(out["list"]) == 2 and out["list"][1] == [1]
+        assert list(out) == ["dict", "list", "module"]
+        assert len(out["module"].value) == 1
+        out["list"].append(1), out["list"][1].append(2)
+        out["dict"]["more"] = out["more"] = 3
+        out["module"].value.append(4)
+
+
+def test_a_result_is_no_argument():
+    """A list that is returned is not the list that was passed."""
+    f = filter_jit(lambda tree: tree)
+    argument = [X, [X]]
+    for _ in range(2):
+        out = f(argument)
+        assert out is not argument and out[1] is not argument[1]
+
+
+def test_checks_run_when_the_function_is_traced():
+    """`__check_init__` is the function's own; results are not checked again."""
+    checked = []
+
+    class Checked(eqx.Module):
+        x: object
+
+        def __check_init__(self):
+            checked.append(self.x)
+
+    f = filter_jit(lambda x: Checked(x * 2))
+    for _ in range(3):
+        assert f(X).x.tolist() == (2 * X).tolist()
+    assert len(checked) == 1
+
+
+def test_results_whose_classes_check_their_parts():
+    """A class that refuses anything but arrays is given arrays."""
+
+    class Checks:
+        def __init__(self, x):
+            assert isinstance(x, jax.Array | jax.ShapeDtypeStruct | None), type(x)
+            self.x = x
+
+    jtu.register_pytree_node(
+        Checks, lambda c: ((c.x,), None), lambda _, xs: Checks(*xs)
+    )
+    if not hasattr(jtu.PyTreeDef, "from_node_data_and_children"):
+        pytest.skip("a sample is all there is in this version of JAX")
+    for around in (lambda c: c, Inner, lambda c: [c, {"k": Inner([c])}]):
+        f = filter_jit(lambda around=around: around(Checks(X)))
+        for out in (f(), f(), f.lower().compile()(), f.eval_shape()):
+            assert jtu.tree_structure(out) == jtu.tree_structure(around(Checks(X)))
+
+
+def test_modules_without_some_of_their_fields():
+    """A field that was never set is not there in the result."""
+    f, traces = count_traces(lambda m: m)
+    model = object.__new__(Ordered)
+    object.__setattr__(model, "b", X)
+    for _ in range(3):
+        model = f(model)
+        assert model.b.tolist() == X.tolist()
+        assert not hasattr(model, "name")
+    assert len(traces) == 1
+
+
+def test_a_training_step_returns_the_model():
+    """The result of a step is the argument of the next, without a new trace."""
+    optimiser = optax.adam(1e-2)
+
+    def step(model, state, x):
+        grads = eqx.filter_grad(lambda m: jnp.sum(jax.vmap(m)(x) ** 2))(model)
+        updates, state = optimiser.update(grads, state)
+        return eqx.apply_updates(model, updates), state
+
+    f, traces = count_traces(step)
+    model = eqx.nn.MLP(3, 1, 4, 2, key=jax.random.key(0))
+    theirs = model, optimiser.init(eqx.filter(model, eqx.is_array))
+    ours, jitted = theirs, eqx.filter_jit(step)
+    with jax.numpy_dtype_promotion("standard"):
+        for _ in range(5):
+            ours, theirs = f(*ours, X[None]), jitted(*theirs, X[None])
+    assert eqx.tree_equal(ours, theirs)
+    assert len(traces) == 1
+
+
+def test_weak_types_and_placement_of_results():
+    """Weak types, commitment and sharding are those of `jax.jit`."""
+
+    def make(x):
+        return jax.lax.convert_element_type(2.0, jnp.float32), x, x * 2, 1
+
+    ours, theirs = filter_jit(make)(X), eqx.filter_jit(make)(X)
+    for a, b in zip(ours[:3], theirs[:3], strict=True):
+        assert a.aval.weak_type == b.aval.weak_type
+        assert (a.committed, a.sharding) == (b.committed, b.sharding)

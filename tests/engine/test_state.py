@@ -1,0 +1,152 @@
+"""`eqx.nn.State`, typed random keys, and other things that Equinox programs carry."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from eqx_fastjit import filter_jit
+from tests.support.traces import count_traces
+
+
+X = jnp.arange(20.0).reshape(5, 4) ** 0.5
+
+
+class Model(eqx.Module):
+    norm: eqx.nn.BatchNorm
+    linear: eqx.nn.Linear
+    index: eqx.nn.StateIndex
+
+    def __init__(self, mode):
+        self.norm = eqx.nn.BatchNorm(4, axis_name="batch", mode=mode)
+        self.linear = eqx.nn.Linear(4, 4, key=jr.key(0))
+        self.index = eqx.nn.StateIndex(jnp.array(0))
+
+    def __call__(self, x, state):
+        x, state = self.norm(self.linear(x), state)
+        return x, state.set(self.index, state.get(self.index) + 1)
+
+
+def _step(model, state, x):
+    vmapped = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
+    return vmapped(x, state)
+
+
+@pytest.mark.parametrize("mode", ["batch", "ema"])
+@pytest.mark.parametrize("donate", ["none", "all-except-first"])
+def test_a_model_with_state(mode, donate):
+    """State is carried through calls as under Equinox, and is traced once."""
+    results = []
+    for jit in (eqx.filter_jit, filter_jit):
+        model, state = eqx.nn.make_with_state(Model)(mode)
+        f, traces = count_traces(_step, jit, donate=donate)
+        for _ in range(4):
+            out, state = f(model, state, X + 0)
+        results.append((out, state.get(model.index), len(traces)))
+    (ours, count, n_ours), (theirs, _, n_theirs) = results
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert count == 4 and n_ours == n_theirs
+
+
+def test_a_state_is_used_once():
+    """An old state that was updated is an error, as without jit."""
+    model, state = eqx.nn.make_with_state(Model)("batch")
+    filter_jit(_step)(model, state, X)
+    state.set(model.index, jnp.array(3))
+    with pytest.raises(ValueError, match="state"):
+        filter_jit(_step)(model, state, X)
+
+
+def test_inference_mode():
+    """`eqx.nn.inference_mode` changes a flag, which is a static: one more trace."""
+    f, traces = count_traces(lambda m, x, key: m(x, key=key))
+    model = eqx.nn.Dropout(0.5)
+    for _ in range(2):
+        f(model, X, jr.key(0))
+        assert (f(eqx.nn.inference_mode(model), X, jr.key(0)) == X).all()
+    assert len(traces) == 2
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_typed_keys(impl):
+    """Keys are traced; another implementation is another dtype."""
+    f, traces = count_traces(lambda key: (jr.split(key)[0], jr.normal(key, (2,))))
+    key = jr.key(0, impl=impl)
+    for _ in range(3):
+        new, x = f(key)
+        assert (new == jr.split(key)[0]).all()
+        assert (x == jr.normal(key, (2,))).all()
+        key = new
+    assert len(traces) == 1
+    f(jr.key(0, impl="rbg" if impl != "rbg" else "threefry2x32"))
+    assert len(traces) == 2
+
+
+def test_raw_keys_are_arrays():
+    """`jax.random.PRNGKey` is an array of integers."""
+    f = filter_jit(lambda key: jr.normal(key, (2,)))
+    assert (f(jr.PRNGKey(0)) == jr.normal(jr.PRNGKey(0), (2,))).all()
+
+
+def test_enumerations():
+    """Members of an `eqx.Enumeration` are pytrees with an array."""
+
+    class Result(eqx.Enumeration):
+        good = "first"
+        bad = "second"
+
+    f, traces = count_traces(
+        lambda r, x: (jnp.where(r == Result.good, x, -x), Result.bad)
+    )
+    assert f(Result.good, X)[0][1, 1] == X[1, 1]
+    out, bad = f(Result.bad, X)
+    assert out[1, 1] == -X[1, 1] and bad == Result.bad
+    assert len(traces) == 1
+
+
+def test_shared_layers():
+    """`eqx.nn.Shared` ties parameters within a jitted function."""
+
+    class Tied(eqx.Module):
+        shared: eqx.nn.Shared
+
+        def __init__(self):
+            a = eqx.nn.Embedding(4, 4, key=jr.key(0))
+            b = eqx.nn.Linear(4, 4, key=jr.key(1))
+            self.shared = eqx.nn.Shared(
+                (a, b), where=lambda p: p[1].weight, get=lambda p: p[0].weight
+            )
+
+        def __call__(self, i):
+            a, b = self.shared()
+            return b(a(i))
+
+    np.testing.assert_allclose(
+        filter_jit(Tied())(jnp.array(1)), Tied()(jnp.array(1)), rtol=1e-6
+    )
+
+
+def test_filtered_models():
+    """Models with `None` or flags in place of arrays are other calls."""
+    f, traces = count_traces(lambda m: m)
+    model = eqx.nn.Linear(4, 4, key=jr.key(0))
+    arrays, rest = eqx.partition(model, eqx.is_array)
+    for tree in (model, arrays, rest, jax.tree.map(eqx.is_array, model)):
+        for _ in range(2):
+            assert eqx.tree_equal(f(tree), tree)
+    assert len(traces) == 3  # all of this model's leaves are arrays
+
+
+def test_surgery():
+    """`eqx.tree_at` and `apply_updates` make models of the same signature."""
+    f, traces = count_traces(lambda m, x: m(x))
+    model = eqx.nn.MLP(4, 4, 4, 1, key=jr.key(0))
+    f(model, X[0])
+    f(eqx.tree_at(lambda m: m.layers[0].weight, model, jnp.ones((4, 4))), X[0])
+    f(eqx.apply_updates(model, jax.tree.map(lambda _: None, model)), X[0])
+    assert len(traces) == 1
+    f(eqx.tree_at(lambda m: m.activation, model, jnp.tanh), X[0])
+    f(eqx.tree_at(lambda m: m.layers[1].bias, model, None), X[0])
+    assert len(traces) == 3

@@ -1,0 +1,73 @@
+"""Prints by how much each kind of use grows a process: bytes of Python for each.
+
+`memory.py [equinox]`: with Equinox's `filter_jit`, for comparison.
+"""
+
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from eqx_fastjit import filter_jit
+from tests.support.memory import growth, resident
+
+
+jit = eqx.filter_jit if sys.argv[1:] == ["equinox"] else filter_jit
+X = jnp.array(1.0)
+
+
+def calls():
+    f = jit(lambda m, x, n: (m(x), n, m))
+    model = eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))
+    x = jnp.ones(2)
+    return lambda i: f(model, x, i % 3)
+
+
+def outputs():
+    f, x, held = jit(lambda x, n: (x + n, {"n": n})), jnp.ones(10_000), []
+
+    def do(i):
+        held.append(f(x, 1))
+        if len(held) == 50:
+            held.clear()
+
+    return do
+
+
+def methods():
+    class Model(eqx.Module):
+        w: jax.Array
+
+        @jit
+        def step(self, x):
+            return self.w * x
+
+    return lambda i: Model(X).step(X)
+
+
+def wrapped():
+    return lambda i: jit(lambda x: x + i)
+
+
+def lambdas():
+    return lambda i: jit(lambda x: (x + 1, i))(X)
+
+
+def classes():
+    def do(i):
+        class Own(eqx.Module):
+            w: jax.Array
+            n: int = eqx.field(static=True)
+
+        jit(lambda m, x: (m.w * x, m))(Own(X, i), X)
+
+    return do
+
+
+AMOUNTS = {calls: 20_000, outputs: 1_000, methods: 4_000, wrapped: 4_000}
+AMOUNTS |= {lambdas: 120, classes: 40}
+for kind, n in AMOUNTS.items():
+    before = resident()
+    each = growth(kind(), n)
+    print(kind.__name__, round(each, 1), resident() - before)

@@ -1,0 +1,59 @@
+"""A training loop that refills its batch in place: `refilled_batch.py [install]`.
+
+Prints losses, for each way to convert the batch. They are right only if each call has
+read its batch when it returns.
+"""
+
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+if sys.argv[1:] == ["install"]:
+    import eqx_fastjit
+
+    eqx_fastjit.install()
+
+CONVERT = {
+    "asarray": jnp.asarray,
+    "array": jnp.array,
+    "device_put": jax.device_put,
+    "buffer": lambda x: x,
+}
+
+
+@eqx.filter_jit
+def step(model, x, y):
+    @eqx.filter_value_and_grad
+    def loss(model):
+        return jnp.mean((jax.vmap(model)(x)[:, 0] - y) ** 2)
+
+    value, grads = loss(model)
+    return value, eqx.apply_updates(model, jax.tree.map(lambda g: -1e-3 * g, grads))
+
+
+def aligned(shape):
+    size = 4 * int(np.prod(shape))
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(np.float32).reshape(shape)
+
+
+def train(convert):
+    model = eqx.nn.MLP(256, 1, 256, 2, key=jax.random.key(0))
+    rng = np.random.default_rng(0)
+    x, y = aligned((512, 256)), aligned((512,))
+    losses = []
+    for _ in range(8):
+        rng.standard_normal(out=x, dtype=np.float32)
+        y[:] = x.sum(1)
+        value, model = step(model, convert(x), convert(y))
+        losses.append(value)
+    return [f"{float(value):.4g}" for value in losses]
+
+
+for name, convert in CONVERT.items():
+    print(name, train(convert))

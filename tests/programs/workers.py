@@ -1,0 +1,47 @@
+"""Calls a jitted function in worker processes: `workers.py spawn` or `fork`."""
+
+import multiprocessing
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from eqx_fastjit import filter_jit
+
+
+@filter_jit
+def work(model, n):
+    return model(jnp.ones(2)) * n, n
+
+
+def make():
+    return eqx.nn.Linear(2, 2, key=jax.random.key(0))
+
+
+def child(n, out):
+    first, second = work(make(), n), work(make(), n)
+    out.put((n, first[0].tolist(), second[0].tolist(), second[1]))
+
+
+def main(method):
+    context = multiprocessing.get_context(method)
+    if method == "spawn":  # a process that has used JAX must not fork
+        work(make(), 0)
+    out = context.Queue()
+    workers = [context.Process(target=child, args=(n, out)) for n in (1, 2.0)]
+    for worker in workers:
+        worker.start()
+    results = [out.get(timeout=100) for _ in workers]
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    for n, first, second, same in results:
+        assert first == second == work(make(), n)[0].tolist() and same == n
+    if method == "spawn":  # the function itself is sent by pickle
+        with context.Pool(1) as pool:
+            assert pool.apply(work, (make(), 3))[1] == 3
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

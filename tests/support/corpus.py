@@ -1,0 +1,1313 @@
+"""Calls that must behave as under `equinox.filter_jit`.
+
+Each case is a generator. It is given a `filter_jit` and a function `traced` to call
+from inside the jitted function, and it yields the result of one call after another; a
+call given as a function is made by the harness, which notes the exception's type if it
+raises. What is compared: every result (structure, types, dtypes, weak types, values)
+and how often `traced` was called so far.
+"""
+
+import abc
+import collections
+import dataclasses
+import enum
+import functools as ft
+import typing
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+import optax
+
+
+CASES = {}
+
+
+def case(fn):
+    CASES[fn.__name__] = fn
+    return fn
+
+
+def X(*shape):
+    return jnp.arange(1.0, 1.0 + int(np.prod(shape, dtype=int))).reshape(shape)
+
+
+def mlp(width=4, depth=2, seed=0):
+    return eqx.nn.MLP(width, width, width, depth, key=jr.key(seed))
+
+
+# --- ways to call ---
+
+
+@case
+def no_arguments(jit, traced):
+    @jit
+    def f():
+        traced()
+        return jnp.ones(2)
+
+    yield f()
+    yield f()
+
+
+@case
+def decorator_with_parentheses(jit, traced):
+    @jit()
+    def f(x):
+        traced()
+        return x + 1
+
+    yield f(X(2))
+    yield f(X(2))
+
+
+@case
+def keyword_and_position_share_a_trace(jit, traced):
+    @jit
+    def f(x, y):
+        traced()
+        return x - y
+
+    yield f(X(2), X(2) * 2)
+    yield f(X(2), y=X(2) * 2)
+    yield f(y=X(2) * 2, x=X(2))
+
+
+@case
+def var_args(jit, traced):
+    @jit
+    def f(*args):
+        traced()
+        return args[::-1]
+
+    yield f()
+    yield f(X(2), 3)
+    yield f(X(2), 3)
+    yield f(X(2), X(1))
+
+
+@case
+def var_keywords(jit, traced):
+    @jit
+    def f(**kwargs):
+        traced()
+        return kwargs
+
+    yield f(b=X(2), a=1)
+    yield f(a=1, b=X(2))
+    yield f(a=2, b=X(2))
+    yield f()
+
+
+@case
+def everything_at_once(jit, traced):
+    @jit
+    def f(a, /, b, c=3, *args, d, e=jnp.float32, **kwargs):
+        traced()
+        return a, b, c, args, d, e, kwargs
+
+    yield f(X(1), 2, d=X(2))
+    yield f(X(1), b=2, d=X(2))
+    yield f(X(1), 2, 4, 5, 6, d=X(2), z=X(1), y="s")
+    yield f(X(1), 2, 4, 5, 6, y="s", z=X(1), d=X(2))
+
+
+@case
+def positional_only(jit, traced):
+    @jit
+    def f(x, /, **kwargs):
+        traced()
+        return x, kwargs
+
+    yield f(X(2), x=1)
+    yield f(X(2), x=1)
+
+
+@case
+def keyword_only(jit, traced):
+    @jit
+    def f(*, x, y=2):
+        traced()
+        return x * y
+
+    yield f(x=X(2))
+    yield f(x=X(2))
+    yield f(y=3, x=X(2))
+
+
+@case
+def names_that_could_clash(jit, traced):
+    @jit
+    def f(dispatch, translate=1, fun=2, error=3, *, default_fun=4, self=5, f=6, make=7):
+        traced()
+        return dispatch, translate, fun, error, default_fun, self, f, make
+
+    yield f(X(1))
+    yield f(X(1), fun=X(1), self=0)
+
+
+@case
+def wrong_arguments(jit, traced):
+    @jit
+    def f(x, *, y):
+        traced()
+        return x
+
+    yield lambda: f()
+    yield lambda: f(X(1))
+    yield lambda: f(X(1), y=1, z=2)
+    yield lambda: f(X(1), 2, y=1)
+    yield f(X(1), y=1)
+
+
+@case
+def defaults_of_their_own(jit, traced):
+    sentinel = object()
+    listed = [1]
+
+    @jit
+    def f(x, a=1, b=sentinel, c=listed, *args, d=listed, e=(1, "s")):
+        traced()
+        return x, a, b is sentinel, c is listed, args, d is listed, e
+
+    yield f(X(1))
+    yield f(X(1), 2)
+    yield f(X(1), 1, 3)
+    yield f(X(1), 1, sentinel, [2], 4)
+    yield f(X(1), c=[2], e=(2, "s"))
+    yield f(X(1), 3, sentinel, listed)
+    # It refuses keyword arguments, although its signature has one.
+    g = jit(eqx.filter_vmap(lambda x, *, k=None: (traced(), x)[1]))
+    yield g(X(2))
+    yield g(X(2))
+
+
+@case
+def omitted_array_default(jit, traced):
+    @jit
+    def f(x, w=np.array([2, 1])):  # noqa: B008
+        traced()
+        return x, jnp.zeros(tuple(w))  # concrete if it is left to its default
+
+    yield f(X(1))
+    yield f(X(1))
+
+
+@case
+def omitted_unhashable_default(jit, traced):
+    @jit
+    def f(x, y={1, 2}, z=3):  # noqa: B006
+        traced()
+        return x, len(y), z
+
+    yield f(X(1))
+    yield f(X(1), z=4)
+
+
+# --- what to call ---
+
+
+@case
+def lambdas(jit, traced):
+    f = jit(lambda x: (traced(), x * 2)[1])
+    yield f(X(2))
+    yield f(X(3))
+
+
+@case
+def wrap_again(jit, traced):
+    def f(x):
+        traced()
+        return x + 1
+
+    yield jit(f)(X(2))
+    yield jit(f)(X(2))
+    yield jit(donate="none")(f)(X(2))
+    yield jit(jit(f))(X(2))
+    yield jit(jit(f))(X(2))
+
+
+@case
+def functools_partial(jit, traced):
+    def f(n, x, *, k):
+        traced()
+        return x * n, k
+
+    g = jit(ft.partial(f, 2.0, k="k"))
+    yield g(X(2))
+    yield g(X(2))
+
+
+@case
+def jax_partial(jit, traced):
+    def f(n, x):
+        traced()
+        return x * n
+
+    yield jit(jtu.Partial(f, X(2)))(X(2))
+    yield jit(jtu.Partial(f, X(2) + 1))(X(2))
+
+
+@case
+def eqx_partial(jit, traced):
+    def f(n, x, k):
+        traced()
+        return x * n, k
+
+    yield jit(eqx.Partial(f, X(2), k=1))(X(2))
+    yield jit(eqx.Partial(f, X(2) + 1, k=1))(X(2))
+    yield jit(eqx.Partial(f, X(2) + 1, k=2))(X(2))
+
+
+@case
+def module_with_call(jit, traced):
+    class M(eqx.Module):
+        w: jax.Array
+        n: int
+
+        def __call__(self, x):
+            traced()
+            return self.w * x * jnp.float32(self.n)
+
+    f = jit(M(X(2), 1))
+    yield f(X(2))
+    yield f(X(2))
+    yield jit(M(X(2) + 1, 1))(X(2))
+    yield jit(M(X(2) + 1, 2))(X(2))
+
+
+@case
+def equinox_layers(jit, traced):
+    yield jit(mlp())(X(4))
+    yield jit(mlp(seed=1))(X(4))
+    yield jit(eqx.nn.Conv1d(1, 2, 3, key=jr.key(0)))(X(1, 5))
+    yield jit(eqx.nn.LSTMCell(2, 3, key=jr.key(0)))(X(2), (X(3), X(3)))
+    yield jit(eqx.nn.GRUCell(2, 3, key=jr.key(0)))(X(2), X(3))
+    yield jit(eqx.nn.MultiheadAttention(2, 4, key=jr.key(0)))(X(3, 4), X(3, 4), X(3, 4))
+    yield jit(eqx.nn.Dropout(0.5))(X(4), key=jr.key(0))
+    yield jit(eqx.nn.Sequential([mlp(), eqx.nn.Lambda(jnp.tanh)]))(X(4))
+
+
+@case
+def grad_and_vmap(jit, traced):
+    def f(x):
+        traced()
+        return jnp.sum(x**2)
+
+    yield jit(eqx.filter_grad(f))(X(2))
+    yield jit(eqx.filter_grad(f))(X(2))
+    yield jit(eqx.filter_value_and_grad(f))(X(2))
+    yield jit(eqx.filter_vmap(f))(X(2, 2))
+    yield jit(jax.vmap(f))(X(2, 2))
+    yield eqx.filter_grad(jit(f))(X(2))
+    yield eqx.filter_vmap(jit(f))(X(2, 2))
+    yield jax.jvp(jit(f), (X(2),), (X(2),))
+
+
+@case
+def filter_jvp(jit, traced):
+    def f(x):
+        traced()
+        return jnp.sum(x**2)
+
+    yield eqx.filter_jvp(jit(f), (X(2),), (X(2),))
+
+
+@case
+def bound_method_of_a_module(jit, traced):
+    class M(eqx.Module):
+        w: jax.Array
+
+        def go(self, x):
+            traced()
+            return self.w * x
+
+    m = M(X(2))
+    yield jit(m.go)(X(2))
+    yield jit(M(X(2) + 1).go)(X(2))
+
+
+@case
+def bound_method_of_a_class(jit, traced):
+    class C:
+        def go(self, x):
+            traced()
+            return x + 1
+
+    c = C()
+    yield jit(c.go)(X(2))
+    yield jit(c.go)(X(2))
+    yield jit(C().go)(X(2))
+
+
+@case
+def callable_object(jit, traced):
+    class C:
+        def __call__(self, x):
+            traced()
+            return x + 1
+
+    f = jit(C())
+    yield f(X(2))
+    yield f(X(2))
+
+
+@case
+def class_as_callable(jit, traced):
+    @jtu.register_dataclass
+    @dataclasses.dataclass
+    class D:
+        a: jax.Array
+        b: jax.Array
+
+    f = jit(D)
+    out = f(X(1), b=X(2))
+    yield type(out) is D, out.a, out.b
+
+
+@case
+def jax_functions(jit, traced):
+    yield jit(jnp.sin)(X(2))
+    yield jit(jnp.matmul)(X(2, 2), X(2, 2))
+    yield jit(jax.nn.relu)(X(2))
+    yield jit(jax.jit(lambda x: x + 1))(X(2))
+    yield jit(jnp.where)(X(2) > 1, X(2), X(2))
+
+
+@case
+def not_callable(jit, traced):
+    yield lambda: jit(3)
+    yield lambda: jit(lambda x: x, donate="some")
+    yield lambda: jit(lambda x: x, static_argnums=0)
+    yield lambda: jit(lambda x: x, donate_argnums=0)
+    yield lambda: jit(lambda x: x, nonsense=0)
+
+
+# --- methods ---
+
+
+@case
+def jitted_method(jit, traced):
+    class M(eqx.Module):
+        w: jax.Array
+        n: int = 1
+
+        @jit
+        def step(self, x, k=2):
+            traced()
+            return self.w * x, self.n, k
+
+    m = M(X(2))
+    yield m.step(X(2))
+    yield m.step(X(2))
+    yield M(X(2) + 1).step(x=X(2))
+    yield M(X(2) + 1, 2).step(x=X(2))
+    yield M.step(m, X(2))
+
+
+@case
+def jitted_call(jit, traced):
+    class M(eqx.Module):
+        w: jax.Array
+
+        @jit
+        def __call__(self, x):
+            traced()
+            return self.w * x
+
+    class N(M):
+        v: int = 1
+
+    yield M(X(2))(X(2))
+    yield M(X(2) + 1)(X(2))
+    yield N(X(2))(X(2))
+    yield N(X(2))(X(2))
+
+
+@case
+def inherited_and_abstract(jit, traced):
+    class Base(eqx.Module):
+        @abc.abstractmethod
+        def f(self, x): ...
+
+        @jit
+        def g(self, x):
+            traced()
+            return self.f(x) + 1
+
+    class A(Base):
+        w: jax.Array
+
+        @jit
+        def f(self, x):
+            return x * self.w
+
+    class B(Base):
+        def f(self, x):
+            return x * 3
+
+        @jit
+        def g(self, x):
+            return Base.g(self, x) * 2
+
+    yield lambda: Base()
+    yield A(X(2)).g(X(2))
+    yield A(X(2)).g(X(2))
+    yield B().g(X(2))
+
+
+@case
+def static_and_class_methods(jit, traced):
+    class M(eqx.Module):
+        @staticmethod
+        @jit
+        def s(x):
+            traced()
+            return x + 1
+
+        @classmethod
+        @jit
+        def c(cls, x):
+            traced()
+            return x + 1, cls.__name__
+
+    yield M.s(X(2)), M().s(X(2))
+    yield M.c(X(2)), M().c(X(2))
+
+
+@case
+def methods_of_plain_classes(jit, traced):
+    class C:
+        n = 2
+
+        @jit
+        def f(self, x):
+            traced()
+            return x * jnp.float32(self.n)
+
+    c = C()
+    yield c.f(X(2))
+    yield c.f(X(2))
+    yield C().f(X(2))
+
+    @dataclasses.dataclass(frozen=True)
+    class D:
+        n: int
+
+        @jit
+        def f(self, x):
+            traced()
+            return x, self.n
+
+    yield D(1).f(X(2))
+    yield D(1).f(X(2))
+    yield D(2).f(X(2))
+
+
+@case
+def bound_method_is_a_pytree(jit, traced):
+    class M(eqx.Module):
+        w: jax.Array
+
+        @jit
+        def f(self, x):
+            traced()
+            return self.w * x
+
+    m = M(X(2))
+    yield [x for x in jtu.tree_leaves(m.f) if eqx.is_array(x)]
+    yield jtu.tree_map(lambda a: a + 1 if eqx.is_array(a) else a, m.f)(X(2))
+    yield eqx.tree_at(lambda f: f.args[0].w, m.f, X(2) * 3)(X(2))
+
+    @jit
+    def call(f, x):
+        traced()
+        return f(x)
+
+    yield call(m.f, X(2))
+    yield call(M(X(2) + 1).f, X(2))
+    arrays, rest = eqx.partition(m.f, eqx.is_array)
+    yield eqx.combine(arrays, rest)(X(2))
+    yield jax.grad(lambda f: jnp.sum(f(X(2))))(eqx.filter(m.f, eqx.is_array)).args[0].w
+
+
+@case
+def wrapped_function_is_a_pytree(jit, traced):
+    f = jit(mlp())
+    yield [x for x in jtu.tree_leaves(f) if eqx.is_array(x)]
+    doubled = jtu.tree_map(lambda a: a * 2 if eqx.is_array(a) else a, f)
+    yield doubled(X(4))
+    arrays, rest = eqx.partition(f, eqx.is_array)
+    yield eqx.combine(arrays, rest)(X(4))
+    yield eqx.tree_equal(f, jit(mlp())), f == jit(mlp())
+
+    @jit
+    def call(g, x):
+        traced()
+        return g(x)
+
+    yield call(f, X(4))
+    yield call(doubled, X(4))
+    grads = eqx.filter_grad(lambda g: jnp.sum(g(X(4))))(f)
+    yield [x for x in jtu.tree_leaves(grads) if eqx.is_array(x)]
+
+
+# --- statics ---
+
+
+@case
+def python_scalars_are_static(jit, traced):
+    @jit
+    def f(x, n):
+        traced()
+        return x, n
+
+    for n in (
+        1,
+        2,
+        1,
+        "a",
+        b"a",
+        None,
+        2.5,
+        3j,
+        ...,
+        int,
+        jnp.sin,
+        (1, (2,)),
+        range(3),
+    ):
+        yield f(X(1), n)
+        yield f(X(1), n)
+
+
+@case
+def enums_and_frozen_objects(jit, traced):
+    class Color(enum.Enum):
+        red = 1
+        blue = 2
+
+    class Number(enum.IntEnum):
+        one = 1
+        two = 2
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        a: int
+        b: str = "x"
+
+    @jit
+    def f(x, n):
+        traced()
+        return x, n
+
+    for n in (Color.red, Color.blue, Number.one, Number.two, Config(1), Config(2)):
+        yield f(X(1), n)
+        yield f(X(1), n)
+        yield f(X(1), n)
+    yield f(X(1), Config(1))
+    yield f(X(1), frozenset({1, 2}))
+    yield f(X(1), frozenset({2, 1}))
+
+
+@case
+def statics_out(jit, traced):
+    sentinel = object()
+
+    @jit
+    def f(x):
+        traced()
+        return x, 1, "a", None, sentinel, (2.5, [jnp.sin]), {"k": True}
+
+    yield [y is sentinel for y in f(X(1))]
+    for _ in range(20):
+        out = f(X(1))
+        yield out[:4], out[5:]
+
+
+@case
+def only_statics(jit, traced):
+    @jit
+    def f(n, s):
+        traced()
+        return n, s
+
+    yield f(1, "a")
+    yield f(1, "a")
+    yield f(2, "a")
+
+
+@case
+def static_fields(jit, traced):
+    class M(eqx.Module):
+        w: jax.Array
+        s: typing.Any = eqx.field(static=True)
+
+    @jit
+    def f(m):
+        traced()
+        return m.w * 2, m.s
+
+    for s in (1, 2, "a", (1, 2), (1, 3), [1], {"a": 1}, jnp.tanh, np.dtype("int32")):
+        yield f(M(X(2), s))
+        yield f(M(X(2) + 1, s))
+
+
+# --- arrays ---
+
+
+@case
+def numpy_is_traced(jit, traced):
+    @jit
+    def f(x):
+        traced()
+        return x
+
+    for x in (
+        np.arange(3),
+        np.arange(3.0),
+        np.float32(1),
+        np.int64(1),
+        np.bool_(True),
+        np.zeros((0, 2), np.float32),
+        np.array(1.0, np.float32),
+    ):
+        yield f(x)
+        yield f(x + x)
+
+
+@case
+def array_types(jit, traced):
+    @jit
+    def f(x):
+        traced()
+        return x, jtu.tree_map(lambda y: y, (x,))
+
+    yield f(jnp.array(1.0))
+    yield f(jnp.asarray(1.0))  # may be weakly typed
+    yield f(jnp.float32(1.0))
+    yield f(jnp.zeros((0, 3)))
+    yield f(jnp.ones(3, jnp.bfloat16))
+    yield f(jnp.ones(3, bool))
+    yield f(jnp.ones(3, jnp.uint8))
+    yield f(jnp.ones(3, jnp.complex64))
+    yield f(jnp.arange(3) * 2)
+
+
+@case
+def weak_types(jit, traced):
+    @jit
+    def f(x):
+        traced()
+        return x * 2
+
+    weak = jax.lax.convert_element_type(2.0, jnp.float32)
+    yield f(weak)
+    yield f(jnp.asarray(2.0))
+    yield f(jnp.array(2.0, jnp.float32))
+    yield f(jnp.array(2.0, jnp.float32))
+
+
+@case
+def typed_keys(jit, traced):
+    @jit
+    def f(key, x):
+        traced()
+        a, b = jr.split(key)
+        return jr.normal(a, (2,)) + x, b, {"k": [b]}
+
+    _, key, rest = f(jr.key(0), X(2))
+    yield f(jr.key(0), X(2))
+    for _ in range(20):
+        out, key, rest = f(key, X(2))
+    yield out, key, rest
+    yield f(jr.key(0, impl="rbg"), X(2))[0].shape
+    yield f(jr.key(0), X(2))
+
+
+@case
+def float0(jit, traced):
+    @jit
+    def f(x):
+        traced()
+        return jnp.ones(x.shape)
+
+    yield f(np.zeros((2,), jax.dtypes.float0))
+
+
+# --- pytrees ---
+
+
+@case
+def containers(jit, traced):
+    NT = collections.namedtuple("NT", "a b")
+
+    @jit
+    def f(tree):
+        traced()
+        return jtu.tree_map(lambda a: a + 1 if eqx.is_array(a) else a, tree)
+
+    trees = [
+        (X(1), [X(2), 3]),
+        {"b": X(1), "a": (X(2), None)},
+        {},
+        (),
+        [],
+        None,
+        NT(X(1), 2),
+        NT(X(1), NT(1, X(2))),
+        collections.OrderedDict(b=X(1), a=2),
+        collections.defaultdict(int, b=X(1), a=2),
+        {1: X(1), 2: X(2)},
+        {(1, 2): X(1)},
+        {"a": {"b": {"c": [X(1)]}}},
+        [[[[X(1)], 2], 3], 4],
+    ]
+    for tree in trees:
+        yield f(tree)
+        yield f(tree)
+
+
+@case
+def structure_changes(jit, traced):
+    @jit
+    def f(m):
+        traced()
+        return jtu.tree_map(lambda a: a + 1 if eqx.is_array(a) else a, m)
+
+    m = mlp()
+    for _ in range(20):
+        m = f(m)
+    yield m
+    yield f(eqx.tree_at(lambda m: m.layers[0].bias, m, None))
+    yield f(eqx.tree_at(lambda m: m.activation, m, jnp.tanh))
+    yield f(eqx.tree_at(lambda m: m.layers, m, list(m.layers)))
+    yield f(eqx.tree_at(lambda m: m.layers[1].weight, m, X(4, 4)))
+    yield f(eqx.tree_at(lambda m: m.layers[1].weight, m, 1))
+    yield f(eqx.tree_at(lambda m: m.layers[1].weight, m, np.ones((4, 4))))
+    yield f(eqx.filter(m, eqx.is_array))
+    yield f(m)
+
+
+@case
+def registered_nodes(jit, traced):
+    @jtu.register_dataclass
+    @dataclasses.dataclass
+    class D:
+        a: jax.Array
+        b: typing.Any
+        tag: str = dataclasses.field(default="t", metadata={"static": True})
+
+    @jtu.register_pytree_node_class
+    class C:
+        def __init__(self, x, n):
+            self.x, self.n = x, n
+
+        def tree_flatten(self):
+            return (self.x,), self.n
+
+        @classmethod
+        def tree_unflatten(cls, n, children):
+            return cls(*children, n)
+
+    @jit
+    def f(d, c):
+        traced()
+        return d, c.x * 2, c.n, C(c.x, 3)
+
+    def show(out):
+        d, x, n, c = out
+        return d.a, d.b, d.tag, x, n, c.x, c.n
+
+    yield show(f(D(X(1), 2), C(X(2), "n")))
+    yield show(f(D(X(1), 2), C(X(2), "n")))
+    for _ in range(20):
+        out = f(D(X(1), 2, "u"), C(X(2), "n"))
+    yield show(out)
+    yield show(f(D(X(1), X(1)), C(X(2), "m")))
+
+
+@case
+def optax_states(jit, traced):
+    model = mlp()
+    opt = optax.chain(optax.clip(1.0), optax.adamw(1e-2))
+    state = opt.init(eqx.filter(model, eqx.is_inexact_array))
+
+    @jit
+    def step(model, state, x):
+        traced()
+
+        def loss(m):
+            return jnp.mean(jax.vmap(m)(x) ** 2)
+
+        value, grads = eqx.filter_value_and_grad(loss)(model)
+        updates, state = opt.update(grads, state, eqx.filter(model, eqx.is_array))
+        return eqx.apply_updates(model, updates), state, value
+
+    with jax.numpy_dtype_promotion("standard"):
+        for _ in range(25):
+            model, state, value = step(model, state, X(3, 4))
+    yield model, state, value
+
+
+@case
+def equinox_state(jit, traced):
+    class Model(eqx.Module):
+        norm: eqx.nn.BatchNorm
+        linear: eqx.nn.Linear
+        index: eqx.nn.StateIndex
+
+        def __init__(self):
+            self.norm = eqx.nn.BatchNorm(4, axis_name="batch", mode="batch")
+            self.linear = eqx.nn.Linear(4, 4, key=jr.key(0))
+            self.index = eqx.nn.StateIndex(jnp.array(0))
+
+        def __call__(self, x, state):
+            x, state = self.norm(self.linear(x), state)
+            count = state.get(self.index)
+            return x, state.set(self.index, count + 1)
+
+    model, state = eqx.nn.make_with_state(Model)()
+
+    @jit
+    def f(model, state, x):
+        traced()
+        vmapped = jax.vmap(
+            model, axis_name="batch", in_axes=(0, None), out_axes=(0, None)
+        )
+        return vmapped(x, state)
+
+    for _ in range(4):
+        out, state = f(model, state, X(5, 4) ** 0.5)
+    yield out, state.get(model.index)
+
+
+@case
+def enumerations(jit, traced):
+    class E(eqx.Enumeration):
+        a = "first"
+        b = "second"
+
+    @jit
+    def f(e, x):
+        traced()
+        return jnp.where(e == E.a, x, -x), E.b
+
+    yield f(E.a, X(1))[0]
+    yield f(E.b, X(1))[0]
+    yield f(E.b, X(1))[1] == E.b
+
+
+@case
+def shared_nodes(jit, traced):
+    shared = mlp()
+
+    @jit
+    def f(tree):
+        traced()
+        return jtu.tree_map(lambda a: a + 1 if eqx.is_array(a) else a, tree)
+
+    yield f([shared, shared])
+    yield f({"a": shared, "b": (shared, shared.layers[0])})
+
+    class Tied(eqx.Module):
+        shared: eqx.nn.Shared
+
+        def __init__(self):
+            a = eqx.nn.Embedding(4, 4, key=jr.key(0))
+            b = eqx.nn.Linear(4, 4, key=jr.key(1))
+            self.shared = eqx.nn.Shared(
+                (a, b), where=lambda p: p[1].weight, get=lambda p: p[0].weight
+            )
+
+        def __call__(self, i):
+            a, b = self.shared()
+            return b(a(i))
+
+    yield jit(Tied())(jnp.array(1))
+
+
+@case
+def irregular_modules(jit, traced):
+    class M(eqx.Module):
+        w: jax.Array
+        n: int = eqx.field(static=True, default=2)
+
+    class G(eqx.Module, typing.Generic[typing.TypeVar("T")]):
+        w: jax.Array
+
+    class W(eqx.Module):
+        fn: typing.Callable
+
+        def __call__(self, x):
+            return self.fn(x)
+
+        @property
+        def __wrapped__(self):
+            return self.fn
+
+    missing = object.__new__(M)
+    object.__setattr__(missing, "w", X(1))
+
+    @jit
+    def f(m):
+        traced()
+        return m
+
+    for m in (M(X(1)), G[int](X(1)), missing, M(X(1), 3)):
+        for _ in range(20):
+            out = f(m)
+        yield out.w, hasattr(out, "n"), getattr(out, "n", None)
+    wrapper = eqx.module_update_wrapper(W(mlp()))
+    yield jit(lambda m, x: (traced(), m(x))[1])(wrapper, X(4))
+    yield f(eqx.filter_vmap(jnp.sin))(X(2))
+
+
+@case
+def equinox_wrappers_as_arguments(jit, traced):
+    @jit
+    def f(fn, x):
+        traced()
+        return fn(x)
+
+    for fn in (
+        eqx.filter_grad(jnp.sum),
+        eqx.filter_vmap(jnp.sin),
+        eqx.Partial(jnp.add, X(2)),
+        jtu.Partial(jnp.add, X(2)),
+        jit(mlp(2)),
+        mlp(2),
+        jnp.sin,
+    ):
+        yield f(fn, X(2))
+        yield f(fn, X(2))
+
+
+# --- donation ---
+
+
+def _deleted(*arrays):
+    return [x.is_deleted() for x in arrays]
+
+
+@case
+def donation_modes(jit, traced):
+    for donate in ("all", "all-except-first", "warn", "warn-except-first", "none"):
+
+        @jit(donate=donate)
+        def f(x, y, *, z):
+            traced()
+            return x + 1, y + 1, z + 1
+
+        for _ in range(3):
+            x, y, z = X(2), X(3), X(4)
+            yield f(x, y, z=z)
+            yield _deleted(x, y, z)
+
+
+@case
+def donation_of_the_callable(jit, traced):
+    for donate in ("all", "all-except-first", "none"):
+        m = mlp()
+        x = X(4)
+        yield jit(m, donate=donate)(x)
+        yield _deleted(x, m.layers[0].weight)[0:1]
+
+
+@case
+def donated_methods(jit, traced):
+    class M(eqx.Module):
+        w: jax.Array
+
+        @jit(donate="all")
+        def all(self, x):
+            traced()
+            return M(self.w + x), x + 1
+
+        @jit(donate="all-except-first")
+        def rest(self, x):
+            traced()
+            return M(self.w + x), x + 1
+
+    for name in ("all", "rest", "all", "rest"):
+        m, x = M(X(2)), X(2)
+        yield getattr(m, name)(x)[1]
+        yield _deleted(m.w, x)
+
+
+@case
+def donation_with_var_args(jit, traced):
+    @jit(donate="all-except-first")
+    def f(*args, **kwargs):
+        traced()
+        return [a + 1 for a in args], {k: v + 1 for k, v in kwargs.items()}
+
+    x, y, z = X(1), X(2), X(3)
+    yield f(x, y, z=z)
+    yield _deleted(x, y, z)
+    x, y, z = X(1), X(2), X(3)
+    yield f(x=x, z=z)
+    yield _deleted(x, z)
+
+
+@case
+def deleted_arrays(jit, traced):
+    @jit(donate="all")
+    def f(x):
+        traced()
+        return x + 1
+
+    x = X(2)
+    yield f(x)
+    yield lambda: f(x)
+    yield f(X(2))
+
+
+# --- options ---
+
+
+@case
+def jit_options(jit, traced):
+    def f(x, y):
+        traced()
+        return x + 1
+
+    yield jit(f, inline=True)(X(2), X(2))
+    yield jit(f, keep_unused=True)(X(2), X(2))
+    yield jit(f, compiler_options={"xla_embed_ir_in_executable": True})(X(2), X(2))
+    yield jit(f, inline=True)(X(2), X(2))
+
+
+# --- transforms ---
+
+
+@case
+def inside_transforms(jit, traced):
+    @jit
+    def f(x, n):
+        traced()
+        return jnp.sin(x) * jnp.float32(n)
+
+    yield jax.jit(lambda x: f(x, 2))(X(2))
+    yield jax.grad(lambda x: jnp.sum(f(x, 2)))(X(2))
+    yield jax.vmap(lambda x: f(x, 2))(X(2))
+    yield jax.lax.scan(lambda c, x: (f(c, 2), f(x, 3)), X(2), X(3, 2))
+    yield jax.lax.cond(True, lambda x: f(x, 2), lambda x: x, X(2))
+    yield jax.lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, f(c[1], 2)), (0, X(2))
+    )
+    yield jax.checkpoint(lambda x: f(x, 2))(X(2))
+    yield jax.eval_shape(lambda x: f(x, 2), X(2))
+    yield jax.jvp(lambda x: f(x, 2), (X(2),), (X(2),))
+    yield jax.vjp(lambda x: f(x, 2), X(2))[1](X(2))
+    yield jax.hessian(lambda x: jnp.sum(f(x, 2)))(X(2))
+    yield eqx.filter_eval_shape(f, X(2), 2)
+    yield jax.linearize(lambda x: f(x, 2), X(2))[0]
+    yield str(jax.make_jaxpr(lambda x: x + 1)(X(2)))
+    yield f(X(2), 2)
+
+
+@case
+def nested(jit, traced):
+    @jit
+    def inner(m, x):
+        traced()
+        return m(x), m
+
+    @jit
+    def outer(m, x):
+        traced()
+        y, m = inner(m, x)
+        return inner(m, y)
+
+    yield outer(mlp(), X(4))
+    yield outer(mlp(), X(4))
+    yield inner(mlp(), X(4))
+
+
+@case
+def recursion(jit, traced):
+    @jit
+    def f(x, n):
+        traced()
+        return x if n == 0 else f(x + 1, n - 1)
+
+    yield f(X(2), 5)
+    yield f(X(2), 6)
+
+
+@case
+def custom_derivatives(jit, traced):
+    @jax.custom_vjp
+    @jit
+    def f(x):
+        traced()
+        return x**2
+
+    f.defvjp(lambda x: (f(x), x), lambda x, g: (g * 5,))
+    yield jax.grad(lambda x: jnp.sum(f(x)))(X(2))
+
+    @eqx.filter_custom_vjp
+    def g(x):
+        return x**2
+
+    g.def_fwd(lambda perturbed, x: (g(x), x))
+    g.def_bwd(lambda res, grad, perturbed, x: grad * 7)
+    yield eqx.filter_grad(lambda x: jnp.sum(jit(g)(x)))(X(2))
+
+
+@case
+def errors_while_tracing(jit, traced):
+    @jit
+    def f(x, fail):
+        traced()
+        if fail:
+            raise KeyError("no")
+        return x
+
+    yield lambda: f(X(1), True)
+    yield f(X(1), False)
+    yield lambda: f(X(1), True)
+
+    @jit
+    def g(x):
+        return jnp.ones(3) if x > 0 else x
+
+    yield lambda: g(jnp.array(1.0))
+
+    @jit
+    def h(x):
+        return x @ X(7)
+
+    yield lambda: h(X(2))
+    yield lambda: jit(lambda x: x)(np.array(["a"]))
+
+
+@case
+def runtime_errors(jit, traced):
+    @jit
+    def f(x, y):
+        traced()
+        return eqx.error_if(x, x < 0, "negative"), y
+
+    yield f(jnp.array(1.0), 2)
+    yield f(jnp.array(1.0), 2)
+    for _ in range(3):
+        yield lambda: f(jnp.array(-1.0), 2)
+        yield f(jnp.array(1.0), 2)
+
+    @jit
+    def outer(x):
+        return f(x, 3)[0] * 2
+
+    yield outer(jnp.array(1.0))
+    yield lambda: outer(jnp.array(-1.0))
+
+
+@case
+def callbacks(jit, traced):
+    @jit
+    def f(x):
+        traced()
+        return jax.pure_callback(lambda a: np.asarray(a) * 2, x, x)
+
+    yield f(X(2))
+    yield f(X(2))
+
+    seen = []
+
+    @jit
+    def g(x):
+        jax.debug.callback(lambda a: seen.append(a.tolist()), x)
+        return x
+
+    yield g(X(2))
+    yield g(X(2))
+    jax.effects_barrier()
+    yield seen
+
+
+# --- a trace is that of its own call ---
+
+
+class WithMeta:
+    def __init__(self, x, meta):
+        self.x, self.meta = x, meta
+
+
+jtu.register_pytree_node(
+    WithMeta,
+    lambda node: ((node.x,), dict(node.meta)),
+    lambda meta, children: WithMeta(children[0], meta),
+)
+
+
+class WithStatic(eqx.Module):
+    w: jax.Array
+    s: object = eqx.field(static=True)
+
+
+@case
+def other_shapes_after_a_static_was_changed(jit, traced):
+    @jit
+    def f(m):
+        traced()
+        return m.w * m.s[0]
+
+    m = WithStatic(X(2), [1])
+    yield f(m)
+    m.s[0] = 5
+    yield f(WithStatic(X(3), [1]))
+
+
+@case
+def a_function_that_consumes_its_argument(jit, traced):
+    @jit
+    def f(node):
+        traced()
+        return node.x * node.meta.pop("k")
+
+    for n in (1, 2):
+        yield f(WithMeta(X(n), {"k": 2}))
+
+
+@case
+def positional_only_after_a_default_that_is_left_out(jit, traced):
+    @jit
+    def f(a=[1], b=2, /):  # noqa: B006
+        traced()
+        return X(2) * b + len(a)
+
+    @jit
+    def g(x, a=np.ones(2), b=2, /, *, c=3, **kwargs):  # noqa: B008
+        traced()
+        return x * b * c, sorted(kwargs)
+
+    yield f()
+    yield f([1, 2])
+    yield f([1], 3)
+    yield g(X(2))
+    yield g(X(2), np.ones(2), 3, c=4, d=5)
+
+
+@case
+def a_module_that_keeps_its_own_jitted_method(jit, traced):
+    class Model(eqx.Module):
+        w: jax.Array
+        step: typing.Callable
+
+        def __init__(self, w):
+            self.w = w
+            self.step = jit(self.add)
+
+        def add(self, x):
+            traced()
+            return x + self.w
+
+    model = Model(X(2))
+    for _ in range(3):
+        yield model.step(X(2))
+    yield len([x for x in jtu.tree_leaves(model) if eqx.is_array(x)])
