@@ -31,7 +31,6 @@ GROUPS = {
     "batch": "batches by vmap",
     "steps": "training steps",
     "calls": "ways to call",
-    "pipeline": "a host that prepares batches while the device works",
     "first": "first calls, by stage",
     "strategies": "which functions to jit",
     "eager": "with and without jit",
@@ -257,60 +256,6 @@ def sharded() -> Makers:
     model = eqx.filter_shard(mlp(32), NamedSharding(mesh, PartitionSpec()))
     x = jax.device_put(jnp.ones((64, 32)), over_batch)
     return of_function(lambda model, x: jax.vmap(model)(x), model, x)
-
-
-# --- a host that prepares batches while the device works ------------------------------
-
-
-_OVERLAP_STEPS = 10
-
-
-class _Net(eqx.Module):
-    weight: jax.Array
-    name: str = "net"
-
-
-def _long_step(net: _Net, batch: Any) -> tuple[_Net, Any]:
-    """A step that cannot begin before the previous one has ended."""
-
-    def product(_: int, x: Any) -> Any:
-        return jnp.tanh(x @ net.weight)
-
-    x = jax.lax.fori_loop(0, 4, product, net.weight + batch.mean())
-    return _Net(0.5 * (net.weight + x), net.name), x[0, 0]
-
-
-@case(
-    "pipeline",
-    f"{_OVERLAP_STEPS} steps, before each of which the host prepares a batch",
-    contenders=JITS,
-    steps=_OVERLAP_STEPS,
-    rounds=10,
-)
-def overlap() -> Makers:
-    # A step should take the device as long as it takes the host.
-    n = 384 if jax.default_backend() == "cpu" else 4096
-    net = _Net(jnp.eye(n) / 2)
-    arrays, statics = eqx.partition(net, eqx.is_array)
-
-    def without_statics(arrays: Any, batch: Any) -> Any:
-        net, value = _long_step(eqx.combine(arrays, statics), batch)
-        return eqx.filter(net, eqx.is_array), value
-
-    def epoch(step: Any, state: Any) -> Call:
-        def call() -> Any:
-            rng, current, value = np.random.default_rng(0), state, None
-            for _ in range(_OVERLAP_STEPS):
-                batch = np.sort(rng.random(100_000, np.float32))[:64]
-                current, value = step(current, jnp.asarray(batch))
-            return value
-
-        return call
-
-    return {
-        "jit": lambda: epoch(jax.jit(without_statics), arrays),
-        **each(lambda filter_jit: epoch(filter_jit(_long_step), net), FILTER_JITS),
-    }
 
 
 # --- first calls ----------------------------------------------------------------------

@@ -123,24 +123,12 @@ def describe(results: Results) -> str:
 
 
 def dumps(results: Results) -> str:
-    """The text of a results file. Figures have four digits, to keep it small."""
+    """The text of a results file: a line for each case, and figures of four digits."""
     text = json.dumps(results)
     rounded = json.loads(text, parse_float=lambda x: float(f"{float(x):.4g}"))
-    return _with_short_lists(rounded) + "\n"
-
-
-def _with_short_lists(x: Any, indent: str = "") -> str:
-    """Indented JSON, with a line for each list of numbers."""
-    inner = f"{indent} "
-    if isinstance(x, dict) and x:
-        items = [
-            f"{json.dumps(k)}: {_with_short_lists(v, inner)}" for k, v in x.items()
-        ]
-        return f"{{\n{inner}" + f",\n{inner}".join(items) + f"\n{indent}}}"
-    if isinstance(x, list) and any(isinstance(v, dict | str) for v in x):
-        items = [_with_short_lists(v, inner) for v in x]
-        return f"[\n{inner}" + f",\n{inner}".join(items) + f"\n{indent}]"
-    return json.dumps(x)
+    cases = ",\n  ".join(map(json.dumps, rounded.pop("cases")))
+    head = json.dumps(rounded, indent=1).removesuffix("\n}")
+    return f'{head},\n "cases": [\n  {cases}\n ]\n}}\n'
 
 
 def load(path: str | Path) -> Results:

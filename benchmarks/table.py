@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .case import CONTENDERS
-from .results import describe, Entry, Results
+from .results import describe, Results
 from .timing import CALL_MODES, Interval, interval, ratios, STAGES
 
 
@@ -21,7 +21,6 @@ _TITLES = {
     "dispatch": "Until the call returns, microseconds",
     "blocked": "Until the result is ready, microseconds",
     "first": "First calls by stage, milliseconds",
-    "sample": "Until the result is ready, microseconds a sample",
 }
 EXPLANATION = (
     "Times are medians over rounds, ± half of the 95% confidence interval. Ratios are "
@@ -126,14 +125,7 @@ def tables(results: Results, brief: bool = False) -> list[Table]:
             for stage in STAGES
             if any(map(any, e["times"].get(stage, {}).values()))
         ]
-        batches = [e for e in cases if e["group"] == "batch"]
-        by_title[_TITLES["sample"]] = [_per_sample(e) for e in batches]
     return [_table(title, rows) for title, rows in by_title.items() if rows]
-
-
-def _per_sample(entry: Entry) -> Row:
-    n, times = entry["size"]["batch"], entry["times"]["blocked"]
-    return Row(entry["name"], {c: [x / n for x in xs] for c, xs in times.items()})
 
 
 # --- on a terminal --------------------------------------------------------------------

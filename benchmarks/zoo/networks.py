@@ -112,24 +112,19 @@ class ResidualBlock(eqx.Module):
     norm_1: eqx.nn.BatchNorm
     conv_2: eqx.nn.Conv2d
     norm_2: eqx.nn.BatchNorm
-    shortcut: eqx.nn.Conv2d | eqx.nn.Identity
 
-    def __init__(self, before: int, after: int, stride: int, *, key: jax.Array):
-        keys = jr.split(key, 3)
+    def __init__(self, channels: int, *, key: jax.Array):
+        keys = jr.split(key)
         conv = ft.partial(eqx.nn.Conv2d, kernel_size=3, padding=1, use_bias=False)
-        self.conv_1 = conv(before, after, stride=stride, key=keys[0])
-        self.norm_1 = eqx.nn.BatchNorm(after, "batch", mode="ema")
-        self.conv_2 = conv(after, after, key=keys[1])
-        self.norm_2 = eqx.nn.BatchNorm(after, "batch", mode="ema")
-        if before == after and stride == 1:
-            self.shortcut = eqx.nn.Identity()
-        else:
-            self.shortcut = eqx.nn.Conv2d(before, after, 1, stride, key=keys[2])
+        self.conv_1 = conv(channels, channels, key=keys[0])
+        self.norm_1 = eqx.nn.BatchNorm(channels, "batch", mode="ema")
+        self.conv_2 = conv(channels, channels, key=keys[1])
+        self.norm_2 = eqx.nn.BatchNorm(channels, "batch", mode="ema")
 
     def __call__(self, x: jax.Array, state: eqx.nn.State):
         y, state = self.norm_1(self.conv_1(x), state)
         y, state = self.norm_2(self.conv_2(jax.nn.relu(y)), state)
-        return jax.nn.relu(y + self.shortcut(x)), state
+        return jax.nn.relu(x + y), state
 
 
 class ResNet(eqx.Module):
@@ -139,11 +134,8 @@ class ResNet(eqx.Module):
 
     def __init__(self, *, key: jax.Array):
         key_stem, key_head, *keys = jr.split(key, 6)
-        sizes = [(2, 2, 1), (2, 2, 1), (2, 4, 2), (4, 4, 1)]
-        self.stem = eqx.nn.Conv2d(3, 2, 3, padding=1, key=key_stem)
-        self.blocks = [
-            ResidualBlock(*size, key=key) for size, key in zip(sizes, keys, strict=True)
-        ]
+        self.stem = eqx.nn.Conv2d(3, 4, 3, padding=1, key=key_stem)
+        self.blocks = [ResidualBlock(4, key=key) for key in keys]
         self.head = eqx.nn.Linear(4, 10, key=key_head)
 
     def __call__(self, x: jax.Array, state: eqx.nn.State):
@@ -151,10 +143,6 @@ class ResNet(eqx.Module):
         for block in self.blocks:
             x, state = block(x, state)
         return self.head(jnp.mean(x, axis=(1, 2))), state
-
-
-def _resnet() -> tuple[ResNet, eqx.nn.State]:
-    return filled(lambda: eqx.nn.make_with_state(ResNet)(key=jr.key(0)))
 
 
 @case("zoo", "ResNet with BatchNorm and its state, SGD step")
@@ -171,7 +159,7 @@ def resnet() -> Makers:
         updates, opt_state = optimiser.update(grads, opt_state)
         return eqx.apply_updates(model, updates), state, opt_state, value
 
-    model, state = _resnet()
+    model, state = filled(lambda: eqx.nn.make_with_state(ResNet)(key=jr.key(0)))
     optimiser = optax.sgd(1e-3, momentum=0.9, nesterov=True)
     opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
     batch = jnp.sin(jnp.arange(96.0) / 7).reshape(2, 3, 4, 4), jnp.array([3, 7])
@@ -214,57 +202,62 @@ def gru() -> Makers:
 # --- a GAN ---------------------------------------------------------------------------
 
 
-@case("zoo", "GAN, a step of both networks, which are in dictionaries")
-def gan() -> Makers:
-    """Two networks, each with its own state of the optimiser, in one step."""
-    key_generator, key_discriminator = jr.split(jr.key(0))
-    generator = filled(
-        lambda: eqx.nn.MLP(4, 8, 16, 3, jax.nn.relu, jnp.tanh, key=key_generator)
-    )
-    discriminator = filled(
-        lambda: eqx.nn.MLP(8, "scalar", 16, 3, jax.nn.leaky_relu, key=key_discriminator)
-    )
-    optimiser = optax.adam(2e-4, b1=0.5, b2=0.999)
+_gan_optimiser = optax.adam(2e-4, b1=0.5, b2=0.999)
 
-    def bce(logits: jax.Array, label: float) -> jax.Array:
-        labels = jnp.full_like(logits, label)
-        return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, labels))
 
-    def discriminator_loss(discriminator, generator, real, noise):
-        fake = jax.vmap(generator)(noise)
-        on_real, on_fake = jax.vmap(discriminator)(real), jax.vmap(discriminator)(fake)
-        return bce(on_real, 1.0) + bce(on_fake, 0.0)
+def _bce(logits: jax.Array, label: float) -> jax.Array:
+    labels = jnp.full_like(logits, label)
+    return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, labels))
 
-    def generator_loss(generator, discriminator, noise):
-        return bce(jax.vmap(discriminator)(jax.vmap(generator)(noise)), 1.0)
 
-    def step(models: dict, opt_states: dict, key: jax.Array, real: jax.Array):
-        key, subkey = jr.split(key)
-        noise = jr.normal(subkey, (real.shape[0], 4))
-        g, d = models["generator"], models["discriminator"]
+def _discriminator_loss(discriminator, generator, real, noise):
+    fake = jax.vmap(generator)(noise)
+    on_real, on_fake = jax.vmap(discriminator)(real), jax.vmap(discriminator)(fake)
+    return _bce(on_real, 1.0) + _bce(on_fake, 0.0)
 
-        d_loss, grads = eqx.filter_value_and_grad(discriminator_loss)(d, g, real, noise)
-        updates, d_state = optimiser.update(grads, opt_states["discriminator"])
-        d = eqx.apply_updates(d, updates)
 
-        g_loss, grads = eqx.filter_value_and_grad(generator_loss)(g, d, noise)
-        updates, g_state = optimiser.update(grads, opt_states["generator"])
-        g = eqx.apply_updates(g, updates)
+def _generator_loss(generator, discriminator, noise):
+    return _bce(jax.vmap(discriminator)(jax.vmap(generator)(noise)), 1.0)
 
-        models = {"generator": g, "discriminator": d}
-        opt_states = {"generator": g_state, "discriminator": d_state}
-        return models, opt_states, key, {"g_loss": g_loss, "d_loss": d_loss}
 
-    models = {"generator": generator, "discriminator": discriminator}
+def gan_step(models: dict, opt_states: dict, key: jax.Array, real: jax.Array):
+    """One step of both networks, each with its own state of the optimiser."""
+    key, subkey = jr.split(key)
+    noise = jr.normal(subkey, (real.shape[0], 4))
+    g, d = models["generator"], models["discriminator"]
+
+    d_loss, grads = eqx.filter_value_and_grad(_discriminator_loss)(d, g, real, noise)
+    updates, d_state = _gan_optimiser.update(grads, opt_states["discriminator"])
+    d = eqx.apply_updates(d, updates)
+
+    g_loss, grads = eqx.filter_value_and_grad(_generator_loss)(g, d, noise)
+    updates, g_state = _gan_optimiser.update(grads, opt_states["generator"])
+    g = eqx.apply_updates(g, updates)
+
+    models = {"generator": g, "discriminator": d}
+    opt_states = {"generator": g_state, "discriminator": d_state}
+    return models, opt_states, key, {"g_loss": g_loss, "d_loss": d_loss}
+
+
+def new_gan() -> tuple[dict, dict, jax.Array]:
+    """The networks, the states of their optimisers, and a key."""
+    keys = jr.split(jr.key(0))
+    relu, leaky_relu = jax.nn.relu, jax.nn.leaky_relu
+    models = {
+        "generator": eqx.nn.MLP(4, 8, 16, 3, relu, jnp.tanh, key=keys[0]),
+        "discriminator": eqx.nn.MLP(8, "scalar", 16, 3, leaky_relu, key=keys[1]),
+    }
     opt_states = {
-        name: optimiser.init(eqx.filter(model, eqx.is_array))
+        name: _gan_optimiser.init(eqx.filter(model, eqx.is_array))
         for name, model in models.items()
     }
-    return of_loop(
-        step,
-        (models, opt_states, jr.PRNGKey(1)),
-        (jnp.cos(jnp.arange(32.0) / 5).reshape(4, 8),),
-    )
+    return models, opt_states, jr.PRNGKey(1)
+
+
+@case("zoo", "GAN, a step of both networks, which are in dictionaries")
+def gan() -> Makers:
+    data = jnp.cos(jnp.arange(32.0) / 5).reshape(4, 8)
+    return of_loop(gan_step, filled(new_gan), (data,))
 
 
 # --- LoRA ----------------------------------------------------------------------------

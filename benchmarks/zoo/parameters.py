@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from benchmarks.case import case, Makers
-from benchmarks.contenders import filled, of_function, of_loop, training
+from benchmarks.contenders import filled, of_function, training
 
 
 # --- no classes at all
@@ -244,7 +244,7 @@ def ensemble() -> Makers:
     return of_function(predict, models, jnp.ones(4))
 
 
-# --- a classifier, of which parts are trained
+# --- a classifier, whose head has an optimiser of its own
 
 
 class Classifier(eqx.Module):
@@ -266,39 +266,9 @@ class Classifier(eqx.Module):
         return self.head(x)
 
 
-def _classifier() -> Classifier:
-    return filled(lambda: Classifier(key=jr.key(0)))
-
-
-def _batch() -> tuple[jax.Array, jax.Array]:
-    return jnp.linspace(-1, 1, 32).reshape(4, 8), jnp.array([0, 1, 2, 1])
-
-
 def loss(model: Classifier, xs: jax.Array, ys: jax.Array) -> jax.Array:
     logits = jax.vmap(model)(xs)
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, ys))
-
-
-@case("zoo", "Adam step of a classifier's head, with the rest frozen")
-def frozen() -> Makers:
-    """The head alone is trained; the parts go in and out as two arguments."""
-    model = _classifier()
-    spec = jax.tree.map(lambda _: False, model)
-    spec = eqx.tree_at(lambda s: (s.head.weight, s.head.bias), spec, (True, True))
-    trained, fixed = eqx.partition(model, spec)
-    optimiser = optax.adam(1e-3)
-    opt_state = optimiser.init(trained)
-
-    def step(trained, opt_state, fixed, xs, ys):
-        @jax.value_and_grad
-        def value_and_grad(trained):
-            return loss(eqx.combine(trained, fixed), xs, ys)
-
-        value, grads = value_and_grad(trained)
-        updates, opt_state = optimiser.update(grads, opt_state)
-        return eqx.apply_updates(trained, updates), opt_state, value
-
-    return of_loop(step, (trained, opt_state), (fixed, *_batch()))
 
 
 @case("zoo", "step with another optimiser for the head")
@@ -310,4 +280,6 @@ def multi_transform() -> Makers:
 
     of_backbone, of_head = optax.sgd(1e-4, momentum=0.9), optax.adam(1e-3)
     optimiser = optax.multi_transform({"backbone": of_backbone, "head": of_head}, label)
-    return training(loss, _classifier(), optimiser, *_batch())
+    model = filled(lambda: Classifier(key=jr.key(0)))
+    xs, ys = jnp.linspace(-1, 1, 32).reshape(4, 8), jnp.array([0, 1, 2, 1])
+    return training(loss, model, optimiser, xs, ys)
