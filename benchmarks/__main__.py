@@ -170,7 +170,7 @@ def _main(options: argparse.Namespace) -> int:
 
         from benchmarks.cases import CASES, choose, UnknownCase
         from benchmarks.plot import save_figures
-        from benchmarks.results import describe, dumps, new_results
+        from benchmarks.results_file import describe, dumps, new_results
         from benchmarks.table import print_results
     except ModuleNotFoundError as e:
         raise Refused(f'{e}: run pip install ".[bench]"') from None

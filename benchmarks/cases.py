@@ -31,7 +31,8 @@ GROUPS = {
     "batch": "batches by vmap",
     "steps": "training steps",
     "calls": "ways to call",
-    "first": "first calls, by stage",
+    "first": "a first call, by stage",
+    "loops": "first calls of loops",
     "strategies": "which functions to jit",
     "eager": "with and without jit",
     "zoo": "whole functions, as people write them",
@@ -308,7 +309,7 @@ def _of_steps(new: Callable[[int], Any], steps: int) -> Makers:
 for _steps in (10, 100, 300):
     for _kind, _new in (("loop", _new_loop), ("scan", _new_scan)):
         case(
-            "first",
+            "loops",
             f"{_steps} steps, "
             + ("in a Python loop" if _kind == "loop" else "under lax.scan"),
             name=f"{_kind}_{_steps}",
@@ -340,7 +341,7 @@ def _wrapped_in_loop(is_new: bool) -> Makers:
 
 for _is_new, _what in ((True, "a new lambda"), (False, "the same function")):
     case(
-        "first",
+        "loops",
         f"a loop of {_LOOP} that jits and calls {_what}",
         name="lambda_in_loop" if _is_new else "function_in_loop",
         contenders=JITS,

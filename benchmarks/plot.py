@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .case import CONTENDERS
-from .results import Entry, Results
+from .results_file import Entry, Results
 from .table import NAMES, RIVALS
 from .timing import CALL_MODES, interval, ratios
 
@@ -126,7 +126,7 @@ def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes
 
     **Arguments:**
 
-    - `results`: as read by `results.load`.
+    - `results`: as read by `results_file.load`.
     - `suffix`: `"png"` or `"svg"`.
     - `dark`: whether for a dark page.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .case import CONTENDERS
-from .results import describe, Results
+from .results_file import describe, Results
 from .timing import CALL_MODES, Interval, interval, ratios, STAGES
 
 
@@ -56,7 +56,7 @@ def number(x: float) -> str:
     return f"{x:.0f}" if x >= 99.95 else f"{x:.1f}" if x >= 9.995 else f"{x:.2f}"
 
 
-def time_cell(values: list[float]) -> Cell:
+def median_cell(values: list[float]) -> Cell:
     """A median with half of its interval in percent."""
     if not values:
         return Cell("")
@@ -94,7 +94,7 @@ def _table(title: str, rows: list[Row]) -> Table:
         [
             [
                 Cell(row.name),
-                *(time_cell(row.times.get(name, [])) for name in contenders),
+                *(median_cell(row.times.get(name, [])) for name in contenders),
                 *(ratio_cell(ratios(row.times, name)) for name in rivals),
             ]
             for row in rows
@@ -107,7 +107,7 @@ def tables(results: Results, brief: bool = False) -> list[Table]:
 
     **Arguments:**
 
-    - `results`: as read by `results.load`.
+    - `results`: as read by `results_file.load`.
     - `brief`: whether to leave out all but the dispatch of calls.
     """
     cases = results["cases"]
@@ -137,7 +137,7 @@ def print_results(console, results: Results) -> None:
     **Arguments:**
 
     - `console`: a `rich.console.Console`.
-    - `results`: as read by `results.load`.
+    - `results`: as read by `results_file.load`.
     """
     for table in tables(results):
         _print(console, table)
@@ -201,7 +201,7 @@ def markdown(results: Results, group: str = "", brief: bool = False) -> str:
 
     **Arguments:**
 
-    - `results`: as read by `results.load`.
+    - `results`: as read by `results_file.load`.
     - `group`: which cases to show; by default all.
     - `brief`: whether to leave out all but the dispatch of calls.
 

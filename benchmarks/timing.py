@@ -114,7 +114,7 @@ class Sampler:
     """
 
     def __init__(self, call: Call, steps: int = 1):
-        self._call = call
+        self.call = call
         self._fewest = math.ceil(_ROUND_CALLS / steps)
         self._at_once = max(1, _IN_FLIGHT // steps)
         self._counts: dict[str, int] = {}
@@ -144,7 +144,7 @@ class Sampler:
 
     def _dispatch(self, n: int) -> float:
         """Until the calls return. Waiting for the device in between is not timed."""
-        call, seconds = self._call, 0.0
+        call, seconds = self.call, 0.0
         for done in range(0, n, self._at_once):
             out = None
             start = time.perf_counter()
@@ -156,7 +156,7 @@ class Sampler:
 
     def _blocked(self, n: int) -> float:
         """Until each result is ready."""
-        call, block = self._call, jax.block_until_ready
+        call, block = self.call, jax.block_until_ready
         start = time.perf_counter()
         for _ in range(n):
             block(call())

@@ -160,7 +160,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 def _main(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from benchmarks.programs import PROGRAMS
-    from benchmarks.results import new_results
+    from benchmarks.results_file import new_results
 
     names = options.programs.split(",") if options.programs else list(PROGRAMS)
     if unknown := [name for name in names if name not in PROGRAMS]:

@@ -237,8 +237,9 @@ def _in_unit(unit: str) -> str:
 
 def zoo(name: str, folder: Path, link: str) -> str:
     """The median and worst case of the zoo, or the list of its programs."""
-    from benchmarks import render
     from eqx_fastjit.bench import case_info, case_names, load
+
+    from benchmarks import render
 
     if name == "programs":
         cases = [case_info(case) for case in case_names()]
@@ -281,6 +282,7 @@ def gain(folder: Path) -> str:
 def _gain_row(report: Any) -> tuple[float, list[str]]:
     """A row of the table, after the value by which rows are sorted."""
     from benchmarks.render import unbroken
+
     from eqx_fastjit._units import show_seconds
 
     walls = [statistics.median(report["wall"][who]) for who in ("equinox", "ours")]

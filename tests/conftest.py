@@ -16,7 +16,6 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 from eqx_fastjit import _callables, _compat, _engine, _install, _record  # noqa: E402
-from tests.clock import Clock  # noqa: E402
 from tests.skips import pytest_configure  # noqa: E402, F401
 
 
@@ -108,17 +107,6 @@ def program(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").write_text("")
     return tmp_path
-
-
-@pytest.fixture
-def bench_clock(monkeypatch):
-    """A fake clock for all that a benchmark times in this process."""
-    from eqx_fastjit.bench import _studies, _timing
-
-    clock = Clock()
-    for module in (_timing, _studies):
-        monkeypatch.setattr(module, "time", clock)
-    return clock
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from eqx_fastjit.bench._results import machine
+from benchmarks.results_file import machine
 
 
 def stamp(*packages: str) -> dict[str, Any]:

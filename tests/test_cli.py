@@ -13,13 +13,12 @@ pytestmark = pytest.mark.one_engine
 
 def test_help(capsys):
     assert cli.main([]) == 2
-    assert "bench" in capsys.readouterr().out
+    assert "doctor" in capsys.readouterr().out
 
 
 def test_an_unknown_flag_shows_the_usage_of_its_command(capsys):
     for argv, usage in (
         (["run", "--wrong", "a.py"], "usage: eqx-fastjit run "),
-        (["bench", "--wrong"], "usage: eqx-fastjit bench "),
         (["--wrong"], "usage: eqx-fastjit [-h]"),
     ):
         with pytest.raises(SystemExit) as ended:

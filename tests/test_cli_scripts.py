@@ -15,7 +15,6 @@ from eqx_fastjit import cli
 from eqx_fastjit.cli import (
     _doctor,
     _export,
-    _gain,
     _lock,
     _profile,
     _run,
@@ -42,10 +41,6 @@ def parse(module, *argv):
 @pytest.mark.parametrize(
     ("module", "defaults"),
     [
-        (
-            _gain,
-            {"json": None, "html": None, "pairs": None, "seconds": 300.0, "replay": 60},
-        ),
         (_profile, {"html": None, "calls": None, "functions": 1}),
         (
             _doctor,
@@ -97,25 +92,25 @@ def test_defaults_of_export_and_show():
 
 
 @pytest.mark.parametrize(
-    ("argv", "name", "rest", "pairs", "html"),
+    ("argv", "name", "rest", "calls", "html"),
     [
-        ("a.py --pairs 1 x --html y", "a.py", "x --html y", 1, None),
-        ("--pairs 2 a.py --html p -- --html q", "a.py", "--html q", 2, "p"),
-        ("--pairs=2 a.py --html=p -m", "a.py", "-m", 2, "p"),
-        ("-- --pairs 1", "--pairs", "1", None, None),
+        ("a.py --calls 1 x --html y", "a.py", "x --html y", 1, None),
+        ("--calls 2 a.py --html p -- --html q", "a.py", "--html q", 2, "p"),
+        ("--calls=2 a.py --html=p -m", "a.py", "-m", 2, "p"),
+        ("-- --calls 1", "--calls", "1", None, None),
         ("-- -m x", "-m", "x", None, None),
         ("- x", "-", "x", None, None),
         ("a.py -- -- x", "a.py", "-- x", None, None),
-        ("a.py - --pairs 1", "a.py", "- --pairs 1", None, None),
-        ("-m mod --pairs 3 -m", "mod", "-m", 3, None),
-        ("--pairs 1 -m mod x", "mod", "x", 1, None),
+        ("a.py - --calls 1", "a.py", "- --calls 1", None, None),
+        ("-m mod --calls 3 -m", "mod", "-m", 3, None),
+        ("--calls 1 -m mod x", "mod", "x", 1, None),
     ],
 )
-def test_whose_options_these_are(argv, name, rest, pairs, html):
-    options = parse(_gain, *argv.split())
+def test_whose_options_these_are(argv, name, rest, calls, html):
+    options = parse(_profile, *argv.split())
     is_module = "-m mod" in argv
     assert options.program == Program(name, tuple(rest.split()), is_module)
-    assert (options.pairs, options.html) == (pairs, html)
+    assert (options.calls, options.html) == (calls, html)
 
 
 def test_flags_take_no_value():
@@ -138,7 +133,7 @@ def test_flags_take_no_value():
 )
 def test_bad_command_lines(argv, message, capsys):
     with pytest.raises(SystemExit):
-        parse(_gain, *argv)
+        parse(_profile, *argv)
     assert message in capsys.readouterr().err
 
 
@@ -150,7 +145,7 @@ def test_arguments_of_the_process(monkeypatch):
     plain = _script.ProgramParser(prog="x")
     plain.add_argument("a")
     assert vars(plain.parse_args(["1"])) == {"a": "1"}
-    assert "`--` ends them" in parse_help(_gain)
+    assert "`--` ends them" in parse_help(_profile)
     assert "`--` ends them" not in parse_help(_run)
 
 
@@ -158,12 +153,6 @@ def parse_help(module):
     parser = _script.ProgramParser(prog="x")
     module.declare(parser)
     return " ".join(parser.format_help().split())
-
-
-def test_defaults_are_told():
-    assert "(default: 300)" in parse_help(_gain) and "(default: 60)" in parse_help(
-        _gain
-    )
 
 
 def test_main(capsys, monkeypatch):

@@ -1,13 +1,11 @@
 """Reports of hand-made results: each figure, row and limit of a table."""
 
-import math
 import types
 
 import pytest
 
 from eqx_fastjit.doctor import _page_parts
 from eqx_fastjit.insight import (
-    _gain_page,
     _jaxpr_report,
     _memory,
     Breakdown,
@@ -18,7 +16,6 @@ from eqx_fastjit.insight import (
     Part,
 )
 from eqx_fastjit.insight._captures import Captures
-from eqx_fastjit.insight._gain import FunctionGain, Gain, Interval, interval, looks_at
 from eqx_fastjit.insight._jaxpr_report import (
     Buffer,
     Constant,
@@ -293,97 +290,6 @@ def test_the_table_of_captures():
     out = Captures("f", (), 3)
     assert out.title() == "f: nothing has changed since its 3 traces"
     assert out.tables()[0].notes == () and out.tables()[0].rows == []
-
-
-# --- gain ----------------------------------------------------------------------------
-
-COSTS = {"equinox": 8e-3, "ours": 4e-3, "floor": 2e-3, "device": 1e-3}
-COSTS |= {"equinox_overhead": 6e-3, "ours_overhead": 2e-3, "floor_overhead": 1e-3}
-
-
-def gain(**changes):
-    given = {
-        "program": "a.py",
-        "equinox": (4.0, 8.0, 2.0),
-        "ours": (2.0, 1.0, 3.0),
-        "ratio": Interval(0.5, 0.25, 0.75),
-        "functions": (FunctionGain("f", "a.py:3", "a.py", 3, 100, COSTS, ""),),
-        "compiling": 0.5,
-        "engine": "native",
-    }
-    return Gain(**{**given, **changes})
-
-
-@pytest.mark.parametrize(
-    ("pairs", "look"),
-    [(1, 1), (3, 1), (4, 2), (5, 2), (6, 3), (12, 4), (27, 6), (28, 7)],
-)
-def test_the_number_of_a_look(pairs, look):
-    assert looks_at(pairs) == look
-
-
-@pytest.mark.parametrize("look", [1, 2, 6])
-def test_an_interval(look):
-    """Student's t with two degrees of freedom has a quantile in closed form."""
-    found = interval([0.25, 0.5, 2.0], look)
-    inside = 1 - 0.05 * 6 / (math.pi * look) ** 2
-    quantile = inside * math.sqrt(2 / (1 - inside**2))
-    # The logarithms to base 2 are -2, -1 and 1: their mean is -2/3.
-    half = quantile * math.sqrt(7 / 3) / math.sqrt(3)
-    expected = [2 ** (x - 2 / 3) for x in (0, -half, half)]
-    assert list(found) == pytest.approx(expected)
-
-
-def test_the_tables_of_a_gain():
-    walls, functions, parts = gain().tables()
-    assert walls.rows == [
-        ("equinox.filter_jit", "4 s", "2 s", "8 s"),
-        ("eqx_fastjit", "2 s", "1 s", "3 s"),
-        ("eqx_fastjit/equinox.filter_jit", "0.500", "0.250", "0.750"),
-    ]
-    assert "over 3 pairs of runs" in walls.notes[0]
-    assert functions.rows == [
-        ("f (a.py:3)", 100, "8 ms", "4 ms", "2 ms", "1 ms", "6 ms", "15.00%", "400 ms")
-    ]
-    assert [row[:4] for row in parts.rows] == [
-        ("compiling", "500 ms", "12.5%", "500 ms"),
-        ("device", "100 ms", "2.5%", "100 ms"),
-        ("overhead", "600 ms", "15.0%", "200 ms"),
-        ("rest", "2.8 s", "70.0%", "1.2 s"),
-    ]
-    assert gain(compiling=99.0).parts()["rest"] == 0
-    none = FunctionGain("g", "", None, None, 7, None, "why")
-    assert (none.spent("ours_overhead"), none.spent("device"), none.saved) == (0, 0, 0)
-
-
-def test_a_gain_for_programs():
-    found = gain(notes=("n",)).as_json()
-    (function,) = found.pop("functions")
-    assert function == {
-        "name": "f",
-        "file": "a.py",
-        "line": 3,
-        "calls": 100,
-        "seconds": COSTS,
-        "overhead_share": pytest.approx(0.15),
-        "saved": pytest.approx(0.4),
-        "not_timed": None,
-    }
-    assert found["wall"]["ratio"] == {"ratio": 0.5, "low": 0.25, "high": 0.75}
-    assert found["parts"]["ours"]["overhead"] == pytest.approx(0.2)
-    assert (found["schema"], found["engine"], found["notes"]) == (1, "native", ["n"])
-    one = gain(equinox=(4.0,), ours=(2.0,), ratio=Interval(0.5, 0.0, 9.0)).as_json()
-    assert one["wall"] == {"equinox": [4.0], "ours": [2.0], "ratio": None}
-
-
-def test_the_bars_of_a_gain():
-    html = _gain_page.page(gain())
-    assert 'class="rest" style="width:70.00%" title="all else: 2.8 s"' in html
-    assert 'class="rest" style="width:30.00%" title="all else: 1.2 s"' in html
-    assert "<span>4 s</span>" in html and "<span>2 s</span>" in html
-    # The bars have one scale, that of the longer.
-    slower = _gain_page.page(gain(ours=(8.0,), equinox=(4.0,)))
-    assert 'class="compiling" style="width:6.25%"' in slower
 
 
 # --- memory --------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from eqx_fastjit import filter_jit
 from eqx_fastjit._options import Options
 from eqx_fastjit.insight import (
     _breakdown,
-    _gain_costs,
     _profile,
     _samples,
     _target,
@@ -22,10 +21,9 @@ from eqx_fastjit.insight import (
     Part,
     WarmCall,
 )
-from eqx_fastjit.insight._gain_costs import Costs, function_costs
 from eqx_fastjit.insight._samples import alive, Called, Samples, Signature
 from eqx_fastjit.insight._target import Target, target
-from eqx_fastjit.insight._timing import Blocking, nothing, Timed, Timer, warm_up
+from eqx_fastjit.insight._timing import Blocking, Timed, Timer, warm_up
 from tests.clock import Clock
 
 
@@ -35,7 +33,7 @@ pytestmark = pytest.mark.one_engine
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (_timing, _breakdown, _gain_costs, _target, _warm_call):
+    for module in (_timing, _breakdown, _target, _warm_call):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -412,79 +410,3 @@ def test_what_is_copied():
     assert _samples._kept("text", True) == "text"
     fun, args, kwargs = alive(Signature(fun=1, args=(array,), kwargs={"y": x}))
     assert (fun, args[0].tolist(), kwargs["y"]) == (1, [0, 0], x)
-
-
-# --- the costs of a call -------------------------------------------------------------
-
-
-def test_what_is_measured_of_a_call(clock, monkeypatch):
-    monkeypatch.setattr(_timing, "_LONGEST_ROUND", 1e9)
-
-    def sleep(seconds):
-        return lambda *_: clock.sleep(seconds)
-
-    calls = {"equinox": sleep(16.0), "ours": sleep(8.0), "floor": sleep(4.0)}
-    found = _gain_costs._measured(calls, (sleep(2.0), sleep(1.0)), 3)
-    assert found == Costs(16, 8, 4, 3, 14, 6, 2)
-    # A program that computes before it returns is no overhead of the floor.
-    found = _gain_costs._measured(calls, (sleep(9.0), sleep(1.0)), 3)
-    assert found == Costs(16, 8, 4, 10, 12, 4, 0)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0.02, (20, 15)), (0.0201, (2, 3)), (0.5, (2, 3)), (0.501, None)],
-)
-def test_how_often_a_call_is_timed(clock, seconds, expected, monkeypatch):
-    clock.now, seen = 0.0, []
-
-    def fun(x):
-        # The first may compile.
-        clock.sleep(99.0 if clock.now == 0 else seconds)
-
-    monkeypatch.setattr(_gain_costs, "filter_jit", lambda fun, **_: fun)
-    monkeypatch.setattr(_gain_costs, "equinox_filter_jit", lambda fun, **_: fun)
-    monkeypatch.setattr(_gain_costs, "_floor", lambda *_: (nothing, (nothing, nothing)))
-    monkeypatch.setattr(_gain_costs, "warm_up", lambda call, n: seen.append(n))
-    monkeypatch.setattr(_gain_costs, "_measured", lambda calls, raw, n: n)
-    found, reason = _gain_costs._costs(Signature(fun=fun, args=(1,)), {})
-    if expected is None:
-        assert found is None and seen == []
-        assert reason == "a call takes 0.5 s, so its overhead does not matter"
-    else:
-        assert (seen, found, reason) == ([expected[0]] * 3, expected[1], "")
-    monkeypatch.setattr(_gain_costs, "_floor", lambda *_: (nothing, None))
-    clock.now = 0.0
-    found, reason = _gain_costs._costs(Signature(fun=fun, args=(1,)), {})
-    assert found is None and (expected is None) == ("does not matter" in reason)
-
-
-def test_why_a_function_has_no_costs(monkeypatch):
-    def costs(signature, options):
-        raise ValueError(f"{'x' * 300}\nmore")
-
-    monkeypatch.setattr(_gain_costs, "_costs", costs)
-    called = Called("f", None, Options(), 1, signatures={0: Signature(calls=1)})
-    found, reason = function_costs(called, until=1.0, clock=lambda: 1.0)
-    assert (found, reason) == (None, f"ValueError: {'x' * 188}")
-    found, reason = function_costs(called, until=1.0, clock=lambda: 1.1)
-    assert (found, reason) == (None, "not timed: --replay was used up")
-
-
-def test_the_floor_of_a_call(monkeypatch):
-    """Arguments that are not used, and results that are no arrays, are left out."""
-
-    def f(x, unused, n):
-        return {"a": x * n, "n": n}
-
-    x = jnp.ones(2)
-    floor, raw = _gain_costs._floor(filter_jit(f), (x, x, 3), {})
-    (out,) = floor()
-    assert out.tolist() == [3, 3]
-    assert raw is not None
-    run, wait = raw
-    wait(run())
-    jaxpr = jax.make_jaxpr(lambda x, y, z: (x + z, x * 2))(1, 2, 3).jaxpr
-    assert _gain_costs._used(jaxpr) == [0, 2]
-    monkeypatch.delattr("jax.interpreters.partial_eval.dce_jaxpr")
-    assert _gain_costs._used(jaxpr) == [0, 1, 2]

@@ -223,7 +223,6 @@ _WITHOUT_EXTRAS = [
     (["run", "program.py"], 0, "(3,)"),
     (["doctor", "program.py"], 0, "eqx-fastjit doctor: program.py"),
     (["lock", "program.py"], 0, "signature"),
-    (["bench"], 2, "pip install rich"),
     (["profile", "program.py"], 2, "pip install pyinstrument"),
 ]
 _NO_NETWORK = ("error sending request", "Failed to fetch", "network was disabled")

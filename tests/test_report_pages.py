@@ -33,10 +33,6 @@ for n in range(4):
 _COMMANDS = {
     "doctor": ["doctor", "--programs", "--html", "page.html", "a.py"],
     "profile": ["profile", "--calls", "20", "--html", "page.html", "a.py"],
-    "bench": [
-        *("bench", "--rounds", "1", "--cases", "identity,mlp_8"),
-        *("--contenders", "jit,ours", "--html", "page.html"),
-    ],
 }
 
 # The lowest contrast between a text and its background (WCAG 2, relative luminance).

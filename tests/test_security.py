@@ -249,14 +249,6 @@ _PROGRAM_NAME = "<img src=x onerror=alert(3)>.py"
 # The arguments of each command, and the files that they tell it to write. Files in the
 # temporary folder are not checked.
 COMMANDS = [
-    (
-        [
-            *("bench", "--rounds", "1", "--cases", "identity,mlp_8"),
-            *("--contenders", "jit,ours"),
-            *("--json", "b.json", "--html", "b.html", "--plot", "plots"),
-        ],
-        ["b.json", "b.html", "plots"],
-    ),
     (["--version"], []),
     (["run", _PROGRAM_NAME], []),
     (

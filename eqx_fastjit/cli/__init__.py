@@ -14,10 +14,8 @@ from ._script import check_program, end_as_interrupted, ProgramParser, was_inter
 
 
 _COMMANDS = {
-    "bench": "time jax.jit, equinox.filter_jit and eqx_fastjit side by side",
     "doctor": "run a program unchanged, and report why it recompiled and blocked",
     "export": "trace and compile a function, and save it to a file",
-    "gain": "measure how much faster a program is, by running it unchanged both ways",
     "lock": "record every signature that a program compiles; check or precompile them",
     "profile": "run a program, then profile the jitted functions that it called most",
     "run": "run a program unchanged, with eqx_fastjit in place of Equinox's jit",

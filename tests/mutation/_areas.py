@@ -64,7 +64,7 @@ AREAS = (
         ("eqx_fastjit/_native.c", "eqx_fastjit/_walk.h"),
         _ENGINE,
         0.9,
-        0.25,
+        0.35,
     ),
     Area(
         "insight",
@@ -75,7 +75,7 @@ AREAS = (
         (
             *("seconds", "insight_explain", "insight_captures", "insight_guard"),
             *("insight_jaxpr", "insight_advice", "insight_names", "insight_reasons"),
-            *("insight_breakdown", "insight_numerics", "insight_profile", "gain"),
+            *("insight_breakdown", "insight_numerics", "insight_profile"),
             *("insight_tables", "insight_trees", "insight_times", "insight_values"),
             *("insight_places", "insight_traces", "progress", "frozen", "lock_files"),
         ),
@@ -98,23 +98,12 @@ AREAS = (
         0.15,
     ),
     Area(
-        "bench",
-        ("eqx_fastjit/bench/_[!z]*.py",),
-        (
-            *("bench_timing", "bench_files", "bench_session", "bench_figures"),
-            *("bench_plots", "bench_contenders", "bench_results", "frozen"),
-            *("bench_cases", "bench_command"),
-        ),
-        0.75,
-        0.1,
-    ),
-    Area(
         "cli",
         ("eqx_fastjit/cli/*.py",),
         (
-            *("cli_scripts", "cli_programs", "cli_gain", "cli_bench", "reporter"),
-            *("cli", "cli_run", "bench_command", "lock", "doctor", "export_command"),
-            *("insight_profile", "gain", "bench_results", "frozen"),
+            *("cli_scripts", "cli_programs", "reporter"),
+            *("cli", "cli_run", "lock", "doctor", "export_command"),
+            *("insight_profile", "frozen"),
         ),
         0.75,
         0.1,
