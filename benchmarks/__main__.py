@@ -129,6 +129,8 @@ def _time(case: Any, options: argparse.Namespace, results: Any) -> Iterator[int]
 
 def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) -> None:
     """Time all cases. `results` has what was measured, also after Ctrl-C."""
+    import jax
+
     task = bar.add_task("", total=len(cases) * options.rounds)
     try:
         for i, case in enumerate(cases):
@@ -146,6 +148,7 @@ def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) 
             except Exception as e:
                 reason = str(e).strip().partition("\n")[0]
                 results["problems"].append(f"{case.name}: {type(e).__name__}: {reason}")
+            jax.clear_caches()  # of a thousand programs, for some cases
     except KeyboardInterrupt:
         results["interrupted"] = True
 

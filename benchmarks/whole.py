@@ -32,7 +32,7 @@ _CONFIDENCE = 1 - 0.05 / len(_LOOKS)
 # --- in the processes of the programs -------------------------------------------------
 
 
-def _run_program(name: str, jit: str) -> None:
+def _run_program(name: str, jit: str, steps: int | None) -> None:
     if jit == "ours":
         import eqx_fastjit
 
@@ -40,7 +40,7 @@ def _run_program(name: str, jit: str) -> None:
     # Imported late: libraries decorate their functions when they are imported.
     from benchmarks.programs import PROGRAMS
 
-    PROGRAMS[name]()
+    PROGRAMS[name](*(() if steps is None else (steps,)))
 
 
 class _Calls:
@@ -71,7 +71,7 @@ class _Calls:
         eqx.filter_jit = counting
 
 
-def _count_calls(name: str) -> None:
+def _count_calls(name: str, steps: int | None) -> None:
     """Print the calls of a program, and what each costs beyond a flat list of arrays.
 
     Calls from within other jitted functions are traced, and are few.
@@ -83,7 +83,7 @@ def _count_calls(name: str) -> None:
     calls = _Calls()
     calls.install()
     start = time.perf_counter()
-    _run_program(name, "eqx")
+    _run_program(name, "eqx", steps)
     seconds = (time.perf_counter() - start) / sum(calls.counts.values())
     overhead = 0.0
     for fun, (args, kwargs) in calls.last.items():
@@ -99,9 +99,10 @@ def _count_calls(name: str) -> None:
 # --- in the process that compares -----------------------------------------------------
 
 
-def _process(name: str, what: str) -> tuple[float, str]:
+def _process(name: str, what: str, steps: int | None) -> tuple[float, str]:
     """Wall seconds of a process, and what it printed."""
     command = [sys.executable, "-m", "benchmarks.whole", "--child", what]
+    command += [] if steps is None else ["--steps", str(steps)]
     start = time.perf_counter()
     run = subprocess.run([*command, "--programs", name], capture_output=True, text=True)
     seconds = time.perf_counter() - start
@@ -111,13 +112,14 @@ def _process(name: str, what: str) -> tuple[float, str]:
     return seconds, run.stdout
 
 
-def compare(name: str, pairs: int) -> dict[str, Any]:
+def compare(name: str, pairs: int, steps: int | None = None) -> dict[str, Any]:
     """Compare a program with itself under `equinox.filter_jit`.
 
     **Arguments:**
 
     - `name`: its name in `benchmarks/programs.py`.
     - `pairs`: at most so many.
+    - `steps`: of the program; by default its own number.
 
     **Returns:** wall seconds of each pair, the number of calls, and the seconds of
     their overhead under Equinox. **Raises:** `RuntimeError` if a process fails.
@@ -128,11 +130,11 @@ def compare(name: str, pairs: int) -> dict[str, Any]:
     for n in range(1, pairs + 1):
         # Neither is always first.
         for who in sorted(seconds, reverse=n % 2 == 0):
-            seconds[who].append(_process(name, who)[0])
+            seconds[who].append(_process(name, who, steps)[0])
         low, _, high = interval(ratios(seconds, "eqx"), _CONFIDENCE)
         if n in _LOOKS and (high < 1 or low > 1):
             break
-    found = json.loads(_process(name, "calls")[1].splitlines()[-1])
+    found = json.loads(_process(name, "calls", steps)[1].splitlines()[-1])
     return {"name": name, "seconds": seconds, **found}
 
 
@@ -166,12 +168,13 @@ def _main(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if unknown := [name for name in names if name not in PROGRAMS]:
         parser.error(f"no program {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
     words = ["--pairs", str(options.pairs)] * (options.pairs != _PAIRS)
+    words += [] if options.steps is None else ["--steps", str(options.steps)]
     command = shlex.join(["python", "-m", "benchmarks.whole", *words])
     results = {**new_results(command), "programs": []}
     del results["cases"]
     for name in names:
         try:
-            entry = compare(name, options.pairs)
+            entry = compare(name, options.pairs, options.steps)
         except RuntimeError as e:
             results["problems"].append(str(e))
             print(e, file=sys.stderr)
@@ -192,15 +195,16 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--programs", metavar="NAMES", help="separated by commas")
     parser.add_argument("--pairs", type=int, default=_PAIRS, metavar="N")
+    parser.add_argument("--steps", type=int, metavar="N", help="of each program")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     parser.add_argument(
         "--child", choices=("eqx", "ours", "calls"), help=argparse.SUPPRESS
     )
     options = parser.parse_args(argv)
     if options.child == "calls":
-        _count_calls(options.programs)
+        _count_calls(options.programs, options.steps)
     elif options.child:
-        _run_program(options.programs, options.child)
+        _run_program(options.programs, options.child, options.steps)
     else:
         return _main(options, parser)
     return 0

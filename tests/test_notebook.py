@@ -61,7 +61,6 @@ def test_runs_from_top_to_bottom(tmp_path):
     assert "<table>" in shown["cache_info(loss)"]
     assert "<table>" in shown["ledger()"]
     _check_breakdown(shown["breakdown(loss, model, x, y, 1.0)"])
-    assert "<td" in shown["Tables(load(results))"]
 
 
 def test_is_kept_without_outputs():
