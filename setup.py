@@ -1,8 +1,9 @@
 """Builds the C extension. Everything else about the package is in pyproject.toml.
 
 Where the extension cannot be built, the package is installed without it: calls then
-take the plain Python reference, and `eqx_fastjit.engine()` says so. A wheel that is published
-must have it: `EQX_FASTJIT_REQUIRE_NATIVE=1` in the environment makes failure an error.
+take the plain Python reference, and `eqx_fastjit.engine()` says so. A wheel that is
+published must have it: `EQX_FASTJIT_REQUIRE_NATIVE=1` in the environment makes failure
+an error.
 """
 
 import atexit

@@ -55,8 +55,8 @@ def block(results: Sequence[Any], arguments: Sequence[Any], blocks: bool) -> Non
     """Block until a computation is done, if it `blocks`.
 
     `arguments` are given where some are tracers. Under an eager transformation, such as
-    `jax.grad`, these have arrays inside, maybe of NumPy, of which there is no copy. As a
-    part of a trace a call never blocks.
+    `jax.grad`, these have arrays inside, maybe of NumPy, of which there is no copy. As
+    a part of a trace a call never blocks.
     """
     if not (blocks or any(map(_holds_numpy, arguments))):
         return
@@ -88,7 +88,7 @@ def _holds_numpy(x: Any) -> bool:
     return False
 
 
-# --- host callbacks ---------------------------------------------------------------------
+# --- host callbacks -------------------------------------------------------------------
 
 # Primitives that JAX itself lowers, and that only call what is in their jaxprs.
 _JAX_PRIMITIVES = {
@@ -129,17 +129,17 @@ def has_host_callbacks(traced: jax.stages.Traced) -> bool:
         if name.endswith("callback") or name == "debug_print":
             return True
         foreign = foreign or equation.primitive not in _JAX_PRIMITIVES
-    return foreign and _calls_back(traced.lower().compiler_ir("stablehlo").operation)
+    return foreign and _calls_back(traced.lower().compiler_ir("stablehlo"))
 
 
-def _calls_back(operation: Any) -> bool:
-    """Whether an MLIR operation, or one below it, is a custom call of a callback."""
-    pending = [operation]
+def _calls_back(module: Any) -> bool:
+    """Whether an MLIR module has a custom call of a callback."""
+    pending = [module.operation]
     while pending:
         found = pending.pop()
-        if found.name == "stablehlo.custom_call":
-            if "callback" in str(found.attributes["call_target_name"]):
-                return True
+        is_call = found.name == "stablehlo.custom_call"
+        if is_call and "callback" in str(found.attributes["call_target_name"]):
+            return True
         for region in found.regions:
             for basic_block in region.blocks:
                 pending.extend(x.operation for x in basic_block.operations)

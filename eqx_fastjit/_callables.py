@@ -58,9 +58,7 @@ def describe(fun: Any) -> Description:
     known = None if owner is None else _described.get(owner)
     if known is not None and all(map(_is, known.source, source)):
         return known
-    out = Description(
-        _is_plain(fun), _names(fun), Parameters(fun), _shown(fun), source
-    )
+    out = Description(_is_plain(fun), _names(fun), Parameters(fun), _shown(fun), source)
     if owner is not None:
         _make_room(_described)
         _described[owner] = out
@@ -141,8 +139,9 @@ def _shown(fun: Any) -> dict[str, Any]:
 
 
 # From a function, or the class of any other callable, to what was created for it. The
-# values only refer to functions weakly, so entries die with their function. (One that is
-# referred to by its own compiled functions, or by a default of its own, lives as long.)
+# values only refer to functions weakly, so entries die with their function. (One that
+# is referred to by its own compiled functions, or by a default of its own, lives as
+# long.)
 _functions: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
     weakref.WeakKeyDictionary()
 )

@@ -112,6 +112,9 @@ def _parts(path: str, x: Any) -> list[tuple[str, Any]]:
     if isinstance(x, type | types.FunctionType | types.ModuleType):
         return []
     try:
-        return [(f"{path}.{k}", v) for k, v in object.__getattribute__(x, "__dict__").items()]
+        return [
+            (f"{path}.{k}", v)
+            for k, v in object.__getattribute__(x, "__dict__").items()
+        ]
     except AttributeError:
         return []

@@ -224,7 +224,7 @@ def _emit(event: Event) -> None:
         observer(event)
 
 
-# --- what JAX tells ---------------------------------------------------------------------
+# --- what JAX tells -------------------------------------------------------------------
 
 _TRACE = "/jax/core/compile/jaxpr_trace_duration"
 _LOWER = "/jax/core/compile/jaxpr_to_mlir_module_duration"
@@ -246,16 +246,16 @@ def _compiling() -> _Open | None:
     return None if owner is None else _open(Event(owner.flat.info))
 
 
-def _on_duration(event: str, duration: float, fun_name: str = "", **_: Any) -> None:
+def _on_duration(event: str, duration_secs: float, **told: Any) -> None:
     if event not in (_TRACE, _LOWER, _COMPILE):
         return
     opened = None if event == _TRACE else _compiling()
     if opened is None:
-        _outside(event, duration, fun_name)
+        _outside(event, duration_secs, told.get("fun_name", ""))
     elif event == _LOWER:
-        opened.event.lower += duration
+        opened.event.lower += duration_secs
     else:
-        opened.event.compile += duration
+        opened.event.compile += duration_secs
 
 
 def _outside(kind: str, duration: float, name: str) -> None:

@@ -1,5 +1,8 @@
 """Replace Equinox's `filter_jit`, for programs that should not be edited."""
 
+# The module `_jit` is private to this package, not to itself.
+# pyright: reportPrivateUsage=false
+
 import contextlib
 import sys
 import threading

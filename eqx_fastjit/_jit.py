@@ -399,8 +399,8 @@ def filter_jit(
         `"none"` (the default) donates none. `"warn"` and `"warn-except-first"` are like
         the first two, but keep JAX's warning about donated arrays that could not be
         used.
-    - `asynchronous`: whether calls return immediately. If `False`, each call blocks until
-        the device has finished, as with `equinox.filter_jit`.
+    - `asynchronous`: whether calls return immediately. If `False`, each call blocks
+        until the device has finished, as with `equinox.filter_jit`.
     - `**jitkwargs`: passed to `jax.jit`: `inline`, `keep_unused`, `compiler_options`,
         `device`, `backend`, `out_shardings`, and `in_shardings`, a pytree prefix of the
         arguments as the user passes them.
@@ -408,9 +408,9 @@ def filter_jit(
     **Returns:**
 
     A `JitWrapped`, which is called like `fun`. Asynchronous calls only block if the
-    function has host callbacks (`eqx.error_if`, `jax.pure_callback`); if more than 1 MiB
-    of the arguments is in NumPy arrays, whose memory JAX may still be reading; or if
-    arguments are sharded over several virtual CPU devices.
+    function has host callbacks (`eqx.error_if`, `jax.pure_callback`); if more than 1
+    MiB of the arguments is in NumPy arrays, whose memory JAX may still be reading; or
+    if arguments are sharded over several virtual CPU devices.
 
     **Raises:**
 

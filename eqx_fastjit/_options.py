@@ -69,9 +69,7 @@ def check_asynchronous(name: str, asynchronous: Any) -> None:
         )
 
 
-def make_options(
-    donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]
-) -> Options:
+def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> Options:
     """The options that `filter_jit` was given. Raises `TypeError` or `ValueError`."""
     _check_jit_kwargs(jit_kwargs)
     if not isinstance(donate, str) or donate not in _DONATE:
@@ -134,7 +132,9 @@ def _nothing() -> None:
 # --- a call ---
 
 
-def donated(options: Options, parameters: Parameters, values: tuple[Any, ...]) -> tuple[int, ...]:
+def donated(
+    options: Options, parameters: Parameters, values: tuple[Any, ...]
+) -> tuple[int, ...]:
     """The indices of the arrays to donate: all, or all but those of the first."""
     if not options.donate_rest:
         return ()

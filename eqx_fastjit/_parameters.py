@@ -24,7 +24,7 @@ _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
 
 class Omitted:
-    """Passed for a parameter that is omitted and whose default is the function's affair.
+    """Passed for an omitted parameter whose default is the function's affair.
 
     Two are the same if they stand for the same default.
     """

@@ -97,6 +97,11 @@ def _one_level(treedef: Any) -> Any:
     )
 
 
+def _node_data(x: Any) -> Any:
+    """The node class and aux data that JAX has for a value."""
+    return jtu.tree_structure(x).node_data()
+
+
 def _is_plain_namedtuple(cls: type) -> bool:
     """Whether `cls(*parts)` makes a tuple and nothing else.
 
@@ -111,7 +116,7 @@ def _is_plain_namedtuple(cls: type) -> bool:
         and namespace.get("_tuple_new") is tuple.__new__
         and str(namespace.get("__name__")).startswith("namedtuple_")
         # Not one that is registered as another node.
-        and jtu.tree_structure(tuple.__new__(cls, cls._fields)).node_data() == (cls, None)
+        and _node_data(tuple.__new__(cls, getattr(cls, "_fields", ()))) == (cls, None)
     )
 
 

@@ -29,7 +29,7 @@ class _Same:
     def __init__(self, x: Any):
         self.object = x
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other: Any) -> bool:
         return type(other) is _Same and self.object is other.object
 
     def __hash__(self) -> int:
@@ -45,7 +45,7 @@ class _Equal:
         self.object = x
         self.hash = hash(x)
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other: Any) -> bool:
         return (
             type(other) is _Equal
             and self.hash == other.hash
@@ -214,13 +214,13 @@ def _reader(x: Any) -> Reader:
 
 
 def static_key(x: Any) -> tuple[Any, ...]:
-    """What is equal of two statics that are the same, by the contract. It has a hash."""
+    """What is equal of two statics that are the same by the contract, with a hash."""
     walk = Walk()
     walk.read(x, True)
     return tuple(walk.trail)
 
 
-# --- specializations ----------------------------------------------------------------------
+# --- specializations ------------------------------------------------------------------
 
 
 class Specialization:
@@ -306,7 +306,7 @@ class Table:
         self._items.clear()
 
 
-# --- results ------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------
 
 
 class Plan:
@@ -345,7 +345,7 @@ def unflatten_handle(handle: Handle, _: Any) -> Handle:
     return handle
 
 
-# --- calls --------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------
 
 
 class _Here(threading.local):

@@ -4,6 +4,9 @@ Each stage wraps the one in `jax.stages`, and has its attributes. It adds the us
 calling convention, and checks that calls match the one that was lowered.
 """
 
+# JAX does not mark all that it shows as such.
+# pyright: reportPrivateImportUsage=false
+
 import contextlib
 import itertools
 from collections.abc import Callable, Generator
@@ -180,7 +183,7 @@ class Compiled(_Stage, Generic[_P, _T]):
     def __init__(self, call: Any, stage: Any, callbacks: bool):
         super().__init__(call, stage)
         self._callbacks = callbacks
-        # Whether all calls block: the first call decides, as their devices are the same.
+        # Whether all calls block: the first call decides, as all have the same devices.
         self._blocks: bool | None = None
 
     @property

@@ -76,7 +76,7 @@ def is_array_or_struct(x: Any) -> bool:
     return type(x) is jax.ShapeDtypeStruct or is_array(x)
 
 
-# --- state, in other words (rules 4 and 6) ------------------------------------------------
+# --- state, in other words (rules 4 and 6) --------------------------------------------
 
 
 def numpy_state(x: Any) -> Any:
@@ -103,7 +103,7 @@ def object_state(x: Any) -> Any:
     return make, args, *rest[:1], *[None if x is None else list(x) for x in rest[1:3]]
 
 
-# --- the reader of a type -----------------------------------------------------------------
+# --- the reader of a type -------------------------------------------------------------
 
 # Of exactly these types.
 _EXACT = {
