@@ -153,7 +153,7 @@ def name_stack(equation: Any) -> str:
     return str(getattr(getattr(equation, "source_info", None), "name_stack", ""))
 
 
-def filter_jit_options(wrapper: Any) -> tuple[Any, str] | None:
+def filter_jit_options(wrapper: Any) -> tuple[Any, Any] | None:
     """The function and `donate` of a function under `equinox.filter_jit`.
 
     `None` if it is something else.
@@ -170,28 +170,6 @@ def filter_jit_options(wrapper: Any) -> tuple[Any, str] | None:
         return None
     donate = {(True, True): "all", (False, True): "all-except-first"}
     return fun, donate.get(flags, "none")
-
-
-def raw_execute(compiled: Any, arrays: list[Any]) -> Callable[[], Any] | None:
-    """Run a compiled program without JAX's dispatch. The result has no use.
-
-    `None` where it cannot be done: the interface below is jaxlib's own, which knows
-    only the arrays inside of typed PRNG keys.
-    """
-    is_key = [jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) for x in arrays]
-    pairs = zip(arrays, is_key, strict=True)
-    arrays = [jax.random.key_data(x) if key else x for x, key in pairs]
-
-    def run() -> Any:
-        results = executable.execute_sharded(arrays)
-        return results.disassemble_into_single_device_arrays()
-
-    try:
-        executable = compiled.runtime_executable()
-        jax.block_until_ready(run())
-    except Exception:
-        return None
-    return run
 
 
 # Given a function, and whether it reads a "value", "blocks" or is of "numpy", the

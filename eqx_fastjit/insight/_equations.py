@@ -4,10 +4,10 @@ import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from eqx_fastjit import _traced
 from eqx_fastjit._place import Place
 from eqx_fastjit._private import name_stack, raw_frames
 
-from . import _target
 from ._frames import is_jax, is_library
 
 
@@ -26,8 +26,6 @@ _CALLS = {
     "remat",
     "remat2",
 }
-# A trace begins in one of these files: what is further out called it.
-_BEGINS = (_target.__file__, _target.__file__.replace("_target", "../_traced"))
 
 
 class Frame(NamedTuple):
@@ -76,11 +74,18 @@ class Equation:
         return tuple(reversed(out))
 
     @functools.cached_property
+    def user_place(self) -> Place | None:
+        """The innermost line of the program's own, if there is one."""
+        own = (f for f in reversed(self.path) if not is_library(f.file))
+        frame = next((f for f in own if f is not TREE_MAP), None)
+        return Place(frame.file, frame.line, frame.function) if frame else None
+
+    @property
     def place(self) -> Place:
-        """The innermost line of the program's own; of a library's if there is none."""
-        frames = [f for f in reversed(self.path) if f is not TREE_MAP]
-        own = (f for f in frames if not is_library(f.file))
-        frame = next(own, frames[0] if frames else None)
+        """That line; else the innermost of a library's."""
+        if self.user_place is not None:
+            return self.user_place
+        frame = next((f for f in reversed(self.path) if f is not TREE_MAP), None)
         return Place(frame.file, frame.line, frame.function) if frame else UNKNOWN
 
     @functools.cached_property
@@ -100,12 +105,17 @@ class Scope:
         self.equations = equations
         self.size = sum(equation.size for equation in equations)
 
-    def walk(self) -> Iterator[Equation]:
-        """Each equation, as often as its call is made; calls before their parts."""
+    def walk(self, around: Place | None = None) -> Iterator[tuple[Equation, Place]]:
+        """Each equation, as often as its call is made, with its line.
+
+        JAX does not keep all of a deep stack: then the line is that of `around`, which
+        made the call.
+        """
         for equation in self.equations:
-            yield equation
+            place = equation.user_place or around
+            yield equation, place or equation.place
             for scope in equation.inner:
-                yield from scope.walk()
+                yield from scope.walk(place)
 
     def distinct(self) -> "list[Scope]":
         """This one and those inside; of those with the same jaxpr only the first."""
@@ -160,7 +170,8 @@ class _Reader:
         """Innermost frame first, from the traced function on."""
         raw = raw_frames(equation)
         frames = _summary(equation) if raw is None else list(map(self._frame, *raw))
-        begins = [i for i, frame in enumerate(frames) if frame.file in _BEGINS]
+        # What is further out than the outermost trace called it.
+        begins = [i for i, x in enumerate(frames) if x.file == _traced.__file__]
         return tuple(frames[: begins[-1]] if begins else frames)
 
     def _frame(self, code: Any, instruction: int) -> Frame:

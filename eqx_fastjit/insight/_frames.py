@@ -1,30 +1,27 @@
 """Whose code a file is, and what of a line was running."""
 
 import functools
+import inspect
 import linecache
 import os
 import site
-import sys
 import sysconfig
 from types import FrameType
+from typing import Any
 
 import equinox
 import jax
 
-import eqx_fastjit
+from eqx_fastjit import _place
 
 
-# Files of what is no file: modules that are frozen, and statements of `timeit`.
-_NO_FILES = ("<frozen", "<timeit-src>")
+def folder_of(module: Any) -> str:
+    """The folder that a module is in."""
+    return os.path.dirname(os.path.abspath(module.__file__)) + os.sep
 
 
-def _folder(module: object) -> str:
-    return os.path.dirname(os.path.abspath(getattr(module, "__file__", "") or ""))
-
-
-# Checkouts of these count as libraries, too.
-_JAX = tuple(_folder(module) + os.sep for module in (jax, eqx_fastjit))
-_EQUINOX = _folder(equinox) + os.sep
+# Checkouts of JAX, of this library and of Equinox count as libraries, too.
+_JAX, _OURS, _EQUINOX = map(folder_of, (jax, _place, equinox))
 
 
 @functools.cache
@@ -33,26 +30,25 @@ def _libraries() -> tuple[str, ...]:
     folders = {sysconfig.get_path(name) for name in names}
     # Of the environment that this one is on top of, and the user's own.
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
-    return tuple(folder + os.sep for folder in folders if folder)
+    own = [folder + os.sep for folder in folders if folder]
+    # And what is no file: modules that are frozen, and statements of `timeit`.
+    return (*own, _JAX, _OURS, _EQUINOX, "<frozen", "<timeit-src>")
 
 
 @functools.lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
     """Whether a file belongs to Python or to an installed package."""
-    installed = f"{os.sep}site-packages{os.sep}" in file
-    folders = (*_libraries(), *_JAX, _EQUINOX)
-    return installed or file.startswith((*_NO_FILES, *folders))
+    return f"{os.sep}site-packages{os.sep}" in file or file.startswith(_libraries())
 
 
-@functools.lru_cache(maxsize=4096)
 def is_jax(file: str) -> bool:
     """Whether a file is of JAX or of this library."""
-    return file.startswith(_JAX)
+    return file.startswith((_JAX, _OURS))
 
 
 def user_frame() -> tuple[FrameType | None, str]:
     """The innermost frame of the program itself, and the library function it called."""
-    frame: FrameType | None = sys._getframe(1)
+    frame = inspect.currentframe()
     called = ""
     while frame is not None and is_library(frame.f_code.co_filename):
         called, frame = frame.f_code.co_name, frame.f_back

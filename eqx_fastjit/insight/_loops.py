@@ -221,7 +221,8 @@ def _is_uniform(equations: list[Equation]) -> bool:
     """Whether each instruction has results of the same shapes each time."""
     types: dict[Any, set[Any]] = {}
     for e in equations:
-        outs = [(getattr(v.aval, "shape", None), str(v.aval)) for v in e.jax.outvars]
+        avals = [v.aval for v in e.jax.outvars]
+        outs = [(getattr(x, "shape", ()), getattr(x, "dtype", x)) for x in avals]
         types.setdefault((e.name, e.frames), set()).add(str(outs))
     return all(len(found) == 1 for found in types.values())
 

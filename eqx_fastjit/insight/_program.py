@@ -3,6 +3,9 @@
 Nothing here imports JAX before the program does.
 """
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownMemberType=false
+
 import dataclasses
 import time
 from pathlib import Path
@@ -24,9 +27,7 @@ class _Called:
     info: Any
     calls: int = 0
     # Of a call outside of all traces: the function and its arguments.
-    fun: Any = None
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    call: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
     looked: float = 0.0
 
 
@@ -44,16 +45,18 @@ class ProgramProfile:
     def begin(self) -> None:
         """Count calls from now on. To be called once the engine may be imported."""
         from eqx_fastjit._jit import JitWrapped
+        from eqx_fastjit._private import hide_from_tracebacks
 
-        call = JitWrapped.__call__
-        note = self._note
+        hide_from_tracebacks(__file__)
+        jitted_type: Any = JitWrapped
+        call, note = jitted_type.__call__, self._note
 
         def counted(jitted: Any, /, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             note(jitted, args, kwargs)
             return call(jitted, *args, **kwargs)
 
-        JitWrapped.__call__ = counted
+        jitted_type.__call__ = counted
 
     def report(self, functions: int = 1, html: str | None = None) -> str:
         """What the program, which is over, spent its time on.
@@ -71,22 +74,29 @@ class ProgramProfile:
             return "The program called no function of equinox.filter_jit."
         from eqx_fastjit._jit import JitWrapped
 
-        from ._profile import tree_html, tree_text
+        from ._profile import MATTERS, tree_html, tree_text
 
         if "__call__" in vars(JitWrapped):
             del JitWrapped.__call__
         if html is not None:
             Path(html).write_text(tree_html(session), encoding="utf-8")
         ranked = sorted(self._called.values(), key=lambda x: -x.calls)
-        costs = {x.info.key(): _costs(x) for x in ranked[:functions]}
-        rows, saved = _rows(ranked, costs)
-        header = ("calls", "function", "defined at", "a call", "saves", "in all")
-        return "\n\n".join(
-            [
-                tree_text(session),
-                table("Jitted functions", header, rows),
-                _sentence(saved, seconds, len(ranked) - functions),
-            ]
+        rows: list[Any] = []
+        total = 0.0
+        for i, called in enumerate(ranked):
+            cells, saved = _saving(called) if i < functions else (["", "", ""], 0.0)
+            rows.append([called.calls, called.info.title(), *cells])
+            total += saved
+        share = total / (seconds + max(total, 0.0))
+        others = len(ranked) - functions
+        rest = f", {others} of the functions not counted" if others > 0 else ""
+        header = ("calls", "function", "a call", "saves", "in all")
+        return (
+            f"{tree_text(session)}\n\n{table('Jitted functions', header, rows)}\n\n"
+            f"The program took {show_time(seconds)}; its calls save {show_time(total)} "
+            f"that `equinox.filter_jit` would take in addition ({share:.1%}{rest}), so "
+            "for this program the overhead of calls "
+            f"{'matters' if share >= MATTERS else 'does not matter'}."
         )
 
     def _note(self, jitted: Any, args: Any, kwargs: Any) -> None:
@@ -96,74 +106,37 @@ class ProgramProfile:
             called = self._called[info.key()] = _Called(info)
         called.calls += 1
         now = time.perf_counter()
-        if called.fun is None or now - called.looked > _LOOK_AGAIN:
+        if called.call is None or now - called.looked > _LOOK_AGAIN:
             called.looked = now
-            if not _has_tracers((jitted.__wrapped__, args, kwargs)):
-                called.fun = jitted.__wrapped__
-                called.args, called.kwargs = args, kwargs
+            call = (jitted.__wrapped__, args, kwargs)
+            if not _has_tracers(call):
+                called.call = call
 
 
 def _has_tracers(tree: Any) -> bool:
     import jax
+    from jax.core import Tracer
 
-    return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(tree))
+    return any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
 
 
-def _costs(called: _Called) -> Any:
-    """What a call takes; an exception if it could not be made again; or `None`."""
+def _saving(called: _Called) -> tuple[list[str], float]:
+    """What a call takes and saves, and all calls, as text; the last in seconds too."""
     import jax
     import jax.numpy as jnp
 
-    from ._profile import measure
-
-    if called.fun is None:  # only called in traces of other functions
-        return None
+    from ._profile import measure, OURS, saved
 
     def alive(x: Any) -> Any:
         is_deleted = isinstance(x, jax.Array) and x.is_deleted()  # it was donated
         return jnp.zeros(x.shape, x.dtype) if is_deleted else x
 
-    call = (called.fun, called.args, called.kwargs)
+    if called.call is None:
+        return ["only in traces of others", "", ""], 0.0
     try:
-        return measure(*jax.tree.map(alive, call))[0]
-    except Exception as e:
-        return e
-
-
-def _rows(ranked: list[_Called], costs: dict[Any, Any]) -> tuple[list[Any], float]:
-    """The rows of the table, and what the calls have saved. Seconds."""
-    from ._words import show_place
-
-    rows: list[Any] = []
-    total = 0.0
-    for called in ranked:
-        found = costs.get(called.info.key())
-        cells = ["", "", ""]
-        if isinstance(found, Exception):
-            cells[0] = f"raised {type(found).__name__}"
-        elif found is not None:
-            saved, _ = found.saved
-            total += called.calls * saved
-            cells = [
-                show_time(found.call),
-                show_time(saved),
-                show_time(called.calls * saved),
-            ]
-        place = show_place(called.info.place) if called.info.place else ""
-        rows.append((called.calls, called.info.qualname, place, *cells))
-    return rows, total
-
-
-def _sentence(saved: float, seconds: float, others: int) -> str:
-    """Whether what is saved matters for this program."""
-    from ._profile import MATTERS
-    from ._words import plural
-
-    share = saved / (seconds + max(saved, 0.0))
-    rest = f", not counting {plural(others, 'function')}" if others > 0 else ""
-    matters = "matters" if share >= MATTERS else "does not matter"
-    return (
-        f"The program took {show_time(seconds)}; its calls save {show_time(saved)} "
-        f"that `equinox.filter_jit` would take in addition ({share:.1%}){rest}: for "
-        f"this program the overhead of calls {matters}."
-    )
+        timings, _ = measure(*jax.tree.map(alive, called.call))
+    except Exception as e:  # the program may be over in other ways, too
+        return [f"raised {type(e).__name__}", "", ""], 0.0
+    saving, _ = saved(timings)
+    total = called.calls * saving
+    return [show_time(timings[OURS].ready), show_time(saving), show_time(total)], total

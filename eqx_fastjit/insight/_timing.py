@@ -1,5 +1,8 @@
 """Times calls in interleaved rounds, so that what disturbs one disturbs all."""
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import dataclasses
 import gc
 import statistics
@@ -13,7 +16,7 @@ import jax
 # A round of one call is made so long, for the clock not to matter.
 _ROUND_SECONDS = 1e-3
 _MOST_CALLS = 200
-_LEAST_ROUNDS, _MOST_ROUNDS = 3, 100
+LEAST_ROUNDS, _MOST_ROUNDS = 3, 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +33,12 @@ class Timing:
     def saves_over(self, other: "Timing") -> tuple[float, float]:
         """By how much a call is shorter than another, and how exact that is.
 
-        **Returns:**
-
-        The median over rounds, in seconds, and half of the interquartile range.
+        **Returns:** the median over rounds, and about its 95% confidence interval:
+        interquartile range over the square root of the number of rounds.
         """
         saved = [b - a for a, b in zip(self.rounds, other.rounds, strict=True)]
         low, median, high = statistics.quantiles(saved, n=4, method="inclusive")
-        return median, (high - low) / 2
+        return median, (high - low) / len(saved) ** 0.5
 
 
 def time_calls(
@@ -47,27 +49,30 @@ def time_calls(
     **Arguments:**
 
     - `calls`: by name. Each is made until its result is ready before the next begins.
-    - `seconds`: how long to go on, but for three rounds.
+    - `seconds`: how long to go on, but for the least number of rounds.
     """
-    clock = time.perf_counter
     counts = {name: _calls_a_round(call) for name, call in calls.items()}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        end = clock() + seconds
+        end = time.perf_counter() + seconds
         for done in range(_MOST_ROUNDS):
-            if done >= _LEAST_ROUNDS and clock() > end:
+            if done >= LEAST_ROUNDS and time.perf_counter() > end:
                 break
             for name, call in calls.items():
-                found[name].append(_time(call, counts[name]))
+                found[name].append(time_call(call, counts[name]))
     finally:
         if was_enabled:
             gc.enable()
-    return {name: _timing(rounds) for name, rounds in found.items()}
+    out: dict[str, Timing] = {}
+    for name, rounds in found.items():
+        returns, ready = zip(*rounds, strict=True)
+        out[name] = Timing(statistics.median(returns), statistics.median(ready), ready)
+    return out
 
 
-def _time(call: Callable[[], Any], n: int) -> tuple[float, float]:
+def time_call(call: Callable[[], Any], n: int = 1) -> tuple[float, float]:
     """Seconds until a call returns, and until its result is ready."""
     clock, block = time.perf_counter, jax.block_until_ready
     returns = ready = 0.0
@@ -82,12 +87,7 @@ def _time(call: Callable[[], Any], n: int) -> tuple[float, float]:
 
 
 def _calls_a_round(call: Callable[[], Any]) -> int:
-    seconds = _time(call, 1)[1]
+    _, seconds = time_call(call)
     if seconds < _ROUND_SECONDS:  # the first may not be warm
-        seconds = min(_time(call, 3)[1] for _ in range(3))
+        seconds = min(time_call(call, 3)[1] for _ in range(3))
     return max(1, min(_MOST_CALLS, int(_ROUND_SECONDS / max(seconds, 1e-9))))
-
-
-def _timing(rounds: list[tuple[float, float]]) -> Timing:
-    returns, ready = zip(*rounds, strict=True)
-    return Timing(statistics.median(returns), statistics.median(ready), ready)

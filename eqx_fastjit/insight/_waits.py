@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import jax
 
-from eqx_fastjit._place import Place, user_frames
+from eqx_fastjit._place import Place
 from eqx_fastjit._private import hook_waits
 
 from ._frames import expression_at, user_frame
@@ -24,9 +24,11 @@ from ._frames import expression_at, user_frame
 
 # What waits if a jitted call does not return before its result is ready: because of a
 # host callback, of large NumPy arguments, or under `equinox.filter_jit`.
-JITTED_CALL = "a jitted call"
+JITTED_CALL = "a jitted call that blocks"
 # Shorter waits do not count: the device was done, and the value was only copied.
 _SHORTEST = 50e-6
+# Their functions are shown with the name of the module.
+_MODULES = ("eqx", "jax", "jnp", "np", "numpy")
 
 
 @dataclasses.dataclass
@@ -34,23 +36,16 @@ class Wait:
     """All waits of one expression in a line of source. Times are in seconds."""
 
     place: Place
-    # The lines that led to it the first time, innermost first.
-    frames: tuple[Place, ...]
     # `float(...)`, `print(...)`, `.item()` or the like; or `JITTED_CALL`.
     what: str
     # The source of the expression; empty if it is not known.
     expression: str
     count: int = 0
     seconds: float = 0.0
-    # The part of `seconds` in which Python could have worked: it would have gone on
-    # with what it did between the wait before and this one. So of each wait, the
-    # shorter of the two. It is an upper bound: the value may be needed at once.
-    lost: float = 0.0
 
 
 class _Here(threading.local):
     inside = False
-    last_end: float | None = None
 
 
 class Waits(contextlib.AbstractContextManager["Waits"]):
@@ -90,7 +85,7 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
             finally:
                 here.inside, end = False, clock()
                 if end - start >= _SHORTEST:
-                    self._note(start, end, kind)
+                    self._note(end - start, kind)
 
         for name in functools.WRAPPER_ASSIGNMENTS:
             # What nanobind makes has odd names.
@@ -98,10 +93,7 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
                 setattr(timed, name, getattr(function, name))
         return timed
 
-    def _note(self, start: float, end: float, kind: str) -> None:
-        here, seconds = self._here, end - start
-        between = 0.0 if here.last_end is None else start - here.last_end
-        here.last_end = end
+    def _note(self, seconds: float, kind: str) -> None:
         frame, called = user_frame()
         if frame is None:
             return
@@ -114,11 +106,9 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
             key = (place, expression)
             if (wait := self._found.get(key)) is None:
                 what = JITTED_CALL if is_call else _what(expression)
-                frames = (place, *[x for x in user_frames() if x != place])
-                wait = self._found[key] = Wait(place, frames, what, expression)
+                wait = self._found[key] = Wait(place, what, expression)
             wait.count += 1
             wait.seconds += seconds
-            wait.lost += min(seconds, between)
 
 
 def _what(expression: str) -> str:
@@ -132,10 +122,13 @@ def _what(expression: str) -> str:
     except SyntaxError:
         return expression
     match node:
-        case ast.Call(func=ast.Name() | ast.Attribute(value=ast.Name(id="jax" | "np"))):
-            return f"{ast.unparse(node.func)}(...)"
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=base), attr=name)):
+            return f"{base}.{name}(...)" if base in _MODULES else f".{name}()"
         case ast.Call(func=ast.Attribute(attr=name)):
             return f".{name}()"
+        case ast.Call():
+            return f"{ast.unparse(node.func)}(...)"
         case ast.JoinedStr() | ast.FormattedValue():
             return "an f-string"
-    return f"`{expression}`"
+        case _:
+            return f"`{expression}`"
