@@ -11,7 +11,7 @@ from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._engine import engine as engine
-    from ._export import Exported as Exported, load as load
+    from ._export import Exported as Exported
     from ._install import (
         install as install,
         installed as installed,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         fast_filter_jit as fast_filter_jit,
         filter_jit as filter_jit,
         JitWrapped as JitWrapped,
+        load as load,
     )
     from ._stages import Compiled as Compiled, Lowered as Lowered, Traced as Traced
 
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 # The public names, by module.
 _NAMES = {
     "_engine": ("engine",),
-    "_export": ("Exported", "load"),
+    "_export": ("Exported",),
     "_install": ("install", "installed", "uninstall"),
-    "_jit": ("BoundJit", "JitWrapped", "fast_filter_jit", "filter_jit"),
+    "_jit": ("BoundJit", "JitWrapped", "fast_filter_jit", "filter_jit", "load"),
     "_stages": ("Compiled", "Lowered", "Traced"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
