@@ -125,15 +125,17 @@ def _profile_first(it: Target, args: Any, kwargs: Any) -> Profile:
     def new(*args: Any, **kwargs: Any) -> Any:
         return it.fun(*args, **kwargs)
 
+    jitted = filter_jit(new)
     profiler, clock = _profiler(), time.perf_counter
     start = clock()
     with profiler:
-        traced = filter_jit(new).trace(*args, **kwargs)
+        traced = jitted.trace(*args, **kwargs)
     trace, start = clock() - start, clock()
     lowered = traced.lower()
     lower, start = clock() - start, clock()
     lowered.compile()
     compile_ = clock() - start
+    _forget(jitted)
     stages = {"trace (Python)": trace, "lower": lower, "compile (XLA)": compile_}
     total = show_time(sum(stages.values()))
     conclusion = (
@@ -143,6 +145,13 @@ def _profile_first(it: Target, args: Any, kwargs: Any) -> Profile:
         "Python is slow in."
     )
     return Profile(it.name, {}, stages, profiler.last_session, conclusion)
+
+
+def _forget(jitted: Any) -> None:
+    """What was traced for a profile alone is none of the program's events."""
+    for event in list(_events.history):
+        if event.function is jitted._function.info:
+            _events.history.remove(event)
 
 
 def _profile_warm(it: Target, args: Any, kwargs: Any) -> Profile:
@@ -199,6 +208,7 @@ def measure(
             alone = functools.partial(jit(_nothing), fun, *args, **kwargs)
             calls[name + _ALONE] = alone
             time_call(alone)
+        _forget(filter_jit(_nothing))
     return time_calls(calls, _TIMING_SECONDS), calls
 
 
