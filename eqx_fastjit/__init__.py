@@ -5,12 +5,13 @@ a program before JAX is imported: a program may set JAX's environment variables 
 """
 
 import importlib
+import os
 from typing import Any, TYPE_CHECKING
 
 
 if TYPE_CHECKING:
     from ._engine import engine as engine
-    from ._export import Exported as Exported, load as load
+    from ._export import Exported as Exported
     from ._install import (
         install as install,
         installed as installed,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         fast_filter_jit as fast_filter_jit,
         filter_jit as filter_jit,
         JitWrapped as JitWrapped,
+        load as load,
     )
     from ._stages import Compiled as Compiled, Lowered as Lowered, Traced as Traced
 
@@ -29,14 +31,28 @@ if TYPE_CHECKING:
 # The public names, by module.
 _NAMES = {
     "_engine": ("engine",),
-    "_export": ("Exported", "load"),
+    "_export": ("Exported",),
     "_install": ("install", "installed", "uninstall"),
-    "_jit": ("BoundJit", "JitWrapped", "fast_filter_jit", "filter_jit"),
+    "_jit": ("BoundJit", "JitWrapped", "fast_filter_jit", "filter_jit", "load"),
     "_stages": ("Compiled", "Lowered", "Traced"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+# Environment variables that subscribe to events, and what does.
+_VARIABLES = {
+    "EQX_FASTJIT_LOG": ("insight._log", "log_from_environment"),
+    "EQX_FASTJIT_MAX_TRACES": ("insight._guard", "guard_from_environment"),
+}
+
+
+def _subscribe() -> None:
+    """Start what the environment asks for, once."""
+    while _VARIABLES:
+        variable, (module, function) = _VARIABLES.popitem()
+        if os.environ.get(variable):
+            getattr(importlib.import_module(f".{module}", __name__), function)()
 
 
 def __getattr__(name: str) -> Any:
@@ -50,6 +66,7 @@ def __getattr__(name: str) -> Any:
     elif name in _HOMES:
         module = importlib.import_module(f".{_HOMES[name]}", __name__)
         value = getattr(module, name)
+        _subscribe()
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value  # from now on without this function

@@ -10,7 +10,7 @@ import dataclasses
 import functools as ft
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import (
     Any,
     Concatenate,
@@ -24,9 +24,9 @@ from typing import (
 import equinox as eqx
 import jax.tree_util as jtu
 
-from ._callables import Description, describe, function_for
+from ._callables import describe, Description, function_for
 from ._engine import engine_module
-from ._export import export, Exported
+from ._export import Exported, load_function
 from ._function import Function
 from ._options import Donate, make_options
 from ._private import hide_from_tracebacks
@@ -40,7 +40,7 @@ _Q = ParamSpec("_Q")
 _T = TypeVar("_T")
 _S = TypeVar("_S")
 
-_MISSING: Any = object()
+MISSING: Any = object()
 _set = object.__setattr__  # that of `JitWrapped` raises
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class JitWrapped(_Base, Generic[_P, _T]):
         `eqx_fastjit.load`. Raises `ValueError`, with the path, for a static that cannot
         be exported.
         """
-        return export(self._function, self._bind(*args, **kwargs))
+        return Exported(self, (), args, kwargs)
 
     def clear_cache(self) -> None:
         """Clear all traces and compiled programs of this function."""
@@ -149,7 +149,8 @@ class JitWrapped(_Base, Generic[_P, _T]):
         return eqx.tree_equal(self, other)
 
     def __hash__(self) -> int:
-        return hash(tuple(jtu.tree_leaves(self)) + (self._function,))
+        children, aux = _flatten_wrapped(self)
+        return hash((aux, *jtu.tree_leaves(children)))
 
     def __repr__(self) -> str:
         function = self._function
@@ -239,8 +240,8 @@ class _WrapperAux:
     __slots__ = ("description", "fun", "function")
 
     def __init__(self, wrapped: Any):
-        self.function = wrapped._function
-        self.description = wrapped._description
+        self.function: Function = wrapped._function
+        self.description: Description = wrapped._description
         self.fun = None if self.function.with_fun else wrapped._fun
 
     def __eq__(self, other: object) -> bool:
@@ -272,9 +273,7 @@ def _flatten_wrapped_with_keys(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperA
 
 
 def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
-    fun = aux.fun
-    if aux.function.with_fun:
-        (fun,) = children
+    (fun,) = children if aux.function.with_fun else (aux.fun,)
     return _make_wrapped(aux.function, aux.description, fun)
 
 
@@ -312,7 +311,7 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
 
     def export(self, *args: Any, **kwargs: Any) -> "Exported":
         """As `JitWrapped.export`. The arrays of the instance are saved in the file."""
-        return export(self.func._function, self._bind(*args, **kwargs))
+        return Exported(self.func, self.args, args, {**self.keywords, **kwargs})
 
     def clear_cache(self) -> None:
         """Clear all traces and compiled programs of this method, for all instances."""
@@ -376,7 +375,7 @@ def filter_jit(
 
 
 def filter_jit(
-    fun: Any = _MISSING,
+    fun: Any = MISSING,
     *,
     donate: Donate = "none",
     asynchronous: bool = True,
@@ -427,7 +426,7 @@ def filter_jit(
             return jnp.mean((jax.vmap(model)(x) - y) ** 2)
         ```
     """
-    if fun is _MISSING:
+    if fun is MISSING:
         return ft.partial(
             filter_jit, donate=donate, asynchronous=asynchronous, **jitkwargs
         )
@@ -454,6 +453,53 @@ def jitted_function(f: Any) -> Function:
             f"{type(f).__module__}.{type(f).__qualname__}."
         )
     return f._function
+
+
+def load(
+    path: Any,
+    *,
+    example: Sequence[Any] | None = None,
+    allow: str | Iterable[str] = (),
+    trusted: bool = False,
+) -> JitWrapped[..., Any]:
+    """Load a function from a file that `Exported.save` wrote, without tracing it.
+
+    **Arguments:**
+
+    - `path`: the path of the file.
+    - `example`: the positional arguments of a call, as a tuple. Their classes may be
+        used without `allow`.
+    - `allow`: names of modules and packages whose classes and functions may be imported
+        if the result needs them. JAX, Equinox and NumPy are always allowed.
+    - `trusted`: whether to run the file's native code, if it has any that matches this
+        machine. Native code can do anything, so only trust files that were written by
+        you, or by somebody you trust. Otherwise, the portable form is compiled.
+
+    **Returns:**
+
+    A callable with the signature of the function, for calls like the one that was
+    exported. Other shapes, dtypes, statics or structures raise a `TypeError` that names
+    the leaf.
+
+    **Raises:**
+
+    `ValueError` if the file was not written by `save`, is damaged, or needs something
+    that is not available. Warns if native code was requested, but does not match this
+    machine.
+
+    !!! example
+
+        ```python
+        eqx_fastjit.filter_jit(model).export(x).save("model.fastjit")
+        # In another process, without the source of the model:
+        predict = eqx_fastjit.load("model.fastjit")
+        predict(x)
+        ```
+    """
+    function = load_function(path, example, allow, trusted)
+    names = function.info.name, function.info.qualname
+    description = Description(True, names, function.parameters, function.shown, ())
+    return _make_wrapped(function, description, function)
 
 
 # Another name, for programs that import both this and Equinox's.

@@ -8,7 +8,7 @@ parameter, in order. Defaults are those at the time of wrapping.
 import functools as ft
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._private import hide_from_tracebacks
@@ -72,6 +72,23 @@ class Parameters:
             ]
         )
 
+    @classmethod
+    def of(
+        cls,
+        names: Sequence[str],
+        kinds: Sequence[Any],
+        defaults: Sequence[tuple[Any, ...]],
+    ) -> "Parameters":
+        """Parameters that are known."""
+        out = object.__new__(cls)
+        out.names, out.kinds = tuple(names), tuple(kinds)
+        out.defaults = tuple(defaults)
+        return out
+
+    def without(self, n: int) -> "Parameters":
+        """Those after the first `n`."""
+        return self.of(self.names[n:], self.kinds[n:], self.defaults[n:])
+
     def key(self) -> Any:
         """The same for callables that may share a `Function`."""
         return self.names, self.kinds, tuple(map(bool, self.defaults))
@@ -87,7 +104,8 @@ class Parameters:
         return hash(self.key())
 
     @ft.cached_property
-    def _signature(self) -> inspect.Signature:
+    def signature(self) -> inspect.Signature:
+        """The same as Python has it."""
         empty = inspect.Parameter.empty
         triples = zip(self.names, self.kinds, self.defaults, strict=True)
         return inspect.Signature(
@@ -106,7 +124,7 @@ class Parameters:
         """
         __tracebackhide__ = True
         try:
-            bound = self._signature.bind(*args, **kwargs)
+            bound = self.signature.bind(*args, **kwargs)
         except TypeError as e:
             raise TypeError(f"{name}() {e}") from None
         bound.apply_defaults()

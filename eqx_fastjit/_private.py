@@ -214,3 +214,72 @@ def hook_waits(wrap: Wrap, until: contextlib.ExitStack) -> list[str]:
     for name in ("asarray", "array"):
         hook(np, name, "numpy")
     return missing
+
+
+# --- exporting ------------------------------------------------------------------------
+
+
+def stable_custom_calls() -> frozenset[str]:
+    """The custom calls that JAX's guarantees cover. If unknown, none."""
+    path = "jax._src.export._export:_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE"
+    return frozenset(_try_resolve(path, ()))
+
+
+_EFFECTS = ("unordered_effects", "ordered_effects", "keepalive", "host_callbacks")
+_EXECUTABLE_FIELDS = {
+    *_EFFECTS,
+    *("xla_executable", "device_list", "backend", "input_avals", "input_shardings"),
+    *("output_avals", "output_shardings", "committed", "name", "kept_var_idx", "mut"),
+    *("xla_in_layouts", "dispatch_in_layouts", "xla_out_layouts", "all_args_info"),
+    "pgle_profiler",
+}
+
+
+def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
+    """Load native code, which must be trusted, as a `jax.stages.Compiled`.
+
+    This does what JAX's public `serialize_executable` does, without its pickle, for a
+    program without effects that keeps unused arguments.
+
+    **Arguments:**
+
+    - `code`: what `Compiled.runtime_executable().serialize()` returned.
+    - `exported`: the same program, as a `jax.export.Exported`.
+    - `mesh`: the mesh of its devices, or `None` if it is for a single one, `device`.
+
+    Raises `MissingPrivateName`, or whatever jaxlib says of code that it cannot load.
+    """
+    cls = resolve("jax._src.interpreters.pxla:UnloadedMeshExecutable")
+    if not set(cls.__dataclass_fields__) <= _EXECUTABLE_FIELDS:
+        raise MissingPrivateName("jax._src.interpreters.pxla:UnloadedMeshExecutable")
+    inputs, outputs = list(exported.in_avals), list(exported.out_avals)
+    whole: Any = jax.sharding.SingleDeviceSharding(device)
+    given: Any = [None] * len(inputs), [None] * len(outputs)
+    if mesh is not None:
+        whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        given = exported.in_shardings_jax(mesh), exported.out_shardings_jax(mesh)
+    device_list: Any = getattr(whole, "_internal_device_list", None)
+    if device_list is None:
+        raise MissingPrivateName("jax.sharding.Sharding._internal_device_list")
+    values = {
+        **dict.fromkeys(_EXECUTABLE_FIELDS),
+        **{effect: [] for effect in _EFFECTS},
+        "xla_executable": device.client.deserialize_executable(
+            code, executable_devices=device_list
+        ),
+        "device_list": device_list,
+        "backend": device.client,
+        "input_avals": inputs,
+        "input_shardings": [x or whole for x in given[0]],
+        "output_avals": outputs,
+        "output_shardings": [x or whole for x in given[1]],
+        "committed": mesh is not None,
+        "name": exported.fun_name,
+        "kept_var_idx": set(range(len(inputs))),
+        "xla_in_layouts": [None] * len(inputs),
+        "dispatch_in_layouts": [None] * len(inputs),
+        "xla_out_layouts": [None] * len(outputs),
+    }
+    loaded = cls(**{field: values[field] for field in cls.__dataclass_fields__}).load()
+    args_info = tuple([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]), {}
+    return jax.stages.Compiled(loaded, [], args_info, exported.out_tree, no_kwargs=True)

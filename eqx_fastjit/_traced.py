@@ -95,13 +95,14 @@ class FlatFunction:
         assert function is not None
         values = self.structure.rebuild(arrays)
         if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
-            return self._output(function.call_python(values))
+            return self.output(function.call_python(values))
         with _events.tracing(self.info, lambda: function.named(values)):
             out = function.call_python(values)
         self.traced = True
-        return self._output(out)
+        return self.output(out)
 
-    def _output(self, out: Any) -> Any:
+    def output(self, out: Any) -> Any:
+        """The arrays of a result, and a handle for its plan."""
         arrays, structure = partition(out, lambda x: isinstance(x, ARRAY_TYPES))
         engine = engine_module()
         plan = engine.Plan(steps_of(structure), structure)

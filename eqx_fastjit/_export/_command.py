@@ -1,0 +1,82 @@
+"""What `eqx-fastjit export` and `eqx-fastjit show` do."""
+
+import pkgutil
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax.export
+
+from . import _format
+from ._tree import Line, show_line
+
+
+def export_command(
+    function: str,
+    args: str,
+    output: str,
+    *,
+    compiled: bool = False,
+    platforms: Sequence[str] | None = None,
+    vjp_order: int = 0,
+) -> None:
+    """Export a jitted function, or a jitted method of a Module, to a file.
+
+    **Arguments:**
+
+    - `function`: its name, as `"package.module:name"`.
+    - `args`: the name of a function without parameters that returns the arguments: a
+        tuple, or a dictionary of keyword arguments.
+    - `output`: the path of the file.
+    - `compiled`, `platforms`, `vjp_order`: as for `Exported.save`.
+
+    Raises `ValueError` for names of something else, and for what cannot be exported;
+    `ImportError` or `AttributeError` if a name is not there; or `OSError` if the file
+    cannot be written.
+    """
+    f, make_arguments = map(pkgutil.resolve_name, (function, args))
+    if not hasattr(f, "export"):
+        raise ValueError(
+            f"{function!r} is no jitted function. Wrap it: `eqx_fastjit.filter_jit(f)`."
+        )
+    found = make_arguments()
+    if not isinstance(found, tuple | dict):
+        raise ValueError(
+            f"{args!r} returned {type(found).__name__}; expected a tuple of arguments, "
+            "or a dictionary of keyword arguments."
+        )
+    exported = f.export(**found) if isinstance(found, dict) else f.export(*found)
+    exported.save(output, compiled=compiled, platforms=platforms, vjp_order=vjp_order)
+
+
+def show_command(path: str) -> str:
+    """Check a file, and say what is in it. It imports nothing that the file names.
+
+    Raises `ValueError` if the file is not one of `save`, or is damaged; or `OSError`.
+    """
+    with _format.one_error(path):
+        return "\n".join(_lines(path, *_format.read(path)))
+
+
+def _lines(
+    path: str, header: dict[str, Any], sections: dict[str, memoryview]
+) -> Iterator[str]:
+    exported = jax.export.deserialize(bytearray(sections["portable"]))
+    yield f"{path}: {header['name']}, made by {header['made_by']}"
+    devices = f"{exported.nr_devices} devices"
+    yield f"StableHLO for {', '.join(exported.platforms)} ({devices})"
+    yield f"differentiable {header['vjp_order']} times, donate={header['donate']!r}"
+    if "compiled" in sections:
+        yield f"native code for {header['compiled']['environment']}"
+    yield ", ".join(f"{name} {len(x):,} bytes" for name, x in sections.items())
+    arguments = [line for *_, lines in header["parameters"] for line in lines]
+    avals = exported.in_avals[header["n_kept"] :]
+    yield from _tree("arguments", arguments, avals)
+    yield from _tree("result", header["result"], exported.out_avals)
+
+
+def _tree(title: str, lines: Sequence[Line], avals: Sequence[Any]) -> Iterator[str]:
+    yield f"{title}:"
+    for line in lines:
+        path, kind, about, _ = line
+        text = avals[about].str_short() if kind == "array" else show_line(line)
+        yield f"    {path}  {text}"

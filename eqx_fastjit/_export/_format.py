@@ -1,0 +1,111 @@
+"""The file format: a JSON header, and sections of bytes.
+
+    8 bytes    b"\\x93EQXJIT\\n"
+    4 bytes    version of the format, little-endian, as all numbers
+    4 bytes    size of the header
+    32 bytes   SHA-256 of all that follows
+    ...        the header: JSON in ASCII; its "sections" has the name and size of each
+    ...        the sections, one after the other, in that order
+
+Reading a file runs nothing that the file names.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any, IO
+
+
+MAGIC = b"\x93EQXJIT\n"
+VERSION = 2
+PREFIX = struct.Struct("<8sII32s")
+# Several times what a model with 100,000 leaves needs.
+MAX_HEADER = 32 * 2**20
+
+# What Python, NumPy and JAX raise for a header that is nonsense.
+_NONSENSE = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(MemoryError, RuntimeError, TypeError, ValueError),
+)
+
+
+class ExportFileError(ValueError):
+    """A file was not written by `save`, is damaged, or needs something unavailable."""
+
+
+@contextlib.contextmanager
+def replacing(path: Any) -> Iterator[IO[bytes]]:
+    """A file to write, which then replaces that at `path`, or leaves it as it was.
+
+    Raises `OSError` before anything else, if it cannot be written.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    handle, temporary = tempfile.mkstemp(prefix=".eqx-fastjit-", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        # The permissions that `open` would have given it.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write(
+    file: IO[bytes], header: Mapping[str, Any], sections: Mapping[str, bytes]
+) -> None:
+    """Write a header, which is what JSON can hold, and sections."""
+    sizes = {name: len(x) for name, x in sections.items()}
+    text = json.dumps({**header, "sections": sizes}, allow_nan=False).encode("ascii")
+    if len(text) > MAX_HEADER:
+        raise ValueError(
+            f"the structure of the arguments takes {len(text)} bytes to describe, and "
+            f"at most {MAX_HEADER} are allowed."
+        )
+    data = b"".join([text, *sections.values()])
+    checksum = hashlib.sha256(data).digest()
+    file.write(PREFIX.pack(MAGIC, VERSION, len(text), checksum) + data)
+
+
+def read(path: Any) -> tuple[dict[str, Any], dict[str, memoryview]]:
+    """The header and the sections of a file. Raises `ExportFileError` or `OSError`."""
+    with open(path, "rb") as file:
+        prefix = file.read(PREFIX.size)
+        if len(prefix) < PREFIX.size or not prefix.startswith(MAGIC):
+            raise ExportFileError("it was not written by `Exported.save`")
+        _, version, size, checksum = PREFIX.unpack(prefix)
+        if version != VERSION:
+            raise ExportFileError(
+                f"its format has version {version}; this eqx_fastjit reads version "
+                f"{VERSION}. Export it again, or install the eqx_fastjit that wrote it"
+            )
+        data = memoryview(file.read())
+    if hashlib.sha256(data).digest() != checksum or size > min(MAX_HEADER, len(data)):
+        raise ExportFileError("it is truncated or damaged")
+    header, end = json.loads(bytes(data[:size])), size
+    sections = {}
+    for name, n in header["sections"].items():
+        if n < 0 or end + n > len(data):
+            raise ExportFileError("its header is invalid (sections)")
+        sections[name] = data[end : end + n]
+        end += n
+    return header, sections
+
+
+@contextlib.contextmanager
+def one_error(path: Any) -> Iterator[None]:
+    """Whatever is wrong with a file, raise one error, which names it."""
+    prefix = f"{os.fspath(path)!r} cannot be loaded: "
+    try:
+        yield
+    except ExportFileError as e:
+        raise ExportFileError(f"{prefix}{e}.") from e.__cause__
+    except _NONSENSE as e:
+        raise ExportFileError(f"{prefix}its header is invalid ({e!r}).") from e

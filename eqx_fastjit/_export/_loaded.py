@@ -1,0 +1,236 @@
+"""`load(path)`: a file as a function, which runs none of the user's Python code."""
+
+import dataclasses
+import functools
+import inspect
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+from eqx_fastjit import _private
+from eqx_fastjit._engine import engine_module
+from eqx_fastjit._function import Function
+from eqx_fastjit._options import Options
+from eqx_fastjit._parameters import Omitted, Parameters
+from eqx_fastjit._plan import partition
+
+from ._exported import lines_of
+from ._format import ExportFileError, one_error, read
+from ._names import Names
+from ._native import load_native
+from ._tree import build, difference, Encoder, ExportError, Line, split
+
+
+# Custom kernels, which are stable, but are native code.
+_KERNELS = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "tf.call_tf_function"}
+_CUSTOM_CALL = re.compile(
+    r'custom_call\s*@"?([^\s"(]+)|call_target_name\s*=\s*"([^"]*)"'
+)
+
+
+def load_function(
+    path: Any, example: Sequence[Any] | None, allow: str | Iterable[str], trusted: bool
+) -> "LoadedFunction":
+    """The function in a file. `eqx_fastjit.load` says what the arguments are.
+
+    Raises `ValueError`, with the path, for whatever is wrong with the file.
+    """
+    known = Encoder()
+    for i, x in enumerate(split(tuple(example or ()))[1]):
+        known.write(x, f"example[{i}]")
+    # Now, even within a function that is being traced: what the program keeps would be
+    # a part of that trace.
+    with one_error(path), jax.ensure_compile_time_eval():
+        header, sections = read(path)
+        names = Names(known.objects, allow)
+        return LoadedFunction(header, sections, names, trusted)
+
+
+class LoadedFunction(Function):
+    """A function whose program is from a file.
+
+    It has a specialization for each signature, as any function. Several may mean the
+    same to the file, because each `functools.partial` is another signature.
+    """
+
+    def __init__(
+        self,
+        header: dict[str, Any],
+        sections: Mapping[str, memoryview],
+        names: Names,
+        trusted: bool,
+    ):
+        self.header, self._names = header, names
+        described = header["parameters"]
+        parameters = Parameters.of(
+            [name for name, *_ in described],
+            [getattr(inspect.Parameter, kind) for _, kind, *_ in described],
+            [(Omitted(None),) * has_default for _, _, has_default, *_ in described],
+        )
+        self.shown = {"__name__": header["name"], "__doc__": header["doc"]}
+        self.shown["__signature__"] = parameters.signature
+        titles, options = (header["name"], header["name"]), Options(header["donate"])
+        super().__init__(self, parameters, options, titles, with_fun=False)
+        self._exported = _read_portable(sections["portable"], header, trusted)
+        lines = [line for *_, lines in described for line in lines]
+        self._paths = [path for path, kind, *_ in lines if kind == "array"]
+        if len(self._exported.in_avals) != header["n_kept"] + len(self._paths):
+            raise ExportFileError("its header is invalid (arguments)")
+        # Arrays like those of the result, for its plan.
+        self.template = self._result_of([np.zeros(())] * len(self._exported.out_avals))
+        self.mesh = _mesh(header["mesh"])
+        self._shardings: Sequence[Any] = [None] * len(self._exported.in_avals)
+        if self.mesh is not None:
+            whole = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
+            given = self._exported.in_shardings_jax(self.mesh)
+            self._shardings = [x or whole for x in given]
+        self.kept = self._read_kept(sections["kept"])
+        self.native: Any = None
+        if trusted and "compiled" in sections:
+            code, needs = bytes(sections["compiled"]), header["compiled"]
+            self.native = load_native(code, needs, self._exported, self.mesh)
+
+    def _read_kept(self, data: memoryview) -> list[Any]:
+        """The arrays that the program keeps."""
+        out: list[Any] = []
+        for i in range(self.header["n_kept"]):
+            aval, sharding = self._exported.in_avals[i], self._shardings[i]
+            is_key = jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
+            raw = jax.eval_shape(jax.random.key_data, aval) if is_key else aval
+            size = math.prod(raw.shape) * raw.dtype.itemsize
+            array: Any = jnp.asarray(
+                np.frombuffer(data[:size], raw.dtype).reshape(raw.shape)
+            )
+            data = data[size:]
+            if is_key:
+                array = jax.random.wrap_key_data(array, impl=aval.dtype)
+            out.append(array if sharding is None else jax.device_put(array, sharding))
+        return out
+
+    def specialize(self, values: tuple[Any, ...]) -> Any:
+        """A specialization for a call. Raises `TypeError` if it is another call."""
+        _, refs = split(values)
+        for parameter, value in zip(self.header["parameters"], refs, strict=True):
+            name, kind, _, was_omitted, then = parameter
+            if was_omitted and type(value) is Omitted:
+                continue
+            try:
+                now = lines_of(value, getattr(inspect.Parameter, kind), name)
+            except ExportError as e:
+                raise self._other_call(str(e)) from None
+            if (why := difference(then, now)) is not None:
+                raise self._other_call(why)
+        specialization = super().specialize(values)
+        if self.native is None:
+            return specialization
+        run = _Native(self, specialization.jitted)
+        return engine_module().Specialization(run, run.__wrapped__.plans)
+
+    def call_python(self, values: tuple[Any, ...]) -> Any:
+        """Call the portable program, in place of the user's function."""
+        __tracebackhide__ = True
+        arrays = [*self.kept, *partition(values)[0]]
+        constrain = jax.lax.with_sharding_constraint
+        placed = [
+            x if sharding is None else constrain(x, sharding)
+            for x, sharding in zip(arrays, self._shardings, strict=True)
+        ]
+        try:
+            return self._result_of(self._exported.call(*placed))
+        except ValueError as e:
+            why = str(e)
+        for i, path in enumerate(self._paths):
+            why = why.replace(f"args[{len(self.kept) + i}]", f"`{path}`")
+        raise self._other_call(why)
+
+    def _result_of(self, out: Sequence[Any]) -> Any:
+        """The result for what the program returned."""
+        lines: Sequence[Line] = self.header["result"]
+        return build(iter(lines), out, self._names)
+
+    def _other_call(self, why: str) -> TypeError:
+        return TypeError(
+            f"The exported {self.info.name} was called with different arguments than "
+            f"it was exported for: {why}."
+        )
+
+
+class _Native:
+    """Calls native code, or the portable program where that takes no such call.
+
+    As in a transformation, or with arrays that were put on another device.
+    """
+
+    def __init__(self, function: LoadedFunction, portable: Any):
+        self._portable, self.trace = portable, portable.trace
+        flat = self.__wrapped__ = portable.__wrapped__
+        flat.traced = True
+        self._handle = flat.output(function.template)[-1]
+        mesh = function.mesh
+        if mesh is not None and mesh.devices.flat[0].platform == "cpu":
+            flat.plans[self._handle].blocks = True
+        kept, run = function.kept, function.native
+        self._run = functools.partial(run, *kept) if kept else run
+
+    def __call__(self, *arrays: Any) -> Any:
+        try:
+            out = self._run(*arrays)
+        except (TypeError, ValueError):
+            return self._portable(*arrays)
+        out.append(self._handle)
+        return out
+
+
+def _read_portable(
+    data: memoryview, header: dict[str, Any], trusted: bool
+) -> jax.export.Exported:
+    try:
+        exported = jax.export.deserialize(bytearray(data))
+    except ImportError as e:
+        raise ExportFileError("it needs flatbuffers: pip install flatbuffers") from e
+    except Exception as e:  # of flatbuffers and of JAX, of many kinds
+        raise ExportFileError(
+            f"JAX {jax.__version__} cannot read its portable form ({e})"
+        ) from e
+    if not trusted:
+        _check_custom_calls(exported, header["vjp_order"])
+    # Which JAX does not save.
+    pairs = zip(exported.out_avals, header["weak_types"], strict=True)
+    avals = tuple([aval.update(weak_type=bool(weak)) for aval, weak in pairs])
+    return dataclasses.replace(exported, out_avals=avals)
+
+
+def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:
+    """Reject a program that calls anything that is not part of JAX."""
+    allowed = _private.stable_custom_calls() - _KERNELS
+    for order in range(vjp_order + 1):
+        exported = exported.vjp() if order else exported
+        found = _CUSTOM_CALL.findall(exported.mlir_module())
+        if unknown := sorted({a or b for a, b in found} - allowed):
+            raise ExportFileError(
+                f"it calls {', '.join(unknown)}: native code outside of JAX's "
+                "compatibility guarantees. If you trust whoever wrote the file, pass "
+                "`trusted=True`"
+            )
+
+
+def _mesh(data: Mapping[str, Any] | None) -> jax.sharding.Mesh | None:
+    """The devices of a program, if it is for several."""
+    if data is None:
+        return None
+    here = {d.id: d for d in jax.devices()}
+    if not here.keys() >= set(data["devices"]):
+        raise ExportFileError(
+            f"it needs devices {data['devices']}, and there are {len(here)}"
+        )
+    return jax.sharding.Mesh(
+        np.array([here[i] for i in data["devices"]]).reshape(data["sizes"]),
+        tuple(data["axes"]),
+        axis_types=tuple([jax.sharding.AxisType[name] for name in data["types"]]),
+    )

@@ -1,0 +1,108 @@
+"""Classes and functions by name, and which of them a file may import.
+
+A name is `"module:qualified.name"`. A file may name what it likes, so nothing is
+imported for it unless the caller allows the package. JAX, Equinox and NumPy are looked
+up in modules that are already imported. What merely passes through an allowed package
+(`"numpy:os.system"`) is refused.
+"""
+
+import collections
+import importlib
+import sys
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ._format import ExportFileError
+
+
+_OWN_PACKAGES = ("jax", "equinox", "numpy", "ml_dtypes")
+_STANDARD: dict[str, Any] = {
+    f"{x.__module__}:{x.__name__}": x
+    for x in (
+        *(bool, int, float, complex, str, bytes, list, dict, tuple, set, frozenset),
+        *(collections.OrderedDict, collections.defaultdict),
+    )
+}
+# JAX defines many functions in private modules, which change. These have public names.
+_PUBLIC = (
+    *("jax.nn", "jax.nn.initializers", "jax.numpy", "jax.numpy.linalg", "jax.lax"),
+    *("jax.random", "jax.scipy.special", "jax.tree_util", "jax", "numpy"),
+)
+
+
+def name_of(x: Any) -> str | None:
+    """The name under which a class or function can be imported, or `None`."""
+    module = getattr(x, "__module__", None)
+    if type(module) is not str:  # a ufunc
+        module = "numpy" if type(x).__module__ == "numpy" else ""
+    qualname = getattr(x, "__qualname__", None) or getattr(x, "__name__", None)
+    if type(qualname) is not str or module not in sys.modules:
+        return None
+    places = (*_PUBLIC, module) if module.startswith("jax._src") else (module,)
+    for place in places:
+        if _look_up(place, qualname) is x:
+            return f"{place}:{qualname}"
+    if qualname == "<lambda>":  # `name = lambda x: ...`
+        for name, value in list(vars(sys.modules[module]).items()):
+            if value is x:
+                return f"{module}:{name}"
+    return None
+
+
+def _look_up(module: str, qualname: str) -> Any:
+    """An attribute of a module, or of a class in it; `None` if there is none."""
+    found: Any = sys.modules.get(module)
+    *classes, last = qualname.split(".")
+    for part in classes:
+        found = getattr(found, part, None)
+        if not isinstance(found, type):
+            return None
+    found = getattr(found, last, None)
+    return None if isinstance(found, types.ModuleType) else found
+
+
+def _is_inside(module: str, packages: Iterable[str]) -> bool:
+    return any(module == x or module.startswith(f"{x}.") for x in packages)
+
+
+class Names:
+    """The classes and functions that a file may name.
+
+    **Arguments:**
+
+    - `known`: objects by name, from the caller's example.
+    - `allow`: modules and packages that may be imported.
+    """
+
+    def __init__(self, known: Mapping[str, Any], allow: str | Iterable[str]):
+        self._known = {**_STANDARD, **known}
+        self._imported = (allow,) if isinstance(allow, str) else tuple(allow)
+        self._allowed = (*self._imported, *_OWN_PACKAGES)
+
+    def get(self, name: str) -> Any:
+        """The object. Raises `ExportFileError` if it is not allowed, or not found."""
+        if name in self._known:
+            return self._known[name]
+        module, _, qualname = name.partition(":")
+        if not _is_inside(module, self._allowed):
+            package = module.partition(".")[0]
+            raise ExportFileError(
+                f"it needs {name}, which may not be imported. If you trust this code, "
+                f"pass `allow={package!r}`; or pass `example=`, the arguments of a "
+                "call as a tuple"
+            )
+        if _is_inside(module, self._imported):
+            try:
+                importlib.import_module(module)
+            except ImportError as e:
+                raise ExportFileError(f"it needs {name}, but {e}") from e
+        found = _look_up(module, qualname)
+        if found is None:
+            raise ExportFileError(f"it needs {name}, which does not exist here")
+        home = getattr(found, "__module__", None) or type(found).__module__
+        if not _is_inside(home, (*self._allowed, "jaxlib")):
+            raise ExportFileError(
+                f"it needs {name}, which comes from {home!r} and may not be imported"
+            )
+        return found

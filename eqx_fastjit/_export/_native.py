@@ -1,0 +1,96 @@
+"""The compiled form: native code, as jaxlib serializes it."""
+
+import hashlib
+import platform
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+
+from eqx_fastjit._private import load_executable, MissingPrivateName
+
+from ._tree import ExportError
+
+
+def compile_native(
+    call: Callable[..., Any], arrays: Sequence[Any], options: dict[str, Any]
+) -> tuple[dict[str, Any], bytes, dict[str, Any]]:
+    """Compile a function of arrays, for these, with options of `jax.jit`.
+
+    **Returns:** what its native code needs, as data; that code; and further options,
+    with the shardings that the compiler chose for several devices.
+
+    Raises `ExportError` if it cannot be saved as native code.
+    """
+    lowered = jax.jit(call, **options, keep_unused=True).lower(*arrays)
+    compiled = lowered.compile()
+    try:
+        code = bytes(compiled.runtime_executable().serialize())
+    except (AttributeError, RuntimeError, ValueError) as e:
+        raise ExportError(
+            f"`compiled=True` is not supported here, with JAX {jax.__version__}: {e}."
+        ) from e
+    inputs, outputs = compiled.input_shardings[0], compiled.output_shardings
+    is_several = any(len(x.device_set) > 1 for x in (*inputs, *outputs))
+    shardings = {"in_shardings": inputs, "out_shardings": outputs}
+    needs = {
+        "environment": _environment(jax.devices()[0]),
+        "lapack": "lapack_" in lowered.as_text(),
+    }
+    return needs, code, shardings if is_several else {}
+
+
+def load_native(
+    code: bytes, needs: dict[str, Any], exported: jax.export.Exported, mesh: Any
+) -> Any:
+    """Load native code of a program, which must be trusted.
+
+    **Arguments:**
+
+    - `code`, `needs`: from `compile_native`.
+    - `exported`: the same program.
+    - `mesh`: the mesh of its devices, or `None` for a single one.
+
+    **Returns:** a `jax.stages.Compiled`. If the code cannot be used here, `None`, with
+    a warning that says why.
+    """
+    device = jax.devices()[0]
+    why = f"it is for {needs['environment']}, and this is {_environment(device)}"
+    if needs["environment"] == _environment(device):
+        if needs["lapack"]:
+            # JAX loads LAPACK when it lowers a call of it. The program would crash.
+            struct = jax.ShapeDtypeStruct((1, 1), "float32")
+            jax.jit(jnp.linalg.cholesky).lower(struct)
+        try:
+            return load_executable(code, exported, mesh, device)
+        except (MissingPrivateName, RuntimeError, TypeError, ValueError) as e:
+            why = f"JAX {jax.__version__} cannot load it ({str(e).splitlines()[0]})"
+    warnings.warn(
+        f"the native code of {exported.fun_name} is not used: {why}. The portable form "
+        "is compiled instead.",
+        stacklevel=5,
+    )
+    return None
+
+
+def _environment(device: Any) -> str:
+    """What native code depends on."""
+    parts = [f"jax {jax.__version__}", f"jaxlib {version('jaxlib')}", device.platform]
+    parts += [device.device_kind, device.client.platform_version]
+    if device.platform == "cpu":  # it may use all instructions of the processor
+        parts += [platform.machine(), _cpu_features()]
+    return ", ".join(dict.fromkeys(parts))
+
+
+def _cpu_features() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            flags = [x for x in file if x.startswith(("flags", "Features"))]
+    except OSError:
+        return platform.processor()
+    text = " ".join(sorted("".join(flags[:1]).split()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

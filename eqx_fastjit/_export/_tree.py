@@ -1,0 +1,249 @@
+"""Pytrees and statics as data: one line for each part, outermost first.
+
+A line has the path of the part, its kind, what there is to know about it, and how many
+parts of its own follow:
+
+    ["model", "instance", ["pkg:Model", "weight", "config"], 2]
+    ["model.weight", "array", 0, 0]
+    ["model.config", "instance", ["pkg:Config", "scale"], 1]
+    ["model.config.scale", "float", "0.5", 0]
+
+Two values are the same, by the contract of `_statics.py`, if their lines are equal. So
+the arguments of a call are only compared; what is built from lines is the result.
+Instances are made without running their `__init__`.
+"""
+
+import dataclasses
+import enum
+import functools
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from eqx_fastjit._plan import partition
+from eqx_fastjit._statics import generated_fields, reader_of
+
+from ._format import ExportFileError
+from ._names import name_of, Names
+
+
+Line = list[Any]
+
+
+class ExportError(ValueError):
+    """A function cannot be exported for these arguments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayRef:
+    """Stands for an array of a tree, by its number."""
+
+    number: int
+
+
+def split(tree: Any) -> tuple[list[Any], Any]:
+    """The arrays of a tree, in JAX's order, and a tree with `ArrayRef`s for them."""
+    arrays, structure = partition(tree)
+    return arrays, structure.rebuild([ArrayRef(i) for i in range(len(arrays))])
+
+
+# JSON has values of these types.
+_PLAIN: dict[str, type] = {x.__name__: x for x in (type(None), bool, int, str)}
+# To text, and back.
+_AS_TEXT: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    "float": (float, repr, float),
+    "complex": (complex, repr, complex),
+    "bytes": (bytes, bytes.hex, bytes.fromhex),
+}
+_SEQUENCES: dict[str, type] = {x.__name__: x for x in (tuple, list, set, frozenset)}
+
+_NOT_IMPORTABLE = (
+    "it cannot be imported by its name. Define it in a module, outside of any function"
+)
+_IDENTITY = (
+    "it is compared by identity, so another process could not pass an equal one. Use a "
+    "function of a module, or a frozen dataclass"
+)
+_RESULT = "values of this type cannot be built from a file. Use a frozen dataclass"
+
+
+@dataclasses.dataclass
+class Encoder:
+    """Writes values as lines. Raises `ExportError` with the path of what it cannot.
+
+    Only what is `to_build` can be built again; other values are only compared.
+    """
+
+    to_build: bool = False
+    lines: list[Line] = dataclasses.field(default_factory=list[Line])
+    # The classes and functions that were written, by name.
+    objects: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+
+    def write(self, x: Any, path: str, static: bool = False) -> list[Line]:
+        """Add the lines of a value; returns all. If it is static, so are its parts."""
+        cls = type(x)
+        name = cls.__name__
+        if _PLAIN.get(name) is cls:
+            self._line(path, name, x)
+        elif cls is ArrayRef:
+            self._line(path, "array", x.number)
+        elif name in _AS_TEXT and _AS_TEXT[name][0] is cls:
+            self._line(path, name, _AS_TEXT[name][1](x))
+        elif _SEQUENCES.get(name) is cls:
+            self._line(path, name, None, len(x))
+            if isinstance(x, set | frozenset):  # the same each time
+                x = sorted(x, key=lambda y: json.dumps(Encoder().write(y, path, True)))
+            for i, member in enumerate(x):
+                self.write(member, f"{path}[{i}]", static)
+        elif cls is dict:
+            self._line(path, "dict", None, 2 * len(x))
+            for key, value in x.items():
+                self.write(key, f"{path}[{_short(key)}]", static=True)
+                self.write(value, f"{path}[{_short(key)}]", static)
+        else:
+            self._write_other(x, path, static)
+        return self.lines
+
+    def _line(self, path: str, kind: str, about: Any, n_parts: int = 0) -> None:
+        self.lines.append([path, kind, about, n_parts])
+
+    def _write_other(self, x: Any, path: str, static: bool) -> None:
+        reader = reader_of(x)
+        if reader.name in ("module", "fields"):
+            names = reader.names
+            self._line(path, "instance", [self._class(x, path), *names], len(names))
+            for i, name in enumerate(names):
+                if not hasattr(x, name):
+                    raise _refused(x, path, f"`{name}` is not set")
+                value = object.__getattribute__(x, name)
+                self.write(value, f"{path}.{name}", static or i >= reader.n_dynamic)
+        elif reader.name in ("node", "tuple"):  # a named tuple
+            children, treedef = jtu.tree_flatten_with_path(x, lambda y: y is not x)
+            self._line(path, "node", self._class(x, path), 1 + len(children))
+            self.write((treedef.node_data() or (None, None))[1], path, static=True)
+            for key, child in children:
+                self.write(child, path + jtu.keystr(key), static)
+        else:
+            self._write_static(x, reader, path)
+
+    def _write_static(self, x: Any, reader: Any, path: str) -> None:
+        cls, state = type(x), x if reader.state is None else reader.state(x)
+        if isinstance(x, np.dtype) and x.names is None and np.dtype(x.name) == x:
+            self._line(path, "dtype", x.name)
+        elif isinstance(x, enum.Enum) and cls.__members__.get(x.name) is x:
+            self._line(path, "member", [self._class(x, path), x.name])
+        elif cls is functools.partial:
+            self._line(path, "partial", None, 3)
+            for name in ("func", "args", "keywords"):
+                self.write(getattr(x, name), f"{path}.{name}", static=True)
+        elif not isinstance(x, jax.Array) and (name := name_of(x)) is not None:
+            self.objects[name] = x
+            self._line(path, "name", name)
+        elif state is x:
+            is_function = callable(x) and hasattr(x, "__qualname__")
+            raise _refused(x, path, _NOT_IMPORTABLE if is_function else _IDENTITY)
+        elif self.to_build:
+            raise _refused(x, path, _RESULT)
+        else:
+            self._line(path, "state", self._class(x, path), 1)
+            self.write(state, path, static=True)
+
+    def _class(self, x: Any, path: str) -> str:
+        """The name of a value's class."""
+        name = name_of(type(x))
+        if name is None:
+            raise _refused(x, path, f"its class: {_NOT_IMPORTABLE}")
+        self.objects[name] = type(x)
+        return name
+
+
+def _refused(x: Any, path: str, why: str) -> ExportError:
+    kind = type(x).__qualname__
+    return ExportError(f"`{path}` cannot be exported: {_short(x)} ({kind}): {why}.")
+
+
+def _short(x: Any) -> str:
+    try:
+        text = repr(x)
+    except Exception:  # the user's own
+        text = f"<{type(x).__name__}>"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def show_line(line: Line) -> str:
+    """What a line says: `array`, `int 2`, `instance pkg:Config`."""
+    _, kind, about, n_parts = line
+    if kind == "array" or about is None:
+        return kind
+    name = about[0] if n_parts and type(about) is list else about
+    return f"{kind} {name if n_parts else _short(name)}"
+
+
+def difference(then: Sequence[Line], now: Sequence[Line]) -> str | None:
+    """The first difference between two trees, in words; `None` if there is none."""
+    for old, new in itertools.zip_longest(then, now):
+        if old is None or new is None or old[0] != new[0]:
+            paths = ["nothing" if x is None else f"`{x[0]}`" for x in (old, new)]
+            return f"expected {paths[0]}, got {paths[1]}"
+        if old != new:
+            return f"`{old[0]}` was {show_line(old)} and is now {show_line(new)}"
+    return None
+
+
+# --- from lines -----------------------------------------------------------------------
+
+
+def build(lines: Iterator[Line], arrays: Sequence[Any], names: Names) -> Any:
+    """The value that the next lines are, with these arrays in it.
+
+    Raises `ExportFileError`, or what Python raises for nonsense.
+    """
+    _, kind, about, n_parts = next(lines, ("", "end", None, 0))
+    parts = [build(lines, arrays, names) for _ in range(n_parts)]
+    if kind in _PLAIN and type(about) is _PLAIN[kind]:
+        return about
+    if kind == "array":
+        return arrays[about]
+    if kind in _AS_TEXT:
+        return _AS_TEXT[kind][2](about)
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](parts)
+    if kind == "dict":
+        return dict(zip(parts[::2], parts[1::2], strict=True))
+    if kind == "dtype":
+        return jnp.dtype(about)
+    if kind == "partial":
+        return functools.partial(parts[0], *parts[1], **parts[2])
+    found = names.get(about if type(about) is str else about[0])
+    if kind == "name":
+        return found
+    if not isinstance(found, type):
+        raise ExportFileError(f"{found!r} is not a class")
+    if kind == "member" and issubclass(found, enum.Enum):
+        return found.__members__[about[1]]
+    if kind == "node":
+        leaves = [jtu.tree_structure(0)] * (n_parts - 1)
+        treedef = jtu.PyTreeDef.from_node_data_and_children(
+            jtu.default_registry, (found, parts[0]), leaves
+        )
+        return jtu.tree_unflatten(treedef, parts[1:])
+    if kind == "instance":
+        return _instance(found, about[1:], parts)
+    raise ExportFileError(f"its header is invalid ({kind!r})")
+
+
+def _instance(cls: type, names: list[str], values: list[Any]) -> Any:
+    """An instance with these fields."""
+    if not issubclass(cls, eqx.Module) and generated_fields(cls) is None:
+        raise ExportFileError(f"{cls!r} is not a Module or a dataclass")
+    out = object.__new__(cls)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(out, name, value)
+    return out

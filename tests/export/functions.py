@@ -1,0 +1,276 @@
+"""The functions that `test_export.py` exports, and `check`, for a fresh process.
+
+They are in a module of their own because an exported file may import from it.
+"""
+
+import dataclasses
+import enum
+import functools as ft
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+import eqx_fastjit
+
+
+# Each function below appends its name here whenever its Python code runs.
+ran: list[str] = []
+
+
+class Mode(enum.Enum):
+    FAST = 1
+    SLOW = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    scale: float
+    names: tuple[str, ...] = ("a",)
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@jtu.register_pytree_node_class
+class Node:
+    """A registered pytree class with static data."""
+
+    def __init__(self, value, tag):
+        self.value = value
+        self.tag = tag
+
+    def tree_flatten(self):
+        return (self.value,), self.tag
+
+    @classmethod
+    def tree_unflatten(cls, tag, children):
+        return cls(children[0], tag)
+
+
+@ft.partial(jtu.register_dataclass, data_fields=["value"], meta_fields=["n"])
+@dataclasses.dataclass
+class Data:
+    value: Any
+    n: int
+
+
+class Layer(eqx.Module):
+    weight: jax.Array
+    config: Config = eqx.field(static=True)
+    mode: Mode = eqx.field(static=True)
+    scale: float
+    activation: Any
+
+    def __call__(self, x):
+        return self.scale * self.config.scale * self.activation(x @ self.weight)
+
+    @eqx_fastjit.filter_jit
+    def apply(self, x, n=2):
+        ran.append("apply")
+        return self(x) * n
+
+
+class Stranger(eqx.Module):
+    """A Module of another name than its own."""
+
+    x: jax.Array
+
+
+Stranger.__qualname__ = "Missing"
+
+
+def layer():
+    activation = ft.partial(jax.nn.leaky_relu, negative_slope=0.1)
+    return Layer(jnp.eye(3), Config(2.0), Mode.SLOW, 0.5, activation)
+
+
+def x():
+    return jnp.arange(6.0).reshape(2, 3)
+
+
+STATICS = (1.5, None, True, -0.0, b"\0", 1 + 2j, Mode.FAST, Config(1.0), "ü\n", 2**70)
+
+
+def statics(layer, x, n=2, *, name="x", act=lambda x: x):
+    ran.append("statics")
+    out = {"layer": layer, "pair": Pair(layer(x), (n, name)), "node": Node(x, "tag")}
+    return out, [*STATICS, jnp.float32, np.dtype("int8"), jax.nn.relu, np.dtype("int16")]
+
+
+def keys(key, x):
+    ran.append("keys")
+    key, other = jr.split(key)
+    return key, x + jr.normal(other, x.shape), jr.split(key, 3)
+
+
+def with_state(model, x, state):
+    ran.append("with_state")
+    axes = {"axis_name": "batch", "in_axes": (0, None), "out_axes": (0, None)}
+    return jax.vmap(model, **axes)(x, state)
+
+
+def _state_arguments():
+    model, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, "batch", mode="ema")
+    return model, x(), state
+
+
+def mlp(model, x):
+    ran.append("mlp")
+    return jax.vmap(model)(x)
+
+
+def add(x, *more, scale=1.0, **named):
+    ran.append("add")
+    total = sum(more, x)
+    return scale * sum(named.values(), total)
+
+
+def weak(x):
+    """Results of a weak type, one of which is an argument."""
+    ran.append("weak")
+    return 2.0 * jnp.asarray(1.0), x
+
+
+_TABLE = jr.normal(jr.key(5), (30, 30))
+
+
+def closure(x):
+    """Closes over an array."""
+    ran.append("closure")
+    return x @ _TABLE[:3] + _TABLE.sum()
+
+
+def linalg(x):
+    """Uses LAPACK, which JAX does not load in a process that lowers nothing."""
+    ran.append("linalg")
+    return jnp.linalg.qr(x.T @ x + jnp.eye(3))[1], jnp.linalg.cholesky(jnp.eye(3))
+
+
+def checked(x):
+    """A check, which is exported under `EQX_ON_ERROR=nan`."""
+    ran.append("checked")
+    return eqx.error_if(x, x[0, 0] > 10, "large")
+
+
+def neural_ode(mlp, start):
+    """Its solver has checks of its own."""
+    import diffrax
+
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(lambda t, y, args: mlp(y)),
+        diffrax.Tsit5(),
+        t0=0.0,
+        t1=1.0,
+        dt0=0.1,
+        y0=start,
+        stepsize_controller=diffrax.PIDController(rtol=1e-3, atol=1e-6),
+    )
+    return solution.ys
+
+
+def neural_ode_arguments():
+    return eqx.nn.MLP(2, 2, 4, 1, key=jr.key(0)), jnp.ones(2)
+
+
+class Tests(NamedTuple):
+    function: Any
+    arguments: Any
+    options: dict[str, Any] = {}  # noqa: RUF012
+
+
+FUNCTIONS = {
+    "statics": Tests(statics, lambda: (layer(), x())),
+    "keys": Tests(keys, lambda: (jr.key(3), x())),
+    "state": Tests(with_state, _state_arguments),
+    "mlp": Tests(mlp, lambda: (eqx.nn.MLP(3, 2, 4, 1, key=jr.key(0)), x())),
+    "numpy": Tests(add, lambda: (np.ones(3, np.float64), np.float32(2))),
+    "weak": Tests(weak, lambda: (x(),)),
+    "closure": Tests(closure, lambda: (x(),)),
+    "linalg": Tests(linalg, lambda: (x(),)),
+    "donated": Tests(statics, lambda: (layer(), x()), {"donate": "all-except-first"}),
+}
+
+
+def mesh():
+    return jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+def sharded_functions():
+    """The functions that need eight devices."""
+    rows, whole = NamedSharding(mesh(), P("d")), NamedSharding(mesh(), P())
+
+    def batch():
+        return jnp.arange(32.0).reshape(8, 4)
+
+    return {
+        "committed": Tests(add, lambda: (jax.device_put(batch(), rows), batch()[:1])),
+        "given": Tests(
+            add,
+            lambda: (batch(), batch()),
+            {"in_shardings": (rows, whole), "out_shardings": whole},
+        ),
+        "out": Tests(
+            lambda x: {"a": x + 1, "b": (x, 2)},
+            lambda: (jax.device_put(batch(), whole),),
+            {"out_shardings": {"a": rows, "b": whole}, "donate": "all"},
+        ),
+    }
+
+
+def filter_jit(test):
+    return eqx_fastjit.filter_jit(test.function, **test.options)
+
+
+def check_same(got, want, committed=True):
+    """Two results are equal, including types, dtypes and placement."""
+    assert jtu.tree_structure(_placeholders(got)) == jtu.tree_structure(
+        _placeholders(want)
+    )
+    for a, b in zip(jtu.tree_leaves(got), jtu.tree_leaves(want), strict=True):
+        if not isinstance(b, jax.Array):
+            assert type(a) is type(b) and (repr(a) == repr(b))
+            continue
+        # `typeof` adds the mesh from the sharding, which an aval by itself may lack.
+        assert jax.typeof(a) == jax.typeof(b)
+        assert getattr(a, "weak_type", None) == getattr(b, "weak_type", None)
+        assert a.sharding.is_equivalent_to(b.sharding, b.ndim), (a.sharding, b.sharding)
+        assert not committed or a.committed == b.committed
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jr.key_data(a), jr.key_data(b)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def _placeholders(tree):
+    """The tree without its leaves, for comparison: partials compare by identity."""
+    return jtu.tree_map(lambda _: 0, tree, is_leaf=lambda x: x is None)
+
+
+def check(folder, functions, trusted):
+    """Load each file of a folder, and compare its results with the function's."""
+    for name, test in functions.items():
+        path = Path(folder, f"{name}.fastjit")
+        loaded = eqx_fastjit.load(path, allow=("tests",), trusted=trusted)
+        ran.clear()
+        results = [loaded(*test.arguments()) for _ in range(3)]
+        given = test.arguments()
+        results.append(loaded(*given))
+        assert not ran, ran
+        used = [x for x in jtu.tree_leaves(given) if isinstance(x, jax.Array)]
+        theirs = test.arguments()
+        want = filter_jit(test)(*theirs)
+        assert [x.is_deleted() for x in used] == [
+            x.is_deleted() for x in jtu.tree_leaves(theirs) if isinstance(x, jax.Array)
+        ]
+        for got in results:
+            # The results of `jax.export.Exported.call` are always committed.
+            check_same(got, want, committed=trusted)
+        print(f"{name}: same")

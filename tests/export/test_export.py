@@ -1,0 +1,334 @@
+"""An exported function computes what the function computes, in any process."""
+
+import inspect
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import ShapeDtypeStruct
+
+from eqx_fastjit import filter_jit, load
+from tests.export import functions
+from tests.support.programs import run_program
+
+
+pytest.importorskip("flatbuffers", reason="`save` needs it")
+pytestmark = pytest.mark.one_engine
+
+FORMS = {"portable": False, "compiled": True}
+in_both_forms = pytest.mark.parametrize("trusted", FORMS.values(), ids=FORMS)
+_X = ShapeDtypeStruct((2, 3), jnp.float32)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "function.fastjit"
+
+
+def save_all(tests, folder):
+    for name, test in tests.items():
+        exported = functions.filter_jit(test).export(*test.arguments())
+        exported.save(folder / f"{name}.fastjit", compiled=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with each function in a file that has both forms."""
+    return save_all(functions.FUNCTIONS, tmp_path_factory.mktemp("files"))
+
+
+# --- results --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["portable", "trusted"])
+def test_a_fresh_process_computes_the_same(folder, form):
+    """Modules, statics, keys, states, weak types, donation, LAPACK."""
+    out = run_program("load_exported.py", folder, "single", form)
+    assert out.stdout.count("same") == len(functions.FUNCTIONS)
+
+
+@pytest.mark.parametrize("form", ["portable", "trusted"])
+def test_shardings_over_eight_devices_are_kept(tmp_path, form):
+    tests = functions.sharded_functions()
+    save_all(tests, tmp_path)
+    out = run_program("load_exported.py", tmp_path, "sharded", form)
+    assert out.stdout.count("same") == len(tests)
+
+
+@pytest.mark.both_engines
+@in_both_forms
+@pytest.mark.parametrize("name", functions.FUNCTIONS)
+def test_this_process_computes_the_same(folder, name, trusted):
+    functions.check(folder, {name: functions.FUNCTIONS[name]}, trusted)
+
+
+def test_calls_over_several_devices_of_a_cpu_block(tmp_path):
+    """Two runs at once may starve each other."""
+    tests = {"committed": functions.sharded_functions()["committed"]}
+    save_all(tests, tmp_path)
+    f = load(tmp_path / "committed.fastjit", trusted=True)
+    f(*tests["committed"].arguments())
+    _, values = f._function, tests["committed"].arguments()
+    specialization, _ = f._function.find(f._bind(*values))
+    assert all(plan.blocks for plan in specialization.plans.values())
+
+
+def test_modules_and_methods_keep_their_arrays(tmp_path):
+    """The process that loads them has no such class."""
+    saved = run_program("export_vanishing.py", tmp_path).stdout.splitlines()
+    loaded = run_program("load_vanishing.py", tmp_path).stdout.splitlines()
+    assert loaded == [line for line in saved for _ in FORMS]
+
+
+@in_both_forms
+def test_gradients_of_the_order_that_was_saved(path, trusted):
+    f = filter_jit(functions.mlp)
+    arguments = functions.FUNCTIONS["mlp"].arguments()
+
+    def gradient(f):
+        return eqx.filter_grad(lambda args: jnp.sum(f(*args)))(arguments)
+
+    f.export(*arguments).save(path, compiled=True, vjp_order=1)
+    found, want = gradient(load(path, trusted=trusted)), gradient(f)
+    assert eqx.tree_equal(found, want, rtol=1e-5, atol=1e-6)
+    f.export(*arguments).save(path, compiled=True)
+    with pytest.raises(ValueError, match="VJP"):
+        gradient(load(path, trusted=trusted))
+
+
+@in_both_forms
+def test_it_can_be_part_of_other_functions(folder, trusted):
+    f = load(folder / "mlp.fastjit", trusted=trusted)
+    arguments = functions.FUNCTIONS["mlp"].arguments()
+    want = f(*arguments)
+    np.testing.assert_allclose(filter_jit(f)(*arguments), want, rtol=1e-6)
+    with jax.disable_jit():
+        np.testing.assert_allclose(f(*arguments), want, rtol=1e-5)
+    eqx.clear_caches()
+    jax.clear_caches()
+    np.testing.assert_allclose(f(*arguments), want, rtol=1e-6)
+
+
+def test_symbolic_sizes(path):
+    (b,) = jax.export.symbolic_shape("b")
+    f = filter_jit(lambda model, x: jax.vmap(model)(x))
+    model = eqx.nn.Linear(4, 2, key=jax.random.key(0))
+    exported = f.export(model, ShapeDtypeStruct((b, 4), jnp.float32))
+    exported.save(path)
+    loaded = load(path)
+    for n in (1, 3, 8):
+        x = jnp.ones((n, 4))
+        np.testing.assert_allclose(loaded(model, x), f(model, x), rtol=1e-6)
+    with pytest.raises(TypeError, match="`x`"):
+        loaded(model, jnp.ones((3, 5)))
+    with pytest.raises(ValueError, match="symbolic"):
+        exported.save(path, compiled=True)
+
+
+def test_sizes_that_do_not_agree_name_the_leaf(path):
+    b, c = jax.export.symbolic_shape("b, c")
+    struct = ShapeDtypeStruct((b, c), jnp.float32)
+    filter_jit(lambda x, y: x + y).export(struct, struct).save(path)
+    loaded = load(path)
+    loaded(jnp.ones((2, 3)), jnp.ones((2, 3)))
+    with pytest.raises(TypeError, match="`y`"):
+        loaded(jnp.ones((2, 3)), jnp.ones((4, 3)))
+
+
+def test_several_platforms(path):
+    f = filter_jit(lambda x: x + 1)
+    f.export(_X).save(path, platforms=("cpu", "cuda"))
+    assert float(load(path)(functions.x())[0, 0]) == 1
+    f.export(_X).save(path, platforms=("cuda",))
+    with pytest.raises((ValueError, TypeError), match="cuda"):
+        load(path)(functions.x())
+
+
+def test_checks_give_nan_and_a_neural_ode_loads(tmp_path):
+    out = run_program("export_checked.py", tmp_path, EQX_ON_ERROR="nan")
+    assert out.stdout.split() == ["True", "False"]
+
+
+# --- the signature --------------------------------------------------------------------
+
+
+@in_both_forms
+@pytest.mark.both_engines
+def test_other_calls_raise_and_name_the_leaf(folder, trusted):
+    f = load(folder / "statics.fastjit", allow=("tests",), trusted=trusted)
+    layer, x = functions.layer(), functions.x()
+    other_scale = eqx.tree_at(lambda m: m.scale, layer, 2.0)
+    for args, message in (
+        ((layer, x[:1]), r"`x`.*\(2, 3\).*\(1, 3\)"),
+        ((layer, x.astype(int)), "`x`.*int32"),
+        ((layer, x, 3), "`n` was int 2 and is now int 3"),
+        ((layer, x, 2.0), "`n` was int 2 and is now float"),
+        ((layer, x, True), "`n` was int 2 and is now bool"),
+        ((layer, x, jnp.ones(())), "`n` was int 2 and is now array"),
+        ((layer, 1.0), "`x` was array and is now float"),
+        ((layer, [x]), "`x` was array and is now list"),
+        ((other_scale, x), r"`layer\.scale` was float '0.5' and is now float '2.0'"),
+        ((layer, x, object()), r"`n` cannot be exported: <object"),
+        ((layer,), "missing"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            f(*args)
+        f(layer, x)
+    with pytest.raises(TypeError, match="`name`"):
+        f(layer, x, name="y")
+    with pytest.raises(TypeError, match="`act` was default"):
+        f(layer, x, act=jnp.sin)
+    f(layer, x, name="x", n=2)
+
+
+@pytest.mark.parametrize(
+    ("static", "equal", "other"),
+    [
+        (0.0, 0.0, -0.0),
+        (float("nan"), float("nan"), 0.0),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "b": 3}),
+        ({"b", "a"}, {"a", "b"}, {"a"}),
+        ((1, [2]), (1, [2]), (1, (2,))),
+        (functions.Config(1.0), functions.Config(1.0), functions.Config(2.0)),
+        (functions.Mode.FAST, functions.Mode.FAST, functions.Mode.SLOW),
+        (jax.nn.relu, jax.nn.relu, jax.nn.gelu),
+        (slice(1, 2), slice(1, 2), slice(1, 3)),
+        (jnp.dtype("int8"), np.dtype("int8"), np.dtype("int16")),
+        (b"x", b"x", "x"),
+    ],
+    ids=repr,
+)
+def test_statics_are_compared_by_the_contract(path, static, equal, other):
+    """By types and parts, whichever process they are from."""
+
+    class Box:  # its state is its value
+        __hash__ = None
+
+        def __init__(self, value):
+            self.value = value
+
+        def __eq__(self, other):
+            return self.value == other.value
+
+    functions.Box, Box.__qualname__, Box.__module__ = Box, "Box", functions.__name__
+    for make in (lambda x: x, lambda x: Box(x)):
+        filter_jit(lambda x, static: x + 1).export(_X, make(static)).save(path)
+        f = load(path)
+        f(functions.x(), make(equal))
+        with pytest.raises(TypeError, match="`static"):
+            f(functions.x(), make(other))
+    del functions.Box
+
+
+def test_keywords_are_in_any_order(path):
+    f = filter_jit(functions.add)
+    one, two = jnp.ones(2), jnp.full(2, 2.0)
+    f.export(one, a=one, b=two).save(path)
+    loaded = load(path)
+    assert float(loaded(one, b=two, a=one)[0]) == 4
+
+
+def test_its_signature_is_that_of_the_function(folder):
+    f = load(folder / "statics.fastjit", allow=("tests",))
+    found, want = inspect.signature(f), inspect.signature(functions.statics)
+    for a, b in zip(found.parameters.values(), want.parameters.values(), strict=True):
+        assert (a.name, a.kind) == (b.name, b.kind)
+        assert (a.default is a.empty) == (b.default is b.empty)
+    assert f.__name__ == "statics" and "statics" in repr(f)
+    assert load(folder / "weak.fastjit").__doc__.startswith("Results of a weak type")
+
+
+def test_donation_leaves_the_first_argument(path):
+    f = filter_jit(lambda x, y: (x + 1, y + 1), donate="all-except-first")
+    f.export(_X, _X).save(path, compiled=True)
+    for trusted in FORMS.values():
+        x, y = functions.x(), functions.x()
+        load(path, trusted=trusted)(x, y)
+        assert not x.is_deleted() and y.is_deleted()
+
+
+# --- what is refused ------------------------------------------------------------------
+
+
+def test_what_cannot_be_written_is_refused_before_tracing():
+    class Local(eqx.Module):
+        x: jax.Array
+
+    f = filter_jit(lambda model, x: functions.ran.append("f") or x)
+    functions.ran.clear()
+    for argument, message in (
+        (eqx.nn.Lambda(lambda x: x), r"`model\.fn` cannot be exported: <function"),
+        ([1, (Local(jnp.ones(2)),)], r"`model\[1\]\[0\]` cannot be exported: .*Local"),
+        (functions.Stranger(jnp.ones(2)), "`model` cannot be exported: .*its class"),
+        (object(), r"`model` cannot be exported: <object.*compared by identity"),
+        ({"a": [object()]}, r"`model\['a'\]\[0\]` cannot be exported"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            f.export(argument, _X)
+    assert not functions.ran
+    with pytest.raises(ValueError, match=r"`<result>\[1\]` cannot be exported"):
+        filter_jit(lambda x: (x, object())).export(_X)
+    with pytest.raises(ValueError, match="cannot be built from a file"):
+        filter_jit(lambda x: (x, slice(1, 2))).export(_X)
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+def test_arrays_in_static_fields_are_refused():
+    class Static(eqx.Module):
+        x: jax.Array = eqx.field(static=True)
+
+    functions.Static, Static.__qualname__ = Static, "Static"
+    Static.__module__ = functions.__name__
+    with pytest.raises(ValueError, match=r"`model\.x` cannot be exported"):
+        filter_jit(lambda model, x: x).export(Static(jnp.ones(2)), _X)
+    del functions.Static
+
+
+@pytest.mark.parametrize("kind", ["print", "callback", "io", "check"])
+def test_host_callbacks_are_refused(kind):
+    def f(x):
+        if kind == "print":
+            jax.debug.print("{}", x)
+        elif kind == "io":
+            jax.experimental.io_callback(print, None, x)
+        elif kind == "check":
+            x = eqx.error_if(x, x.sum() > 0, "no")
+        else:
+            x = jax.pure_callback(np.sin, x, x, vmap_method="sequential")
+        return x
+
+    with pytest.raises(ValueError, match=r"f has host callbacks.*EQX_ON_ERROR=nan"):
+        filter_jit(f).export(_X)
+
+
+def test_without_flatbuffers_nothing_is_lowered(path, monkeypatch):
+    from eqx_fastjit._export import _exported
+
+    exported = filter_jit(lambda x: x + 1).export(_X)
+    monkeypatch.setattr(_exported.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(_exported.jax.export, "export", None)
+    with pytest.raises(ValueError, match="pip install flatbuffers"):
+        exported.save(path)
+    assert not path.exists()
+
+
+def test_a_path_that_cannot_be_written_is_an_error_at_once(path, monkeypatch):
+    from eqx_fastjit._export import _exported
+
+    exported = filter_jit(lambda x: x + 1).export(_X)
+    monkeypatch.setattr(_exported.jax.export, "export", None)
+    with pytest.raises(FileNotFoundError, match="such"):
+        exported.save(path / "no" / "such")
+
+
+def test_an_instance_among_the_args_is_refused():
+    class Model(eqx.Module):
+        @filter_jit
+        def call(*args):
+            return args[1]
+
+    with pytest.raises(ValueError, match=r"\*args"):
+        Model().call.export(jnp.ones(2))

@@ -1,0 +1,321 @@
+"""Exported files that are damaged, of another version, or from somebody else."""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from eqx_fastjit import _private, filter_jit, load
+from eqx_fastjit._export import _command, _format
+from tests.export import functions
+
+
+pytest.importorskip("flatbuffers", reason="`save` needs it")
+pytestmark = pytest.mark.one_engine
+
+SHOW = _command.show_command
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A file that contains statics of every kind, and both forms."""
+    path = tmp_path_factory.mktemp("files") / "statics.fastjit"
+    f = filter_jit(functions.statics)
+    f.export(functions.layer(), functions.x()).save(path, compiled=True)
+    return path
+
+
+def rewritten(made, path, change=None, **sections):
+    """A copy of a file with another header or other sections, and a valid checksum."""
+    header, found = _format.read(made)
+    found = {k: bytes(x) for k, x in {**found, **sections}.items() if x is not None}
+    del header["sections"]
+    if change is not None:
+        change(header)
+    with open(path, "wb") as file:
+        _format.write(file, header, found)
+    return path
+
+
+def load_and_call(path, **kwargs):
+    return load(path, allow=("tests",), **kwargs)(functions.layer(), functions.x())
+
+
+# --- damage ---------------------------------------------------------------------------
+
+
+def test_a_thousand_damaged_files_end_in_one_error(made, tmp_path):
+    """Bits are flipped, and files are cut or grow."""
+    contents, rng = made.read_bytes(), random.Random(0)
+    path = tmp_path / "damaged.fastjit"
+    for i in range(1000):
+        changed = bytearray(contents)
+        place = rng.randrange(100 if i % 2 else len(contents))
+        if i % 5 == 0:
+            del changed[place:]
+        elif i % 5 == 1:
+            changed += bytes([i % 256])
+        else:
+            changed[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(changed)
+        for read in (load, SHOW):
+            with pytest.raises(ValueError, match=r"damaged.fastjit' cannot be loaded"):
+                read(path)
+
+
+def _mutate(value, rng):
+    """Replace one value in a header by something else."""
+    places = []
+
+    def collect(x):
+        for key in x if isinstance(x, dict) else range(len(x)):
+            places.append((x, key))
+            if isinstance(x[key], dict | list):
+                collect(x[key])
+
+    collect(value)
+    container, key = rng.choice(places)
+    others = [None, -1, 10**30, "x", [], {}, ["x", "tuple", None, 5], True, 1.5]
+    if rng.random() < 0.2:
+        del container[key]
+    else:
+        container[key] = rng.choice([*others, "os:system"])
+
+
+def test_nonsense_with_a_valid_checksum_is_one_error(made, tmp_path):
+    rng, refused = random.Random(1), 0
+    path = tmp_path / "nonsense.fastjit"
+    for _ in range(300):
+        rewritten(made, path, lambda header: _mutate(header, rng), compiled=None)
+        for read in (lambda: load(path, allow=("tests",)), lambda: SHOW(path)):
+            try:
+                read()
+            except ValueError as e:
+                assert "cannot be loaded" in str(e)
+                refused += 1
+    assert refused > 100
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("result", [["", "tuple", None, 10**12]]),
+        ("result", [[str(i), "list", None, 1] for i in range(100_000)]),
+        ("result", [["", "array", 10**9, 0]] * 3),
+        ("n_kept", 10**9),
+        ("weak_types", []),
+        ("parameters", [["not a name", "VAR_POSITIONAL", False, False, []]]),
+        ("sections", {"portable": -1}),
+        ("mesh", {"devices": [10**9]}),
+    ],
+)
+def test_sizes_in_a_header_are_bounded(made, tmp_path, key, value):
+    path = rewritten(made, tmp_path / "f", lambda header: header.update({key: value}))
+    if key == "sections":
+        path.write_bytes(_with_header(path, lambda header: header.update(sections=value)))
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        load(path, allow=("tests",))
+
+
+def _with_header(path, change):
+    """The bytes of a file whose header `write` would not write."""
+    header, sections = _format.read(path)
+    change(header)
+    text = json.dumps(header).encode()
+    data = b"".join([text, *sections.values()])
+    digest = _format.hashlib.sha256(data).digest()
+    return _format.PREFIX.pack(_format.MAGIC, _format.VERSION, len(text), digest) + data
+
+
+def test_another_version_is_named(made, tmp_path):
+    path = tmp_path / "later.fastjit"
+    contents = bytearray(made.read_bytes())
+    contents[8] = 99
+    path.write_bytes(contents)
+    with pytest.raises(ValueError, match="version 99; this eqx_fastjit reads version 2"):
+        load(path)
+
+
+def test_what_is_no_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none"):
+        load(tmp_path / "none")
+    (tmp_path / "text").write_text("hello " * 100)
+    with pytest.raises(ValueError, match=r"not written by `Exported.save`"):
+        load(tmp_path / "text")
+
+
+def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    path.write_bytes(b"before")
+    exported = filter_jit(lambda x: x + 1).export(jnp.ones(()))
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(_format, "write", fail)
+    with pytest.raises(OSError, match="disk full"):
+        exported.save(path)
+    assert path.read_bytes() == b"before" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_nothing_in_a_file_is_a_pickle(made):
+    """No opcode of it runs: reading imports neither pickle nor what a file names."""
+    header, sections = _format.read(made)
+    assert set(sections) == {"kept", "portable", "compiled"}
+    assert isinstance(header, dict)
+    folder = Path(_format.__file__).parent
+    assert not any("import pickle" in x.read_text() for x in folder.glob("*.py"))
+
+
+# --- names ----------------------------------------------------------------------------
+
+
+def test_classes_of_the_result_must_be_allowed(made):
+    for allow in ((), ("test", "tests.export.function")):
+        with pytest.raises(ValueError, match=r"it needs tests\.export\.functions:\w+"):
+            load(made, allow=allow)
+    for kwargs in ({"allow": "tests"}, {"allow": ("tests.export.functions",)}):
+        load(made, **kwargs)
+
+
+def test_an_example_shows_the_classes(made):
+    statics = (functions.Config(1.0), functions.Pair(1, functions.Node(1, "")))
+    load(made, example=(functions.layer(), functions.x(), statics))
+    with pytest.raises(ValueError, match=r"pass `allow='tests'`; or pass `example="):
+        load(made, example=(functions.x(), statics))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("os:system", "builtins:eval", "numpy:os.system", "numpy:ctypeslib"),
+        *("jax:sys.exit", "jax._src.config:os", "equinox:ft.partial", "this:s"),
+        "equinox:Module.__init_subclass__.__globals__",
+        *("jax.numpy:__builtins__", "tests.support.programs:ROOT", ":", "", "numpy:"),
+    ],
+)
+def test_other_names_are_refused(made, tmp_path, name):
+    sys.modules.pop("this", None)
+
+    def change(header):
+        (line,) = [x for x in header["result"] if x[2] == "jax.nn:relu"]
+        line[2] = name
+
+    path = rewritten(made, tmp_path / "f", change)
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        load(path, allow=("tests.export.functions",))
+    assert "this" not in sys.modules
+
+
+def test_nothing_of_a_class_runs(tmp_path):
+    class Trap:
+        def __init__(self):
+            raise AssertionError("ran")
+
+    path = tmp_path / "f"
+    f = filter_jit(lambda layer, x: layer)
+    f.export(functions.layer(), functions.x()).save(path)
+
+    def change(header):
+        header["result"][0][2][0] = "tests.export.functions:Trap"
+
+    functions.Trap, Trap.__module__ = Trap, functions.__name__
+    try:
+        with pytest.raises(ValueError, match="not a Module or a dataclass"):
+            load(rewritten(path, path, change), allow=("tests",))
+    finally:
+        del functions.Trap
+
+
+def test_what_only_the_arguments_name_is_not_imported(tmp_path):
+    f = filter_jit(lambda config, x: x + config.scale)
+    f.export(functions.Config(2.0), functions.x()).save(tmp_path / "f")
+    loaded = load(tmp_path / "f")
+    assert float(loaded(functions.Config(2.0), functions.x())[0, 0]) == 2
+
+
+# --- forms ----------------------------------------------------------------------------
+
+
+def test_native_code_needs_trust(made, tmp_path, monkeypatch):
+    from eqx_fastjit._export import _native
+
+    def never(*_, **__):
+        raise AssertionError("native code was loaded")
+
+    monkeypatch.setattr(_native, "load_executable", never)
+    load_and_call(made)
+    with pytest.raises(ValueError, match="native code was loaded"):
+        load(made, allow=("tests",), trusted=True)
+
+
+def test_native_code_for_something_else_is_not_used(made, tmp_path):
+    def change(header):
+        header["compiled"]["environment"] = "something else"
+
+    path = rewritten(made, tmp_path / "f", change)
+    with pytest.warns(UserWarning, match="not used: it is for something else, and this"):
+        load_and_call(path, trusted=True)
+    load_and_call(path)
+
+
+def test_native_code_that_is_damaged_is_not_used(made, tmp_path):
+    path = rewritten(made, tmp_path / "f", compiled=b"\0" * 1000)
+    with pytest.warns(UserWarning, match="not used: JAX .* cannot load it"):
+        load_and_call(path, trusted=True)
+
+
+def test_without_a_private_name_native_code_is_not_used(made, monkeypatch):
+    def resolve(path):
+        raise _private.MissingPrivateName(path)
+
+    monkeypatch.setattr(_private, "resolve", resolve)
+    with pytest.warns(UserWarning, match="not used: JAX .*UnloadedMeshExecutable"):
+        load_and_call(made, trusted=True)
+
+
+def test_a_program_that_is_damaged_is_one_error(made, tmp_path):
+    path = rewritten(made, tmp_path / "f", portable=b"\0" * 1000)
+    with pytest.raises(ValueError, match=r"cannot be loaded: JAX .* cannot read"):
+        load(path, allow=("tests",))
+
+
+def test_calls_of_native_functions_are_refused(tmp_path):
+    name = "a_strange_function"
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    exported = jax.export.export(
+        jax.jit(lambda x: [jax.ffi.ffi_call(name, scalar)(x)]),
+        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(name)],
+    )(jnp.ones(()))
+    path = tmp_path / "f"
+    filter_jit(lambda x: x + 1).export(jnp.ones(())).save(path)
+    rewritten(path, path, portable=bytes(exported.serialize()))
+    with pytest.raises(ValueError, match="it calls a_strange_function"):
+        load(path)
+    load(path, trusted=True)
+    # Custom calls of JAX itself need no trust.
+    filter_jit(lambda x: jnp.linalg.qr(x)[1]).export(jnp.eye(3)).save(path)
+    load(path)(jnp.eye(3))
+
+
+def test_kernels_are_no_part_of_jax():
+    from eqx_fastjit._export import _loaded
+
+    stable = _private.stable_custom_calls()
+    assert stable - _loaded._KERNELS and "tpu_custom_call" not in stable - _loaded._KERNELS
+
+
+def test_too_few_devices_are_an_error(tmp_path):
+    tests = functions.sharded_functions()["committed"]
+    path = tmp_path / "f"
+    functions.filter_jit(tests).export(*tests.arguments()).save(path)
+
+    def change(header):
+        header["mesh"]["devices"] = list(range(8, 16))
+
+    with pytest.raises(ValueError, match="it needs devices .*, and there are 8"):
+        load(rewritten(path, path, change))
