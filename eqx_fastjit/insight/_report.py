@@ -148,6 +148,7 @@ def make_report(
     imports: Iterable[Any] = (),
     waits: Sequence[Any] = (),
     stale: Iterable[Any] = (),
+    unrolled: Iterable[Any] = (),
     cache: str | None = None,
     notes: Sequence[str] = (),
 ) -> Report:
@@ -160,7 +161,7 @@ def make_report(
     - `started`: when it began, in seconds since the epoch.
     - `seconds`: for how long it ran.
     - `exit_code`: with what it ended, if it did.
-    - `imports`, `waits`, `stale`: what a `Watch` saw.
+    - `imports`, `waits`, `stale`, `unrolled`: what a `Watch` saw.
     - `cache`: the directory of JAX's persistent cache, if there is one.
     - `notes`: what could not be seen.
     """
@@ -178,7 +179,7 @@ def make_report(
         findings=(*(f for f, found in paired if found), *map(_stale, stale)),
         others=tuple(f for f, found in paired if not found),
         time=tuple(_time(records, seconds, imports, waits)),
-        helps=tuple(_helps(records, seconds, limit, cache)),
+        helps=(*_helps(records, seconds, limit, cache), *map(_scan, unrolled)),
         functions=tuple(_functions(groups)),
         compilations=tuple(_compilation(r, started) for r in records),
         notes=tuple(notes),
@@ -286,6 +287,12 @@ def _helps(
             f"cache, a second run would take about {show_seconds(seconds - saved)}.",
             f"{fix}.",
         )
+
+
+def _scan(unrolled: Any) -> Help:
+    took = show_seconds(unrolled.seconds)
+    says = f"`{unrolled.function.qualname}` took {took} to trace and compile."
+    return Help("scan", unrolled.saves, says, unrolled.hint)
 
 
 # --- tables ---------------------------------------------------------------------------

@@ -38,17 +38,21 @@ class Watch:
         self.notes: list[str] = []
         self._waits: Any = None
         self._stale: Any = None
+        self._unrolled: Any = None
 
     def jax_imported(self) -> None:
         """To be called once JAX, Equinox and the engine are there."""
         from eqx_fastjit import _events
 
         from ._stale import StaleGlobals
+        from ._unrolled import UnrolledLoops
         from ._waits import Waits
 
         self._stale, self._waits = StaleGlobals(), Waits()
+        self._unrolled = UnrolledLoops()
         _events.observers.append(self._on_event)
         _events.observers.append(self._stale.on_event)
+        _events.observers.append(self._unrolled.on_event)
         self._waits.__enter__()
         self.notes += [f"Waits in {name} are not seen." for name in self._waits.missing]
 
@@ -71,6 +75,7 @@ class Watch:
         self._waits.__exit__(None, None, None)
         _events.observers.remove(self._on_event)
         _events.observers.remove(self._stale.on_event)
+        _events.observers.remove(self._unrolled.on_event)
         self._stale.check()
 
         import jax
@@ -90,6 +95,7 @@ class Watch:
             imports=self.imports,
             waits=self.waits,
             stale=self.stale,
+            unrolled=[] if self._unrolled is None else self._unrolled.found(),
             cache=self.cache,
             notes=self.notes,
         )

@@ -6,6 +6,7 @@ import pytest
 
 from eqx_fastjit import _events, filter_jit
 from eqx_fastjit.insight import _unrolled
+from eqx_fastjit.insight._report import make_report
 from eqx_fastjit.insight._unrolled import UnrolledLoops
 from tests.support.traces import count_traces
 
@@ -35,7 +36,7 @@ def test_an_unrolled_loop_is_told_and_nothing_is_traced_for_it(loops, key):
     assert found.function.name == "unrolled"
     assert (found.loop.iterations, found.loop.equations) == (20, 40)
     assert found.loop.place.file == __file__
-    assert found.seconds > 0
+    assert 0 < found.saves < found.seconds
     assert "`jax.lax.scan`" in found.hint
 
 
@@ -58,3 +59,14 @@ def test_what_compiles_quickly_is_not_looked_through():
     finally:
         _events.observers.remove(loops.on_event)
     assert all(found.seconds >= 1 for found in loops.found())
+
+
+def test_the_report_says_so_under_what_would_help(loops):
+    filter_jit(unrolled)(jnp.ones(2), jax.random.key(0))
+    report = make_report(
+        "a.py", [], started=0.0, seconds=1.0, exit_code=0, unrolled=loops.found()
+    )
+    (item,) = report.helps
+    assert item.name == "scan"
+    assert item.says.startswith("`unrolled` took ")
+    assert "test_unrolled.py" in item.fix
