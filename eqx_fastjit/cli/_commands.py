@@ -167,7 +167,7 @@ def profile(options: argparse.Namespace) -> int:
     need("pyinstrument", "profile")
     if options.html:
         _check_output("--html", options.html)
-    from eqx_fastjit.insight._profile import ProgramProfile
+    from eqx_fastjit.insight._program import ProgramProfile
 
     html = os.path.abspath(options.html) if options.html else None
     watched = ProgramProfile()
