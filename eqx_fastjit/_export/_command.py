@@ -7,7 +7,7 @@ from typing import Any
 import jax.export
 
 from . import _format
-from ._tree import Line, show_line
+from ._tree import show_line
 
 
 def export_command(
@@ -69,14 +69,12 @@ def _lines(
         yield f"native code for {header['compiled']['environment']}"
     yield ", ".join(f"{name} {len(x):,} bytes" for name, x in sections.items())
     arguments = [line for *_, lines in header["parameters"] for line in lines]
-    avals = exported.in_avals[header["n_kept"] :]
-    yield from _tree("arguments", arguments, avals)
-    yield from _tree("result", header["result"], exported.out_avals)
-
-
-def _tree(title: str, lines: Sequence[Line], avals: Sequence[Any]) -> Iterator[str]:
-    yield f"{title}:"
-    for line in lines:
-        path, kind, about, _ = line
-        text = avals[about].str_short() if kind == "array" else show_line(line)
-        yield f"    {path}  {text}"
+    for title, lines, avals in (
+        ("arguments", arguments, exported.in_avals),
+        ("result", header["result"], exported.out_avals),
+    ):
+        yield f"{title}:"
+        for path, kind, about, n in lines:
+            is_array = kind == "array"
+            text = avals[about] if is_array else show_line([path, kind, about, n])
+            yield f"    {path}  {text.str_short() if is_array else text}"

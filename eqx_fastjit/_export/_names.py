@@ -43,11 +43,10 @@ def name_of(x: Any) -> str | None:
     for place in places:
         if _look_up(place, qualname) is x:
             return f"{place}:{qualname}"
-    if qualname == "<lambda>":  # `name = lambda x: ...`
-        for name, value in list(vars(sys.modules[module]).items()):
-            if value is x:
-                return f"{module}:{name}"
-    return None
+    if qualname != "<lambda>":  # else `name = lambda x: ...`
+        return None
+    names = [name for name, y in list(vars(sys.modules[module]).items()) if y is x]
+    return f"{module}:{names[0]}" if names else None
 
 
 def _look_up(module: str, qualname: str) -> Any:
@@ -67,13 +66,7 @@ def _is_inside(module: str, packages: Iterable[str]) -> bool:
 
 
 class Names:
-    """The classes and functions that a file may name.
-
-    **Arguments:**
-
-    - `known`: objects by name, from the caller's example.
-    - `allow`: modules and packages that may be imported.
-    """
+    """What a file may name: objects that are known, and those of some packages."""
 
     def __init__(self, known: Mapping[str, Any], allow: str | Iterable[str]):
         self._known = {**_STANDARD, **known}
@@ -93,10 +86,7 @@ class Names:
                 "call as a tuple"
             )
         if _is_inside(module, self._imported):
-            try:
-                importlib.import_module(module)
-            except ImportError as e:
-                raise ExportFileError(f"it needs {name}, but {e}") from e
+            importlib.import_module(module)
         found = _look_up(module, qualname)
         if found is None:
             raise ExportFileError(f"it needs {name}, which does not exist here")

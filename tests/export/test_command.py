@@ -114,5 +114,5 @@ def test_errors_say_what_is_wrong(module, tmp_path, function, args, error, messa
 def test_a_file_that_is_none_is_an_error(module):
     with pytest.raises(ModuleNotFoundError, match="no_module"):
         export_command("no_module:x", f"{module}:alone", "f")
-    with pytest.raises(ValueError, match="exported_by_command.py' cannot be loaded"):
+    with pytest.raises(ValueError, match="cannot be loaded"):
         show_command("exported_by_command.py")

@@ -174,7 +174,7 @@ def test_other_calls_raise_and_name_the_leaf(folder, trusted):
         ((layer, x, object()), r"`n` cannot be exported: <object"),
         ((layer,), "missing"),
     ):
-        with pytest.raises(TypeError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             f(*args)
         f(layer, x)
     with pytest.raises(TypeError, match="`name`"):
@@ -221,6 +221,18 @@ def test_statics_are_compared_by_the_contract(path, static, equal, other):
         with pytest.raises(TypeError, match="`static"):
             f(functions.x(), make(other))
     del functions.Box
+
+
+def test_a_default_may_be_omitted_or_given(path):
+    def f(x, axes=(0, 1), act=lambda x: x):
+        return act(x).sum(axes)
+
+    filter_jit(f).export(_X).save(path)
+    loaded = load(path)
+    for args in ((), ((0, 1),)):
+        assert float(loaded(functions.x(), *args)) == 15
+    with pytest.raises(TypeError, match="`axes`"):
+        loaded(functions.x(), (0,))
 
 
 def test_keywords_are_in_any_order(path):
