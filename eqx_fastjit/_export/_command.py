@@ -29,9 +29,8 @@ def export_command(
     - `output`: the path of the file.
     - `compiled`, `platforms`, `vjp_order`: as for `Exported.save`.
 
-    Raises `ValueError` for names of something else, and for what cannot be exported;
-    `ImportError` or `AttributeError` if a name is not there; or `OSError` if the file
-    cannot be written.
+    Raises `ImportError` or `AttributeError` if a name is not there, `ValueError` for
+    what cannot be exported, and `OSError` if the file cannot be written.
     """
     f, make_arguments = map(pkgutil.resolve_name, (function, args))
     if not hasattr(f, "export"):

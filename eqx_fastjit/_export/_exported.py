@@ -3,7 +3,6 @@
 import importlib.util
 import inspect
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -75,7 +74,7 @@ class Exported:
             *jtu.tree_leaves([options.in_shardings, options.out_shardings]),
         ]
         self._header: dict[str, Any] = {
-            "made_by": {x: version(x) for x in ("jax", "equinox")},
+            "made_by": f"JAX {jax.__version__}",
             "name": name,
             "doc": inspect.getdoc(jitted),
             "parameters": described,

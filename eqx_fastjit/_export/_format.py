@@ -52,9 +52,7 @@ def replacing(path: Any) -> Iterator[IO[bytes]]:
         raise
 
 
-def write(
-    file: IO[bytes], header: Mapping[str, Any], sections: Mapping[str, bytes]
-) -> None:
+def write(file: IO[bytes], header: Any, sections: Mapping[str, bytes]) -> None:
     """Write a header, which is what JSON can hold, and sections."""
     sizes = {name: len(x) for name, x in sections.items()}
     text = json.dumps({**header, "sections": sizes}, allow_nan=False).encode("ascii")

@@ -152,9 +152,8 @@ class _Native:
         return out
 
 
-def _read_portable(
-    data: memoryview, header: dict[str, Any], trusted: bool
-) -> jax.export.Exported:
+def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> Any:
+    """The program, as a `jax.export.Exported`."""
     try:
         exported = jax.export.deserialize(bytearray(data))
     except Exception as e:  # of flatbuffers, if it is there, and of JAX

@@ -1,9 +1,8 @@
 """Classes and functions by name, and which of them a file may import.
 
-A name is `"module:qualified.name"`. A file may name what it likes, so nothing is
-imported for it unless the caller allows the package. JAX, Equinox and NumPy are looked
-up in modules that are already imported. What merely passes through an allowed package
-(`"numpy:os.system"`) is refused.
+A name is `"module:qualified.name"`. Nothing is imported for a file unless the caller
+allows the package; JAX, Equinox and NumPy are looked up where they are imported already.
+What merely passes through an allowed package (`"numpy:os.system"`) is refused.
 """
 
 import collections

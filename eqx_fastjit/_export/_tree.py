@@ -8,8 +8,7 @@ parts of its own follow:
     ["model.scale", "float", "0.5", 0]
 
 Two values are the same, by the contract of `_statics.py`, if their lines are equal. So
-the arguments of a call are only compared; what is built from lines is the result.
-Instances are made without running their `__init__`.
+the arguments of a call are only compared, and only the result is built from lines.
 """
 
 import dataclasses
