@@ -5,6 +5,7 @@ a program before JAX is imported: a program may set JAX's environment variables 
 """
 
 import importlib
+import os
 from typing import Any, TYPE_CHECKING
 
 
@@ -39,6 +40,20 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
+# Environment variables that subscribe to events, and what does.
+_VARIABLES = {
+    "EQX_FASTJIT_LOG": ("insight._log", "log_from_environment"),
+    "EQX_FASTJIT_MAX_TRACES": ("insight._guard", "guard_from_environment"),
+}
+
+
+def _subscribe() -> None:
+    """Start what the environment asks for, once."""
+    while _VARIABLES:
+        variable, (module, function) = _VARIABLES.popitem()
+        if os.environ.get(variable):
+            getattr(importlib.import_module(f".{module}", __name__), function)()
+
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
@@ -51,6 +66,7 @@ def __getattr__(name: str) -> Any:
     elif name in _HOMES:
         module = importlib.import_module(f".{_HOMES[name]}", __name__)
         value = getattr(module, name)
+        _subscribe()
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value  # from now on without this function

@@ -80,24 +80,28 @@ def cycle_in(named: list[tuple[str, Any]]) -> str | None:
 
     `named` are the arguments of a call, by name.
     """
+    done: set[int] = set()
     for name, value in named:
-        if (found := _cycle(name, value, {})) is not None:
+        if (found := _cycle(name, value, set(), done)) is not None:
             return found
     return None
 
 
-def _cycle(path: str, x: Any, above: dict[int, str]) -> str | None:
-    # By id, of objects that are alive as long as their entries.
+def _cycle(path: str, x: Any, above: set[int], done: set[int]) -> str | None:
+    # By id, of objects that the arguments keep alive.
     if id(x) in above:
         return path
-    parts = _parts(path, x)
-    if not parts or len(above) > _MAX_DEPTH:
+    if id(x) in done or len(above) > _MAX_DEPTH:
         return None
-    above[id(x)] = path
-    found = (_cycle(where, part, above) for where, part in parts)
-    first = next((where for where in found if where is not None), None)
-    del above[id(x)]
-    return first
+    above.add(id(x))
+    found = None
+    for where, part in _parts(path, x):
+        found = _cycle(where, part, above, done)
+        if found is not None:
+            break
+    above.remove(id(x))
+    done.add(id(x))
+    return found
 
 
 def _parts(path: str, x: Any) -> list[tuple[str, Any]]:

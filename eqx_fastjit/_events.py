@@ -130,7 +130,7 @@ class _Open:
         name = f"compile {event.function.name}: {event.cause.value}"
         self.contexts.enter_context(jax.profiler.TraceAnnotation(name))
         if owner is not None:
-            self.contexts.enter_context(owner.jitted.__wrapped__.while_compiling())
+            self.contexts.enter_context(owner.flat.while_compiling())
 
 
 class _Here(threading.local):
@@ -243,7 +243,7 @@ def _compiling() -> _Open | None:
         return None if opened.tracing else opened
     owner = _active()
     # A trace that is known may be compiled again, for arrays that are placed otherwise.
-    return None if owner is None else _open(Event(owner.jitted.__wrapped__.info))
+    return None if owner is None else _open(Event(owner.flat.info))
 
 
 def _on_duration(event: str, duration: float, fun_name: str = "", **_: Any) -> None:
@@ -310,7 +310,7 @@ def stage(arguments: Callable[[], Any], earlier: Event | None) -> Iterator[Event
 
     `earlier` is the event of the stage before, which says why.
     """
-    event = Event(_active().jitted.__wrapped__.info, ahead=True)
+    event = Event(_active().flat.info, ahead=True)
     if earlier is not None:
         event.signature = earlier.signature
         event.cause, event.differences = earlier.cause, earlier.differences

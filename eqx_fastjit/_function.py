@@ -122,7 +122,7 @@ class Function:
             if "device" in kwargs or "backend" in kwargs:
                 warnings.simplefilter("ignore", DeprecationWarning)
             jitted = jax.jit(flat, **kwargs)
-        return engine_module().Specialization(jitted, flat.plans)
+        return engine_module().Specialization(jitted, flat)
 
     def finished(
         self,
@@ -155,7 +155,7 @@ class Function:
         if specialization is not None:
             _events.close(lambda: self.named(values))
             interrupted = not isinstance(error, Exception)
-            flat = specialization.jitted.__wrapped__
+            flat = specialization.flat
             if interrupted or isinstance(error, RecursionError) or not flat.traced:
                 self.table.remove(specialization)
         elif isinstance(error, RecursionError):

@@ -1,7 +1,6 @@
 """Replace Equinox's `filter_jit`, for programs that should not be edited."""
 
 import contextlib
-import functools
 import sys
 import threading
 from collections.abc import Generator
@@ -9,68 +8,105 @@ from typing import Any
 
 import equinox as eqx
 
-from ._jit import filter_jit
+from . import _jit
+from ._options import check_asynchronous, Donate
 
 
 _NAME = "filter_jit"
-_lock = threading.Lock()
-_equinox_filter_jit = eqx.filter_jit
+_lock = threading.RLock()
+equinox_filter_jit = eqx.filter_jit
 
 
-@functools.wraps(filter_jit)
-def _blocking_filter_jit(*args: Any, **kwargs: Any) -> Any:
-    return filter_jit(*args, **{"asynchronous": False, **kwargs})
+def filter_jit(
+    fun: Any = _jit.MISSING,
+    *,
+    donate: Donate = "none",
+    asynchronous: bool = False,
+    **jitkwargs: Any,
+) -> Any:
+    """`eqx_fastjit.filter_jit`, with calls that block as Equinox's do.
+
+    It is what `install()` puts in place of Equinox's. Programs may rely on blocking: a
+    loop that refills the buffer of a batch has wrong results without it.
+    """
+    jitkwargs["asynchronous"] = asynchronous
+    return _jit.filter_jit(fun, donate=donate, **jitkwargs)
+
+
+_OURS = (filter_jit, _jit.filter_jit)
 
 
 def _replace(new: Any) -> None:
-    """In each loaded module of Equinox that has one of the three as its `filter_jit`."""
-    known = (_equinox_filter_jit, filter_jit, _blocking_filter_jit)
-    for name, module in list(sys.modules.items()):
-        if name == "equinox" or name.startswith("equinox."):
+    """In each loaded module of Equinox that has its `filter_jit`, or one of ours."""
+    known = (equinox_filter_jit, *_OURS)
+    with _lock:
+        for name, module in list(sys.modules.items()):
+            is_equinox = name == "equinox" or name.startswith("equinox.")
             current = getattr(module, "__dict__", {}).get(_NAME)
-            if any(current is x for x in known):
+            if is_equinox and any(current is x for x in known):
                 setattr(module, _NAME, new)
 
 
 def install(*, asynchronous: bool = False) -> None:
     """Replace `equinox.filter_jit` in every loaded module of Equinox.
 
-    Libraries that are imported afterwards use `eqx_fastjit.filter_jit`. Functions that
-    are already wrapped are not affected. `uninstall()` restores Equinox's own.
+    Libraries that are imported afterwards use that of this package. Functions that are
+    already wrapped are not affected. `uninstall()` restores Equinox's own.
 
     **Arguments:**
 
-    - `asynchronous`: whether calls return immediately, as with `jax.jit`. By default
-        each call blocks until the device has finished, as with Equinox: nothing changes
-        but the speed. A program that writes to a buffer while a call may still read it
-        is only right if calls block.
+    - `asynchronous`: whether calls return before the device has finished, as with
+        `jax.jit`. By default they block, as with Equinox: a program that refills the
+        buffer of a batch relies on it.
+
+    Raises `TypeError` if `asynchronous` is not a bool.
     """
-    if not isinstance(asynchronous, bool):
-        raise TypeError(
-            f"`install(asynchronous={asynchronous!r})`: expected True or False."
-        )
-    with _lock:
-        _replace(filter_jit if asynchronous else _blocking_filter_jit)
+    check_asynchronous("install", asynchronous)
+    _replace(_jit.filter_jit if asynchronous else filter_jit)
 
 
 def uninstall() -> None:
-    """Restore Equinox's own `filter_jit`. Does nothing if it was not replaced."""
-    with _lock:
-        _replace(_equinox_filter_jit)
+    """Restore Equinox's own `filter_jit`. Does nothing if ours is not installed."""
+    _replace(equinox_filter_jit)
+
+
+class _Installed:
+    """A use of `installed()` that has begun."""
+
+    __slots__ = ("before",)
+
+    def __init__(self) -> None:
+        current: Any = eqx.filter_jit
+        is_ours = any(current is x for x in _OURS)
+        self.before = current if is_ours else equinox_filter_jit
+
+
+# In the order in which they began. Threads and tasks may end theirs in another one.
+_begun: list[_Installed] = []
 
 
 @contextlib.contextmanager
 def installed(*, asynchronous: bool = False) -> Generator[None, None, None]:
-    """A context manager that calls `install()`, and restores what was there on exit.
+    """A context manager that calls `install()`, and undoes it on exit.
 
-    **Arguments:**
+    If it was already installed, it stays installed; also by another thread that is
+    still in such a context.
 
-    - `asynchronous`: as for `install`.
+    **Arguments:** those of `install`.
     """
-    before = eqx.filter_jit
-    install(asynchronous=asynchronous)
+    check_asynchronous("installed", asynchronous)
+    with _lock:
+        this = _Installed()
+        _begun.append(this)
+        install(asynchronous=asynchronous)
     try:
         yield
     finally:
         with _lock:
-            _replace(before)
+            i = _begun.index(this)
+            del _begun[i]
+            if i < len(_begun):
+                # What was there before is for the next one to restore.
+                _begun[i].before = this.before
+            elif eqx.filter_jit is not equinox_filter_jit:  # not uninstalled since
+                _replace(this.before)

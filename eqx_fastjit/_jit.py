@@ -40,7 +40,7 @@ _Q = ParamSpec("_Q")
 _T = TypeVar("_T")
 _S = TypeVar("_S")
 
-_MISSING: Any = object()
+MISSING: Any = object()
 _set = object.__setattr__  # that of `JitWrapped` raises
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ class JitWrapped(_Base, Generic[_P, _T]):
         return eqx.tree_equal(self, other)
 
     def __hash__(self) -> int:
-        return hash(tuple(jtu.tree_leaves(self)) + (self._function,))
+        children, aux = _flatten_wrapped(self)
+        return hash((aux, *jtu.tree_leaves(children)))
 
     def __repr__(self) -> str:
         function = self._function
@@ -239,8 +240,8 @@ class _WrapperAux:
     __slots__ = ("description", "fun", "function")
 
     def __init__(self, wrapped: Any):
-        self.function = wrapped._function
-        self.description = wrapped._description
+        self.function: Function = wrapped._function
+        self.description: Description = wrapped._description
         self.fun = None if self.function.with_fun else wrapped._fun
 
     def __eq__(self, other: object) -> bool:
@@ -272,9 +273,7 @@ def _flatten_wrapped_with_keys(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperA
 
 
 def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
-    fun = aux.fun
-    if aux.function.with_fun:
-        (fun,) = children
+    (fun,) = children if aux.function.with_fun else (aux.fun,)
     return _make_wrapped(aux.function, aux.description, fun)
 
 
@@ -376,7 +375,7 @@ def filter_jit(
 
 
 def filter_jit(
-    fun: Any = _MISSING,
+    fun: Any = MISSING,
     *,
     donate: Donate = "none",
     asynchronous: bool = True,
@@ -427,7 +426,7 @@ def filter_jit(
             return jnp.mean((jax.vmap(model)(x) - y) ** 2)
         ```
     """
-    if fun is _MISSING:
+    if fun is MISSING:
         return ft.partial(
             filter_jit, donate=donate, asynchronous=asynchronous, **jitkwargs
         )

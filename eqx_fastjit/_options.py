@@ -61,6 +61,14 @@ class Options(NamedTuple):
         }
 
 
+def check_asynchronous(name: str, asynchronous: Any) -> None:
+    """Raises `TypeError` if the option of a function called `name` is not a bool."""
+    if not isinstance(asynchronous, bool):
+        raise TypeError(
+            f"`{name}(..., asynchronous={asynchronous!r})`: expected True or False."
+        )
+
+
 def make_options(
     donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]
 ) -> Options:
@@ -71,10 +79,7 @@ def make_options(
         raise ValueError(
             f"`filter_jit(..., donate={donate!r})`: expected one of {modes}."
         )
-    if not isinstance(asynchronous, bool):
-        raise TypeError(
-            f"`filter_jit(..., asynchronous={asynchronous!r})`: expected True or False."
-        )
+    check_asynchronous("filter_jit", asynchronous)
     if jit_kwargs:
         # Let JAX check the values now, and warn about deprecated ones.
         jax.jit(_nothing, **jit_kwargs)

@@ -72,7 +72,9 @@ def user_frames() -> tuple[Place, ...]:
     while frame is not None and len(users) < _MAX_FRAMES:
         code = frame.f_code
         place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
-        if is_users(place.file):
+        if place.function.startswith("__create_fn__"):  # `__init__` of a dataclass
+            pass
+        elif is_users(place.file):
             users.append(place)
         elif not place.file.startswith((*_OWN, "<frozen ")):
             others.append(place)

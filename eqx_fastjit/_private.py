@@ -133,6 +133,89 @@ def missing_field() -> Any:
     return instance_dict(lacking).get("__doc__")
 
 
+# --- insight --------------------------------------------------------------------------
+
+
+def raw_frames(equation: Any) -> tuple[list[Any], list[int]] | None:
+    """The code objects and instructions that an equation comes from, innermost first.
+
+    `None` if this version of JAX does not tell.
+    """
+    try:
+        codes, instructions = equation.source_info.traceback.raw_frames()
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return list(codes), list(instructions)
+
+
+def name_stack(equation: Any) -> str:
+    """The names and transformations that an equation is under, which may be empty."""
+    return str(getattr(getattr(equation, "source_info", None), "name_stack", ""))
+
+
+def filter_jit_options(wrapper: Any) -> tuple[Any, Any] | None:
+    """The function and `donate` of a function under `equinox.filter_jit`.
+
+    `None` if it is something else.
+    """
+    if not isinstance(wrapper, eqx.Module):  # quick, and nearly always enough
+        return None
+    try:
+        wrapper_type: Any = resolve("equinox._jit:_JitWrapper")
+        if type(wrapper) is not wrapper_type:
+            return None
+        flags = tuple(getattr(wrapper, f"donate_{x}") for x in ("first", "rest"))
+        fun = getattr(wrapper, "__wrapped__")  # noqa: B009
+    except (MissingPrivateName, AttributeError):
+        return None
+    donate = {(True, True): "all", (False, True): "all-except-first"}
+    return fun, donate.get(flags, "none")
+
+
+# Given a function, and whether it reads a "value", "blocks" or is of "numpy", the
+# function to use in its place.
+Wrap = Callable[[Callable[..., Any], str], Callable[..., Any]]
+
+
+def hook_waits(wrap: Wrap, until: contextlib.ExitStack) -> list[str]:
+    """Wrap each function in which Python waits for the device, `until` closes.
+
+    Whatever reads a value (`float(x)`, `print(x)`, `x.item()`, `jax.device_get`) comes
+    to one property of JAX's arrays. NumPy reads the memory of an array on the host
+    without it.
+
+    **Returns:**
+
+    The names of what is not there in this version of JAX.
+    """
+    missing: list[str] = []
+
+    def hook(owner: Any, name: str, kind: str) -> None:
+        try:
+            old = vars(owner)[name]
+            if isinstance(old, property):
+                new: Any = property(wrap(old.__get__, kind))
+            else:
+                new = wrap(old, kind)
+            setattr(owner, name, new)
+        except (KeyError, AttributeError, TypeError):
+            missing.append(name)
+        else:
+            until.callback(setattr, owner, name, old)
+
+    array = type(jax.numpy.zeros(()))
+    hook(array, "_value", "value")
+    hook(array, "block_until_ready", "blocks")
+    try:
+        client = resolve("jax._src.lib:xla_client")
+    except MissingPrivateName:
+        client = None
+    hook(client, "batched_block_until_ready", "blocks")
+    for name in ("asarray", "array"):
+        hook(np, name, "numpy")
+    return missing
+
+
 # --- exporting ------------------------------------------------------------------------
 
 
@@ -201,6 +284,4 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
     }
     loaded = cls(**{field: values[field] for field in cls.__dataclass_fields__}).load()
     args_info = tuple([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]), {}
-    return jax.stages.Compiled(
-        loaded, [], args_info, exported.out_tree, no_kwargs=True
-    )
+    return jax.stages.Compiled(loaded, [], args_info, exported.out_tree, no_kwargs=True)

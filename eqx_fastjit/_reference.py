@@ -226,9 +226,9 @@ def static_key(x: Any) -> tuple[Any, ...]:
 class Specialization:
     """What is compiled for one signature of one function."""
 
-    def __init__(self, jitted: Any, plans: Any):
+    def __init__(self, jitted: Any, flat: Any):
         self.jitted = jitted
-        self.plans = plans
+        self.flat = flat
         self.trail: list[Any] = []
         self.witnesses: list[_Mutable] = []
 

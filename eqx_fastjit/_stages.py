@@ -45,7 +45,7 @@ class Expected:
         self.function = function
         self.specialization = specialization
         arrays, _ = partition(values)
-        self.structure = specialization.jitted.__wrapped__.structure
+        self.structure = specialization.flat.structure
         self.types = [array_type(x) for x in arrays]
         self.names = [path for path, _ in function.leaves(values)]
         self.what = what
@@ -125,7 +125,7 @@ class _Call:
 
     def plan_of(self, handle: Any) -> Any:
         """How to build a result."""
-        return self.specialization.plans[handle]
+        return self.specialization.flat.plans[handle]
 
     @contextlib.contextmanager
     def stage(self) -> Generator[None, None, None]:

@@ -47,7 +47,8 @@ class Reader(NamedTuple):
     # Whether JAX flattens the type, or takes it for an array. Otherwise a value, and
     # all below it, is static.
     is_node: bool = False
-    # Whether a static of this type can be changed in place.
+    # Whether a static of this type can be changed in place. Frozen classes count, too:
+    # `object.__setattr__` changes their instances, and asking costs a comparison.
     is_mutable: bool = False
     # The names of its fields, the first `n_dynamic` of which are not static.
     names: tuple[str, ...] = ()
@@ -172,9 +173,13 @@ def _module_reader(x: Any, children: list[Any]) -> Reader:
     found = [values.get(name) for name in dynamic]
     regular = len(values) == len(fields) and len(found) == len(children)
     if regular and not all(map(_is, found, children)):
-        return Reader("node", is_node=True)
+        return Reader("node", is_node=True, is_mutable=True)
     return Reader(
-        "module", is_node=True, names=(*dynamic, *static), n_dynamic=len(dynamic)
+        "module",
+        is_node=True,
+        is_mutable=True,
+        names=(*dynamic, *static),
+        n_dynamic=len(dynamic),
     )
 
 
@@ -191,12 +196,20 @@ def _static_reader(x: Any) -> Reader:
             return reader
     fields = generated_fields(cls)
     if fields is not None:
-        parameters = getattr(cls, "__dataclass_params__", None)
-        frozen = parameters is not None and parameters.frozen
-        return Reader("fields", is_mutable=not frozen, names=fields)
-    if cls.__hash__ is not None:
+        return Reader("fields", is_mutable=True, names=fields)
+    if _has_hash(x):
         return Reader("hashed", state=object_state)
     return Reader("state", is_mutable=True, state=object_state)
+
+
+def _has_hash(x: Any) -> bool:
+    try:
+        hash(x)
+    except RecursionError:
+        raise
+    except Exception:
+        return False
+    return True
 
 
 def generated_fields(cls: type) -> tuple[str, ...] | None:

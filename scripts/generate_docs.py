@@ -5,9 +5,7 @@
 Replaces the text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` by
 the output of the command that it shows, or by tables of the files in
 benchmarks/results. Text that differs only in durations is left as it is, since
-durations differ in every run. 'tables' is the name of all tables between `bench:`
-markers, which `benchmarks/render.py` generates. Figures are drawn again if their
-results have changed.
+durations differ in every run. Figures are drawn again if their results have changed.
 
 NAME may be a pattern, such as 'finding-*'. With `--check` nothing is written, and the
 exit code is 1 if anything differs.
@@ -28,6 +26,7 @@ if __name__ == "__main__":
     # to import `scripts` and `benchmarks`, which are not installed
     sys.path.insert(0, str(ROOT))
 
+from benchmarks import plot, results_file  # noqa: E402
 from scripts import tables  # noqa: E402
 
 
@@ -129,22 +128,16 @@ def _help_of(*name: str) -> str:
 
 # --- figures -------------------------------------------------------------------------
 
-# For each figure: the results file it is drawn from, and a description.
+# For each figure, a description.
 _FIGURES = {
-    "width": (
-        "table",
-        "Cost of a call against the width of an MLP",
-    ),
-    "nodes": ("mlp", "Cost of a call against the number of pytree nodes"),
-    "ratios": ("table", "Ours relative to each rival, with a bar for each case"),
+    "width": "Cost of a call against the width of an MLP",
+    "ratios": "eqx_fastjit relative to each rival, with a point for each case",
 }
 
 
 def _figure(name: str, page: Path) -> str:
     """The Markdown of an image in two colour schemes; empty if there are no results."""
-    results, description = _FIGURES[name]
-    if not (RESULTS / f"{results}.json").exists():
-        return ""
+    description = _FIGURES[name]
     folder = ASSETS.relative_to(ROOT)
     if page.name == "README.md":
         dark, light = (f"{folder}/{name}-{scheme}.svg" for scheme in ("dark", "light"))
@@ -172,25 +165,26 @@ def stale_figures(patterns: list[str]) -> dict[Path, bytes]:
     **Returns:** the new content of each file, which is not written. The bytes are not
     compared, as they depend on the version of matplotlib.
     """
-    out = {}
-    for name, (results, _) in _FIGURES.items():
-        source = RESULTS / f"{results}.json"
-        if not _is_chosen(f"figure-{name}", patterns) or not source.exists():
-            continue
-        for scheme in ("light", "dark"):
-            path = ASSETS / f"{name}-{scheme}.svg"
-            svg = _draw(source, name, scheme)
-            known = path.read_bytes() if path.exists() else b""
-            if _IDENTIFIER.findall(known) != _IDENTIFIER.findall(svg):
-                out[path] = svg
-    return out
-
-
-def _draw(results: Path, name: str, scheme: str) -> bytes:
-    from eqx_fastjit.bench import load
-    from eqx_fastjit.bench._plots import render
-
-    return render(load(results), "svg", dark=scheme == "dark")[name]
+    results = results_file.load(RESULTS / "cpu.json")
+    chosen = [name for name in _FIGURES if _is_chosen(f"figure-{name}", patterns)]
+    paths = {
+        scheme: [ASSETS / f"{name}-{scheme}.svg" for name in chosen]
+        for scheme in ("light", "dark")
+    }
+    wanted = [plot.digest(results).encode()]
+    stale = {
+        path
+        for path in (*paths["light"], *paths["dark"])
+        if not path.exists() or _IDENTIFIER.findall(path.read_bytes()) != wanted
+    }
+    if not stale:
+        return {}
+    drawn = {
+        ASSETS / f"{name}-{scheme}.svg": content
+        for scheme in paths
+        for name, content in plot.render(results, "svg", scheme == "dark").items()
+    }
+    return {path: drawn[path] for path in stale}
 
 
 # --- tables ---------------------------------------------------------------------------
@@ -198,21 +192,21 @@ def _draw(results: Path, name: str, scheme: str) -> bytes:
 
 def _zoo(name: str, page: Path) -> str:
     folder = "docs/" if page.name == "README.md" else ""
-    return tables.zoo(name, RESULTS, f"{folder}performance.md#the-zoo")
+    return tables.zoo(name, RESULTS, f"{folder}performance.md#whole-functions")
 
 
 # --- putting it into the pages -------------------------------------------------------
 
 # By the prefix of a part's name: a function of the rest of the name and the page.
 _MAKERS: dict[str, Callable[[str, Path], str]] = {
+    "bench": lambda name, page: tables.bench(name, RESULTS),
     "figure": _figure,
     "finding": _finding,
-    "gain": lambda _, page: tables.gain(RESULTS),
     "help": _help,
     "reliability": lambda name, page: tables.reliability(name, RESULTS),
     "report": _report,
-    "results": lambda name, page: tables.targets(name, RESULTS),
-    "startup": lambda name, page: tables.startup(name, RESULTS),
+    "programs": lambda _, page: tables.programs(RESULTS),
+    "startup": lambda name, page: tables.started(name, RESULTS),
     "zoo": _zoo,
 }
 
@@ -245,13 +239,7 @@ def generated(page: Path, patterns: list[str]) -> tuple[str, list[str]]:
         body = f"\n\n{body}\n\n" if body else "\n"
         return f"{match['begin']}{body}{match['end']}"
 
-    text = _PART.sub(replace, page.read_text(encoding="utf-8"))
-    if not _is_chosen("tables", patterns):
-        return text, differing
-    from benchmarks.render import rendered
-
-    with_tables = rendered(text, RESULTS)
-    return with_tables, differing + ["tables"] * (with_tables != text)
+    return _PART.sub(replace, page.read_text(encoding="utf-8")), differing
 
 
 def main(argv: list[str] | None = None) -> int:

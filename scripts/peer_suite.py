@@ -32,7 +32,13 @@ from datetime import datetime, UTC
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from eqx_fastjit.bench._results import machine
+
+ROOT = Path(__file__).parent.parent
+if __name__ == "__main__":
+    # to import `benchmarks`, which is not installed
+    sys.path.append(str(ROOT))
+
+from benchmarks.results_file import machine  # noqa: E402
 
 
 # Loaded by pytest with `-p`.

@@ -6,12 +6,13 @@ folder.
 
 import json
 import math
-import statistics
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from eqx_fastjit.bench._results import describe_machine
+from benchmarks import results_file, startup, table, whole
+from benchmarks.results_file import describe_machine
 
 
 # --- reliability ---------------------------------------------------------------------
@@ -197,128 +198,61 @@ def _table(header: Any, rows: Any, alignment: Any = None) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-# --- targets --------------------------------------------------------------------------
+# --- benchmarks -----------------------------------------------------------------------
 
 
-def targets(name: str, folder: Path) -> str:
-    """The engine's targets, and the measured figures."""
-    from benchmarks.targets import UNITS
-
-    results = _load(folder, name)
-    if results is None:
-        return "*Not measured yet.*"
-    rows = [
-        [
-            row["what"].replace("_", " ") + _in_unit(UNITS.get(row["what"], "")),
-            f"{row['at_most']:g}",
-            # With three digits, 1.052 does not look equal to a limit of 1.05.
-            f"{row['value']:.3f}",
-            f"{min(row['runs']):.2f} to {max(row['runs']):.2f}",
-            "yes" if row["value"] <= row["at_most"] else "**no**",
-        ]
-        for row in results["rows"]
-    ]
-    header = ("", "limit", "measured", "min to max", "met")
-    runs = {(row["command"], row["commit"]): None for row in results["rows"]}
-    made = "; ".join(f"`{command}` at commit `{commit}`" for command, commit in runs)
-    machine = describe_machine(results["machine"])
-    return (
-        f"{_table(header, rows)}\n\nMade by {made}. {machine}; "
-        f"{_versions(results['versions'])}."
-    )
-
-
-def _in_unit(unit: str) -> str:
-    return f", {unit}" if unit else ""
-
-
-# --- the zoo --------------------------------------------------------------------------
+def bench(name: str, folder: Path) -> str:
+    """The tables of a group of cases; in short, if the name ends with `-brief`."""
+    group = name.removesuffix("-brief")
+    file = folder / "cpu.json"
+    if group == "gpu":
+        group, file = "", folder / "gpu.json"
+    if not file.exists():
+        return ""
+    return table.markdown(results_file.load(file), group, brief=group != name)
 
 
 def zoo(name: str, folder: Path, link: str) -> str:
-    """The median and worst case of the zoo, or the list of its programs."""
-    from benchmarks import render
-    from eqx_fastjit.bench import case_info, case_names, load
-
-    if name == "programs":
-        cases = [case_info(case) for case in case_names()]
-        rows = [(f"`{c.name}`", c.title) for c in cases if c.group == "zoo"]
-        return _table(("program", "what it is"), rows)
-    path = folder / "zoo.json"
-    if not path.exists():
+    """How the zoo compares with each rival: a table, or a sentence for the README."""
+    rivals = {
+        "jit": "`jax.jit` with the static arguments removed by hand",
+        "flat": "`jax.jit` on a flat list of arrays",
+        "eqx": "`equinox.filter_jit`",
+    }
+    file = folder / "cpu.json"
+    if not file.exists():
         return ""
-    results = load(path)
+    results = results_file.load(file)
+    found = table.summary(results)
     if name == "summary":
-        return render.summary_table(results)
-    return render.summary_line(results, link)
-
-
-# --- whole programs -------------------------------------------------------------------
-
-
-def gain(folder: Path) -> str:
-    """The gain of each program, including those that gain nothing."""
-    results = _load(folder, "gain")
-    if results is None:
-        return "*Not measured yet.*"
-    rows = [_gain_row(report) for report in results["programs"]]
-    # Sorted by gain, largest first.
-    rows = [row for _, row in sorted(rows, key=lambda x: x[0])]
-    header = (
-        *("program", "equinox", "ours", "ours/eqx", "most called", "calls"),
-        *("equinox", "ours", "floor", "device", "overhead", "saved"),
-    )
-    alignment = ["---", "---:", "---:", "---:", "---", *["---:"] * 7]
-    table = _table(header, rows, alignment)
-    commit = results.get("commit", "unknown")
-    return (
-        f"{table}\n\nMade by `{results['command']}` on {results['date'][:10]}, commit "
-        f"`{commit[:12]}`; {describe_machine(results['machine'])}; "
-        f"{_versions(results['versions'])}."
-    )
-
-
-def _gain_row(report: Any) -> tuple[float, list[str]]:
-    """A row of the table, after the value by which rows are sorted."""
-    from benchmarks.render import unbroken
-    from eqx_fastjit._units import show_seconds
-
-    walls = [statistics.median(report["wall"][who]) for who in ("equinox", "ours")]
-    ratio = report["wall"]["ratio"]
-    shown = "one pair"
-    if ratio is not None:
-        interval = unbroken(f"({ratio['low']:.2f} to {ratio['high']:.2f})")
-        shown = f"{ratio['ratio']:.2f} {interval}"
-        if report["verdict"] in ("faster", "slower"):
-            shown = f"**{shown}**"
-        elif report["verdict"] == "unknown":
-            shown = f"~{shown}"
-    timed = [f for f in report["functions"] if f["seconds"] is not None]
-    most = max(timed or report["functions"], key=lambda f: f["calls"])
-    costs = most["seconds"]
-    names = ("equinox", "ours", "floor", "device")
-    cells = [unbroken(show_seconds(costs[n])) if costs else "-" for n in names]
-    saved = sum(f["saved"] for f in report["functions"])
-    share = sum(f["overhead_share"] for f in report["functions"])
-    name = most["name"].rpartition(".")[2]
-    row = [
-        f"`{report['program']}`",
-        *(unbroken(show_seconds(wall)) for wall in walls),
-        shown,
-        *(f"`{name}`", f"{most['calls']:,}", *cells),
-        *(f"{share:.1%}", unbroken(show_seconds(saved))),
+        header = ("ours over", "median", "worst", "worst function")
+        rows = [
+            (rivals[rival], f"{median:.2f}", f"{worst:.2f}", f"`{case}`")
+            for rival, (median, worst, case) in found.items()
+        ]
+        return _table(header, rows, ["---", "---:", "---:", "---"])
+    number = sum(entry["group"] == "zoo" for entry in results["cases"])
+    parts = [
+        f"{median:.2f} times that of {rivals[rival]} (worst {worst:.2f}, `{case}`)"
+        for rival, (median, worst, case) in found.items()
     ]
-    return (walls[1] / walls[0] if ratio is None else ratio["ratio"]), row
+    text = (
+        f"Over [{number} whole functions as people write them]({link}), the median "
+        f"dispatch time of a call is {', '.join(parts)}."
+    )
+    return textwrap.fill(text, 88, break_long_words=False, break_on_hyphens=False)
+
+
+def programs(folder: Path) -> str:
+    """Whole programs in pairs of fresh processes."""
+    results = _load(folder, "whole")
+    return "" if results is None else whole.markdown(results)
 
 
 # --- start-up -------------------------------------------------------------------------
 
 
-def startup(name: str, folder: Path) -> str:
-    """What exporting saves, including programs for which it saves nothing."""
-    from benchmarks.render import startup_tables
-
+def started(name: str, folder: Path) -> str:
+    """What exporting saves at start-up."""
     results = _load(folder, name)
-    if results is None:
-        return "*Not measured yet.*"
-    return startup_tables(results)
+    return "" if results is None else startup.markdown(results)

@@ -1,10 +1,9 @@
+"""The engine is chosen by `EQX_FASTJIT_ENGINE`, for the whole session."""
+
 import contextlib
-import gc
 import os
 import signal
 import subprocess
-import sys
-import weakref
 
 import jax
 import pytest
@@ -15,8 +14,8 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-from eqx_fastjit import _callables, _compat, _engine, _install, _record  # noqa: E402
-from tests.clock import Clock  # noqa: E402
+import eqx_fastjit  # noqa: E402
+from eqx_fastjit import _private  # noqa: E402
 from tests.skips import pytest_configure  # noqa: E402, F401
 
 
@@ -26,63 +25,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-ENGINES = ("native", "python")
-ONCE = ("engine", "native", "differential")
-_states: dict[str, dict] = {}
-
-
-def pytest_generate_tests(metafunc):
-    """Run each test on both engines, unless it is marked with `one_engine`.
-
-    In the folders of `ONCE`, only tests that are marked with `both_engines` are.
-    """
-    mark = metafunc.definition.get_closest_marker
-    folder = metafunc.definition.path.parent.name
-    once = mark("both_engines") is None if folder in ONCE else mark("one_engine")
-    engines = ENGINES[:1] if once else ENGINES
-    metafunc.parametrize("engine", engines, indirect=True)
-
-
-def pytest_collection_modifyitems(items):
-    """Begin with the files of slow tests, so that no worker is left with one alone."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _frozen():
-    """Exclude what tests of other files have left from full garbage collections.
-
-    After most of the suite that is 1.5 GB, or one second per collection, and some tests
-    run many.
-    """
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture(autouse=True)
-def engine(request, monkeypatch):
-    """The name of the engine that the test runs on."""
-    name = request.param
-    monkeypatch.setenv("EQX_FASTJIT_ENGINE", name)
-    monkeypatch.setattr(_engine, "_state", _states.setdefault(name, {}))
-    # Module classes outlive a test, and so would what the other engine keeps for them.
-    monkeypatch.setattr(_callables, "_functions", weakref.WeakKeyDictionary())
-    # Other tests may have recorded functions defined on the same line.
-    _record.traces.clear()
-    # `insight`, once imported, looks at the program's modules before each trace: with
-    # all of the tests that takes 25 ms, or a third of the suite.
-    insight = sys.modules.get("eqx_fastjit.insight._surroundings")
-    if insight is not None and "insight" not in request.module.__name__:
-        before = [x for x in _record.before if x is not insight._on_trace]
-        monkeypatch.setattr(_record, "before", before)
-    # A test, or a program that it ran, may have installed ours. It would then be
-    # compared with itself instead of Equinox.
-    _install.uninstall()
-    yield name
-    _install.uninstall()
+def _uninstalled():
+    """A test, or a program that it ran, may have installed this library.
+
+    It would then be compared with itself instead of Equinox.
+    """
+    eqx_fastjit.uninstall()
+    yield
+    eqx_fastjit.uninstall()
+
+
+@pytest.fixture
+def engine():
+    """The name of the engine in use."""
+    return eqx_fastjit.engine()
 
 
 @pytest.fixture
@@ -90,41 +47,16 @@ def take_away(monkeypatch):
     """Make a private name of JAX or Equinox unavailable, as in another version."""
 
     def take_away(name):
-        resolve = _compat.resolve
+        resolve = _private.resolve
 
         def without(path):
             if path == name:
-                raise _compat.MissingPrivateName(path)
+                raise _private.MissingPrivateName(path)
             return resolve(path)
 
-        monkeypatch.setattr(_compat, "resolve", without)
+        monkeypatch.setattr(_private, "resolve", without)
 
     return take_away
-
-
-@pytest.fixture
-def kept_excepthook(monkeypatch):
-    """Restored, since `end_as_interrupted` replaces it."""
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-
-
-@pytest.fixture
-def program(tmp_path, monkeypatch):
-    """The current folder, with an empty program `a.py` in it."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.py").write_text("")
-    return tmp_path
-
-
-@pytest.fixture
-def bench_clock(monkeypatch):
-    """A fake clock for all that a benchmark times in this process."""
-    from eqx_fastjit.bench import _studies, _timing
-
-    clock = Clock()
-    for module in (_timing, _studies):
-        monkeypatch.setattr(module, "time", clock)
-    return clock
 
 
 @pytest.fixture
@@ -137,25 +69,6 @@ def waited(monkeypatch):
         array, "block_until_ready", lambda x: shapes.append(x.shape) or block(x)
     )
     return shapes
-
-
-@pytest.fixture
-def python_events():
-    """The events that a profiler sees during a call."""
-
-    def python_events(call):
-        seen = []
-        # What JAX and hypothesis do at a collection is not of the call.
-        gc.disable()
-        sys.setprofile(lambda frame, event, arg: seen.append(event))
-        try:
-            call()
-        finally:
-            sys.setprofile(None)
-            gc.enable()
-        return seen
-
-    return python_events
 
 
 @pytest.fixture
@@ -179,6 +92,6 @@ def start():
         yield start
 
 
-def _kill_group(number):
+def _kill_group(pid):
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(number, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """Classes and functions by name, and which of them a file may import.
 
 A name is `"module:qualified.name"`. Nothing is imported for a file unless the caller
-allows the package; JAX, Equinox and NumPy are looked up where they are imported already.
+allows the package; JAX, Equinox and NumPy are looked up where they are imported.
 What merely passes through an allowed package (`"numpy:os.system"`) is refused.
 """
 

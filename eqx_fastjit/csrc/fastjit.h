@@ -157,7 +157,7 @@ int trail_same(const Entry *a, size_t n_a, const Entry *b, size_t n_b);
 typedef struct {
     PyObject_HEAD
     PyObject *jitted; /* `jax.jit` of a function of the arrays alone */
-    PyObject *plans;  /* of its traces, by handle */
+    PyObject *flat;   /* that function: `FlatFunction` */
     Entry *trail;
     size_t n_trail;
     uint64_t hash;

@@ -7,7 +7,7 @@
 static int specialization_traverse(Specialization *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->jitted);
-    Py_VISIT(self->plans);
+    Py_VISIT(self->flat);
     for (size_t i = 0; i < self->n_trail; i++) Py_VISIT(entry_object(&self->trail[i]));
     for (size_t i = 0; i < self->n_witnesses; i++) Py_VISIT(self->witnesses[i].object);
     return 0;
@@ -20,7 +20,7 @@ static int specialization_clear(Specialization *self) {
     self->trail = NULL;
     self->witnesses = NULL;
     self->n_trail = self->n_witnesses = 0;
-    Py_CLEAR(self->plans);
+    Py_CLEAR(self->flat);
     Py_CLEAR(self->jitted);
     for (size_t i = 0; i < n_trail; i++) Py_XDECREF(entry_object(&trail[i]));
     for (size_t i = 0; i < n_witnesses; i++) Py_DECREF(witnesses[i].object);
@@ -38,11 +38,11 @@ static void specialization_dealloc(Specialization *self) {
 }
 
 static int specialization_init(Specialization *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"jitted", "plans", NULL};
-    PyObject *jitted, *plans;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &jitted, &plans)) return -1;
+    static char *names[] = {"jitted", "flat", NULL};
+    PyObject *jitted, *flat;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &jitted, &flat)) return -1;
     Py_XSETREF(self->jitted, Py_NewRef(jitted));
-    Py_XSETREF(self->plans, Py_NewRef(plans));
+    Py_XSETREF(self->flat, Py_NewRef(flat));
     return 0;
 }
 
@@ -154,7 +154,7 @@ static PyObject *specialization_arrays_of(Specialization *self, PyTypeObject *cl
 
 static PyMemberDef specialization_members[] = {
     {"jitted", Py_T_OBJECT_EX, offsetof(Specialization, jitted), Py_READONLY, NULL},
-    {"plans", Py_T_OBJECT_EX, offsetof(Specialization, plans), Py_READONLY, NULL},
+    {"flat", Py_T_OBJECT_EX, offsetof(Specialization, flat), Py_READONLY, NULL},
     {NULL}};
 
 static PyMethodDef specialization_methods[] = {

@@ -16,7 +16,7 @@ from eqx_fastjit._place import Place
 
 from ._groups import Group
 from ._records import Record
-from ._source import find_assignment, find_call, find_item, without_cast
+from ._source import find_assignment, find_call, find_item, find_keyword, without_cast
 from ._words import listed, plural, show_chain, show_place, show_seconds, times
 
 
@@ -45,21 +45,24 @@ class Finding:
     seconds: float
     says: str
     fix: str
-    # The user's lines that led to it, and how often.
+    # Function and the user's lines that led to it, and how often.
     calls: dict[str, int]
     # All leaves that differed, the first time.
     changes: tuple[Change, ...]
 
+    def kind(self) -> str:
+        """Cause and attribute."""
+        is_plain = self.attribute in (self.cause, "value", "dtype", "other")
+        return self.cause if is_plain else f"{self.cause} ({self.attribute})"
+
     def title(self) -> str:
         """Cause, attribute, count and seconds."""
-        what = self.cause
-        if self.attribute not in (what, f"{what} made anew"):
-            what += f" ({self.attribute})" * (self.attribute != "value")
-        cost = show_seconds(self.seconds)
-        return f"{what}: {plural(self.count, 'compilation')}, {cost}"
+        cost = f"{plural(self.count, 'compilation')}, {show_seconds(self.seconds)}"
+        return self.kind() if self.cause == STALE else f"{self.kind()}: {cost}"
 
 
 OUTSIDE = "outside of filter_jit"
+STALE = "stale global"
 _MAX_CHANGES = 100
 
 _CACHE = (
@@ -74,8 +77,8 @@ _TABLE: dict[tuple[Cause, str], tuple[str, str]] = {
         "Nothing to mend: each function is compiled once.",
     ),
     (Cause.NEW_FUNCTION, "made anew"): (
-        "`{function}` is made anew by {defined} each time, and each new function is "
-        "traced and compiled.",
+        "`{function}` is made anew each time{defined}, and each new function is traced "
+        "and compiled.",
         "Create and wrap the function once, before the loop, and pass what changes as "
         "an argument.",
     ),
@@ -92,8 +95,7 @@ _TABLE: dict[tuple[Cause, str], tuple[str, str]] = {
         "number, it has to stay static, and this is its price.",
     ),
     (Cause.STATIC, "number and array"): (
-        "`{leaf}` is a number in the call at {number_at}, and an array in the one at "
-        "{array_at}: {values}.",
+        "`{leaf}` is a number in {number_at}, and an array in {array_at}: {values}.",
         "{edit}Pass an array in every call of `{function}`.",
     ),
     (Cause.STATIC, "type"): (
@@ -141,6 +143,11 @@ _TABLE: dict[tuple[Cause, str], tuple[str, str]] = {
         "initial value, begin with the structure that later calls have, filled with "
         "what changes nothing: zeros for a sum, `-jnp.inf` for a maximum.",
     ),
+    (Cause.STRUCTURE, "absent"): (
+        "`{leaf}` is in some calls and not in others: {values}{below}.",
+        "Pass the same parts in every call of `{function}`. Leave out those that it "
+        "does not read.",
+    ),
     (Cause.STRUCTURE, "keys"): (
         "`{leaf}` has other keys: {values}{below}.",
         "Give the dictionary the same keys in every call of `{function}`. Leave out "
@@ -151,7 +158,7 @@ _TABLE: dict[tuple[Cause, str], tuple[str, str]] = {
         "Keep the structure of the arguments the same in every call of `{function}`.",
     ),
     (Cause.SHAPE, "ragged batch"): (
-        "The last batch is smaller: {lengths} along axis 0 of `{leaf}`.",
+        "A batch is smaller: {lengths} along axis 0 of `{leaf}`.",
         "Leave the smaller batch out (`drop_last`, or a `range` that ends at the last "
         "whole batch), if its examples are not needed; under BatchNorm, nothing else "
         "keeps the statistics right. Or keep it: it is {extra} more, and {cache} "
@@ -167,8 +174,8 @@ _TABLE: dict[tuple[Cause, str], tuple[str, str]] = {
         "padding.",
     ),
     (Cause.DTYPE, "weak type"): (
-        "`{leaf}` comes from a Python number in the call at {weak_at}, and is weakly "
-        "typed there. In the one at {strong_at} it is a strong {new_dtype}.",
+        "`{leaf}` comes from a Python number in {weak_at}, and is weakly typed there. "
+        "In {strong_at}, it is a strong {new_dtype}.",
         "{edit}Give it a dtype where it is created.",
     ),
     (Cause.DTYPE, "becomes float"): (
@@ -248,7 +255,12 @@ def finding_of(group: Group) -> Finding:
         seconds=group.seconds,
         says=says.format_map(facts),
         fix=fix.format_map(facts),
-        calls={show_chain(frames): n for frames, n in group.chains.items()},
+        calls={
+            f"`{function}` at {show_chain(frames)}"
+            if function
+            else show_chain(frames): n
+            for (function, frames), n in group.calls.items()
+        },
         changes=tuple(changes[:_MAX_CHANGES]),
     )
 
@@ -300,6 +312,8 @@ def _static_attribute(d: Difference) -> str:
     if None not in kinds:
         if kinds[0] != kinds[1]:
             return "type"
+        if kinds[0] == "bool":  # a flag, which decides what is traced
+            return "value"
         return "number of a configuration" if new.of else "number"
     if old.type == new.type == "str":
         return "text"
@@ -312,7 +326,9 @@ def _structure_attribute(group: Group, d: Difference) -> str:
     types = {
         leaf.type for d in group.of_leaf(d.path) for leaf in (d.old, d.new) if leaf
     }
-    if "NoneType" in types or d.old is None or d.new is None:
+    if d.old is None or d.new is None:
+        return "absent"
+    if "NoneType" in types:
         return "optional"
     if types <= {"list", "tuple"}:
         return "grows"
@@ -353,13 +369,15 @@ def _facts(group: Group, attribute: str) -> dict[str, str]:
     """All that the table's sentences can name."""
     first, d = group.first, group.main
     old, new = (d.old, d.new) if d else (None, None)
-    here, earlier = show_place(first.line), show_place((first.earlier or (None,))[0])
+    before = (first.earlier or (None,))[0]
+    here = f"the later call, at {show_place(first.line)}"
+    earlier = f"the earlier call, at {show_place(before)}"
     is_weak = new is not None and new.weak_type
     is_number = new is not None and new.kind == "static"
     names = [f"`{name}` ({times(n)})" for name, n in group.functions.items()]
     return {
         "function": first.function.rpartition(".")[2],
-        "defined": f"the line {show_place(first.place)}" if first.place else "a line",
+        "defined": f", at {show_place(first.place)}" if first.place else "",
         "leaf": group.leaf,
         "argument": re.split(r"[.\[<]", group.leaf, maxsplit=1)[0],
         "asarray": f"jnp.asarray({group.leaf})",
@@ -458,9 +476,12 @@ def _in_place(
         return f"Write `{wrap(d.path)}` for `{d.path}`, called at {show_place(site)}. "
     if root != d.path:
         path = ast.unparse(passed) + d.path.removeprefix(root)
-        item = find_item(site, path)
+        item = find_item(site, path) or find_keyword(record.frames, path)
         if item is None:
-            return f"Replace `{path}` by `{wrap(path)}` where it is created. "
+            where = show_place(record.frames[-1])
+            return (
+                f"Write `{wrap(path)}` where it is created, for the call at {where}. "
+            )
         line = Place(site.file, item.lineno, "")
         text = wrap(without_cast(item))
         return f"Write `{text}` for `{path}` in {show_place(line)}. "

@@ -5,10 +5,9 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from eqx_fastjit._jit import jitted_function
-
 from eqx_fastjit import _events
 from eqx_fastjit._events import Event
+from eqx_fastjit._jit import jitted_function
 
 from ._causes import Finding, finding_of
 from ._groups import group
@@ -61,15 +60,26 @@ class Explanation:
 
 def finding_lines(finding: Finding, verbose: bool = False) -> Iterator[str]:
     """A finding as plain text."""
-    calls = list(finding.calls.items())
-    shown = [f"{chain} ({n})" if len(calls) > 1 else chain for chain, n in calls]
-    where = listed(shown, len(shown) if verbose else 2)
-    yield from _wrapped(f"{finding.title()}, called at {where}", "  ", "      ")
+    yield f"  {finding.title()}"
+    yield from _reason_lines(finding, verbose)
+
+
+def _reason_lines(finding: Finding, verbose: bool = False) -> Iterator[str]:
     yield from _wrapped(finding.says, "    ")
+    yield from _wrapped(f"Called: {show_calls(finding, verbose)}.", "    ")
     if verbose:
         for change in finding.changes:
             yield f"      `{change.path}`: {change.what} {change.old} -> {change.new}"
     yield from _wrapped(f"Fix: {finding.fix}", "    ")
+
+
+def show_calls(finding: Finding, verbose: bool = False) -> str:
+    """Functions and lines, with the number of compilations above one."""
+    calls = finding.calls.items()
+    shown = [f"{call} ({n} times)" if n > 1 else call for call, n in calls]
+    most = len(shown) if verbose else 3
+    more = f"; and {len(shown) - most} more" if len(shown) > most else ""
+    return "; ".join(shown[:most]) + more
 
 
 def _wrapped(text: str, first: str, later: str | None = None) -> list[str]:
@@ -90,7 +100,8 @@ def explain_event(event: Event) -> str:
         arguments = listed((f"{path}: {text}" for path, text in record.signature), 8)
         where = show_place(record.line)
         return f"  first call, at {where}, with {arguments or 'no arguments'}"
-    return "\n".join(finding_lines(finding_of(group([record])[0])))
+    finding = finding_of(group([record])[0])
+    return "\n".join([f"  {finding.kind()}", *_reason_lines(finding)])
 
 
 def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:

@@ -46,6 +46,8 @@ class Run(NamedTuple):
     seconds: float
     # Whether the program has not ended, as far as the file says.
     is_running: bool
+    # JAX's directory for what was compiled, if it was set.
+    cache: str | None
     records: tuple[Record, ...]
 
 
@@ -58,7 +60,7 @@ class Writer:
     def __init__(self, path: str):
         # The program may change the directory.
         self._path = Path(path).absolute()
-        self._started = time.time()
+        self._started = _process_started()
         self._process = os.getpid()
         self._file: TextIO | None = None
         self._rank: dict[str, int] = {}
@@ -99,6 +101,7 @@ class Writer:
         packages = ("jax", "equinox", "eqx_fastjit")
         header = {"type": "run", "version": VERSION, "program": " ".join(sys.argv)}
         header |= {"started": self._started, "process": self._process}
+        header["cache"] = jax.config.jax_compilation_cache_dir
         self._line({**header, "packages": {name: _version(name) for name in packages}})
         return self._file
 
@@ -108,6 +111,18 @@ class Writer:
                 self._line({"type": "end", "seconds": time.time() - self._started})
             except OSError:
                 pass
+
+
+def _process_started() -> float:
+    """Since the epoch; where the system does not tell, the time now."""
+    try:
+        with open("/proc/self/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        ticks = float(fields[19])  # "starttime", in clock ticks since boot
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        return time.time() - age
+    except (AttributeError, IndexError, OSError, ValueError):
+        return time.time()
 
 
 def _version(package: str) -> str:
@@ -171,7 +186,14 @@ def read(path: str) -> Run:
         raise FileError(f"{path}: not as eqx_fastjit writes it: {e!r}") from None
     ends = [r.started + r.seconds + r.first_run - started for r in records]
     total = seconds[-1] if seconds else max(ends, default=0.0)
-    return Run(header["program"], started, total, not seconds, tuple(records))
+    return Run(
+        header["program"],
+        started,
+        total,
+        not seconds,
+        header.get("cache"),
+        tuple(records),
+    )
 
 
 def _parse(path: str, number: int, line: str) -> dict[str, Any]:

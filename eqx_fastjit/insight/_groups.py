@@ -70,12 +70,16 @@ class Group:
         return dict(collections.Counter(r.function for r in self.records))
 
     @property
-    def chains(self) -> dict[tuple[Place, ...], int]:
-        """The user's lines that led to them, and how often each did."""
-        chains = (r.frames for r in self.records)
-        if (at := self.at) is not None:
-            chains = (x[x.index(at) :] if at in x else x for x in chains)
-        return dict(collections.Counter(chains))
+    def calls(self) -> dict[tuple[str, tuple[Place, ...]], int]:
+        """Function and lines that led to it, and how often each did."""
+        return dict(collections.Counter(map(self._call, self.records)))
+
+    def _call(self, record: Record) -> tuple[str, tuple[Place, ...]]:
+        if self.is_outside:  # many operations
+            frames = record.frames
+            inner = frames.index(self.at) if self.at in frames else 0
+            return "", frames[inner:]
+        return record.function, record.frames
 
     def of_leaf(self, leaf: str) -> list[Difference]:
         """What a leaf was and became, in order."""
@@ -159,8 +163,8 @@ def _lengths(group: Group) -> set[int]:
 def _by_line(records: Sequence[Record], limit: float, depth: int = 1) -> list[Group]:
     """By the user's line that made JAX compile them.
 
-    The lines of a function are one group, at the line that called it, if none of them
-    costs as much as the limit and all of them do: so it is for a model of fifty lines.
+    What an `__init__` makes is one group, at the line that called the class. So are the
+    lines of a function, if none of them costs as much as the limit and all of them do.
     """
     lines: dict[object, list[Record]] = {}
     for record in records:
@@ -168,8 +172,12 @@ def _by_line(records: Sequence[Record], limit: float, depth: int = 1) -> list[Gr
         lines.setdefault(outer, []).append(record)
     out: list[Group] = []
     for below in lines.values():
-        if all(len(r.frames) <= depth for r in below):
+        deeper = [r for r in below if len(r.frames) > depth]
+        if not deeper:
             out.append(Group(below))
+            continue
+        if any(r.frames[-depth - 1].function.endswith(".__init__") for r in deeper):
+            out.append(Group(below, deeper[0].frames[-depth]))
             continue
         inner = _by_line(below, limit, depth + 1)
         small = [g for g in inner if g.seconds < limit]

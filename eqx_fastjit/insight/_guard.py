@@ -8,10 +8,9 @@ import os
 import warnings
 from typing import Any
 
-from eqx_fastjit._jit import jitted_function
-
 from eqx_fastjit import _events
 from eqx_fastjit._events import Event, FunctionInfo
+from eqx_fastjit._jit import jitted_function
 
 from ._explain import explain_event
 from ._words import plural, show_seconds

@@ -62,7 +62,7 @@ class Record:
     def is_first(self) -> bool:
         """Whether it is the first of its function, so that there is nothing to mend."""
         new = self.cause is Cause.NEW_FUNCTION and not self.differences
-        return new and not self.is_outside
+        return new and not self.is_outside and not self.failed
 
     @property
     def line(self) -> Place | None:
@@ -90,7 +90,7 @@ def record_of(event: Event, history: Iterable[Event]) -> Record:
     leaves = [x for x in event.signature if x.kind in ("array", "static") and not x.of]
     return Record(
         **values,
-        function=_bare(event.function.qualname),
+        function=_bare(event.function.qualname).rpartition("<locals>.")[2],
         place=event.function.place,
         signature=tuple((leaf.path, str(leaf)) for leaf in leaves),
         object=event.function.number,

@@ -3,7 +3,7 @@
 import ast
 import functools
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from eqx_fastjit._place import Place
@@ -166,6 +166,20 @@ def find_item(site: Place | None, path: str) -> ast.expr | None:
     for key in reversed(keys):
         found = None if found is None else _item(found, key)
     return found
+
+
+def find_keyword(frames: Sequence[Place], path: str) -> ast.expr | None:
+    """What is passed as a keyword with the name of an attribute, in one of the lines.
+
+    For `solver.rtol` that is `1e-3`, if one of them has `Solver(rtol=1e-3)`.
+    """
+    name = path.rpartition(".")[2]
+    for place in frames:
+        calls = _nodes(place, ast.Call)
+        found = [k.value for node in calls for k in node.keywords if k.arg == name]
+        if len(found) == 1:
+            return found[0]
+    return None
 
 
 def _item(node: ast.expr, key: Any) -> ast.expr | None:

@@ -184,19 +184,6 @@ def test_statics_die_with_their_function(stage):
     assert dead(ref) == [True]
 
 
-def test_statics_without_jit_are_not_kept():
-    """Under `jax.disable_jit()` nothing is remembered."""
-    f = filter_jit(lambda x, static: x)
-    refs = []
-    with jax.disable_jit():
-        for _ in range(4):
-            static = Held()
-            refs += references(static)
-            f(X, static)
-    del static
-    assert all(dead(*refs))
-
-
 def test_what_a_hit_was_given_is_not_kept():
     """Only the statics of the trace are kept, and not those of later calls."""
     f = filter_jit(lambda m: m.x)

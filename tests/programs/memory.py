@@ -1,4 +1,6 @@
-"""Prints by how much each kind of use grows a process: bytes of Python for each.
+"""Prints by how much each kind of use grows a process.
+
+Bytes of Python's memory for each use, and bytes of the process in all.
 
 `memory.py [equinox]`: with Equinox's `filter_jit`, for comparison.
 """
@@ -10,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from eqx_fastjit import filter_jit
-from tests.support.memory import growth, resident
+from tests.support.memory import growth
 
 
 jit = eqx.filter_jit if sys.argv[1:] == ["equinox"] else filter_jit
@@ -68,6 +70,5 @@ def classes():
 AMOUNTS = {calls: 20_000, outputs: 1_000, methods: 4_000, wrapped: 4_000}
 AMOUNTS |= {lambdas: 120, classes: 40}
 for kind, n in AMOUNTS.items():
-    before = resident()
-    each = growth(kind(), n)
-    print(kind.__name__, round(each, 1), resident() - before)
+    each, in_all = growth(kind(), n)
+    print(kind.__name__, round(each, 1), in_all)

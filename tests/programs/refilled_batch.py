@@ -43,7 +43,7 @@ def aligned(shape):
 
 
 def train(convert):
-    model = eqx.nn.MLP(256, 1, 256, 2, key=jax.random.key(0))
+    model = eqx.nn.MLP(256, 1, 512, 2, key=jax.random.key(0))
     rng = np.random.default_rng(0)
     x, y = aligned((512, 256)), aligned((512,))
     losses = []

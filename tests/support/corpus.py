@@ -1264,17 +1264,6 @@ def other_shapes_after_a_static_was_changed(jit, traced):
 
 
 @case
-def a_function_that_consumes_its_argument(jit, traced):
-    @jit
-    def f(node):
-        traced()
-        return node.x * node.meta.pop("k")
-
-    for n in (1, 2):
-        yield f(WithMeta(X(n), {"k": 2}))
-
-
-@case
 def positional_only_after_a_default_that_is_left_out(jit, traced):
     @jit
     def f(a=[1], b=2, /):  # noqa: B006

@@ -1,0 +1,229 @@
+"""Time `jax.jit`, `equinox.filter_jit` and `eqx_fastjit.filter_jit` side by side.
+
+    python -m benchmarks [--cases NAMES] [--device cpu|gpu] [--json FILE] [--plot DIR]
+
+Contenders take turns in one process, after checking that all return the same results.
+The exit code is 1 if something could not be timed, 2 for bad input, and 130 after
+Ctrl-C, which shows and writes what was measured.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import prefer_installed_package
+
+
+_ROUNDS, _QUICK_ROUNDS = 30, 3
+
+
+class Refused(Exception):
+    """Bad input, in one line."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=(__doc__ or "").strip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--cases", default="table", help="cases or groups, separated by commas; or all")
+    add("--device", choices=("cpu", "gpu"), help="by default, JAX's default device")
+    add("--rounds", type=int, default=_ROUNDS, help="by default %(default)s")
+    add("--quick", action="store_true", help=f"{_QUICK_ROUNDS} rounds: finds errors")
+    add("--json", type=Path, metavar="FILE", help="write the results")
+    add("--plot", type=Path, metavar="DIR", help="write figures as PNG and SVG")
+    add("--list", action="store_true", help="list the cases without timing them")
+    return parser
+
+
+def _check_writable(option: str, folder: Path, file: str = "") -> None:
+    try:
+        if file and (folder / file).is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as e:
+        raise Refused(
+            f"{option}: cannot write to {folder / file}: {e.strerror}"
+        ) from None
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    if options.json:
+        _check_writable("--json", options.json.parent, options.json.name)
+    if options.plot:
+        try:
+            options.plot.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            problem = f"--plot: cannot create {options.plot}: {e.strerror}"
+            raise Refused(problem) from None
+        _check_writable("--plot", options.plot)
+
+
+def _use(device: str | None, cpu_devices: int) -> None:
+    """Choose the device, before JAX is first used."""
+    import jax
+
+    # A persistent cache would be shared by the contenders.
+    jax.config.update("jax_enable_compilation_cache", False)
+    if device == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+    if cpu_devices > 1:
+        jax.config.update("jax_num_cpu_devices", cpu_devices)
+    if device == "gpu":
+        try:
+            jax.config.update("jax_default_device", jax.devices("gpu")[0])
+        except RuntimeError:
+            raise Refused("--device gpu: JAX finds no GPU here") from None
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The command, without the files that it writes."""
+    words = ["python", "-m", "benchmarks"]
+    if options.cases != "table":
+        words += ["--cases", options.cases]
+    if options.device:
+        words += ["--device", options.device]
+    if options.rounds != _ROUNDS:
+        words += ["--rounds", str(options.rounds)]
+    return shlex.join(words)
+
+
+def _apart(case: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """The results of a case that needs a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "results.json"
+        command = [sys.executable, "-m", "benchmarks", "--cases", case.name]
+        command += ["--device", "cpu", "--rounds", str(options.rounds)]
+        run = subprocess.run(
+            [*command, "--json", str(file)], capture_output=True, text=True
+        )
+        if not file.exists():
+            last = run.stderr.strip().splitlines()[-1:] or ["no output"]
+            return {"cases": [], "problems": [f"{case.name}: {last[0]}"]}
+        return json.loads(file.read_text())
+
+
+def _time(case: Any, options: argparse.Namespace, results: Any) -> Iterator[int]:
+    """Add the times of a case to the results; yields after each round."""
+    from benchmarks.timing import measure
+
+    times: dict[str, dict[str, list[float]]] = {}
+    named = {key: getattr(case, key) for key in ("name", "group", "title")}
+    entry = {**named, "size": dict(case.size), "times": times}
+    for done in measure(case, options.rounds):
+        if not times:
+            results["cases"].append(entry)
+        for mode, by in done.items():
+            for name, value in by.items():
+                times.setdefault(mode, {}).setdefault(name, []).append(value)
+        yield 1
+
+
+def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) -> None:
+    """Time all cases. `results` has what was measured, also after Ctrl-C."""
+    import jax
+
+    task = bar.add_task("", total=len(cases) * options.rounds)
+    try:
+        for i, case in enumerate(cases):
+            bar.update(task, completed=i * options.rounds, description=case.name)
+            if not bar.console.is_terminal:
+                bar.console.print(f"timing {case.name}", highlight=False)
+            if case.cpu_devices > 1 and len(cases) > 1:
+                found = _apart(case, options)
+                results["cases"] += found["cases"]
+                results["problems"] += found["problems"]
+                continue
+            try:
+                for n in _time(case, options, results):
+                    bar.advance(task, n)
+            except Exception as e:
+                reason = str(e).strip().partition("\n")[0]
+                results["problems"].append(f"{case.name}: {type(e).__name__}: {reason}")
+            jax.clear_caches()  # of a thousand programs, for some cases
+    except KeyboardInterrupt:
+        results["interrupted"] = True
+
+
+def _list() -> None:
+    from benchmarks.cases import CASES, choose, GROUPS
+
+    for group, what in GROUPS.items():
+        print(f"{group}: {what}")
+        for name in choose(group):
+            print(f"    {name}: {CASES[name].title}")
+
+
+def _main(options: argparse.Namespace) -> int:
+    options.rounds = _QUICK_ROUNDS if options.quick else options.rounds
+    if options.rounds < 1:
+        raise Refused(f"--rounds {options.rounds}: expected at least 1")
+    _check_outputs(options)
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from benchmarks.cases import CASES, choose, UnknownCase
+        from benchmarks.plot import save_figures
+        from benchmarks.results_file import describe, dumps, new_results
+        from benchmarks.table import print_results
+    except ModuleNotFoundError as e:
+        raise Refused(f'{e}: run pip install ".[bench]"') from None
+    if options.list:
+        _list()
+        return 0
+    try:
+        cases = [CASES[name] for name in choose(options.cases)]
+    except UnknownCase as e:
+        raise Refused(f"--cases: {e}") from None
+    if options.device == "gpu":
+        cases = [case for case in cases if case.cpu_devices == 1]
+    alone = cases[0].cpu_devices if len(cases) == 1 else 1
+    _use(options.device, alone)
+    results = new_results(_command(options))
+    console = Console()
+    console.print(describe(results), highlight=False, markup=False)
+    columns = TextColumn("{task.description:>20}"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        _run(cases, options, results, bar)
+    print_results(console, results)
+    if options.json:
+        options.json.write_text(dumps(results), encoding="utf-8")
+    if options.plot:
+        for path in save_figures(results, options.plot):
+            console.print(f"{path}", highlight=False)
+    if results["interrupted"]:
+        console.print("Interrupted: these are the results so far.")
+        return 130
+    return 1 if results["problems"] else 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command.
+
+    **Arguments:**
+
+    - `argv`: its arguments; by default those of the process.
+
+    **Returns:** the exit code.
+    """
+    try:
+        return _main(_parser().parse_args(argv))
+    except Refused as e:
+        print(f"python -m benchmarks: {e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # before there was anything to keep
+        return 130
+
+
+if __name__ == "__main__":
+    prefer_installed_package()
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""One function, as each contender calls it."""
+
+import functools as ft
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import eqx_fastjit
+
+from .case import Call, Makers
+
+
+FILTER_JITS = {"eqx": eqx.filter_jit, "ours": eqx_fastjit.filter_jit}
+ALL_JITS = {"jit": jax.jit, **FILTER_JITS}
+
+
+def each(
+    make: Callable[[Any], Call], jits: Mapping[str, Any] = ALL_JITS
+) -> dict[str, Callable[[], Call]]:
+    """For each jit, by name, what builds `make(jit)`."""
+    return {name: ft.partial(make, jit) for name, jit in jits.items()}
+
+
+def is_traced(x: Any) -> bool:
+    """Whether a filtered jit would trace this leaf."""
+    return isinstance(x, jax.Array | np.ndarray | np.generic)
+
+
+def of_function(fun: Callable[..., Any], *args: Any) -> Makers:
+    """`fun(*args)`, with the same arguments in each call."""
+
+    def repeat(function: Callable[..., Any], args: Any, carried: int) -> Call:
+        return lambda: function(*args)
+
+    return {"eager": lambda: repeat(fun, args, 0), **_of_each(fun, args, 0, repeat)}
+
+
+def of_loop(
+    step: Callable[..., Any], carried: tuple[Any, ...], others: tuple[Any, ...] = ()
+) -> Makers:
+    """`*carried, rest = step(*carried, *others)`, over and over."""
+
+    def advance(function: Callable[..., Any], args: Any, carried: int) -> Call:
+        state, others = args[:carried], args[carried:]
+
+        def call() -> Any:
+            nonlocal state
+            out = function(*state, *others)
+            state = out[:carried]
+            return out
+
+        return call
+
+    return _of_each(step, carried + others, len(carried), advance)
+
+
+def _of_each(
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    carried: int,
+    call: Callable[[Callable[..., Any], Any, int], Call],
+) -> dict[str, Callable[[], Call]]:
+    """What `call(function, args, carried)` makes of each contender.
+
+    `carried` is how many of the first arguments come from the call before.
+    """
+    arrays, statics = eqx.partition(args, is_traced)
+    leaves, treedef = jax.tree.flatten(arrays)
+    carried_leaves = len(jax.tree.leaves(arrays[:carried]))
+
+    def without_statics(*arrays: Any) -> Any:
+        return eqx.filter(fun(*eqx.combine(arrays, statics)), eqx.is_array)
+
+    def on_leaves(*leaves: Any) -> Any:
+        return jax.tree.leaves(without_statics(*jax.tree.unflatten(treedef, leaves)))
+
+    return {
+        "jit": lambda: call(jax.jit(without_statics), arrays, carried),
+        "flat": lambda: call(jax.jit(on_leaves), leaves, carried_leaves),
+        **each(lambda filter_jit: call(filter_jit(fun), args, carried), FILTER_JITS),
+    }
+
+
+def training(
+    loss: Callable[..., Any], model: Any, optimiser: Any, *batch: Any
+) -> Makers:
+    """The usual training step, over and over."""
+
+    def step(model: Any, opt_state: Any, *batch: Any) -> Any:
+        value, grads = eqx.filter_value_and_grad(loss)(model, *batch)
+        params = eqx.filter(model, eqx.is_inexact_array)
+        updates, opt_state = optimiser.update(grads, opt_state, params)
+        return eqx.apply_updates(model, updates), opt_state, value
+
+    opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
+    return of_loop(step, (model, opt_state), batch)
+
+
+def filled(make: Callable[[], Any]) -> Any:
+    """The model that `make()` would make, its arrays filled with random numbers.
+
+    JAX's random numbers are compiled for each shape, which would take longer than the
+    benchmark.
+    """
+    rng = np.random.default_rng(0)
+
+    def fill(x: Any) -> Any:
+        if not isinstance(x, jax.ShapeDtypeStruct):
+            return x
+        bound = 1 / np.sqrt(x.shape[-1]) if x.shape else 1.0
+        return jnp.asarray(rng.uniform(-bound, bound, x.shape), x.dtype)
+
+    return jax.tree.map(fill, eqx.filter_eval_shape(make))

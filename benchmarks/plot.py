@@ -1,0 +1,161 @@
+"""Results as figures: the cost of a call against width, and ratios of each case."""
+
+import functools as ft
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .case import CONTENDERS
+from .results_file import Entry, Results
+from .table import NAMES, RIVALS
+from .timing import CALL_MODES, interval, ratios
+
+
+# They are told apart by the colour-blind as well (Okabe and Ito, 2008).
+_COLOURS = {
+    "ours": "#D55E00",
+    "jit": "#0072B2",
+    "flat": "#56B4E9",
+    "eqx": "#CC79A7",
+    "eager": "#999999",
+}
+_MARKERS = dict(zip(_COLOURS, "osvPX", strict=True))
+_PANELS = dict(
+    zip(
+        CALL_MODES, ("until the call returns", "until the result is ready"), strict=True
+    )
+)
+_DARK = {
+    "text.color": "#e6e6e6",
+    "axes.labelcolor": "#e6e6e6",
+    "axes.edgecolor": "#888888",
+    "xtick.color": "#c8c8c8",
+    "ytick.color": "#c8c8c8",
+    "grid.color": "#888888",
+}
+
+
+def _width(entries: list[Entry], figure: Any) -> None:
+    """Time against the width of an MLP, log-log, with a panel for each mode."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    figure.suptitle("The cost of a call against the work in it")
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    widths = [e["size"]["width"] for e in entries]
+    for axes, (mode, title) in zip(panels, _PANELS.items(), strict=True):
+        for name in [x for x in _COLOURS if x in entries[0]["times"][mode]]:
+            spreads = [interval(e["times"][mode][name]) for e in entries]
+            low, median, high = zip(*spreads, strict=True)
+            style = {"color": _COLOURS[name], "zorder": 3 if name == "ours" else 2}
+            axes.plot(widths, median, label=name, marker=_MARKERS[name], **style)
+            axes.fill_between(widths, low, high, alpha=0.15, **style)
+        axes.set(xscale="log", yscale="log", title=title, xticks=widths)
+        axes.set_xlabel("width of an MLP of 3 linear layers")
+        axes.tick_params(axis="x", which="minor", length=0)
+        axes.grid(alpha=0.3)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+            axis.set_minor_formatter(NullFormatter())
+    panels[0].set_ylabel("microseconds a call")
+    handles, names = panels[0].get_legend_handles_labels()
+    labels = [
+        CONTENDERS[name].partition(", which")[0].replace("`", "") for name in names
+    ]
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+
+
+def _ratios(entries: list[Entry], figure: Any) -> None:
+    """Ours over each rival, with a point and an interval for each case."""
+    found = {rival for rival in RIVALS for e in entries if _dispatch(e, rival)}
+    rivals = [rival for rival in RIVALS if rival in found]
+    figure.set_figheight(1.9 + 0.28 * len(entries))
+    figure.suptitle("ours over its rivals, until the call returns")
+    panels = figure.subplots(1, len(rivals), sharey=True, squeeze=False)[0]
+    for axes, rival in zip(panels, rivals, strict=True):
+        for row, entry in enumerate(entries):
+            if values := _dispatch(entry, rival):
+                low, median, high = interval(values)
+                colour = _COLOURS["ours" if high < 1 else "eager"]
+                axes.plot([low, high], [row, row], color=colour, linewidth=1.5)
+                axes.plot(median, row, "o", color=colour, markersize=5)
+                axes.annotate(
+                    f"{median:.2f}",
+                    (high, row),
+                    xytext=(6, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize=8,
+                )
+        axes.axvline(1, linewidth=1, color=_COLOURS["eager"], linestyle="--")
+        axes.set(title=f"ours / {NAMES[rival]}", xlabel="below 1, ours is faster")
+        axes.grid(axis="y", alpha=0.2)
+        axes.margins(x=0.3)
+        axes.set_xlim(left=0)
+    panels[0].set_yticks(range(len(entries)), [e["name"] for e in entries])
+    panels[0].invert_yaxis()
+
+
+def _dispatch(entry: Entry, rival: str) -> list[float]:
+    return ratios(entry["times"]["dispatch"], rival)
+
+
+def _figures(results: Results) -> dict[str, Callable[[Any], None]]:
+    """The figures for which the results have data, as functions that draw them."""
+    calls = [e for e in results["cases"] if "dispatch" in e["times"]]
+    widths = [e for e in calls if e["group"] == "table" and "width" in e["size"]]
+    compared = [e for e in calls if any(_dispatch(e, rival) for rival in RIVALS)]
+    out = {}
+    if len(widths) > 1:
+        out["width"] = ft.partial(_width, widths)
+    if compared:
+        out["ratios"] = ft.partial(_ratios, compared)
+    return out
+
+
+def digest(results: Results) -> str:
+    """What the figures depend on: the times, and how they are drawn."""
+    times = json.dumps([[e["name"], e["times"]] for e in results["cases"]])
+    return hashlib.sha256(times.encode() + Path(__file__).read_bytes()).hexdigest()
+
+
+def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes]:
+    """Draw what the results have data for.
+
+    **Arguments:**
+
+    - `results`: as read by `results_file.load`.
+    - `suffix`: `"png"` or `"svg"`.
+    - `dark`: whether for a dark page.
+
+    **Returns:** the content of each file: `width` (log-log, against the width of an
+    MLP), and `ratios`. An SVG has `digest(results)` as its identifier.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    out = {}
+    # With the salt, the same results give the same file.
+    settings: Any = {"svg.hashsalt": "eqx_fastjit"} | (_DARK if dark else {})
+    svg = {"Date": None, "Identifier": digest(results)} if suffix == "svg" else None
+    for name, draw in _figures(results).items():
+        with matplotlib.rc_context(settings):
+            figure = Figure(figsize=(9, 4.8), layout="constrained")
+            draw(figure)
+            file = io.BytesIO()
+            options: Any = {"format": suffix, "dpi": 150, "metadata": svg}
+            figure.savefig(file, transparent=dark, **options)
+        out[name] = file.getvalue()
+    return out
+
+
+def save_figures(results: Results, folder: Path) -> list[Path]:
+    """Write the figures as PNG and SVG; returns the paths."""
+    paths = []
+    for suffix in ("png", "svg"):
+        for name, content in render(results, suffix).items():
+            paths.append(folder / f"{name}.{suffix}")
+            paths[-1].write_bytes(content)
+    return paths

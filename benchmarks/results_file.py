@@ -1,0 +1,148 @@
+"""The results file: what is in it, and where it comes from.
+
+It is JSON, with:
+
+- `date` (UTC), `command`, and `commit` of the checkout, with `+` at the end if its
+  package or benchmarks had uncommitted changes;
+- `machine`, `device`, `versions`, `engine`;
+- `cases`: for each case `name`, `group`, `title`, `size`, and `times`, which has one
+  number a round for each mode and contender (see `timing.measure`);
+- `problems`: a line for each case that could not be timed; `interrupted`.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import eqx_fastjit
+
+
+SCHEMA = 2
+ROOT = Path(__file__).parent.parent
+FOLDER = Path(__file__).parent / "results"
+_PACKAGES = ("jax", "jaxlib", "equinox", "numpy", "optax", "diffrax")
+
+Results = dict[str, Any]
+Entry = dict[str, Any]
+
+
+class BadResults(Exception):
+    """A file that is not a results file of this version."""
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    """A description of this machine."""
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "architecture": platform.machine(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that matter."""
+    out = {"eqx_fastjit": eqx_fastjit.__version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            out[package] = version(package)
+    return out
+
+
+def commit() -> str:
+    """The commit of this checkout; `"unknown"` if there is no git.
+
+    `EQX_FASTJIT_COMMIT` overrides it, where a copy without git is timed.
+    """
+
+    def git(*args: str) -> str:
+        command = ["git", *args]
+        run = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        return run.stdout.strip()
+
+    if told := os.environ.get("EQX_FASTJIT_COMMIT"):
+        return told
+    try:
+        code = ("eqx_fastjit", "benchmarks/*.py", "benchmarks/**/*.py")
+        changed = git("status", "--porcelain", "--", *code)
+        return git("rev-parse", "HEAD") + "+" * bool(changed)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def new_results(command: str) -> Results:
+    """Results without any cases yet."""
+    import jax
+
+    device = jax.devices()[0]
+    return {
+        "schema": SCHEMA,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "commit": commit(),
+        "machine": machine(),
+        "device": {"platform": device.platform, "kind": device.device_kind},
+        "versions": versions(),
+        "engine": eqx_fastjit.engine(),
+        "interrupted": False,
+        "problems": [],
+        "cases": [],
+    }
+
+
+def describe_machine(machine: dict[str, Any]) -> str:
+    """A machine, in words."""
+    return f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"
+
+
+def describe(results: Results) -> str:
+    """Machine, device, versions and commit, in words."""
+    device, commit = results["device"], results["commit"]
+    named = ", ".join(f"{name} {x}" for name, x in results["versions"].items())
+    return (
+        f"{describe_machine(results['machine'])}; {device['platform']} "
+        f"({device['kind']}); {named}; {results['engine']} engine; commit "
+        f"{commit[:12]}{'+' * commit.endswith('+')}"
+    )
+
+
+def dumps(results: Results) -> str:
+    """The text of a results file: a line for each case, and figures of four digits."""
+    text = json.dumps(results)
+    rounded = json.loads(text, parse_float=lambda x: float(f"{float(x):.4g}"))
+    cases = ",\n  ".join(map(json.dumps, rounded.pop("cases")))
+    head = json.dumps(rounded, indent=1).removesuffix("\n}")
+    return f'{head},\n "cases": [\n  {cases}\n ]\n}}\n'
+
+
+def load(path: str | Path) -> Results:
+    """Read a results file.
+
+    **Raises:** `BadResults`, in one line that names the file.
+    """
+    try:
+        results = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as e:
+        raise BadResults(f"cannot read {path}: {e.strerror}") from None
+    except ValueError as e:
+        raise BadResults(f"{path} is not JSON: {e}") from None
+    schema = results.get("schema") if isinstance(results, dict) else None
+    if schema != SCHEMA:
+        raise BadResults(f"{path} has schema {schema!r}; this version reads {SCHEMA}")
+    return results

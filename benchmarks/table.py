@@ -1,0 +1,259 @@
+"""Results as tables: on a terminal, and in Markdown for the documentation."""
+
+import statistics
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .case import CONTENDERS
+from .results_file import describe, Results
+from .timing import CALL_MODES, Interval, interval, ratios, STAGES
+
+
+NAMES = {
+    "jit": "jax.jit",
+    "flat": "flat",
+    "eqx": "equinox",
+    "ours": "ours",
+    "eager": "no jit",
+}
+RIVALS = ("jit", "flat", "eqx", "eager")
+_TITLES = {
+    "dispatch": "Until the call returns, microseconds",
+    "blocked": "Until the result is ready, microseconds",
+    "first": "First calls by stage, milliseconds",
+}
+EXPLANATION = (
+    "Times are medians over rounds, ± half of the 95% confidence interval. Ratios are "
+    "taken within rounds, and are followed by their interval. Below 1, ours is faster. "
+    "Bold ratios are below 1 in the whole interval."
+)
+
+
+class Cell(NamedTuple):
+    """A cell. `kind` says what a ratio shows: `"faster"`, `"slower"`, or neither."""
+
+    text: str
+    kind: str = ""
+
+
+class Table(NamedTuple):
+    """A table, whose first column has names, and the others figures."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[Cell]]
+
+
+class Row(NamedTuple):
+    """A row before it is formatted: a name, and the times of each contender."""
+
+    name: str
+    times: dict[str, list[float]]
+
+
+def number(x: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{x:.0f}" if x >= 99.95 else f"{x:.1f}" if x >= 9.995 else f"{x:.2f}"
+
+
+def median_cell(values: list[float]) -> Cell:
+    """A median with half of its interval in percent."""
+    if not values:
+        return Cell("")
+    low, median, high = interval(values)
+    percent = 50 * (high - low) / median if median else 0.0
+    return Cell(f"{number(median)} ±{percent:.0f}%")
+
+
+def ratio_cell(values: list[float]) -> Cell:
+    """A ratio with its interval."""
+    return interval_cell(interval(values)) if values else Cell("")
+
+
+def interval_cell(x: Interval) -> Cell:
+    """A ratio whose interval is known."""
+    kind = "faster" if x.high < 1 else "slower" if x.low > 1 else ""
+    return Cell(f"{x.median:.2f} ({x.low:.2f}–{x.high:.2f})", kind)  # noqa: RUF001
+
+
+def _present(rows: Iterable[Row]) -> list[str]:
+    found = {name for row in rows for name in row.times}
+    return [name for name in NAMES if name in found]
+
+
+def _table(title: str, rows: list[Row]) -> Table:
+    contenders = _present(rows)
+    rivals = [x for x in RIVALS if any(ratios(row.times, x) for row in rows)]
+    return Table(
+        title,
+        [
+            "case",
+            *(NAMES[name] for name in contenders),
+            *(f"ours/{NAMES[name]}" for name in rivals),
+        ],
+        [
+            [
+                Cell(row.name),
+                *(median_cell(row.times.get(name, [])) for name in contenders),
+                *(ratio_cell(ratios(row.times, name)) for name in rivals),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def tables(results: Results, brief: bool = False) -> list[Table]:
+    """All tables of the results.
+
+    **Arguments:**
+
+    - `results`: as read by `results_file.load`.
+    - `brief`: whether to leave out all but the dispatch of calls.
+    """
+    cases = results["cases"]
+    modes = CALL_MODES[:1] if brief else CALL_MODES
+    by_title = {
+        _TITLES[mode]: [
+            Row(e["name"], e["times"][mode]) for e in cases if mode in e["times"]
+        ]
+        for mode in modes
+    }
+    if not brief:
+        by_title[_TITLES["first"]] = [
+            Row(f"{e['name']}, {stage}", e["times"][stage])
+            for e in cases
+            for stage in STAGES
+            if any(map(any, e["times"].get(stage, {}).values()))
+        ]
+    return [_table(title, rows) for title, rows in by_title.items() if rows]
+
+
+# --- on a terminal --------------------------------------------------------------------
+
+
+def print_results(console, results: Results) -> None:
+    """Print all tables, and what could not be timed.
+
+    **Arguments:**
+
+    - `console`: a `rich.console.Console`.
+    - `results`: as read by `results_file.load`.
+    """
+    for table in tables(results):
+        _print(console, table)
+    names = {c for e in results["cases"] for by in e["times"].values() for c in by}
+    for name in filter(names.__contains__, CONTENDERS):
+        console.print(f"{NAMES[name]}: {CONTENDERS[name]}", highlight=False)
+    if results["cases"]:
+        console.print(EXPLANATION, highlight=False)
+    for line in results["problems"]:
+        console.print(f"Not timed: {line}", style="red", highlight=False, markup=False)
+
+
+def _print(console, table: Table) -> None:
+    """As one table; as two, times and ratios, where the terminal is too narrow."""
+    options = console.options.update(max_width=1000)
+    width = console.measure(_for_rich(table), options=options).maximum
+    for part in [table] if width <= console.width else _times_and_ratios(table):
+        console.print(_for_rich(part))
+
+
+def _for_rich(table: Table):
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    styles = {"faster": "bold green", "slower": "bold red", "": ""}
+    out = RichTable(
+        title=table.title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    out.add_column(table.columns[0], no_wrap=True)
+    for column in table.columns[1:]:
+        out.add_column(column.replace("/", "/\n"), justify="right", no_wrap=True)
+    for row in table.rows:
+        out.add_row(*[Text(cell.text, styles[cell.kind]) for cell in row])
+    return out
+
+
+def _times_and_ratios(table: Table) -> list[Table]:
+    columns = range(len(table.columns))
+    of_ratios = [i for i in columns if "/" in table.columns[i]]
+    of_times = [i for i in columns if i not in of_ratios]
+    return [
+        Table(
+            title,
+            [table.columns[i] for i in chosen],
+            [[row[i] for i in chosen] for row in table.rows],
+        )
+        for title, chosen in (
+            (table.title, of_times),
+            ("The same, as ratios", [0, *of_ratios]),
+        )
+        if len(chosen) > 1
+    ]
+
+
+# --- in Markdown ----------------------------------------------------------------------
+
+
+def markdown(results: Results, group: str = "", brief: bool = False) -> str:
+    """Tables of a results file, for the documentation.
+
+    **Arguments:**
+
+    - `results`: as read by `results_file.load`.
+    - `group`: which cases to show; by default all.
+    - `brief`: whether to leave out all but the dispatch of calls.
+
+    **Returns:** Markdown, without a line break at the end.
+    """
+    cases = [e for e in results["cases"] if group in ("", e["group"])]
+    parts = [_markdown_table(t) for t in tables({**results, "cases": cases}, brief)]
+    return "\n\n".join([*parts, EXPLANATION, made_by(results)])
+
+
+def made_by(results: Results) -> str:
+    """The command, date and machine of the results, as a sentence in Markdown."""
+    made = f"Made by `{results['command']}` on {results['date'][:10]}."
+    return f"{made} {_plain(describe(results))}."
+
+
+def _markdown_table(table: Table) -> str:
+    rule = ["---"] + ["---:"] * (len(table.columns) - 1)
+    head = [_plain(column) for column in table.columns]
+    rows = [head, rule, *[[_markdown_cell(c) for c in row] for row in table.rows]]
+    body = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return f"**{table.title}**\n\n{body}"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    # No-break spaces, so that narrow columns keep a figure and its interval together.
+    text = _plain(cell.text).replace(" ", "\u00a0")
+    return f"**{text}**" if cell.kind == "faster" else text
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown leaves as it is."""
+    for character in "\\`*_|<[":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+def summary(
+    results: Results, group: str = "zoo"
+) -> dict[str, tuple[float, float, str]]:
+    """How the dispatch of a group of cases compares with each rival.
+
+    **Returns:** for each rival: the median ratio, the worst, and the case of the worst.
+    """
+    out = {}
+    for rival in RIVALS:
+        found = {
+            e["name"]: statistics.median(ratios(e["times"]["dispatch"], rival))
+            for e in results["cases"]
+            if e["group"] == group and rival in e["times"].get("dispatch", ())
+        }
+        if found:
+            worst = max(found, key=found.__getitem__)
+            out[rival] = (statistics.median(found.values()), found[worst], worst)
+    return out

@@ -1,0 +1,215 @@
+"""Where it matters: whole programs, in pairs of fresh processes.
+
+    python -m benchmarks.whole [--programs NAMES] [--pairs N] [--json FILE]
+
+A pair runs a program of `benchmarks/programs.py` with `equinox.filter_jit`, and with
+`eqx_fastjit` installed in its place, and compares the wall times of the processes,
+imports and compilation included. Pairs are run until the interval of their ratio
+excludes 1, or there are N. This takes about 20 minutes; run nothing else meanwhile.
+"""
+
+import argparse
+import collections
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import prefer_installed_package
+
+
+_PAIRS = 30
+# Whether to stop is decided this often, and so the 5% for all looks are divided.
+_LOOKS = (8, 12, 16, 20, 25, 30)
+_CONFIDENCE = 1 - 0.05 / len(_LOOKS)
+
+
+# --- in the processes of the programs -------------------------------------------------
+
+
+def _run_program(name: str, jit: str, steps: int | None) -> None:
+    if jit == "ours":
+        import eqx_fastjit
+
+        eqx_fastjit.install()
+    # Imported late: libraries decorate their functions when they are imported.
+    from benchmarks.programs import PROGRAMS
+
+    PROGRAMS[name](*(() if steps is None else (steps,)))
+
+
+class _Calls:
+    """Counts calls of the functions jitted by `equinox.filter_jit`; keeps the last."""
+
+    def __init__(self) -> None:
+        self.counts: collections.Counter[Callable[..., Any]] = collections.Counter()
+        self.last: dict[Callable[..., Any], Any] = {}
+
+    def install(self) -> None:
+        """Replace `equinox.filter_jit`."""
+        import equinox as eqx
+
+        filter_jit = eqx.filter_jit
+
+        def counting(fun: Any = None, **options: Any) -> Any:
+            if fun is None:
+                return lambda fun: counting(fun, **options)
+            jitted = filter_jit(fun, **options)
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                self.counts[fun] += 1
+                self.last[fun] = args, kwargs
+                return jitted(*args, **kwargs)
+
+            return call
+
+        eqx.filter_jit = counting
+
+
+def _count_calls(name: str, steps: int | None) -> None:
+    """Print the calls of a program, and what each costs beyond a flat list of arrays.
+
+    Calls from within other jitted functions are traced, and are few.
+    """
+    from benchmarks.case import Case
+    from benchmarks.contenders import of_function
+    from benchmarks.timing import measure
+
+    calls = _Calls()
+    calls.install()
+    start = time.perf_counter()
+    _run_program(name, "eqx", steps)
+    seconds = (time.perf_counter() - start) / sum(calls.counts.values())
+    overhead = 0.0
+    for fun, (args, kwargs) in calls.last.items():
+        makers = of_function(lambda a, k, fun=fun: fun(*a, **k), args, kwargs)
+        # A call of seconds is timed once a round.
+        case = Case(name, "", "", lambda m=makers: m, steps=10 if seconds > 0.1 else 1)
+        rounds = [x["blocked"] for x in measure(case, 5, ("flat", "eqx"))]
+        each = statistics.median(x["eqx"] - x["flat"] for x in rounds)
+        overhead += 1e-6 * max(0.0, each) * calls.counts[fun]
+    print(json.dumps({"calls": sum(calls.counts.values()), "overhead": overhead}))
+
+
+# --- in the process that compares -----------------------------------------------------
+
+
+def _process(name: str, what: str, steps: int | None) -> tuple[float, str]:
+    """Wall seconds of a process, and what it printed."""
+    command = [sys.executable, "-m", "benchmarks.whole", "--child", what]
+    command += [] if steps is None else ["--steps", str(steps)]
+    start = time.perf_counter()
+    run = subprocess.run([*command, "--programs", name], capture_output=True, text=True)
+    seconds = time.perf_counter() - start
+    if run.returncode:
+        last = run.stderr.strip().splitlines()[-1:] or ["no output"]
+        raise RuntimeError(f"{name} with {what}: {last[0]}")
+    return seconds, run.stdout
+
+
+def compare(name: str, pairs: int, steps: int | None = None) -> dict[str, Any]:
+    """Compare a program with itself under `equinox.filter_jit`.
+
+    **Arguments:**
+
+    - `name`: its name in `benchmarks/programs.py`.
+    - `pairs`: at most so many.
+    - `steps`: of the program; by default its own number.
+
+    **Returns:** wall seconds of each pair, the number of calls, and the seconds of
+    their overhead under Equinox. **Raises:** `RuntimeError` if a process fails.
+    """
+    from benchmarks.timing import interval, ratios
+
+    seconds: dict[str, list[float]] = {"eqx": [], "ours": []}
+    for n in range(1, pairs + 1):
+        # Neither is always first.
+        for who in sorted(seconds, reverse=n % 2 == 0):
+            seconds[who].append(_process(name, who, steps)[0])
+        low, _, high = interval(ratios(seconds, "eqx"), _CONFIDENCE)
+        if n in _LOOKS and (high < 1 or low > 1):
+            break
+    found = json.loads(_process(name, "calls", steps)[1].splitlines()[-1])
+    return {"name": name, "seconds": seconds, **found}
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The table of a results file, for the documentation."""
+    from benchmarks.table import interval_cell, made_by
+    from benchmarks.timing import interval, ratios
+
+    lines = [
+        "| program | calls | equinox, s | ours, s | overhead | ours/equinox | pairs |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for entry in results["programs"]:
+        seconds = entry["seconds"]
+        wall = {who: statistics.median(x) for who, x in seconds.items()}
+        ratio = interval_cell(interval(ratios(seconds, "eqx"), _CONFIDENCE))
+        shown = f"**{ratio.text}**" if ratio.kind == "faster" else ratio.text
+        lines.append(
+            f"| {entry['title']} | {entry['calls']:,} | {wall['eqx']:.2f} | "
+            f"{wall['ours']:.2f} | {entry['overhead'] / wall['eqx']:.0%} | "
+            f"{shown} | {len(seconds['eqx'])} |"
+        )
+    return "\n".join(lines) + f"\n\n{made_by(results)}"
+
+
+def _main(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from benchmarks.programs import PROGRAMS
+    from benchmarks.results_file import new_results
+
+    names = options.programs.split(",") if options.programs else list(PROGRAMS)
+    if unknown := [name for name in names if name not in PROGRAMS]:
+        parser.error(f"no program {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
+    words = ["--pairs", str(options.pairs)] * (options.pairs != _PAIRS)
+    words += [] if options.steps is None else ["--steps", str(options.steps)]
+    command = shlex.join(["python", "-m", "benchmarks.whole", *words])
+    results = {**new_results(command), "programs": []}
+    del results["cases"]
+    for name in names:
+        try:
+            entry = compare(name, options.pairs, options.steps)
+        except RuntimeError as e:
+            results["problems"].append(str(e))
+            print(e, file=sys.stderr)
+            continue
+        results["programs"].append({**entry, "title": PROGRAMS[name].__doc__})
+        if options.json:
+            options.json.write_text(json.dumps(results, indent=1) + "\n")
+        print(markdown({**results, "programs": [results["programs"][-1]]}), flush=True)
+    return 1 if results["problems"] else 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.whole",
+        description=(__doc__ or "").strip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--programs", metavar="NAMES", help="separated by commas")
+    parser.add_argument("--pairs", type=int, default=_PAIRS, metavar="N")
+    parser.add_argument("--steps", type=int, metavar="N", help="of each program")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
+    parser.add_argument(
+        "--child", choices=("eqx", "ours", "calls"), help=argparse.SUPPRESS
+    )
+    options = parser.parse_args(argv)
+    if options.child == "calls":
+        _count_calls(options.programs, options.steps)
+    elif options.child:
+        _run_program(options.programs, options.child, options.steps)
+    else:
+        return _main(options, parser)
+    return 0
+
+
+if __name__ == "__main__":
+    prefer_installed_package()
+    sys.exit(main())

@@ -1,0 +1,311 @@
+"""Networks: a transformer, a CNN with BatchNorm, a recurrent network, a GAN, LoRA."""
+
+import functools as ft
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import optax
+
+from benchmarks.case import case, Makers
+from benchmarks.contenders import filled, of_function, of_loop, training
+
+
+# --- a transformer -------------------------------------------------------------------
+
+
+WIDTH, HEADS, LENGTH, VOCABULARY = 16, 2, 8, 32
+
+
+class CausalSelfAttention(eqx.Module):
+    qkv: eqx.nn.Linear
+    out: eqx.nn.Linear
+    heads: int = eqx.field(static=True)
+
+    def __init__(self, width: int, heads: int, *, key: jax.Array):
+        key_qkv, key_out = jr.split(key)
+        self.qkv = eqx.nn.Linear(width, 3 * width, use_bias=False, key=key_qkv)
+        self.out = eqx.nn.Linear(width, width, use_bias=False, key=key_out)
+        self.heads = heads
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        length, width = x.shape
+        qkv = jax.vmap(self.qkv)(x).reshape(length, 3, self.heads, -1)
+        q, k, v = qkv[:, 0], qkv[:, 1], qkv[:, 2]
+        x = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+        return jax.vmap(self.out)(x.reshape(length, width))
+
+
+class Block(eqx.Module):
+    norm_1: eqx.nn.LayerNorm
+    attention: CausalSelfAttention
+    norm_2: eqx.nn.LayerNorm
+    mlp: eqx.nn.MLP
+
+    def __init__(self, width: int, heads: int, *, key: jax.Array):
+        key_attention, key_mlp = jr.split(key)
+        self.norm_1 = eqx.nn.LayerNorm(width)
+        self.attention = CausalSelfAttention(width, heads, key=key_attention)
+        self.norm_2 = eqx.nn.LayerNorm(width)
+        self.mlp = eqx.nn.MLP(width, width, 2 * width, 1, jax.nn.gelu, key=key_mlp)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = x + self.attention(jax.vmap(self.norm_1)(x))
+        return x + jax.vmap(self.mlp)(jax.vmap(self.norm_2)(x))
+
+
+class GPT(eqx.Module):
+    tokens: eqx.nn.Embedding
+    positions: eqx.nn.Embedding
+    blocks: list[Block]
+    norm: eqx.nn.LayerNorm
+    head: eqx.nn.Linear
+
+    def __init__(self, depth: int, *, key: jax.Array):
+        key_tokens, key_positions, key_head, *keys = jr.split(key, 3 + depth)
+        self.tokens = eqx.nn.Embedding(VOCABULARY, WIDTH, key=key_tokens)
+        self.positions = eqx.nn.Embedding(LENGTH, WIDTH, key=key_positions)
+        self.blocks = [Block(WIDTH, HEADS, key=key) for key in keys]
+        self.norm = eqx.nn.LayerNorm(WIDTH)
+        self.head = eqx.nn.Linear(WIDTH, VOCABULARY, use_bias=False, key=key_head)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        positions = jnp.arange(tokens.shape[0])
+        x = jax.vmap(self.tokens)(tokens) + jax.vmap(self.positions)(positions)
+        for block in self.blocks:
+            x = block(x)
+        return jax.vmap(lambda x: self.head(self.norm(x)))(x)
+
+
+def _tokens(*shape: int) -> jax.Array:
+    return jnp.arange(math.prod(shape)).reshape(shape) % VOCABULARY
+
+
+@case("zoo", "transformer of 12 blocks, inference")
+def gpt() -> Makers:
+    def logits(model: GPT, tokens: jax.Array) -> jax.Array:
+        return jax.vmap(model)(tokens)
+
+    model = filled(lambda: GPT(12, key=jr.key(0)))
+    return of_function(logits, model, _tokens(1, LENGTH))
+
+
+@case("zoo", "transformer of 12 blocks, AdamW step")
+def gpt_adamw() -> Makers:
+    def loss(model: GPT, tokens: jax.Array) -> jax.Array:
+        logits, labels = model(tokens[:-1]), tokens[1:]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return jnp.mean(losses)
+
+    model = filled(lambda: GPT(12, key=jr.key(0)))
+    optimiser = optax.adamw(3e-4, weight_decay=0.1)
+    return training(loss, model, optimiser, _tokens(LENGTH))
+
+
+# --- a CNN, with the state of BatchNorm ----------------------------------------------
+
+
+class ResidualBlock(eqx.Module):
+    conv_1: eqx.nn.Conv2d
+    norm_1: eqx.nn.BatchNorm
+    conv_2: eqx.nn.Conv2d
+    norm_2: eqx.nn.BatchNorm
+
+    def __init__(self, channels: int, *, key: jax.Array):
+        keys = jr.split(key)
+        conv = ft.partial(eqx.nn.Conv2d, kernel_size=3, padding=1, use_bias=False)
+        self.conv_1 = conv(channels, channels, key=keys[0])
+        self.norm_1 = eqx.nn.BatchNorm(channels, "batch", mode="ema")
+        self.conv_2 = conv(channels, channels, key=keys[1])
+        self.norm_2 = eqx.nn.BatchNorm(channels, "batch", mode="ema")
+
+    def __call__(self, x: jax.Array, state: eqx.nn.State):
+        y, state = self.norm_1(self.conv_1(x), state)
+        y, state = self.norm_2(self.conv_2(jax.nn.relu(y)), state)
+        return jax.nn.relu(x + y), state
+
+
+class ResNet(eqx.Module):
+    stem: eqx.nn.Conv2d
+    blocks: list[ResidualBlock]
+    head: eqx.nn.Linear
+
+    def __init__(self, *, key: jax.Array):
+        key_stem, key_head, *keys = jr.split(key, 6)
+        self.stem = eqx.nn.Conv2d(3, 4, 3, padding=1, key=key_stem)
+        self.blocks = [ResidualBlock(4, key=key) for key in keys]
+        self.head = eqx.nn.Linear(4, 10, key=key_head)
+
+    def __call__(self, x: jax.Array, state: eqx.nn.State):
+        x = self.stem(x)
+        for block in self.blocks:
+            x, state = block(x, state)
+        return self.head(jnp.mean(x, axis=(1, 2))), state
+
+
+@case("zoo", "ResNet with BatchNorm and its state, SGD step")
+def resnet() -> Makers:
+    def loss(model: ResNet, state: eqx.nn.State, images: jax.Array, labels: jax.Array):
+        batched = jax.vmap(model, (0, None), (0, None), axis_name="batch")
+        logits, state = batched(images, state)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return jnp.mean(losses), state
+
+    def step(model, state, opt_state, images, labels):
+        grad = eqx.filter_value_and_grad(loss, has_aux=True)
+        (value, state), grads = grad(model, state, images, labels)
+        updates, opt_state = optimiser.update(grads, opt_state)
+        return eqx.apply_updates(model, updates), state, opt_state, value
+
+    model, state = filled(lambda: eqx.nn.make_with_state(ResNet)(key=jr.key(0)))
+    optimiser = optax.sgd(1e-3, momentum=0.9, nesterov=True)
+    opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
+    batch = jnp.sin(jnp.arange(96.0) / 7).reshape(2, 3, 4, 4), jnp.array([3, 7])
+    return of_loop(step, (model, state, opt_state), batch)
+
+
+# --- a recurrent network -------------------------------------------------------------
+
+
+class GRUClassifier(eqx.Module):
+    cell: eqx.nn.GRUCell
+    head: eqx.nn.Linear
+    bias: jax.Array
+
+    def __init__(self, inputs: int, hidden: int, *, key: jax.Array):
+        key_cell, key_head = jr.split(key)
+        self.cell = eqx.nn.GRUCell(inputs, hidden, key=key_cell)
+        self.head = eqx.nn.Linear(hidden, 1, use_bias=False, key=key_head)
+        self.bias = jnp.zeros(1)
+
+    def __call__(self, xs: jax.Array) -> jax.Array:
+        def step(hidden: jax.Array, x: jax.Array):
+            return self.cell(x, hidden), None
+
+        hidden, _ = jax.lax.scan(step, jnp.zeros(self.cell.hidden_size), xs)
+        return jax.nn.sigmoid(self.head(hidden) + self.bias)
+
+
+@case("zoo", "GRU classifier under scan, Adam step")
+def gru() -> Makers:
+    def loss(model: GRUClassifier, xs: jax.Array, ys: jax.Array) -> jax.Array:
+        predicted = jax.vmap(model)(xs)[:, 0]
+        return -jnp.mean(ys * jnp.log(predicted) + (1 - ys) * jnp.log(1 - predicted))
+
+    model = filled(lambda: GRUClassifier(2, 8, key=jr.key(0)))
+    xs, ys = jnp.sin(jnp.arange(64.0) / 7), jnp.array([0.0, 1.0, 1.0, 0.0])
+    return training(loss, model, optax.adam(1e-3), xs.reshape(4, 8, 2), ys)
+
+
+# --- a GAN ---------------------------------------------------------------------------
+
+
+_gan_optimiser = optax.adam(2e-4, b1=0.5, b2=0.999)
+
+
+def _bce(logits: jax.Array, label: float) -> jax.Array:
+    labels = jnp.full_like(logits, label)
+    return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, labels))
+
+
+def _discriminator_loss(discriminator, generator, real, noise):
+    fake = jax.vmap(generator)(noise)
+    on_real, on_fake = jax.vmap(discriminator)(real), jax.vmap(discriminator)(fake)
+    return _bce(on_real, 1.0) + _bce(on_fake, 0.0)
+
+
+def _generator_loss(generator, discriminator, noise):
+    return _bce(jax.vmap(discriminator)(jax.vmap(generator)(noise)), 1.0)
+
+
+def gan_step(models: dict, opt_states: dict, key: jax.Array, real: jax.Array):
+    """One step of both networks, each with its own state of the optimiser."""
+    key, subkey = jr.split(key)
+    noise = jr.normal(subkey, (real.shape[0], 4))
+    g, d = models["generator"], models["discriminator"]
+
+    d_loss, grads = eqx.filter_value_and_grad(_discriminator_loss)(d, g, real, noise)
+    updates, d_state = _gan_optimiser.update(grads, opt_states["discriminator"])
+    d = eqx.apply_updates(d, updates)
+
+    g_loss, grads = eqx.filter_value_and_grad(_generator_loss)(g, d, noise)
+    updates, g_state = _gan_optimiser.update(grads, opt_states["generator"])
+    g = eqx.apply_updates(g, updates)
+
+    models = {"generator": g, "discriminator": d}
+    opt_states = {"generator": g_state, "discriminator": d_state}
+    return models, opt_states, key, {"g_loss": g_loss, "d_loss": d_loss}
+
+
+def new_gan() -> tuple[dict, dict, jax.Array]:
+    """The networks, the states of their optimisers, and a key."""
+    keys = jr.split(jr.key(0))
+    relu, leaky_relu = jax.nn.relu, jax.nn.leaky_relu
+    models = {
+        "generator": eqx.nn.MLP(4, 8, 16, 3, relu, jnp.tanh, key=keys[0]),
+        "discriminator": eqx.nn.MLP(8, "scalar", 16, 3, leaky_relu, key=keys[1]),
+    }
+    opt_states = {
+        name: _gan_optimiser.init(eqx.filter(model, eqx.is_array))
+        for name, model in models.items()
+    }
+    return models, opt_states, jr.PRNGKey(1)
+
+
+@case("zoo", "GAN, a step of both networks, which are in dictionaries")
+def gan() -> Makers:
+    data = jnp.cos(jnp.arange(32.0) / 5).reshape(4, 8)
+    return of_loop(gan_step, filled(new_gan), (data,))
+
+
+# --- LoRA ----------------------------------------------------------------------------
+
+
+class LoRA(eqx.Module):
+    """A layer that stays as it is, and a small one beside it that learns."""
+
+    base: eqx.nn.Linear
+    down: jax.Array
+    up: jax.Array
+    scale: float
+
+    def __init__(self, base: eqx.nn.Linear, rank: int, alpha: float, *, key: jax.Array):
+        self.base = base
+        self.down = jr.normal(key, (rank, WIDTH)) / rank
+        self.up = jnp.zeros((WIDTH, rank))
+        self.scale = alpha / rank
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.base(x) + self.scale * (self.up @ (self.down @ x))
+
+
+def _lora_layers(depth: int) -> list[LoRA]:
+    return [
+        LoRA(eqx.nn.Linear(WIDTH, WIDTH, key=key), 2, alpha=1.0 + i / 8, key=key)
+        for i, key in enumerate(jr.split(jr.key(0), depth))
+    ]
+
+
+@case("zoo", "Adam step of LoRA, with the other layers frozen")
+def lora_step() -> Makers:
+    model = filled(lambda: _lora_layers(6))
+
+    nothing = jax.tree.map(lambda _: False, model)
+    learns = [eqx.tree_at(lambda x: (x.down, x.up), m, (True, True)) for m in nothing]
+    optimiser = optax.adam(1e-3)
+    opt_state = optimiser.init(eqx.filter(model, learns))
+
+    def loss(trained: list[LoRA], frozen: list[LoRA], x: jax.Array) -> jax.Array:
+        for layer in eqx.combine(trained, frozen):
+            x = jax.nn.relu(layer(x))
+        return jnp.mean(x**2)
+
+    def step(model: list[LoRA], opt_state: optax.OptState, x: jax.Array):
+        trained, frozen = eqx.partition(model, learns)
+        value, grads = jax.value_and_grad(loss)(trained, frozen, x)
+        updates, opt_state = optimiser.update(grads, opt_state)
+        return eqx.apply_updates(model, updates), opt_state, value
+
+    return of_loop(step, (model, opt_state), (jnp.ones(WIDTH),))

@@ -1,0 +1,285 @@
+"""Parameters and static arguments, in the places where people put them."""
+
+import dataclasses
+import enum
+import functools as ft
+import operator
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+
+from benchmarks.case import case, Makers
+from benchmarks.contenders import filled, of_function, training
+
+
+# --- no classes at all
+
+
+@case("zoo", "parameters in dictionaries, lists and tuples, with strings")
+def nested_parameters() -> Makers:
+    """Dictionaries of lists of tuples, with the activations by their names."""
+    rng = np.random.default_rng(0)
+
+    def dense(activation: str | None) -> dict:
+        weight = jnp.asarray(rng.normal(size=(8, 8)), jnp.float32)
+        return {"weights": (weight, jnp.zeros(8)), "activation": activation}
+
+    params = {
+        "encoder": {"layers": [dense("relu"), dense("tanh"), dense("gelu")]},
+        "decoder": {"layers": [dense("silu"), dense(None)]},
+        "scaling": {"input": jnp.ones(()), "output": [jnp.ones(8), "multiply"]},
+        "name": "autoencoder",
+        "version": (1, 2, "beta"),
+    }
+
+    def run(layers: list[dict], x: jax.Array) -> jax.Array:
+        for layer in layers:
+            weight, bias = layer["weights"]
+            x = weight @ x + bias
+            if layer["activation"] is not None:
+                x = getattr(jax.nn, layer["activation"])(x)
+        return x
+
+    def apply(params: dict, x: jax.Array) -> dict:
+        latent = run(params["encoder"]["layers"], x * params["scaling"]["input"])
+        out = run(params["decoder"]["layers"], latent)
+        scale, how = params["scaling"]["output"]
+        return {"latent": latent, "out": out * scale if how == "multiply" else out}
+
+    return of_function(apply, params, jnp.ones(8))
+
+
+# --- layers that each have a configuration
+
+
+@dataclasses.dataclass(frozen=True)
+class InitConfig:
+    distribution: Literal["normal", "uniform"] = "normal"
+    gain: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerConfig:
+    name: str
+    size: int
+    residual: bool
+    dropout: float
+    activation: Callable[[jax.Array], jax.Array]
+    init: InitConfig = dataclasses.field(default_factory=InitConfig)
+    tags: tuple[str, ...] = ()
+
+
+class ConfiguredLayer(eqx.Module):
+    weight: jax.Array
+    bias: jax.Array
+    config: LayerConfig = eqx.field(static=True)
+
+    def __init__(self, config: LayerConfig, *, key: jax.Array):
+        shape = config.size, config.size
+        self.weight = config.init.gain * jr.normal(key, shape)
+        self.bias = jnp.zeros(config.size)
+        self.config = config
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = self.config.activation(self.weight @ x + self.bias)
+        return x + y if self.config.residual else y
+
+
+@case("zoo", "16 layers, each with its own configuration dataclass")
+def configured_layers() -> Makers:
+    def make() -> list[ConfiguredLayer]:
+        return [
+            ConfiguredLayer(
+                LayerConfig(
+                    name=f"layer_{i}",
+                    size=8,
+                    residual=i > 0,
+                    dropout=0.1 * i,
+                    activation=jax.nn.relu if i % 2 else jnp.tanh,
+                    init=InitConfig(gain=1 / (1 + i)),
+                    tags=("hidden", f"stage_{i // 4}"),
+                ),
+                key=key,
+            )
+            for i, key in enumerate(jr.split(jr.key(0), 16))
+        ]
+
+    def apply(layers: list[ConfiguredLayer], x: jax.Array) -> jax.Array:
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    return of_function(apply, filled(make), jnp.ones(8))
+
+
+# --- an activation of its own for each layer
+
+
+@case("zoo", "8 MLPs, each with a different partial as activation")
+def partial_activations() -> Makers:
+    def make() -> list[eqx.nn.MLP]:
+        slopes = [0.01 * (i + 1) for i in range(8)]
+        return [
+            eqx.nn.MLP(
+                8, 8, 8, 1, ft.partial(jax.nn.leaky_relu, negative_slope=s), key=k
+            )
+            for s, k in zip(slopes, jr.split(jr.key(0), 8), strict=True)
+        ]
+
+    def apply(models: list[eqx.nn.MLP], x: jax.Array) -> jax.Array:
+        for model in models:
+            x = model(x)
+        return x
+
+    return of_function(apply, filled(make), jnp.ones(8))
+
+
+# --- NumPy
+
+
+@case("zoo", "weights as NumPy arrays")
+def numpy_weights() -> Makers:
+    """A model as it comes out of a file."""
+    rng = np.random.default_rng(0)
+    weights = {
+        f"layers.{i}.{name}": rng.normal(size=shape).astype(np.float32)
+        for i in range(4)
+        for name, shape in (("weight", (8, 8)), ("bias", (8,)))
+    }
+
+    def apply(weights: dict[str, Any], x: jax.Array) -> jax.Array:
+        for i in range(4):
+            x = weights[f"layers.{i}.weight"] @ x + weights[f"layers.{i}.bias"]
+            x = jax.nn.relu(x)
+        return x
+
+    return of_function(apply, weights, jnp.ones(8))
+
+
+# --- statics
+
+
+class Pooling(enum.Enum):
+    MEAN = "mean"
+    MAX = "max"
+
+
+class Precision(enum.IntEnum):
+    HALF = 16
+    SINGLE = 32
+
+
+class Window(NamedTuple):
+    size: int
+    stride: int
+    padding: str
+
+
+_KINDS: tuple[Callable[[int], Any], ...] = (
+    lambda i: i,
+    lambda i: i / 3,
+    lambda i: complex(i, 1),
+    lambda i: i % 2 == 0,
+    lambda i: f"option {i}",
+    lambda i: f"blob {i}".encode(),
+    lambda i: None if i % 3 else ...,
+    lambda i: jax.lax.Precision.HIGHEST,
+    lambda i: range(i),
+    lambda i: np.dtype(np.float32),
+    lambda i: jnp.bfloat16,
+    lambda i: jax.nn.relu,
+    lambda i: ft.partial(jnp.clip, min=-i, max=i),
+    lambda i: operator.itemgetter(i),
+    lambda i: Window(i, 1, "same"),
+    lambda i: Pooling.MAX,
+    lambda i: Precision.HALF,
+    lambda i: frozenset({i, "a"}),
+    lambda i: LayerConfig(f"layer {i}", i, True, 0.1, jnp.tanh),
+    lambda i: int,
+)
+
+
+@case("zoo", "an array, and a dictionary of 200 static arguments of 20 kinds")
+def statics_200() -> Makers:
+    """One array, and 200 options of 20 kinds in a dictionary."""
+    options = {f"option_{i}": _KINDS[i % len(_KINDS)](i) for i in range(200)}
+
+    def apply(x: jax.Array, options: dict[str, Any]) -> jax.Array:
+        return options["option_11"](x * options["option_0"] + options["option_1"])
+
+    # By hand, they are a static argument: as a tuple, since `jax.jit` has to hash them.
+    def by_hand() -> Callable[[], jax.Array]:
+        items = tuple(options.items())
+        jitted = jax.jit(lambda x, items: apply(x, dict(items)), static_argnums=1)
+        return lambda: jitted(x, items)
+
+    x = jnp.ones(8)
+    return {**of_function(apply, x, options), "jit": by_hand}
+
+
+# --- many models at once
+
+
+@case("zoo", "ensemble of 5 MLPs by filter_vmap")
+def ensemble() -> Makers:
+    @eqx.filter_vmap
+    def make(key: jax.Array) -> eqx.nn.MLP:
+        return eqx.nn.MLP(4, 2, 8, 2, key=key)
+
+    @eqx.filter_vmap(in_axes=(eqx.if_array(0), None))
+    def evaluate(model: eqx.nn.MLP, x: jax.Array) -> jax.Array:
+        return model(x)
+
+    def predict(models: eqx.nn.MLP, x: jax.Array):
+        outputs = evaluate(models, x)
+        return jnp.mean(outputs, axis=0), jnp.std(outputs, axis=0)
+
+    models = filled(lambda: make(jr.split(jr.key(0), 5)))
+    return of_function(predict, models, jnp.ones(4))
+
+
+# --- a classifier, whose head has an optimiser of its own
+
+
+class Classifier(eqx.Module):
+    backbone: list[eqx.nn.Linear]
+    norms: list[eqx.nn.LayerNorm]
+    activation: Callable
+    head: eqx.nn.Linear
+
+    def __init__(self, depth: int = 4, width: int = 8, *, key: jax.Array):
+        key_head, *keys = jr.split(key, 1 + depth)
+        self.backbone = [eqx.nn.Linear(width, width, key=key) for key in keys]
+        self.norms = [eqx.nn.LayerNorm(width) for _ in keys]
+        self.activation = jax.nn.gelu
+        self.head = eqx.nn.Linear(width, 3, key=key_head)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for layer, norm in zip(self.backbone, self.norms, strict=True):
+            x = x + self.activation(layer(norm(x)))
+        return self.head(x)
+
+
+def loss(model: Classifier, xs: jax.Array, ys: jax.Array) -> jax.Array:
+    logits = jax.vmap(model)(xs)
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, ys))
+
+
+@case("zoo", "step with another optimiser for the head")
+def multi_transform() -> Makers:
+    def label(params):
+        labels = jax.tree.map(lambda _: "backbone", params)
+        head = jax.tree.map(lambda _: "head", params.head)
+        return eqx.tree_at(lambda model: model.head, labels, head)
+
+    of_backbone, of_head = optax.sgd(1e-4, momentum=0.9), optax.adam(1e-3)
+    optimiser = optax.multi_transform({"backbone": of_backbone, "head": of_head}, label)
+    model = filled(lambda: Classifier(key=jr.key(0)))
+    xs, ys = jnp.linspace(-1, 1, 32).reshape(4, 8), jnp.array([0, 1, 2, 1])
+    return training(loss, model, optimiser, xs, ys)

@@ -1,0 +1,44 @@
+"""Why functions compile, recompile or block, by leaf path and source line.
+
+Never imported by `import eqx_fastjit`. Nothing is watched until one of these is called.
+They load on first use, so that the doctor can begin before JAX is imported.
+"""
+
+import importlib
+from typing import Any, TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from ._causes import Change as Change, Finding as Finding
+    from ._explain import explain as explain, Explanation as Explanation
+    from ._guard import (
+        guard as guard,
+        RetraceError as RetraceError,
+        RetraceWarning as RetraceWarning,
+    )
+    from ._inspect import inspect as inspect
+    from ._profile import profile as profile
+
+# The public names, by module.
+_NAMES = {
+    "_causes": ("Change", "Finding"),
+    "_explain": ("Explanation", "explain"),
+    "_guard": ("RetraceError", "RetraceWarning", "guard"),
+    "_inspect": ("inspect",),
+    "_profile": ("profile",),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value  # from now on without this function
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,111 @@
+"""Two event files: what the new run compiles that the old one did not."""
+
+import collections
+import dataclasses
+from typing import Any
+
+from ._file import Run
+from ._records import Record
+from ._words import plural, show_chain, show_file, show_seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class New:
+    """A compilation that the old run does not have. Seconds are in total."""
+
+    function: str
+    call: str
+    cause: str
+    # What differs from the calls of that function in the old run, as path and text.
+    arguments: tuple[tuple[str, str], ...]
+    count: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What is compiled in one run and not in another, the most expensive first."""
+
+    old: str
+    new: str
+    found: tuple[New, ...]
+    # Seconds of tracing and compiling in each.
+    old_seconds: float
+    new_seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """As `--json` writes it."""
+        return dataclasses.asdict(self)
+
+
+def compare_runs(old: Run, new: Run) -> Comparison:
+    """Compare what two runs compiled, function by function and signature by signature.
+
+    Lines may have moved in between: a function is the same if its name and file are.
+    """
+    known = collections.Counter(map(_key, old.records))
+    added: dict[Any, list[Record]] = {}
+    for record in new.records:
+        key = _key(record)
+        if known[key] > 0:
+            known[key] -= 1
+        else:
+            added.setdefault(key, []).append(record)
+    before: dict[Any, set[tuple[str, str]]] = {}
+    for record in old.records:
+        before.setdefault(_function(record), set()).update(record.signature)
+    found = [
+        _new(group, before.get(_function(group[0]), set())) for group in added.values()
+    ]
+    return Comparison(
+        old.program,
+        new.program,
+        tuple(sorted(found, key=lambda x: -x.seconds)),
+        sum(r.seconds for r in old.records),
+        sum(r.seconds for r in new.records),
+    )
+
+
+def _function(record: Record) -> Any:
+    return record.function, record.place and show_file(record.place.file)
+
+
+def _key(record: Record) -> Any:
+    # A compilation that was not needed in the old run may be one of a known signature:
+    # the function was made anew, say.
+    return _function(record), record.signature, record.inlined
+
+
+def _new(records: list[Record], before: set[tuple[str, str]]) -> New:
+    first = records[0]
+    other = tuple(x for x in first.signature if x not in before)
+    return New(
+        first.function,
+        show_chain(first.frames),
+        "outside of filter_jit" if first.is_outside else first.cause.value,
+        other if before else first.signature,
+        len(records),
+        sum(r.seconds for r in records),
+    )
+
+
+def comparison_lines(comparison: Comparison) -> list[str]:
+    """The comparison as text."""
+    total = sum(x.seconds for x in comparison.found)
+    lines = [
+        f"{plural(sum(x.count for x in comparison.found), 'new compilation')}, "
+        f"{show_seconds(total)}; all of them: {show_seconds(comparison.old_seconds)} "
+        f"in the old run, {show_seconds(comparison.new_seconds)} in the new one"
+    ]
+    for x in comparison.found:
+        times = f" ({x.count} times)" if x.count > 1 else ""
+        cause = "" if x.cause == "new function" else f": {x.cause}"
+        lines.append(
+            f"  {show_seconds(x.seconds):>8}  {x.function}{times}, {x.call}{cause}"
+        )
+        shown = [f"{path}: {text}" for path, text in x.arguments[:4]]
+        if len(x.arguments) > 4:
+            shown.append(f"and {len(x.arguments) - 4} more")
+        if shown:
+            lines.append(f"            {', '.join(shown)}")
+    return lines

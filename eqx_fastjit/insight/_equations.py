@@ -1,0 +1,224 @@
+"""The equations of a trace, and the lines of the program that they come from."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from eqx_fastjit import _traced
+from eqx_fastjit._place import Place
+from eqx_fastjit._private import name_stack, raw_frames
+
+from ._frames import is_jax, is_library
+
+
+UNKNOWN = Place("<unknown>", 0, "<unknown>")
+
+# Equations that XLA replaces by what is in them.
+_CALLS = {
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "custom_jvp_call",
+    "checkpoint",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+    "remat",
+    "remat2",
+}
+
+
+class Frame(NamedTuple):
+    """A function that was running when an equation was made."""
+
+    file: str
+    function: str
+    line: int
+    # Where in the file: line and column of the beginning, and of the end.
+    start: tuple[int, int]
+    end: tuple[int, int]
+    # Distinguishes the instructions of a line, if JAX tells.
+    instruction: tuple[int, int] | None
+
+
+# Stands in a path for a walk over a pytree: what follows is there once for each leaf.
+TREE_MAP = Frame("<tree_map>", "tree_map", 0, (0, 0), (0, 0), None)
+
+
+class Equation:
+    """An equation in a `Scope`."""
+
+    def __init__(
+        self, equation: Any, frames: tuple[Frame, ...], inner: "tuple[Scope, ...]"
+    ):
+        self.jax = equation
+        self.name: str = equation.primitive.name
+        # Where it was made, innermost frame first, JAX's own functions included.
+        self.frames = frames
+        # Of its own jaxprs.
+        self.inner = inner
+        # Whether it is only a call of a function.
+        self.is_call = self.name in _CALLS and bool(inner)
+        # Equations in it, as they are counted by line.
+        self.size: int = sum(scope.size for scope in inner) + (not self.is_call)
+
+    @functools.cached_property
+    def path(self) -> tuple[Frame, ...]:
+        """The calls of the user's that led to it, outermost first."""
+        out: list[Frame] = []
+        for frame in self.frames:
+            if not is_jax(frame.file):
+                out.append(frame)
+            elif frame.function.endswith("tree_map") and out[-1:] != [TREE_MAP]:
+                out.append(TREE_MAP)
+        return tuple(reversed(out))
+
+    @functools.cached_property
+    def user_place(self) -> Place | None:
+        """The innermost line of the program's own, if there is one."""
+        own = (f for f in reversed(self.path) if not is_library(f.file))
+        frame = next((f for f in own if f is not TREE_MAP), None)
+        return Place(frame.file, frame.line, frame.function) if frame else None
+
+    @property
+    def place(self) -> Place:
+        """That line; else the innermost of a library's."""
+        if self.user_place is not None:
+            return self.user_place
+        frame = next((f for f in reversed(self.path) if f is not TREE_MAP), None)
+        return Place(frame.file, frame.line, frame.function) if frame else UNKNOWN
+
+    @functools.cached_property
+    def is_backward(self) -> bool:
+        """Whether it is of a backward pass, which JAX marks in the name stack."""
+        return "transpose(" in name_stack(self.jax)
+
+
+class Scope:
+    """A jaxpr in the place from which it is reached."""
+
+    def __init__(self, jaxpr: Any, is_jax: bool, equations: list[Equation]):
+        self.jax = opened(jaxpr)
+        self.consts: list[Any] = list(getattr(jaxpr, "consts", ()))
+        # Whether the function behind it is one of JAX's.
+        self.is_jax = is_jax
+        self.equations = equations
+        self.size = sum(equation.size for equation in equations)
+
+    def walk(self, around: Place | None = None) -> Iterator[tuple[Equation, Place]]:
+        """Each equation, as often as its call is made, with its line.
+
+        JAX does not keep all of a deep stack: then the line is that of `around`, which
+        made the call.
+        """
+        for equation in self.equations:
+            place = equation.user_place or around
+            yield equation, place or equation.place
+            for scope in equation.inner:
+                yield from scope.walk(place)
+
+    def distinct(self) -> "list[Scope]":
+        """This one and those inside; of those with the same jaxpr only the first."""
+        found: dict[int, Scope] = {}  # alive: they are in the trace
+
+        def visit(scope: Scope) -> None:
+            if found.setdefault(id(scope.jax), scope) is scope:
+                for equation in scope.equations:
+                    for inner in equation.inner:
+                        visit(inner)
+
+        visit(self)
+        return list(found.values())
+
+
+def opened(jaxpr: Any) -> Any:
+    """The open jaxpr in a closed one."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def read_jaxpr(jaxpr: Any) -> Scope:
+    """A jaxpr, open or closed, with all that are inside."""
+    return _Reader().scope(jaxpr, ())
+
+
+class _Reader:
+    """Reads a jaxpr, and each code object that it comes from once."""
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[int, int], Frame] = {}
+        self._positions: dict[int, list[Any]] = {}
+        # A function that is called often is there once, unless it is one of JAX's.
+        self._scopes: dict[Any, Scope] = {}
+
+    def scope(self, jaxpr: Any, prefix: tuple[Frame, ...]) -> Scope:
+        """`prefix`: the frames of the call, if the function is one of JAX's."""
+        key = (id(opened(jaxpr)), prefix)
+        if key not in self._scopes:
+            equations = [self._equation(e, prefix) for e in opened(jaxpr).eqns]
+            self._scopes[key] = Scope(jaxpr, bool(prefix), equations)
+        return self._scopes[key]
+
+    def _equation(self, equation: Any, prefix: tuple[Frame, ...]) -> Equation:
+        # JAX's functions have the frames of whoever traced them first.
+        frames = prefix or self._stack(equation)
+        inner = tuple(
+            self.scope(x, frames if _is_of_jax(x) else ()) for x in _subjaxprs(equation)
+        )
+        return Equation(equation, frames, inner)
+
+    def _stack(self, equation: Any) -> tuple[Frame, ...]:
+        """Innermost frame first, from the traced function on."""
+        raw = raw_frames(equation)
+        frames = _summary(equation) if raw is None else list(map(self._frame, *raw))
+        # What is further out than the outermost trace called it.
+        begins = [i for i, x in enumerate(frames) if x.file == _traced.__file__]
+        return tuple(frames[: begins[-1]] if begins else frames)
+
+    def _frame(self, code: Any, instruction: int) -> Frame:
+        key = (id(code), instruction)
+        if key not in self._frames:
+            if key[0] not in self._positions:
+                self._positions[key[0]] = list(code.co_positions())
+            first, last, start, end = self._positions[key[0]][instruction // 2]
+            line = first or code.co_firstlineno
+            self._frames[key] = Frame(
+                code.co_filename,
+                code.co_qualname,
+                line,
+                (line, start or 0),
+                (last or line, end or 0),
+                key,
+            )
+        return self._frames[key]
+
+
+def _summary(equation: Any) -> list[Frame]:
+    """The one frame that JAX's public summary names."""
+    from jax.extend.source_info_util import summarize
+
+    try:  # file:line:column (function)
+        place, _, function = summarize(equation.source_info).partition(" (")
+        file, line, *_ = place.rsplit(":", 2)
+        at = (int(line), 0)
+        return [Frame(file, function.rstrip(")"), at[0], at, at, None)]
+    except (AttributeError, TypeError, ValueError):
+        return []
+
+
+def _subjaxprs(equation: Any) -> Iterator[Any]:
+    """The jaxprs in an equation's parameters, open or closed."""
+    pending = list(equation.params.values())
+    while pending:
+        value = pending.pop(0)
+        if isinstance(value, tuple | list):
+            pending += value
+        elif hasattr(opened(value), "eqns"):
+            yield value
+
+
+def _is_of_jax(jaxpr: Any) -> bool:
+    """Whether the function behind a jaxpr is one of JAX's."""
+    info = getattr(opened(jaxpr), "debug_info", None)
+    # `name at file:line`
+    _, _, place = str(getattr(info, "func_src_info", "")).partition(" at ")
+    return is_jax(place.rpartition(":")[0])

@@ -1,0 +1,191 @@
+"""`inspect`: what a traced function consists of, by source line."""
+
+import collections
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import jax.extend.core
+
+from eqx_fastjit._place import Place
+
+from ._equations import read_jaxpr, Scope, UNKNOWN
+from ._loops import find_loops, UnrolledLoop
+from ._table import show_bytes, table
+from ._target import target
+from ._words import plural, show_place
+
+
+_Literal = jax.extend.core.Literal
+
+# Loops that are explained, and bytes of a constant that is.
+_EXPLAINED = 3
+_LARGE_CONSTANT = 1 << 20
+# XLA's names for what it needs memory for.
+_MEMORY = {
+    "arguments": "argument_size_in_bytes",
+    "results": "output_size_in_bytes",
+    "temporaries": "temp_size_in_bytes",
+    "donated arguments reused": "alias_size_in_bytes",
+    "program": "generated_code_size_in_bytes",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LineCount:
+    """Equations that come from one line of the user's program."""
+
+    place: Place
+    equations: int
+    # The most frequent ones, with their number.
+    primitives: tuple[tuple[str, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """An array that the function captured: a constant rather than an argument."""
+
+    type: str
+    bytes: int
+    # Where it is first used.
+    place: Place
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Inspection:
+    """The result of `inspect`. `str(inspection)` is for people."""
+
+    name: str
+    equations: int
+    lines: tuple[LineCount, ...]
+    loops: tuple[UnrolledLoop, ...]
+    constants: tuple[Constant, ...]
+    # XLA's estimate for one call, in bytes. Empty if the function was not compiled, or
+    # where XLA has no estimate.
+    memory: dict[str, int]
+
+    def __str__(self) -> str:
+        tables = [self._lines(), self._loops(), self._constants(), self._memory()]
+        title = f"{self.name}: {plural(self.equations, 'equation')}"
+        return "\n\n".join([title, *filter(None, tables)])
+
+    __repr__ = __str__
+
+    def _lines(self) -> str:
+        rows: list[Any] = []
+        for x in self.lines:
+            most = ", ".join(f"{name} {n}" for name, n in x.primitives)
+            rows.append((x.equations, show_place(x.place), x.place.function, most))
+        header = ("equations", "line", "in", "most frequent")
+        return table("Equations by source line", header, rows)
+
+    def _loops(self) -> str:
+        rows: list[Any] = []
+        for x in self.loops:
+            scan = f"~{x.scan_equations}" if x.uniform else "shapes differ"
+            counts = x.iterations, x.occurrences, x.equations
+            rows.append((*counts, show_place(x.place), x.place.function, scan))
+        header = ("iterations", "occurrences", "equations", "loop", "in", "with scan")
+        text = table("Unrolled Python loops", header, rows)
+        hints = [x.hint(self.equations) for x in self.loops[:_EXPLAINED]]
+        return "\n".join([text, *[f"  {hint}" for hint in hints]])
+
+    def _constants(self) -> str:
+        rows = [
+            (show_bytes(x.bytes), x.type, show_place(x.place), x.place.function)
+            for x in self.constants
+        ]
+        text = table("Captured constants", ("size", "type", "used at", "in"), rows)
+        if any(x.bytes >= _LARGE_CONSTANT for x in self.constants):
+            text += (
+                "\n  Constants are compiled into the program, and slow down the "
+                "compilation. Pass large arrays as arguments."
+            )
+        return text
+
+    def _memory(self) -> str:
+        rows = [(name, show_bytes(n)) for name, n in self.memory.items() if n]
+        return table("Memory of a call, as XLA estimates it", ("what", "size"), rows)
+
+
+def inspect(f: Any, *args: Any, compile: bool = True, **kwargs: Any) -> Inspection:
+    """Report what a traced function consists of, by source line.
+
+    The function is traced as by `f.trace(...)`, unless it has been traced already.
+
+    **Arguments:**
+
+    - `f`: a function under `eqx_fastjit.filter_jit`, `equinox.filter_jit` or `jax.jit`,
+        or a plain one.
+    - `*args`, `**kwargs`: the arguments of the call. A `jax.ShapeDtypeStruct` may be
+        passed in place of an array.
+    - `compile`: whether to compile the function, for XLA's estimate of its memory.
+
+    **Returns:**
+
+    An `Inspection`: equations by source line, unrolled loops, captured constants,
+    memory in bytes. `str(inspection)` shows it.
+
+    **Raises:**
+
+    `TypeError` if `f` is not callable, and what tracing and compiling raise.
+    """
+    it = target(f)
+    args, kwargs = it.complete(args, kwargs)
+    traced = it.jitted.trace(*args, **kwargs)
+    scope = read_jaxpr(traced.jaxpr)
+    return Inspection(
+        it.name,
+        scope.size,
+        _lines(scope),
+        find_loops(scope),
+        _constants(scope),
+        _memory(traced.lower().compile()) if compile else {},
+    )
+
+
+def _lines(scope: Scope) -> tuple[LineCount, ...]:
+    """The lines with the most equations first."""
+    lines: dict[Place, Counter[str]] = collections.defaultdict(Counter)
+    for equation, place in scope.walk():
+        if not equation.is_call:
+            lines[place][equation.name] += 1
+    counts = [
+        LineCount(place, c.total(), tuple(c.most_common(3)))
+        for place, c in lines.items()
+    ]
+    return tuple(sorted(counts, key=lambda x: (-x.equations, x.place)))
+
+
+def _constants(scope: Scope) -> tuple[Constant, ...]:
+    """The arrays that a trace has captured, the largest first."""
+    found: dict[int, Constant] = {}
+    for value, place in _captured(scope):
+        shape, dtype = getattr(value, "shape", ()), getattr(value, "dtype", None)
+        if shape and dtype is not None and id(value) not in found:  # no scalars
+            type_ = f"{dtype}[{','.join(map(str, shape))}]"
+            n = math.prod(shape) * dtype.itemsize
+            found[id(value)] = Constant(type_, n, place)
+    return tuple(sorted(found.values(), key=lambda c: -c.bytes))
+
+
+def _captured(scope: Scope) -> Iterator[tuple[Any, Place]]:
+    """Captured values, and where they are first used."""
+    for inner in scope.distinct():
+        for variable, value in zip(inner.jax.constvars, inner.consts, strict=False):
+            uses = (e.place for e in inner.equations if variable in e.jax.invars)
+            yield value, next(uses, UNKNOWN)
+        for equation in inner.equations:
+            for v in equation.jax.invars:
+                if isinstance(v, _Literal) and getattr(v.val, "shape", ()):
+                    yield v.val, equation.place
+
+
+def _memory(compiled: Any) -> dict[str, int]:
+    try:
+        stats = compiled.memory_analysis()
+        return {name: getattr(stats, xla) for name, xla in _MEMORY.items()}
+    except Exception:  # not every backend has one
+        return {}

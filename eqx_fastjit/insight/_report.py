@@ -1,0 +1,359 @@
+"""What the doctor has to say, as one data structure. `_text`, `_page` and `_trace` show
+it, and `as_json` writes it.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from eqx_fastjit._place import Place
+
+from ._causes import Change, Finding, finding_of, OUTSIDE, STALE
+from ._file import Run
+from ._groups import Group, group
+from ._records import Record
+from ._source import source_line
+from ._words import plural, show_chain, show_place, show_seconds
+
+
+SCHEMA = 2
+
+# Seconds, and the share of a run, from which something is a finding.
+LIMIT_SECONDS = 1.0
+LIMIT_SHARE = 0.05
+# Lines that are named for a part of the run.
+_LINES = 5
+# What reading a compiled program takes, of the time to compile it.
+_READING = 0.1
+# Compilations that JAX's cache does not keep by default are shorter, in seconds.
+_KEPT_BY_DEFAULT = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of the run's time."""
+
+    name: str
+    label: str
+    seconds: float
+    # Where most of it went, in words, with the seconds.
+    lines: tuple[tuple[str, float], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Help:
+    """What would save time although nothing is wrong."""
+
+    name: str
+    seconds: float
+    says: str
+    fix: str
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionRow:
+    """The functions that one line made. Seconds are without functions inside."""
+
+    function: str
+    place: str
+    traces: int
+    compiles: int
+    seconds: float
+    trace: float
+    lower: float
+    compile: float
+    # How often it was traced or compiled for which reason.
+    causes: dict[str, int]
+    # The user's lines that called it, and how often that compiled.
+    calls: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """One compilation. Times are in seconds, `start` since the program began."""
+
+    function: str
+    place: str
+    cause: str
+    call: str
+    start: float
+    thread: int
+    trace: float
+    lower: float
+    compile: float
+    cached: bool
+    inlined: bool
+    changes: tuple[Change, ...]
+    signature: tuple[tuple[str, str], ...]
+
+    @property
+    def seconds(self) -> float:
+        """The total time."""
+        return self.trace + self.lower + self.compile
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Everything that the doctor has to say."""
+
+    program: str
+    seconds: float
+    # `None` of a program that is still running, or was killed.
+    exit_code: int | None
+    # The seconds from which a group of compilations is a finding.
+    limit: float
+    findings: tuple[Finding, ...]
+    # The groups that cost less, first calls included.
+    others: tuple[Finding, ...]
+    time: tuple[Part, ...]
+    helps: tuple[Help, ...]
+    functions: tuple[FunctionRow, ...]
+    compilations: tuple[Compilation, ...]
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """As `--json` writes it."""
+        return {"schema": SCHEMA, **dataclasses.asdict(self)}
+
+    @property
+    def compiling(self) -> float:
+        """Seconds of tracing, lowering and compiling."""
+        return sum(f.seconds for f in self.functions)
+
+
+def headline(report: Report) -> str:
+    """The report in a line."""
+    n = sum(f.compiles for f in report.functions)
+    cost = f"{show_seconds(report.compiling)} to trace and compile {plural(n, 'time')}"
+    found = plural(len(report.findings), "finding") if report.findings else "no finding"
+    return f"{found}; ran for {show_seconds(report.seconds)}, {cost}"
+
+
+def footer(report: Report) -> str:
+    """What makes a finding."""
+    return (
+        f"A finding cost at least {LIMIT_SECONDS:g} s or {LIMIT_SHARE:.0%} of the run, "
+        f"here {show_seconds(report.limit)}. Each second is in one row."
+    )
+
+
+def make_report(
+    program: str,
+    records: Sequence[Record],
+    *,
+    started: float,
+    seconds: float,
+    exit_code: int | None,
+    imports: Iterable[Any] = (),
+    waits: Sequence[Any] = (),
+    stale: Iterable[Any] = (),
+    cache: str | None = None,
+    notes: Sequence[str] = (),
+) -> Report:
+    """Make a report.
+
+    **Arguments:**
+
+    - `program`: what was run.
+    - `records`: its compilations.
+    - `started`: when it began, in seconds since the epoch.
+    - `seconds`: for how long it ran.
+    - `exit_code`: with what it ended, if it did.
+    - `imports`, `waits`, `stale`: what a `Watch` saw.
+    - `cache`: the directory of JAX's persistent cache, if there is one.
+    - `notes`: what could not be seen.
+    """
+    records = sorted(records, key=lambda r: r.number)
+    limit = min(LIMIT_SECONDS, LIMIT_SHARE * seconds)
+    groups = group(records, limit)
+    is_finding = [g.seconds >= limit and not g.is_first for g in groups]
+    findings = [finding_of(g) for g, found in zip(groups, is_finding, strict=True)]
+    paired = list(zip(findings, is_finding, strict=True))
+    return Report(
+        program=program,
+        seconds=seconds,
+        exit_code=exit_code,
+        limit=limit,
+        findings=(*(f for f, found in paired if found), *map(_stale, stale)),
+        others=tuple(f for f, found in paired if not found),
+        time=tuple(_time(records, seconds, imports, waits)),
+        helps=tuple(_helps(records, seconds, limit, cache)),
+        functions=tuple(_functions(groups)),
+        compilations=tuple(_compilation(r, started) for r in records),
+        notes=tuple(notes),
+    )
+
+
+def report_of_file(run: Run) -> Report:
+    """The report on what an event file has, up to now."""
+    notes = ["An event file has no imports and no waits: run `doctor SCRIPT` for them."]
+    if run.is_running:
+        notes.insert(0, "The program has not ended, or it was killed.")
+    return make_report(
+        run.program,
+        run.records,
+        started=run.started,
+        seconds=run.seconds,
+        exit_code=None if run.is_running else 0,
+        cache=run.cache,
+        notes=notes,
+    )
+
+
+def _stale(found: Any) -> Finding:
+    return Finding(
+        cause=STALE,
+        attribute=STALE,
+        leaf=found.name,
+        line=found.line,
+        functions={found.function: 1},
+        count=1,
+        seconds=0.0,
+        says=f"`{found.function}` read the global `{found.name}` when it was traced: "
+        f"{found.old}. It is {found.new} now, and calls still use the old value.",
+        fix=f"Pass `{found.name}` as an argument, a number as `jnp.asarray("
+        f"{found.name})`.",
+        calls={show_place(found.line): 1},
+        changes=(),
+    )
+
+
+# --- where the time went --------------------------------------------------------------
+
+_STAGES = {"trace": "tracing", "lower": "lowering", "compile": "XLA's compiler"}
+
+
+def _time(
+    records: Sequence[Record],
+    seconds: float,
+    imports: Iterable[Any],
+    waits: Sequence[Any],
+) -> Iterator[Part]:
+    """Parts that add up to the seconds of the run, the rest last."""
+    # Other threads compile at the same time as the main one does something else.
+    main = [r for r in records if r.is_main_thread]
+    parts = [
+        Part(name, label, sum(r.stages[name] for r in main), _costliest(main, name))
+        for name, label in _STAGES.items()
+    ]
+    by_package: collections.Counter[str] = collections.Counter()
+    for found in imports:
+        by_package[found.name] += found.seconds
+    importing = tuple(by_package.most_common(_LINES))
+    parts.append(Part("import", "importing", by_package.total(), importing))
+    waited = [(f"{w.file}:{w.line} {w.what}", w.seconds) for w in waits]
+    waiting = sum(w.seconds for w in waits)
+    parts.append(
+        Part("wait", "waiting for the device", waiting, tuple(waited[:_LINES]))
+    )
+    known = sum(part.seconds for part in parts)
+    if known > seconds > 0:  # waits of several threads, say
+        scale = seconds / known
+        parts = [dataclasses.replace(p, seconds=p.seconds * scale) for p in parts]
+    yield from sorted(filter(lambda p: p.seconds > 0, parts), key=lambda p: -p.seconds)
+    yield Part("rest", "the rest", max(0.0, seconds - known))
+
+
+def _costliest(records: Iterable[Record], stage: str) -> tuple[tuple[str, float], ...]:
+    lines: collections.Counter[str] = collections.Counter()
+    for r in records:
+        lines[f"{show_place(r.line)} {r.function}"] += r.stages[stage]  # pyright: ignore
+    return tuple((text, x) for text, x in lines.most_common(_LINES) if x > 0)
+
+
+# --- what would help ------------------------------------------------------------------
+
+
+def _helps(
+    records: Sequence[Record], seconds: float, limit: float, cache: str | None
+) -> Iterator[Help]:
+    compiled = [r.compile for r in records if not r.cached]
+    saved = (1 - _READING) * sum(compiled)
+    if cache is None and not any(r.cached for r in records) and saved >= limit:
+        fix = "Set `JAX_COMPILATION_CACHE_DIR` to a directory that stays"
+        short = sum(x for x in compiled if x < _KEPT_BY_DEFAULT)
+        if short >= limit:
+            fix += (
+                f", and `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0`: "
+                f"{show_seconds(short)} of this are of compilations under "
+                f"{_KEPT_BY_DEFAULT:g} s, which are not kept by default"
+            )
+        yield Help(
+            "persistent cache",
+            saved,
+            f"XLA's compiler took {show_seconds(sum(compiled))}. With JAX's persistent "
+            f"cache, a second run would take about {show_seconds(seconds - saved)}.",
+            f"{fix}.",
+        )
+
+
+# --- tables ---------------------------------------------------------------------------
+
+
+def cause_of(record: Record, finding: Finding) -> str:
+    """Why something was compiled, in a word or two."""
+    if record.failed:
+        return "failed"
+    if record.is_outside:
+        return OUTSIDE
+    if record.is_first:
+        return "inlined" if record.inlined else "first call"
+    return finding.cause
+
+
+def _functions(groups: Sequence[Group]) -> list[FunctionRow]:
+    rows: dict[Any, list[tuple[Record, str]]] = {}
+    for g in groups:
+        finding = finding_of(g)
+        for r in g.records:
+            key = (r.function, r.place) if not r.is_outside else ("", None)
+            cause = r.function if r.is_outside else cause_of(r, finding)
+            rows.setdefault(key, []).append((r, cause))
+    return sorted(map(_function_row, rows.values()), key=lambda row: -row.seconds)
+
+
+def _function_row(found: list[tuple[Record, str]]) -> FunctionRow:
+    records = [r for r, _ in found]
+    first = records[0]
+    causes = collections.Counter(cause for _, cause in found)
+    calls = collections.Counter(show_chain(r.frames, 1) for r in records)
+    stages = {
+        name: sum(r.stages[name] for r in records)  # pyright: ignore
+        for name in _STAGES
+    }
+    return FunctionRow(
+        function=f"({OUTSIDE})" if first.is_outside else first.function,
+        place="" if first.place is None else show_place(first.place),
+        traces=sum(r.traced and not r.failed for r in records),
+        compiles=sum(r.compile > 0 for r in records),
+        seconds=sum(r.seconds for r in records),
+        **stages,
+        causes=dict(causes.most_common()),
+        calls=dict(calls.most_common()),
+    )
+
+
+def _compilation(record: Record, started: float) -> Compilation:
+    finding = finding_of(Group([record]))
+    return Compilation(
+        function=record.function,
+        place="" if record.place is None else show_place(record.place),
+        cause=cause_of(record, finding),
+        call=show_chain(record.frames),
+        start=max(0.0, record.started - started),
+        thread=record.thread,
+        trace=record.trace,
+        lower=record.lower,
+        compile=record.compile,
+        cached=record.cached,
+        inlined=record.inlined,
+        changes=finding.changes,
+        signature=record.signature,
+    )
+
+
+def source_of(finding: Finding) -> str:
+    """The user's line of a finding; empty if it is not known."""
+    line: Place | None = finding.line
+    return source_line(line)

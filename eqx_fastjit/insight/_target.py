@@ -1,0 +1,65 @@
+"""What a user passed to `inspect` or `profile`: a function, jitted or not."""
+
+# Callables may be anything.
+# pyright: reportAttributeAccessIssue=false, reportFunctionMemberAccess=false
+# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+
+from eqx_fastjit._jit import BoundJit, filter_jit, JitWrapped
+from eqx_fastjit._private import filter_jit_options
+
+
+_JAX_JIT: Any = type(jax.jit(lambda: None))
+
+
+class Target(NamedTuple):
+    """A function, as the user gave it."""
+
+    name: str
+    # Without jit.
+    fun: Callable[..., Any]
+    # The same under this library, or as it is if it is of `jax.jit`.
+    jitted: Any
+    # What a bound method puts before the arguments.
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def complete(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, with those of a bound method."""
+        return (*self.args, *args), {**self.kwargs, **kwargs}
+
+
+def target(f: Any) -> Target:
+    """The target of a callable. Raises `TypeError` for anything else."""
+    if not callable(f):
+        raise TypeError(f"expected a function, jitted or not; got a {type(f).__name__}")
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    is_partial = isinstance(f, eqx.Partial | functools.partial)
+    if isinstance(f, BoundJit) or (is_partial and _is_jitted(f.func)):
+        f, args, kwargs = f.func, tuple(f.args), dict(f.keywords)
+    elif _is_jitted(method := getattr(f, "__func__", None)):
+        f, args = method, (f.__self__,)
+    options = filter_jit_options(f)
+    if isinstance(f, JitWrapped | _JAX_JIT):
+        fun, jitted = f.__wrapped__, f
+    elif options is not None:
+        fun, donate = options
+        jitted = filter_jit(fun, donate=donate)
+    else:
+        fun, jitted = f, filter_jit(f)
+    name = getattr(fun, "__name__", type(fun).__name__)
+    return Target(str(name), fun, jitted, args, kwargs)
+
+
+def _is_jitted(f: Any) -> bool:
+    return isinstance(f, JitWrapped | _JAX_JIT) or filter_jit_options(f) is not None

@@ -1,0 +1,106 @@
+"""The report as text, by rich: in colour on a terminal, plain elsewhere."""
+
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ._causes import Finding
+from ._explain import show_calls
+from ._report import footer, FunctionRow, headline, Help, Report, source_of
+from ._words import listed, show_place, show_seconds
+
+
+# Rows of the table of functions; the page and the JSON have them all.
+_ROWS = 10
+# Parts of the run below this share are added to the rest.
+_LEAST_SHARE = 0.01
+# Of each part and finding.
+_LINES = 2
+
+
+def write_text(report: Report, stream: TextIO) -> None:
+    """Write the report for people."""
+    console = Console(file=stream, highlight=False, soft_wrap=False)
+    for part in _parts(report):
+        console.print(part)
+
+
+def _parts(report: Report) -> Iterator[Any]:
+    style = "bold" if report.findings else "bold green"
+    yield ""
+    yield Text(f"eqx-fastjit doctor: {report.program}", style)
+    yield Text(headline(report), style)
+    yield Padding(_time(report), (0, 2))
+    for finding in report.findings:
+        yield from _finding(finding)
+    if report.helps:
+        yield ""
+        yield Text("What would help", "bold")
+    for item in report.helps:
+        yield from _help(item)
+    if report.functions:
+        yield _functions(report)
+    for note in (*report.notes, footer(report)):
+        yield Text(note, "dim")
+
+
+def _time(report: Report) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for justify in ("right", "right", "left"):
+        grid.add_column(justify=justify)
+    *parts, rest = report.time
+    least = _LEAST_SHARE * report.seconds
+    small = sum(part.seconds for part in parts if part.seconds < least)
+    for part in (*(p for p in parts if p.seconds >= least), rest):
+        seconds = part.seconds + small * (part is rest)
+        share = f"{seconds / report.seconds:.0%}" if report.seconds else ""
+        worth = [line for line in part.lines[:_LINES] if line[1] >= least / 2]
+        lines = [f"{text} {show_seconds(x)}" for text, x in worth]
+        label = Text.assemble(part.label, (f"  {', '.join(lines)}", "dim"))
+        grid.add_row(show_seconds(seconds), share, label)
+    return grid
+
+
+def _finding(finding: Finding) -> Iterator[Any]:
+    yield ""
+    where = show_place(finding.line)
+    yield Text.assemble((finding.title(), "bold yellow"), "  ", (where, "bold"))
+    if source := source_of(finding):
+        yield Padding(Text(source, "italic"), (0, 4))
+    yield Padding(Text(finding.says), (0, 2))
+    yield Padding(Text(f"Called: {show_calls(finding)}.", "dim"), (0, 2))
+    yield Padding(Text.assemble(("Fix: ", "green"), finding.fix), (0, 2))
+
+
+def _help(item: Help) -> Iterator[Any]:
+    cost = f"about {show_seconds(item.seconds)}"
+    yield Text.assemble((item.name, "cyan"), "  ", (cost, "dim"))
+    yield Padding(Text(f"{item.says} {item.fix}"), (0, 2))
+
+
+def _functions(report: Report) -> Table:
+    rest = len(report.functions) - _ROWS
+    more = f"and {rest} more, which --html and --json have" if rest > 0 else None
+    table = Table(box=box.SIMPLE, caption=more, caption_justify="left")
+    for name in ("time", "traces", "compiles"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("function", overflow="fold")
+    table.add_column("why", overflow="fold")
+    for row in report.functions[:_ROWS]:
+        numbers = show_seconds(row.seconds), str(row.traces), str(row.compiles)
+        table.add_row(*numbers, Text(_name(row)), Text(why(row)))
+    return table
+
+
+def _name(row: FunctionRow) -> str:
+    return f"{row.function} ({row.place})" if row.place else row.function
+
+
+def why(row: FunctionRow, most: int = 6) -> str:
+    """The causes with their counts: `1 first call, 3 shape`."""
+    return listed((f"{n} {cause}" for cause, n in row.causes.items()), most)

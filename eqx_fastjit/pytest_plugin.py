@@ -1,0 +1,60 @@
+"""A pytest plugin: tests that fail if something is traced too often.
+
+    @pytest.mark.retrace_guard(max_traces=1)
+    def test_training(): ...
+
+    def test_step(retrace_guard):
+        step(model, x)
+        with retrace_guard(max_traces=0):
+            step(model, x)
+
+pytest loads this file in every session of an environment that has eqx_fastjit, so it
+imports nothing of JAX until a test asks for it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+_NAME = "retrace_guard"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line(
+        "markers",
+        f"{_NAME}(max_traces=None, max_seconds=None, warn=False): fail (or warn) if a "
+        "function jitted by eqx_fastjit is traced more often, or compiled for longer, "
+        "within the test.",
+    )
+
+
+@pytest.fixture
+def retrace_guard() -> Any:
+    """`eqx_fastjit.insight.guard`, for a part of a test."""
+    from eqx_fastjit.insight import guard
+
+    return guard
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Run a marked test under its guard."""
+    marker = item.get_closest_marker(_NAME)
+    if marker is None:
+        return (yield)
+    from eqx_fastjit.insight import guard
+
+    if marker.args:
+        raise pytest.UsageError(
+            f"{item.nodeid}: the marker {_NAME} takes `max_traces=`, "
+            "`max_seconds=` and `warn=`, by name only."
+        )
+    try:
+        entered = guard(**marker.kwargs)
+    except (TypeError, ValueError) as e:
+        raise pytest.UsageError(f"{item.nodeid}: marker {_NAME}: {e}") from None
+    with entered:
+        return (yield)

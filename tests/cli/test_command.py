@@ -1,0 +1,158 @@
+"""The command: options, errors, and programs that run as under `python`."""
+
+import json
+import sys
+
+import pytest
+
+from eqx_fastjit import cli
+from tests.support.commands import command
+
+
+PROGRAM = """
+import sys
+import equinox as eqx, numpy as np
+print(__name__, sys.argv, sys.modules["__main__"].__dict__ is globals())
+f = eqx.filter_jit(lambda x: x + 1)
+print(type(f).__module__, f(np.ones(2)).tolist())
+if "fail" in sys.argv:
+    raise ValueError("the program's own")
+sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_help_and_unknown_options(capsys):
+    assert cli.main([]) == 2
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("run", "doctor", "profile", "export", "show"))
+    for args in (["--wrong"], ["run", "--wrong", "a.py"], ["doctor", "--fail-on", "x"]):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(args)
+        assert ended.value.code == 2
+        assert "usage: eqx-fastjit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["run"], "expected SCRIPT or -m MODULE"),
+        (["run", "missing.py"], "cannot open 'missing.py': no such file"),
+        (["doctor", "--html", "/missing/a.html", "setup.py"], "--html: cannot write"),
+        (["doctor", "--fail-on", "new", "setup.py"], "expected two event files"),
+        (["export", "a", "--args", "b", "-o", "c"], "'a': expected MODULE:NAME"),
+        (["export", "a:b", "--args", "b", "-o", "c", "--no-portable"], "--compiled"),
+    ],
+)
+def test_one_clear_error(args, text, capsys):
+    assert cli.main(args) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_help_does_not_import_jax():
+    code = "import sys, eqx_fastjit.cli as c; c.main([]); print('jax' in sys.modules)"
+    assert command(python=("-c", code)).stdout.endswith("False\n")
+
+
+def test_version():
+    lines = command("--version").stdout.splitlines()
+    names = [line.split()[0] for line in lines]
+    for name in ("eqx_fastjit", "python", "platform", "equinox", "jax", "engine"):
+        assert names.count(name) == 1
+
+
+@pytest.mark.parametrize("name", ["run", "doctor"])
+def test_a_program_runs_as_under_python(name, script):
+    ended = command(name, script, "0", "--json", "--help")
+    first, second = ended.stdout.splitlines()
+    assert first == f"__main__ {[str(script), '0', '--json', '--help']} True"
+    assert second.startswith("eqx_fastjit._jit") and second.endswith("[2.0, 2.0]")
+
+
+def test_exit_codes_and_tracebacks(script):
+    assert command("run", script, "3", code=3)
+    ended = command("run", script, "fail", code=1)
+    lines = ended.stderr.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert str(script) in lines[1] and "eqx_fastjit" not in ended.stderr
+    assert lines[-1] == "ValueError: the program's own"
+    ended = command("doctor", script, "fail", code=1)
+    assert "ValueError" in ended.stderr and "ran for" in ended.stderr
+
+
+def test_modules_and_directories(script, tmp_path):
+    ended = command("run", "-m", "program", "0", "-m", cwd=tmp_path)
+    assert "__main__" in ended.stdout and "'0', '-m']" in ended.stdout
+    (tmp_path / "__main__.py").write_text(PROGRAM)
+    assert "__main__" in command("run", tmp_path, "0").stdout
+
+
+def test_the_program_may_set_jaxs_variables_first(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import os, sys\n"
+        "assert 'jax' not in sys.modules\n"
+        "os.environ['JAX_ENABLE_X64'] = '1'\n"
+        "import equinox as eqx, numpy as np\n"
+        "print(eqx.filter_jit(lambda x: x)(np.ones(1)).dtype)\n"
+    )
+    for name in ("run", "doctor"):
+        assert command(name, path).stdout == "float64\n"
+
+
+def test_a_program_that_imports_this_library_first(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import eqx_fastjit, equinox as eqx, numpy as np\n"
+        "f = eqx_fastjit.filter_jit(lambda x: x + 1)\n"
+        "print(f(np.ones(1)), type(eqx.filter_jit(lambda x: x)).__module__)\n"
+    )
+    assert command("run", path).stdout == "[2.] eqx_fastjit._jit\n"
+    assert "1 first call" in command("doctor", path).stderr
+
+
+def test_programs_without_equinox_and_without_jax(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text("import jax, jax.numpy as jnp\njax.jit(lambda x: x + 1)(jnp.ones(2))")
+    assert "(outside of filter_jit)" in command("doctor", path).stderr
+    path.write_text("print('hello')")
+    ended = command("doctor", path)
+    assert ended.stdout == "hello\n"
+    assert "The program did not import JAX." in ended.stderr
+
+
+def test_the_doctor_writes_only_where_it_is_told_to(script, tmp_path):
+    names = {"--json": "a.json", "--html": "a.html", "--trace": "a.trace"}
+    options = [x for pair in names.items() for x in pair]
+    command("doctor", *options, script, cwd=tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {*names.values(), script.name}
+    assert json.loads((tmp_path / "a.json").read_text())["program"] == str(script)
+    assert "traceEvents" in json.loads((tmp_path / "a.trace").read_text())
+
+
+def test_fail_on_any(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import equinox as eqx, numpy as np\n"
+        "SCALE = 1.0\n"
+        "f = eqx.filter_jit(lambda x: x * SCALE)\n"
+        "f(np.ones(2, np.float32))\n"
+        "SCALE = 2.0\n"
+    )
+    assert "global `SCALE`" in command("doctor", "--fail-on", "any", path, code=1).stderr
+    assert command("doctor", path)
+
+
+def test_interrupts_end_the_program_as_under_python(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text("raise KeyboardInterrupt")
+    as_python = command(python=(str(path),), code=None).returncode
+    assert command("run", path, code=None).returncode == as_python
+    if sys.platform != "win32":
+        assert as_python == -2

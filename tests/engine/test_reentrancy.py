@@ -1,0 +1,481 @@
+"""Hostile input: the same kind of error as in JAX or Equinox, and no wrong value.
+
+One table of what raises, re-enters, lies or does not end, where a call runs Python:
+`__eq__`, `__hash__`, `__reduce_ex__`, flatten and unflatten functions.
+"""
+
+import collections
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+
+from eqx_fastjit import filter_jit
+from tests.support.modules import Holder, Inner
+from tests.support.programs import run_program
+from tests.support.traces import count_traces
+
+
+X = jnp.array(2.0)
+
+
+class Oops(Exception):
+    """Is raised by the user's code that a call runs."""
+
+
+# --- what raises ---
+
+
+def _raises(*_):
+    raise Oops
+
+
+class RaisingEq:
+    __eq__ = _raises
+
+    def __hash__(self):
+        return 1
+
+
+class RaisingHash:
+    """Has no hash after all, and so is compared by its state."""
+
+    n = 1
+
+    def __init__(self, n=1):
+        self.n = n
+
+    __hash__ = _raises
+
+    def __eq__(self, other):
+        return self.n == other.n
+
+
+class RaisingReduce:
+    """Has neither a hash nor a state, and so is compared by identity."""
+
+    __reduce_ex__ = _raises
+
+    def __eq__(self, other):
+        return True
+
+
+class EqIsAnArray:
+    def __eq__(self, other):
+        return np.ones(2) == 1
+
+    def __hash__(self):
+        return 1
+
+
+class HashIsAnArray:
+    def __hash__(self):
+        return X
+
+
+class EqIsNotImplemented:
+    def __eq__(self, other):
+        return NotImplemented
+
+    def __hash__(self):
+        return 1
+
+
+PLACES = {
+    "argument": lambda s: (X, s),
+    "field": lambda s: (Holder(X, s), 1),
+    "list": lambda s: (Holder(X, [s]), 1),
+    "Module": lambda s: (Holder(X, Inner(s)), 1),
+    "key": lambda s: ({s: X}, 1),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("cls", [RaisingEq, EqIsAnArray])
+def test_an_eq_that_raises(cls, place):
+    """Its error is that of the call, if another static has its hash."""
+    f = filter_jit(lambda x, s: X * 2)
+    first = cls()
+    args = PLACES[place](first)
+    for _ in range(2):
+        assert f(*args) == 4
+    for _ in range(2):
+        with pytest.raises((Oops, ValueError)):
+            f(*PLACES[place](cls()))
+    assert f(*args) == 4
+
+
+@pytest.mark.parametrize("place", ["argument", "field", "list", "Module"])
+def test_a_hash_that_raises(place):
+    """Such a static is compared by its state."""
+    f, traces = count_traces(lambda x, s: X * 2)
+    for n in (1, 1, 2, 1):
+        f(*PLACES[place](RaisingHash(n)))
+    assert len(traces) == 2
+
+
+@pytest.mark.parametrize("place", ["argument", "field", "list"])
+def test_a_state_that_cannot_be_had(place):
+    """A static whose state raises is compared by identity."""
+    f, traces = count_traces(lambda x, s: X * 2)
+    statics = [RaisingReduce(), RaisingReduce()]
+    for static in (*statics, *statics):
+        f(*PLACES[place](static))
+    assert len(traces) == 2
+
+
+@pytest.mark.parametrize("cls", [HashIsAnArray, EqIsNotImplemented])
+def test_results_of_eq_and_hash_that_are_no_answer(cls):
+    """A hash that is no number is none; `NotImplemented` is a no."""
+    f, traces = count_traces(lambda x, s: x * 2)
+    statics = [cls(), cls()]
+    for static in (*statics, *statics):
+        assert f(X, static) == 4
+    assert len(traces) == 2
+
+
+class Flattened:
+    """Calls a function when it is flattened."""
+
+    def __init__(self, x, call=lambda: None):
+        self.x = x
+        self.call = call
+
+
+def _flatten(node):
+    node.call()
+    return (node.x,), None
+
+
+jtu.register_pytree_node(Flattened, _flatten, lambda _, xs: Flattened(*xs))
+
+
+@pytest.mark.parametrize("around", [lambda x: x, Inner, lambda x: [1, {"k": x}]])
+def test_a_flatten_function_that_raises(around):
+    """Its error is that of the call, and the next call is as before."""
+    f = filter_jit(lambda t: jtu.tree_leaves(t)[-1] * 2)
+    for _ in range(2):
+        assert f(around(Flattened(X))) == 4
+        with pytest.raises(Oops):
+            f(around(Flattened(X, _raises)))
+
+
+class BadChildren:
+    pass
+
+
+@pytest.mark.parametrize("children", [3, None, (1, 2, 3)], ids=repr)
+def test_a_flatten_function_that_gives_nonsense(children):
+    """A flatten function without children, or whose unflatten does not fit."""
+
+    class Bad:
+        pass
+
+    def unflatten(_, xs):
+        (_,) = xs
+        return Bad()
+
+    jtu.register_pytree_node(Bad, lambda _: (children, None), unflatten)
+    with pytest.raises(Exception) as expected:
+        eqx.filter_jit(lambda t: X)(Bad())
+    with pytest.raises(type(expected.value)):
+        filter_jit(lambda t: X)(Bad())
+
+
+def test_an_unflatten_function_that_raises():
+    """It is the error of the call, in the trace and for each result."""
+
+    class Fails:
+        pass
+
+    jtu.register_pytree_node(Fails, lambda _: ((X,), None), _raises)
+    with pytest.raises(Oops):
+        filter_jit(lambda t: X)(Fails())
+    f = filter_jit(lambda: Fails())
+    for _ in range(2):
+        with pytest.raises(Oops):
+            f()
+
+
+def test_a_flatten_function_that_makes_its_children_anew():
+    """Arrays that only the call holds are alive for as long as it takes."""
+
+    class Anew:
+        pass
+
+    jtu.register_pytree_node(
+        Anew, lambda _: ((jnp.full(3, 2.0), [float("2.5")]), None), lambda _, xs: xs[0]
+    )
+    f = filter_jit(lambda t: t * 2)
+    for _ in range(3):
+        assert f(Anew()).tolist() == [4, 4, 4]
+
+
+def test_keys_that_cannot_be_sorted():
+    """A dictionary that JAX refuses is refused, with JAX's type of error."""
+    for tree in ({1: X, "a": X}, {jnp.sin: X, jnp.cos: X}):
+        with pytest.raises(Exception) as expected:
+            eqx.filter_jit(lambda t: X)(tree)
+        with pytest.raises(type(expected.value)):
+            filter_jit(lambda t: X)(tree)
+    ordered = collections.OrderedDict({1: X, "a": X})
+    assert list(filter_jit(lambda t: t)(ordered)) == [1, "a"]
+
+
+# --- what re-enters ---
+
+
+class Reentering:
+    """Its `__eq__` and `__hash__` call a function once more."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def __eq__(self, other):
+        self.call()
+        return type(other) is Reentering
+
+    def __hash__(self):
+        self.call()
+        return 1
+
+
+@pytest.mark.parametrize("what", ["call", "wrap", "clear", "lower", "clear all"])
+@pytest.mark.parametrize("where", ["static", "field", "flatten"])
+def test_user_code_that_uses_the_library(what, where):
+    """Calls, wrapping and clearing in the middle of a call: each has its own result."""
+
+    def fun(t, n):
+        return jtu.tree_leaves(t)[0] * n
+
+    f = filter_jit(fun)
+    depth = []
+
+    def call():
+        if len(depth) > 3:
+            return
+        depth.append(None)
+        try:
+            {
+                "call": lambda: f(X, 3) == 6 or _raises(),
+                "wrap": lambda: filter_jit(lambda x: x + 1)(X),
+                "clear": f.clear_cache,
+                "lower": lambda: f.lower(X, 5),
+                "clear all": eqx.clear_caches,
+            }[what]()
+        finally:
+            depth.pop()
+
+    def make():
+        if where == "flatten":
+            return Flattened(X, call)
+        static = Reentering(call)
+        return [X, static] if where == "static" else Holder(X, static)
+
+    for _ in range(3):
+        assert f(make(), 2) == 4
+    assert f(X, 3) == 6
+
+
+def test_a_flatten_function_that_changes_what_is_read():
+    """A list that shrinks while it is read is an error or one of its values."""
+    tree = []
+
+    def change():
+        del tree[1:]
+
+    f = filter_jit(lambda t: len(t))
+    for _ in range(3):
+        tree[:] = [Flattened(X, change), X, [X + i for i in range(9)]]
+        try:
+            assert f(tree) in (1, 3)
+        except RuntimeError:
+            pass
+    assert f([X]) == 1
+
+
+def test_a_hash_that_changes_what_is_read():
+    """A dictionary that is emptied while it is read: an error or one of its values."""
+    static, armed = {}, []
+
+    class Key:
+        def __hash__(self):
+            if armed:
+                static.clear()
+            return 1
+
+    f = filter_jit(lambda h: len(h.static))
+    for _ in range(2):
+        static.update({"a": Key(), "b": {Key(): 1}, "c": [1, 2]})
+        armed.append(None)
+        try:
+            assert f(Holder(X, static)) in (0, 3)
+        except RuntimeError:
+            pass
+    assert f(Holder(X, {"a": 1})) == 1
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_error_in_calls_within_calls(compiled):
+    """An error of the innermost of many calls comes out once, and soon."""
+    calls = []
+
+    def call(n):
+        calls.append(None)
+        assert len(calls) < 1000, "it does not end"
+        if n == 0:
+            raise Oops
+        f(Flattened(X, functools.partial(call, n - 1)))
+
+    f = filter_jit(lambda node: node.x)
+    f = f.lower(Flattened(X)).compile() if compiled else f
+    f(Flattened(X))
+    with pytest.raises(Oops):
+        f(Flattened(X, functools.partial(call, 20)))
+    assert f(Flattened(X)) == 2
+
+
+def test_calls_within_calls_without_end():
+    """A static or a node that calls the function again for ever: a `RecursionError`."""
+    f = filter_jit(lambda t: X)
+
+    def endless_node():
+        f(Flattened(X, endless_node))
+
+    class EndlessStatic:
+        def __hash__(self):
+            f(Holder(X, EndlessStatic()))
+            return 1
+
+        def __eq__(self, other):
+            return True
+
+    with pytest.raises(RecursionError):
+        f(Flattened(X, endless_node))
+    with pytest.raises(RecursionError):
+        f(Holder(X, EndlessStatic()))
+    assert f(X) == 2
+
+
+# --- what does not end, or is not there ---
+
+# What `deep_trees.py` prints for each: a type of error and, where there is one, a path.
+DEEP = {
+    "cyclic_list": ("ValueError", "`tree[0]` contains itself"),
+    "cyclic_dict": ("ValueError", "`tree['x']` contains itself"),
+    "cyclic_module": ("ValueError", "`tree.content[1]` contains itself"),
+    "module_inside_itself": ("ValueError", "`tree.content` contains itself"),
+    "cyclic_static_list": ("ValueError", "`tree.static[0]` contains itself"),
+    "cyclic_static_module": ("ValueError", "`tree.static.content` contains itself"),
+    "endless_flatten": ("RecursionError", ""),
+    "lists_300": ("fine", ""),
+    "lists_100000": ("RecursionError", ""),
+    "tuples_100000": ("RecursionError", ""),
+    "modules_200": ("fine", ""),
+    "modules_100000": ("RecursionError", ""),
+    "statics_100": ("fine", ""),
+    "statics_100000": ("RecursionError", ""),
+    "static_lists_100000": ("RecursionError", ""),
+    "wide": ("fine", ""),
+    "long_static": ("fine", ""),
+    "many_statics": ("fine", ""),
+    "huge_integer": ("fine", ""),
+    "usable_afterwards": ("fine", ""),
+    "deep_result": ("RecursionError", ""),
+}
+
+
+@functools.cache
+def _deep_trees():
+    """The outcome of each case. (In a process of its own, which may crash.)"""
+    lines = run_program("deep_trees.py", timeout=500).stdout.splitlines()
+    return {name: text for name, _, text in (line.partition(" ") for line in lines)}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_trees_that_are_too_deep_or_endless(name):
+    """A cycle is one clear error with its path; what is too deep is as in JAX."""
+    kind, text = DEEP[name]
+    assert _deep_trees()[name].startswith(kind)
+    assert text in _deep_trees()[name]
+
+
+def test_deleted_arrays():
+    """An array that was deleted is JAX's error, wherever it is."""
+    deleted = jnp.ones(3)
+    f = filter_jit(lambda t: jtu.tree_leaves(t)[0] + 1)
+    trees = [deleted, [deleted], Inner(deleted), Inner(deleted)]
+    for tree in trees:
+        f(tree)
+    deleted.delete()
+    for tree in trees:
+        with pytest.raises((RuntimeError, ValueError), match="deleted"):
+            f(tree)
+    assert f(jnp.ones(3)).tolist() == [2, 2, 2]
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+def test_deleted_arrays_in_static_fields():
+    """They are compared by identity, for which nothing must be read."""
+    f, traces = count_traces(lambda h: h.x * 2)
+    array = jnp.ones(3)
+    f(Holder(X, array))
+    array.delete()
+    assert f(Holder(X, array)) == 4
+    assert len(traces) == 1
+
+
+class Liar:
+    """Claims to be an array."""
+
+    def __init__(self, cls):
+        self.cls = cls
+
+    @property
+    def __class__(self):
+        return self.cls
+
+
+@pytest.mark.parametrize("cls", [jax.Array, np.ndarray, int, list, eqx.Module])
+def test_objects_that_claim_another_class(cls):
+    """What an object says of itself makes no array of it, and no crash."""
+    f = filter_jit(lambda x, y: x * 2)
+    try:
+        assert f(X, Liar(cls)) == 4
+    except (TypeError, ValueError, AttributeError):
+        pass
+    assert f(X, 1) == 4
+
+
+def test_an_interrupt_while_a_call_reads():
+    """`KeyboardInterrupt` in the user's code comes out, and later calls are right."""
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    f = filter_jit(lambda t: jtu.tree_leaves(t)[0] * 2)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            f(Flattened(X, interrupt))
+        assert f(Flattened(X)) == 4
+
+
+def test_attributes_that_cannot_be_read():
+    """A static field whose value is missing or raises is no crash."""
+
+    class Raises(eqx.Module):
+        x: jax.Array
+
+        @property
+        def y(self):
+            raise Oops
+
+    f = filter_jit(lambda m: m.x * 2)
+    model = object.__new__(Holder)
+    object.__setattr__(model, "x", X)
+    for _ in range(2):
+        assert f(Raises(X)) == f(model) == 4

@@ -1,0 +1,191 @@
+"""Each cause by a program that has the fault, and by its twin with the fix applied.
+
+The doctor names cause, attribute, function, leaf, line and fix; the twin has nothing of
+that, and prints the same results: an advice keeps them.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.commands import doctor
+
+
+PROGRAMS = Path(__file__).parents[1] / "programs" / "causes"
+UNAVOIDABLE = ("first call", "inlined", "outside of filter_jit")
+
+
+class Expected(NamedTuple):
+    """What the doctor says of a fault."""
+
+    cause: str
+    attribute: str
+    leaf: str
+    functions: dict[str, int]
+    # Fragments of the sentence and of the fix.
+    says: str
+    fix: str
+    same_results: bool = True
+
+
+CASES = {
+    "new_function": Expected(
+        "new function",
+        "made anew",
+        "smooth",
+        {"smooth": 2},
+        "made anew each time, at",
+        "Create and wrap the function once",
+    ),
+    "static": Expected(
+        "static",
+        "number",
+        "rate",
+        {"step": 2},
+        "each new value compiles: 0.1, 0.05, 0.0333",
+        "Write `step(x, jnp.asarray(rate))` in",
+    ),
+    "static_field": Expected(
+        "static",
+        "number",
+        "solver.rtol",
+        {"solve": 2},
+        "0.001, 0.0001, 1e-05",
+        "Write `jnp.asarray(0.0001)` for `solver.rtol` in",
+    ),
+    "structure": Expected(
+        "structure",
+        "optional",
+        "total",
+        {"accumulate": 1},
+        "`None` in some calls and not in others: None, dict of 2",
+        "zeros for a sum",
+    ),
+    "shape": Expected(
+        "shape",
+        "lengths",
+        "x",
+        {"summary": 2},
+        "float32[5,4], float32[6,4], float32[7,4]",
+        "read the end at `length - 1`, not at `-1`",
+    ),
+    "ragged_batch": Expected(
+        "shape",
+        "ragged batch",
+        "x",
+        {"step": 1, "per_example": 1},
+        "A batch is smaller: 8, then 4 along axis 0",
+        "Leave the smaller batch out",
+    ),
+    "dtype": Expected(
+        "dtype",
+        "weak type",
+        "loss",
+        {"update": 1},
+        "comes from a Python number in the earlier call",
+        "Write `loss = jnp.asarray(0.0, dtype=jnp.float32)` in",
+    ),
+    "dtype_float": Expected(
+        "dtype",
+        "becomes float",
+        "state",
+        {"update": 1},
+        "begins as integers and becomes floats: int32[8,8], float32[8,8]",
+        "np.int32), dtype=jnp.float32)` in",
+    ),
+    "placement": Expected(
+        "placement",
+        "moved",
+        "batch['x']",
+        {"total": 2},
+        "is on other devices: cpu:0, cpu:1, cpu:2",
+        "jax.device_put(batch, sharding)",
+    ),
+    "configuration": Expected(
+        "configuration",
+        "setting",
+        "jax_default_matmul_precision",
+        {"product": 2},
+        "changes: highest, float32, default",
+        "Set `jax_default_matmul_precision` once",
+    ),
+    "outside_jit": Expected(
+        "outside of filter_jit",
+        "outside of filter_jit",
+        "",
+        {},
+        "programs were compiled outside of `filter_jit`",
+        "`eqx.filter_jit(Model)(...)` makes a model",
+    ),
+    "stale_global": Expected(
+        "stale global",
+        "stale global",
+        "SCALE",
+        {"scaled": 1},
+        "read the global `SCALE` when it was traced: 0.5",
+        "Pass `SCALE` as an argument",
+        same_results=False,
+    ),
+}
+
+
+def line_of(script):
+    lines = script.read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if line.endswith("# finding"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fault_and_its_twin(name, tmp_path):
+    expected = CASES[name]
+    fault, mended = PROGRAMS / name / "fault.py", PROGRAMS / name / "mended.py"
+    report, ended = doctor(fault, tmp_path)
+    _check_sums(report)
+    found = [f for f in _groups(report) if f["cause"] == expected.cause]
+    found = [f for f in found if f["line"] and f["line"][1] == line_of(fault)]
+    assert len(found) == 1, report["findings"]
+    (finding,) = found
+    assert finding["line"][0] == str(fault)
+    assert finding["attribute"] == expected.attribute
+    assert finding["leaf"] == expected.leaf
+    assert expected.functions in (finding["functions"], {})
+    assert expected.says in finding["says"]
+    assert expected.fix in finding["fix"]
+    _check_wording(ended.stderr)
+
+    twin, twins_end = doctor(mended, tmp_path)
+    _check_sums(twin)
+    assert [f for f in _groups(twin) if not _is_unavoidable(f)] == []
+    if expected.cause == "outside of filter_jit":
+        line = line_of(fault)
+        assert [f for f in twin["findings"] if f["line"][1] == line] == []
+    assert (ended.stdout == twins_end.stdout) == expected.same_results
+
+
+def _groups(report):
+    return [*report["findings"], *report["others"]]
+
+
+def _is_unavoidable(finding):
+    first = finding["attribute"] == "first call"
+    return first or finding["cause"] in UNAVOIDABLE
+
+
+def _check_sums(report):
+    """Seconds and counts agree wherever they are told."""
+    groups, functions = _groups(report), report["functions"]
+    for total in (
+        sum(f["seconds"] for f in functions),
+        sum(f["trace"] + f["lower"] + f["compile"] for f in functions),
+    ):
+        assert total == pytest.approx(sum(g["seconds"] for g in groups), abs=1e-3)
+    n_causes = sum(sum(f["causes"].values()) for f in functions)
+    timed = [g for g in groups if g["cause"] != "stale global"]
+    assert n_causes == sum(g["count"] for g in timed) == len(report["compilations"])
+    parts = sum(part["seconds"] for part in report["time"])
+    assert parts == pytest.approx(report["seconds"], abs=1e-3)
+
+
+def _check_wording(text):
+    assert "array(" not in text.replace("asarray(", "")  # no values of arrays
+    assert "0 us" not in text and "more times" not in text

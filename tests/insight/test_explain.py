@@ -1,0 +1,205 @@
+"""`explain`: each reason with its leaf, call, count and seconds, in a few lines."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqx_fastjit
+from eqx_fastjit import _events
+from eqx_fastjit.insight import explain
+
+
+@pytest.fixture(autouse=True)
+def _no_history():
+    """A lambda is made anew by each test of the same line."""
+    _events.history.clear()
+
+
+def only(explanation):
+    (finding,) = explanation.findings
+    return finding
+
+
+def test_nothing_was_traced_again():
+    f = eqx_fastjit.filter_jit(lambda x: x + 1)
+    f(np.ones(2))
+    f(np.zeros(2))
+    found = explain(f)
+    assert (found.traces, found.compiles, found.findings) == (1, 1, ())
+    assert str(found).endswith("nothing was traced again")
+
+
+def test_a_function_that_is_not_jitted_is_refused():
+    with pytest.raises(TypeError):
+        explain(lambda x: x)
+
+
+def test_twenty_lengths_are_one_reason_in_twenty_lines():
+    f = eqx_fastjit.filter_jit(lambda x: x.sum())
+    for n in range(1, 21):
+        f(np.ones(n, np.float32))
+    found = explain(f)
+    assert only(found).count == 19
+    assert only(found).attribute == "lengths"
+    assert len(str(found).splitlines()) <= 20
+    assert found.traces == found.compiles == 20
+
+
+def test_many_reasons_are_cut_unless_verbose():
+    @eqx_fastjit.filter_jit
+    def f(**kwargs):
+        return kwargs["x"] + 1
+
+    x = np.ones(2, np.float32)
+    for name in "abcdefgh":
+        f(x=x, **{name: 1})
+        f(x=x, **{name: 2})
+    short, long = str(explain(f)), str(explain(f, verbose=True))
+    assert len(short.splitlines()) <= 20 < len(long.splitlines())
+    assert "more reason" in short and "more reason" not in long
+
+
+def test_all_functions_together():
+    @eqx_fastjit.filter_jit
+    def unmistakable(x, n):
+        return x * n
+
+    unmistakable(np.ones(2), 1)
+    unmistakable(np.ones(2), 2)
+    assert "unmistakable" in str(explain(verbose=True))
+
+
+def test_a_call_line_and_those_that_led_to_it():
+    f = eqx_fastjit.filter_jit(lambda x, n: x * n)
+
+    def helper(n):
+        return f(np.ones(2), n)
+
+    helper(1)
+    helper(2)
+    (call,) = only(explain(f)).calls
+    assert call.count("test_explain.py:") >= 2 and ", from " in call
+
+
+def test_which_call_is_the_odd_one_of_a_weak_type():
+    x = np.ones(2, np.float32)
+    early = eqx_fastjit.filter_jit(lambda loss, x: x.sum() + loss)
+    early(jnp.asarray(0.0), x)
+    early(jnp.asarray(0.0, jnp.float32), x)
+    late = eqx_fastjit.filter_jit(lambda loss, x: x.sum() + loss)
+    late(jnp.asarray(0.0, jnp.float32), x)
+    late(jnp.asarray(0.0), x)
+    for f, which in ((early, "earlier"), (late, "later")):
+        finding = only(explain(f))
+        assert finding.attribute == "weak type"
+        assert f"from a Python number in the {which} call" in finding.says
+
+
+def test_a_number_in_one_call_and_an_array_in_another():
+    f = eqx_fastjit.filter_jit(lambda x, rate: x * rate)
+    f(np.ones(2, np.float32), np.float32(1e-4))
+    f(np.ones(2, np.float32), 1e-4)
+    finding = only(explain(f))
+    assert (finding.attribute, finding.leaf) == ("number and array", "rate")
+    assert "float32[], 0.0001" in finding.says
+    assert "a number in the later call" in finding.says
+
+
+@pytest.mark.parametrize(
+    ("values", "attribute"),
+    [
+        ((1, 2), "number"),
+        ((3, 3.0), "type"),
+        (("a", "b"), "text"),
+        ((lambda: 1, None), "value"),
+        (((1, 2), (1, 3)), "container"),
+        ((True, False), "value"),
+    ],
+)
+def test_attributes_of_statics(values, attribute):
+    class Holder(eqx.Module):
+        value: object = eqx.field(static=True)
+
+    f = eqx_fastjit.filter_jit(lambda h, x: x + 1)
+    for value in values:
+        f(Holder(value), np.ones(2))
+    finding = only(explain(f))
+    assert (finding.cause, finding.attribute) == ("static", attribute)
+    assert finding.leaf == "h.value"
+
+
+def test_a_function_that_looks_the_same_is_another_one():
+    f = eqx_fastjit.filter_jit(lambda act, x: act(x))
+    for _ in range(3):
+        f(lambda x: jnp.sin(x), np.ones(2))
+    finding = only(explain(f))
+    assert (finding.attribute, finding.count) == ("function made anew", 2)
+
+
+def test_an_object_without_equality_is_another_one():
+    class Config:
+        pass
+
+    f = eqx_fastjit.filter_jit(lambda c, x: x + 1)
+    f(Config(), np.ones(2))
+    f(Config(), np.ones(2))
+    assert only(explain(f)).attribute == "object made anew"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "attribute"),
+    [
+        (None, np.ones(2), "optional"),
+        ([np.ones(2)], [np.ones(2)] * 2, "grows"),
+        ({"a": np.ones(2)}, {"b": np.ones(2)}, "absent"),
+        ({"a": np.ones(2)}, {}, "keys"),
+        ({"a": np.ones(2)}, (np.ones(2),), "other"),
+    ],
+)
+def test_attributes_of_structures(old, new, attribute):
+    f = eqx_fastjit.filter_jit(lambda tree: jax.tree.map(lambda x: x + 1, tree))
+    f(old)
+    f(new)
+    finding = only(explain(f))
+    assert (finding.cause, finding.attribute) == ("structure", attribute)
+
+
+def test_caches_that_were_cleared():
+    f = eqx_fastjit.filter_jit(lambda x: x + 1)
+    f(np.ones(2))
+    jax.clear_caches()
+    f(np.ones(2))
+    finding = only(explain(f))
+    assert (finding.cause, finding.attribute) == ("configuration", "caches cleared")
+
+
+def test_two_kinds_of_keys():
+    f = eqx_fastjit.filter_jit(lambda key: jax.random.normal(key, (2,)))
+    f(jax.random.key(0))
+    f(jax.random.PRNGKey(0))
+    assert only(explain(f)).attribute == "keys"
+
+
+def test_a_failed_trace_is_told():
+    @eqx_fastjit.filter_jit
+    def f(x):
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        f(np.ones(2))
+    found = explain(f)
+    assert found.traces == 0
+    assert only(found).cause == "failed"
+
+
+def test_no_values_of_arrays_and_no_repr_of_the_users():
+    class Secret:
+        def __repr__(self):
+            raise AssertionError("called")
+
+    f = eqx_fastjit.filter_jit(lambda s, x: x + 1)
+    f(Secret(), np.full(2, 12345.0))
+    f(Secret(), np.full(3, 12345.0))
+    assert "12345" not in str(explain(f, verbose=True))

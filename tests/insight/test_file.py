@@ -1,0 +1,160 @@
+"""The event file: a JSON object a line, whatever becomes of the program."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from eqx_fastjit.insight._compare import compare_runs
+from eqx_fastjit.insight._file import FileError, read, VERSION
+from tests.support.commands import command, ROOT
+
+
+PROGRAM = """
+import sys
+import equinox as eqx, eqx_fastjit, jax.numpy as jnp, numpy as np
+
+@eqx_fastjit.filter_jit
+def step(x, n):
+    return jnp.sin(x) * n
+
+for i in range(int(sys.argv[1])):
+    step(np.ones(4, np.float32), i)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("program") / "steps.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def start(script, file, n):
+    environment = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, script, str(n)],
+        env={**os.environ, **environment, "EQX_FASTJIT_LOG": str(file)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def files(script, tmp_path_factory):
+    """Of a run with two compilations that was killed, and of one with four."""
+    folder = tmp_path_factory.mktemp("files")
+    old, new = folder / "old.jsonl", folder / "new.jsonl"
+    processes = [start(script, old, 2), start(script, new, 4)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    growing = read(str(new))
+    assert growing.is_running and len(ours(growing)) == 4
+    processes[0].send_signal(signal.SIGKILL)
+    processes[0].communicate()
+    processes[1].communicate("")
+    return old, new
+
+
+def ours(run):
+    return [r for r in run.records if not r.is_outside]
+
+
+def test_it_survives_a_kill(files):
+    run = read(str(files[0]))
+    assert run.is_running
+    assert [r.cause.value for r in ours(run)] == ["new function", "static"]
+
+
+def test_what_is_read_is_what_was_written(files):
+    run = read(str(files[1]))
+    assert not run.is_running and run.program.endswith("steps.py 4")
+    assert 0 < sum(r.seconds for r in run.records) < run.seconds < 300
+    assert abs(run.started + run.seconds - time.time()) < 300
+    last = ours(run)[-1]
+    assert last.function == "step" and last.place.line == 5
+    assert (last.line.line, last.earlier[0].line) == (10, 10)
+    (d,) = last.differences
+    assert (d.path, d.what, d.old.text, d.new.text) == ("n", "static", "2", "3")
+    assert ("x", "float32[4]") in last.signature and ("n", "3") in last.signature
+
+
+def test_lines_are_documented_json(files):
+    lines = [json.loads(line) for line in files[1].read_text().splitlines()]
+    assert lines[0]["type"] == "run" and lines[0]["version"] == VERSION
+    assert lines[0]["packages"]["jax"]
+    assert {line["type"] for line in lines[1:-1]} == {"compile"}
+    assert lines[-1]["type"] == "end"
+
+
+def test_a_line_that_is_being_written_is_left_out(files, tmp_path):
+    file = tmp_path / "cut.jsonl"
+    file.write_text(files[1].read_text()[:-40])
+    assert read(str(file)).is_running
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no event file"),
+        ("nonsense\n", "line 1 is no JSON object"),
+        ("[]\n", "line 1 is no JSON object"),
+        ('{"type": "run", "version": 999}\n', "version 999"),
+        (f'{{"type": "run", "version": {VERSION}}}\n', "not as eqx_fastjit writes"),
+    ],
+)
+def test_a_file_that_is_none(text, message, tmp_path):
+    file = tmp_path / "bad.jsonl"
+    file.write_text(text)
+    with pytest.raises(FileError, match=message):
+        read(str(file))
+    ended = command("doctor", file, code=2)
+    assert message in ended.stderr and str(file) in ended.stderr
+
+
+def test_a_report_on_a_file(files):
+    ended = command("doctor", files[0])
+    assert "step (" in ended.stderr and "1 static" in ended.stderr
+    assert "has not ended, or it was killed" in ended.stderr
+    assert command("doctor", "missing.jsonl", code=2).stderr.startswith("eqx-fastjit: ")
+
+
+def test_what_is_new_in_a_run(files, tmp_path):
+    old, new = (read(str(file)) for file in files)
+    found = compare_runs(old, new).found
+    assert {x.arguments for x in found} == {(("n", "2"),), (("n", "3"),)}
+    assert {x.function for x in found} == {"step"}
+    assert compare_runs(new, new).found == ()
+    out = tmp_path / "out.json"
+    ended = command("doctor", "--json", out, *files)
+    assert "2 new compilations" in ended.stdout and "n: 3" in ended.stdout
+    assert len(json.loads(out.read_text())["found"]) == 2
+    assert command("doctor", "--fail-on", "new", *files, code=1)
+    assert command("doctor", "--fail-on", "new", *reversed(files), code=0)
+
+
+def test_a_child_process_has_a_file_of_its_own(files, script, tmp_path):
+    file = tmp_path / "run.jsonl"
+    parent = f"""
+import eqx_fastjit, numpy as np, subprocess, sys
+eqx_fastjit.filter_jit(lambda x: x + 1)(np.ones(2))
+subprocess.run([sys.executable, {str(script)!r}, "1"], input="", text=True, check=True)
+"""
+    command(python=("-c", parent), EQX_FASTJIT_LOG=str(file))
+    assert [r.function for r in ours(read(str(file)))] == ["<lambda>"]
+    (other,) = set(tmp_path.glob("run.*.jsonl")) - {file}
+    assert [r.function for r in ours(read(str(other)))] == ["step"]
+
+
+def test_a_place_where_it_cannot_be(tmp_path):
+    file = tmp_path / "missing" / "run.jsonl"
+    program = ("-c", "import eqx_fastjit; eqx_fastjit.filter_jit")
+    ended = command(python=program, code=1, EQX_FASTJIT_LOG=str(file))
+    assert "cannot be written" in ended.stderr and str(file) in ended.stderr

@@ -1,0 +1,121 @@
+"""`guard`: an error, or a warning, at a call that traces too often."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqx_fastjit
+from eqx_fastjit import _events
+from eqx_fastjit.insight import guard, RetraceError, RetraceWarning
+from tests.support.commands import command
+
+
+@pytest.fixture(autouse=True)
+def _no_history():
+    """A lambda is made anew by each test of the same line."""
+    _events.history.clear()
+
+
+def make():
+    @eqx_fastjit.filter_jit
+    def f(x):
+        return jnp.sin(x).sum()
+
+    return f
+
+
+def test_a_trace_over_the_limit_raises_before_it():
+    f = make()
+    with guard(f, max_traces=1), pytest.raises(RetraceError) as raised:
+        f(np.ones(2))
+        f(np.ones(3))
+    text = str(raised.value)
+    assert "may be traced at most 1 time here" in text
+    assert "A batch is smaller" not in text and "`x` has several shapes" in text
+    assert re.search(r"test_guard.py:\d+", text)
+    f(np.ones(3))  # afterwards it can be called
+
+
+def test_zero_traces_once_warm():
+    f = make()
+    f(np.ones(2))
+    with guard(max_traces=0):
+        f(np.ones(2))
+        with pytest.raises(RetraceError):
+            f(np.ones(3))
+
+
+def test_a_first_call_is_explained():
+    f = make()
+    with guard(max_traces=0), pytest.raises(RetraceError, match=r"first call, at .*x: "):
+        f(np.ones(2))
+
+
+def test_it_is_about_one_function():
+    f, g = make(), eqx_fastjit.filter_jit(lambda x: x + 1)
+    with guard(f, max_traces=0):
+        g(np.ones(2))
+
+
+def test_functions_of_one_line_count_as_one():
+    with guard(max_traces=1), pytest.raises(RetraceError, match="made anew"):
+        for _ in range(2):
+            eqx_fastjit.filter_jit(lambda x: x + 1)(np.ones(2))
+
+
+def test_a_warning_stands_at_the_call():
+    f = make()
+    with guard(f, max_traces=0, warn=True), pytest.warns(RetraceWarning) as warned:
+        f(np.ones(2))
+    assert warned[0].filename == __file__
+
+
+def test_a_decorator_counts_each_call_anew():
+    f = make()
+
+    @guard(f, max_traces=1)
+    def call(n):
+        f(np.ones(n))
+
+    call(2)
+    call(3)
+
+
+def test_seconds():
+    f = make()
+    with guard(max_seconds=0.0), pytest.raises(RetraceError, match="may take at most"):
+        f(np.ones(2))
+    f(np.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "needs `max_traces` or `max_seconds`"),
+        ({"max_traces": -1}, "max_traces=-1"),
+        ({"max_seconds": "a"}, "max_seconds='a'"),
+    ],
+)
+def test_bad_limits(options, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        guard(**options)
+
+
+PROGRAM = """
+import eqx_fastjit, numpy as np
+f = eqx_fastjit.filter_jit(lambda x: x + 1)
+for n in (1, 2, 3):
+    f(np.ones(n))
+"""
+
+
+def test_a_limit_from_the_environment():
+    run = ("-c", PROGRAM)
+    ended = command(python=run, code=1, EQX_FASTJIT_MAX_TRACES="2")
+    assert "at most 2 times (EQX_FASTJIT_MAX_TRACES=2)" in ended.stderr
+    ended = command(python=run, EQX_FASTJIT_MAX_TRACES="2,warn")
+    assert "RetraceWarning" in ended.stderr
+    ended = command(python=run, code=1, EQX_FASTJIT_MAX_TRACES="many")
+    assert "EQX_FASTJIT_MAX_TRACES='many': expected a number of traces" in ended.stderr

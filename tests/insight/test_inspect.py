@@ -1,0 +1,304 @@
+"""`insight.inspect` says which lines the equations of a function come from."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import pytest
+
+from eqx_fastjit import _private, filter_jit, insight
+from tests.support.traces import count_traces
+
+
+def line_of(text):
+    """The line of this file that ends with a comment."""
+    with open(__file__) as file:
+        (line,) = [i for i, x in enumerate(file, 1) if x.rstrip().endswith(f"# {text}")]
+    return line
+
+
+def loops_of(f, *args):
+    """By line: iterations, occurrences, and whether the shapes are equal."""
+    return {
+        x.place.line: (x.iterations, x.occurrences, x.uniform)
+        for x in insight.inspect(f, *args, compile=False).loops
+    }
+
+
+# --- lines ---
+
+
+def two_lines(x):
+    x = jnp.sin(x) + jnp.cos(x)  # three
+    return -x  # one
+
+
+def test_equations_are_counted_by_line():
+    found = insight.inspect(two_lines, jnp.ones(3))
+    assert found.name == "two_lines"
+    assert found.equations == 4
+    assert [(x.place.line, x.equations) for x in found.lines] == [
+        (line_of("three"), 3),
+        (line_of("one"), 1),
+    ]
+    assert found.lines[0].place.file == __file__
+    assert found.lines[0].place.function == "two_lines"
+    assert dict(found.lines[0].primitives) == {"sin": 1, "cos": 1, "add": 1}
+    assert "Equations by source line" in str(found)
+    assert f"test_inspect.py:{line_of('three')}" in str(found)
+
+
+def test_equations_of_libraries_count_for_the_line_that_calls_them():
+    model = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
+
+    def call(model, x):
+        return model(x)  # the model
+
+    (line,) = insight.inspect(call, model, jnp.ones(2), compile=False).lines
+    assert line.place.line == line_of("the model")
+
+
+def deep(n, x):
+    return deep(n - 1, x) if n else jnp.sin(x)  # deep
+
+
+def test_equations_that_a_function_inside_makes_count_for_its_own_lines():
+    inner = jax.jit(lambda x: deep(3, x))
+    found = insight.inspect(lambda x: inner(x) + inner(x), jnp.ones(3), compile=False)
+    assert {x.place.line: x.equations for x in found.lines}[line_of("deep")] == 2
+    assert found.equations == 3
+
+
+# --- loops ---
+
+
+def double(x):
+    return jnp.tanh(x) * 2  # not a loop
+
+
+def unrolled(x):
+    for _ in range(5):  # for
+        x = double(x)
+    return x
+
+
+@pytest.mark.parametrize(
+    "jit", [lambda f: f, filter_jit, eqx.filter_jit, jax.jit, eqx.Partial]
+)
+def test_an_unrolled_loop_is_found_in_a_function_of_any_jit(jit):
+    (loop,) = insight.inspect(jit(unrolled), jnp.ones(2), compile=False).loops
+    assert loop.place == (__file__, line_of("for"), "unrolled")
+    assert (loop.iterations, loop.occurrences, loop.uniform) == (5, 1, True)
+    assert (loop.equations, loop.scan_equations) == (10, 3)
+
+
+def test_the_hint_is_to_scan_and_that_gives_the_same_with_as_few_equations():
+    def scanned(x):
+        return jax.lax.scan(lambda x, _: (double(x), None), x, length=5)[0]
+
+    x = jnp.arange(3.0)
+    before = insight.inspect(unrolled, x)
+    assert "is unrolled into 10 of the 10 equations" in str(before)
+    assert "`jax.lax.scan` it has about 3" in str(before)
+    assert insight.inspect(scanned, x).equations == 3
+    assert insight.inspect(scanned, x).loops == ()
+    assert jnp.allclose(filter_jit(unrolled)(x), filter_jit(scanned)(x))
+
+
+def nested(x):
+    for _ in range(3):  # outer
+        x = jnp.sin(x)
+        for _ in range(4):  # inner
+            x = x + 1.0
+    while x.ndim < 6:  # while
+        x = jnp.stack([x, x])
+    return sum([jnp.cos(x) for _ in range(4)])  # comprehension
+
+
+def test_nested_loops_comprehensions_and_while():
+    found = loops_of(nested, jnp.ones(2))
+    assert found[line_of("outer")] == (3, 1, True)
+    assert found[line_of("inner")] == (4, 3, True)
+    assert found[line_of("while")] == (5, 1, False)  # of growing shape
+    assert found[line_of("comprehension")] == (4, 1, True)
+    assert len(found) == 4
+
+
+def test_a_loop_that_is_called_twice_occurs_twice():
+    assert loops_of(lambda x: unrolled(unrolled(x)), jnp.ones(2)) == {
+        line_of("for"): (5, 2, True)
+    }
+
+
+def test_loops_in_a_gradient_are_counted_once():
+    found = loops_of(jax.grad(lambda x: nested(x).sum()), jnp.ones(2))
+    assert found[line_of("outer")][:2] == (3, 1)
+    assert found[line_of("inner")][:2] == (4, 3)
+
+
+def test_shapes_that_differ_are_said():
+    def grows(x):
+        for _ in range(4):
+            x = jnp.concatenate([x, x])
+        return x
+
+    found = insight.inspect(grows, jnp.ones(2), compile=False)
+    assert [x.uniform for x in found.loops] == [False]
+    assert "shapes differ" in str(found)
+    assert "has other shapes in each iteration" in str(found)
+
+
+def _twice(x):
+    for _ in range(2):
+        x = jnp.sin(x)
+    return x
+
+
+def _stacked(x):
+    return jnp.stack([x] * 8).sum(0) + jnp.concatenate([x] * 8)[:2]
+
+
+def _of_a_tree(x):
+    return jtu.tree_map(lambda x: x + 1, [x] * 6)
+
+
+def _of_a_library(x):
+    return eqx.nn.MLP(2, 2, 4, 6, key=jax.random.key(0))(x)
+
+
+def _made_in_a_loop(x):
+    functions = []
+    for _ in range(4):
+        functions.append(lambda x: jnp.sin(x))  # noqa: PERF401
+    return functions[0](x)
+
+
+def _scanned(x):
+    return jax.lax.fori_loop(0, 10, lambda _, x: jnp.sin(x), x)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [_twice, _stacked, _of_a_tree, _of_a_library, _made_in_a_loop, _scanned],
+    ids=lambda f: f.__name__,
+)
+def test_no_false_alarm(f):
+    assert loops_of(f, jnp.ones(2)) == {}
+
+
+@pytest.mark.parametrize("jit", [filter_jit, jax.jit])
+def test_a_loop_around_the_call_is_none_of_the_function(jit):
+    found = [loops_of(jit(lambda x: x + 1.0), jnp.ones(2)) for _ in range(4)]
+    assert found == [{}] * 4
+
+
+def test_code_without_source_has_lines_and_no_loops():
+    scope = {}
+    exec("def f(x):\n for _ in range(5): x = x + 1.0\n return x", scope)
+    found = insight.inspect(scope["f"], jnp.ones(2))
+    assert [(x.place.line, x.equations) for x in found.lines] == [(2, 5)]
+    assert found.loops == ()
+
+
+# --- constants and memory ---
+
+
+def test_captured_constants():
+    small, large = jnp.arange(8.0), jnp.ones((1024, 300))
+
+    def f(model, x):
+        x = x + small  # small
+        return model(x) @ large[:8]  # large
+
+    model = eqx.nn.Linear(8, 8, key=jax.random.key(0))  # an argument
+    found = insight.inspect(f, model, jnp.ones(8), compile=False)
+    assert [(x.type, x.bytes, x.place.line) for x in found.constants] == [
+        ("float32[1024,300]", 4 * 1024 * 300, line_of("large")),
+        ("float32[8]", 32, line_of("small")),
+    ]
+    assert "Pass large arrays as arguments." in str(found)
+    alone = insight.inspect(lambda x: x + small, jnp.ones(8), compile=False)
+    assert "Pass large arrays" not in str(alone)
+
+
+def test_memory_is_that_of_xla_with_what_is_donated():
+    f = filter_jit(lambda x: x + 1.0, donate="all")
+    x = jnp.ones(1000)
+    found = insight.inspect(f, x)
+    assert found.memory["arguments"] == found.memory["results"] == 4000
+    assert found.memory["donated arguments reused"] == 4000
+    assert not x.is_deleted()
+    assert "arguments" in str(found)
+    assert insight.inspect(f, x, compile=False).memory == {}
+
+
+# --- what may be given ---
+
+
+class Scale(eqx.Module):
+    by: jax.Array
+
+    @filter_jit
+    def ours(self, x):
+        return self.by * x
+
+    @eqx.filter_jit
+    def equinox(self, x):
+        return self.by * x
+
+    def plain(self, x):
+        return self.by * x
+
+    def __call__(self, x):
+        return self.by * x
+
+
+@pytest.mark.parametrize("name", ["ours", "equinox", "plain"])
+def test_arrays_of_the_instance_are_arguments_of_a_method(name):
+    scale = Scale(jnp.ones(2))
+    found = insight.inspect(getattr(scale, name), jnp.ones(2))
+    assert (found.name, found.equations, found.constants) == (name, 1, ())
+    found = insight.inspect(scale, jnp.ones(2))
+    assert (found.name, found.equations, found.constants) == ("Scale", 1, ())
+
+
+def test_static_arguments_of_jax_jit_stay_static():
+    f = jax.jit(lambda x, n: x if n == 0 else x * n, static_argnums=1)
+    assert insight.inspect(f, jnp.ones(2), 0).equations == 0
+    assert insight.inspect(f, jnp.ones(2), 3).equations == 1
+
+
+def test_shapes_are_enough():
+    found = insight.inspect(two_lines, jax.ShapeDtypeStruct((3,), "float32"))
+    assert found.equations == 4
+
+
+def test_what_was_traced_is_not_traced_again():
+    f, traces = count_traces(two_lines)
+    f(jnp.ones(3))
+    insight.inspect(f, jnp.ones(3))
+    f(jnp.ones(3))
+    assert len(traces) == 1
+
+
+def test_bad_input_is_named():
+    with pytest.raises(
+        TypeError, match="expected a function, jitted or not; got a int"
+    ):
+        insight.inspect(3)
+    with pytest.raises(ZeroDivisionError):
+        insight.inspect(lambda x: 1 / 0, jnp.ones(2))
+
+
+def test_without_private_names_there_are_still_lines(monkeypatch):
+    monkeypatch.setattr("eqx_fastjit.insight._equations.raw_frames", lambda _: None)
+
+    def missing(path):
+        raise _private.MissingPrivateName(path)
+
+    monkeypatch.setattr(_private, "resolve", missing)
+    found = insight.inspect(filter_jit(lambda x: unrolled(x)), jnp.ones(2))
+    assert [(x.place.line, x.equations) for x in found.lines] == [
+        (line_of("not a loop"), 10)
+    ]
+    assert found.loops == ()

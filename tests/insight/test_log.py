@@ -1,0 +1,61 @@
+"""`EQX_FASTJIT_LOG=compiles`: a line for each compilation, as it happens."""
+
+from tests.support.commands import command
+
+
+PROGRAM = """
+import logging
+import eqx_fastjit, jax.numpy as jnp, numpy as np
+
+@eqx_fastjit.filter_jit
+def inner(x):
+    return jnp.sin(x)
+
+@eqx_fastjit.filter_jit
+def step(x, n):
+    return inner(x) * n
+
+step(np.ones(4, np.float32), 1)
+step(np.ones(4, np.float32), 2)
+step(np.ones(3, np.float32), 2)
+step(np.ones(2, np.float32), 2)
+jnp.ones(3) + 1
+"""
+
+
+def lines(**environment):
+    ended = command(python=("-c", PROGRAM), **environment)
+    return [x for x in ended.stderr.splitlines() if "eqx_fastjit]" in x]
+
+
+def test_a_line_for_each_compilation():
+    found = lines(EQX_FASTJIT_LOG="compiles")
+    assert len(found) == len(set(found)) == 4
+    assert "compiled step (<string>:9) in " in found[0]
+    assert found[0].endswith("called at <string>:13: first call")
+    assert found[1].endswith("<string>:14: static: `n`: 1 -> 2")
+    assert "again in" in found[2] and "float32[4] -> float32[3]" in found[2]
+    assert "float32[2]" in found[3]
+
+
+def test_all_has_inlined_functions_and_operations():
+    found = "\n".join(lines(EQX_FASTJIT_LOG="all"))
+    assert "traced inner" in found and "inside of another jitted function" in found
+    assert "an operation outside of jit" in found
+
+
+def test_off_and_nonsense():
+    assert lines(EQX_FASTJIT_LOG="off") == []
+    ended = command(python=("-c", PROGRAM), code=1, EQX_FASTJIT_LOG="loud")
+    assert "EQX_FASTJIT_LOG='loud': expected compiles, all, off" in ended.stderr
+
+
+def test_no_tool_is_imported_unless_it_is_asked_for():
+    program = PROGRAM + (
+        "import sys\n"
+        "print([m for m in sys.modules if m.startswith(('eqx_fastjit.insight', "
+        "'rich', 'jinja2', 'pyinstrument'))])\n"
+        "from eqx_fastjit import _events\n"
+        "print(_events.starting, _events.observers)"
+    )
+    assert command(python=("-c", program)).stdout == "[]\n[] []\n"

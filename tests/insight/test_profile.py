@@ -1,0 +1,241 @@
+"""`insight.profile` says what a call costs, and what of it can be saved."""
+
+import subprocess
+import sys
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+from eqx_fastjit import filter_jit, insight
+from eqx_fastjit.insight import _profile, _timing
+from eqx_fastjit.insight._timing import time_calls, Timing
+from tests.support.programs import PROGRAMS
+from tests.support.traces import count_traces
+
+
+NAMES = ["eqx_fastjit", "jax.jit, flat arrays", "equinox.filter_jit"]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(_profile, "_TIMING_SECONDS", 0.01)
+    monkeypatch.setattr(_profile, "_SAMPLING_SECONDS", 0.05)
+
+
+class Scale(eqx.Module):
+    by: jax.Array
+    times: int = 1
+
+    @filter_jit
+    def ours(self, x):
+        return self.by * x * self.times
+
+    @eqx.filter_jit
+    def equinox(self, x):
+        return self.by * x * self.times
+
+    def plain(self, x):
+        return self.by * x * self.times
+
+
+# --- warm calls ---
+
+
+@pytest.mark.parametrize("name", ["ours", "equinox", "plain"])
+def test_a_warm_call_is_timed_under_each_jit(name):
+    found = insight.profile(getattr(Scale(jnp.ones(2)), name), jnp.ones(2))
+    assert found.name == name
+    assert sorted(found.timings) == sorted(NAMES)
+    assert found.stages == {}
+    for timing in found.timings.values():
+        assert 0 < timing.returns <= timing.ready
+        assert len(timing.rounds) >= _timing.LEAST_ROUNDS
+    text = str(found)
+    assert all(name in text for name in NAMES)
+    assert "result ready after" in text
+
+
+def test_functions_of_jax_jit_with_static_arguments():
+    f = jax.jit(lambda x, n: x * n, static_argnums=1)
+    assert sorted(insight.profile(f, jnp.ones(2), 3).timings) == sorted(NAMES)
+
+
+def test_the_tree_is_that_of_pyinstrument_with_libraries_grouped(tmp_path):
+    page = tmp_path / "page.html"
+    text = str(insight.profile(Scale(jnp.ones(2)).ours, jnp.ones(2), html=page))
+    assert "_under_eqx_fastjit" in text
+    assert "_under_equinox" in text
+    assert "in proportion" not in text
+    assert "pyinstrumentHTMLRenderer" in page.read_text()
+
+
+def test_arguments_are_not_donated():
+    f = filter_jit(lambda x: x + 1, donate="all")
+    x = jnp.ones(3)
+    insight.profile(f, x)
+    assert not x.is_deleted()
+
+
+def test_the_function_is_traced_once_by_each_jit():
+    f, traces = count_traces(lambda x: x + 1)
+    f(jnp.ones(3))
+    insight.profile(f, jnp.ones(3))
+    assert len(traces) == 2  # of this library and of Equinox
+
+
+def test_if_compiling_takes_too_long_the_arguments_alone_are_timed(monkeypatch):
+    monkeypatch.setattr(_profile, "_SECONDS", 0.0)
+    f, traces = count_traces(lambda x: x + 1)
+    found = insight.profile(f, jnp.ones(3))
+    assert len(traces) == 1  # not for Equinox
+    assert sorted(found.timings) == [
+        "equinox.filter_jit, the arguments alone",
+        "eqx_fastjit",
+        "eqx_fastjit, the arguments alone",
+        "jax.jit, flat arrays",
+    ]
+    noise = "within the noise" in found.conclusion
+    assert noise or "saves at least" in found.conclusion
+
+
+def timing(*rounds):
+    return Timing(min(rounds), sorted(rounds)[len(rounds) // 2], rounds)
+
+
+@pytest.mark.parametrize(
+    "ours, flat, equinox, parts",
+    [
+        (
+            30e-6,
+            25e-6,
+            90e-6,
+            ["A call takes 30 us: 25 us are `jax.jit`", "5 us are its own overhead"]
+            + ["it saves 60 us", "(67% of Equinox's call)", "so it matters: "]
+            + ["10,000 calls save 600 ms."],
+        ),
+        (10e-3, 9.9e-3, 10.1e-3, ["saves 100 us", "(1% of", "so it matters little: "]),
+        (1e-3, 2e-3, 1e-3, ["1 ms are `jax.jit`", "within the noise of 0 us"]),
+    ],
+    ids=["matters", "little", "noise"],
+)
+def test_the_conclusion_is_one_sentence(ours, flat, equinox, parts):
+    each = {
+        name: timing(*[seconds] * 5)
+        for name, seconds in zip(NAMES, (ours, flat, equinox), strict=True)
+    }
+    text = _profile._conclusion(each)
+    for part in parts:
+        assert part in text
+    assert text.endswith(".")
+    assert ". " not in text
+
+
+# --- a first call ---
+
+
+def slow_to_trace(x):
+    time.sleep(0.05)
+    return x + 1
+
+
+def test_a_first_call_shows_where_python_is_slow():
+    f, traces = count_traces(slow_to_trace)
+    f(jnp.ones(3))
+    found = insight.profile(f, jnp.ones(3), first=True)
+    assert len(traces) == 2  # as if it were new
+    assert list(found.stages) == ["trace (Python)", "lower", "compile (XLA)"]
+    assert found.stages["trace (Python)"] >= 0.05
+    assert found.timings == {}
+    assert "slow_to_trace" in str(found)
+    assert "A first call takes" in found.conclusion
+    assert ". " not in found.conclusion
+    f(jnp.ones(3))
+    assert len(traces) == 2
+
+
+# --- bad input ---
+
+
+def test_bad_input_is_named_before_anything_is_run(tmp_path):
+    with pytest.raises(TypeError, match="expected a function"):
+        insight.profile(3)
+    f, traces = count_traces(lambda x: x + 1)
+    with pytest.raises(OSError, match="nowhere"):
+        insight.profile(f, jnp.ones(3), html=tmp_path / "nowhere" / "page.html")
+    assert traces == []
+    with pytest.raises(ZeroDivisionError):
+        insight.profile(lambda x: 1 / 0, jnp.ones(2))
+
+
+def test_pyinstrument_is_asked_for(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ImportError, match=r'pip install "eqx_fastjit\[profile\]"'):
+        insight.profile(lambda x: x, jnp.ones(2))
+
+
+# --- timing ---
+
+
+def test_rounds_are_interleaved_and_as_many_for_each(monkeypatch):
+    monkeypatch.setattr(_timing, "_ROUND_SECONDS", 0.0)  # one call a round
+    made = []
+    calls = {name: lambda name=name: made.append(name) for name in "abc"}
+    found = time_calls(calls, 0.0)
+    rounds = "".join(made)[-3 * _timing.LEAST_ROUNDS :]
+    assert rounds == "abc" * _timing.LEAST_ROUNDS
+    assert [len(x.rounds) for x in found.values()] == [_timing.LEAST_ROUNDS] * 3
+
+
+def test_what_is_saved_is_the_median_over_rounds():
+    fast, slow = timing(1.0, 9.0, 1.0), timing(3.0, 11.5, 3.0)
+    saved, noise = fast.saves_over(slow)
+    assert saved == 2.0
+    assert 0 < noise < 0.5
+
+
+# --- of a program ---
+
+
+def profiled(name, *environment):
+    """What is printed if a program of `tests/programs/` is profiled."""
+    code = (
+        "import runpy, sys\n"
+        "from eqx_fastjit.insight._program import ProgramProfile\n"
+        "profile = ProgramProfile()\n"
+        "assert 'jax' not in sys.modules\n"
+        "import eqx_fastjit\n"
+        "eqx_fastjit.install()\n"
+        "profile.begin()\n"
+        "runpy.run_path(sys.argv[1], run_name='__main__')\n"
+        "print(profile.report(*map(int, sys.argv[2:])))\n"
+    )
+    command = [sys.executable, "-c", code, str(PROGRAMS / name), *environment]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def test_a_program_is_told_calls_times_saving():
+    text = profiled("profiled.py", "2")
+    assert "the program's own output" in text
+    table = text.partition("Jitted functions")[2]
+    step, update, inner = table.splitlines()[2:5]
+    assert step.split()[:2] == ["200", "step"]
+    assert update.split()[:2] == ["20", "update"]
+    # In the trace of `step` alone, and beyond the two that are called again.
+    assert inner.split()[:2] == ["1", "inner"]
+    assert step.count(" us") + step.count(" ms") >= 2
+    assert "main" in text.partition("Jitted functions")[0]  # in the tree
+    conclusion = text.strip().splitlines()[-1]
+    assert conclusion.startswith("The program took ")
+    assert "1 of the functions not counted" in conclusion
+    assert "the overhead of calls" in conclusion
+
+
+def test_a_program_without_jitted_functions():
+    assert profiled("no_jit.py").endswith(
+        "The program called no function of equinox.filter_jit.\n"
+    )

@@ -1,0 +1,179 @@
+"""The doctor's report: one data structure, as text, page, timeline and JSON."""
+
+import io
+import json
+import re
+
+import pytest
+
+from eqx_fastjit._describe import Cause, Difference, Leaf
+from eqx_fastjit._place import Place
+from eqx_fastjit.insight._groups import group
+from eqx_fastjit.insight._page import page
+from eqx_fastjit.insight._records import Record
+from eqx_fastjit.insight._report import headline, make_report
+from eqx_fastjit.insight._text import write_text
+from eqx_fastjit.insight._trace import as_trace
+from eqx_fastjit.insight._watch import Import, Wait
+
+
+LINE = Place("a.py", 10, "<module>")
+DEFINED = Place("a.py", 1, "step")
+
+
+def record(number, *differences, seconds=1.0, object=1, **fields):
+    cause = differences[0].cause if differences else Cause.NEW_FUNCTION
+    defaults = {
+        "number": number,
+        "function": "step",
+        "place": DEFINED if object else None,
+        "frames": (LINE,),
+        "earlier": (LINE,) if differences else (),
+        "object": object,
+        "cause": cause,
+        "differences": differences,
+        "signature": (("x", "float32[4]"),),
+        "started": 1000.0 + number,
+        "is_main_thread": True,
+        "thread": 7,
+        "ahead": False,
+        "traced": True,
+        "failed": False,
+        "inlined": False,
+        "inside": None,
+        "cached": False,
+        "trace": seconds / 4,
+        "lower": seconds / 4,
+        "compile": seconds / 2,
+        "first_run": 0.0,
+        "nested": 0.0,
+    }
+    return Record(**{**defaults, **fields})
+
+
+def static(path, old, new):
+    a, b = (Leaf(path, "static", type="int", text=str(x)) for x in (old, new))
+    return Difference(path, Cause.STATIC, "static", a, b)
+
+
+def shape(path, old, new):
+    a, b = (Leaf(path, "array", x, "float32") for x in (old, new))
+    return Difference(path, Cause.SHAPE, "shape", a, b)
+
+
+def report_of(*records, seconds=100.0, **options):
+    options = {"started": 1000.0, "exit_code": 0, **options}
+    return make_report("a.py", list(records), seconds=seconds, **options)
+
+
+def text_of(report):
+    stream = io.StringIO()
+    write_text(report, stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("cost", "run", "is_finding"),
+    [(1.0, 100, True), (0.9, 100, False), (0.5, 10, True), (0.4, 10, False)],
+)
+def test_cost_alone_makes_a_finding(cost, run, is_finding):
+    found = report_of(record(1), record(2, static("n", 1, 2), seconds=cost), seconds=run)
+    assert bool(found.findings) == is_finding
+    assert len(found.findings) + len(found.others) == 2
+    limit = min(1.0, 0.05 * run)
+    assert f"here {limit * 1000:.3g} ms" in text_of(found) or "here 1 s" in text_of(found)
+
+
+def test_a_first_call_is_no_finding():
+    found = report_of(record(1, seconds=50.0))
+    assert found.findings == () and "no finding" in headline(found)
+
+
+def test_the_parts_of_the_time_add_up():
+    found = report_of(
+        record(1, seconds=10.0),
+        record(2, seconds=5.0, is_main_thread=False),
+        imports=[Import("jax", 1000.0, 3.0)],
+        waits=[Wait("a.py", 12, "float(...)", 3, 2.0)],
+        seconds=30.0,
+    )
+    parts = {part.name: part.seconds for part in found.time}
+    assert parts["import"] == 3 and parts["wait"] == 2 and parts["compile"] == 5
+    assert sum(parts.values()) == pytest.approx(30)
+    assert parts["rest"] == pytest.approx(15)
+    assert "a.py:12 float(...)" in text_of(found)
+
+
+def test_seconds_of_functions_inside_are_told_once():
+    outer = record(1, seconds=8.0, nested=1.0)
+    inner = record(2, seconds=1.0, function="inner", inlined=True, inside=1)
+    found = report_of(outer, inner)
+    assert {f.function: f.seconds for f in found.functions} == {"step": 7, "inner": 1}
+
+
+def test_a_change_of_two_functions_is_one_finding():
+    records = [
+        record(1, shape("x", (64, 3), (40, 3))),
+        record(2, static("n", 64, 40), function="metric", frames=(LINE._replace(line=12),)),
+        record(3, static("n", 1, 2), function="other", frames=(LINE._replace(line=14),)),
+    ]
+    first, second = group(records)
+    assert first.functions == {"step": 1, "metric": 1}
+    assert second.functions == {"other": 1}
+
+
+def test_operations_of_a_model_are_one_group_at_the_line_that_made_it():
+    made = Place("a.py", 20, "<module>")
+    inside = [Place("a.py", n, "Model.__init__") for n in (4, 5)]
+    outside = {"object": 0, "function": "mul"}
+    records = [record(i, frames=(x, made), **outside) for i, x in enumerate(inside)]
+    (found,) = group(records, 1.0)
+    assert found.line == made
+
+
+def test_operations_of_a_function_are_told_apart_if_one_costs_enough():
+    made = Place("a.py", 20, "<module>")
+    lines = [Place("a.py", n, "make") for n in range(4, 12)]
+    outside = {"object": 0, "function": "mul", "seconds": 0.3}
+    records = [record(i, frames=(x, made), **outside) for i, x in enumerate(lines)]
+    (found,) = group(records, 1.0)
+    assert found.line == made
+    assert {g.line for g in group(records, 0.2)} == set(lines)
+
+
+def test_a_cache_would_help():
+    found = report_of(record(1, seconds=40.0))
+    (item,) = found.helps
+    assert item.seconds == pytest.approx(18)
+    assert "a second run would take about 1 min 22 s" in item.says
+    assert "MIN_COMPILE_TIME" not in item.fix
+    assert report_of(record(1, seconds=40.0), cache="/tmp/x").helps == ()
+    many = [record(i, seconds=1.0) for i in range(40)]
+    assert "`JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0`" in report_of(*many).helps[0].fix
+
+
+def test_text_page_and_json_say_the_same():
+    found = report_of(record(1), record(2, static("n", 1, 2), seconds=4.0))
+    text, html, data = text_of(found), page(found), found.as_json()
+    assert data["functions"][0]["causes"] == {"static": 1, "first call": 1}
+    for fragment in ("1 static, 1 first call", "each new value compiles: 1, 2"):
+        assert fragment in " ".join(text.split())
+        assert fragment in re.sub(r"</?code>", "", html)
+    json.dumps(data, allow_nan=False)
+
+
+def test_the_page_escapes_and_loads_nothing():
+    evil = "<script>alert(1)</script>"
+    found = report_of(record(1, static(evil, 1, 2), function=evil))
+    html = page(found)
+    assert evil not in html and "&lt;script&gt;" in html
+    assert not re.search(r"(src|href)=|url\(|@import|https?:", html)
+
+
+def test_a_timeline_says_why():
+    found = report_of(record(1), record(2, static("n", 1, 2), seconds=4.0))
+    events = as_trace(found)["traceEvents"]
+    (why,) = [e for e in events if e.get("args", {}).get("cause") == "static"]
+    assert why["dur"] == 4e6 and why["args"]["n (static)"] == "1 -> 2"
+    stages = [e for e in events if e.get("cat") in ("trace", "lower", "compile")]
+    assert sum(e["dur"] for e in stages) == 5e6

@@ -1,0 +1,166 @@
+"""Waits for the device are found by line, with what waited."""
+
+import threading
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eqx_fastjit import _private, filter_jit
+from eqx_fastjit.insight import _waits
+from eqx_fastjit.insight._waits import Waits
+
+
+@pytest.fixture(autouse=True)
+def _each_counts(monkeypatch):
+    """However short it is."""
+    monkeypatch.setattr(_waits, "_SHORTEST", 0.0)
+
+
+def line_of(text):
+    """The line of this file that ends with a comment."""
+    with open(__file__) as file:
+        (line,) = [i for i, x in enumerate(file, 1) if x.rstrip().endswith(f"# {text}")]
+    return line
+
+
+def waits_in(f, *args):
+    """What waited while a function was called, by line and count."""
+    with Waits() as waits:
+        f(*args)
+    assert waits.missing == []
+    return [(x.what, x.count) for x in waits.found()]
+
+
+READS = {
+    "float(...)": lambda x: float(x),
+    "int(...)": lambda x: int(x),
+    "bool(...)": lambda x: bool(x),
+    "str(...)": lambda x: str(x),
+    "print(...)": lambda x: print(x),
+    ".item()": lambda x: x.item(),
+    ".tolist()": lambda x: x.tolist(),
+    "an f-string": lambda x: f"{x:.2f}",
+    "np.asarray(...)": lambda x: np.asarray(x),
+    "np.array(...)": lambda x: np.array(x),
+    "jnp.nonzero(...)": lambda x: jnp.nonzero(x[None]),
+    "jax.device_get(...)": lambda x: jax.device_get(x),
+    ".block_until_ready()": lambda x: (x + 1).block_until_ready(),
+    "jax.block_until_ready(...)": lambda x: jax.block_until_ready([x, x + 1]),
+    "`x > 1`": lambda x: "yes" if x > 1 else "no",
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_what_reads_a_value_is_named(what):
+    assert waits_in(READS[what], jnp.ones(())) == [(what, 1)]
+
+
+def test_waits_of_a_line_are_one_with_their_number():
+    x = jnp.ones(())
+
+    def train():
+        for _ in range(3):
+            float(x)  # here
+        x.item()  # there
+
+    with Waits() as waits:
+        train()
+    found = {wait.place.line: wait for wait in waits.found()}
+    assert found.keys() == {line_of("here"), line_of("there")}
+    here = found[line_of("here")]
+    assert here.place.file == __file__
+    assert here.place.function.endswith("train")
+    assert (here.expression, here.count) == ("float(x)", 3)
+    assert here.seconds > 0
+
+
+def test_only_what_waits_is_noted():
+    def f(x):
+        y = x + 1
+        np.asarray([1, 2])
+        np.array(2.0)
+        return y.shape, y.dtype, jnp.asarray(y)
+
+    assert waits_in(f, jnp.ones(3)) == []
+
+
+def _checked(x):
+    return eqx.error_if(x, x < 0, "negative") + 1
+
+
+def _printed(x):
+    jax.debug.callback(lambda x: None, x)
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        filter_jit(_checked),
+        filter_jit(_printed),
+        eqx.filter_jit(lambda x: x + 1),
+        filter_jit(lambda x: x + 1, asynchronous=False),
+    ],
+    ids=["error_if", "callback", "equinox", "synchronous"],
+)
+def test_a_jitted_call_that_blocks_is_said_to(f):
+    f(jnp.ones(()))
+    assert waits_in(lambda x: f(x), jnp.ones(())) == [(_waits.JITTED_CALL, 1)]
+
+
+def test_a_jitted_call_that_does_not_block_is_no_wait():
+    f = filter_jit(lambda x: x + 1)
+    f(jnp.ones(()))
+    assert waits_in(f, jnp.ones(())) == []
+
+
+def test_nothing_is_changed_before_and_after():
+    array = type(jnp.ones(()))
+    names = ("_value", "block_until_ready")
+    before = [vars(array)[name] for name in names]
+    functions = np.asarray, np.array
+    with Waits():
+        assert np.asarray is not functions[0]
+    assert [vars(array)[name] for name in names] == before
+    assert (np.asarray, np.array) == functions
+
+
+def test_exceptions_come_through():
+    with Waits() as waits:
+        with pytest.raises(TypeError):
+            float(jnp.ones(2))
+        with pytest.raises(RuntimeError, match="deleted"):
+            x = jnp.ones(2)
+            x.delete()
+            x.block_until_ready()
+    assert [wait.what for wait in waits.found()] == [".block_until_ready()"]
+
+
+def test_threads_wait_each_for_themselves():
+    x = jnp.ones(())
+
+    def work():
+        for _ in range(50):
+            float(x)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    with Waits() as waits:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [(x.what, x.count) for x in waits.found()] == [("float(...)", 200)]
+
+
+def test_a_private_name_that_is_gone_is_said(monkeypatch):
+    def missing(path):
+        raise _private.MissingPrivateName(path)
+
+    monkeypatch.setattr(_private, "resolve", missing)
+    with Waits() as waits:
+        float(jnp.ones(()))
+    assert waits.missing == ["batched_block_until_ready"]
+    assert [wait.what for wait in waits.found()] == ["float(...)"]

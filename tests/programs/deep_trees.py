@@ -1,0 +1,143 @@
+"""Trees that are too deep, too wide or endless: prints a line for each case.
+
+They might crash, and so have a process of their own. Each case has a thread of its own,
+because the recursion limit belongs to a thread, and jaxlib does not always restore it.
+"""
+
+import sys
+import threading
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+
+import eqx_fastjit
+
+
+X = jnp.array(2.0)
+
+
+class Box(eqx.Module):
+    content: object
+    static: object = eqx.field(static=True, default=None)
+
+
+def nested(depth, wrap, inside):
+    for _ in range(depth):
+        inside = wrap(inside)
+    return inside
+
+
+def in_list(x):
+    return [x]
+
+
+def in_tuple(x):
+    return (x,)
+
+
+def in_box(x, static=None):
+    """Like `Box(x, static)`, but without Equinox's checks, which walk all of `x`."""
+    box = object.__new__(Box)
+    object.__setattr__(box, "content", x)
+    object.__setattr__(box, "static", static)
+    return box
+
+
+def cyclic_list():
+    x = []
+    x.append(x)
+    return x
+
+
+def cyclic_dict():
+    x = {}
+    x["x"] = x
+    return x
+
+
+def cyclic_module():
+    box = Box([X])
+    box.content.append(box)
+    return box
+
+
+def module_inside_itself():
+    box = Box(X)
+    object.__setattr__(box, "content", box)
+    return box
+
+
+def cyclic_static_list():
+    return in_box(X, cyclic_list())
+
+
+def cyclic_static_module():
+    return in_box(X, module_inside_itself())
+
+
+class Endless:
+    """Has another of its kind for a child, each time that it is flattened."""
+
+
+jtu.register_pytree_node(
+    Endless, lambda _: ((Endless(),), None), lambda _, xs: Endless()
+)
+
+
+CASES = {
+    "cyclic_list": cyclic_list,
+    "cyclic_dict": cyclic_dict,
+    "cyclic_module": cyclic_module,
+    "module_inside_itself": module_inside_itself,
+    "cyclic_static_list": cyclic_static_list,
+    "cyclic_static_module": cyclic_static_module,
+    "endless_flatten": Endless,
+    "lists_300": lambda: nested(300, in_list, X),
+    "lists_100000": lambda: nested(100_000, in_list, X),
+    "tuples_100000": lambda: nested(100_000, in_tuple, X),
+    "modules_200": lambda: nested(200, in_box, X),
+    "modules_100000": lambda: nested(100_000, in_box, X),
+    "statics_100": lambda: in_box(X, nested(100, in_tuple, 1)),
+    "statics_100000": lambda: in_box(X, nested(100_000, in_tuple, 1)),
+    "static_lists_100000": lambda: in_box(X, nested(100_000, in_list, 1)),
+    "wide": lambda: {f"k{i}": X for i in range(3000)},
+    "long_static": lambda: Box(X, "a" * 10**7),
+    "many_statics": lambda: Box(X, tuple(range(10**5))),
+    "huge_integer": lambda: [X, 10**50_000],
+    "usable_afterwards": lambda: Box([X]),
+}
+
+
+def main():
+    first = eqx_fastjit.filter_jit(lambda tree: jtu.tree_leaves(tree)[0])
+    f = eqx_fastjit.filter_jit(lambda tree: X)
+
+    def run(name, tree):
+        call = f if name.startswith("endless") else first
+        for _ in range(2):
+            try:
+                out = call(tree)
+                assert out == 2, out
+            except Exception as e:
+                outcome = f"{type(e).__name__} {' '.join(str(e).split())[:120]}"
+            else:
+                outcome = "fine"
+        print(name, outcome, flush=True)
+
+    for name in sys.argv[1:] or CASES:
+        thread = threading.Thread(target=run, args=(name, CASES[name]()))
+        thread.start()
+        thread.join()
+
+    def returns_deep(x):
+        return nested(100_000, in_list, x)
+
+    try:
+        eqx_fastjit.filter_jit(returns_deep)(X)
+    except RecursionError:
+        print("deep_result RecursionError", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+"""Uses nothing."""
+
+print(1 + 1)

@@ -1,0 +1,34 @@
+"""The real command, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(*args, python=("-m", "eqx_fastjit.cli"), cwd=None, code=0, **env):
+    """Run `eqx-fastjit` with these arguments, or another program with `python`."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("EQX_FASTJ")}
+    environment |= {"JAX_PLATFORMS": "cpu", "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
+    environment |= env
+    ended = subprocess.run(
+        [sys.executable, *python, *map(str, args)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=environment,
+        timeout=300,
+    )
+    assert code is None or ended.returncode == code, ended.stderr
+    return ended
+
+
+def doctor(script, tmp_path, *args, **options):
+    """The doctor's report on a program, as JSON, and the process that has ended."""
+    file = tmp_path / "report.json"
+    ended = command("doctor", "--json", file, script, *args, **options)
+    return json.loads(file.read_text()), ended
