@@ -15,8 +15,6 @@ from tests.support.programs import run_program
 
 
 pytest.importorskip("flatbuffers", reason="`save` needs it")
-pytestmark = pytest.mark.one_engine
-
 FORMS = {"portable": False, "compiled": True}
 in_both_forms = pytest.mark.parametrize("trusted", FORMS.values(), ids=FORMS)
 _X = ShapeDtypeStruct((2, 3), jnp.float32)
@@ -58,7 +56,6 @@ def test_shardings_over_eight_devices_are_kept(tmp_path, form):
     assert out.stdout.count("same") == len(tests)
 
 
-@pytest.mark.both_engines
 @in_both_forms
 @pytest.mark.parametrize("name", functions.FUNCTIONS)
 def test_this_process_computes_the_same(folder, name, trusted):
@@ -156,7 +153,6 @@ def test_checks_give_nan_and_a_neural_ode_loads(tmp_path):
 
 
 @in_both_forms
-@pytest.mark.both_engines
 def test_other_calls_raise_and_name_the_leaf(folder, trusted):
     f = load(folder / "statics.fastjit", allow=("tests",), trusted=trusted)
     layer, x = functions.layer(), functions.x()

@@ -10,14 +10,12 @@ import jax.numpy as jnp
 import pytest
 
 from eqx_fastjit import _private, filter_jit, load
-from eqx_fastjit._export import _command, _format
+from eqx_fastjit._export import _format
+from eqx_fastjit._export._show import show
 from tests.export import functions
 
 
 pytest.importorskip("flatbuffers", reason="`save` needs it")
-pytestmark = pytest.mark.one_engine
-
-SHOW = _command.show_command
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +60,7 @@ def test_a_thousand_damaged_files_end_in_one_error(made, tmp_path):
         else:
             changed[place] ^= 1 << rng.randrange(8)
         path.write_bytes(changed)
-        for read in (load, SHOW):
+        for read in (load, show):
             with pytest.raises(ValueError, match=r"damaged.fastjit' cannot be loaded"):
                 read(path)
 
@@ -91,7 +89,7 @@ def test_nonsense_with_a_valid_checksum_is_one_error(made, tmp_path):
     path = tmp_path / "nonsense.fastjit"
     for _ in range(300):
         rewritten(made, path, lambda header: _mutate(header, rng), compiled=None)
-        for read in (lambda: load(path, allow=("tests",)), lambda: SHOW(path)):
+        for read in (lambda: load(path, allow=("tests",)), lambda: show(path)):
             try:
                 read()
             except ValueError as e:
