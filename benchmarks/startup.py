@@ -121,10 +121,8 @@ def markdown(results: dict[str, Any]) -> str:
         cells = [f"{x:.2f}" if x else "not exported" for x in row]
         lines.append(f"| `{entry['name']}` | {middle:.2f} | {' | '.join(cells)} |")
         rows.append(row)
-    medians = [
-        f"{statistics.median(x for x in column if x):.2f}"
-        for column in zip(*rows, strict=True)
-    ]
+    columns = [[x for x in column if x] for column in zip(*rows, strict=True)]
+    medians = [f"{statistics.median(xs):.2f}" if xs else "" for xs in columns]
     lines.append(f"| **median** | | {' | '.join(medians)} |")
     made = f"Made by `{results['command']}` on {results['date'][:10]}"
     return "\n".join(lines) + f"\n\n{made}, commit `{results['commit'][:12]}`."
@@ -148,12 +146,16 @@ def main(argv: list[str] | None = None) -> int:
         args = (options.cases, folder) if exports else (options.cases, what, folder)
         print(json.dumps((_export if exports else _first_result)(*args)))
         return 0
-    from benchmarks.cases import choose
+    from benchmarks.cases import choose, UnknownCase
     from benchmarks.results_file import new_results
 
     results = {**new_results("python -m benchmarks.startup"), "programs": []}
     del results["cases"]
-    for name in choose(options.cases):
+    try:
+        names = choose(options.cases)
+    except UnknownCase as e:
+        parser.error(str(e))
+    for name in names:
         results["programs"].append(measure(name, options.rounds))
         print(markdown({**results, "programs": results["programs"][-1:]}), flush=True)
         if options.json:

@@ -39,18 +39,20 @@ class Ratios:
     param_names = ("rival", "case")
     unit = "ours/rival"
 
-    def _median(self, rival, name, mode):
-        case = _case(name, "ours", rival)
-        rounds = [x[mode] for x in measure(case, _ROUNDS, ("ours", rival))]
-        return statistics.median(x["ours"] / x[rival] for x in rounds)
+    def setup(self, rival, name):
+        self.case = _case(name, "ours", rival)
 
     def track_dispatch(self, rival, name):
         """Until the call returns."""
-        return self._median(rival, name, "dispatch")
+        return self._median(rival, "dispatch")
 
     def track_blocked(self, rival, name):
         """Until the result is ready."""
-        return self._median(rival, name, "blocked")
+        return self._median(rival, "blocked")
+
+    def _median(self, rival, mode):
+        rounds = [x[mode] for x in measure(self.case, _ROUNDS, ("ours", rival))]
+        return statistics.median(x["ours"] / x[rival] for x in rounds)
 
 
 class Calls:
@@ -103,10 +105,12 @@ class FirstCalls:
     unit = "ms"
     timeout = 900
 
+    def setup(self, contender, name):
+        self.call = _case(name, contender).build((contender,))[contender]
+
     def track_total(self, contender, name):
         """All stages of it."""
-        call = _case(name, contender).build((contender,))[contender]
-        return statistics.median(stages(call)["total"] for _ in range(3))
+        return statistics.median(stages(self.call)["total"] for _ in range(3))
 
 
 class Import:
