@@ -83,20 +83,6 @@ class Calls:
         )
 
 
-class Memory:
-    """Peak memory of a process that calls one contender."""
-
-    params = (list(JITS), ["identity", "adam_103_leaves", "gpt"])
-    param_names = ("contender", "case")
-
-    def setup(self, contender, name):
-        self.call = _case(name, contender).build((contender,))[contender]
-
-    def peakmem_calls(self, contender, name):
-        for _ in range(100):
-            self.call()
-
-
 class FirstCalls:
     """Milliseconds of a call that is traced, lowered, compiled and run."""
 
@@ -111,12 +97,3 @@ class FirstCalls:
     def track_total(self, contender, name):
         """All stages of it."""
         return statistics.median(stages(self.call)["total"] for _ in range(3))
-
-
-class Import:
-    """Seconds to import, in fresh processes that have imported Equinox."""
-
-    number = 1
-
-    def timeraw_import(self):
-        return "from eqx_fastjit import filter_jit", "import equinox"

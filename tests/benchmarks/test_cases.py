@@ -14,13 +14,13 @@ pytestmark = [pytest.mark.one_engine, pytest.mark.usefixtures("as_users_have_it"
 # These compile for so long that two contenders are compared.
 _LONG = {
     "adam_103_leaves",
+    "cnn",
     "depth_100",
     "gan",
     "gpt_adamw",
     "lambda_in_loop",
     "loop_300",
     "neural_ode",
-    "resnet",
 }
 # 2,000 compilations. `statics_1` is built by the same function.
 _TOO_LONG = {"statics_1000"}

@@ -5,8 +5,9 @@ import json
 import pytest
 
 import eqx_fastjit
-from benchmarks import startup, whole
+from benchmarks import whole
 from benchmarks.programs import PROGRAMS
+from scripts import startup
 
 
 pytestmark = pytest.mark.one_engine
@@ -68,7 +69,7 @@ def test_a_program_that_fails_is_named(monkeypatch, capsys, tmp_path):
     assert "gan with eqx: why" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", ["benchmarks.whole", "benchmarks.startup"])
+@pytest.mark.parametrize("module", ["benchmarks.whole", "scripts.startup"])
 def test_an_unknown_name_is_refused(module, run):
     option = "--programs" if module.endswith("whole") else "--cases"
     out = run(module, option, "nonsense")
@@ -86,7 +87,7 @@ def test_the_table_of_programs(results):
 def test_ways_to_a_first_result(run, tmp_path):
     file = tmp_path / "r.json"
     words = ("--cases", "nested_parameters", "--rounds", "1", "--json", file)
-    out = run("benchmarks.startup", *words)
+    out = run("scripts.startup", *words)
     assert out.returncode == 0, out.stderr
     (entry,) = json.loads(file.read_text())["programs"]
     assert list(entry["seconds"]) == list(startup.WAYS)

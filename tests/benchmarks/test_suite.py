@@ -109,10 +109,12 @@ def _look_at_a_chart(html, name):
     handler = functools.partial(
         http.server.SimpleHTTPRequestHandler, directory=str(html)
     )
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with sync_playwright() as playwright:
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        sync_playwright() as playwright,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
         page = browser.new_page()
         page.goto(f"http://127.0.0.1:{server.server_port}/#{name}")
@@ -122,7 +124,7 @@ def _look_at_a_chart(html, name):
             ".map(x => x.data.filter(y => y[1] > 0).length)"
         )
         browser.close()
-    server.shutdown()
+        server.shutdown()
     assert points == [2]
 
 

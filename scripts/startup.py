@@ -1,6 +1,6 @@
 """What exporting saves at start-up, for the functions of the zoo.
 
-    python -m benchmarks.startup --json benchmarks/results/startup.json
+    python scripts/startup.py --json benchmarks/results/startup.json
 
 Each function has four ways to its first result, each in a process of its own: `anew`,
 traced and compiled; `cached`, traced, with a warm persistent cache of JAX; `portable`
@@ -21,7 +21,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks import prefer_installed_package
+
+ROOT = Path(__file__).parent.parent
+if __name__ == "__main__":
+    # To import `benchmarks`, which is not installed.
+    sys.path.append(str(ROOT))
 
 
 WAYS = ("anew", "cached", "portable", "compiled")
@@ -88,7 +92,7 @@ def _first_result(name: str, way: str, folder: str) -> float:
 
 
 def _child(name: str, what: str, folder: str) -> Any:
-    command = [sys.executable, "-m", "benchmarks.startup", "--child", what, folder]
+    command = [sys.executable, __file__, "--child", what, folder]
     run = subprocess.run(
         [*command, "--cases", name], capture_output=True, text=True, check=True
     )
@@ -131,7 +135,6 @@ def markdown(results: dict[str, Any]) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.startup",
         description=(__doc__ or "").strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -149,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
     from benchmarks.cases import choose, UnknownCase
     from benchmarks.results_file import new_results
 
-    results = {**new_results("python -m benchmarks.startup"), "programs": []}
+    results = {**new_results("python scripts/startup.py"), "programs": []}
     del results["cases"]
     try:
         names = choose(options.cases)
@@ -164,5 +167,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    prefer_installed_package()
     sys.exit(main())
