@@ -1,11 +1,9 @@
-"""Random calls of `filter_jit`, `equinox.filter_jit` and the plain function.
+"""Random programs: ours against no jit, `equinox.filter_jit` and the reference.
 
-- `values`: arguments, each described by a hashable value (a *description*) from which
-  any number of equal arguments can be created.
-- `callables`: the functions that are jitted, and what they compute.
-- `strategies`: hypothesis strategies for sequences of calls of one function.
-- `harness`: makes the calls, and compares the outcomes.
+Hypothesis draws a *program* as plain data (`draws.py`): descriptions of values, and
+steps that call a jitted function with them or change them in place. `trees.py` builds
+the values, `outcomes.py` runs a program and says what each call gave. Plain data can be
+shrunk, printed, and sent to a process with the other engine (`reference_process.py`).
 
-`tests/test_differential.py` runs a fixed number of calls, a few thousand;
-`python -m tests.differential --cases 100000` runs any number.
+The profile `ci` takes a minute, `night` an hour: `HYPOTHESIS_PROFILE=night`.
 """
