@@ -31,8 +31,7 @@ class Reference:
         return json.loads(self.process.stdout.readline())
 
     def close(self):
-        self.process.stdin.close()
-        self.process.wait(60)
+        self.process.communicate(timeout=60)
 
 
 def main():
