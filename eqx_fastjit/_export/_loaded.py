@@ -98,7 +98,7 @@ class LoadedFunction(Function):
         if self.native is None:
             return specialization
         run = _Native(self, specialization.jitted)
-        return engine_module().Specialization(run, run.__wrapped__.plans)
+        return engine_module().Specialization(run, run.__wrapped__)
 
     def call_python(self, values: tuple[Any, ...]) -> Any:
         """Call the portable program, in place of the user's function."""
