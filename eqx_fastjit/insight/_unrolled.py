@@ -1,5 +1,8 @@
 """Unrolled loops in what a program compiles, for the doctor."""
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownMemberType=false
+
 import dataclasses
 from typing import Any
 
