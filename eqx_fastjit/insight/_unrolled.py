@@ -1,77 +1,58 @@
-"""Unrolled loops in what a program compiles, for the doctor."""
+"""Loops of a compiled function that `jax.lax.scan` would make cheaper to compile."""
 
-# Of JAX's functions not all have types.
-# pyright: reportUnknownMemberType=false
-
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from eqx_fastjit import _events, _traced
+from eqx_fastjit import _events
 from eqx_fastjit._describe import Leaf
-from eqx_fastjit._events import Event, FunctionInfo
+from eqx_fastjit._events import Event
+from eqx_fastjit._place import Place
+from eqx_fastjit._traced import kept_trace
 
 from ._equations import read_jaxpr
-from ._loops import find_loops, UnrolledLoop
+from ._loops import find_loops
 
 
-# Seconds that tracing and compiling took, from which on a function is looked through;
-# and the share of its equations that a loop has, from which on it is told.
-_SECONDS = 1.0
-_SHARE = 0.5
+# Seconds of a compilation that make it worth to look at its equations.
+_LEAST = 1.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Unrolled:
-    """A loop that most of a function's equations come from."""
+class Unrolled(NamedTuple):
+    """A loop whose iterations are alike."""
 
-    function: FunctionInfo
-    # To trace, lower and compile the function.
-    seconds: float
-    # The share of that which a `scan` saves, if each equation takes as long as another.
-    # In truth it is more: the time grows faster than their number.
-    saves: float
-    loop: UnrolledLoop
-    # What to do about it.
-    hint: str
+    function: str
+    place: Place
+    iterations: int
+    equations: int
+    # Of the whole function.
+    total: int
+    # Seconds that a `scan` would save, by the number of equations.
+    saved: float
 
 
-class UnrolledLoops:
-    """Looks for loops in what takes long to compile; `on_event` is an observer."""
-
-    def __init__(self) -> None:
-        # The slowest compilation of each function.
-        self._found: dict[Any, Unrolled] = {}
-
-    def found(self) -> list[Unrolled]:
-        """By seconds."""
-        return sorted(self._found.values(), key=lambda x: -x.seconds)
-
-    def on_event(self, event: Event) -> None:
-        """A function has been compiled, and its call is about to return."""
-        specialization = _events._active()  # pyright: ignore[reportPrivateUsage]
-        seconds, key = event.own_seconds - event.first_run, event.function.key()
-        known = self._found.get(key)
-        if specialization is None or not event.traced or event.failed:
-            return
-        if seconds < max(_SECONDS, known.seconds if known else 0.0):
-            return
+def unrolled_loops(event: Event) -> list[Unrolled]:
+    """The unrolled loops of what has just been compiled, at most one."""
+    specialization = _events._active()
+    if event.own_seconds < _LEAST or specialization is None or not event.traced:
+        return []
+    try:
         arrays = [_struct(leaf) for leaf in event.signature if leaf.kind == "array"]
-        try:
-            traced = _traced.kept_trace(specialization.jitted, arrays)
-        except Exception:  # JAX has dropped it, or the arrays cannot be described
-            return
-        scope = read_jaxpr(traced.jaxpr)
-        loops = [x for x in find_loops(scope) if x.equations >= _SHARE * scope.size]
-        if loops:
-            loop, hint = loops[0], loops[0].hint(scope.size)
-            saves = seconds * (loop.equations - loop.scan_equations) / scope.size
-            self._found[key] = Unrolled(event.function, seconds, saves, loop, hint)
+        scope = read_jaxpr(kept_trace(specialization.jitted, arrays).jaxpr)
+    except (LookupError, TypeError, ValueError):
+        return []  # JAX has dropped it, or the arguments have no such description
+    total = scope.size
+    alike = [loop for loop in find_loops(scope) if loop.uniform]
+    if not alike:
+        return []
+    loop = alike[0]
+    saved = event.own_seconds * (loop.equations - loop.scan_equations) / total
+    name = event.function.name
+    return [Unrolled(name, loop.place, loop.iterations, loop.equations, total, saved)]
 
 
 def _struct(leaf: Leaf) -> Any:
     dtype: Any = leaf.dtype
-    if dtype.startswith("key<"):
-        dtype = jax.eval_shape(jax.random.key, 0).dtype  # of the default kind
+    if dtype.startswith("key<"):  # of the default kind
+        dtype = jax.eval_shape(jax.random.key, 0).dtype  # pyright: ignore
     return jax.ShapeDtypeStruct(leaf.shape, dtype, weak_type=leaf.weak_type)

@@ -33,26 +33,23 @@ class Watch:
         self.seconds = 0.0
         self.records: list[Any] = []
         self.imports: list[Import] = []
+        self.loops: list[Any] = []
         # JAX's directory for what was compiled, if it is set.
         self.cache: str | None = None
         self.notes: list[str] = []
         self._waits: Any = None
         self._stale: Any = None
-        self._unrolled: Any = None
 
     def jax_imported(self) -> None:
         """To be called once JAX, Equinox and the engine are there."""
         from eqx_fastjit import _events
 
         from ._stale import StaleGlobals
-        from ._unrolled import UnrolledLoops
         from ._waits import Waits
 
         self._stale, self._waits = StaleGlobals(), Waits()
-        self._unrolled = UnrolledLoops()
         _events.observers.append(self._on_event)
         _events.observers.append(self._stale.on_event)
-        _events.observers.append(self._unrolled.on_event)
         self._waits.__enter__()
         self.notes += [f"Waits in {name} are not seen." for name in self._waits.missing]
 
@@ -75,7 +72,6 @@ class Watch:
         self._waits.__exit__(None, None, None)
         _events.observers.remove(self._on_event)
         _events.observers.remove(self._stale.on_event)
-        _events.observers.remove(self._unrolled.on_event)
         self._stale.check()
 
         import jax
@@ -95,7 +91,7 @@ class Watch:
             imports=self.imports,
             waits=self.waits,
             stale=self.stale,
-            unrolled=[] if self._unrolled is None else self._unrolled.found(),
+            loops=self.loops,
             cache=self.cache,
             notes=self.notes,
         )
@@ -122,6 +118,7 @@ class Watch:
         from eqx_fastjit import _events
 
         from ._records import record_of
+        from ._unrolled import unrolled_loops
 
         record = record_of(event, _events.history)
         # JAX imports what it lowers with when it lowers for the first time.
@@ -130,3 +127,4 @@ class Watch:
             lower = max(0.0, record.lower - spent)
             record = dataclasses.replace(record, lower=lower)
         self.records.append(record)
+        self.loops += unrolled_loops(event)

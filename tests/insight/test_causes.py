@@ -162,6 +162,19 @@ def test_a_fault_and_its_twin(name, tmp_path):
     assert (ended.stdout == twins_end.stdout) == expected.same_results
 
 
+def test_a_loop_that_a_scan_would_spare(tmp_path):
+    programs = PROGRAMS.parent / "helps" / "scan"
+    fault, mended = programs / "fault.py", programs / "mended.py"
+    report, ended = doctor(fault, tmp_path)
+    (found,) = [x for x in report["helps"] if x["name"] == "scan"]
+    assert f"fault.py:{line_of(fault)} is unrolled" in found["says"]
+    assert "400 iterations are alike, and have 1600 of the 1601" in found["says"]
+    assert found["seconds"] <= report["functions"][0]["seconds"] * 1.1
+    twin, twins_end = doctor(mended, tmp_path)
+    assert [x for x in twin["helps"] if x["name"] == "scan"] == []
+    assert ended.stdout == twins_end.stdout
+
+
 def _groups(report):
     return [*report["findings"], *report["others"]]
 
