@@ -18,7 +18,7 @@ import equinox as eqx
 import jax
 
 from eqx_fastjit import _events, _place
-from eqx_fastjit._install import _equinox_filter_jit
+from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 
 from ._frames import folder_of
@@ -200,11 +200,11 @@ def measure(
     compiling = max(first, *own, 0.0)
     left = _SECONDS - _TIMING_SECONDS - 2 * _SAMPLING_SECONDS
     if compiling + 4 * LEAST_ROUNDS * seconds < left:
-        equinox = _equinox_filter_jit(fun)
+        equinox = equinox_filter_jit(fun)
         calls[EQUINOX] = functools.partial(equinox, *args, **kwargs)
         time_call(calls[EQUINOX])
     else:
-        for name, jit in ((OURS, filter_jit), (EQUINOX, _equinox_filter_jit)):
+        for name, jit in ((OURS, filter_jit), (EQUINOX, equinox_filter_jit)):
             alone = functools.partial(jit(_nothing), fun, *args, **kwargs)
             calls[name + _ALONE] = alone
             time_call(alone)

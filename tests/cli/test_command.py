@@ -47,7 +47,6 @@ def test_help_and_unknown_options(capsys):
         (["doctor", "--html", "/missing/a.html", "setup.py"], "--html: cannot write"),
         (["doctor", "--fail-on", "new", "setup.py"], "expected two event files"),
         (["export", "a", "--args", "b", "-o", "c"], "'a': expected MODULE:NAME"),
-        (["export", "a:b", "--args", "b", "-o", "c", "--no-portable"], "--compiled"),
     ],
 )
 def test_one_clear_error(args, text, capsys):
