@@ -219,9 +219,9 @@ _TABLE: dict[tuple[Cause, str], tuple[str, str]] = {
 
 _OUTSIDE = (
     "{n_programs} {were} compiled outside of `filter_jit`: {names}.",
-    "Operations outside of jit are a program each. Call them in one function under "
-    "`eqx.filter_jit`, and they are one: `eqx.filter_jit(Model)(...)` makes a model. "
-    "For a function of plain `jax.jit`, `JAX_EXPLAIN_CACHE_MISSES=1` says why.",
+    "Each operation outside of jit is a program. Call them, with what is around them, "
+    "in one function under `eqx.filter_jit`: `eqx.filter_jit(Model)(...)` makes a "
+    "model. For a function of plain `jax.jit`, `JAX_EXPLAIN_CACHE_MISSES=1` says why.",
 )
 
 _FAILED = ("`{function}` raised while it was traced.", "See the error.")
@@ -249,7 +249,7 @@ def finding_of(group: Group) -> Finding:
         leaf=group.leaf,
         line=group.line,
         functions=group.functions,
-        count=len(group.records),
+        count=len(group.whole),
         seconds=group.seconds,
         says=says.format_map(facts),
         fix=fix.format_map(facts),
@@ -336,7 +336,7 @@ def _structure_attribute(group: Group, d: Difference) -> str:
 def _is_ragged(group: Group) -> bool:
     """Whether there is one smaller batch, along axis 0 of all arrays that differ."""
     lengths: set[tuple[int, int]] = set()
-    for r in group.records:
+    for r in group.whole:
         for d in r.differences:
             if d.what != "shape":
                 continue
@@ -394,7 +394,7 @@ def _facts(group: Group, attribute: str) -> dict[str, str]:
         "number_at": here if is_number else earlier,
         "array_at": earlier if is_number else here,
         "edit": _edit(group, attribute),
-        "extra": f"{plural(len(group.records), 'compilation')}, "
+        "extra": f"{plural(len(group.whole), 'compilation')}, "
         f"{show_seconds(group.seconds)},",
         "cache": _CACHE,
         "n_programs": plural(len(group.records), "program"),
@@ -437,8 +437,9 @@ def _edit(group: Group, attribute: str) -> str:
     if d is None or d.old is None or d.new is None:
         return ""
     earlier = (first.earlier or (None,))[0]
+    also = _also(first, d)
     if attribute == "number":
-        return _in_place(first, first.line, d, _asarray(None), at_origin=False)
+        return _in_place(first, first.line, d, _asarray(None), at_origin=False) + also
     if attribute == "number and array":
         site = first.line if d.new.kind == "static" else earlier
         array = d.old if d.old.kind == "array" else d.new
@@ -446,10 +447,23 @@ def _edit(group: Group, attribute: str) -> str:
         return _in_place(first, site, d, _asarray(dtype), at_origin=False)
     if attribute == "weak type":
         site = first.line if d.new.weak_type else earlier
-        return _in_place(first, site, d, _asarray(d.new.dtype), at_origin=True)
+        return _in_place(first, site, d, _asarray(d.new.dtype), at_origin=True) + also
     if attribute == "becomes float":
-        return _in_place(first, earlier, d, _asarray(d.new.dtype), at_origin=True)
+        where = _in_place(first, earlier, d, _asarray(d.new.dtype), at_origin=True)
+        return where + also
     return ""
+
+
+def _also(record: Record, main: Difference) -> str:
+    """The leaves that need the same edit."""
+    alike = [
+        f"`{d.path}`"
+        for d in record.differences
+        if d.what == main.what and d.path != main.path and d.old and d.new
+        if (d.old.kind, d.new.kind) == (main.old.kind, main.new.kind)  # pyright: ignore
+        if (d.old.type, d.new.type) == (main.old.type, main.new.type)  # pyright: ignore
+    ]
+    return f"The same goes for {listed(alike, 3)}. " if alike else ""
 
 
 def _asarray(dtype: str | None) -> Callable[[str], str]:
