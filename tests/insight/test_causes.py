@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
+from eqx_fastjit._describe import Cause
+from eqx_fastjit.insight._causes import table
 from tests.support.commands import doctor
 
 
@@ -112,7 +114,7 @@ CASES = {
     ),
     "outside_jit": Expected(
         "outside of filter_jit",
-        "outside of filter_jit",
+        "operations",
         "",
         {},
         "programs were compiled outside of `filter_jit`",
@@ -173,6 +175,15 @@ def test_a_loop_that_a_scan_would_spare(tmp_path):
     twin, twins_end = doctor(mended, tmp_path)
     assert [x for x in twin["helps"] if x["name"] == "scan"] == []
     assert ended.stdout == twins_end.stdout
+
+
+def test_the_table_has_every_cause():
+    found = table()
+    assert {cause.value for cause in Cause} < set(found)
+    for attributes in found.values():
+        for text in attributes.values():
+            assert set(text) == {"says", "fix"}
+            assert all(value[-1] in ".)}" for value in text.values())
 
 
 def _groups(report):
