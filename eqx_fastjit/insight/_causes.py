@@ -1,13 +1,15 @@
 """What each cause is, in a sentence, and what to do about it.
 
-One table. A cause has attributes, such as a ragged last batch, each with a sentence and
-a fix of its own. A fix keeps the program's results: where an edit could change them,
-the fix says what else is needed, and names what cannot be wrong first.
+A cause has attributes, such as a ragged last batch, each with a sentence and a fix of
+its own. These are in one table, `causes.toml`.
 """
 
 import ast
 import dataclasses
+import functools
+import importlib.resources
 import re
+import tomllib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -52,7 +54,8 @@ class Finding:
 
     def kind(self) -> str:
         """Cause and attribute."""
-        is_plain = self.attribute in (self.cause, "value", "dtype", "other")
+        plain = (self.cause, "value", "dtype", "other", "operations", "raised")
+        is_plain = self.attribute in plain
         return self.cause if is_plain else f"{self.cause} ({self.attribute})"
 
     def title(self) -> str:
@@ -69,174 +72,20 @@ _CACHE = (
     "later runs."
 )
 
-# By cause and attribute: what happened, and the fix.
-_TABLE: dict[tuple[Cause, str], tuple[str, str]] = {
-    (Cause.NEW_FUNCTION, "first call"): (
-        "It was the first call of `{function}`.",
-        "Nothing to mend: each function is compiled once.",
-    ),
-    (Cause.NEW_FUNCTION, "made anew"): (
-        "`{function}` is made anew each time{defined}, and each new function is traced "
-        "and compiled.",
-        "Create and wrap the function once, before the loop, and pass what changes as "
-        "an argument.",
-    ),
-    (Cause.STATIC, "number"): (
-        "The Python number `{leaf}` is static, and each new value compiles: {values}.",
-        "{edit}Pass an array in every call of `{function}`: one that passes a number "
-        "compiles again. Where shapes, a `range` or an `if` depend on `{leaf}`, it has "
-        "to stay a number, and this is its price.",
-    ),
-    (Cause.STATIC, "number of a configuration"): (
-        "All of a configuration is static, and `{leaf}` changes: {values}.",
-        "Pass `{asarray}` as an argument of its own, use that in `{function}`, and "
-        "keep the {of} the same. Where shapes, a `range` or an `if` depend on the "
-        "number, it has to stay static, and this is its price.",
-    ),
-    (Cause.STATIC, "number and array"): (
-        "`{leaf}` is a number in {number_at}, and an array in {array_at}: {values}.",
-        "{edit}Pass an array in every call of `{function}`.",
-    ),
-    (Cause.STATIC, "type"): (
-        "`{leaf}` changes its type: {values}.",
-        "Write the number in one way in every call of `{function}`, such as "
-        "`{leaf}={new_value}`. (An `int` and a `float` give arrays of integers other "
-        "dtypes, so they cannot share a trace.)",
-    ),
-    (Cause.STATIC, "text"): (
-        "The text `{leaf}` is static, and each new one compiles: {values}.",
-        "If `{function}` does not need the text, leave it out of the arguments. If it "
-        "does, each text is a program of its own, and this is its price.",
-    ),
-    (Cause.STATIC, "function made anew"): (
-        "`{leaf}` is another function in each call, though it looks the same: {new}.",
-        "Create the function once, before the loop, and pass the same one. Pass what "
-        "changes in it as an argument.",
-    ),
-    (Cause.STATIC, "object made anew"): (
-        "`{leaf}` is another object in each call, though it looks the same: {new}.",
-        "Create the object once. Or give its class `__eq__` and `__hash__`, as a "
-        "frozen dataclass has them, or make it an `eqx.Module`.",
-    ),
-    (Cause.STATIC, "container"): (
-        "The {new_type} `{leaf}` is static, and its contents change, in place or from "
-        "call to call: {values}.",
-        "Keep the contents the same. Pass what changes as an argument: numbers as "
-        "arrays.",
-    ),
-    (Cause.STATIC, "value"): (
-        "`{leaf}` is static, and each new value compiles: {values}.",
-        "Each value is a program of its own. If you want them all, this is their "
-        "price. If not, pass the same value in every call of `{function}`.",
-    ),
-    (Cause.STRUCTURE, "grows"): (
-        "`{leaf}` has another number of elements each time: {values}.",
-        "Pass what `{function}` needs of it, in a fixed size: a running sum and a "
-        "count in place of all values, or the last few. Or call it once, after the "
-        "loop.",
-    ),
-    (Cause.STRUCTURE, "optional"): (
-        "`{leaf}` is `None` in some calls and not in others: {values}. Both programs "
-        "are compiled.",
-        "If both are wanted, this is the price of the second. If `None` is only the "
-        "initial value, begin with the structure that later calls have, filled with "
-        "what changes nothing: zeros for a sum, `-jnp.inf` for a maximum.",
-    ),
-    (Cause.STRUCTURE, "absent"): (
-        "`{leaf}` is in some calls and not in others: {values}{below}.",
-        "Pass the same parts in every call of `{function}`. Leave out those that it "
-        "does not read.",
-    ),
-    (Cause.STRUCTURE, "keys"): (
-        "`{leaf}` has other keys: {values}{below}.",
-        "Give the dictionary the same keys in every call of `{function}`. Leave out "
-        "those that it does not read.",
-    ),
-    (Cause.STRUCTURE, "other"): (
-        "`{leaf}` has another structure: {values}{below}.",
-        "Keep the structure of the arguments the same in every call of `{function}`.",
-    ),
-    (Cause.SHAPE, "ragged batch"): (
-        "A batch is smaller: {lengths} along axis 0 of `{leaf}`.",
-        "Leave the smaller batch out (`drop_last`, or a `range` that ends at the last "
-        "whole batch), if its examples are not needed; under BatchNorm, nothing else "
-        "keeps the statistics right. Or keep it: it is {extra} more, and {cache} "
-        "Padding changes losses, means and BatchNorm, unless the padding is masked.",
-    ),
-    (Cause.SHAPE, "lengths"): (
-        "`{leaf}` has several shapes, and each one compiles: {values}.",
-        "If you want all these shapes, this is their price. {cache} For fewer, cut the "
-        "data to one length before the call. If you pad instead, pass the true length "
-        "as an array (`length=jnp.asarray(n)`), mask by it "
-        "(`jnp.arange(size) < length`), and read the end at `length - 1`, not at `-1`: "
-        "otherwise sums, means, recurrent states and the last element are those of the "
-        "padding.",
-    ),
-    (Cause.DTYPE, "weak type"): (
-        "`{leaf}` comes from a Python number in {weak_at}, and is weakly typed there. "
-        "In {strong_at}, it is a strong {new_dtype}.",
-        "{edit}Give it a dtype where it is created.",
-    ),
-    (Cause.DTYPE, "becomes float"): (
-        "`{leaf}` begins as integers and becomes floats: {values}.",
-        "{edit}Create it with the dtype that later calls have.",
-    ),
-    (Cause.DTYPE, "keys"): (
-        "`{leaf}` is another kind of random key: {values}.",
-        "Create all keys in one way, with `jax.random.key(seed)` and one `impl`. Other "
-        "keys give other random numbers. `jax.random.wrap_key_data` makes a new-style "
-        "key of the numbers of an old-style one, and keeps these.",
-    ),
-    (Cause.DTYPE, "dtype"): (
-        "`{leaf}` changes its dtype: {values}.",
-        "If you want each precision, this is its price. If not, create `{leaf}` with "
-        "one dtype in every call of `{function}`. (A cast rounds.)",
-    ),
-    (Cause.PLACEMENT, "committed"): (
-        "`{leaf}` is committed to a device in one call, by `jax.device_put` or as the "
-        "result of one that was, and in the other it is not.",
-        "Put it where it will stay, `jax.device_put({argument}, device)`, before the "
-        "first call.",
-    ),
-    (Cause.PLACEMENT, "moved"): (
-        "`{leaf}` is on other devices: {values}.",
-        "Put it where it will stay (`jax.device_put({argument}, sharding)`) before the "
-        "first call. Or fix `in_shardings` and `out_shardings`. If you want each "
-        "device, this is its price.",
-    ),
-    (Cause.CONFIGURATION, "setting"): (
-        "JAX's setting `{leaf}` changes: {values}.",
-        "Set `{leaf}` once, before the first call. If you want both settings, this is "
-        "the price of the second.",
-    ),
-    (Cause.CONFIGURATION, "caches cleared"): (
-        "Nothing in the call differs from an earlier one. JAX had dropped what it had "
-        "compiled: by `jax.clear_caches()` or `eqx.clear_caches()`, or because there "
-        "were too many programs.",
-        "Clear the caches only where memory is short.",
-    ),
-}
 
-_OUTSIDE = (
-    "{n_programs} {were} compiled outside of `filter_jit`: {names}.",
-    "Operations outside of jit are a program each. Call them in one function under "
-    "`eqx.filter_jit`, and they are one: `eqx.filter_jit(Model)(...)` makes a model. "
-    "For a function of plain `jax.jit`, `JAX_EXPLAIN_CACHE_MISSES=1` says why.",
-)
-
-_FAILED = ("`{function}` raised while it was traced.", "See the error.")
+@functools.cache
+def table() -> dict[str, dict[str, dict[str, str]]]:
+    """By cause and attribute: what happened (`says`), and the `fix`."""
+    file = importlib.resources.files(__package__) / "causes.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def finding_of(group: Group) -> Finding:
     """A group in words."""
-    cause = attribute = group.first.why
-    if group.is_outside:
-        says, fix = _OUTSIDE
-    elif group.first.failed:
-        says, fix = _FAILED
-    else:
-        cause, attribute = group.cause.value, attribute_of(group)
-        says, fix = _TABLE[group.cause, attribute]
+    cause, attribute = group.cause.value, attribute_of(group)
+    if group.is_outside or group.first.failed:
+        cause = group.first.why
+    text = table()[cause][attribute]
     facts = _facts(group, attribute)
     changes = [
         Change(d.path, d.what, str(d.old or "nothing"), str(d.new or "nothing"))
@@ -249,10 +98,10 @@ def finding_of(group: Group) -> Finding:
         leaf=group.leaf,
         line=group.line,
         functions=group.functions,
-        count=len(group.records),
+        count=len(group.whole),
         seconds=group.seconds,
-        says=says.format_map(facts),
-        fix=fix.format_map(facts),
+        says=text["says"].format_map(facts),
+        fix=text["fix"].format_map(facts),
         calls={
             f"`{function}` at {show_chain(frames)}"
             if function
@@ -281,6 +130,8 @@ _CONTAINERS = {"list", "dict", "set", "tuple", "frozenset"}
 def attribute_of(group: Group) -> str:
     """What is special about a group of this cause."""
     d = group.main
+    if group.is_outside or group.first.failed:
+        return "operations" if group.is_outside else "raised"
     if group.cause is Cause.NEW_FUNCTION:
         return "first call" if d is None else "made anew"
     if group.cause is Cause.CONFIGURATION:
@@ -336,7 +187,7 @@ def _structure_attribute(group: Group, d: Difference) -> str:
 def _is_ragged(group: Group) -> bool:
     """Whether there is one smaller batch, along axis 0 of all arrays that differ."""
     lengths: set[tuple[int, int]] = set()
-    for r in group.records:
+    for r in group.whole:
         for d in r.differences:
             if d.what != "shape":
                 continue
@@ -394,7 +245,7 @@ def _facts(group: Group, attribute: str) -> dict[str, str]:
         "number_at": here if is_number else earlier,
         "array_at": earlier if is_number else here,
         "edit": _edit(group, attribute),
-        "extra": f"{plural(len(group.records), 'compilation')}, "
+        "extra": f"{plural(len(group.whole), 'compilation')}, "
         f"{show_seconds(group.seconds)},",
         "cache": _CACHE,
         "n_programs": plural(len(group.records), "program"),
@@ -437,8 +288,9 @@ def _edit(group: Group, attribute: str) -> str:
     if d is None or d.old is None or d.new is None:
         return ""
     earlier = (first.earlier or (None,))[0]
+    also = _also(first, d)
     if attribute == "number":
-        return _in_place(first, first.line, d, _asarray(None), at_origin=False)
+        return _in_place(first, first.line, d, _asarray(None), at_origin=False) + also
     if attribute == "number and array":
         site = first.line if d.new.kind == "static" else earlier
         array = d.old if d.old.kind == "array" else d.new
@@ -446,10 +298,23 @@ def _edit(group: Group, attribute: str) -> str:
         return _in_place(first, site, d, _asarray(dtype), at_origin=False)
     if attribute == "weak type":
         site = first.line if d.new.weak_type else earlier
-        return _in_place(first, site, d, _asarray(d.new.dtype), at_origin=True)
+        return _in_place(first, site, d, _asarray(d.new.dtype), at_origin=True) + also
     if attribute == "becomes float":
-        return _in_place(first, earlier, d, _asarray(d.new.dtype), at_origin=True)
+        where = _in_place(first, earlier, d, _asarray(d.new.dtype), at_origin=True)
+        return where + also
     return ""
+
+
+def _also(record: Record, main: Difference) -> str:
+    """The leaves that need the same edit."""
+    alike = [
+        f"`{d.path}`"
+        for d in record.differences
+        if d.what == main.what and d.path != main.path and d.old and d.new
+        if (d.old.kind, d.new.kind) == (main.old.kind, main.new.kind)  # pyright: ignore
+        if (d.old.type, d.new.type) == (main.old.type, main.new.type)  # pyright: ignore
+    ]
+    return f"The same goes for {listed(alike, 3)}. " if alike else ""
 
 
 def _asarray(dtype: str | None) -> Callable[[str], str]:

@@ -65,14 +65,20 @@ class Group:
         return sum(r.seconds for r in self.records)
 
     @property
+    def whole(self) -> list[Record]:
+        """Without functions that are a part of others."""
+        return [r for r in self.records if not r.inlined] or self.records
+
+    @property
     def functions(self) -> dict[str, int]:
         """The names of the functions, and how often each was compiled."""
-        return dict(collections.Counter(r.function for r in self.records))
+        counts = collections.Counter(r.function for r in self.whole)
+        return dict(counts.most_common())
 
     @property
     def calls(self) -> dict[tuple[str, tuple[Place, ...]], int]:
         """Function and lines that led to it, and how often each did."""
-        return dict(collections.Counter(map(self._call, self.records)))
+        return dict(collections.Counter(map(self._call, self.whole)))
 
     def _call(self, record: Record) -> tuple[str, tuple[Place, ...]]:
         if self.is_outside:  # many operations
@@ -83,7 +89,7 @@ class Group:
 
     def of_leaf(self, leaf: str) -> list[Difference]:
         """What a leaf was and became, in order."""
-        found = (d for r in self.records for d in r.differences if d.path == leaf)
+        found = (d for r in self.whole for d in r.differences if d.path == leaf)
         return [d for d in found if self.main and d.what == self.main.what]
 
 
@@ -97,13 +103,22 @@ def group(records: Iterable[Record], limit: float = math.inf) -> list[Group]:
     """
     ours: dict[object, Group] = {}
     outside: list[Record] = []
-    for record in records:
+    by_number = {record.number: record for record in records}
+    for record in by_number.values():
         if record.is_outside:
             outside.append(record)
         else:
-            ours.setdefault(_key(record), Group([])).records.append(record)
+            key = _key(_outermost(record, by_number))
+            ours.setdefault(key, Group([])).records.append(record)
     groups = [*_merged(list(ours.values())), *_by_line(outside, limit)]
     return sorted(groups, key=lambda g: -g.seconds)
+
+
+def _outermost(record: Record, by_number: dict[int, Record]) -> Record:
+    """What a function was traced for, if it is a part of another one."""
+    while record.inside in by_number:
+        record = by_number[record.inside]
+    return record
 
 
 def _key(record: Record) -> object:
@@ -149,7 +164,7 @@ def _lengths(group: Group) -> set[int]:
     if group.cause is not Cause.SHAPE:
         return set()
     found: set[int] = set()
-    for r in group.records:
+    for r in group.whole:
         for d in r.differences:
             if d.what == "shape" and d.old and d.new:
                 pairs = zip(d.old.shape, d.new.shape, strict=False)

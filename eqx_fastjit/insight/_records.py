@@ -73,8 +73,10 @@ class Record:
         """The cause in a word or two."""
         if self.failed:
             return "failed"
+        if self.inlined:
+            return "inlined"
         if self.is_first:
-            return "inlined" if self.inlined else "first call"
+            return "first call"
         return OUTSIDE if self.is_outside else self.cause.value
 
     @property

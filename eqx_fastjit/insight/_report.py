@@ -295,7 +295,7 @@ def _functions(groups: Sequence[Group]) -> list[FunctionRow]:
         for r in g.records:
             key = (r.function, r.place) if not r.is_outside else ("", None)
             # One change may be the cause for several functions.
-            why = r.why if g.is_first else g.first.why
+            why = r.why if g.is_first or r.inlined else g.first.why
             why = r.function if r.is_outside else why
             rows.setdefault(key, []).append((r, why))
     return sorted(map(_function_row, rows.values()), key=lambda row: -row.seconds)

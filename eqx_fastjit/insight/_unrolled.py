@@ -1,10 +1,11 @@
 """Loops of a compiled function that `jax.lax.scan` would make cheaper to compile."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from eqx_fastjit import _events
+from eqx_fastjit._describe import Leaf
 from eqx_fastjit._events import Event
 from eqx_fastjit._place import Place
 from eqx_fastjit._traced import kept_trace
@@ -36,11 +37,7 @@ def unrolled_loops(event: Event) -> list[Unrolled]:
     if event.own_seconds < _LEAST or specialization is None or not event.traced:
         return []
     try:
-        arrays = [
-            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type)
-            for leaf in event.signature
-            if leaf.kind == "array"
-        ]
+        arrays = [_struct(leaf) for leaf in event.signature if leaf.kind == "array"]
         scope = read_jaxpr(kept_trace(specialization.jitted, arrays).jaxpr)
     except (LookupError, TypeError, ValueError):
         return []  # JAX has dropped it, or the arguments have no such description
@@ -52,3 +49,10 @@ def unrolled_loops(event: Event) -> list[Unrolled]:
     saved = event.own_seconds * (loop.equations - loop.scan_equations) / total
     name = event.function.name
     return [Unrolled(name, loop.place, loop.iterations, loop.equations, total, saved)]
+
+
+def _struct(leaf: Leaf) -> Any:
+    dtype: Any = leaf.dtype
+    if dtype.startswith("key<"):  # of the default kind
+        dtype = jax.eval_shape(jax.random.key, 0).dtype  # pyright: ignore
+    return jax.ShapeDtypeStruct(leaf.shape, dtype, weak_type=leaf.weak_type)

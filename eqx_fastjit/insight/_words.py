@@ -34,7 +34,13 @@ def listed(items: Iterable[str], most: int = 5) -> str:
 
 
 def show_file(file: str) -> str:
-    """A path below the working directory without it; of others, the last two parts."""
+    """A path below the working directory without it; of others, the last two parts.
+
+    Of an installed package, the path from there.
+    """
+    _, installed, below = file.rpartition(f"{os.sep}site-packages{os.sep}")
+    if installed:
+        return below
     try:
         relative = os.path.relpath(file)
     except (OSError, ValueError):  # another drive, or a directory that is gone

@@ -115,6 +115,25 @@ def test_seconds_of_functions_inside_are_told_once():
     assert {f.function: f.seconds for f in found.functions} == {"step": 7, "inner": 1}
 
 
+def test_a_function_inside_is_not_blamed():
+    records = [
+        record(1),
+        record(2, function="inner", inlined=True, inside=1),
+        record(3, shape("x", (4,), (5,)), seconds=3.0, nested=1.0),
+        record(4, static("f", 1, 2), function="inner", inlined=True, inside=3),
+    ]
+    found = report_of(*records)
+    (finding,) = found.findings
+    assert (finding.cause, finding.functions, finding.count) == (
+        "shape",
+        {"step": 1},
+        1,
+    )
+    assert finding.seconds == pytest.approx(3)
+    causes = {f.function: f.causes for f in found.functions}
+    assert causes == {"step": {"shape": 1, "first call": 1}, "inner": {"inlined": 2}}
+
+
 def test_a_change_of_two_functions_is_one_finding():
     records = [
         record(1, shape("x", (64, 3), (40, 3))),
