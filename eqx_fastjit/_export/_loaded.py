@@ -97,8 +97,9 @@ class LoadedFunction(Function):
         specialization = super().specialize(values)
         if self.native is None:
             return specialization
-        run = _Native(self, specialization.jitted)
-        return engine_module().Specialization(run, run.__wrapped__)
+        flat = specialization.flat
+        run = _Native(self, specialization.jitted, flat)
+        return engine_module().Specialization(run, flat)
 
     def call_python(self, values: tuple[Any, ...]) -> Any:
         """Call the portable program, in place of the user's function."""
@@ -133,9 +134,8 @@ class _Native:
     As in a transformation, or with arrays that were put on another device.
     """
 
-    def __init__(self, function: LoadedFunction, portable: Any):
+    def __init__(self, function: LoadedFunction, portable: Any, flat: Any):
         self._portable, self.trace = portable, portable.trace
-        flat = self.__wrapped__ = portable.__wrapped__
         flat.traced = True
         self._handle = flat.output(function.template)[-1]
         mesh = function.mesh

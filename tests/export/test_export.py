@@ -68,9 +68,9 @@ def test_calls_over_several_devices_of_a_cpu_block(tmp_path):
     save_all(tests, tmp_path)
     f = load(tmp_path / "committed.fastjit", trusted=True)
     f(*tests["committed"].arguments())
-    _, values = f._function, tests["committed"].arguments()
-    specialization, _ = f._function.find(f._bind(*values))
-    assert all(plan.blocks for plan in specialization.plans.values())
+    values = f._bind(*tests["committed"].arguments())
+    specialization, _ = f._function.find(values)
+    assert all(plan.blocks for plan in specialization.flat.plans.values())
 
 
 def test_modules_and_methods_keep_their_arrays(tmp_path):
