@@ -165,6 +165,8 @@ def stale_figures(patterns: list[str]) -> dict[Path, bytes]:
     **Returns:** the new content of each file, which is not written. The bytes are not
     compared, as they depend on the version of matplotlib.
     """
+    if not (RESULTS / "cpu.json").exists():
+        return {}
     results = results_file.load(RESULTS / "cpu.json")
     chosen = [name for name in _FIGURES if _is_chosen(f"figure-{name}", patterns)]
     paths = {
