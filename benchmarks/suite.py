@@ -39,18 +39,20 @@ class Ratios:
     param_names = ("rival", "case")
     unit = "ours/rival"
 
-    def _median(self, rival, name, mode):
-        case = _case(name, "ours", rival)
-        rounds = [x[mode] for x in measure(case, _ROUNDS, ("ours", rival))]
-        return statistics.median(x["ours"] / x[rival] for x in rounds)
+    def setup(self, rival, name):
+        self.case = _case(name, "ours", rival)
 
     def track_dispatch(self, rival, name):
         """Until the call returns."""
-        return self._median(rival, name, "dispatch")
+        return self._median(rival, "dispatch")
 
     def track_blocked(self, rival, name):
         """Until the result is ready."""
-        return self._median(rival, name, "blocked")
+        return self._median(rival, "blocked")
+
+    def _median(self, rival, mode):
+        rounds = [x[mode] for x in measure(self.case, _ROUNDS, ("ours", rival))]
+        return statistics.median(x["ours"] / x[rival] for x in rounds)
 
 
 class Calls:
@@ -81,20 +83,6 @@ class Calls:
         )
 
 
-class Memory:
-    """Peak memory of a process that calls one contender."""
-
-    params = (list(JITS), ["identity", "adam_103_leaves", "gpt"])
-    param_names = ("contender", "case")
-
-    def setup(self, contender, name):
-        self.call = _case(name, contender).build((contender,))[contender]
-
-    def peakmem_calls(self, contender, name):
-        for _ in range(100):
-            self.call()
-
-
 class FirstCalls:
     """Milliseconds of a call that is traced, lowered, compiled and run."""
 
@@ -103,16 +91,9 @@ class FirstCalls:
     unit = "ms"
     timeout = 900
 
+    def setup(self, contender, name):
+        self.call = _case(name, contender).build((contender,))[contender]
+
     def track_total(self, contender, name):
         """All stages of it."""
-        call = _case(name, contender).build((contender,))[contender]
-        return statistics.median(stages(call)["total"] for _ in range(3))
-
-
-class Import:
-    """Seconds to import, in fresh processes that have imported Equinox."""
-
-    number = 1
-
-    def timeraw_import(self):
-        return "from eqx_fastjit import filter_jit", "import equinox"
+        return statistics.median(stages(self.call)["total"] for _ in range(3))

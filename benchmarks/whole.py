@@ -16,7 +16,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,9 @@ class _Calls:
     """Counts calls of the functions jitted by `equinox.filter_jit`; keeps the last."""
 
     def __init__(self) -> None:
-        self.counts: collections.Counter[Callable[..., Any]] = collections.Counter()
-        self.last: dict[Callable[..., Any], Any] = {}
+        # By the identity of the function, which need not have a hash.
+        self.counts: collections.Counter[int] = collections.Counter()
+        self.last: dict[int, tuple[Any, ...]] = {}
 
     def install(self) -> None:
         """Replace `equinox.filter_jit`."""
@@ -62,8 +62,8 @@ class _Calls:
             jitted = filter_jit(fun, **options)
 
             def call(*args: Any, **kwargs: Any) -> Any:
-                self.counts[fun] += 1
-                self.last[fun] = args, kwargs
+                self.counts[id(fun)] += 1
+                self.last[id(fun)] = fun, args, kwargs
                 return jitted(*args, **kwargs)
 
             return call
@@ -86,13 +86,13 @@ def _count_calls(name: str, steps: int | None) -> None:
     _run_program(name, "eqx", steps)
     seconds = (time.perf_counter() - start) / sum(calls.counts.values())
     overhead = 0.0
-    for fun, (args, kwargs) in calls.last.items():
-        makers = of_function(lambda a, k, fun=fun: fun(*a, **k), args, kwargs)
+    for key, last in calls.last.items():
+        makers = of_function(lambda fun, args, kwargs: fun(*args, **kwargs), *last)
         # A call of seconds is timed once a round.
         case = Case(name, "", "", lambda m=makers: m, steps=10 if seconds > 0.1 else 1)
         rounds = [x["blocked"] for x in measure(case, 5, ("flat", "eqx"))]
         each = statistics.median(x["eqx"] - x["flat"] for x in rounds)
-        overhead += 1e-6 * max(0.0, each) * calls.counts[fun]
+        overhead += 1e-6 * max(0.0, each) * calls.counts[key]
     print(json.dumps({"calls": sum(calls.counts.values()), "overhead": overhead}))
 
 

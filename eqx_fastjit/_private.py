@@ -220,9 +220,11 @@ def hook_waits(wrap: Wrap, until: contextlib.ExitStack) -> list[str]:
 
 
 def stable_custom_calls() -> frozenset[str]:
-    """The custom calls that JAX's guarantees cover. If unknown, none."""
+    """The custom calls of JAX itself that its guarantees cover. If unknown, none."""
     path = "jax._src.export._export:_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE"
-    return frozenset(_try_resolve(path, ()))
+    # Kernels are stable, but are native code of somebody else.
+    kernels = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "tf.call_tf_function"}
+    return frozenset(_try_resolve(path, ())) - kernels
 
 
 _EFFECTS = ("unordered_effects", "ordered_effects", "keepalive", "host_callbacks")

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import results_file, startup, table, whole
+from benchmarks import results_file, table, whole
 from benchmarks.results_file import describe_machine
+from scripts import startup
 
 
 # --- reliability ---------------------------------------------------------------------

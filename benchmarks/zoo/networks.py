@@ -1,6 +1,5 @@
 """Networks: a transformer, a CNN with BatchNorm, a recurrent network, a GAN, LoRA."""
 
-import functools as ft
 import math
 
 import equinox as eqx
@@ -19,40 +18,22 @@ from benchmarks.contenders import filled, of_function, of_loop, training
 WIDTH, HEADS, LENGTH, VOCABULARY = 16, 2, 8, 32
 
 
-class CausalSelfAttention(eqx.Module):
-    qkv: eqx.nn.Linear
-    out: eqx.nn.Linear
-    heads: int = eqx.field(static=True)
-
-    def __init__(self, width: int, heads: int, *, key: jax.Array):
-        key_qkv, key_out = jr.split(key)
-        self.qkv = eqx.nn.Linear(width, 3 * width, use_bias=False, key=key_qkv)
-        self.out = eqx.nn.Linear(width, width, use_bias=False, key=key_out)
-        self.heads = heads
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        length, width = x.shape
-        qkv = jax.vmap(self.qkv)(x).reshape(length, 3, self.heads, -1)
-        q, k, v = qkv[:, 0], qkv[:, 1], qkv[:, 2]
-        x = jax.nn.dot_product_attention(q, k, v, is_causal=True)
-        return jax.vmap(self.out)(x.reshape(length, width))
-
-
 class Block(eqx.Module):
     norm_1: eqx.nn.LayerNorm
-    attention: CausalSelfAttention
+    attention: eqx.nn.MultiheadAttention
     norm_2: eqx.nn.LayerNorm
     mlp: eqx.nn.MLP
 
     def __init__(self, width: int, heads: int, *, key: jax.Array):
         key_attention, key_mlp = jr.split(key)
         self.norm_1 = eqx.nn.LayerNorm(width)
-        self.attention = CausalSelfAttention(width, heads, key=key_attention)
+        self.attention = eqx.nn.MultiheadAttention(heads, width, key=key_attention)
         self.norm_2 = eqx.nn.LayerNorm(width)
         self.mlp = eqx.nn.MLP(width, width, 2 * width, 1, jax.nn.gelu, key=key_mlp)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = x + self.attention(jax.vmap(self.norm_1)(x))
+        y, causal = jax.vmap(self.norm_1)(x), jnp.tri(x.shape[0], dtype=bool)
+        x = x + self.attention(y, y, y, mask=causal)
         return x + jax.vmap(self.mlp)(jax.vmap(self.norm_2)(x))
 
 
@@ -83,23 +64,23 @@ def _tokens(*shape: int) -> jax.Array:
     return jnp.arange(math.prod(shape)).reshape(shape) % VOCABULARY
 
 
-@case("zoo", "transformer of 12 blocks, inference")
+@case("zoo", "transformer of 6 blocks, inference")
 def gpt() -> Makers:
     def logits(model: GPT, tokens: jax.Array) -> jax.Array:
         return jax.vmap(model)(tokens)
 
-    model = filled(lambda: GPT(12, key=jr.key(0)))
+    model = filled(lambda: GPT(6, key=jr.key(0)))
     return of_function(logits, model, _tokens(1, LENGTH))
 
 
-@case("zoo", "transformer of 12 blocks, AdamW step")
+@case("zoo", "transformer of 6 blocks, AdamW step")
 def gpt_adamw() -> Makers:
     def loss(model: GPT, tokens: jax.Array) -> jax.Array:
         logits, labels = model(tokens[:-1]), tokens[1:]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         return jnp.mean(losses)
 
-    model = filled(lambda: GPT(12, key=jr.key(0)))
+    model = filled(lambda: GPT(6, key=jr.key(0)))
     optimiser = optax.adamw(3e-4, weight_decay=0.1)
     return training(loss, model, optimiser, _tokens(LENGTH))
 
@@ -107,47 +88,28 @@ def gpt_adamw() -> Makers:
 # --- a CNN, with the state of BatchNorm ----------------------------------------------
 
 
-class ResidualBlock(eqx.Module):
-    conv_1: eqx.nn.Conv2d
-    norm_1: eqx.nn.BatchNorm
-    conv_2: eqx.nn.Conv2d
-    norm_2: eqx.nn.BatchNorm
-
-    def __init__(self, channels: int, *, key: jax.Array):
-        keys = jr.split(key)
-        conv = ft.partial(eqx.nn.Conv2d, kernel_size=3, padding=1, use_bias=False)
-        self.conv_1 = conv(channels, channels, key=keys[0])
-        self.norm_1 = eqx.nn.BatchNorm(channels, "batch", mode="ema")
-        self.conv_2 = conv(channels, channels, key=keys[1])
-        self.norm_2 = eqx.nn.BatchNorm(channels, "batch", mode="ema")
-
-    def __call__(self, x: jax.Array, state: eqx.nn.State):
-        y, state = self.norm_1(self.conv_1(x), state)
-        y, state = self.norm_2(self.conv_2(jax.nn.relu(y)), state)
-        return jax.nn.relu(x + y), state
-
-
-class ResNet(eqx.Module):
-    stem: eqx.nn.Conv2d
-    blocks: list[ResidualBlock]
+class CNN(eqx.Module):
+    convs: list[eqx.nn.Conv2d]
+    norms: list[eqx.nn.BatchNorm]
     head: eqx.nn.Linear
 
     def __init__(self, *, key: jax.Array):
-        key_stem, key_head, *keys = jr.split(key, 6)
-        self.stem = eqx.nn.Conv2d(3, 4, 3, padding=1, key=key_stem)
-        self.blocks = [ResidualBlock(4, key=key) for key in keys]
+        key_head, *keys = jr.split(key, 5)
+        sizes = zip((3, 4, 4, 4), keys, strict=True)
+        self.convs = [eqx.nn.Conv2d(n, 4, 3, padding=1, key=key) for n, key in sizes]
+        self.norms = [eqx.nn.BatchNorm(4, "batch", mode="ema") for _ in keys]
         self.head = eqx.nn.Linear(4, 10, key=key_head)
 
     def __call__(self, x: jax.Array, state: eqx.nn.State):
-        x = self.stem(x)
-        for block in self.blocks:
-            x, state = block(x, state)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x, state = norm(conv(x), state)
+            x = jax.nn.relu(x)
         return self.head(jnp.mean(x, axis=(1, 2))), state
 
 
-@case("zoo", "ResNet with BatchNorm and its state, SGD step")
-def resnet() -> Makers:
-    def loss(model: ResNet, state: eqx.nn.State, images: jax.Array, labels: jax.Array):
+@case("zoo", "CNN with BatchNorm and its state, SGD step")
+def cnn() -> Makers:
+    def loss(model: CNN, state: eqx.nn.State, images: jax.Array, labels: jax.Array):
         batched = jax.vmap(model, (0, None), (0, None), axis_name="batch")
         logits, state = batched(images, state)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
@@ -159,11 +121,11 @@ def resnet() -> Makers:
         updates, opt_state = optimiser.update(grads, opt_state)
         return eqx.apply_updates(model, updates), state, opt_state, value
 
-    model, state = filled(lambda: eqx.nn.make_with_state(ResNet)(key=jr.key(0)))
+    model, state = filled(lambda: eqx.nn.make_with_state(CNN)(key=jr.key(0)))
     optimiser = optax.sgd(1e-3, momentum=0.9, nesterov=True)
     opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
-    batch = jnp.sin(jnp.arange(96.0) / 7).reshape(2, 3, 4, 4), jnp.array([3, 7])
-    return of_loop(step, (model, state, opt_state), batch)
+    images = jnp.sin(jnp.arange(96.0) / 7).reshape(2, 3, 4, 4)
+    return of_loop(step, (model, state, opt_state), (images, jnp.array([3, 7])))
 
 
 # --- a recurrent network -------------------------------------------------------------

@@ -12,26 +12,14 @@ from benchmarks.case import Call, case, Makers
 from benchmarks.contenders import each, filled, FILTER_JITS, of_function
 
 
-class VectorField(eqx.Module):
-    scale: jax.Array
-    mlp: eqx.nn.MLP
-
-    def __init__(self, size: int, hidden: int, *, key: jax.Array):
-        self.scale = jnp.ones(())
-        self.mlp = eqx.nn.MLP(size, size, hidden, 2, jax.nn.softplus, jnp.tanh, key=key)
-
-    def __call__(self, t: Any, y: jax.Array, args: Any) -> jax.Array:
-        return self.scale * self.mlp(y)
-
-
 class NeuralODE(eqx.Module):
-    field: VectorField
+    field: eqx.nn.MLP
     solver: diffrax.AbstractSolver
     controller: diffrax.AbstractStepSizeController
 
     def __call__(self, ts: jax.Array, start: jax.Array):
         solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(self.field),
+            diffrax.ODETerm(lambda t, y, args: self.field(y)),
             self.solver,
             t0=ts[0],
             t1=ts[-1],
@@ -50,7 +38,7 @@ def neural_ode() -> Makers:
         return model(ts, start)
 
     model = NeuralODE(
-        filled(lambda: VectorField(2, 8, key=jr.key(0))),
+        filled(lambda: eqx.nn.MLP(2, 2, 8, 2, jax.nn.softplus, key=jr.key(0))),
         diffrax.Tsit5(),
         diffrax.PIDController(rtol=1e-3, atol=1e-6),
     )
@@ -62,22 +50,21 @@ def _policy_class(filter_jit: Any) -> Any:
         torso: eqx.nn.MLP
         mean: eqx.nn.Linear
         log_std: jax.Array
-        low: float
-        high: float
+        bound: float
 
         def __init__(self, observation: int, action: int, *, key: jax.Array):
             key_torso, key_mean = jr.split(key)
             self.torso = eqx.nn.MLP(observation, 16, 16, 2, jnp.tanh, key=key_torso)
             self.mean = eqx.nn.Linear(16, action, key=key_mean)
             self.log_std = jnp.zeros(action)
-            self.low, self.high = -1.0, 1.0
+            self.bound = 1.0
 
         @filter_jit
         def act(self, observation: jax.Array, key: jax.Array) -> jax.Array:
             mean = self.mean(self.torso(observation))
             noise = jr.normal(key, mean.shape)
             action = mean + jnp.exp(self.log_std) * noise
-            return jnp.clip(action, self.low, self.high)
+            return jnp.clip(action, -self.bound, self.bound)
 
     return Policy
 

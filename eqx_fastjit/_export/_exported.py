@@ -3,13 +3,11 @@
 import importlib.util
 import inspect
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 import jax
 import jax.export
 import jax.tree_util as jtu
-import numpy as np
 
 from eqx_fastjit._blocking import has_host_callbacks
 from eqx_fastjit._options import donated, Options
@@ -32,11 +30,7 @@ class Exported:
     """
 
     def __init__(
-        self,
-        jitted: Any,
-        bound: tuple[Any, ...],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, jitted: Any, bound: tuple[Any, ...], args: Any, kwargs: dict[str, Any]
     ):
         function = jitted._function
         name: str = function.info.name
@@ -48,19 +42,14 @@ class Exported:
         self._arrays, refs = split(values[n:])
         # What cannot be saved is refused before the function is traced, which may take
         # minutes.
-        described = [
-            _describe(*x)
-            for x in zip(free.names, free.kinds, free.defaults, refs, strict=True)
-        ]
-        # Arrays of a Module that is called, or of an instance, are kept in the file.
-        self._kept, own = partition((jitted, values[:n]))
-        rest, n_kept = partition(values[n:])[1], len(self._kept)
-        result = Encoder(to_build=True)
+        triples = free.names, free.kinds, free.defaults
+        described = list(map(_describe, *triples, values[n:], refs))
+        structure, result = partition(values[n:])[1], Encoder(to_build=True)
 
+        # The arrays of a Module that is called, or of an instance, are constants.
         def call(*arrays: Any) -> list[Any]:
-            jitted, bound = own.rebuild(arrays[:n_kept])
-            free = rest.rebuild(arrays[n_kept:])
-            args, kwargs = parameters.to_call((*bound, *free))
+            rest = structure.rebuild(arrays)
+            args, kwargs = parameters.to_call((*values[:n], *rest))
             out, refs = split(jitted(*args, **kwargs))
             result.lines.clear()
             result.write(refs, "<result>")
@@ -71,9 +60,9 @@ class Exported:
         options: Options = function.options
         donate = options.donate.removesuffix("-except-first") if n else options.donate
         indices = donated(Options(donate), free, values[n:])
-        self._options = {"donate_argnums": tuple([n_kept + i for i in indices])}
+        self._options: dict[str, Any] = {"donate_argnums": indices}
         with quiet_donation():
-            traced = jax.jit(call, **self._options).trace(*self._kept, *self._arrays)
+            traced = jax.jit(call, **self._options).trace(*self._arrays)
             if has_host_callbacks(traced):
                 raise ExportError(
                     f"{name} has host callbacks, which call Python and cannot be "
@@ -81,22 +70,18 @@ class Exported:
                     "for checks of `eqx.error_if`, set `EQX_ON_ERROR=nan`."
                 )
         self._shardings = [
-            *[getattr(x, "sharding", None) for x in (*self._kept, *self._arrays)],
+            *[getattr(x, "sharding", None) for x in self._arrays],
             *jtu.tree_leaves([options.in_shardings, options.out_shardings]),
         ]
         self._header: dict[str, Any] = {
-            "made_by": {x: version(x) for x in ("eqx_fastjit", "jax", "equinox")},
+            "made_by": f"JAX {jax.__version__}",
             "name": name,
             "doc": inspect.getdoc(jitted),
             "parameters": described,
             "result": result.lines,
             "weak_types": [x.weak_type for x in traced.out_info],
             "donate": donate,
-            "n_kept": n_kept,
         }
-
-    def __repr__(self) -> str:
-        return f"<Exported of {self._header['name']}>"
 
     def save(
         self,
@@ -135,30 +120,30 @@ class Exported:
                 "Export it with the sizes of its calls."
             )
         header = {**self._header, "vjp_order": vjp_order}
-        sections = {"kept": b"".join(map(_to_bytes, self._kept))}
-        arrays, options = [*self._kept, *self._arrays], self._options
+        sections, options = {}, self._options
         with _format.replacing(path) as file, quiet_donation():
             if compiled:
-                native = compile_native(self._call, arrays, options)
+                native = compile_native(self._call, self._arrays, options)
                 header["compiled"], sections["compiled"], shardings = native
                 options = options | shardings
             jitted = jax.jit(self._call, **options)
             try:
-                exported = jax.export.export(jitted, platforms=platforms)(*arrays)
+                exported = jax.export.export(jitted, platforms=platforms)(*self._arrays)
                 sections["portable"] = bytes(exported.serialize(vjp_order=vjp_order))
             except (ValueError, NotImplementedError) as e:
-                raise ExportError(
-                    f"`jax.export` cannot export {header['name']}: {e}"
-                ) from e
-            header["mesh"] = _mesh(exported.nr_devices, self._shardings)
+                raise ExportError(f"{header['name']} cannot be exported: {e}") from e
+            n = exported.nr_devices
+            header["mesh"] = _mesh(n, self._shardings) if n > 1 else None
             _format.write(file, header, sections)
 
 
-def _describe(name: str, kind: Any, default: tuple[Any, ...], value: Any) -> list[Any]:
-    """A parameter and its argument, as data."""
+def _describe(
+    name: str, kind: Any, default: tuple[Any, ...], value: Any, refs: Any
+) -> list[Any]:
+    """A parameter and its argument, as data: `refs` is that without its arrays."""
     omitted = bool(default) and default[0] is value
     try:
-        lines = lines_of(value, kind, name)
+        lines = lines_of(refs, kind, name)
     except ExportError:
         if not omitted:
             raise
@@ -175,22 +160,14 @@ def lines_of(value: Any, kind: Any, name: str) -> list[Line]:
     return Encoder().write(value, name)
 
 
-def _to_bytes(x: Any) -> bytes:
-    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = jax.random.key_data(x)
-    return np.asarray(x).tobytes()
-
-
-def _mesh(n_devices: int, shardings: Sequence[Any]) -> dict[str, Any] | None:
+def _mesh(n_devices: int, shardings: Sequence[Any]) -> dict[str, Any]:
     """The mesh of several devices that shardings have in common, as data."""
-    if n_devices == 1:
-        return None
     named = [x for x in shardings if isinstance(x, jax.sharding.NamedSharding)]
     meshes = {x.mesh for x in named if x.mesh.size > 1}
     if len(meshes) > 1:
         raise ExportError("arrays on different meshes cannot be exported together.")
-    default = jax.make_mesh((n_devices,), ("devices",), (jax.sharding.AxisType.Auto,))
-    mesh = meshes.pop() if meshes else default
+    any_mesh = jax.sharding.Mesh(jax.devices()[:n_devices], ("devices",))
+    mesh = meshes.pop() if meshes else any_mesh
     return {
         "axes": list(mesh.axis_names),
         "sizes": list(mesh.devices.shape),

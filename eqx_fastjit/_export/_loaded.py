@@ -1,16 +1,13 @@
 """`load(path)`: a file as a function, which runs none of the user's Python code."""
 
 import dataclasses
-import functools
 import inspect
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.export
-import jax.numpy as jnp
 import numpy as np
 
 from eqx_fastjit import _private
@@ -24,11 +21,9 @@ from ._exported import lines_of
 from ._format import ExportFileError, one_error, read
 from ._names import Names
 from ._native import load_native
-from ._tree import build, difference, Encoder, ExportError, Line, split
+from ._tree import build, difference, Encoder, Line, split
 
 
-# Custom kernels, which are stable, but are native code.
-_KERNELS = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "tf.call_tf_function"}
 _CUSTOM_CALL = re.compile(
     r'custom_call\s*@"?([^\s"(]+)|call_target_name\s*=\s*"([^"]*)"'
 )
@@ -42,8 +37,7 @@ def load_function(
     Raises `ValueError`, with the path, for whatever is wrong with the file.
     """
     known = Encoder()
-    for i, x in enumerate(split(tuple(example or ()))[1]):
-        known.write(x, f"example[{i}]")
+    known.write(split(tuple(example or ()))[1], "example")
     # Now, even within a function that is being traced: what the program keeps would be
     # a part of that trace.
     with one_error(path), jax.ensure_compile_time_eval():
@@ -60,11 +54,7 @@ class LoadedFunction(Function):
     """
 
     def __init__(
-        self,
-        header: dict[str, Any],
-        sections: Mapping[str, memoryview],
-        names: Names,
-        trusted: bool,
+        self, header: dict[str, Any], sections: Any, names: Names, trusted: bool
     ):
         self.header, self._names = header, names
         described = header["parameters"]
@@ -80,38 +70,19 @@ class LoadedFunction(Function):
         self._exported = _read_portable(sections["portable"], header, trusted)
         lines = [line for *_, lines in described for line in lines]
         self._paths = [path for path, kind, *_ in lines if kind == "array"]
-        if len(self._exported.in_avals) != header["n_kept"] + len(self._paths):
+        if len(self._exported.in_avals) != len(self._paths):
             raise ExportFileError("its header is invalid (arguments)")
         # Arrays like those of the result, for its plan.
         self.template = self._result_of([np.zeros(())] * len(self._exported.out_avals))
         self.mesh = _mesh(header["mesh"])
-        self._shardings: Sequence[Any] = [None] * len(self._exported.in_avals)
         if self.mesh is not None:
             whole = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
             given = self._exported.in_shardings_jax(self.mesh)
             self._shardings = [x or whole for x in given]
-        self.kept = self._read_kept(sections["kept"])
         self.native: Any = None
         if trusted and "compiled" in sections:
             code, needs = bytes(sections["compiled"]), header["compiled"]
             self.native = load_native(code, needs, self._exported, self.mesh)
-
-    def _read_kept(self, data: memoryview) -> list[Any]:
-        """The arrays that the program keeps."""
-        out: list[Any] = []
-        for i in range(self.header["n_kept"]):
-            aval, sharding = self._exported.in_avals[i], self._shardings[i]
-            is_key = jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
-            raw = jax.eval_shape(jax.random.key_data, aval) if is_key else aval
-            size = math.prod(raw.shape) * raw.dtype.itemsize
-            array: Any = jnp.asarray(
-                np.frombuffer(data[:size], raw.dtype).reshape(raw.shape)
-            )
-            data = data[size:]
-            if is_key:
-                array = jax.random.wrap_key_data(array, impl=aval.dtype)
-            out.append(array if sharding is None else jax.device_put(array, sharding))
-        return out
 
     def specialize(self, values: tuple[Any, ...]) -> Any:
         """A specialization for a call. Raises `TypeError` if it is another call."""
@@ -120,33 +91,28 @@ class LoadedFunction(Function):
             name, kind, _, was_omitted, then = parameter
             if was_omitted and type(value) is Omitted:
                 continue
-            try:
-                now = lines_of(value, getattr(inspect.Parameter, kind), name)
-            except ExportError as e:
-                raise self._other_call(str(e)) from None
+            now = lines_of(value, getattr(inspect.Parameter, kind), name)
             if (why := difference(then, now)) is not None:
                 raise self._other_call(why)
         specialization = super().specialize(values)
         if self.native is None:
             return specialization
         run = _Native(self, specialization.jitted)
-        return engine_module().Specialization(run, run.__wrapped__.plans)
+        return engine_module().Specialization(run, run.__wrapped__)
 
     def call_python(self, values: tuple[Any, ...]) -> Any:
         """Call the portable program, in place of the user's function."""
         __tracebackhide__ = True
-        arrays = [*self.kept, *partition(values)[0]]
-        constrain = jax.lax.with_sharding_constraint
-        placed = [
-            x if sharding is None else constrain(x, sharding)
-            for x, sharding in zip(arrays, self._shardings, strict=True)
-        ]
+        arrays, _ = partition(values)
+        if self.mesh is not None:
+            constrain = jax.lax.with_sharding_constraint
+            arrays = list(map(constrain, arrays, self._shardings))
         try:
-            return self._result_of(self._exported.call(*placed))
+            return self._result_of(self._exported.call(*arrays))
         except ValueError as e:
             why = str(e)
         for i, path in enumerate(self._paths):
-            why = why.replace(f"args[{len(self.kept) + i}]", f"`{path}`")
+            why = why.replace(f"args[{i}]", f"`{path}`")
         raise self._other_call(why)
 
     def _result_of(self, out: Sequence[Any]) -> Any:
@@ -175,8 +141,7 @@ class _Native:
         mesh = function.mesh
         if mesh is not None and mesh.devices.flat[0].platform == "cpu":
             flat.plans[self._handle].blocks = True
-        kept, run = function.kept, function.native
-        self._run = functools.partial(run, *kept) if kept else run
+        self._run = function.native
 
     def __call__(self, *arrays: Any) -> Any:
         try:
@@ -187,14 +152,11 @@ class _Native:
         return out
 
 
-def _read_portable(
-    data: memoryview, header: dict[str, Any], trusted: bool
-) -> jax.export.Exported:
+def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> Any:
+    """The program, as a `jax.export.Exported`."""
     try:
         exported = jax.export.deserialize(bytearray(data))
-    except ImportError as e:
-        raise ExportFileError("it needs flatbuffers: pip install flatbuffers") from e
-    except Exception as e:  # of flatbuffers and of JAX, of many kinds
+    except Exception as e:  # of flatbuffers, if it is there, and of JAX
         raise ExportFileError(
             f"JAX {jax.__version__} cannot read its portable form ({e})"
         ) from e
@@ -208,7 +170,7 @@ def _read_portable(
 
 def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:
     """Reject a program that calls anything that is not part of JAX."""
-    allowed = _private.stable_custom_calls() - _KERNELS
+    allowed = _private.stable_custom_calls()
     for order in range(vjp_order + 1):
         exported = exported.vjp() if order else exported
         found = _CUSTOM_CALL.findall(exported.mlir_module())

@@ -1,9 +1,8 @@
 """Classes and functions by name, and which of them a file may import.
 
-A name is `"module:qualified.name"`. A file may name what it likes, so nothing is
-imported for it unless the caller allows the package. JAX, Equinox and NumPy are looked
-up in modules that are already imported. What merely passes through an allowed package
-(`"numpy:os.system"`) is refused.
+A name is `"module:qualified.name"`. Nothing is imported for a file unless the caller
+allows the package; JAX, Equinox and NumPy are looked up where they are imported.
+What merely passes through an allowed package (`"numpy:os.system"`) is refused.
 """
 
 import collections
@@ -43,11 +42,10 @@ def name_of(x: Any) -> str | None:
     for place in places:
         if _look_up(place, qualname) is x:
             return f"{place}:{qualname}"
-    if qualname == "<lambda>":  # `name = lambda x: ...`
-        for name, value in list(vars(sys.modules[module]).items()):
-            if value is x:
-                return f"{module}:{name}"
-    return None
+    if qualname != "<lambda>":  # else `name = lambda x: ...`
+        return None
+    names = [name for name, y in list(vars(sys.modules[module]).items()) if y is x]
+    return f"{module}:{names[0]}" if names else None
 
 
 def _look_up(module: str, qualname: str) -> Any:
@@ -67,13 +65,7 @@ def _is_inside(module: str, packages: Iterable[str]) -> bool:
 
 
 class Names:
-    """The classes and functions that a file may name.
-
-    **Arguments:**
-
-    - `known`: objects by name, from the caller's example.
-    - `allow`: modules and packages that may be imported.
-    """
+    """What a file may name: objects that are known, and those of some packages."""
 
     def __init__(self, known: Mapping[str, Any], allow: str | Iterable[str]):
         self._known = {**_STANDARD, **known}
@@ -93,10 +85,7 @@ class Names:
                 "call as a tuple"
             )
         if _is_inside(module, self._imported):
-            try:
-                importlib.import_module(module)
-            except ImportError as e:
-                raise ExportFileError(f"it needs {name}, but {e}") from e
+            importlib.import_module(module)
         found = _look_up(module, qualname)
         if found is None:
             raise ExportFileError(f"it needs {name}, which does not exist here")

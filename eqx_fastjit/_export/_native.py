@@ -1,10 +1,12 @@
 """The compiled form: native code, as jaxlib serializes it."""
 
+import contextlib
 import hashlib
 import platform
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -47,16 +49,10 @@ def compile_native(
 def load_native(
     code: bytes, needs: dict[str, Any], exported: jax.export.Exported, mesh: Any
 ) -> Any:
-    """Load native code of a program, which must be trusted.
+    """Load native code, which must be trusted, of an exported program.
 
-    **Arguments:**
-
-    - `code`, `needs`: from `compile_native`.
-    - `exported`: the same program.
-    - `mesh`: the mesh of its devices, or `None` for a single one.
-
-    **Returns:** a `jax.stages.Compiled`. If the code cannot be used here, `None`, with
-    a warning that says why.
+    `mesh` has its devices, if there are several. Returns a `jax.stages.Compiled`; or
+    `None`, with a warning that says why, if the code cannot be used here.
     """
     device = jax.devices()[0]
     why = f"it is for {needs['environment']}, and this is {_environment(device)}"
@@ -78,19 +74,11 @@ def load_native(
 
 
 def _environment(device: Any) -> str:
-    """What native code depends on."""
+    """What native code depends on; on CPUs, also the instructions that there are."""
     parts = [f"jax {jax.__version__}", f"jaxlib {version('jaxlib')}", device.platform]
-    parts += [device.device_kind, device.client.platform_version]
-    if device.platform == "cpu":  # it may use all instructions of the processor
-        parts += [platform.machine(), _cpu_features()]
+    parts += [device.device_kind, device.client.platform_version, platform.machine()]
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        flags = next((x for x in lines if x.startswith(("flags", "Features"))), "")
+        parts.append(hashlib.sha256(flags.encode()).hexdigest()[:16])
     return ", ".join(dict.fromkeys(parts))
-
-
-def _cpu_features() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            flags = [x for x in file if x.startswith(("flags", "Features"))]
-    except OSError:
-        return platform.processor()
-    text = " ".join(sorted("".join(flags[:1]).split()))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

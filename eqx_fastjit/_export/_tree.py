@@ -3,14 +3,12 @@
 A line has the path of the part, its kind, what there is to know about it, and how many
 parts of its own follow:
 
-    ["model", "instance", ["pkg:Model", "weight", "config"], 2]
+    ["model", "instance", ["pkg:Model", "weight", "scale"], 2]
     ["model.weight", "array", 0, 0]
-    ["model.config", "instance", ["pkg:Config", "scale"], 1]
-    ["model.config.scale", "float", "0.5", 0]
+    ["model.scale", "float", "0.5", 0]
 
 Two values are the same, by the contract of `_statics.py`, if their lines are equal. So
-the arguments of a call are only compared; what is built from lines is the result.
-Instances are made without running their `__init__`.
+the arguments of a call are only compared, and only the result is built from lines.
 """
 
 import dataclasses

@@ -61,12 +61,6 @@ def _declare_export(commands: argparse._SubParsersAction) -> None:
     )
     export.add_argument("-o", "--output", metavar="FILE", required=True)
     export.add_argument("--compiled", action="store_true", help="with native code")
-    export.add_argument(
-        "--no-portable",
-        dest="portable",
-        action="store_false",
-        help="with --compiled: only save native code",
-    )
     export.add_argument("--platforms", metavar="NAME,...", help="cpu, cuda, rocm, tpu")
     export.add_argument("--vjp-order", metavar="N", type=int, default=0)
     show = commands.add_parser("show", help="show the contents of an exported file")

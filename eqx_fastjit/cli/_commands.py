@@ -167,7 +167,7 @@ def profile(options: argparse.Namespace) -> int:
     need("pyinstrument", "profile")
     if options.html:
         _check_output("--html", options.html)
-    from eqx_fastjit.insight._profile import ProgramProfile
+    from eqx_fastjit.insight._program import ProgramProfile
 
     html = os.path.abspath(options.html) if options.html else None
     watched = ProgramProfile()
@@ -186,8 +186,6 @@ _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 def export(options: argparse.Namespace) -> int:
     """Trace a function, and save it to a file."""
-    if not options.portable and not options.compiled:
-        raise CommandError("--no-portable: only with --compiled")
     if options.vjp_order < 0:
         raise CommandError(f"--vjp-order {options.vjp_order}: expected at least 0")
     platforms = options.platforms.split(",") if options.platforms else None
@@ -195,8 +193,7 @@ def export(options: argparse.Namespace) -> int:
         if platform not in _PLATFORMS:
             expected = ", ".join(_PLATFORMS)
             raise CommandError(f"--platforms {platform!r}: expected {expected}")
-    if options.portable:
-        need("flatbuffers", "export")
+    need("flatbuffers", "export")
     _check_output("-o", options.output)
     output = os.path.abspath(options.output)
     sys.path.insert(0, os.getcwd())  # as `python -m` does
@@ -209,7 +206,6 @@ def export(options: argparse.Namespace) -> int:
     try:
         function.export(*args, **kwargs).save(
             output,
-            portable=options.portable,
             compiled=options.compiled,
             platforms=platforms,
             vjp_order=options.vjp_order,

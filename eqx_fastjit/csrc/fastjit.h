@@ -43,11 +43,14 @@ module object, so that a lock can be added where it is used. */
 /* --- the trail: what a call is, but for its arrays ------------------------------------ */
 
 typedef enum {
-    ARRAY,  /* an array, of any shape and dtype: `jax.jit` tells those apart */
-    TYPE,   /* the type of what follows */
-    SAME,   /* this very object */
-    EQUAL,  /* an object that is compared by `==`; its hash stands before it, as BITS */
-    BITS,   /* a number */
+    ARRAY, /* an array, of any shape and dtype: `jax.jit` tells those apart */
+    TYPE,  /* the type of what follows */
+    SAME,  /* this very object */
+    TEXT,  /* a `str` */
+    EQUAL, /* an object that is compared by `==`; its hash stands before it, as BITS */
+    BITS,  /* a number: a length, a hash, the value of a subclass of `int` */
+    INT,   /* an `int` of 64 bits */
+    FLOAT, /* the bits of a `float` */
 } EntryKind;
 
 typedef struct {
@@ -59,7 +62,7 @@ typedef struct {
 } Entry;
 
 static inline PyObject *entry_object(const Entry *entry) {
-    return entry->kind == BITS ? NULL : entry->as.object;
+    return entry->kind >= BITS ? NULL : entry->as.object;
 }
 
 /* A static that can be changed in place, and the part of the trail that tells its state. */

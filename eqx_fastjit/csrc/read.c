@@ -308,12 +308,22 @@ static void rewind_to(Walk *w, size_t n_trail, size_t n_arrays, size_t n_mutable
     while (w->n_trail > n_trail) Py_XDECREF(entry_object(&w->trail[--w->n_trail]));
 }
 
+/* The value of a field, borrowed; NULL if it is not there, or with an error. Most are in
+the order of the names, and then this is no search. */
+static inline PyObject *next_field(PyObject *fields, Py_ssize_t *position, PyObject *name) {
+    PyObject *key, *value;
+    Py_ssize_t before = *position;
+    if (PyDict_Next(fields, position, &key, &value) && key == name) return value;
+    *position = before;
+    return PyDict_GetItemWithError(fields, name);
+}
+
 /* The fields of a Module, from its dictionary: 1, 0 if it lacks one, or -1. */
 static int read_module_fields(Walk *w, const Type *type, PyObject *fields, int as_static) {
-    Py_ssize_t n = PyTuple_GET_SIZE(type->names);
+    Py_ssize_t n = PyTuple_GET_SIZE(type->names), position = 0;
     if (PyDict_GET_SIZE(fields) != n) return 0;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *value = PyDict_GetItemWithError(fields, PyTuple_GET_ITEM(type->names, i));
+        PyObject *value = next_field(fields, &position, PyTuple_GET_ITEM(type->names, i));
         if (value == NULL) return PyErr_Occurred() ? -1 : 0;
         if (read_value(w, value, as_static || i >= type->n_dynamic) < 0) return -1;
     }
@@ -355,6 +365,7 @@ static int push_equal(Walk *w, const Type *type, PyObject *x, Py_hash_t hash) {
 
 static int read_text(Walk *w, const Type *type, PyObject *x, int as_static) {
     (void)as_static;
+    if (PyUnicode_CheckExact(x)) return push_object(w, TEXT, x);
     Py_hash_t hash = PyObject_Hash(x);
     return hash == -1 && PyErr_Occurred() ? -1 : push_equal(w, type, x, hash);
 }
@@ -377,26 +388,27 @@ static int read_int(Walk *w, const Type *type, PyObject *x, int as_static) {
     long long value = PyLong_AsLongLongAndOverflow(x, &overflow);
     if (value == -1 && PyErr_Occurred()) return -1;
     if (overflow) return read_text(w, type, x, as_static);
-    return push_node(w, type, value);
+    return PyLong_CheckExact(x) ? push(w, INT, value) : push_node(w, type, value);
 }
 
-static int push_double(Walk *w, double value) {
+static int push_double(Walk *w, EntryKind kind, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof(bits));
-    return push(w, BITS, bits);
+    return push(w, kind, bits);
 }
 
 static int read_float(Walk *w, const Type *type, PyObject *x, int as_static) {
     (void)as_static;
+    if (PyFloat_CheckExact(x)) return push_double(w, FLOAT, PyFloat_AS_DOUBLE(x));
     if (push_object(w, TYPE, (PyObject *)type->type) < 0) return -1;
-    return push_double(w, PyFloat_AS_DOUBLE(x));
+    return push_double(w, BITS, PyFloat_AS_DOUBLE(x));
 }
 
 static int read_complex(Walk *w, const Type *type, PyObject *x, int as_static) {
     (void)as_static;
     if (push_object(w, TYPE, (PyObject *)type->type) < 0) return -1;
-    if (push_double(w, PyComplex_RealAsDouble(x)) < 0) return -1;
-    return push_double(w, PyComplex_ImagAsDouble(x));
+    if (push_double(w, BITS, PyComplex_RealAsDouble(x)) < 0) return -1;
+    return push_double(w, BITS, PyComplex_ImagAsDouble(x));
 }
 
 /* A set of any kind, by `==` of a copy. */

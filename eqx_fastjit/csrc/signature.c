@@ -10,12 +10,19 @@ uint64_t trail_hash(const Entry *trail, size_t n) {
     uint64_t hash = n;
     for (size_t i = 0; i < n; i++) {
         uint64_t part = trail[i].kind;
-        /* Of what is compared by `==`, the hash stands before it. */
-        if (trail[i].kind != EQUAL) part ^= trail[i].as.bits;
+        /* Of what is compared by `==`, the hash stands before it. A `str` keeps its own. */
+        if (trail[i].kind == TEXT)
+            part ^= (uint64_t)PyObject_Hash(trail[i].as.object) << 3;
+        else if (trail[i].kind != EQUAL)
+            part ^= trail[i].as.bits;
         hash = (hash ^ part) * 0x9E3779B97F4A7C15u;
         hash ^= hash >> 29;
     }
     return hash;
+}
+
+static inline int by_equality(const Entry *entry) {
+    return entry->kind == EQUAL || entry->kind == TEXT;
 }
 
 /* Whether two trails are the same: 1, 0 or -1. `==` may run any Python, so the caller
@@ -25,10 +32,10 @@ int trail_same(const Entry *a, size_t n_a, const Entry *b, size_t n_b) {
     if (memcmp(a, b, n_a * sizeof(Entry)) == 0) return 1;
     /* What is cheap first: most trails that differ do so in a number or an object. */
     for (size_t i = 0; i < n_a; i++)
-        if (a[i].kind != b[i].kind || (a[i].kind != EQUAL && a[i].as.bits != b[i].as.bits))
+        if (a[i].kind != b[i].kind || (!by_equality(&a[i]) && a[i].as.bits != b[i].as.bits))
             return 0;
     for (size_t i = 0; i < n_a; i++) {
-        if (a[i].kind != EQUAL) continue;
+        if (!by_equality(&a[i])) continue;
         int same = PyObject_RichCompareBool(a[i].as.object, b[i].as.object, Py_EQ);
         if (same <= 0) return same;
     }

@@ -61,7 +61,6 @@ class Finding:
         return self.kind() if self.cause == STALE else f"{self.kind()}: {cost}"
 
 
-OUTSIDE = "outside of filter_jit"
 STALE = "stale global"
 _MAX_CHANGES = 100
 
@@ -230,11 +229,10 @@ _FAILED = ("`{function}` raised while it was traced.", "See the error.")
 
 def finding_of(group: Group) -> Finding:
     """A group in words."""
+    cause = attribute = group.first.why
     if group.is_outside:
-        cause = attribute = OUTSIDE
         says, fix = _OUTSIDE
     elif group.first.failed:
-        cause = attribute = "failed"
         says, fix = _FAILED
     else:
         cause, attribute = group.cause.value, attribute_of(group)

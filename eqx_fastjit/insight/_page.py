@@ -8,9 +8,10 @@ import jinja2
 from markupsafe import escape, Markup
 
 from ._causes import Finding
+from ._log import show_difference
 from ._report import footer, headline, Report
 from ._text import why
-from ._words import show_place, show_seconds
+from ._words import show_chain, show_place, show_seconds
 
 
 # Lines of source around the one of a finding.
@@ -35,7 +36,12 @@ def page(report: Report) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(
-        seconds=show_seconds, place=show_place, prose=_prose, why=_all_causes
+        seconds=show_seconds,
+        place=show_place,
+        chain=show_chain,
+        prose=_prose,
+        why=_all_causes,
+        difference=show_difference,
     )
     template = environment.get_template("report.html")
     return template.render(

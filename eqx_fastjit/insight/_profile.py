@@ -18,7 +18,7 @@ import equinox as eqx
 import jax
 
 from eqx_fastjit import _events, _place
-from eqx_fastjit._install import _equinox_filter_jit
+from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 
 from ._frames import folder_of
@@ -125,15 +125,17 @@ def _profile_first(it: Target, args: Any, kwargs: Any) -> Profile:
     def new(*args: Any, **kwargs: Any) -> Any:
         return it.fun(*args, **kwargs)
 
+    jitted = filter_jit(new)
     profiler, clock = _profiler(), time.perf_counter
     start = clock()
     with profiler:
-        traced = filter_jit(new).trace(*args, **kwargs)
+        traced = jitted.trace(*args, **kwargs)
     trace, start = clock() - start, clock()
     lowered = traced.lower()
     lower, start = clock() - start, clock()
     lowered.compile()
     compile_ = clock() - start
+    _forget(jitted)
     stages = {"trace (Python)": trace, "lower": lower, "compile (XLA)": compile_}
     total = show_time(sum(stages.values()))
     conclusion = (
@@ -143,6 +145,13 @@ def _profile_first(it: Target, args: Any, kwargs: Any) -> Profile:
         "Python is slow in."
     )
     return Profile(it.name, {}, stages, profiler.last_session, conclusion)
+
+
+def _forget(jitted: Any) -> None:
+    """What was traced for a profile alone is none of the program's events."""
+    for event in list(_events.history):
+        if event.function is jitted._function.info:
+            _events.history.remove(event)
 
 
 def _profile_warm(it: Target, args: Any, kwargs: Any) -> Profile:
@@ -191,14 +200,15 @@ def measure(
     compiling = max(first, *own, 0.0)
     left = _SECONDS - _TIMING_SECONDS - 2 * _SAMPLING_SECONDS
     if compiling + 4 * LEAST_ROUNDS * seconds < left:
-        equinox = _equinox_filter_jit(fun)
+        equinox = equinox_filter_jit(fun)
         calls[EQUINOX] = functools.partial(equinox, *args, **kwargs)
         time_call(calls[EQUINOX])
     else:
-        for name, jit in ((OURS, filter_jit), (EQUINOX, _equinox_filter_jit)):
+        for name, jit in ((OURS, filter_jit), (EQUINOX, equinox_filter_jit)):
             alone = functools.partial(jit(_nothing), fun, *args, **kwargs)
             calls[name + _ALONE] = alone
             time_call(alone)
+        _forget(filter_jit(_nothing))
     return time_calls(calls, _TIMING_SECONDS), calls
 
 

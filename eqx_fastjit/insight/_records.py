@@ -14,6 +14,10 @@ from eqx_fastjit._events import Event
 from eqx_fastjit._place import Place
 
 
+# The cause of what is not under `filter_jit`.
+OUTSIDE = "outside of filter_jit"
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Record:
     """A trace of a function, or a compilation. Seconds are of the wall clock."""
@@ -63,6 +67,15 @@ class Record:
         """Whether it is the first of its function, so that there is nothing to mend."""
         new = self.cause is Cause.NEW_FUNCTION and not self.differences
         return new and not self.is_outside and not self.failed
+
+    @property
+    def why(self) -> str:
+        """The cause in a word or two."""
+        if self.failed:
+            return "failed"
+        if self.is_first:
+            return "inlined" if self.inlined else "first call"
+        return OUTSIDE if self.is_outside else self.cause.value
 
     @property
     def line(self) -> Place | None:

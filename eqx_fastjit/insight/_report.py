@@ -9,10 +9,10 @@ from typing import Any
 
 from eqx_fastjit._place import Place
 
-from ._causes import Change, Finding, finding_of, OUTSIDE, STALE
-from ._file import Run
+from ._causes import Finding, finding_of, STALE
+from ._file import as_json, Run
 from ._groups import Group, group
-from ._records import Record
+from ._records import OUTSIDE, Record
 from ._source import source_line
 from ._words import plural, show_chain, show_place, show_seconds
 
@@ -70,30 +70,6 @@ class FunctionRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class Compilation:
-    """One compilation. Times are in seconds, `start` since the program began."""
-
-    function: str
-    place: str
-    cause: str
-    call: str
-    start: float
-    thread: int
-    trace: float
-    lower: float
-    compile: float
-    cached: bool
-    inlined: bool
-    changes: tuple[Change, ...]
-    signature: tuple[tuple[str, str], ...]
-
-    @property
-    def seconds(self) -> float:
-        """The total time."""
-        return self.trace + self.lower + self.compile
-
-
-@dataclasses.dataclass(frozen=True)
 class Report:
     """Everything that the doctor has to say."""
 
@@ -109,12 +85,16 @@ class Report:
     time: tuple[Part, ...]
     helps: tuple[Help, ...]
     functions: tuple[FunctionRow, ...]
-    compilations: tuple[Compilation, ...]
+    compilations: tuple[Record, ...]
+    # When the program began, in seconds since the epoch.
+    started: float
     notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """As `--json` writes it."""
-        return {"schema": SCHEMA, **dataclasses.asdict(self)}
+        records = [as_json(record) for record in self.compilations]
+        fields = dataclasses.asdict(dataclasses.replace(self, compilations=()))
+        return {"schema": SCHEMA, **fields, "compilations": records}
 
     @property
     def compiling(self) -> float:
@@ -148,6 +128,7 @@ def make_report(
     imports: Iterable[Any] = (),
     waits: Sequence[Any] = (),
     stale: Iterable[Any] = (),
+    loops: Iterable[Any] = (),
     cache: str | None = None,
     notes: Sequence[str] = (),
 ) -> Report:
@@ -160,7 +141,7 @@ def make_report(
     - `started`: when it began, in seconds since the epoch.
     - `seconds`: for how long it ran.
     - `exit_code`: with what it ended, if it did.
-    - `imports`, `waits`, `stale`: what a `Watch` saw.
+    - `imports`, `waits`, `stale`, `loops`: what a `Watch` saw.
     - `cache`: the directory of JAX's persistent cache, if there is one.
     - `notes`: what could not be seen.
     """
@@ -178,9 +159,10 @@ def make_report(
         findings=(*(f for f, found in paired if found), *map(_stale, stale)),
         others=tuple(f for f, found in paired if not found),
         time=tuple(_time(records, seconds, imports, waits)),
-        helps=tuple(_helps(records, seconds, limit, cache)),
+        helps=(*_scans(loops, limit), *_helps(records, seconds, limit, cache)),
         functions=tuple(_functions(groups)),
-        compilations=tuple(_compilation(r, started) for r in records),
+        compilations=tuple(records),
+        started=started,
         notes=tuple(notes),
     )
 
@@ -288,28 +270,34 @@ def _helps(
         )
 
 
+def _scans(loops: Iterable[Any], limit: float) -> Iterator[Help]:
+    for found in loops:
+        if found.saved < limit:
+            continue
+        yield Help(
+            "scan",
+            found.saved,
+            f"The loop at {show_place(found.place)} is unrolled. Its "
+            f"{found.iterations} iterations are alike, and have {found.equations} of "
+            f"the {found.total} equations of `{found.function}`. With `jax.lax.scan`, "
+            "its body is compiled once. (The seconds are an estimate by equations.)",
+            "For layers, stack their arrays (`eqx.filter_vmap` over the keys of the "
+            "constructor) and scan over them.",
+        )
+
+
 # --- tables ---------------------------------------------------------------------------
-
-
-def cause_of(record: Record, finding: Finding) -> str:
-    """Why something was compiled, in a word or two."""
-    if record.failed:
-        return "failed"
-    if record.is_outside:
-        return OUTSIDE
-    if record.is_first:
-        return "inlined" if record.inlined else "first call"
-    return finding.cause
 
 
 def _functions(groups: Sequence[Group]) -> list[FunctionRow]:
     rows: dict[Any, list[tuple[Record, str]]] = {}
     for g in groups:
-        finding = finding_of(g)
         for r in g.records:
             key = (r.function, r.place) if not r.is_outside else ("", None)
-            cause = r.function if r.is_outside else cause_of(r, finding)
-            rows.setdefault(key, []).append((r, cause))
+            # One change may be the cause for several functions.
+            why = r.why if g.is_first else g.first.why
+            why = r.function if r.is_outside else why
+            rows.setdefault(key, []).append((r, why))
     return sorted(map(_function_row, rows.values()), key=lambda row: -row.seconds)
 
 
@@ -331,25 +319,6 @@ def _function_row(found: list[tuple[Record, str]]) -> FunctionRow:
         **stages,
         causes=dict(causes.most_common()),
         calls=dict(calls.most_common()),
-    )
-
-
-def _compilation(record: Record, started: float) -> Compilation:
-    finding = finding_of(Group([record]))
-    return Compilation(
-        function=record.function,
-        place="" if record.place is None else show_place(record.place),
-        cause=cause_of(record, finding),
-        call=show_chain(record.frames),
-        start=max(0.0, record.started - started),
-        thread=record.thread,
-        trace=record.trace,
-        lower=record.lower,
-        compile=record.compile,
-        cached=record.cached,
-        inlined=record.inlined,
-        changes=finding.changes,
-        signature=record.signature,
     )
 
 

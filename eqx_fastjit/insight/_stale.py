@@ -61,7 +61,7 @@ class StaleGlobals:
             if read[0] == key and self._reads[read].number != number:
                 del self._reads[read]  # that function has been made anew
         self.check()
-        function = specialization.jitted.__wrapped__.function()
+        function = specialization.flat.function()
         if function is None or function.fun is None:  # gone, or a callable Module
             return
         fun = inspect.unwrap(function.fun())

@@ -40,7 +40,7 @@ def _parts(report: Report) -> Iterator[Any]:
         yield from _finding(finding)
     if report.helps:
         yield ""
-        yield Text("What would help", "bold")
+        yield Text("What would help, each by itself", "bold")
     for item in report.helps:
         yield from _help(item)
     if report.functions:
@@ -101,6 +101,6 @@ def _name(row: FunctionRow) -> str:
     return f"{row.function} ({row.place})" if row.place else row.function
 
 
-def why(row: FunctionRow, most: int = 6) -> str:
+def why(row: FunctionRow, most: int = 4) -> str:
     """The causes with their counts: `1 first call, 3 shape`."""
     return listed((f"{n} {cause}" for cause, n in row.causes.items()), most)

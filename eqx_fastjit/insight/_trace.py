@@ -7,7 +7,9 @@ microseconds, process and thread; what lies within another event is drawn below 
 from collections.abc import Iterator
 from typing import Any
 
-from ._report import Compilation, Report
+from ._records import Record
+from ._report import Report
+from ._words import show_chain
 
 
 _STAGES = {"trace": "tracing", "lower": "lowering", "compile": "XLA's compiler"}
@@ -21,7 +23,8 @@ def as_trace(report: Report) -> dict[str, Any]:
     events = [_meta("process_name", 0, report.program)]
     events += [_meta("thread_name", i, f"thread {i}") for i in threads.values()]
     for compilation in report.compilations:
-        events += _events(compilation, threads[compilation.thread])
+        start = max(0.0, compilation.started - report.started)
+        events += _events(compilation, threads[compilation.thread], start)
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 
@@ -29,17 +32,20 @@ def _meta(what: str, thread: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": 1, "tid": thread, "args": {"name": name}}
 
 
-def _events(c: Compilation, thread: int) -> Iterator[dict[str, Any]]:
+def _events(record: Record, thread: int, start: float) -> Iterator[dict[str, Any]]:
     def event(name: str, category: str, start: float, seconds: float, **args: Any):
         times = {"ts": round(1e6 * start, 1), "dur": round(1e6 * seconds, 1)}
         what = {"ph": "X", "name": name, "cat": category, "pid": 1, "tid": thread}
         return {**what, **times, "args": args}
 
-    changes = {f"{x.path} ({x.what})": f"{x.old} -> {x.new}" for x in c.changes}
-    args = {"cause": c.cause, "called at": c.call, **changes}
-    yield event(c.function, "function", c.start, c.seconds, **args)
-    start = c.start
+    changes = {
+        f"{d.path} ({d.what})": f"{d.old or 'nothing'} -> {d.new or 'nothing'}"
+        for d in record.differences
+    }
+    args = {"cause": record.why, "called at": show_chain(record.frames), **changes}
+    total = record.trace + record.lower + record.compile
+    yield event(record.function, "function", start, total, **args)
     for name, label in _STAGES.items():
-        if (seconds := getattr(c, name)) > 0:
+        if (seconds := getattr(record, name)) > 0:
             yield event(label, name, start, seconds)
             start += seconds

@@ -33,6 +33,7 @@ class Watch:
         self.seconds = 0.0
         self.records: list[Any] = []
         self.imports: list[Import] = []
+        self.loops: list[Any] = []
         # JAX's directory for what was compiled, if it is set.
         self.cache: str | None = None
         self.notes: list[str] = []
@@ -90,6 +91,7 @@ class Watch:
             imports=self.imports,
             waits=self.waits,
             stale=self.stale,
+            loops=self.loops,
             cache=self.cache,
             notes=self.notes,
         )
@@ -116,6 +118,7 @@ class Watch:
         from eqx_fastjit import _events
 
         from ._records import record_of
+        from ._unrolled import unrolled_loops
 
         record = record_of(event, _events.history)
         # JAX imports what it lowers with when it lowers for the first time.
@@ -124,3 +127,4 @@ class Watch:
             lower = max(0.0, record.lower - spent)
             record = dataclasses.replace(record, lower=lower)
         self.records.append(record)
+        self.loops += unrolled_loops(event)

@@ -14,13 +14,13 @@ pytestmark = [pytest.mark.one_engine, pytest.mark.usefixtures("as_users_have_it"
 # These compile for so long that two contenders are compared.
 _LONG = {
     "adam_103_leaves",
+    "cnn",
     "depth_100",
     "gan",
     "gpt_adamw",
     "lambda_in_loop",
     "loop_300",
     "neural_ode",
-    "resnet",
 }
 # 2,000 compilations. `statics_1` is built by the same function.
 _TOO_LONG = {"statics_1000"}
@@ -37,8 +37,8 @@ def _compilations():
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - _TOO_LONG))
 def test_contenders_of_a_case_agree(name):
-    case = CASES[name]
-    calls = case.build(case.contenders[-2:] if name in _LONG else ())
+    found = CASES[name]
+    calls = found.build(found.contenders[-2:] if name in _LONG else ())
     # The weak types of a state are gone after three calls.
     for _ in range(3):
         check_equal(calls)
@@ -46,21 +46,21 @@ def test_contenders_of_a_case_agree(name):
     for call in calls.values():
         call()
     # Otherwise the benchmark would time a compilation.
-    assert (_compilations() > before) == (case.first and name != "function_in_loop")
+    assert (_compilations() > before) == (found.first and name != "function_in_loop")
 
 
 def test_makers_are_those_that_a_case_declares():
-    for case in CASES.values():
-        assert {*case.contenders} <= CONTENDERS.keys()
-        if case.name not in _LONG | _TOO_LONG:
-            assert {*case.contenders} <= case.makers().keys(), case.name
+    for found in CASES.values():
+        assert {*found.contenders} <= CONTENDERS.keys()
+        if found.name not in _LONG | _TOO_LONG:
+            assert {*found.contenders} <= found.makers().keys(), found.name
 
 
 def test_a_group_stands_for_its_cases():
     assert choose("identity, adam_19_leaves") == ["identity", "adam_19_leaves"]
     assert choose("table")[:2] == ["identity", "mlp_8"]
     assert set(choose("all")) == CASES.keys()
-    assert {case.group for case in CASES.values()} == GROUPS.keys()
+    assert {x.group for x in CASES.values()} == GROUPS.keys()
     assert len(choose("zoo")) == 15
 
 

@@ -47,7 +47,6 @@ def test_help_and_unknown_options(capsys):
         (["doctor", "--html", "/missing/a.html", "setup.py"], "--html: cannot write"),
         (["doctor", "--fail-on", "new", "setup.py"], "expected two event files"),
         (["export", "a", "--args", "b", "-o", "c"], "'a': expected MODULE:NAME"),
-        (["export", "a:b", "--args", "b", "-o", "c", "--no-portable"], "--compiled"),
     ],
 )
 def test_one_clear_error(args, text, capsys):
@@ -119,7 +118,9 @@ def test_a_program_that_imports_this_library_first(tmp_path):
 
 def test_programs_without_equinox_and_without_jax(tmp_path):
     path = tmp_path / "program.py"
-    path.write_text("import jax, jax.numpy as jnp\njax.jit(lambda x: x + 1)(jnp.ones(2))")
+    path.write_text(
+        "import jax, jax.numpy as jnp\njax.jit(lambda x: x + 1)(jnp.ones(2))"
+    )
     assert "(outside of filter_jit)" in command("doctor", path).stderr
     path.write_text("print('hello')")
     ended = command("doctor", path)
@@ -145,7 +146,9 @@ def test_fail_on_any(tmp_path):
         "f(np.ones(2, np.float32))\n"
         "SCALE = 2.0\n"
     )
-    assert "global `SCALE`" in command("doctor", "--fail-on", "any", path, code=1).stderr
+    assert (
+        "global `SCALE`" in command("doctor", "--fail-on", "any", path, code=1).stderr
+    )
     assert command("doctor", path)
 
 

@@ -103,7 +103,13 @@ STATICS = (1.5, None, True, -0.0, b"\0", 1 + 2j, Mode.FAST, Config(1.0), "ü\n",
 def statics(layer, x, n=2, *, name="x", act=lambda x: x):
     ran.append("statics")
     out = {"layer": layer, "pair": Pair(layer(x), (n, name)), "node": Node(x, "tag")}
-    return out, [*STATICS, jnp.float32, np.dtype("int8"), jax.nn.relu, np.dtype("int16")]
+    return out, [
+        *STATICS,
+        jnp.float32,
+        np.dtype("int8"),
+        jax.nn.relu,
+        np.dtype("int16"),
+    ]
 
 
 def keys(key, x):

@@ -6,12 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqx_fastjit import load
-from eqx_fastjit._export._command import export_command, show_command
+from eqx_fastjit import cli, filter_jit, load
 
 
 pytest.importorskip("flatbuffers", reason="`save` needs it")
-pytestmark = pytest.mark.one_engine
 
 _MODULE = """
     import equinox as eqx, eqx_fastjit, jax, jax.numpy as jnp
@@ -58,9 +56,15 @@ def module(tmp_path, monkeypatch):
     return "exported_by_command"
 
 
+def export(module, function, args, *options):
+    command = ["export", f"{module}:{function}", "--args", f"{module}:{args}"]
+    return cli.main([*command, "-o", "f", *options])
+
+
 @pytest.mark.parametrize("args", ["arguments", "keywords"])
-def test_export_writes_a_file(module, args):
-    export_command(f"{module}:jitted", f"{module}:{args}", "f", compiled=True)
+def test_export_writes_a_file(module, args, capsys):
+    assert export(module, "jitted", args, "--compiled") == 0
+    assert "wrote f (" in capsys.readouterr().out
     import exported_by_command
 
     x = jnp.arange(3.0)
@@ -70,19 +74,15 @@ def test_export_writes_a_file(module, args):
 
 
 def test_methods_can_be_exported(module):
-    export_command(f"{module}:model.method", f"{module}:alone", "f", vjp_order=1)
+    assert export(module, "model.method", "alone", "--vjp-order", "1") == 0
     np.testing.assert_allclose(load("f")(jnp.arange(3.0)), [0, 1, 2])
 
 
-def test_show_says_what_is_in_a_file(module):
-    export_command(
-        f"{module}:jitted",
-        f"{module}:arguments",
-        "f",
-        compiled=True,
-        platforms=("cpu", "cuda"),
-    )
-    out = show_command("f")
+def test_show_says_what_is_in_a_file(module, capsys):
+    export(module, "jitted", "arguments", "--compiled", "--platforms", "cpu,cuda")
+    capsys.readouterr()
+    assert cli.main(["show", "f"]) == 0
+    out = capsys.readouterr().out
     for fragment in (
         "f: jitted, made by",
         "StableHLO for cpu, cuda (1 devices)",
@@ -96,23 +96,32 @@ def test_show_says_what_is_in_a_file(module):
         assert fragment in out, out
 
 
+def test_show_lists_as_many_lines_as_one_can_read(tmp_path, capsys):
+    values = list(range(100))
+    filter_jit(lambda x, values: x).export(jnp.ones(2), values).save(tmp_path / "f")
+    for options, n in ((), 50), (("--all",), 102):
+        assert cli.main(["show", str(tmp_path / "f"), *options]) == 0
+        out = capsys.readouterr().out
+        assert len([x for x in out.splitlines() if x.startswith("    values")]) == n - 1
+    assert "and 52 more" not in out
+
+
 @pytest.mark.parametrize(
-    ("function", "args", "error", "message"),
+    ("function", "args", "message"),
     [
-        ("no_such", "arguments", AttributeError, "no_such"),
-        ("number", "arguments", ValueError, "no jitted function"),
-        ("jitted", "nothing", ValueError, "returned int; expected a tuple"),
-        ("jitted", "refused", ValueError, r"`model\.fn` cannot be exported"),
+        ("no_such", "arguments", "no_such"),
+        ("number", "arguments", "cannot be called"),
+        ("jitted", "nothing", "returned `int`; expected a tuple"),
+        ("jitted", "refused", "`model.fn` cannot be exported"),
     ],
 )
-def test_errors_say_what_is_wrong(module, tmp_path, function, args, error, message):
-    with pytest.raises(error, match=message):
-        export_command(f"{module}:{function}", f"{module}:{args}", "f")
+def test_errors_say_what_is_wrong(module, tmp_path, capsys, function, args, message):
+    assert export(module, function, args) == 2
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "f").exists()
 
 
-def test_a_file_that_is_none_is_an_error(module):
-    with pytest.raises(ModuleNotFoundError, match="no_module"):
-        export_command("no_module:x", f"{module}:alone", "f")
-    with pytest.raises(ValueError, match="exported_by_command.py' cannot be loaded"):
-        show_command("exported_by_command.py")
+def test_a_file_that_is_none_is_an_error(module, capsys):
+    for name in ("none", f"{module}.py"):
+        assert cli.main(["show", name]) == 2
+        assert name in capsys.readouterr().err

@@ -10,14 +10,12 @@ import jax.numpy as jnp
 import pytest
 
 from eqx_fastjit import _private, filter_jit, load
-from eqx_fastjit._export import _command, _format
+from eqx_fastjit._export import _format
+from eqx_fastjit._export._show import show
 from tests.export import functions
 
 
 pytest.importorskip("flatbuffers", reason="`save` needs it")
-pytestmark = pytest.mark.one_engine
-
-SHOW = _command.show_command
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +60,7 @@ def test_a_thousand_damaged_files_end_in_one_error(made, tmp_path):
         else:
             changed[place] ^= 1 << rng.randrange(8)
         path.write_bytes(changed)
-        for read in (load, SHOW):
+        for read in (load, show):
             with pytest.raises(ValueError, match=r"damaged.fastjit' cannot be loaded"):
                 read(path)
 
@@ -91,7 +89,7 @@ def test_nonsense_with_a_valid_checksum_is_one_error(made, tmp_path):
     path = tmp_path / "nonsense.fastjit"
     for _ in range(300):
         rewritten(made, path, lambda header: _mutate(header, rng), compiled=None)
-        for read in (lambda: load(path, allow=("tests",)), lambda: SHOW(path)):
+        for read in (lambda: load(path, allow=("tests",)), lambda: show(path)):
             try:
                 read()
             except ValueError as e:
@@ -106,7 +104,6 @@ def test_nonsense_with_a_valid_checksum_is_one_error(made, tmp_path):
         ("result", [["", "tuple", None, 10**12]]),
         ("result", [[str(i), "list", None, 1] for i in range(100_000)]),
         ("result", [["", "array", 10**9, 0]] * 3),
-        ("n_kept", 10**9),
         ("weak_types", []),
         ("parameters", [["not a name", "VAR_POSITIONAL", False, False, []]]),
         ("sections", {"portable": -1}),
@@ -116,7 +113,9 @@ def test_nonsense_with_a_valid_checksum_is_one_error(made, tmp_path):
 def test_sizes_in_a_header_are_bounded(made, tmp_path, key, value):
     path = rewritten(made, tmp_path / "f", lambda header: header.update({key: value}))
     if key == "sections":
-        path.write_bytes(_with_header(path, lambda header: header.update(sections=value)))
+        path.write_bytes(
+            _with_header(path, lambda header: header.update(sections=value))
+        )
     with pytest.raises(ValueError, match="cannot be loaded"):
         load(path, allow=("tests",))
 
@@ -136,7 +135,7 @@ def test_another_version_is_named(made, tmp_path):
     contents = bytearray(made.read_bytes())
     contents[8] = 99
     path.write_bytes(contents)
-    with pytest.raises(ValueError, match="version 99; this eqx_fastjit reads version 2"):
+    with pytest.raises(ValueError, match=r"version 99; .* reads version 2"):
         load(path)
 
 
@@ -165,7 +164,7 @@ def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
 def test_nothing_in_a_file_is_a_pickle(made):
     """No opcode of it runs: reading imports neither pickle nor what a file names."""
     header, sections = _format.read(made)
-    assert set(sections) == {"kept", "portable", "compiled"}
+    assert set(sections) == {"portable", "compiled"}
     assert isinstance(header, dict)
     folder = Path(_format.__file__).parent
     assert not any("import pickle" in x.read_text() for x in folder.glob("*.py"))
@@ -258,7 +257,7 @@ def test_native_code_for_something_else_is_not_used(made, tmp_path):
         header["compiled"]["environment"] = "something else"
 
     path = rewritten(made, tmp_path / "f", change)
-    with pytest.warns(UserWarning, match="not used: it is for something else, and this"):
+    with pytest.warns(UserWarning, match="not used: it is for something else"):
         load_and_call(path, trusted=True)
     load_and_call(path)
 
@@ -303,10 +302,8 @@ def test_calls_of_native_functions_are_refused(tmp_path):
 
 
 def test_kernels_are_no_part_of_jax():
-    from eqx_fastjit._export import _loaded
-
     stable = _private.stable_custom_calls()
-    assert stable - _loaded._KERNELS and "tpu_custom_call" not in stable - _loaded._KERNELS
+    assert stable and "tpu_custom_call" not in stable
 
 
 def test_too_few_devices_are_an_error(tmp_path):
@@ -317,5 +314,5 @@ def test_too_few_devices_are_an_error(tmp_path):
     def change(header):
         header["mesh"]["devices"] = list(range(8, 16))
 
-    with pytest.raises(ValueError, match="it needs devices .*, and there are 8"):
+    with pytest.raises(ValueError, match=r"it needs devices .*, and there are 8"):
         load(rewritten(path, path, change))

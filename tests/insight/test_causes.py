@@ -141,12 +141,12 @@ def test_a_fault_and_its_twin(name, tmp_path):
     fault, mended = PROGRAMS / name / "fault.py", PROGRAMS / name / "mended.py"
     report, ended = doctor(fault, tmp_path)
     _check_sums(report)
-    found = [f for f in _groups(report) if f["cause"] == expected.cause]
+    wanted = expected.cause, expected.attribute
+    found = [f for f in _groups(report) if (f["cause"], f["attribute"]) == wanted]
     found = [f for f in found if f["line"] and f["line"][1] == line_of(fault)]
     assert len(found) == 1, report["findings"]
     (finding,) = found
     assert finding["line"][0] == str(fault)
-    assert finding["attribute"] == expected.attribute
     assert finding["leaf"] == expected.leaf
     assert expected.functions in (finding["functions"], {})
     assert expected.says in finding["says"]
@@ -160,6 +160,19 @@ def test_a_fault_and_its_twin(name, tmp_path):
         line = line_of(fault)
         assert [f for f in twin["findings"] if f["line"][1] == line] == []
     assert (ended.stdout == twins_end.stdout) == expected.same_results
+
+
+def test_a_loop_that_a_scan_would_spare(tmp_path):
+    programs = PROGRAMS.parent / "helps" / "scan"
+    fault, mended = programs / "fault.py", programs / "mended.py"
+    report, ended = doctor(fault, tmp_path)
+    (found,) = [x for x in report["helps"] if x["name"] == "scan"]
+    assert f"fault.py:{line_of(fault)} is unrolled" in found["says"]
+    assert "400 iterations are alike, and have 1600 of the 1601" in found["says"]
+    assert found["seconds"] <= report["functions"][0]["seconds"] * 1.1
+    twin, twins_end = doctor(mended, tmp_path)
+    assert [x for x in twin["helps"] if x["name"] == "scan"] == []
+    assert ended.stdout == twins_end.stdout
 
 
 def _groups(report):

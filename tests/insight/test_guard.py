@@ -49,7 +49,10 @@ def test_zero_traces_once_warm():
 
 def test_a_first_call_is_explained():
     f = make()
-    with guard(max_traces=0), pytest.raises(RetraceError, match=r"first call, at .*x: "):
+    with (
+        guard(max_traces=0),
+        pytest.raises(RetraceError, match=r"first call, at .*x: "),
+    ):
         f(np.ones(2))
 
 

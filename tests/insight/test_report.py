@@ -77,11 +77,15 @@ def text_of(report):
     [(1.0, 100, True), (0.9, 100, False), (0.5, 10, True), (0.4, 10, False)],
 )
 def test_cost_alone_makes_a_finding(cost, run, is_finding):
-    found = report_of(record(1), record(2, static("n", 1, 2), seconds=cost), seconds=run)
+    found = report_of(
+        record(1), record(2, static("n", 1, 2), seconds=cost), seconds=run
+    )
     assert bool(found.findings) == is_finding
     assert len(found.findings) + len(found.others) == 2
     limit = min(1.0, 0.05 * run)
-    assert f"here {limit * 1000:.3g} ms" in text_of(found) or "here 1 s" in text_of(found)
+    assert f"here {limit * 1000:.3g} ms" in text_of(found) or "here 1 s" in text_of(
+        found
+    )
 
 
 def test_a_first_call_is_no_finding():
@@ -114,8 +118,12 @@ def test_seconds_of_functions_inside_are_told_once():
 def test_a_change_of_two_functions_is_one_finding():
     records = [
         record(1, shape("x", (64, 3), (40, 3))),
-        record(2, static("n", 64, 40), function="metric", frames=(LINE._replace(line=12),)),
-        record(3, static("n", 1, 2), function="other", frames=(LINE._replace(line=14),)),
+        record(
+            2, static("n", 64, 40), function="metric", frames=(LINE._replace(line=12),)
+        ),
+        record(
+            3, static("n", 1, 2), function="other", frames=(LINE._replace(line=14),)
+        ),
     ]
     first, second = group(records)
     assert first.functions == {"step": 1, "metric": 1}
@@ -149,7 +157,10 @@ def test_a_cache_would_help():
     assert "MIN_COMPILE_TIME" not in item.fix
     assert report_of(record(1, seconds=40.0), cache="/tmp/x").helps == ()
     many = [record(i, seconds=1.0) for i in range(40)]
-    assert "`JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0`" in report_of(*many).helps[0].fix
+    assert (
+        "`JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0`"
+        in report_of(*many).helps[0].fix
+    )
 
 
 def test_text_page_and_json_say_the_same():

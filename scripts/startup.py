@@ -7,10 +7,9 @@ Each function has four ways to its first result, each in a process of its own: `
 traced and compiled; `cached`, traced, with a warm persistent cache of JAX; `portable`
 and `compiled`, the forms of an exported file, the first with a warm cache too. The
 clock runs from the arguments to the result, and so excludes imports. `calls` are later
-calls of the compiled form, over those of `filter_jit`. This takes 10 minutes on two
+calls of the compiled form, over those of `filter_jit`. Files are exported under
+`EQX_ON_ERROR=nan`, as functions with checks must be. This takes 10 minutes on two
 cores; run nothing else meanwhile. The second command prints the table of the docs.
-
-Files are exported under `EQX_ON_ERROR=nan`, as those of functions with checks must be.
 """
 
 import argparse
@@ -31,7 +30,6 @@ from benchmarks import prefer_installed_package
 
 FORMS = ("portable", "compiled")
 WAYS = ("anew", "cached", *FORMS)
-_ROUNDS = 3
 # Of later calls: rounds, and the seconds of each.
 _CALL_ROUNDS, _CALL_SECONDS = 25, 0.02
 
@@ -60,7 +58,7 @@ def _function_of(name: str) -> tuple[Any, tuple[Any, ...]]:
     raise AssertionError(f"{name} calls nothing")
 
 
-def _export(name: str, folder: str) -> dict[str, Any]:
+def _export(name: str, folder: str, _: str) -> dict[str, Any]:
     """Write a file for each form; returns its size, or why it cannot be written."""
     function, args = _function_of(name)
     out: dict[str, Any] = {}
@@ -83,7 +81,7 @@ def _load(form: str, folder: str, args: Any) -> Any:
         return eqx_fastjit.load(path, example=args, trusted=trusted)
 
 
-def _first_result(name: str, way: str, folder: str) -> float:
+def _first_result(name: str, folder: str, way: str) -> float:
     """Seconds from the arguments to the first result."""
     import equinox as eqx
     import jax
@@ -101,7 +99,7 @@ def _first_result(name: str, way: str, folder: str) -> float:
     return time.perf_counter() - start
 
 
-def _later_calls(name: str, form: str, folder: str) -> list[float]:
+def _later_calls(name: str, folder: str, _: str) -> list[float]:
     """Time of a call of the loaded function over one of `filter_jit`, in each round."""
     import equinox as eqx
     import jax
@@ -115,27 +113,18 @@ def _later_calls(name: str, form: str, folder: str) -> list[float]:
         jax.block_until_ready(eqx.filter(out, eqx.is_array))
         return (time.perf_counter() - start) / n
 
-    both = [_load(form, folder, args), function]
-    once = max(seconds(f, 3) for f in [*both, *both][2:])
-    n = max(1, int(_CALL_SECONDS / once))
-    out = []
-    for i in range(_CALL_ROUNDS):
-        order = both if i % 2 else both[::-1]
-        times = {f: seconds(f, n) for f in order}
-        out.append(times[both[0]] / times[both[1]])
-    return out
+    loaded = _load("compiled", folder, args)
+    for f in (loaded, function):
+        seconds(f, 1)  # the first call
+    n = max(1, int(_CALL_SECONDS / seconds(function, 3)))
+    return [seconds(loaded, n) / seconds(function, n) for _ in range(_CALL_ROUNDS)]
 
 
 def _child(name: str, what: str, folder: str, **environment: str) -> Any:
     command = [sys.executable, "-m", "benchmarks.startup", "--child", what, folder]
-    run = subprocess.run(
-        [*command, "--cases", name],
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return json.loads(run.stdout.splitlines()[-1])
+    env = {**os.environ, **environment}
+    out = subprocess.check_output([*command, "--cases", name], env=env, text=True)
+    return json.loads(out.splitlines()[-1])
 
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
@@ -166,8 +155,8 @@ def markdown(results: dict[str, Any]) -> str:
         cells = [f"{x:.2f}" if x else "not exported" for x in row]
         lines.append(f"| `{entry['name']}` | {middle:.2f} | {' | '.join(cells)} |")
         rows.append(row)
-    columns = [[x for x in column if x] for column in zip(*rows, strict=True)]
-    medians = [f"{statistics.median(x):.2f}" if x else "" for x in columns]
+    found = [[x for x in column if x] for column in zip(*rows, strict=True)]
+    medians = [f"{statistics.median(x):.2f}" if x else "" for x in found]
     lines.append(f"| **median** | | {' | '.join(medians)} |")
     made = f"Made by `{results['command']}` on {results['date'][:10]}"
     return "\n".join(lines) + f"\n\n{made}, commit `{results['commit'][:12]}`."
@@ -181,7 +170,7 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--cases", default="zoo", help="by default, the zoo")
-    parser.add_argument("--rounds", type=int, default=_ROUNDS)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     parser.add_argument("--table", type=Path, metavar="FILE", help="show such a file")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -191,13 +180,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if options.child:
         what, folder = options.child
-        if what == "export":
-            out: Any = _export(options.cases, folder)
-        elif what == "calls":
-            out = _later_calls(options.cases, "compiled", folder)
-        else:
-            out = _first_result(options.cases, what, folder)
-        print(json.dumps(out))
+        work = {"export": _export, "calls": _later_calls}.get(what, _first_result)
+        print(json.dumps(work(options.cases, folder, what)))
         return 0
     from benchmarks.cases import choose
     from benchmarks.results_file import new_results

@@ -1,0 +1,50 @@
+"""A file in words, for `eqx-fastjit show`. Nothing that it names is imported."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax.export
+
+from . import _format
+from ._tree import show_line
+
+
+# Models have too many leaves to read.
+_MAX_LINES = 50
+
+
+def show(path: Any, *, everything: bool = False) -> str:
+    """The contents of a file that `Exported.save` wrote, as text.
+
+    With `everything`, every part is listed, however many there are. Raises `ValueError`
+    if it is not such a file, or is damaged; or `OSError`.
+    """
+    with _format.one_error(path):
+        header, sections = _format.read(path)
+        return "\n".join(_lines(path, header, sections, everything))
+
+
+def _lines(
+    path: Any, header: dict[str, Any], sections: Any, everything: bool
+) -> Iterator[str]:
+    exported = jax.export.deserialize(bytearray(sections["portable"]))
+    yield f"{path}: {header['name']}, made by {header['made_by']}"
+    devices = f"{exported.nr_devices} devices"
+    yield f"StableHLO for {', '.join(exported.platforms)} ({devices})"
+    yield f"differentiable {header['vjp_order']} times, donate={header['donate']!r}"
+    if "compiled" in sections:
+        yield f"native code for {header['compiled']['environment']}"
+    yield ", ".join(f"{name} {len(x):,} bytes" for name, x in sections.items())
+    arguments = [line for *_, lines in header["parameters"] for line in lines]
+    for title, lines, avals in (
+        ("arguments", arguments, exported.in_avals),
+        ("result", header["result"], exported.out_avals),
+    ):
+        yield f"{title}:"
+        n = len(lines) if everything else _MAX_LINES
+        for line in lines[:n]:
+            is_array = line[1] == "array"
+            text = avals[line[2]].str_short() if is_array else show_line(line)
+            yield f"    {line[0]}  {text}"
+        if len(lines) > n:
+            yield f"    ... and {len(lines) - n} more (--all shows them)"

@@ -1,0 +1,22 @@
+"""Without any one private name of JAX or Equinox, calls are right all the same."""
+
+import pytest
+
+from tests.support.programs import run_program
+
+
+# Names that only exporting or the tools use are taken away in their own tests; here
+# each of them must make no difference.
+def test_each_private_name_can_be_missing():
+    """Taken away in turn, as in another version: calls are right all the same."""
+    out = run_program("private_names.py", timeout=550)
+    outcomes = dict(line.split() for line in out.stdout.splitlines())
+    assert len(outcomes) >= 3
+    failed = [name for name, code in outcomes.items() if code != "0"]
+    assert not failed, (failed, out.stderr[-4000:])
+
+
+@pytest.mark.parametrize("version", ["0.99.0", "1.0.0"])
+def test_a_jax_from_the_future(version):
+    """Another version of JAX is no reason to warn or to compute anything."""
+    assert run_program("future_jax.py", version).stderr == ""

@@ -1,0 +1,74 @@
+"""What is public: these names, with documentation, and nothing else."""
+
+import inspect
+
+import pytest
+
+import eqx_fastjit
+from eqx_fastjit import BoundJit, Compiled, JitWrapped, Lowered, Traced
+
+
+# A change of this list is one that users see.
+NAMES = [
+    "BoundJit",
+    "Compiled",
+    "Exported",
+    "JitWrapped",
+    "Lowered",
+    "Traced",
+    "engine",
+    "fast_filter_jit",
+    "filter_jit",
+    "install",
+    "installed",
+    "load",
+    "uninstall",
+]
+
+
+def test_public_names():
+    """`__all__` and `dir` show them, and each is there."""
+    assert sorted(eqx_fastjit.__all__) == NAMES
+    for name in NAMES:
+        assert getattr(eqx_fastjit, name).__doc__
+    assert set(NAMES) | {"__version__"} <= set(dir(eqx_fastjit))
+    assert eqx_fastjit.fast_filter_jit is eqx_fastjit.filter_jit
+    with pytest.raises(AttributeError, match="filter_jot"):
+        _ = eqx_fastjit.filter_jot
+
+
+@pytest.mark.parametrize(
+    ("cls", "names"),
+    [
+        (JitWrapped, {"lower", "trace", "eval_shape", "export", "clear_cache"}),
+        (BoundJit, {"lower", "trace", "eval_shape", "export", "clear_cache"}),
+        (Traced, {"lower", "jaxpr", "out_info"}),
+        (Lowered, {"compile", "as_text"}),
+        (Compiled, {"cost_analysis", "memory_analysis", "out_info"}),
+    ],
+)
+def test_public_methods(cls, names):
+    """The methods of the public classes that the documentation names."""
+    instance = {
+        Traced: lambda f: f.trace(1),
+        Lowered: lambda f: f.lower(1),
+        Compiled: lambda f: f.lower(1).compile(),
+    }.get(cls, lambda f: f)(eqx_fastjit.filter_jit(lambda x: x))
+    for name in names:
+        assert hasattr(instance if cls is not BoundJit else cls, name)
+
+
+def test_documentation_of_public_functions():
+    """Each has a summary line; those with arguments document them."""
+    for name in ("filter_jit", "install", "load"):
+        function = getattr(eqx_fastjit, name)
+        doc = inspect.getdoc(function)
+        assert doc.splitlines()[0].endswith(".")
+        for parameter in inspect.signature(function).parameters:
+            assert parameter in doc, (name, parameter)
+
+
+def test_modules_of_public_names():
+    """Public classes and functions say that they are of this package."""
+    for name in NAMES:
+        assert getattr(eqx_fastjit, name).__module__.startswith("eqx_fastjit")

@@ -1,0 +1,145 @@
+"""Calls in words, and what differs between two: values, no objects of the user's."""
+
+import dataclasses
+import gc
+import weakref
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eqx_fastjit import _events
+from eqx_fastjit._describe import Cause, compare, describe, describe_static
+from eqx_fastjit._place import is_users, Place, user_frames
+
+
+INFO = _events.FunctionInfo("f", "f", Place("a.py", 1, "f"))
+
+
+def event(arguments, info=INFO, **fields):
+    fields = {"traced": True, "compile": 1.0, **fields}
+    return _events.Event(info, describe(list(arguments.items())), **fields)
+
+
+def compared(old, new, **fields):
+    cause, found = compare(event(new, **fields), [event(old)])
+    return cause, [(d.path, d.what) for d in found]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    rate: float
+    name: str = "a"
+
+
+X = np.ones((4, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "cause", "first"),
+    [
+        (X, X[:2], Cause.SHAPE, ("x", "shape")),
+        (X, X.astype(np.int32), Cause.DTYPE, ("x", "dtype")),
+        (jnp.float32(1), jnp.asarray(1.0), Cause.DTYPE, ("x", "weak type")),
+        (1, 2, Cause.STATIC, ("x", "static")),
+        (1, 1.0, Cause.STATIC, ("x", "static")),
+        (0.0, -0.0, Cause.STATIC, ("x", "static")),
+        (1, X, Cause.STATIC, ("x", "static")),
+        (None, X, Cause.STRUCTURE, ("x", "structure")),
+        ([X], [X, X], Cause.STRUCTURE, ("x", "structure")),
+        ({"a": X}, {"b": X}, Cause.STRUCTURE, ("x['b']", "structure")),
+        (Config(0.1), Config(0.2), Cause.STATIC, ("x.rate", "static")),
+        ("a" * 99 + "b", "a" * 99 + "c", Cause.STATIC, ("x", "object")),
+    ],
+)
+def test_what_differs(old, new, cause, first):
+    found_cause, found = compared({"x": old}, {"x": new})
+    assert (found_cause, found[0]) == (cause, first)
+
+
+def test_equal_calls_differ_in_nothing():
+    for value in (X, 1, None, [X, "a"], {"a": X}, Config(0.1), float("nan"), {1, 2}):
+        assert compared({"x": value}, {"x": value}) == (Cause.CONFIGURATION, [])
+
+
+def test_a_length_follows_a_shape():
+    cause, found = compared({"n": 4, "x": X}, {"n": 2, "x": X[:2]})
+    assert cause is Cause.SHAPE and found == [("x", "shape"), ("n", "static")]
+
+
+def test_the_nearest_call_is_compared_with():
+    history = [event({"x": X, "n": 1}), event({"x": X[:2], "n": 2})]
+    cause, found = compare(event({"x": X[:2], "n": 1}), history)
+    assert len(found) == 1
+    assert compare(event({"x": X[:2], "n": 3}), history)[1][0].old.text == "2"
+    assert cause in (Cause.STATIC, Cause.SHAPE)
+
+
+def test_another_function_of_the_line_was_made_anew():
+    other = _events.FunctionInfo("f", "f", Place("a.py", 1, "f"))
+    history = [event({"x": X})]
+    cause, found = compare(event({"x": X}, other), history)
+    assert cause is Cause.NEW_FUNCTION and found[0].what == "function"
+    assert compare(event({"x": X}), []) == (Cause.NEW_FUNCTION, ())
+
+
+def test_a_compilation_without_a_trace_is_a_placement():
+    first, second = jax.devices()[0], jax.devices()[-1]
+    old, new = jax.device_put(X, first), jax.device_put(X, second)
+    if first != second:
+        cause, found = compared({"x": old}, {"x": new}, traced=False)
+        assert (cause, found) == (Cause.PLACEMENT, [("x", "sharding")])
+    cause, found = compared({"x": jnp.asarray(X)}, {"x": old}, traced=False)
+    assert (cause, found) == (Cause.PLACEMENT, [("x", "committed")])
+
+
+def test_leaves_are_shared_and_get_their_placement():
+    traced = []
+    jax.jit(lambda x: traced.extend(describe([("x", x), ("n", 3)])))(X)
+    assert traced[0].sharding is None
+    placed = describe([("x", jnp.asarray(X)), ("n", 3)], tuple(traced))
+    assert placed[0].sharding and placed[1] is traced[1]
+
+
+class Hostile:
+    """Everything about it raises."""
+
+    def __repr__(self):
+        raise AssertionError
+
+    __str__ = __hash__ = __len__ = __bool__ = __repr__
+
+    def __eq__(self, other):
+        raise AssertionError
+
+    def __getattr__(self, name):
+        raise AssertionError(name)
+
+
+def test_no_code_of_a_user_is_run():
+    leaf, *_ = describe([("x", Hostile())])
+    assert str(leaf) == "a Hostile"
+    assert describe_static([Hostile(), {1: Hostile()}]) == "[a Hostile, {1: a Hostile}]"
+
+
+def test_nothing_of_the_users_is_kept():
+    class Module(eqx.Module):
+        x: np.ndarray
+        tag: object = eqx.field(static=True)
+
+    class Tag:
+        pass
+
+    tag = Tag()
+    kept = describe([("m", Module(X, tag))])
+    died = weakref.ref(tag)
+    del tag
+    gc.collect()
+    assert died() is None and len(kept) == 3
+
+
+def test_whose_code_a_line_is():
+    assert is_users(__file__) and user_frames()[0].file == __file__
+    assert not is_users(jax.__file__) and not is_users(dataclasses.__file__)
