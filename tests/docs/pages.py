@@ -1,0 +1,68 @@
+"""The pages of the documentation, their code blocks and their links."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "benchmarks/README.md",
+    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")),
+]
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<body>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+_LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+GENERATED = re.compile(
+    r"<!-- generated:(\S+) -->\n.*?<!-- /generated:\1 -->", re.DOTALL
+)
+
+
+class Block(NamedTuple):
+    """A block of code."""
+
+    language: str
+    source: str
+    # The line of the page with the first line of the code.
+    line: int
+    # Whether only blank lines separate this block from the one before.
+    follows: bool
+
+
+def text_of(page: str) -> str:
+    """The source of a page."""
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks_of(page: str, language: str | None = None) -> list[Block]:
+    """The blocks of a page, or those of a language."""
+    text = text_of(page)
+    out, end = [], 0
+    for match in _FENCE.finditer(text):
+        follows = not text[end : match.start()].strip()
+        end = match.end()
+        lines = [x.removeprefix(match["indent"]) for x in match["body"].splitlines()]
+        line = text.count("\n", 0, match.start("body")) + 1
+        out.append(Block(match["language"], "\n".join(lines) + "\n", line, follows))
+    return [b for b in out if language in (None, b.language)]
+
+
+def links_of(page: str) -> list[str]:
+    """The targets of all links and images."""
+    text = _FENCE.sub("", text_of(page))
+    return [a or b for a, b in _LINK.findall(text)]
+
+
+def anchors_of(page: str) -> set[str]:
+    """The anchors of the headings, as mkdocs makes them."""
+    text = _FENCE.sub("", text_of(page))
+    return {
+        re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+        for heading in _HEADING.findall(text)
+    }

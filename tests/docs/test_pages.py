@@ -1,0 +1,99 @@
+"""Links lead somewhere, public names have a page, and pages stay short."""
+
+import re
+import textwrap
+
+import pytest
+
+import eqx_fastjit
+from eqx_fastjit import _statics, insight
+
+from .pages import anchors_of, GENERATED, links_of, PAGES, ROOT, text_of
+
+
+pytestmark = pytest.mark.one_engine
+
+_LINES, _README_LINES, _CONTRIBUTING_LINES = 1500, 120, 150
+_DOCS = [page for page in PAGES if page.startswith("docs/")]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings(page):
+    """Links to other sites are for linkchecker."""
+    broken = []
+    for link in links_of(page):
+        target, _, anchor = link.partition("#")
+        if re.match(r"\w+:", link) or anchor.startswith("only-"):
+            continue
+        path = (ROOT / page).parent / target if target else ROOT / page
+        if not path.exists():
+            broken.append(link)
+        elif anchor and path.suffix == ".md":
+            known = anchors_of(str(path.resolve().relative_to(ROOT)))
+            if path.name == "contributing.md":
+                known = anchors_of("CONTRIBUTING.md")
+            if anchor not in known:
+                broken.append(link)
+    assert broken == []
+
+
+def test_each_page_is_in_the_navigation():
+    """The site has no page that no menu shows, and no menu without a page."""
+    nav = (ROOT / "mkdocs.yml").read_text().partition("nav:")[2]
+    named = set(re.findall(r": ([\w/-]+\.(?:md|ipynb))$", nav, re.MULTILINE))
+    pages = {page.removeprefix("docs/") for page in _DOCS}
+    notebooks = {
+        str(p.relative_to(ROOT / "docs")) for p in ROOT.glob("docs/**/*.ipynb")
+    }
+    assert named == pages | notebooks
+
+
+@pytest.mark.parametrize("module", [eqx_fastjit, insight])
+def test_public_names_are_documented(module):
+    """Each has an entry in the reference, or is named there as another's synonym."""
+    reference = text_of("docs/api/eqx_fastjit.md") + text_of("docs/api/insight.md")
+    for name in module.__all__:
+        entry = rf"^::: {module.__name__}\.{name}$|^`{name}` is another name"
+        assert re.search(entry, reference, re.MULTILINE), name
+    entries = re.findall(rf"^::: {re.escape(module.__name__)}\.(\w+)$", reference, re.M)
+    assert set(entries) <= set(module.__all__)
+
+
+def test_the_contract_is_that_of_the_code():
+    """The page has the docstring's words."""
+
+    def words(text: str) -> list[str]:
+        return re.sub(r"^> ?", "", text, flags=re.MULTILINE).split()
+
+    contract = (_statics.__doc__ or "").partition("\n\n")[2]
+    contract = textwrap.dedent(contract).partition("\n\nThis file says")[0]
+    assert " ".join(words(contract)) in " ".join(words(text_of("docs/contract.md")))
+
+
+def test_environment_variables_are_documented():
+    """Each that the package or its build reads has a row."""
+    files = [*ROOT.glob("eqx_fastjit/**/*.py"), ROOT / "setup.py"]
+    read = {
+        name
+        for path in files
+        for name in re.findall(r"\"(EQX_FASTJIT_[A-Z_]+)\"", path.read_text())
+    }
+    internal = {"EQX_FASTJIT_LOG_OWNER"}
+    page = text_of("docs/environment.md")
+    assert [name for name in sorted(read - internal) if f"`{name}`" not in page] == []
+
+
+def test_promises_are_numbered_in_order():
+    """The list of promises has no gap."""
+    text = text_of("docs/reliability.md").partition("## The last long runs")[0]
+    numbers = [int(n) for n in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_pages_stay_short():
+    """Lines written by hand. What is generated does not count."""
+    lines = {page: GENERATED.sub("", text_of(page)).count("\n") for page in PAGES}
+    assert sum(lines[page] for page in _DOCS) <= _LINES
+    assert lines["README.md"] <= _README_LINES
+    assert lines["CONTRIBUTING.md"] <= _CONTRIBUTING_LINES
+    assert lines["docs/how-it-works.md"] <= 100
