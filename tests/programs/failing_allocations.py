@@ -1,7 +1,8 @@
-"""Fails each allocation of a cache hit in turn, and of the first calls of the walk.
+"""Fails each allocation of a cache hit in turn, and of a look-up.
 
-`failing_allocations.py N`: the first N allocations of each. Python functions stand in
-for the result of `jax.jit`, as jaxlib does not survive a failed allocation.
+`failing_allocations.py N`: the first N allocations of each. jaxlib does not survive a
+failed allocation, so Python functions stand in for the result of `jax.jit`, and no type
+is registered meanwhile (`isinstance(x, jax.Array)` ends the process).
 """
 
 import _testcapi
@@ -95,16 +96,6 @@ def look_ups_survive():
             assert table.find(value, True)[0] is specialization
 
 
-def new_types_survive():
-    """The first value of a type."""
-    table = filter_jit(lambda x: x)._function.table
-    for start in range(N):
-        new = type("New", (), {})()
-        without_memory(lambda new=new: table.find((new, X), True), start)
-        assert table.find((new, X), True)[1] == [X]
-
-
 calls_survive()
 look_ups_survive()
-new_types_survive()
 print("done")
