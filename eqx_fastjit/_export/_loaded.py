@@ -1,5 +1,9 @@
 """`load(path)`: a file as a function, which runs none of the user's Python code."""
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import inspect
 import re

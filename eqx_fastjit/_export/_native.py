@@ -30,8 +30,9 @@ def compile_native(
     """
     lowered = jax.jit(call, **options, keep_unused=True).lower(*arrays)
     compiled = lowered.compile()
+    executable: Any = compiled.runtime_executable()
     try:
-        code = bytes(compiled.runtime_executable().serialize())
+        code = bytes(executable.serialize())
     except (AttributeError, RuntimeError, ValueError) as e:
         raise ExportError(
             f"`compiled=True` is not supported here, with JAX {jax.__version__}: {e}."
