@@ -3,7 +3,7 @@
 import ast
 import functools
 import linecache
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from eqx_fastjit._place import Place
@@ -54,7 +54,7 @@ def _tree(place: Place | None) -> ast.Module | None:
 def _nodes(place: Place | None, kind: Any, at_line: bool = True) -> Iterator[Any]:
     """The nodes of a kind in a file, or at a line of it, outer ones first."""
     tree = _tree(place)
-    nodes: Iterable[Any] = ast.walk(tree) if tree is not None else ()
+    nodes: list[Any] = list(ast.walk(tree)) if tree is not None else []
     for node in nodes:
         if isinstance(node, kind):
             first, last = node.lineno, node.end_lineno or node.lineno
