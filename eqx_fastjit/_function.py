@@ -27,7 +27,7 @@ from ._options import donated, flatten_in_shardings, Options
 from ._parameters import Parameters
 from ._place import place_of
 from ._plan import partition
-from ._statics import is_array_or_struct
+from ._statics import is_array, is_array_or_struct, IsDynamic
 from ._traced import FlatFunction, kept_trace
 
 
@@ -90,28 +90,39 @@ class Function:
             for path, leaf in jtu.tree_flatten_with_path(value)[0]
         ]
 
-    def array_paths(self, values: tuple[Any, ...]) -> list[str]:
+    def array_paths(
+        self, values: tuple[Any, ...], is_dynamic: IsDynamic = is_array_or_struct
+    ) -> list[str]:
         """The path of each array of a call, in JAX's order."""
-        return [x for x, leaf in self.leaves(values) if is_array_or_struct(leaf)]
+        return [x for x, leaf in self.leaves(values) if is_dynamic(leaf)]
 
     # --- what the engine calls ---
 
-    def specialize(self, values: tuple[Any, ...]) -> Any:
-        """A new specialization for a call."""
+    def specialize(
+        self, values: tuple[Any, ...], is_dynamic: IsDynamic = is_array
+    ) -> Any:
+        """A new specialization for a call.
+
+        In one that is made, a `jax.ShapeDtypeStruct` is a static like any other.
+        """
         options = self.options
         kwargs = dict(options.jit_kwargs)
-        arrays, structure = partition(values)
+        arrays, structure = partition(values, is_dynamic)
         if options.donate_first or options.donate_rest:
-            kwargs["donate_argnums"] = donated(options, self.parameters, values)
+            kwargs["donate_argnums"] = donated(options, self.parameters, structure)
         if options.in_shardings is not None:
             fun = self.split(values)[0] if self.with_fun else None
             kwargs["in_shardings"] = flatten_in_shardings(
-                options.in_shardings, self.named(values), fun, self.info.name
+                options.in_shardings,
+                self.named(values),
+                fun,
+                self.info.name,
+                is_dynamic,
             )
         if options.out_shardings is not None:
             kwargs["out_shardings"] = (options.out_shardings, None)
         try:
-            paths = self.array_paths(values)
+            paths = self.array_paths(values, is_dynamic)
         except Exception:  # a user's class whose flatten function with keys is wrong
             paths = [f"array{i}" for i in range(len(arrays))]
         source = _weak_source(self.split(values)[0])
@@ -134,6 +145,8 @@ class Function:
     ) -> None:
         """A call has returned in which something was traced or compiled."""
         _events.close(lambda: self.named(values))
+        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            self.table.remove(specialization)  # nothing was compiled
         if not self.options.asynchronous:
             plan.blocks = True
         elif not any(isinstance(_private.concrete(x), Tracer) for x in arrays):
@@ -194,7 +207,7 @@ class Function:
         try:
             found, arrays = self.table.find(values, True)
             if found is None:
-                found = self.specialize(values)
+                found = self.specialize(values, is_array_or_struct)
                 self.table.add(values, True, found)
         except Exception as e:
             raise self.failed(None, e, values)  # noqa: B904

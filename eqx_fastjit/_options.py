@@ -8,8 +8,8 @@ import jax
 import jax.tree_util as jtu
 
 from ._parameters import Parameters
-from ._plan import DYNAMIC, partition
-from ._statics import is_array_or_struct
+from ._plan import DYNAMIC, Structure
+from ._statics import is_array_or_struct, IsDynamic
 
 
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
@@ -133,12 +133,11 @@ def _nothing() -> None:
 
 
 def donated(
-    options: Options, parameters: Parameters, values: tuple[Any, ...]
+    options: Options, parameters: Parameters, structure: Structure
 ) -> tuple[int, ...]:
     """The indices of the arrays to donate: all, or all but those of the first."""
     if not options.donate_rest:
         return ()
-    _, structure = partition(values)
     first: list[Any] = []
     if parameters.first_is_positional() and not options.donate_first:
         first = structure.treedef.children()[:1]
@@ -150,7 +149,11 @@ def donated(
 
 
 def flatten_in_shardings(
-    prefix: Any, named: list[tuple[str, Any]], fun: Any, name: str
+    prefix: Any,
+    named: list[tuple[str, Any]],
+    fun: Any,
+    name: str,
+    is_dynamic: IsDynamic,
 ) -> tuple[Any, ...]:
     """`in_shardings`, a prefix of the user's arguments, as one per array.
 
@@ -160,8 +163,7 @@ def flatten_in_shardings(
     arguments = [(n, x) for n, x in named if fun is None or x is not fun]
     if isinstance(prefix, list | tuple):
         with_arrays = [
-            any(map(is_array_or_struct, jtu.tree_leaves(value)))
-            for _, value in arguments
+            any(map(is_dynamic, jtu.tree_leaves(value))) for _, value in arguments
         ]
         if len(prefix) > len(arguments) or any(with_arrays[len(prefix) :]):
             names = ", ".join(n for n, _ in arguments)
@@ -178,7 +180,8 @@ def flatten_in_shardings(
     for path, value in named:
         is_fun = fun is not None and value is fun
         try:
-            out += broadcast_prefix(None if is_fun else next(prefixes), value)
+            here = None if is_fun else next(prefixes)
+            out += broadcast_prefix(here, value, is_dynamic)
         except ValueError as e:
             raise ValueError(
                 f"`in_shardings` for argument `{path}` is not a pytree prefix of it: "
@@ -187,7 +190,9 @@ def flatten_in_shardings(
     return tuple(out)
 
 
-def broadcast_prefix(prefix: Any, value: Any) -> list[Any]:
+def broadcast_prefix(
+    prefix: Any, value: Any, is_dynamic: IsDynamic = is_array_or_struct
+) -> list[Any]:
     """One sharding for each array of `value`."""
 
     def is_leaf(x: Any) -> bool:
@@ -196,7 +201,7 @@ def broadcast_prefix(prefix: Any, value: Any) -> list[Any]:
     out: list[Any] = []
 
     def spread(sharding: Any, subtree: Any) -> None:
-        out.extend(sharding for x in jtu.tree_leaves(subtree) if is_array_or_struct(x))
+        out.extend(sharding for x in jtu.tree_leaves(subtree) if is_dynamic(x))
 
     jtu.tree_map(spread, prefix, value, is_leaf=is_leaf)
     return out

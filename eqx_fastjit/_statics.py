@@ -71,6 +71,10 @@ def is_array(x: Any) -> bool:
     return isinstance(x, ARRAY_TYPES) and x.__class__ is type(x)
 
 
+# Whether a leaf is one of a call's arrays.
+IsDynamic = Callable[[Any], bool]
+
+
 def is_array_or_struct(x: Any) -> bool:
     """Whether a leaf is an array, or says what one would be like."""
     return type(x) is jax.ShapeDtypeStruct or is_array(x)

@@ -30,8 +30,7 @@ from benchmarks import prefer_installed_package
 
 FORMS = ("portable", "compiled")
 WAYS = ("anew", "cached", *FORMS)
-# Of later calls: rounds, and the seconds of each.
-_CALL_ROUNDS, _CALL_SECONDS = 25, 0.02
+_CALL_ROUNDS, _CALL_SECONDS = 25, 0.02  # of later calls
 
 
 class _Called(Exception):

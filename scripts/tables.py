@@ -176,6 +176,8 @@ def zoo(name: str, folder: Path, link: str) -> str:
         return ""
     results = results_file.load(file)
     found = table.summary(results)
+    if not found:
+        return ""
     if name == "summary":
         header = ("ours over", "median", "worst", "worst function")
         rows = [

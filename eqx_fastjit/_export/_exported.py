@@ -59,7 +59,7 @@ class Exported:
         self._call = call
         options: Options = function.options
         donate = options.donate.removesuffix("-except-first") if n else options.donate
-        indices = donated(Options(donate), free, values[n:])
+        indices = donated(Options(donate), free, structure)
         self._options: dict[str, Any] = {"donate_argnums": indices}
         with quiet_donation():
             traced = jax.jit(call, **self._options).trace(*self._arrays)

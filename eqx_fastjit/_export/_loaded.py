@@ -16,6 +16,7 @@ from eqx_fastjit._function import Function
 from eqx_fastjit._options import Options
 from eqx_fastjit._parameters import Omitted, Parameters
 from eqx_fastjit._plan import partition
+from eqx_fastjit._statics import is_array, IsDynamic
 
 from ._exported import lines_of
 from ._format import ExportFileError, one_error, read
@@ -84,7 +85,9 @@ class LoadedFunction(Function):
             code, needs = bytes(sections["compiled"]), header["compiled"]
             self.native = load_native(code, needs, self._exported, self.mesh)
 
-    def specialize(self, values: tuple[Any, ...]) -> Any:
+    def specialize(
+        self, values: tuple[Any, ...], is_dynamic: IsDynamic = is_array
+    ) -> Any:
         """A specialization for a call. Raises `TypeError` if it is another call."""
         _, refs = split(values)
         for parameter, value in zip(self.header["parameters"], refs, strict=True):
@@ -94,7 +97,7 @@ class LoadedFunction(Function):
             now = lines_of(value, getattr(inspect.Parameter, kind), name)
             if (why := difference(then, now)) is not None:
                 raise self._other_call(why)
-        specialization = super().specialize(values)
+        specialization = super().specialize(values, is_dynamic)
         if self.native is None:
             return specialization
         flat = specialization.flat

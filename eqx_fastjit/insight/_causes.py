@@ -76,7 +76,7 @@ _CACHE = (
 @functools.cache
 def table() -> dict[str, dict[str, dict[str, str]]]:
     """By cause and attribute: what happened (`says`), and the `fix`."""
-    file = importlib.resources.files(__package__) / "causes.toml"
+    file = importlib.resources.files("eqx_fastjit.insight") / "causes.toml"
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 

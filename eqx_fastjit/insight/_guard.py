@@ -35,7 +35,9 @@ class _Limits:
     function: FunctionInfo | None = None
     # Who asked for it.
     origin: str = "here"
-    counts: Any = dataclasses.field(default_factory=collections.Counter, init=False)
+    counts: Any = dataclasses.field(
+        default_factory=collections.Counter[Any], init=False
+    )
     seconds: float = dataclasses.field(default=0.0, init=False)
 
     def starting(self, event: Event) -> None:

@@ -54,7 +54,8 @@ def _tree(place: Place | None) -> ast.Module | None:
 def _nodes(place: Place | None, kind: Any, at_line: bool = True) -> Iterator[Any]:
     """The nodes of a kind in a file, or at a line of it, outer ones first."""
     tree = _tree(place)
-    for node in ast.walk(tree) if tree is not None else ():
+    nodes: list[Any] = list(ast.walk(tree)) if tree is not None else []
+    for node in nodes:
         if isinstance(node, kind):
             first, last = node.lineno, node.end_lineno or node.lineno
             if not at_line or (place is not None and first <= place.line <= last):
@@ -156,8 +157,10 @@ def find_item(site: Place | None, path: str) -> ast.expr | None:
         return None
     keys: list[Any] = []
     while isinstance(node, ast.Subscript | ast.Attribute):
-        is_name = isinstance(node, ast.Attribute)
-        keys.append(node.attr if is_name else getattr(node.slice, "value", None))
+        if isinstance(node, ast.Attribute):
+            keys.append(node.attr)
+        else:
+            keys.append(getattr(node.slice, "value", None))
         node = node.value
     if not isinstance(node, ast.Name) or not keys:
         return None

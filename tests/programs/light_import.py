@@ -12,7 +12,8 @@ assert "jax" in sys.modules
 import jax  # noqa: E402
 
 
-for name in ("rich", "pyinstrument", "matplotlib", "optax", "hypothesis", "jinja2"):
+TOOLS = "rich pyinstrument jinja2 executing wrapt asv matplotlib hypothesis optax"
+for name in TOOLS.split():
     assert name not in sys.modules, name
 for name in sys.modules:
     assert not name.startswith(("eqx_fastjit.insight", "eqx_fastjit.cli")), name

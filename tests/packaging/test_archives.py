@@ -1,0 +1,198 @@
+"""The wheel has the package alone, and works without a C compiler.
+
+The source archive has all that git has.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+
+ROOT = Path(__file__).parents[2]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+NATIVE = f"eqx_fastjit/_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+pytest.importorskip("setuptools", minversion="77.0.3", reason="needs the extra test")
+pytestmark = pytest.mark.one_engine
+
+# Calls the build backend as `pip wheel` and `python -m build` do, without the isolated
+# environment that they would install from the network.
+_BUILD = """
+import sys
+from setuptools import build_meta
+_, out, *kinds = sys.argv
+for kind in kinds:
+    getattr(build_meta, f"build_{kind}")(out)
+"""
+NOT_BUILT = "the C extension was not built"
+
+
+def build(source, out, *kinds, **environment):
+    """Build a wheel or a source archive, or both; the process that has ended."""
+    out.mkdir()
+    fixed = {"PATH": os.environ["PATH"], "SOURCE_DATE_EPOCH": "1700000000"}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", _BUILD, str(out), *kinds],
+        cwd=source,
+        env={**fixed, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def one(folder, pattern):
+    (found,) = folder.glob(pattern)
+    return found
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A folder with a wheel and a source archive of the checkout."""
+    if shutil.which((sysconfig.get_config_var("CC") or "cl").split()[0]) is None:
+        pytest.skip("needs a C compiler")
+    out = tmp_path_factory.mktemp("packaging") / "out"
+    ended = build(ROOT, out, "wheel", "sdist", EQX_FASTJIT_REQUIRE_NATIVE="1")
+    assert ended.returncode == 0, ended.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def in_git():
+    """The files that git tracks, or would if they were added."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs git's history")
+    command = ["git", "ls-files", "-co", "--exclude-standard"]
+    out = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return {name for name in out.stdout.splitlines() if (ROOT / name).exists()}
+
+
+def names_in(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info" not in name}
+
+
+def of_package(names):
+    """All but the C sources."""
+    package = {name for name in names if name.startswith("eqx_fastjit/")}
+    return {name for name in package if not name.endswith((".c", ".h"))}
+
+
+def test_a_wheel_has_the_package_alone(built, in_git):
+    """Neither benchmarks, scripts and tests, nor the C sources."""
+    assert names_in(one(built, "*.whl")) == of_package(in_git) | {NATIVE}
+
+
+def test_a_wheel_names_its_commands_and_extras(built):
+    """And depends on nothing but JAX and Equinox, and what types those have."""
+    with zipfile.ZipFile(one(built, "*.whl")) as archive:
+        folder = f"eqx_fastjit-{VERSION}.dist-info"
+        metadata = archive.read(f"{folder}/METADATA").decode().splitlines()
+        entry_points = archive.read(f"{folder}/entry_points.txt").decode()
+    assert "eqx-fastjit = eqx_fastjit.cli:main" in entry_points
+    assert "eqx_fastjit = eqx_fastjit.pytest_plugin" in entry_points
+    extras = {x.split()[1] for x in metadata if x.startswith("Provides-Extra")}
+    assert extras == {"bench", "export", "insight", "profile", "test", "docs", "dev"}
+    needed = [x for x in metadata if x.startswith("Requires-Dist")]
+    always = {x.split()[1].split(">")[0] for x in needed if "extra ==" not in x}
+    assert always == {"equinox", "jax", "jaxlib", "jaxtyping"}
+
+
+def test_a_source_archive_has_what_git_has(built, in_git):
+    """So that all checks run from it, too."""
+    folder = f"eqx_fastjit-{VERSION}/"
+    with tarfile.open(one(built, "*.tar.gz")) as archive:
+        files = [x.name.removeprefix(folder) for x in archive if x.isfile()]
+    assert set(files) == in_git | {"PKG-INFO"}
+
+
+@pytest.mark.slow
+def test_builds_are_the_same_byte_for_byte(built, tmp_path):
+    """From the source archive: another folder, and files with other dates."""
+    with tarfile.open(one(built, "*.tar.gz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    out = tmp_path / "out"
+    ended = build(tmp_path / f"eqx_fastjit-{VERSION}", out, "wheel", "sdist")
+    assert ended.returncode == 0, ended.stderr
+    for pattern in ("*.whl", "*.tar.gz"):
+        assert one(out, pattern).read_bytes() == one(built, pattern).read_bytes()
+
+
+@pytest.mark.parametrize("compiler", ["there-is-no-compiler", "false"])
+def test_without_a_compiler_there_is_one_warning(tmp_path, in_git, compiler):
+    """And a wheel with the reference alone."""
+    out = tmp_path / "out"
+    ended = build(ROOT, out, "wheel", CC=compiler)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count(NOT_BUILT) == 1
+    assert names_in(one(out, "*.whl")) == of_package(in_git)
+
+
+def test_a_published_wheel_must_have_the_extension(tmp_path):
+    """`EQX_FASTJIT_REQUIRE_NATIVE=1` makes failure an error."""
+    required = {"CC": "false", "EQX_FASTJIT_REQUIRE_NATIVE": "1"}
+    ended = build(ROOT, tmp_path / "out", "wheel", **required)
+    assert ended.returncode != 0 and NOT_BUILT not in ended.stderr
+
+
+# --- without the extension, or with a broken one --------------------------------------
+
+# An editable install would find the extension of the checkout.
+_CALL = """
+import sys, warnings
+sys.meta_path = [x for x in sys.meta_path if "Editable" not in str(x)]
+warnings.simplefilter("always")
+import jax.numpy as jnp, eqx_fastjit
+f = eqx_fastjit.filter_jit(lambda x, n: (x * n, n))
+x, n = f(jnp.ones(2), 3)
+assert n == 3 and x.tolist() == [3, 3]
+eqx_fastjit.filter_jit(lambda x: x)(x)
+print(eqx_fastjit.engine(), eqx_fastjit.__file__)
+"""
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """Runs a program on a copy of the package that has no extension."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd")
+    shutil.copytree(ROOT / "eqx_fastjit", tmp_path / "eqx_fastjit", ignore=ignored)
+
+    def call(**environment):
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("EQX_FASTJIT")}
+        return subprocess.run(
+            [sys.executable, "-c", _CALL],
+            env={**kept, "PYTHONPATH": str(tmp_path), **environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+
+    return call
+
+
+def test_an_absent_extension_is_one_warning(copied, tmp_path):
+    """Calls then take the reference."""
+    ended = copied()
+    assert ended.stdout == f"python {tmp_path / 'eqx_fastjit' / '__init__.py'}\n"
+    assert ended.stderr.count("the C extension was not built") == 1
+
+
+def test_the_extension_can_be_insisted_on(copied):
+    ended = copied(EQX_FASTJIT_ENGINE="native")
+    assert "EQX_FASTJIT_ENGINE=native, but the C extension was not" in ended.stderr
+
+
+def test_a_broken_extension_is_an_error(copied, tmp_path):
+    """The reference does not stand in for it in silence, but can be asked for."""
+    (tmp_path / NATIVE).write_bytes(b"no library")
+    ended = copied()
+    assert ended.returncode != 0 and "ImportError" in ended.stderr
+    ended = copied(EQX_FASTJIT_ENGINE="python")
+    assert ended.stdout.startswith("python") and ended.stderr == ""

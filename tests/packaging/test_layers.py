@@ -1,0 +1,72 @@
+"""The package's imports: arrows go down only, without a circle."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+
+PACKAGE = Path(__file__).parents[2] / "eqx_fastjit"
+
+# From the bottom up. A file may import those of lower layers, and those before it in
+# its own. A folder is one name here.
+LAYERS = [
+    ["_private", "_place", "_describe", "_events", "_errors"],
+    ["_statics", "_blocking", "_reference", "_engine"],
+    ["_parameters", "_plan", "_options", "_traced", "_function", "_callables"],
+    ["_stages", "_export"],
+    ["_jit", "_install"],
+    ["insight"],
+    ["__init__", "cli", "pytest_plugin"],
+]
+ORDER = {name: i for i, name in enumerate(x for layer in LAYERS for x in layer)}
+
+
+def imports(file):
+    """The modules of the package that a file names in any import, as parts."""
+    here = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = list(here[: -node.level]) if node.level else []
+            base += node.module.split(".") if node.module else []
+            found = [[*base, alias.name] for alias in node.names]
+        else:
+            continue
+        yield from (parts[1:] for parts in found if parts[0] == PACKAGE.name)
+
+
+def is_module(parts):
+    path = PACKAGE.joinpath(*parts)
+    return path.with_suffix(".py").exists() or path.is_dir()
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def names(file):
+    return file.relative_to(PACKAGE).with_suffix("").parts
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda x: "/".join(names(x)))
+def test_imports_go_down(file):
+    """Also those in functions, and those for types alone."""
+    room = names(file)[0]
+    used = {parts[0] for parts in imports(file) if parts and is_module(parts[:1])}
+    if room != "__init__":  # which loads the public names on first use
+        assert not [x for x in used - {room} if ORDER[x] > ORDER[room]]
+
+
+@pytest.mark.parametrize("folder", ["_export", "insight", "cli"])
+def test_a_folder_has_no_circle(folder):
+    """Each file can be put below all that import it."""
+    left = {
+        file.stem: {p[1] for p in imports(file) if p[:1] == [folder] and len(p) > 1}
+        for file in (PACKAGE / folder).glob("*.py")
+        if file.stem != "__init__"
+    }
+    while left:
+        free = [x for x, used in left.items() if not used & left.keys()]
+        assert free, f"a circle in {left}"
+        left = {x: used for x, used in left.items() if x not in free}

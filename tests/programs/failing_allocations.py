@@ -1,0 +1,101 @@
+"""Fails each allocation of a cache hit in turn, and of a look-up.
+
+`failing_allocations.py N`: the first N allocations of each. jaxlib does not survive a
+failed allocation, so Python functions stand in for the result of `jax.jit`, and no type
+is registered meanwhile (`isinstance(x, jax.Array)` ends the process).
+"""
+
+import _testcapi
+import sys
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from eqx_fastjit import _engine, filter_jit
+from tests.support.modules import Holder, Node
+
+
+X = jnp.ones(2)
+N = int(sys.argv[1])
+native = _engine.engine_module()
+
+
+def without_memory(call, start):
+    """What a call returns if one allocation fails, or `None` if it raises."""
+    _testcapi.set_nomemory(start, start + 1)
+    try:
+        return call()
+    except MemoryError:
+        return None
+    finally:
+        _testcapi.remove_mem_hooks()
+
+
+def stand_in(*args, **kwargs):
+    """A jitted function whose program is run by Python, and its right result."""
+    f = filter_jit(lambda m, *rest, key=None, **more: (m, rest, key, more))
+    function, made = f._function, []
+    specialize = function.specialize
+
+    def real(values):
+        made.append(specialize(values))
+        return made[-1]
+
+    function.specialize = real
+    right = f(*args, **kwargs)
+    flat = made[0].flat
+    (handle,) = flat.plans
+    function.specialize = lambda values: native.Specialization(
+        lambda *arrays: [*arrays, handle], flat
+    )
+    f.clear_cache()
+    return (lambda: f(*args, **kwargs)), right, made
+
+
+def same(out, right):
+    return bool(eqx.tree_equal(out, right))
+
+
+def calls_survive():
+    """Whole cache hits."""
+    module = Holder([X, {"a": X}], (1, [2]))
+    for args, kwargs in (
+        ((module,), {}),
+        ((module, X, 1), {"key": (X, 2), "other": [X]}),
+        (([X] * 80,), {}),
+        (({i: i for i in range(60)},), {}),
+        ((Node([X, 1], ["aux"]),), {"key": {1, 2}}),
+    ):
+        call, right, _made = stand_in(*args, **kwargs)
+        assert same(call(), right)
+        failed = 0
+        for start in range(N):
+            out = without_memory(call, start)
+            failed += out is None
+            assert out is None or same(out, right)
+            assert same(call(), right)
+        assert failed
+
+
+def look_ups_survive():
+    """Reading a call and finding its specialization; some make buffers grow."""
+    f = filter_jit(lambda *args: args)
+    table = f._function.table
+    values = [
+        ([X] * 100, {f"k{i}": (X, i) for i in range(100)}),
+        (Holder(X, [1, {"a": (2,)}, 10**30, "word", 2.5, 1j, {3}]),),
+        *[([*range(n)], [Holder(X, [i]) for i in range(70)]) for n in range(150, 156)],
+    ]
+    for value in values:
+        specialization, arrays = f._function.find(value)
+        for start in range(N):
+            out = without_memory(lambda value=value: table.find(value, True), start)
+            if out is not None:
+                assert out[0] is specialization
+                assert all(map(lambda a, b: a is b, out[1], arrays))
+            assert table.find(value, True)[0] is specialization
+
+
+calls_survive()
+look_ups_survive()
+print("done")
