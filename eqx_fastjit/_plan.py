@@ -101,6 +101,10 @@ def _one_level(treedef: Any) -> Any:
     return jtu.tree_structure(sample, is_leaf=lambda x: x is not sample)
 
 
+def _node_data(x: Any) -> Any:
+    return jtu.tree_structure(x).node_data()
+
+
 def _is_plain_namedtuple(cls: type) -> bool:
     """Whether `cls(*parts)` makes a tuple and nothing else.
 
