@@ -7,7 +7,7 @@ the output of the command that it shows, or by tables of the files in
 benchmarks/results. Text that differs only in durations is left as it is, since
 durations differ in every run. Figures are drawn again if their results have changed.
 
-NAME may be a pattern, such as 'finding-*'. With `--check` nothing is written, and the
+NAME may be a pattern, such as 'bench-*'. With `--check` nothing is written, and the
 exit code is 1 if anything differs.
 """
 
@@ -40,13 +40,6 @@ _PART = re.compile(
 )
 _DURATION = re.compile(r"\b\d+(?:\.\d+)? ?(?:us|ms|s|min)\b(?: \d+ s\b)?")
 
-# Options of the doctor that a planted fault needs to be found.
-_OPTIONS = {
-    "blocking": ["--async"],
-    "numerics": ["--numerics"],
-    "slow-first-call": ["--slow", "0.5"],
-}
-
 
 def pages() -> list[Path]:
     """All files of the documentation."""
@@ -58,63 +51,15 @@ def masked(text: str) -> str:
     return " ".join(_DURATION.sub("#", text).split())
 
 
-# --- what doctor says ----------------------------------------------------------------
-
-
-def _doctor(script: str, options: list[str]) -> str:
-    """The doctor's report on a script, as the command prints it."""
-    command = [sys.executable, "-m", "eqx_fastjit.cli", "doctor", *options, script]
-    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if out.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{out.stderr}")
-    return out.stderr[out.stderr.index("eqx-fastjit doctor:") :].rstrip()
-
-
-def planted(kind: str) -> tuple[str, str]:
-    """The scripts with and without a fault of this kind, relative to the root."""
-    name = kind.replace("-", "_")
-    return f"tests/planted/{name}.py", f"tests/planted/{name}_clean.py"
-
-
-def shown_source(script: str) -> str:
-    """The source of a script as a Markdown code block."""
-    return f'```py title="{script}"\n{(ROOT / script).read_text().rstrip()}\n```'
-
-
-def _finding(kind: str, _: Path) -> str:
-    """A script with a fault, the doctor's report on it, and a script without one."""
-    faulty, clean = planted(kind)
-    if not (ROOT / faulty).exists():
-        return ""
-    options = _OPTIONS.get(kind, [])
-    report = _doctor(faulty, options)
-    # Only the findings of this kind, each up to the next empty line.
-    found = re.findall(rf"^{kind} \(.*?(?=\n\n|\Z)", report, re.MULTILINE | re.DOTALL)
-    if not found:
-        raise RuntimeError(f"doctor finds no {kind} in {faulty}:\n{report}")
-    command = " ".join(["eqx-fastjit doctor", *options, faulty])
-    said = "\n\n".join(found)
-    return (
-        f"{shown_source(faulty)}\n\n`{command}` says:\n\n```text\n{said}\n```\n\n"
-        f"This script has no finding:\n\n{shown_source(clean)}"
-    )
-
-
-def _report(name: str, _: Path) -> str:
-    """The whole report on an example."""
-    return f"```text\n{_doctor(f'examples/{name}.py', [])}\n```"
-
-
 # --- help of the commands ------------------------------------------------------------
 
 
 def _help(*_: Any) -> str:
     """The output of `--help` of each command, under a heading."""
-    from eqx_fastjit.cli import _COMMANDS
-
-    parts = [_help_of()]
-    parts += [f"## {name}\n\n{_help_of(name)}" for name in _COMMANDS]
-    return "\n\n".join(parts)
+    whole = _help_of()
+    commands = re.findall(r"^    (\w+) ", whole, re.MULTILINE)
+    parts = [f"## {name}\n\n{_help_of(name)}" for name in commands]
+    return "\n\n".join([whole, *parts])
 
 
 def _help_of(*name: str) -> str:
@@ -167,7 +112,10 @@ def stale_figures(patterns: list[str]) -> dict[Path, bytes]:
     """
     if not (RESULTS / "cpu.json").exists():
         return {}
-    results = results_file.load(RESULTS / "cpu.json")
+    file = RESULTS / "cpu.json"
+    if not file.exists():
+        return {}
+    results = results_file.load(file)
     chosen = [name for name in _FIGURES if _is_chosen(f"figure-{name}", patterns)]
     paths = {
         scheme: [ASSETS / f"{name}-{scheme}.svg" for name in chosen]
@@ -203,10 +151,8 @@ def _zoo(name: str, page: Path) -> str:
 _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "bench": lambda name, page: tables.bench(name, RESULTS),
     "figure": _figure,
-    "finding": _finding,
     "help": _help,
     "reliability": lambda name, page: tables.reliability(name, RESULTS),
-    "report": _report,
     "programs": lambda _, page: tables.programs(RESULTS),
     "startup": lambda name, page: tables.started(name, RESULTS),
     "zoo": _zoo,

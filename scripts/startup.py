@@ -1,7 +1,7 @@
 """What exporting saves at start-up, for the functions of the zoo.
 
-    python -m benchmarks.startup --json benchmarks/results/startup.json
-    python -m benchmarks.startup --table benchmarks/results/startup.json
+    python -m scripts.startup --json benchmarks/results/startup.json
+    python -m scripts.startup --table benchmarks/results/startup.json
 
 Each function has four ways to its first result, each in a process of its own: `anew`,
 traced and compiled; `cached`, traced, with a warm persistent cache of JAX; `portable`
@@ -30,8 +30,7 @@ from benchmarks import prefer_installed_package
 
 FORMS = ("portable", "compiled")
 WAYS = ("anew", "cached", *FORMS)
-# Of later calls: rounds, and the seconds of each.
-_CALL_ROUNDS, _CALL_SECONDS = 25, 0.02
+_CALL_ROUNDS, _CALL_SECONDS = 25, 0.02  # of later calls
 
 
 class _Called(Exception):
@@ -121,7 +120,7 @@ def _later_calls(name: str, folder: str, _: str) -> list[float]:
 
 
 def _child(name: str, what: str, folder: str, **environment: str) -> Any:
-    command = [sys.executable, "-m", "benchmarks.startup", "--child", what, folder]
+    command = [sys.executable, "-m", "scripts.startup", "--child", what, folder]
     env = {**os.environ, **environment}
     out = subprocess.check_output([*command, "--cases", name], env=env, text=True)
     return json.loads(out.splitlines()[-1])
@@ -165,7 +164,7 @@ def markdown(results: dict[str, Any]) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.startup",
+        prog="python -m scripts.startup",
         description=(__doc__ or "").strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -186,7 +185,7 @@ def main(argv: list[str] | None = None) -> int:
     from benchmarks.cases import choose
     from benchmarks.results_file import new_results
 
-    results = {**new_results("python -m benchmarks.startup"), "programs": []}
+    results = {**new_results("python -m scripts.startup"), "programs": []}
     del results["cases"]
     for name in choose(options.cases):
         results["programs"].append(measure(name, options.rounds))

@@ -5,7 +5,6 @@ folder.
 """
 
 import json
-import math
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -133,58 +132,10 @@ def _runs(results: Any) -> str:
     return f"Run on {'; '.join(dict.fromkeys(map(run, results)))}."
 
 
-def _share_with_interval(area: Any) -> str:
-    """The share with Wilson's interval, because samples may be as small as forty."""
-    share, n = area["share"], area["mutants"] - area["equivalent"]
-    if share is None:
-        return "-"
-    z = 1.96
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
-    return f"{share:.0%} ({middle - half:.0%} to {middle + half:.0%})"
-
-
-def _mutation(results: Any) -> str:
-    areas = results["areas"]
-    rows = [
-        [
-            area["area"],
-            *(f"{area[name]:,}" for name in ("places", "mutants", "killed")),
-            str(area["equivalent"]),
-            _share_with_interval(area),
-            f"{area['goal']:.0%}",
-        ]
-        for area in areas
-    ]
-    header = (
-        *("area", "places", "tried", "noticed", "equivalent"),
-        *("share (95% interval)", "goal"),
-    )
-    reasons = [
-        f"- `{x['file']}`: `{_one_line(x['before'])}` as `{_one_line(x['after'])}`. "
-        f"{x['equivalent']}"
-        for area in areas
-        for x in area["survived"]
-        if "equivalent" in x
-    ]
-    said = "\n\nThese are equivalent:\n\n" + "\n".join(reasons)
-    return (
-        f"{_table(header, rows)}{said if reasons else ''}\n\nMade by "
-        f"`{results['command']}` on {results['date'][:10]}, commit "
-        f"`{results['commit']}`; {describe_machine(results['machine'])}; "
-        f"{_versions(results['versions'])}."
-    )
-
-
-def _one_line(source: str) -> str:
-    return " ".join(source.split())
-
-
 _RELIABILITY: dict[str, Callable[[Any], str]] = {
     "differential": _differential,
     "matrix": _matrix,
     "memory": _memory,
-    "mutation": _mutation,
     "peers": _peers,
     "threads": _threads,
 }
@@ -225,6 +176,8 @@ def zoo(name: str, folder: Path, link: str) -> str:
         return ""
     results = results_file.load(file)
     found = table.summary(results)
+    if not found:
+        return ""
     if name == "summary":
         header = ("ours over", "median", "worst", "worst function")
         rows = [

@@ -29,10 +29,9 @@ def compile_native(
     Raises `ExportError` if it cannot be saved as native code.
     """
     lowered = jax.jit(call, **options, keep_unused=True).lower(*arrays)
-    compiled = lowered.compile()
-    executable: Any = compiled.runtime_executable()
+    compiled: Any = lowered.compile()
     try:
-        code = bytes(executable.serialize())
+        code = bytes(compiled.runtime_executable().serialize())
     except (AttributeError, RuntimeError, ValueError) as e:
         raise ExportError(
             f"`compiled=True` is not supported here, with JAX {jax.__version__}: {e}."

@@ -160,7 +160,7 @@ int read_values(Walk *w) {
 }
 
 /* Into a container, whose parts are read next. As deep as Python's own calls may go. */
-static int enter(void) { return Py_EnterRecursiveCall(" while a call is read"); }
+static int enter(void) { return Py_EnterRecursiveCall(" while a call is read") ? -1 : 0; }
 static int leave(int failed) {
     Py_LeaveRecursiveCall();
     return failed;

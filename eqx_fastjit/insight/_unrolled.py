@@ -34,7 +34,8 @@ class Unrolled(NamedTuple):
 def unrolled_loops(event: Event) -> list[Unrolled]:
     """The unrolled loops of what has just been compiled, at most one."""
     specialization = _events._active()
-    if event.own_seconds < _LEAST or specialization is None or not event.traced:
+    seconds = event.own_seconds - event.first_run
+    if seconds < _LEAST or specialization is None or not event.traced:
         return []
     try:
         arrays = [_struct(leaf) for leaf in event.signature if leaf.kind == "array"]
@@ -46,7 +47,7 @@ def unrolled_loops(event: Event) -> list[Unrolled]:
     if not alike:
         return []
     loop = alike[0]
-    saved = event.own_seconds * (loop.equations - loop.scan_equations) / total
+    saved = seconds * (loop.equations - loop.scan_equations) / total
     name = event.function.name
     return [Unrolled(name, loop.place, loop.iterations, loop.equations, total, saved)]
 

@@ -21,7 +21,7 @@ class Wait(NamedTuple):
     line: int
     # `float(...)`, `print`, `block_until_ready` or the like.
     what: str
-    count: int  # pyright: ignore[reportIncompatibleMethodOverride]
+    times: int
     seconds: float
 
 
@@ -76,7 +76,7 @@ class Watch:
 
         import jax
 
-        self.cache = jax.config.jax_compilation_cache_dir  # pyright: ignore
+        self.cache = getattr(jax.config, "jax_compilation_cache_dir", None)
 
     def report(self, program: str, exit_code: int) -> Any:
         """The report on the program, which is over."""
