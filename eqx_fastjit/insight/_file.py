@@ -101,11 +101,7 @@ class Writer:
         packages = ("jax", "equinox", "eqx_fastjit")
         header = {"type": "run", "version": VERSION, "program": " ".join(sys.argv)}
         header |= {"started": self._started, "process": self._process}
-<<<<<<< HEAD
-        header["cache"] = jax.config.jax_compilation_cache_dir  # pyright: ignore
-=======
         header["cache"] = getattr(jax.config, "jax_compilation_cache_dir", None)
->>>>>>> engine
         self._line({**header, "packages": {name: _version(name) for name in packages}})
         return self._file
 

@@ -35,11 +35,7 @@ class _Limits:
     function: FunctionInfo | None = None
     # Who asked for it.
     origin: str = "here"
-<<<<<<< HEAD
-    counts: collections.Counter[Any] = dataclasses.field(
-=======
     counts: Any = dataclasses.field(
->>>>>>> engine
         default_factory=collections.Counter[Any], init=False
     )
     seconds: float = dataclasses.field(default=0.0, init=False)

@@ -54,13 +54,8 @@ def _tree(place: Place | None) -> ast.Module | None:
 def _nodes(place: Place | None, kind: Any, at_line: bool = True) -> Iterator[Any]:
     """The nodes of a kind in a file, or at a line of it, outer ones first."""
     tree = _tree(place)
-<<<<<<< HEAD
-    node: Any
-    for node in ast.walk(tree) if tree is not None else ():
-=======
     nodes: list[Any] = list(ast.walk(tree)) if tree is not None else []
     for node in nodes:
->>>>>>> engine
         if isinstance(node, kind):
             first, last = node.lineno, node.end_lineno or node.lineno
             if not at_line or (place is not None and first <= place.line <= last):
