@@ -102,6 +102,7 @@ def _one_level(treedef: Any) -> Any:
 
 
 def _node_data(x: Any) -> Any:
+    """The node class and aux data that JAX has for a value."""
     return jtu.tree_structure(x).node_data()
 
 
