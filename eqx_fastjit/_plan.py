@@ -91,15 +91,14 @@ _LEAF = jtu.tree_structure(0)
 
 def _one_level(treedef: Any) -> Any:
     """The same node, over leaves."""
-    leaves = [_LEAF] * len(treedef.children())
-    return jtu.PyTreeDef.from_node_data_and_children(
-        jtu.default_registry, treedef.node_data(), leaves
-    )
-
-
-def _node_data(x: Any) -> Any:
-    """The node class and aux data that JAX has for a value."""
-    return jtu.tree_structure(x).node_data()
+    make = getattr(jtu.PyTreeDef, "from_node_data_and_children", None)
+    if make is not None:
+        # Creates none: its class, or that of a part, may check what it is given.
+        leaves = [_LEAF] * len(treedef.children())
+        return make(jtu.default_registry, treedef.node_data(), leaves)
+    # JAX 0.7
+    sample = jtu.tree_unflatten(treedef, [object()] * treedef.num_leaves)
+    return jtu.tree_structure(sample, is_leaf=lambda x: x is not sample)
 
 
 def _is_plain_namedtuple(cls: type) -> bool:

@@ -1,5 +1,9 @@
 """`f.export(...)`: a traced call that can be saved to a file."""
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import importlib.util
 import inspect
 from collections.abc import Sequence
@@ -168,9 +172,10 @@ def _mesh(n_devices: int, shardings: Sequence[Any]) -> dict[str, Any]:
         raise ExportError("arrays on different meshes cannot be exported together.")
     any_mesh = jax.sharding.Mesh(jax.devices()[:n_devices], ("devices",))
     mesh = meshes.pop() if meshes else any_mesh
+    devices: Any = mesh.devices
     return {
         "axes": list(mesh.axis_names),
-        "sizes": list(mesh.devices.shape),
+        "sizes": list(devices.shape),
         "types": [t.name for t in mesh.axis_types],
-        "devices": [d.id for d in mesh.devices.flat],
+        "devices": [d.id for d in devices.flat],
     }

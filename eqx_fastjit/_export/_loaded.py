@@ -1,5 +1,9 @@
 """`load(path)`: a file as a function, which runs none of the user's Python code."""
 
+# Of JAX's functions not all have types.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import dataclasses
 import inspect
 import re
@@ -168,7 +172,17 @@ def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> A
     # Which JAX does not save.
     pairs = zip(exported.out_avals, header["weak_types"], strict=True)
     avals = tuple([aval.update(weak_type=bool(weak)) for aval, weak in pairs])
-    return dataclasses.replace(exported, out_avals=avals)
+    exported = dataclasses.replace(exported, out_avals=avals)
+    calls_lapack = b"lapack_" in exported.mlir_module_serialized
+    if calls_lapack or {*exported.platforms, jax.default_backend()} != {"cpu"}:
+        return exported
+    # JAX imports `scipy.linalg` for each program for CPUs, by that name, which takes
+    # longer than all the rest of loading a small one.
+    unchecked = jax.export.DisabledSafetyCheck.platform()
+    checks = (*exported.disabled_safety_checks, unchecked)
+    return dataclasses.replace(
+        exported, platforms=("host",), disabled_safety_checks=checks
+    )
 
 
 def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:

@@ -29,7 +29,7 @@ def compile_native(
     Raises `ExportError` if it cannot be saved as native code.
     """
     lowered = jax.jit(call, **options, keep_unused=True).lower(*arrays)
-    compiled = lowered.compile()
+    compiled: Any = lowered.compile()
     try:
         code = bytes(compiled.runtime_executable().serialize())
     except (AttributeError, RuntimeError, ValueError) as e:

@@ -203,7 +203,8 @@ def build(lines: Iterator[Line], arrays: Sequence[Any], names: Names) -> Any:
 
     Raises `ExportFileError`, or what Python raises for nonsense.
     """
-    _, kind, about, n_parts = next(lines, ("", "end", None, 0))
+    end: Line = ["", "end", None, 0]
+    _, kind, about, n_parts = next(lines, end)
     parts = [build(lines, arrays, names) for _ in range(n_parts)]
     if kind in _PLAIN and type(about) is _PLAIN[kind]:
         return about
@@ -233,7 +234,7 @@ def build(lines: Iterator[Line], arrays: Sequence[Any], names: Names) -> Any:
         )
         return jtu.tree_unflatten(treedef, parts[1:])
     if kind == "instance":
-        return _instance(found, about[1:], parts)
+        return _instance(found, list(about[1:]), parts)
     raise ExportFileError(f"its header is invalid ({kind!r})")
 
 
