@@ -121,7 +121,7 @@ def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
             known = ", ".join(sorted(_JIT_PARAMETERS.difference(_FORBIDDEN)))
             raise TypeError(
                 f"filter_jit() got an unexpected keyword argument {name!r}; expected "
-                f"`donate` or one of `jax.jit`'s: {known}."
+                f"`donate`, `asynchronous` or one of `jax.jit`'s: {known}."
             )
 
 

@@ -82,8 +82,15 @@ class Walk:
         reader = _reader(x)
         as_static = as_static or not reader.is_node
         read = getattr(self, f"_{reader.name}")
-        if not (as_static and reader.is_mutable and not self._in_mutable):
-            return read(reader, x, as_static)
+        if as_static and reader.is_mutable:
+            self._mutable(read, reader, x)
+        else:
+            read(reader, x, as_static)
+
+    def _mutable(self, read: Any, reader: Reader, x: Any) -> None:
+        """Read a static that can be changed in place."""
+        if self._in_mutable:
+            return read(reader, x, True)
         number, start = len(self.mutables), len(self.trail)
         self.mutables.append(_Mutable(x, start, start))
         self._in_mutable += 1
@@ -170,7 +177,7 @@ class Walk:
         except Exception:  # it has no hash after all: rule 6
             if reader.state is None:
                 raise
-            self._state(reader, x, as_static)
+            self._mutable(self._state, reader, x)
 
     def _float(self, reader: Reader, x: Any, as_static: bool) -> None:
         self.trail += [_Same(type(x)), struct.pack("d", x)]

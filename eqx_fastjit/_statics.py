@@ -217,7 +217,7 @@ def _has_hash(x: Any) -> bool:
 
 
 def generated_fields(cls: type) -> tuple[str, ...] | None:
-    """The fields of a class with an `__eq__` that dataclasses or attrs generated.
+    """The fields that an `__eq__` compares which dataclasses or attrs generated.
 
     `None` if it has another `__eq__`.
     """
@@ -228,7 +228,7 @@ def generated_fields(cls: type) -> tuple[str, ...] | None:
     if code.co_qualname == "__create_fn__.<locals>.__eq__" and hasattr(
         owner, "__dataclass_fields__"
     ):
-        return tuple(f.name for f in dataclasses.fields(cls))
+        return tuple(f.name for f in dataclasses.fields(owner) if f.compare)
     if code.co_filename.startswith("<attrs generated"):
-        return tuple(f.name for f in getattr(cls, "__attrs_attrs__", ()))
+        return tuple(f.name for f in getattr(owner, "__attrs_attrs__", ()) if f.eq)
     return None

@@ -25,6 +25,13 @@ def _declare(parser: argparse.ArgumentParser) -> None:
         "that EQX_FASTJIT_LOG=FILE.jsonl has written, also while it grows. Given two "
         "event files, list what is compiled in the second and not in the first.",
     )
+    for command in (run, doctor):
+        command.add_argument(
+            "--async",
+            dest="asynchronous",
+            action="store_true",
+            help="calls return early, as with jax.jit, and do not block as Equinox's",
+        )
     doctor.add_argument("--json", metavar="FILE", help="write the report as JSON")
     doctor.add_argument("--html", metavar="FILE", help="write the report as a page")
     doctor.add_argument(

@@ -31,7 +31,7 @@ def need(package: str, extra: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a program."""
-    ImportHook().start()
+    ImportHook(asynchronous=options.asynchronous).start()
     return run_program(options.program)
 
 
@@ -55,18 +55,19 @@ def doctor(options: argparse.Namespace) -> int:
     if is_file:
         report = _read(program.name)
     else:
-        report, code = _watch(program)
+        report, code = _watch(program, options.asynchronous)
     _show(report)
     for name, path in outputs.items():
         Path(path).write_text(_RENDERERS[name](report), encoding="utf-8")
     return code or int(options.fail_on == "any" and bool(report.findings))
 
 
-def _watch(program: Program) -> tuple[Any, int]:
+def _watch(program: Program, asynchronous: bool) -> tuple[Any, int]:
     from eqx_fastjit.insight._watch import Watch
 
     watch = Watch()
-    ImportHook(watch.jax_imported, watch.imported).start()
+    hook = ImportHook(watch.jax_imported, watch.imported, asynchronous=asynchronous)
+    hook.start()
     try:
         code = run_program(program)
     finally:

@@ -61,13 +61,17 @@ class ImportHook:
     - `then`: called once after `eqx_fastjit.install()`.
     - `timed`: called with name and seconds of each outermost import. With it, Equinox
         is imported by the hook once JAX is, so that programs without Equinox are seen.
+    - `asynchronous`: as for `eqx_fastjit.install`.
     """
 
     def __init__(
         self,
         then: Callable[[], None] | None = None,
         timed: Callable[[str, float], None] | None = None,
+        *,
+        asynchronous: bool = False,
     ):
+        self._asynchronous = asynchronous
         self._then = then
         self._timed = timed
         self._here = _InThread()
@@ -112,7 +116,7 @@ class ImportHook:
             return
         if "equinox" in sys.modules or (self._timed is not None and name == "jax"):
             self._is_ready = True
-            eqx_fastjit.install()
+            eqx_fastjit.install(asynchronous=self._asynchronous)
             if self._then is not None:
                 self._then()
 

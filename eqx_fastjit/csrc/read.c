@@ -119,7 +119,8 @@ void walks_free(State *state) {
 /* --- reading ---------------------------------------------------------------------------- */
 
 /* Reads a static that can be changed in place, and notes which part of the trail it is. */
-static int read_mutable(Walk *w, const Type *type, PyObject *x) {
+static int read_mutable(Walk *w, const Type *type, PyObject *x, Reader read) {
+    if (w->in_mutable) return read(w, type, x, 1);
     if (w->n_mutables == w->room_mutables) {
         Mutable *mutables = grown(w->mutables, &w->room_mutables, w->n_mutables + 1,
                                   sizeof(Mutable));
@@ -129,7 +130,7 @@ static int read_mutable(Walk *w, const Type *type, PyObject *x) {
     size_t number = w->n_mutables++, start = w->n_trail;
     w->mutables[number] = (Mutable){Py_NewRef(x), start, start};
     w->in_mutable++; /* what is below it is a part of its state */
-    int failed = type->read(w, type, x, 1);
+    int failed = read(w, type, x, 1);
     w->in_mutable--;
     w->mutables[number].stop = w->n_trail;
     return failed;
@@ -140,7 +141,7 @@ static inline int read_held(Walk *w, PyObject *x, int as_static) {
     const Type *type = type_of(w->state, x);
     if (type == NULL) return -1;
     as_static |= !type->is_node;
-    if (as_static && type->is_mutable && !w->in_mutable) return read_mutable(w, type, x);
+    if (as_static && type->is_mutable) return read_mutable(w, type, x, type->read);
     return type->read(w, type, x, as_static);
 }
 
@@ -371,6 +372,7 @@ static int read_text(Walk *w, const Type *type, PyObject *x, int as_static) {
 }
 
 static int read_hashed(Walk *w, const Type *type, PyObject *x, int as_static) {
+    (void)as_static;
     Py_hash_t hash = PyObject_Hash(x);
     if (hash == -1 && PyErr_Occurred()) {
         /* It has no hash after all: rule 6. */
@@ -378,7 +380,7 @@ static int read_hashed(Walk *w, const Type *type, PyObject *x, int as_static) {
             PyErr_ExceptionMatches(PyExc_RecursionError))
             return -1;
         PyErr_Clear();
-        return read_state(w, type, x, as_static);
+        return read_mutable(w, type, x, read_state);
     }
     return push_equal(w, type, x, hash);
 }

@@ -102,12 +102,15 @@ static inline int has_witnesses(const Specialization *self, const Walk *w) {
     return 1;
 }
 
-/* Whether it is for the call of a walk: 1, 0 or -1. The caller holds it. */
-static int is_for(Specialization *self, Walk *w) {
+/* Whether it is for the call of a walk; -1 with an error. The caller holds it. */
+typedef enum { FAILED = -1, OTHER, STALE, SAME_CALL } Match;
+
+static Match match(Specialization *self, Walk *w) {
     int same = trail_same(w->trail, w->n_trail, self->trail, self->n_trail);
-    if (same <= 0 || self->n_witnesses == 0) return same;
+    if (same <= 0) return same < 0 ? FAILED : OTHER;
+    if (has_witnesses(self, w)) return SAME_CALL;
     int stale = is_stale(self, w);
-    return stale < 0 ? -1 : !stale;
+    return stale < 0 ? FAILED : stale ? STALE : SAME_CALL;
 }
 
 /* --- a walk that Python asks for -------------------------------------------------------- */
@@ -146,8 +149,10 @@ static PyObject *specialization_arrays_of(Specialization *self, PyTypeObject *cl
     }
     Walk *w = walk_over(state, args[0], 0);
     if (w == NULL) return NULL;
-    int same = is_for(self, w);
-    PyObject *arrays = same < 0 ? NULL : same ? arrays_of_walk(w) : Py_NewRef(Py_None);
+    Match found = match(self, w);
+    PyObject *arrays = NULL;
+    if (found != FAILED)
+        arrays = found == SAME_CALL ? arrays_of_walk(w) : Py_NewRef(Py_None);
     walk_give_back(w);
     return arrays;
 }
@@ -185,12 +190,13 @@ static int table_index(Table *self) {
     size_t size = 16;
     while (size < 2 * (self->count + 1)) size *= 2;
     size_t *index = PyMem_Calloc(size, sizeof(size_t));
-    if (index == NULL) {
+    PyMem_Free(self->index);
+    self->index = index;
+    if (index == NULL) { /* nothing is found until it is written */
+        self->mask = 0;
         PyErr_NoMemory();
         return -1;
     }
-    PyMem_Free(self->index);
-    self->index = index;
     self->mask = size - 1;
     for (size_t i = 0; i < self->count; i++) {
         size_t j = self->items[i]->hash & self->mask;
@@ -247,7 +253,7 @@ int table_add(Table *self, Specialization *specialization, Walk *w) {
 void table_remove(Table *self, Specialization *specialization) {
     for (size_t i = 0; i < self->count; i++)
         if (self->items[i] == specialization) {
-            if (table_drop(self, i, 1) < 0) PyErr_Clear(); /* without memory it stays */
+            if (table_drop(self, i, 1) < 0) PyErr_Clear();
             return;
         }
 }
@@ -266,19 +272,12 @@ Specialization *table_find(Table *self, Walk *w) {
         found = self->items[self->index[i] - 1];
         if (found->hash != hash) continue;
         Py_INCREF(found);
-        int same = is_for(found, w);
-        if (self->version != version) {
-            /* Somebody's `==` made a call. A cache miss is right in any case. */
-            Py_DECREF(found);
-            return NULL;
-        }
-        if (same > 0) return self->last = found;
-        /* For the same call and not for it: a static has been changed since its trace. */
-        int stale = same == 0 && trail_same(w->trail, w->n_trail, found->trail,
-                                            found->n_trail) > 0;
-        if (stale) table_remove(self, found);
+        Match matched = match(found, w);
+        /* Somebody's `==` may have made a call. A cache miss is right in any case. */
+        if (matched == SAME_CALL && self->version == version) return self->last = found;
+        if (matched == STALE) table_remove(self, found);
         Py_DECREF(found);
-        if (same < 0 || stale) return NULL;
+        if (matched != OTHER || self->version != version) return NULL;
     }
     return NULL;
 }

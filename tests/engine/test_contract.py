@@ -29,7 +29,6 @@ from tests.support.traces import count_traces
 
 
 pytestmark = [
-    pytest.mark.both_engines,
     pytest.mark.filterwarnings("ignore:A JAX array is being set as static"),
 ]
 X = jnp.ones(2)

@@ -16,9 +16,6 @@ import eqx_fastjit
 from tests.support.corpus import CASES
 
 
-pytestmark = pytest.mark.both_engines
-
-
 class Raised:
     """The exception of a call, in place of its result."""
 
