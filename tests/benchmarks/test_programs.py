@@ -1,4 +1,7 @@
-"""Whole programs, in this process and in pairs of fresh ones; what exporting saves."""
+"""Whole programs, in this process and in pairs of fresh ones; what exporting saves.
+
+Promise 42 of docs/reliability.md.
+"""
 
 import json
 

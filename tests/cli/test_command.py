@@ -1,4 +1,7 @@
-"""The command: options, errors, and programs that run as under `python`."""
+"""The command: options, errors, and programs that run as under `python`.
+
+Promises 40, 41 of docs/reliability.md.
+"""
 
 import json
 import sys

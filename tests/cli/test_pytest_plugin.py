@@ -1,4 +1,7 @@
-"""The pytest plugin: a marker and a fixture, with `explain`'s text as the failure."""
+"""The pytest plugin: a marker and a fixture, with `explain`'s text as the failure.
+
+Promise 38 of docs/reliability.md.
+"""
 
 import sys
 

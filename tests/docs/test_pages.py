@@ -1,5 +1,6 @@
 """Links lead somewhere, public names have a page, and pages stay short."""
 
+import ast
 import re
 import textwrap
 
@@ -97,3 +98,17 @@ def test_pages_stay_short():
     assert lines["README.md"] <= _README_LINES
     assert lines["CONTRIBUTING.md"] <= _CONTRIBUTING_LINES
     assert lines["docs/how-it-works.md"] <= 100
+
+
+def test_a_test_module_stands_for_each_promise():
+    """Each number in docs/reliability.md is in the docstring of a test module."""
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    promised = {int(n) for n in re.findall(r"^(\d+)\. ", page, re.MULTILINE)}
+    named: set[int] = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        for line in re.findall(
+            r"^Promises? ([\d, ]+) of docs", docstring, re.MULTILINE
+        ):
+            named |= {int(n) for n in line.split(",")}
+    assert promised == named

@@ -1,4 +1,7 @@
-"""Every spelling of a call is one call: keywords, defaults, `*args`, errors."""
+"""Every spelling of a call is one call: keywords, defaults, `*args`, errors.
+
+Promises 4, 5 of docs/reliability.md.
+"""
 
 import functools
 import inspect

@@ -1,4 +1,7 @@
-"""What can be wrapped: Modules, partials, transforms, classes, jitted functions."""
+"""What can be wrapped: Modules, partials, transforms, classes, jitted functions.
+
+Promise 6 of docs/reliability.md.
+"""
 
 import copy
 import dataclasses

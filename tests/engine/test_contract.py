@@ -1,5 +1,7 @@
 """The contract: when two statics are the same, and when a trace ends.
 
+Promises 15, 16, 17, 18 of docs/reliability.md.
+
 A table of kinds of statics, of places where a static may be, and of five relations
 between the static of one call and that of the next: equal, different by type, different
 by value, changed in place, and equal to one that was changed after its trace. Counts of
@@ -18,6 +20,7 @@ from typing import Any, NamedTuple
 
 import attrs
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
@@ -569,4 +572,18 @@ def test_a_class_attribute_written_before_each_call():
     for i in range(20):
         Counted.calls = i
         assert f(model, X).tolist() == [1.0, 1.0]
+    assert len(traces) == 1
+
+
+def test_writing_to_an_attribute_of_a_class_retraces_nothing():
+    """A counter on a Module's class, say, is no static of its instances."""
+
+    class Layer(eqx.Module):
+        w: jax.Array
+        count = 0
+
+    f, traces = count_traces(lambda layer: layer.w * 2)
+    for i in range(5):
+        Layer.count = i
+        assert f(Layer(X)).tolist() == [2, 2]
     assert len(traces) == 1

@@ -1,4 +1,7 @@
-"""The five modes of donation, and their warnings."""
+"""The five modes of donation, and their warnings.
+
+Promise 9 of docs/reliability.md.
+"""
 
 import warnings
 

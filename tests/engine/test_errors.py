@@ -1,4 +1,7 @@
-"""Errors: of the function, of the device, of tracers, and what the next call does."""
+"""Errors: of the function, of the device, of tracers, and what the next call does.
+
+Promises 3, 10, 11 of docs/reliability.md.
+"""
 
 import logging
 

@@ -1,4 +1,7 @@
-"""`install()`, `installed()`, `uninstall()`, `engine()`: an unedited program."""
+"""`install()`, `installed()`, `uninstall()`, `engine()`: an unedited program.
+
+Promises 21, 33 of docs/reliability.md.
+"""
 
 import contextlib
 import itertools

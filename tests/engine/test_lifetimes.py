@@ -1,4 +1,7 @@
-"""What calls and caches keep alive, and when they let go."""
+"""What calls and caches keep alive, and when they let go.
+
+Promises 27, 28 of docs/reliability.md.
+"""
 
 import gc
 import weakref

@@ -1,4 +1,7 @@
-"""Jitted methods: descriptors, `BoundJit` as a pytree, instances as arguments."""
+"""Jitted methods: descriptors, `BoundJit` as a pytree, instances as arguments.
+
+Promise 7 of docs/reliability.md.
+"""
 
 import abc
 import dataclasses

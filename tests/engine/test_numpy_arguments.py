@@ -1,4 +1,7 @@
-"""NumPy arguments: traced like JAX arrays, and safe to refill after the call."""
+"""NumPy arguments: traced like JAX arrays, and safe to refill after the call.
+
+Promises 19, 20, 21 of docs/reliability.md.
+"""
 
 import equinox as eqx
 import jax

@@ -1,4 +1,7 @@
-"""Pickling by name, by value with `cloudpickle`, copies, and worker processes."""
+"""Pickling by name, by value with `cloudpickle`, copies, and worker processes.
+
+Promise 30 of docs/reliability.md.
+"""
 
 import copy
 import pickle

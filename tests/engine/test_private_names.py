@@ -1,4 +1,7 @@
-"""Without any one private name of JAX or Equinox, calls are right all the same."""
+"""Without any one private name of JAX or Equinox, calls are right all the same.
+
+Promise 34 of docs/reliability.md.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Results: their types, statics, order of fields, and what two of them share."""
+"""Results: their types, statics, order of fields, and what two of them share.
+
+Promise 8 of docs/reliability.md.
+"""
 
 import collections
 import dataclasses

@@ -1,4 +1,7 @@
-"""Sharded arrays on eight virtual CPU devices, `in_shardings` and `out_shardings`."""
+"""Sharded arrays on eight virtual CPU devices, `in_shardings` and `out_shardings`.
+
+Promise 14 of docs/reliability.md.
+"""
 
 import equinox as eqx
 import jax

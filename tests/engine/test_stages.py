@@ -1,4 +1,7 @@
-"""Ahead of time: `trace`, `lower`, `compile`, `eval_shape`, and compiled calls."""
+"""Ahead of time: `trace`, `lower`, `compile`, `eval_shape`, and compiled calls.
+
+Promises 22, 23 of docs/reliability.md.
+"""
 
 import equinox as eqx
 import jax

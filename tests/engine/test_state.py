@@ -1,4 +1,7 @@
-"""`eqx.nn.State`, typed random keys, and other things that Equinox programs carry."""
+"""`eqx.nn.State`, typed random keys, and other things that Equinox programs carry.
+
+Promise 12 of docs/reliability.md.
+"""
 
 import equinox as eqx
 import jax

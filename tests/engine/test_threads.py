@@ -1,4 +1,7 @@
-"""Many threads may wrap, first call, call and clear jitted functions at once."""
+"""Many threads may wrap, first call, call and clear jitted functions at once.
+
+Promise 29 of docs/reliability.md.
+"""
 
 import threading
 

@@ -1,4 +1,7 @@
-"""JAX's transforms and contexts, around jitted functions and inside of them."""
+"""JAX's transforms and contexts, around jitted functions and inside of them.
+
+Promise 13 of docs/reliability.md.
+"""
 
 import contextlib
 import warnings

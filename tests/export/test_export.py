@@ -1,4 +1,7 @@
-"""An exported function computes what the function computes, in any process."""
+"""An exported function computes what the function computes, in any process.
+
+Promises 23, 24 of docs/reliability.md.
+"""
 
 import inspect
 

@@ -1,4 +1,7 @@
-"""Exported files that are damaged, of another version, or from somebody else."""
+"""Exported files that are damaged, of another version, or from somebody else.
+
+Promises 25, 26 of docs/reliability.md.
+"""
 
 import json
 import random

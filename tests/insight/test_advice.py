@@ -1,5 +1,7 @@
 """Each advice is applied: the results are the same, and the function is traced once.
 
+Promise 37 of docs/reliability.md.
+
 A case has the faulty calls and the mended ones. `test_causes.py` has those that are
 programs of their own.
 """

@@ -1,5 +1,7 @@
 """Each cause by a program that has the fault, and by its twin with the fix applied.
 
+Promises 36, 37 of docs/reliability.md.
+
 The doctor names cause, attribute, function, leaf, line and fix; the twin has nothing of
 that, and prints the same results: an advice keeps them.
 """

@@ -1,4 +1,7 @@
-"""Calls in words, and what differs between two: values, no objects of the user's."""
+"""Calls in words, and what differs between two: values, no objects of the user's.
+
+Promise 41 of docs/reliability.md.
+"""
 
 import dataclasses
 import gc

@@ -1,4 +1,7 @@
-"""The event file: a JSON object a line, whatever becomes of the program."""
+"""The event file: a JSON object a line, whatever becomes of the program.
+
+Promise 39 of docs/reliability.md.
+"""
 
 import json
 import os

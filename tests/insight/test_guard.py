@@ -1,4 +1,7 @@
-"""`guard`: an error, or a warning, at a call that traces too often."""
+"""`guard`: an error, or a warning, at a call that traces too often.
+
+Promise 38 of docs/reliability.md.
+"""
 
 import re
 

@@ -1,4 +1,7 @@
-"""A failed allocation is a `MemoryError`, and later calls are right."""
+"""A failed allocation is a `MemoryError`, and later calls are right.
+
+Promise 31 of docs/reliability.md.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Reading, failing and returning leave every reference count as it was."""
+"""Reading, failing and returning leave every reference count as it was.
+
+Promise 27 of docs/reliability.md.
+"""
 
 import collections
 import dataclasses

@@ -1,5 +1,7 @@
 """16 threads call, wrap, clear and change statics at once; each result is its own.
 
+Promise 29 of docs/reliability.md.
+
 For a second; `nox -s threads` has them do so for a minute.
 """
 

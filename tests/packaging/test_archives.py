@@ -1,5 +1,7 @@
 """The wheel has the package alone, and works without a C compiler.
 
+Promise 33 of docs/reliability.md.
+
 The source archive has all that git has.
 """
 
