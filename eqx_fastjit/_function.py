@@ -145,8 +145,8 @@ class Function:
     ) -> None:
         """A call has returned in which something was traced or compiled."""
         _events.close(lambda: self.named(values))
-        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
-            self.table.remove(specialization)  # nothing was compiled
+        if not specialization.flat.traced:  # under `jax.disable_jit()`
+            self.table.remove(specialization)
         if not self.options.asynchronous:
             plan.blocks = True
         elif not any(isinstance(_private.concrete(x), Tracer) for x in arrays):

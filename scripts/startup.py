@@ -150,7 +150,8 @@ def markdown(results: dict[str, Any]) -> str:
         anew, *others = (entry["seconds"].get(way) for way in WAYS)
         middle = statistics.median(anew)
         row = [statistics.median(x) / middle if x else None for x in others]
-        row.append(statistics.median(entry["calls"]) if entry["calls"] else None)
+        calls = entry.get("calls")
+        row.append(statistics.median(calls) if calls else None)
         cells = [f"{x:.2f}" if x else "not exported" for x in row]
         lines.append(f"| `{entry['name']}` | {middle:.2f} | {' | '.join(cells)} |")
         rows.append(row)
@@ -182,12 +183,16 @@ def main(argv: list[str] | None = None) -> int:
         work = {"export": _export, "calls": _later_calls}.get(what, _first_result)
         print(json.dumps(work(options.cases, folder, what)))
         return 0
-    from benchmarks.cases import choose
+    from benchmarks.cases import choose, UnknownCase
     from benchmarks.results_file import new_results
 
+    try:
+        names = choose(options.cases)
+    except UnknownCase as e:
+        parser.error(str(e))
     results = {**new_results("python -m scripts.startup"), "programs": []}
     del results["cases"]
-    for name in choose(options.cases):
+    for name in names:
         results["programs"].append(measure(name, options.rounds))
         print(markdown({**results, "programs": results["programs"][-1:]}), flush=True)
         if options.json:

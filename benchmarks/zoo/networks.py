@@ -209,17 +209,21 @@ def new_gan() -> tuple[dict, dict, jax.Array]:
         "generator": eqx.nn.MLP(4, 8, 16, 3, relu, jnp.tanh, key=keys[0]),
         "discriminator": eqx.nn.MLP(8, "scalar", 16, 3, leaky_relu, key=keys[1]),
     }
-    opt_states = {
+    return models, _gan_states(models), jr.PRNGKey(1)
+
+
+def _gan_states(models: dict) -> dict:
+    return {
         name: _gan_optimiser.init(eqx.filter(model, eqx.is_array))
         for name, model in models.items()
     }
-    return models, opt_states, jr.PRNGKey(1)
 
 
 @case("zoo", "GAN, a step of both networks, which are in dictionaries")
 def gan() -> Makers:
     data = jnp.cos(jnp.arange(32.0) / 5).reshape(4, 8)
-    return of_loop(gan_step, filled(new_gan), (data,))
+    models, _, key = filled(new_gan)
+    return of_loop(gan_step, (models, _gan_states(models), key), (data,))
 
 
 # --- LoRA ----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from ._loops import find_loops
 
 
 # Seconds of a compilation that make it worth to look at its equations.
-_LEAST = 1.0
+_LEAST = 0.2
 
 
 class Unrolled(NamedTuple):

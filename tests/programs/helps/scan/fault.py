@@ -7,7 +7,7 @@ import numpy as np
 
 @eqx.filter_jit
 def simulate(x, w):
-    for _ in range(400):  # finding
+    for _ in range(800):  # finding
         x = x + 0.01 * jnp.tanh(x @ w)
     return x.sum()
 

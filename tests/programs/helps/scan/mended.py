@@ -11,7 +11,7 @@ def simulate(x, w):
     def step(x, _):
         return x + 0.01 * jnp.tanh(x @ w), None
 
-    x, _ = jax.lax.scan(step, x, length=400)
+    x, _ = jax.lax.scan(step, x, length=800)
     return x.sum()
 
 
