@@ -59,7 +59,9 @@ def describe(fun: Any) -> Description:
     if known is not None and all(map(_is, known.source, source)):
         return known
     out = Description(_is_plain(fun), _names(fun), Parameters(fun), _shown(fun), source)
-    if owner is not None:
+    if owner is not None and (
+        owner is fun or not any(map(_differs_by_instance, owner.__mro__))
+    ):
         _make_room(_described)
         _described[owner] = out
     return out
@@ -71,12 +73,24 @@ def _owner(fun: Any) -> Any:
     if cls is types.FunctionType:
         # Without attributes, which may claim that it is like another callable.
         return None if fun.__dict__ else fun
-    if not isinstance(fun, eqx.Module) or "__wrapped__" in dir(cls):
-        return None
     call = getattr(cls, "__call__", None)  # noqa: B004
-    if type(call) is not types.FunctionType or hasattr(cls, "__signature__"):
+    if type(call) is not types.FunctionType or not isinstance(fun, eqx.Module):
         return None
     return cls if instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES) else None
+
+
+# If a class defines one of these, its instances may have different descriptions. (Not
+# by `hasattr`: Equinox's metaclass has a `__signature__`, that of the constructor.)
+_OF_INSTANCES = {"__wrapped__", "__signature__", "__getattr__"}
+
+
+def _differs_by_instance(cls: type) -> bool:
+    """Whether a class defines one of these, or a property as a name or a docstring."""
+    values = vars(cls)
+    shown = [values.get(name) for name in _WRAPPER_NAMES]
+    return bool(values.keys() & _OF_INSTANCES) or any(
+        hasattr(type(x), "__get__") for x in shown
+    )
 
 
 def _source(owner: Any) -> tuple[Any, ...]:
@@ -162,7 +176,10 @@ def function_for(fun: Any, description: Description, options: Options) -> Functi
     """The `Function` of a callable: the same one each time that it is wrapped."""
     plain, names, parameters = description[:3]
     owner = fun if plain else type(fun)
-    key = plain, names, parameters.key(), static_key(options)
+    # Most have no more options than these two, whose key is quick.
+    donate, asynchronous, *more = options
+    rest = static_key(more) if any(x is not None and x != () for x in more) else None
+    key = plain, names, parameters.key(), donate, asynchronous, rest
     function = _functions.get(owner, {}).get(key)
     if function is not None:
         return function

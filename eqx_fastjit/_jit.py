@@ -26,7 +26,6 @@ import jax.tree_util as jtu
 
 from ._callables import describe, Description, function_for
 from ._engine import engine_module
-from ._export import Exported, load_function
 from ._function import Function
 from ._options import Donate, make_options
 from ._private import hide_from_tracebacks
@@ -44,6 +43,7 @@ MISSING: Any = object()
 _set = object.__setattr__  # that of `JitWrapped` raises
 
 if TYPE_CHECKING:
+    from ._export import Exported
 
     class _Base:
         def _prepare(self, *_: Any) -> None: ...
@@ -124,6 +124,8 @@ class JitWrapped(_Base, Generic[_P, _T]):
         `eqx_fastjit.load`. Raises `ValueError`, with the path, for a static that cannot
         be exported.
         """
+        from ._export import Exported  # with `jax.export`, which few programs need
+
         return Exported(self, (), args, kwargs)
 
     def clear_cache(self) -> None:
@@ -225,7 +227,7 @@ def _make_wrapped(
         function,
         function.table,
         parameters.names,
-        tuple([kind.name for kind in parameters.kinds]),
+        parameters.kind_names,
         parameters.defaults,
         fun,
         parameters.fun_index() if function.with_fun else -1,
@@ -311,6 +313,8 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
 
     def export(self, *args: Any, **kwargs: Any) -> "Exported":
         """As `JitWrapped.export`. The arrays of the instance are saved in the file."""
+        from ._export import Exported
+
         return Exported(self.func, self.args, args, {**self.keywords, **kwargs})
 
     def clear_cache(self) -> None:
@@ -496,6 +500,8 @@ def load(
         predict(x)
         ```
     """
+    from ._export import load_function
+
     function = load_function(path, example, allow, trusted)
     names = function.info.name, function.info.qualname
     description = Description(True, names, function.parameters, function.shown, ())
