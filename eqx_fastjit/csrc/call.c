@@ -226,15 +226,13 @@ static PyObject *values_of(const Walk *w) {
 /* Replaces NumPy arrays by copies, if they are small: JAX does not always copy them, and
 the caller may write to them before the device is done. Otherwise the call blocks. */
 static int copy_numpy(Walk *w) {
-    PyObject *limit = w->state->copied_bytes;
-    Py_ssize_t left = PyLong_AsSsize_t(limit);
-    const Reader numpy = reader_called("numpy");
+    Py_ssize_t left = w->state->copied_bytes;
     for (int copying = 0; copying < 2; copying++)
         for (size_t i = 0; i < w->n_arrays; i++) {
             PyObject *x = w->arrays[i];
             const Type *type = type_of(w->state, x);
             if (type == NULL) return -1;
-            if (type->read != numpy) continue;
+            if (!type_is_numpy(type)) continue;
             if (copying) {
                 PyObject *copy = PyObject_CallMethodNoArgs(x, w->state->s_copy);
                 if (copy == NULL) return -1;

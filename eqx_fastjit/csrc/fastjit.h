@@ -114,12 +114,12 @@ typedef struct Walk {
 } Walk;
 
 typedef struct State {
-    PyObject *module; /* borrowed */
     PyTypeObject *callable_type, *table_type, *specialization_type, *plan_type, *handle_type;
     Types types;
     Walk *free_walks;
     /* Set by Python (`setup`). */
-    PyObject *reader_of, *flatten_one_level, *tree_leaves, *block, *copied_bytes;
+    PyObject *reader_of, *flatten_one_level, *tree_leaves, *block;
+    Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
     /* Names. */
     PyObject *s_failed, *s_finished, *s_specialize, *s_bind, *s_nbytes, *s_copy;
 } State;
@@ -133,6 +133,7 @@ int walk_reserve_values(Walk *w, Py_ssize_t n);
 int read_value(Walk *w, PyObject *x, int as_static);
 int read_values(Walk *w);
 Reader reader_called(const char *name);
+int type_is_numpy(const Type *type);
 
 Type *types_add(State *state, PyObject *x);
 void types_free(Types *types);

@@ -2,57 +2,63 @@
 
 #include "fastjit.h"
 
-/* Every name in the state, with its text. */
-static int state_intern(State *state) {
-    const struct {
-        PyObject **name;
-        const char *text;
-    } names[] = {
-        {&state->s_failed, "failed"},   {&state->s_finished, "finished"},
-        {&state->s_bind, "_bind"},      {&state->s_specialize, "specialize"},
-        {&state->s_nbytes, "nbytes"},   {&state->s_copy, "copy"},
-    };
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-        if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) return -1;
-    return 0;
+/* All objects that the state owns, each listed once. */
+
+static const struct {
+    size_t offset;
+    PyType_Spec *spec;
+} types[] = {
+    {offsetof(State, callable_type), &callable_spec},
+    {offsetof(State, table_type), &table_spec},
+    {offsetof(State, specialization_type), &specialization_spec},
+    {offsetof(State, plan_type), &plan_spec},
+    {offsetof(State, handle_type), &handle_spec},
+};
+
+static const struct {
+    size_t offset;
+    const char *text;
+} names[] = {
+    {offsetof(State, s_failed), "failed"},   {offsetof(State, s_finished), "finished"},
+    {offsetof(State, s_bind), "_bind"},      {offsetof(State, s_specialize), "specialize"},
+    {offsetof(State, s_nbytes), "nbytes"},   {offsetof(State, s_copy), "copy"},
+};
+
+/* In the order of the parameters of `setup`. */
+static const size_t functions[] = {offsetof(State, reader_of), offsetof(State, flatten_one_level),
+                                   offsetof(State, tree_leaves), offsetof(State, block)};
+
+#define LENGTH(array) (sizeof(array) / sizeof(*(array)))
+
+static inline PyObject **slot(State *state, size_t offset) {
+    return (PyObject **)((char *)state + offset);
 }
 
 static int module_exec(PyObject *module) {
     State *state = PyModule_GetState(module);
-    state->module = module;
-    const struct {
-        PyTypeObject **type;
-        PyType_Spec *spec;
-    } types[] = {
-        {&state->callable_type, &callable_spec},
-        {&state->table_type, &table_spec},
-        {&state->specialization_type, &specialization_spec},
-        {&state->plan_type, &plan_spec},
-        {&state->handle_type, &handle_spec},
-    };
-    for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
+    for (size_t i = 0; i < LENGTH(types); i++) {
         PyObject *type = PyType_FromModuleAndSpec(module, types[i].spec, NULL);
-        *types[i].type = (PyTypeObject *)type;
+        *slot(state, types[i].offset) = type;
         if (type == NULL || PyModule_AddType(module, (PyTypeObject *)type) < 0) return -1;
     }
-    if (PyModule_AddFunctions(module, call_functions) < 0 ||
-        PyModule_AddFunctions(module, plan_functions) < 0)
-        return -1;
-    return state_intern(state);
+    for (size_t i = 0; i < LENGTH(names); i++) {
+        PyObject *name = PyUnicode_InternFromString(names[i].text);
+        if (name == NULL) return -1;
+        *slot(state, names[i].offset) = name;
+    }
+    if (PyModule_AddFunctions(module, call_functions) < 0) return -1;
+    return PyModule_AddFunctions(module, plan_functions);
 }
 
 /* `setup(reader_of, flatten_one_level, tree_leaves, block, copied_bytes)` */
 static PyObject *setup(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
-    PyObject *reader_of, *flatten_one_level, *tree_leaves, *block, *copied_bytes;
-    if (!PyArg_ParseTuple(args, "OOOOO!", &reader_of, &flatten_one_level, &tree_leaves, &block,
-                          &PyLong_Type, &copied_bytes))
+    PyObject *given[LENGTH(functions)];
+    if (!PyArg_ParseTuple(args, "OOOOn", &given[0], &given[1], &given[2], &given[3],
+                          &state->copied_bytes))
         return NULL;
-    Py_XSETREF(state->reader_of, Py_NewRef(reader_of));
-    Py_XSETREF(state->flatten_one_level, Py_NewRef(flatten_one_level));
-    Py_XSETREF(state->tree_leaves, Py_NewRef(tree_leaves));
-    Py_XSETREF(state->block, Py_NewRef(block));
-    Py_XSETREF(state->copied_bytes, Py_NewRef(copied_bytes));
+    for (size_t i = 0; i < LENGTH(functions); i++)
+        Py_XSETREF(*slot(state, functions[i]), Py_NewRef(given[i]));
     Py_RETURN_NONE;
 }
 
@@ -62,30 +68,16 @@ static PyMethodDef module_methods[] = {
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     State *state = PyModule_GetState(module);
     if (state == NULL) return 0;
-    Py_VISIT(state->callable_type);
-    Py_VISIT(state->table_type);
-    Py_VISIT(state->specialization_type);
-    Py_VISIT(state->plan_type);
-    Py_VISIT(state->handle_type);
-    Py_VISIT(state->reader_of);
-    Py_VISIT(state->flatten_one_level);
-    Py_VISIT(state->tree_leaves);
-    Py_VISIT(state->block);
+    for (size_t i = 0; i < LENGTH(types); i++) Py_VISIT(*slot(state, types[i].offset));
+    for (size_t i = 0; i < LENGTH(functions); i++) Py_VISIT(*slot(state, functions[i]));
     return 0;
 }
 
 static int module_clear(PyObject *module) {
     State *state = PyModule_GetState(module);
     if (state == NULL) return 0;
-    Py_CLEAR(state->callable_type);
-    Py_CLEAR(state->table_type);
-    Py_CLEAR(state->specialization_type);
-    Py_CLEAR(state->plan_type);
-    Py_CLEAR(state->handle_type);
-    Py_CLEAR(state->reader_of);
-    Py_CLEAR(state->flatten_one_level);
-    Py_CLEAR(state->tree_leaves);
-    Py_CLEAR(state->block);
+    for (size_t i = 0; i < LENGTH(types); i++) Py_CLEAR(*slot(state, types[i].offset));
+    for (size_t i = 0; i < LENGTH(functions); i++) Py_CLEAR(*slot(state, functions[i]));
     return 0;
 }
 
@@ -93,10 +85,7 @@ static void module_free(void *module) {
     State *state = PyModule_GetState((PyObject *)module);
     if (state == NULL) return;
     module_clear((PyObject *)module);
-    Py_CLEAR(state->copied_bytes);
-    PyObject **names[] = {&state->s_failed, &state->s_finished, &state->s_bind,
-                          &state->s_specialize, &state->s_nbytes, &state->s_copy};
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) Py_CLEAR(*names[i]);
+    for (size_t i = 0; i < LENGTH(names); i++) Py_CLEAR(*slot(state, names[i].offset));
     types_free(&state->types);
     walks_free(state);
 }

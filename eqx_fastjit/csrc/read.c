@@ -196,6 +196,9 @@ static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
     return read_scalar(w, type, x, as_static);
 }
 
+/* Whether values of a type are arrays that the user can write to. */
+int type_is_numpy(const Type *type) { return type->read == read_numpy; }
+
 static int read_hashed(Walk *w, const Type *type, PyObject *x, int as_static);
 
 static int read_struct(Walk *w, const Type *type, PyObject *x, int as_static) {
@@ -468,11 +471,11 @@ Reader reader_called(const char *name) {
         const char *name;
         Reader reader;
     } readers[] = {
-        {"array", read_array},   {"tracer", read_tracer}, {"scalar", read_scalar},
-        {"numpy", read_numpy},   {"struct", read_struct}, {"none", read_none},
-        {"tuple", read_tuple},   {"list", read_list},     {"dict", read_dict},
-        {"node", read_node},     {"module", read_module}, {"same", read_same},
-        {"text", read_text},     {"hashed", read_hashed}, {"int", read_int},
+        {"array", read_array},   {"tracer", read_tracer},   {"scalar", read_scalar},
+        {"numpy", read_numpy},   {"struct", read_struct},   {"none", read_none},
+        {"tuple", read_tuple},   {"list", read_list},       {"dict", read_dict},
+        {"node", read_node},     {"module", read_module},   {"same", read_same},
+        {"text", read_text},     {"hashed", read_hashed},   {"int", read_int},
         {"float", read_float},   {"complex", read_complex}, {"set", read_set},
         {"fields", read_fields}, {"state", read_state},
     };
