@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 
 from ._parameters import Parameters
 from ._plan import DYNAMIC, Structure
-from ._statics import is_array_or_struct, IsDynamic
+from ._statics import IsDynamic
 
 
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
@@ -190,9 +190,7 @@ def flatten_in_shardings(
     return tuple(out)
 
 
-def broadcast_prefix(
-    prefix: Any, value: Any, is_dynamic: IsDynamic = is_array_or_struct
-) -> list[Any]:
+def broadcast_prefix(prefix: Any, value: Any, is_dynamic: IsDynamic) -> list[Any]:
     """One sharding for each array of `value`."""
 
     def is_leaf(x: Any) -> bool:

@@ -125,11 +125,6 @@ class Walk:
 
     # --- containers ---
 
-    def _none(self, reader: Reader, x: Any, as_static: bool) -> None:
-        self.trail.append(_Same(x))
-
-    _same = _none
-
     def _tuple(self, reader: Reader, x: Any, as_static: bool) -> None:
         self._node_of(type(x), len(x))
         self._parts(list(tuple.__iter__(x)), as_static)
@@ -163,6 +158,11 @@ class Walk:
             self.read(values[name], as_static or i >= reader.n_dynamic)
 
     # --- statics ---
+
+    def _same(self, reader: Reader, x: Any, as_static: bool) -> None:
+        self.trail.append(_Same(x))
+
+    _none = _same
 
     def _text(self, reader: Reader, x: Any, as_static: bool) -> None:
         self.trail += [_Same(type(x)), _Equal(x)]
@@ -383,9 +383,12 @@ def setup(*_: Any) -> None:
     """What the native engine needs of Python."""
 
 
-def _leaves_of(tree: Any, handle: Handle) -> list[Any]:
-    """The output of a function with shardings for its results."""
-    return [*jtu.tree_leaves(tree), handle]
+def split_output(out: Any) -> tuple[list[Any], Any]:
+    """The arrays, and the handle, of what a compiled function returned."""
+    if type(out) is list:
+        return out[:-1], out[-1]
+    tree, handle = out
+    return jtu.tree_leaves(tree), handle
 
 
 class Callable:
@@ -413,7 +416,7 @@ class Callable:
         try:
             arrays, reads_numpy = copied(walk.arrays)
             out = specialization.jitted(*arrays)
-            *results, handle = out if type(out) is list else _leaves_of(*out)
+            results, handle = split_output(out)
             plan = handle.plan()
             if _here.noted or plan.blocks < 0:
                 _here.noted = False

@@ -21,8 +21,7 @@ from ._engine import engine_module
 from ._function import Function
 from ._plan import DYNAMIC, partition
 from ._private import EXPORT_OPTION, hide_from_tracebacks
-from ._reference import static_key
-from ._traced import split_output
+from ._reference import split_output, static_key
 
 
 hide_from_tracebacks(__file__)

@@ -148,11 +148,3 @@ def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
         return jitted.trace(*arrays)
     finally:
         _asking.now = False
-
-
-def split_output(out: Any) -> tuple[list[Any], Any]:
-    """The arrays, and the handle, of what a compiled function returned."""
-    if type(out) is list:
-        return out[:-1], out[-1]
-    tree, handle = out
-    return jtu.tree_leaves(tree), handle
