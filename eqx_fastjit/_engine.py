@@ -56,9 +56,6 @@ def engine_module() -> Any:
             )
         from . import _reference as chosen
     chosen.setup(reader_of, flatten_one_level, jtu.tree_leaves, block, COPIED_BYTES)
-    jtu.register_pytree_node(
-        chosen.Handle, chosen.flatten_handle, chosen.unflatten_handle
-    )
     silence_equinox_callback_log()
     _events.listen(chosen.active, chosen.note)
     return chosen

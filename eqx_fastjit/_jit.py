@@ -227,7 +227,7 @@ def _make_wrapped(
         function,
         function.table,
         parameters.names,
-        parameters.kind_names,
+        parameters.kinds,
         parameters.defaults,
         fun,
         parameters.fun_index() if function.with_fun else -1,

@@ -104,11 +104,6 @@ class Parameters:
         return hash(self.key())
 
     @ft.cached_property
-    def kind_names(self) -> tuple[str, ...]:
-        """The kinds by their names in `inspect`, as the engine takes them."""
-        return tuple([kind.name for kind in self.kinds])
-
-    @ft.cached_property
     def signature(self) -> inspect.Signature:
         """The same as Python has it."""
         empty = inspect.Parameter.empty

@@ -5,6 +5,7 @@ the plan of a trace stores of its result. A plan's `Step`s are what `csrc/plan.c
 `_reference.py` build a result by; both have them by these names.
 """
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -51,6 +52,29 @@ def partition(
     pairs = list(zip(leaves, dynamic, strict=True))
     rest = tuple([DYNAMIC if is_array else x for x, is_array in pairs])
     return [x for x, is_array in pairs if is_array], Structure(treedef, rest)
+
+
+class Handle:
+    """Says which trace a compiled function came from, which returns it beside arrays.
+
+    JAX keeps handles in caches of its own, so it refers to its plan weakly: the plan
+    has the user's objects.
+    """
+
+    __slots__ = ("__weakref__", "plan")
+
+    def __init__(self, plan: Any):
+        self.plan = weakref.ref(plan)
+
+    def __repr__(self) -> str:
+        return "<result>"  # without an address: it may be in the text of a program
+
+
+# A handle has no children, and is its own aux data: of another one, JAX would not repeat
+# a call by itself.
+jtu.register_pytree_node(
+    Handle, lambda handle: ((), handle), lambda handle, _: handle
+)
 
 
 class Step(NamedTuple):

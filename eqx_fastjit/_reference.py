@@ -7,7 +7,6 @@ what is the same, and which reader a type has; `csrc/` has the same readers in C
 
 import struct
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -253,12 +252,6 @@ class Specialization:
                     return True
         return False
 
-    def arrays_of(self, values: tuple[Any, ...]) -> list[Any] | None:
-        """The arrays of bound values; `None` if it is not for them."""
-        walk = _walk_over(values, False)
-        is_for = walk.trail == self.trail and not self.is_stale(walk)
-        return walk.arrays if is_for else None
-
 
 def _walk_over(values: tuple[Any, ...], abstract: bool) -> Walk:
     walk = Walk(abstract)
@@ -326,30 +319,6 @@ class Plan:
     def build(self, arrays: Sequence[Any]) -> Any:
         """The result, from its arrays."""
         return self.structure.rebuild(arrays)
-
-
-class Handle:
-    """Says which trace a compiled function came from.
-
-    JAX keeps handles in caches of its own, so it refers to its plan weakly: the plan
-    has the user's objects.
-    """
-
-    def __init__(self, plan: Plan):
-        self.plan = weakref.ref(plan)
-
-    def __repr__(self) -> str:
-        return "<result>"  # without an address: it may be in the text of a program
-
-
-def flatten_handle(handle: Handle) -> tuple[tuple[()], Handle]:
-    """A handle has no children, and is its own aux data."""
-    return (), handle
-
-
-def unflatten_handle(handle: Handle, _: Any) -> Handle:
-    """The same handle: of another, JAX would not repeat a call by itself."""
-    return handle
 
 
 # --- calls ----------------------------------------------------------------------------

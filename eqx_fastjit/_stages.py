@@ -45,17 +45,21 @@ class Expected:
         what: str,
     ):
         self.function = function
-        self.specialization = specialization
         arrays, _ = partition(values)
         self.structure = specialization.flat.structure
+        # A table of its own, of one: that of the function may be cleared.
+        engine = engine_module()
+        self.table = engine.Table(1)
+        own = engine.Specialization(specialization.jitted, specialization.flat)
+        self.table.add(values, True, own)
         self.types = [array_type(x) for x in arrays]
         self.names = [path for path, _ in function.leaves(values)]
         self.what = what
 
     def arrays_of(self, values: tuple[Any, ...]) -> list[Any]:
         """The arrays of a call, which must match."""
-        arrays = self.specialization.arrays_of(values)
-        if arrays is None:
+        found, arrays = self.table.find(values, False)
+        if found is None:
             raise TypeError(f"{self.what} {self._difference(values)}.")
         for i, (then, array) in enumerate(zip(self.types, arrays, strict=True)):
             if then == (array.shape, array.dtype):

@@ -13,7 +13,7 @@ import jax.tree_util as jtu
 
 from . import _events
 from ._engine import engine_module
-from ._plan import partition, steps_of, Structure
+from ._plan import Handle, partition, steps_of, Structure
 from ._private import hide_from_tracebacks
 from ._statics import ARRAY_TYPES
 
@@ -104,9 +104,8 @@ class FlatFunction:
     def output(self, out: Any) -> Any:
         """The arrays of a result, and a handle for its plan."""
         arrays, structure = partition(out, lambda x: isinstance(x, ARRAY_TYPES))
-        engine = engine_module()
-        plan = engine.Plan(steps_of(structure), structure)
-        handle = engine.Handle(plan)
+        plan = engine_module().Plan(steps_of(structure), structure)
+        handle = Handle(plan)
         self.plans[handle] = plan
         function = self.function()
         if function is None or function.options.out_shardings is None:

@@ -52,12 +52,9 @@ PyMethodDef call_functions[] = {
 
 /* --- the callable ----------------------------------------------------------------------- */
 
+/* In the order of `inspect.Parameter`, whose kinds are these numbers. */
 typedef enum { POSITIONAL_ONLY, POSITIONAL_OR_KEYWORD, VAR_POSITIONAL, KEYWORD_ONLY,
                VAR_KEYWORD } Kind;
-
-/* Python's names of these (`inspect.Parameter`). */
-static const char *const kind_names[] = {"POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD",
-                                         "VAR_POSITIONAL", "KEYWORD_ONLY", "VAR_KEYWORD"};
 
 typedef struct {
     PyObject_HEAD
@@ -209,13 +206,6 @@ static int bind(Callable *self, PyObject *const *args, Py_ssize_t n_args, PyObje
 
 /* --- a call ----------------------------------------------------------------------------- */
 
-static PyObject *list_of(PyObject *const *items, Py_ssize_t n) {
-    PyObject *list = PyList_New(n);
-    for (Py_ssize_t i = 0; list != NULL && i < n; i++)
-        PyList_SET_ITEM(list, i, Py_NewRef(items[i]));
-    return list;
-}
-
 static PyObject *values_of(const Walk *w) {
     PyObject *tuple = PyTuple_New(w->n_values);
     for (Py_ssize_t i = 0; tuple != NULL && i < w->n_values; i++)
@@ -279,6 +269,16 @@ static PyObject *const *output_arrays(const Output *out) {
     return PySequence_Fast_ITEMS(out->owner);
 }
 
+/* The plan that a `_plan.Handle` refers to, a new reference. */
+static Plan *plan_of(State *state, PyObject *handle) {
+    PyObject *weak = PyObject_GetAttr(handle, state->s_plan);
+    PyObject *plan = weak != NULL && PyWeakref_Check(weak) ? referent(weak) : NULL;
+    Py_XDECREF(weak);
+    if (plan == NULL || Py_TYPE(plan) == state->plan_type) return (Plan *)plan;
+    Py_DECREF(plan);
+    return NULL;
+}
+
 /* Takes a list of arrays and a handle; or the user's own tree of them and a handle, if it
 has shardings for that. Takes the reference. */
 static int read_output(State *state, PyObject *returned, Output *out) {
@@ -293,8 +293,8 @@ static int read_output(State *state, PyObject *returned, Output *out) {
         handle = Py_NewRef(PyList_GET_ITEM(returned, out->n));
     }
     out->owner = returned;
-    if (handle != NULL && returned != NULL) out->plan = plan_of_handle(state, handle);
-    if (handle == NULL && !PyErr_Occurred())
+    if (handle != NULL && returned != NULL) out->plan = plan_of(state, handle);
+    if (out->plan == NULL && !PyErr_Occurred())
         PyErr_SetString(PyExc_SystemError, "not the output of a specialization");
     Py_XDECREF(handle);
     if (out->plan != NULL && out->plan->n_arrays != out->n) {
@@ -407,15 +407,8 @@ static int set_kinds(Callable *self, PyObject *kinds) {
         return -1;
     }
     for (Py_ssize_t i = 0; i < self->n; i++) {
-        const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kinds, i));
-        if (name == NULL) return -1;
-        Kind kind = POSITIONAL_ONLY;
-        while (strcmp(kind_names[kind], name) != 0)
-            if (++kind > VAR_KEYWORD) {
-                PyErr_Format(PyExc_ValueError, "there are no parameters of kind %s", name);
-                return -1;
-            }
-        self->kinds[i] = kind;
+        self->kinds[i] = PyLong_AsLong(PyTuple_GET_ITEM(kinds, i));
+        if (PyErr_Occurred()) return -1;
     }
     return 0;
 }

@@ -114,14 +114,14 @@ typedef struct Walk {
 } Walk;
 
 typedef struct State {
-    PyTypeObject *callable_type, *table_type, *specialization_type, *plan_type, *handle_type;
+    PyTypeObject *callable_type, *table_type, *specialization_type, *plan_type;
     Types types;
     Walk *free_walks;
     /* Set by Python (`setup`). */
     PyObject *reader_of, *flatten_one_level, *tree_leaves, *block;
     Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
     /* Names. */
-    PyObject *s_failed, *s_finished, *s_specialize, *s_bind, *s_nbytes, *s_copy;
+    PyObject *s_failed, *s_finished, *s_specialize, *s_bind, *s_nbytes, *s_copy, *s_plan;
 } State;
 
 extern struct PyModuleDef fastjit_module;
@@ -174,17 +174,14 @@ typedef struct {
     PyObject_HEAD
     State *state;
     PyObject *module; /* which the state is in */
-    Specialization **items; /* owned, the oldest first */
-    size_t count, room, capacity;
-    size_t *index; /* open addressing by hash: a number in `items`, from 1; 0 is empty */
-    size_t mask;
-    uint64_t version; /* another once `items` has changed */
-    Specialization *last; /* the last that was found, borrowed from `items` */
+    PyObject *items; /* from a signature's hash to a list of specializations: a dict */
+    Py_ssize_t capacity; /* of hashes */
+    Specialization *last; /* the last that was found, or NULL */
 } Table;
 
 Specialization *table_find(Table *self, Walk *w);
 int table_add(Table *self, Specialization *specialization, Walk *w);
-void table_remove(Table *self, Specialization *specialization);
+int table_remove(Table *self, Specialization *specialization);
 
 /* --- results -------------------------------------------------------------------------- */
 
@@ -193,18 +190,16 @@ struct Step;
 typedef struct {
     PyObject_HEAD
     struct Step *root;
-    PyObject *structure;  /* what Python made it of */
     Py_ssize_t n_arrays;
     int blocks;           /* whether calls must block: -1 if not known yet */
     PyObject *weakrefs;
 } Plan;
 
-Plan *plan_of_handle(State *state, PyObject *handle);
 PyObject *plan_build(const Plan *self, PyObject *const *arrays);
 
 /* The types' specifications, for `module.c`. */
-extern PyType_Spec callable_spec, table_spec, specialization_spec, plan_spec, handle_spec;
-extern PyMethodDef call_functions[], plan_functions[];
+extern PyType_Spec callable_spec, table_spec, specialization_spec, plan_spec;
+extern PyMethodDef call_functions[];
 
 /* --- errors --------------------------------------------------------------------------- */
 
@@ -225,6 +220,13 @@ static inline void put_error(PyObject *error) {
     PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(error)), error, PyException_GetTraceback(error));
 }
 #endif
+
+static inline PyObject *list_of(PyObject *const *items, Py_ssize_t n) {
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t i = 0; list != NULL && i < n; i++)
+        PyList_SET_ITEM(list, i, Py_NewRef(items[i]));
+    return list;
+}
 
 /* The object that a weak reference is to, a new reference; NULL if it is gone. */
 static inline PyObject *referent(PyObject *weak) {

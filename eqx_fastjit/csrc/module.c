@@ -12,7 +12,6 @@ static const struct {
     {offsetof(State, table_type), &table_spec},
     {offsetof(State, specialization_type), &specialization_spec},
     {offsetof(State, plan_type), &plan_spec},
-    {offsetof(State, handle_type), &handle_spec},
 };
 
 static const struct {
@@ -22,6 +21,7 @@ static const struct {
     {offsetof(State, s_failed), "failed"},   {offsetof(State, s_finished), "finished"},
     {offsetof(State, s_bind), "_bind"},      {offsetof(State, s_specialize), "specialize"},
     {offsetof(State, s_nbytes), "nbytes"},   {offsetof(State, s_copy), "copy"},
+    {offsetof(State, s_plan), "plan"},
 };
 
 /* In the order of the parameters of `setup`. */
@@ -46,8 +46,7 @@ static int module_exec(PyObject *module) {
         if (name == NULL) return -1;
         *slot(state, names[i].offset) = name;
     }
-    if (PyModule_AddFunctions(module, call_functions) < 0) return -1;
-    return PyModule_AddFunctions(module, plan_functions);
+    return PyModule_AddFunctions(module, call_functions);
 }
 
 /* `setup(reader_of, flatten_one_level, tree_leaves, block, copied_bytes)` */

@@ -1,7 +1,6 @@
 /* Builds the result of a trace from the arrays that the compiled function returned.
 
-`_plan.py` says what a plan is made of. A `Handle` is what the compiled function returns
-beside the arrays, and says which trace gave them. */
+`_plan.py` says what a plan is made of. */
 
 #include "fastjit.h"
 
@@ -182,7 +181,6 @@ static int step_traverse(const Step *step, visitproc visit, void *arg) {
 
 static int plan_traverse(Plan *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->structure);
     return self->root == NULL ? 0 : step_traverse(self->root, visit, arg);
 }
 
@@ -192,7 +190,6 @@ static int plan_clear(Plan *self) {
     self->n_arrays = 0;
     if (root != NULL) step_clear(root);
     PyMem_Free(root);
-    Py_CLEAR(self->structure);
     return 0;
 }
 
@@ -205,7 +202,7 @@ static void plan_dealloc(Plan *self) {
     Py_DECREF(type);
 }
 
-/* `Plan(root, structure)` */
+/* `Plan(root, structure)`, of which the structure is for the reference. */
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"root", "structure", NULL};
     PyObject *root, *structure;
@@ -214,7 +211,6 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     Plan *self = (Plan *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
     self->blocks = -1;
-    self->structure = Py_NewRef(structure);
     self->root = PyMem_Calloc(1, sizeof(Step));
     if (self->root == NULL)
         PyErr_NoMemory();
@@ -241,7 +237,6 @@ static PyObject *plan_build_method(Plan *self, PyObject *arrays) {
 }
 
 static PyMemberDef plan_members[] = {
-    {"structure", Py_T_OBJECT_EX, offsetof(Plan, structure), Py_READONLY, NULL},
     {"blocks", Py_T_INT, offsetof(Plan, blocks), 0, NULL},
     {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(Plan, weakrefs),
      Py_READONLY, NULL},
@@ -263,88 +258,3 @@ static PyType_Slot plan_slots[] = {
 
 PyType_Spec plan_spec = {"eqx_fastjit._native.Plan", sizeof(Plan), 0,
                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, plan_slots};
-
-/* --- a handle --------------------------------------------------------------------------- */
-
-/* JAX keeps handles in caches of its own, so it refers to its plan weakly: the plan has
-the user's objects. */
-typedef struct {
-    PyObject_HEAD
-    PyObject *plan; /* a weak reference, or NULL */
-    PyObject *weakrefs;
-} Handle;
-
-/* The plan of a handle, a new reference; NULL with an error. */
-Plan *plan_of_handle(State *state, PyObject *handle) {
-    PyObject *plan = NULL;
-    if (Py_TYPE(handle) == state->handle_type && ((Handle *)handle)->plan != NULL)
-        plan = referent(((Handle *)handle)->plan);
-    if (plan == NULL) PyErr_SetString(PyExc_SystemError, "a result of no known trace");
-    return (Plan *)plan;
-}
-
-static int handle_init(Handle *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"plan", NULL};
-    PyObject *plan, *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
-    State *state = module == NULL ? NULL : PyModule_GetState(module);
-    if (state == NULL ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, "O!", names, state->plan_type, &plan))
-        return -1;
-    PyObject *weak = PyWeakref_NewRef(plan, NULL);
-    if (weak == NULL) return -1;
-    Py_XSETREF(self->plan, weak);
-    return 0;
-}
-
-static void handle_dealloc(Handle *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    if (self->weakrefs != NULL) PyObject_ClearWeakRefs((PyObject *)self);
-    Py_XDECREF(self->plan);
-    type->tp_free((PyObject *)self);
-    Py_DECREF(type);
-}
-
-/* Without an address, because it may be in the text of a program. */
-static PyObject *handle_repr(Handle *self) {
-    (void)self;
-    return PyUnicode_FromString("<result>");
-}
-
-static PyMemberDef handle_members[] = {
-    {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(Handle, weakrefs),
-     Py_READONLY, NULL},
-    {NULL}};
-
-static PyType_Slot handle_slots[] = {
-    {Py_tp_doc, "Says which trace a compiled function came from."},
-    {Py_tp_new, PyType_GenericNew},
-    {Py_tp_init, handle_init},
-    {Py_tp_dealloc, handle_dealloc},
-    {Py_tp_repr, handle_repr},
-    {Py_tp_members, handle_members},
-    {0, NULL}};
-
-PyType_Spec handle_spec = {"eqx_fastjit._native.Handle", sizeof(Handle), 0,
-                           Py_TPFLAGS_DEFAULT, handle_slots};
-
-/* As `jax.tree_util.register_pytree_node` takes them, without Python. A handle has no
-children, and is its own aux data: if unflattening gave another object, JAX would not
-repeat a call by itself, which makes each a cache miss. */
-static PyObject *flatten_handle(PyObject *self, PyObject *handle) {
-    (void)self;
-    return Py_BuildValue("(()O)", handle);
-}
-
-static PyObject *unflatten_handle(PyObject *self, PyObject *const *args, Py_ssize_t n) {
-    (void)self;
-    if (n != 2) {
-        PyErr_SetString(PyExc_TypeError, "expected aux data and children");
-        return NULL;
-    }
-    return Py_NewRef(args[0]);
-}
-
-PyMethodDef plan_functions[] = {
-    {"flatten_handle", flatten_handle, METH_O, NULL},
-    {"unflatten_handle", (PyCFunction)(void (*)(void))unflatten_handle, METH_FASTCALL, NULL},
-    {NULL}};

@@ -416,8 +416,9 @@ static int read_complex(Walk *w, const Type *type, PyObject *x, int as_static) {
     return push_double(w, BITS, PyComplex_ImagAsDouble(x));
 }
 
-/* A set of any kind, by `==` of a copy. */
+/* A set of any kind, by `==`: of a copy, if it can be changed. */
 static int read_set(Walk *w, const Type *type, PyObject *x, int as_static) {
+    if (!type->is_mutable) return read_text(w, type, x, as_static);
     PyObject *copy = PyFrozenSet_New(x);
     if (copy == NULL) return -1;
     int failed = read_text(w, type, copy, as_static);

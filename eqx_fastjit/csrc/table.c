@@ -113,59 +113,9 @@ static Match match(Specialization *self, Walk *w) {
     return stale < 0 ? FAILED : stale ? STALE : SAME_CALL;
 }
 
-/* --- a walk that Python asks for -------------------------------------------------------- */
-
-/* Reads a tuple of bound values. */
-static Walk *walk_over(State *state, PyObject *values, int abstract) {
-    if (!PyTuple_Check(values)) {
-        PyErr_SetString(PyExc_TypeError, "expected a tuple of bound values");
-        return NULL;
-    }
-    Walk *w = walk_take(state);
-    if (w == NULL) return NULL;
-    w->abstract = abstract;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++)
-        if (read_value(w, PyTuple_GET_ITEM(values, i), 0) < 0) {
-            walk_give_back(w);
-            return NULL;
-        }
-    return w;
-}
-
-static PyObject *arrays_of_walk(const Walk *w) {
-    PyObject *list = PyList_New(w->n_arrays);
-    for (size_t i = 0; list != NULL && i < w->n_arrays; i++)
-        PyList_SET_ITEM(list, i, Py_NewRef(w->arrays[i]));
-    return list;
-}
-
-static PyObject *specialization_arrays_of(Specialization *self, PyTypeObject *cls,
-                                          PyObject *const *args, Py_ssize_t n,
-                                          PyObject *kwnames) {
-    State *state = PyType_GetModuleState(cls);
-    if (n != 1 || kwnames != NULL) {
-        PyErr_SetString(PyExc_TypeError, "expected bound values");
-        return NULL;
-    }
-    Walk *w = walk_over(state, args[0], 0);
-    if (w == NULL) return NULL;
-    Match found = match(self, w);
-    PyObject *arrays = NULL;
-    if (found != FAILED)
-        arrays = found == SAME_CALL ? arrays_of_walk(w) : Py_NewRef(Py_None);
-    walk_give_back(w);
-    return arrays;
-}
-
 static PyMemberDef specialization_members[] = {
     {"jitted", Py_T_OBJECT_EX, offsetof(Specialization, jitted), Py_READONLY, NULL},
     {"flat", Py_T_OBJECT_EX, offsetof(Specialization, flat), Py_READONLY, NULL},
-    {NULL}};
-
-static PyMethodDef specialization_methods[] = {
-    {"arrays_of", (PyCFunction)(void (*)(void))specialization_arrays_of,
-     METH_METHOD | METH_FASTCALL | METH_KEYWORDS,
-     "The arrays of bound values, in JAX's order; `None` if it is not for them."},
     {NULL}};
 
 static PyType_Slot specialization_slots[] = {
@@ -176,7 +126,6 @@ static PyType_Slot specialization_slots[] = {
     {Py_tp_traverse, specialization_traverse},
     {Py_tp_clear, specialization_clear},
     {Py_tp_members, specialization_members},
-    {Py_tp_methods, specialization_methods},
     {0, NULL}};
 
 PyType_Spec specialization_spec = {
@@ -185,77 +134,51 @@ PyType_Spec specialization_spec = {
 
 /* --- a table ---------------------------------------------------------------------------- */
 
-/* Writes the index anew, with room for twice as many. */
-static int table_index(Table *self) {
-    size_t size = 16;
-    while (size < 2 * (self->count + 1)) size *= 2;
-    size_t *index = PyMem_Calloc(size, sizeof(size_t));
-    PyMem_Free(self->index);
-    self->index = index;
-    if (index == NULL) { /* nothing is found until it is written */
-        self->mask = 0;
-        PyErr_NoMemory();
-        return -1;
-    }
-    self->mask = size - 1;
-    for (size_t i = 0; i < self->count; i++) {
-        size_t j = self->items[i]->hash & self->mask;
-        while (index[j] != 0) j = (j + 1) & self->mask;
-        index[j] = i + 1;
-    }
-    return 0;
-}
-
-/* Drops `n` from a place on. Finalizers run last. */
-static int table_drop(Table *self, size_t first, size_t n) {
-    Specialization **dropped = PyMem_Malloc((n + 1) * sizeof(*dropped));
-    if (dropped == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    memcpy(dropped, self->items + first, n * sizeof(*dropped));
-    self->count -= n;
-    memmove(self->items + first, self->items + first + n,
-            (self->count - first) * sizeof(*dropped));
-    self->last = NULL;
-    self->version++;
-    int failed = table_index(self);
-    for (size_t i = 0; i < n; i++) Py_DECREF(dropped[i]);
-    PyMem_Free(dropped);
+/* Drops the oldest quarter of all hashes. */
+static int table_drop_oldest(Table *self) {
+    PyObject *keys = PyDict_Keys(self->items);
+    int failed = keys == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; !failed && i <= self->capacity / 4 && i < PyList_GET_SIZE(keys); i++)
+        failed = PyDict_DelItem(self->items, PyList_GET_ITEM(keys, i));
+    Py_XDECREF(keys);
+    Py_CLEAR(self->last);
     return failed;
 }
 
 /* Adds a specialization for the signature of a walk. Beyond the capacity, the oldest
 quarter is dropped. */
 int table_add(Table *self, Specialization *specialization, Walk *w) {
-    if (specialization_set(specialization, w, trail_hash(w->trail, w->n_trail)) < 0) return -1;
-    if (self->count == self->capacity && table_drop(self, 0, 1 + self->capacity / 4) < 0)
-        return -1;
-    if (self->count == self->room) {
-        size_t room = self->room ? 2 * self->room : 8;
-        Specialization **items = PyMem_Realloc(self->items, room * sizeof(*items));
-        if (items == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        self->items = items;
-        self->room = room;
-    }
-    self->items[self->count++] = (Specialization *)Py_NewRef((PyObject *)specialization);
-    self->version++;
-    if (2 * self->count > self->mask) return table_index(self);
-    size_t i = specialization->hash & self->mask;
-    while (self->index[i] != 0) i = (i + 1) & self->mask;
-    self->index[i] = self->count;
-    return 0;
+    uint64_t hash = trail_hash(w->trail, w->n_trail);
+    if (specialization_set(specialization, w, hash) < 0) return -1;
+    if (PyDict_GET_SIZE(self->items) >= self->capacity && table_drop_oldest(self) < 0) return -1;
+    PyObject *key = PyLong_FromUnsignedLongLong(hash), *none = PyList_New(0), *bucket = NULL;
+    if (key != NULL && none != NULL) bucket = PyDict_SetDefault(self->items, key, none);
+    int failed = bucket == NULL ? -1 : PyList_Append(bucket, (PyObject *)specialization);
+    Py_XDECREF(key);
+    Py_XDECREF(none);
+    return failed;
 }
 
-void table_remove(Table *self, Specialization *specialization) {
-    for (size_t i = 0; i < self->count; i++)
-        if (self->items[i] == specialization) {
-            if (table_drop(self, i, 1) < 0) PyErr_Clear();
-            return;
-        }
+/* Those with a hash: a list, a new reference; NULL if there are none, or with an error. */
+static PyObject *bucket_of(Table *self, uint64_t hash) {
+    PyObject *key = PyLong_FromUnsignedLongLong(hash);
+    PyObject *bucket = key == NULL ? NULL : PyDict_GetItemWithError(self->items, key);
+    Py_XINCREF(bucket);
+    Py_XDECREF(key);
+    return bucket;
+}
+
+/* Drops a specialization, if it is in the table. */
+int table_remove(Table *self, Specialization *specialization) {
+    if (self->last == specialization) Py_CLEAR(self->last);
+    PyObject *bucket = bucket_of(self, specialization->hash);
+    if (bucket == NULL) return PyErr_Occurred() ? -1 : 0;
+    int failed = 0;
+    for (Py_ssize_t i = PyList_GET_SIZE(bucket); i-- > 0 && !failed;)
+        if (PyList_GET_ITEM(bucket, i) == (PyObject *)specialization)
+            failed = PySequence_DelItem(bucket, i);
+    Py_DECREF(bucket);
+    return failed;
 }
 
 /* The specialization for a walk, a new reference; NULL if there is none, or an error. */
@@ -266,42 +189,41 @@ Specialization *table_find(Table *self, Walk *w) {
         memcmp(found->trail, w->trail, w->n_trail * sizeof(Entry)) == 0 &&
         has_witnesses(found, w))
         return (Specialization *)Py_NewRef((PyObject *)found);
-    if (self->index == NULL) return NULL;
-    uint64_t hash = trail_hash(w->trail, w->n_trail), version = self->version;
-    for (size_t i = hash & self->mask; self->index[i] != 0; i = (i + 1) & self->mask) {
-        found = self->items[self->index[i] - 1];
-        if (found->hash != hash) continue;
-        Py_INCREF(found);
-        Match matched = match(found, w);
-        /* Somebody's `==` may have made a call. A cache miss is right in any case. */
-        if (matched == SAME_CALL && self->version == version) return self->last = found;
-        if (matched == STALE) table_remove(self, found);
-        Py_DECREF(found);
-        if (matched != OTHER || self->version != version) return NULL;
+    PyObject *bucket = bucket_of(self, trail_hash(w->trail, w->n_trail));
+    if (bucket == NULL) return NULL;
+    Match matched = OTHER;
+    /* Somebody's `==` may make a call, which may change the list. */
+    for (Py_ssize_t i = 0; matched == OTHER && i < PyList_GET_SIZE(bucket); i++) {
+        found = (Specialization *)Py_NewRef(PyList_GET_ITEM(bucket, i));
+        matched = match(found, w);
+        if (matched == STALE && table_remove(self, found) < 0) matched = FAILED;
+        if (matched != SAME_CALL) Py_DECREF(found);
     }
-    return NULL;
+    Py_DECREF(bucket);
+    if (matched != SAME_CALL) return NULL;
+    Py_XSETREF(self->last, (Specialization *)Py_NewRef((PyObject *)found));
+    return found;
+}
+
+static int table_clear(Table *self) {
+    Py_CLEAR(self->last);
+    if (self->items != NULL) PyDict_Clear(self->items);
+    return 0;
 }
 
 static int table_traverse(Table *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->module);
-    for (size_t i = 0; i < self->count; i++) Py_VISIT(self->items[i]);
+    Py_VISIT(self->items);
+    Py_VISIT(self->last);
     return 0;
-}
-
-static int table_clear(Table *self) {
-    return self->count == 0 ? 0 : table_drop(self, 0, self->count);
 }
 
 static void table_dealloc(Table *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    for (size_t i = self->count; i-- > 0;) {
-        self->count = i;
-        Py_DECREF(self->items[i]);
-    }
-    PyMem_Free(self->items);
-    PyMem_Free(self->index);
+    table_clear(self);
+    Py_XDECREF(self->items);
     Py_XDECREF(self->module);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
@@ -317,22 +239,40 @@ static int table_init(Table *self, PyObject *args, PyObject *kwargs) {
     }
     PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
     if (module == NULL) return -1;
+    PyObject *items = PyDict_New();
+    if (items == NULL) return -1;
+    Py_XSETREF(self->items, items);
+    Py_XSETREF(self->module, Py_NewRef(module));
     self->capacity = capacity;
     self->state = PyModule_GetState(module);
-    Py_XSETREF(self->module, Py_NewRef(module));
     return 0;
+}
+
+/* --- for a walk that Python asks for ---------------------------------------------------- */
+
+/* Reads a tuple of bound values. */
+static Walk *walk_over(State *state, PyObject *values, int abstract) {
+    Walk *w = walk_take(state);
+    if (w == NULL) return NULL;
+    w->abstract = abstract;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++)
+        if (read_value(w, PyTuple_GET_ITEM(values, i), 0) < 0) {
+            walk_give_back(w);
+            return NULL;
+        }
+    return w;
 }
 
 /* `find(values, abstract)`: the specialization, or `None`, and the arrays. */
 static PyObject *table_find_method(Table *self, PyObject *args) {
     PyObject *values;
     int abstract;
-    if (!PyArg_ParseTuple(args, "Op", &values, &abstract)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!p", &PyTuple_Type, &values, &abstract)) return NULL;
     Walk *w = walk_over(self->state, values, abstract);
     if (w == NULL) return NULL;
     PyObject *found = (PyObject *)table_find(self, w), *out = NULL;
     if (found != NULL || !PyErr_Occurred())
-        out = Py_BuildValue("(ON)", found ? found : Py_None, arrays_of_walk(w));
+        out = Py_BuildValue("(ON)", found ? found : Py_None, list_of(w->arrays, w->n_arrays));
     Py_XDECREF(found);
     walk_give_back(w);
     return out;
@@ -342,8 +282,8 @@ static PyObject *table_find_method(Table *self, PyObject *args) {
 static PyObject *table_add_method(Table *self, PyObject *args) {
     PyObject *values, *specialization;
     int abstract;
-    if (!PyArg_ParseTuple(args, "OpO!", &values, &abstract, self->state->specialization_type,
-                          &specialization))
+    if (!PyArg_ParseTuple(args, "O!pO!", &PyTuple_Type, &values, &abstract,
+                          self->state->specialization_type, &specialization))
         return NULL;
     Walk *w = walk_over(self->state, values, abstract);
     if (w == NULL) return NULL;
@@ -355,16 +295,18 @@ static PyObject *table_add_method(Table *self, PyObject *args) {
 
 static PyObject *table_clear_method(Table *self, PyObject *unused) {
     (void)unused;
-    if (table_clear(self) < 0) return NULL;
+    table_clear(self);
     Py_RETURN_NONE;
 }
 
 static PyObject *table_remove_method(Table *self, PyObject *x) {
-    table_remove(self, (Specialization *)x);
+    if (Py_TYPE(x) != self->state->specialization_type) {
+        PyErr_SetString(PyExc_TypeError, "expected a specialization");
+        return NULL;
+    }
+    if (table_remove(self, (Specialization *)x) < 0) return NULL;
     Py_RETURN_NONE;
 }
-
-static Py_ssize_t table_length(Table *self) { return self->count; }
 
 static PyMethodDef table_methods[] = {
     {"find", (PyCFunction)table_find_method, METH_VARARGS,
@@ -383,7 +325,6 @@ static PyType_Slot table_slots[] = {
     {Py_tp_traverse, table_traverse},
     {Py_tp_clear, table_clear},
     {Py_tp_methods, table_methods},
-    {Py_sq_length, table_length},
     {0, NULL}};
 
 PyType_Spec table_spec = {
