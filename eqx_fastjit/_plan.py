@@ -70,8 +70,8 @@ class Handle:
         return "<result>"  # without an address: it may be in the text of a program
 
 
-# A handle has no children, and is its own aux data: of another one, JAX would not repeat
-# a call by itself.
+# A handle has no children, and is its own aux data: of another one, JAX would not
+# repeat a call by itself.
 jtu.register_pytree_node(
     Handle, lambda handle: ((), handle), lambda handle, _: handle
 )

@@ -456,7 +456,7 @@ static PyObject *callable_call(PyObject *self, PyObject *args, PyObject *kwargs)
 }
 
 static PyMemberDef callable_members[] = {
-    {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(Callable, vectorcall), Py_READONLY, NULL},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Callable, vectorcall), READONLY, NULL},
     {NULL}};
 
 static PyMethodDef callable_methods[] = {

@@ -237,9 +237,9 @@ static PyObject *plan_build_method(Plan *self, PyObject *arrays) {
 }
 
 static PyMemberDef plan_members[] = {
-    {"blocks", Py_T_INT, offsetof(Plan, blocks), 0, NULL},
-    {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(Plan, weakrefs),
-     Py_READONLY, NULL},
+    {"blocks", T_INT, offsetof(Plan, blocks), 0, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Plan, weakrefs),
+     READONLY, NULL},
     {NULL}};
 
 static PyMethodDef plan_methods[] = {

@@ -201,6 +201,8 @@ int type_is_numpy(const Type *type) { return type->read == read_numpy; }
 
 static int read_hashed(Walk *w, const Type *type, PyObject *x, int as_static);
 
+static int read_node(Walk *w, const Type *type, PyObject *x, int as_static);
+
 static int read_struct(Walk *w, const Type *type, PyObject *x, int as_static) {
     return as_static || !w->abstract ? read_hashed(w, type, x, 1) : push_array(w, x);
 }
@@ -257,32 +259,31 @@ static int read_items(Walk *w, PyObject *x, int as_static) {
     return n_read == n && PyDict_GET_SIZE(x) == n ? 0 : changed_size(x);
 }
 
-static int read_sorted_items(Walk *w, PyObject *x) {
-    PyObject *keys = PyDict_Keys(x);
-    if (keys == NULL) return -1;
-    int failed = PyList_Sort(keys);
-    if (failed < 0 && PyErr_ExceptionMatches(PyExc_TypeError)) {
-        /* JAX says what is wrong with them. */
-        PyErr_Clear();
-        PyObject *flat = PyObject_CallOneArg(w->state->flatten_one_level, x);
-        if (flat != NULL) PyErr_SetString(PyExc_TypeError, "keys that cannot be sorted");
-        Py_XDECREF(flat);
-    }
-    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(keys); i++) {
+static int read_sorted_items(Walk *w, PyObject *keys, PyObject *x) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys); i++) {
         PyObject *key = PyList_GET_ITEM(keys, i);
         PyObject *value = PyDict_GetItemWithError(x, key);
-        if (value == NULL && !PyErr_Occurred()) changed_size(x);
-        failed = value == NULL ? -1 : read_item(w, key, value, 0);
+        if (value == NULL) return PyErr_Occurred() ? -1 : changed_size(x);
+        if (read_item(w, key, value, 0) < 0) return -1;
     }
-    Py_DECREF(keys);
-    return failed;
+    return 0;
 }
 
 /* As a node, sorted like JAX does; as a static, in the order that the function sees. */
 static int read_dict(Walk *w, const Type *type, PyObject *x, int as_static) {
     if (push_node(w, type, PyDict_GET_SIZE(x)) < 0 || enter() < 0) return -1;
     if (as_static || is_sorted(x)) return leave(read_items(w, x, as_static));
-    return leave(read_sorted_items(w, x));
+    PyObject *keys = PyDict_Keys(x);
+    if (keys == NULL) return leave(-1);
+    int failed;
+    if (PyList_Sort(keys) == 0) {
+        failed = read_sorted_items(w, keys, x);
+    } else if ((failed = -!PyErr_ExceptionMatches(PyExc_TypeError)) == 0) {
+        PyErr_Clear();
+        failed = read_node(w, type, x, 0); /* JAX says what is wrong with them */
+    }
+    Py_DECREF(keys);
+    return leave(failed);
 }
 
 /* A node of any class: by its flatten function, or by JAX's own for some. */
@@ -305,13 +306,6 @@ done:
     return failed;
 }
 
-/* Takes back what was read since the walk had this much. */
-static void rewind_to(Walk *w, size_t n_trail, size_t n_arrays, size_t n_mutables) {
-    while (w->n_mutables > n_mutables) Py_DECREF(w->mutables[--w->n_mutables].object);
-    while (w->n_arrays > n_arrays) Py_DECREF(w->arrays[--w->n_arrays]);
-    while (w->n_trail > n_trail) Py_XDECREF(entry_object(&w->trail[--w->n_trail]));
-}
-
 /* The value of a field, borrowed; NULL if it is not there, or with an error. Most are in
 the order of the names, and then this is no search. */
 static inline PyObject *next_field(PyObject *fields, Py_ssize_t *position, PyObject *name) {
@@ -322,36 +316,35 @@ static inline PyObject *next_field(PyObject *fields, Py_ssize_t *position, PyObj
     return PyDict_GetItemWithError(fields, name);
 }
 
-/* The fields of a Module, from its dictionary: 1, 0 if it lacks one, or -1. */
-static int read_module_fields(Walk *w, const Type *type, PyObject *fields, int as_static) {
+/* A Module: its fields, as Equinox flattens it, from its dictionary. Not by attributes:
+`Module.__getattribute__` is Python. */
+static int read_fields_of(Walk *w, const Type *type, PyObject *fields, int as_static) {
     Py_ssize_t n = PyTuple_GET_SIZE(type->names), position = 0;
-    if (PyDict_GET_SIZE(fields) != n) return 0;
+    if (push_node(w, type, n) < 0 || enter() < 0) return -1;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *value = next_field(fields, &position, PyTuple_GET_ITEM(type->names, i));
-        if (value == NULL) return PyErr_Occurred() ? -1 : 0;
-        if (read_value(w, value, as_static || i >= type->n_dynamic) < 0) return -1;
+        PyObject *name = PyTuple_GET_ITEM(type->names, i);
+        PyObject *value = next_field(fields, &position, name);
+        if (value == NULL && !PyErr_Occurred())
+            PyErr_Format(PyExc_AttributeError, "a %s lacks its field `%U`",
+                         type->type->tp_name, name);
+        if (value == NULL || read_value(w, value, as_static || i >= type->n_dynamic) < 0)
+            return leave(-1);
     }
-    return 1;
+    return leave(0);
 }
 
-/* A Module: its fields, as Equinox flattens it, from its dictionary. Not by attributes:
-`Module.__getattribute__` is Python. One that has more or less than its fields, such as
-a wrapper with a docstring of its own, is read as any node. */
+/* One that has more or less than its fields, such as a wrapper with a docstring of its own,
+is read as any node. */
 static int read_module(Walk *w, const Type *type, PyObject *x, int as_static) {
-    size_t n_trail = w->n_trail, n_arrays = w->n_arrays, n_mutables = w->n_mutables;
-    size_t n_numpy = w->n_numpy;
     PyObject *fields = PyObject_GenericGetDict(x, NULL);
     if (fields == NULL) return -1;
-    int found = -1;
-    if (push_node(w, type, PyTuple_GET_SIZE(type->names)) == 0 && enter() == 0) {
-        found = read_module_fields(w, type, fields, as_static);
-        leave(0);
-    }
+    int failed;
+    if (PyDict_GET_SIZE(fields) == PyTuple_GET_SIZE(type->names))
+        failed = read_fields_of(w, type, fields, as_static);
+    else
+        failed = push_node(w, type, -1) < 0 ? -1 : read_node(w, type, x, as_static);
     Py_DECREF(fields);
-    if (found != 0) return found < 0 ? -1 : 0;
-    rewind_to(w, n_trail, n_arrays, n_mutables);
-    w->n_numpy = n_numpy;
-    return push_node(w, type, -1) < 0 ? -1 : read_node(w, type, x, as_static);
+    return failed;
 }
 
 /* --- statics ---------------------------------------------------------------------------- */

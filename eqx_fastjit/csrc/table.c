@@ -95,27 +95,19 @@ static int is_stale(Specialization *self, Walk *w) {
     return 0;
 }
 
-/* Whether the call has the very statics that it was made with, where they can change. */
-static inline int has_witnesses(const Specialization *self, const Walk *w) {
-    for (size_t i = 0; i < self->n_witnesses; i++)
-        if (self->witnesses[i].object != w->mutables[i].object) return 0;
-    return 1;
-}
-
 /* Whether it is for the call of a walk; -1 with an error. The caller holds it. */
 typedef enum { FAILED = -1, OTHER, STALE, SAME_CALL } Match;
 
 static Match match(Specialization *self, Walk *w) {
     int same = trail_same(w->trail, w->n_trail, self->trail, self->n_trail);
     if (same <= 0) return same < 0 ? FAILED : OTHER;
-    if (has_witnesses(self, w)) return SAME_CALL;
     int stale = is_stale(self, w);
     return stale < 0 ? FAILED : stale ? STALE : SAME_CALL;
 }
 
 static PyMemberDef specialization_members[] = {
-    {"jitted", Py_T_OBJECT_EX, offsetof(Specialization, jitted), Py_READONLY, NULL},
-    {"flat", Py_T_OBJECT_EX, offsetof(Specialization, flat), Py_READONLY, NULL},
+    {"jitted", T_OBJECT_EX, offsetof(Specialization, jitted), READONLY, NULL},
+    {"flat", T_OBJECT_EX, offsetof(Specialization, flat), READONLY, NULL},
     {NULL}};
 
 static PyType_Slot specialization_slots[] = {
@@ -183,12 +175,14 @@ int table_remove(Table *self, Specialization *specialization) {
 
 /* The specialization for a walk, a new reference; NULL if there is none, or an error. */
 Specialization *table_find(Table *self, Walk *w) {
-    Specialization *found = self->last;
+    Specialization *found = (Specialization *)Py_XNewRef((PyObject *)self->last);
     /* Most calls are like the one before, and need no hash. */
     if (found != NULL && found->n_trail == w->n_trail &&
         memcmp(found->trail, w->trail, w->n_trail * sizeof(Entry)) == 0 &&
-        has_witnesses(found, w))
-        return (Specialization *)Py_NewRef((PyObject *)found);
+        is_stale(found, w) == 0)
+        return found;
+    Py_XDECREF(found);
+    if (PyErr_Occurred()) return NULL;
     PyObject *bucket = bucket_of(self, trail_hash(w->trail, w->n_trail));
     if (bucket == NULL) return NULL;
     Match matched = OTHER;
