@@ -72,9 +72,7 @@ class Handle:
 
 # A handle has no children, and is its own aux data: of another one, JAX would not
 # repeat a call by itself.
-jtu.register_pytree_node(
-    Handle, lambda handle: ((), handle), lambda handle, _: handle
-)
+jtu.register_pytree_node(Handle, lambda handle: ((), handle), lambda handle, _: handle)
 
 
 class Step(NamedTuple):
