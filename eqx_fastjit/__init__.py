@@ -10,6 +10,7 @@ from typing import Any, TYPE_CHECKING
 
 
 if TYPE_CHECKING:
+    from . import insight as insight
     from ._engine import engine as engine
     from ._export import Exported as Exported
     from ._install import (
@@ -63,6 +64,8 @@ def __getattr__(name: str) -> Any:
             value = version("eqx_fastjit")
         except PackageNotFoundError:  # run from a checkout that is not installed
             value = "0.0.0"
+    elif name == "insight":
+        value = importlib.import_module(".insight", __name__)
     elif name in _HOMES:
         module = importlib.import_module(f".{_HOMES[name]}", __name__)
         value = getattr(module, name)
@@ -74,4 +77,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, "__version__"})
+    return sorted({*globals(), *_HOMES, "insight", "__version__"})

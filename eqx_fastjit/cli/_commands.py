@@ -72,6 +72,7 @@ def _watch(program: Program, asynchronous: bool) -> tuple[Any, int]:
         code = run_program(program)
     finally:
         watch.stop()
+        hook.stop()
     return watch.report(program.name, code), code
 
 

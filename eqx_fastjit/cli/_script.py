@@ -81,6 +81,11 @@ class ImportHook:
         """Watch imports from now on."""
         sys.meta_path.insert(0, self)  # pyright: ignore[reportArgumentType]
 
+    def stop(self) -> None:
+        """What is imported from now on is none of the program's."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Called by Python for each import: have the module's loader call back."""
         is_outermost = self._timed is not None and not self._here.active
