@@ -134,7 +134,12 @@ class Parameters:
                 why = str(earlier)
             raise TypeError(f"{name}() {why}") from None
         bound.apply_defaults()
-        return tuple([bound.arguments[name] for name in self.names])
+        try:
+            return tuple([bound.arguments[name] for name in self.names])
+        except KeyError as e:
+            # Python 3.13.0 lets `f(a=1)` pass for `def f(a, /, **more)`:
+            # https://github.com/python/cpython/issues/130164
+            raise TypeError(f"{name}() missing a required argument: {e}") from None
 
     def to_call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
         """Turn one value per parameter into the arguments of an ordinary call."""
