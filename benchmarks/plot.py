@@ -1,10 +1,8 @@
 """Results as figures: the cost of a call against width, and ratios of each case."""
 
 import functools as ft
-import hashlib
 import io
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +26,6 @@ _PANELS = dict(
         CALL_MODES, ("until the call returns", "until the result is ready"), strict=True
     )
 )
-_DARK = {
-    "text.color": "#e6e6e6",
-    "axes.labelcolor": "#e6e6e6",
-    "axes.edgecolor": "#888888",
-    "xtick.color": "#c8c8c8",
-    "ytick.color": "#c8c8c8",
-    "grid.color": "#888888",
-}
 
 
 def _width(entries: list[Entry], figure: Any) -> None:
@@ -115,46 +105,37 @@ def _figures(results: Results) -> dict[str, Callable[[Any], None]]:
     return out
 
 
-def digest(results: Results) -> str:
-    """What the figures depend on: the times, and how they are drawn."""
-    times = json.dumps([[e["name"], e["times"]] for e in results["cases"]])
-    return hashlib.sha256(times.encode() + Path(__file__).read_bytes()).hexdigest()
-
-
-def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes]:
+def render(results: Results, suffix: str) -> dict[str, bytes]:
     """Draw what the results have data for.
 
     **Arguments:**
 
-    - `results`: as read by `results_file.load`.
+    - `results`: what a results file has.
     - `suffix`: `"png"` or `"svg"`.
-    - `dark`: whether for a dark page.
 
     **Returns:** the content of each file: `width` (log-log, against the width of an
-    MLP), and `ratios`. An SVG has `digest(results)` as its identifier.
+    MLP), and `ratios`.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
     out = {}
-    # With the salt, the same results give the same file.
-    settings: Any = {"svg.hashsalt": "eqx_fastjit"} | (_DARK if dark else {})
-    svg = {"Date": None, "Identifier": digest(results)} if suffix == "svg" else None
+    metadata: Any = {"Date": None} if suffix == "svg" else None
     for name, draw in _figures(results).items():
-        with matplotlib.rc_context(settings):
+        # With the salt and no date, the same results give the same file.
+        with matplotlib.rc_context({"svg.hashsalt": "eqx_fastjit"}):
             figure = Figure(figsize=(9, 4.8), layout="constrained")
             draw(figure)
             file = io.BytesIO()
-            options: Any = {"format": suffix, "dpi": 150, "metadata": svg}
-            figure.savefig(file, transparent=dark, **options)
+            figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
         out[name] = file.getvalue()
     return out
 
 
-def save_figures(results: Results, folder: Path) -> list[Path]:
-    """Write the figures as PNG and SVG; returns the paths."""
+def save_figures(results: Results, folder: Path, suffixes: Iterable[str]) -> list[Path]:
+    """Write the figures in each format; returns the paths."""
     paths = []
-    for suffix in ("png", "svg"):
+    for suffix in suffixes:
         for name, content in render(results, suffix).items():
             paths.append(folder / f"{name}.{suffix}")
             paths[-1].write_bytes(content)

@@ -11,7 +11,6 @@ excludes 1, or there are N. This takes about 20 minutes; run nothing else meanwh
 import argparse
 import collections
 import json
-import shlex
 import statistics
 import subprocess
 import sys
@@ -140,7 +139,7 @@ def compare(name: str, pairs: int, steps: int | None = None) -> dict[str, Any]:
 
 def markdown(results: dict[str, Any]) -> str:
     """The table of a results file, for the documentation."""
-    from benchmarks.table import interval_cell, made_by
+    from benchmarks.table import made_by, ratio_cell
     from benchmarks.timing import interval, ratios
 
     lines = [
@@ -150,7 +149,7 @@ def markdown(results: dict[str, Any]) -> str:
     for entry in results["programs"]:
         seconds = entry["seconds"]
         wall = {who: statistics.median(x) for who, x in seconds.items()}
-        ratio = interval_cell(interval(ratios(seconds, "eqx"), _CONFIDENCE))
+        ratio = ratio_cell(interval(ratios(seconds, "eqx"), _CONFIDENCE))
         shown = f"**{ratio.text}**" if ratio.kind == "faster" else ratio.text
         lines.append(
             f"| {entry['title']} | {entry['calls']:,} | {wall['eqx']:.2f} | "
@@ -167,10 +166,7 @@ def _main(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     names = options.programs.split(",") if options.programs else list(PROGRAMS)
     if unknown := [name for name in names if name not in PROGRAMS]:
         parser.error(f"no program {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
-    words = ["--pairs", str(options.pairs)] * (options.pairs != _PAIRS)
-    words += [] if options.steps is None else ["--steps", str(options.steps)]
-    command = shlex.join(["python", "-m", "benchmarks.whole", *words])
-    results = {**new_results(command), "programs": []}
+    results = {**new_results("benchmarks.whole"), "programs": []}
     del results["cases"]
     for name in names:
         try:

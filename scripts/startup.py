@@ -190,7 +190,10 @@ def main(argv: list[str] | None = None) -> int:
         names = choose(options.cases)
     except UnknownCase as e:
         parser.error(str(e))
-    results = {**new_results("python -m scripts.startup"), "programs": []}
+    results = {
+        **new_results("scripts.startup"),
+        "programs": [],
+    }
     del results["cases"]
     for name in names:
         results["programs"].append(measure(name, options.rounds))

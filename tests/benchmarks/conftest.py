@@ -57,7 +57,6 @@ def results():
     names = ("trace", "lower", "compile", "run", "total")
     stages = {name: {"ours": [2]} for name in names}
     return {
-        "schema": 2,
         "date": "2026-01-02T03:04:05+00:00",
         "command": "python -m benchmarks",
         "commit": "0" * 40 + "+",
