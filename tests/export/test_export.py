@@ -65,15 +65,22 @@ def test_this_process_computes_the_same(folder, name, trusted):
     functions.check(folder, {name: functions.FUNCTIONS[name]}, trusted)
 
 
-def test_calls_over_several_devices_of_a_cpu_block(tmp_path):
-    """Two runs at once may starve each other."""
+@in_both_forms
+def test_calls_block_only_over_several_devices_of_a_cpu(
+    folder, tmp_path, waited, trusted
+):
+    """Two runs at once may starve each other there."""
     tests = {"committed": functions.sharded_functions()["committed"]}
     save_all(tests, tmp_path)
-    f = load(tmp_path / "committed.fastjit", trusted=True)
-    f(*tests["committed"].arguments())
-    values = f._bind(*tests["committed"].arguments())
-    specialization, _ = f._function.find(values)
-    assert all(plan.blocks for plan in specialization.flat.plans.values())
+    for path, test, blocks in (
+        (folder / "mlp.fastjit", functions.FUNCTIONS["mlp"], False),
+        (tmp_path / "committed.fastjit", tests["committed"], True),
+    ):
+        f, arguments = load(path, trusted=trusted), test.arguments()
+        waited.clear()
+        for n in (1, 2, 3):
+            f(*arguments)
+            assert len(waited) >= n if blocks else not waited
 
 
 def test_modules_and_methods_keep_their_arrays(tmp_path):
