@@ -5,6 +5,7 @@ folder.
 """
 
 import json
+import statistics
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 
 from benchmarks import results_file, table, whole
 from benchmarks.results_file import describe_machine
-from scripts import startup
 
 
 # --- reliability ---------------------------------------------------------------------
@@ -209,4 +209,23 @@ def programs(folder: Path) -> str:
 def started(name: str, folder: Path) -> str:
     """What exporting saves at start-up."""
     results = _load(folder, name)
-    return "" if results is None else startup.markdown(results)
+    return "" if results is None else startup(results)
+
+
+def startup(results: Any) -> str:
+    """The results of `scripts/startup.py`: each way to start over starting anew."""
+
+    def cells(ratios: Any) -> list[str]:
+        return [f"{x:.2f}" for x in ratios]
+
+    rows, ratios = [], []
+    for entry in results["programs"]:
+        anew, *others = map(statistics.median, entry["seconds"].values())
+        found = [*(x / anew for x in others), statistics.median(entry["calls"])]
+        rows.append([f"`{entry['name']}`", f"{anew:.2f}", *cells(found)])
+        ratios.append(found)
+    medians = map(statistics.median, zip(*ratios, strict=True))
+    rows.append(["**median**", "", *cells(medians)])
+    header = ("function", "anew, s", "cached", "portable", "compiled", "calls")
+    alignment = ["---", *["---:"] * 5]
+    return f"{_table(header, rows, alignment)}\n\n{table.made_by(results)}"
