@@ -110,11 +110,8 @@ def test_a_function_that_cannot_be_measured_is_named(monkeypatch, capsys):
 
 def test_the_table_of_ways(results):
     seconds = {"anew": [2.0], "cached": [1.0], "portable": [0.5], "compiled": [0.1]}
-    entry = {
-        "name": "f",
-        "seconds": seconds,
-        "calls": {"loaded": [3, 9], "jit": [3, 4]},
-    }
+    calls = {"loaded": [3.0, 9.0], "jitted": [3.0, 4.0]}
+    entry = {"name": "f", "seconds": seconds, "calls": calls}
     text = tables.startup({**results, "programs": [entry]})
     assert "| `f` | 2.00 | 0.50 | 0.25 | 0.05 | 1.00 |" in text
     assert "| **median** |  | 0.50 | 0.25 | 0.05 | 1.00 |" in text
