@@ -147,6 +147,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(str(e))
     results = {**new_results("python -m scripts.startup"), "programs": []}
     for name in names:
+        print(name, file=sys.stderr, flush=True)
         try:
             results["programs"].append(measure(name, options.rounds))
         except Exception as e:  # the other functions are still measured
