@@ -5,8 +5,6 @@
     nox -s asan        # the C extension under AddressSanitizer and UBSan
     nox -s debug       # CPython's own checks, and its debugging allocator
     nox -s threads     # 16 threads for a minute
-    nox -s asv         # the benchmarks' suite, one round each
-    nox -s gpu         # benchmarks/gpu.sh, dry-run on the CPU
 
 All take other arguments for pytest after `--`. Tests are selected by folder, so that
 none is left out by a list. Needs uv and the interpreters; those of pyenv are found.
@@ -103,20 +101,6 @@ def debug(session: nox.Session) -> None:
 def threads(session: nox.Session) -> None:
     """16 threads that call, clear and change statics, for a minute."""
     _pytest(session, ["tests/native/test_threads.py"], EQX_FASTJIT_SECONDS="60")
-
-
-@nox.session(venv_backend="none")
-def asv(session: nox.Session) -> None:
-    """Each benchmark of the suite once, in this environment."""
-    session.run("asv", "machine", "--yes")
-    arguments = session.posargs or ["--quick", "--show-stderr"]
-    session.run("asv", "run", "--python=same", *arguments)
-
-
-@nox.session(venv_backend="none")
-def gpu(session: nox.Session) -> None:
-    """The script for a machine with a GPU, on the CPU of this one."""
-    _pytest(session, ["tests/benchmarks/test_gpu_script.py"])
 
 
 # --- sanitizers -----------------------------------------------------------------------

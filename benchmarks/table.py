@@ -171,8 +171,8 @@ def markdown(results: Results, group: str = "", brief: bool = False) -> str:
     **Returns:** Markdown, without a line break at the end.
     """
     cases = [e for e in results["cases"] if group in ("", e["group"])]
-    parts = [_markdown_table(t) for t in tables({**results, "cases": cases}, brief)]
-    return "\n\n".join([*parts, EXPLANATION, made_by(results)])
+    found = tables({**results, "cases": cases}, brief)
+    return "\n\n".join(map(_markdown_table, found))
 
 
 def made_by(results: Results) -> str:
@@ -203,18 +203,18 @@ def _plain(text: str) -> str:
 
 
 def summary(
-    results: Results, group: str = "zoo"
+    results: Results, group: str, mode: str = "dispatch"
 ) -> dict[str, tuple[float, float, str]]:
-    """How the dispatch of a group of cases compares with each rival.
+    """How the calls of a group of cases compare with each rival.
 
     **Returns:** for each rival: the median ratio, the worst, and the case of the worst.
     """
     out = {}
     for rival in RIVALS:
         found = {
-            e["name"]: statistics.median(ratios(e["times"]["dispatch"], rival))
+            e["name"]: statistics.median(ratios(e["times"][mode], rival))
             for e in results["cases"]
-            if e["group"] == group and rival in e["times"].get("dispatch", ())
+            if e["group"] == group and rival in e["times"].get(mode, ())
         }
         if found:
             worst = max(found, key=found.__getitem__)

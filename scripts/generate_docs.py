@@ -84,13 +84,16 @@ def _figure(name: str, page: Path) -> str:
 
 
 def _bench(name: str, page: Path) -> str:
-    """The tables of a group of cases; in short, if the name ends with `-brief`."""
-    group = name.removesuffix("-brief")
-    results = _results("gpu" if group == "gpu" else "cpu")
+    """The tables of a group of cases, in short if the name ends with `-brief`."""
+    results = _results("gpu" if name == "gpu" else "cpu")
     if results is None:
         return ""
-    group = "" if group == "gpu" else group
-    return table.markdown(results, group, brief=name.endswith("-brief"))
+    if name == "legend":
+        return f"{table.EXPLANATION}\n\n{table.made_by(results)}"
+    if name == "gpu":
+        return f"{table.markdown(results)}\n\n{table.made_by(results)}"
+    group = name.removesuffix("-brief")
+    return table.markdown(results, group, brief=group != name)
 
 
 def _zoo(name: str, page: Path) -> str:
@@ -99,13 +102,19 @@ def _zoo(name: str, page: Path) -> str:
     found = table.summary(results, "zoo") if results else {}
     if not found:
         return ""
+    blocked = table.summary(results, "zoo", "blocked")
     if name == "summary":
-        rows = [
-            f"| {_RIVALS[rival]} | {median:.2f} | {worst:.2f} | `{case}` |"
+        head = "| ours over | until the call returns | worst | worst function | "
+        lines = [
+            f"{head}until the result is ready |",
+            "| --- | ---: | ---: | --- | ---: |",
+        ]
+        lines += [
+            f"| {_RIVALS[rival]} | {median:.2f} | {worst:.2f} | `{case}` | "
+            f"{blocked[rival][0]:.2f} |"
             for rival, (median, worst, case) in found.items()
         ]
-        head = ["| ours over | median | worst | worst function |"]
-        return "\n".join([*head, "| --- | ---: | ---: | --- |", *rows])
+        return "\n".join(lines)
     number = sum(entry["group"] == "zoo" for entry in results["cases"])
     parts = [
         f"{median:.2f} times that of {_RIVALS[rival]} (worst {worst:.2f}, `{case}`)"
@@ -114,7 +123,9 @@ def _zoo(name: str, page: Path) -> str:
     link = (ROOT / "docs" / "performance.md").relative_to(page.parent)
     text = (
         f"Over [{number} whole functions as people write them]({link}#whole-functions),"
-        f" the median dispatch time of a call is {', '.join(parts)}."
+        f" the median time until a call returns is {', '.join(parts)}. Until the result "
+        f"is ready, it is {blocked['eqx'][0]:.2f} times that of `equinox.filter_jit`, "
+        "which always blocks."
     )
     return textwrap.fill(text, 88, break_long_words=False, break_on_hyphens=False)
 

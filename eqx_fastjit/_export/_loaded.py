@@ -123,6 +123,10 @@ class LoadedFunction(Function):
             why = why.replace(f"args[{i}]", f"`{path}`")
         raise self._other_call(why)
 
+    def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
+        """Never: a program that has any cannot be exported."""
+        return False
+
     def _result_of(self, out: Sequence[Any]) -> Any:
         """The result for what the program returned."""
         lines: Sequence[Line] = self.header["result"]
@@ -145,9 +149,6 @@ class _Native:
         self._portable, self.trace = portable, portable.trace
         flat.traced = True
         self._handle = flat.output(function.template)[-1]
-        mesh = function.mesh
-        if mesh is not None and mesh.devices.flat[0].platform == "cpu":
-            flat.plans[self._handle].blocks = True
         self._run = function.native
 
     def __call__(self, *arrays: Any) -> Any:

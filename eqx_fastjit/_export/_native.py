@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import platform
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.export
 import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
 
 from eqx_fastjit._private import load_executable, MissingPrivateName
 
@@ -29,7 +30,8 @@ def compile_native(
     Raises `ExportError` if it cannot be saved as native code.
     """
     lowered = jax.jit(call, **options, keep_unused=True).lower(*arrays)
-    compiled: Any = lowered.compile()
+    with _without_persistent_cache():
+        compiled: Any = lowered.compile()
     try:
         code = bytes(compiled.runtime_executable().serialize())
     except (AttributeError, RuntimeError, ValueError) as e:
@@ -44,6 +46,20 @@ def compile_native(
         "lapack": "lapack_" in lowered.as_text(),
     }
     return needs, code, shardings if is_several else {}
+
+
+@contextlib.contextmanager
+def _without_persistent_cache() -> Iterator[None]:
+    """Compile anew: XLA does not save all of a program that came out of that cache."""
+    option = "jax_enable_compilation_cache"
+    was_enabled = getattr(jax.config, option)
+    jax.config.update(option, False)
+    compilation_cache.reset_cache()  # else JAX does not ask for the option again
+    try:
+        yield
+    finally:
+        jax.config.update(option, was_enabled)
+        compilation_cache.reset_cache()
 
 
 def load_native(

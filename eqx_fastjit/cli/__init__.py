@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Run a program as `run` does, and when it ends, report to stderr "
         "what was compiled and why, the lines responsible, and how to fix them. Or "
         "read FILE.jsonl, which EQX_FASTJIT_LOG=FILE.jsonl writes, also while it "
-        "grows. Of two such files, what is compiled in the second and not in the first.",
+        "grows; of two such files, what is compiled in the second and not the first.",
     )
     profile = add("profile", help="profile the functions that a program calls")
     for command in (run, doctor, profile):

@@ -94,12 +94,24 @@ def test_ways_to_a_first_result(run, tmp_path):
     assert out.returncode == 0, out.stderr
     (entry,) = json.loads(file.read_text())["programs"]
     assert list(entry["seconds"]) == list(startup.WAYS)
-    assert entry["forms"]["portable"]["bytes"] > 0
+    assert all(seconds[0] > 0 for seconds in entry["seconds"].values())
+    assert set(entry["calls"]) == {"loaded", "jitted"}
+    assert "| `nested_parameters` | " in out.stdout
+
+
+def test_a_function_that_cannot_be_measured_is_named(monkeypatch, capsys):
+    def measure(name, rounds):
+        raise RuntimeError("why")
+
+    monkeypatch.setattr(startup, "measure", measure)
+    assert startup.main(["--cases", "gan"]) == 1
+    assert "gan: why" in capsys.readouterr().err
 
 
 def test_the_table_of_ways(results):
-    seconds = {"anew": [2.0], "cached": [1.0], "portable": [0.5]}
-    text = startup.markdown(
-        {**results, "programs": [{"name": "f", "seconds": seconds}]}
-    )
-    assert "| `f` | 2.00 | 0.50 | 0.25 | not exported |" in text
+    seconds = {"anew": [2.0], "cached": [1.0], "portable": [0.5], "compiled": [0.1]}
+    calls = {"loaded": [3.0, 9.0], "jitted": [3.0, 4.0]}
+    entry = {"name": "f", "seconds": seconds, "calls": calls}
+    text = startup.markdown({**results, "programs": [entry]})
+    assert "| `f` | 2.00 | 0.50 | 0.25 | 0.05 | 1.00 |" in text
+    assert "| **median** | | 0.50 | 0.25 | 0.05 | 1.00 |" in text
