@@ -1,10 +1,8 @@
-"""Runs that are too long for each change: versions, sanitizers, threads.
+"""Tests that need a build or an environment of their own: versions, sanitizers.
 
     nox -s corners     # the two ends of the version matrix, which CI runs
     nox -s matrix      # every combination
     nox -s asan        # the C extension under AddressSanitizer and UBSan
-    nox -s debug       # CPython's own checks, and its debugging allocator
-    nox -s threads     # 16 threads for a minute
 
 All take other arguments for pytest after `--`. Tests are selected by folder, so that
 none is left out by a list. Needs uv and the interpreters; those of pyenv are found.
@@ -82,27 +80,6 @@ def corners(session: nox.Session, jax: str, equinox: str) -> None:
     _test_versions(session, jax, equinox, CORPUS)
 
 
-# --- in this environment --------------------------------------------------------------
-
-
-def _pytest(session: nox.Session, default: list[str], **env: str) -> None:
-    """Run pytest in one process."""
-    command = ("python", "-X", "faulthandler", "-m", "pytest", "-q", "-n", "0", "-s")
-    session.run(*command, *(session.posargs or default), env=env)
-
-
-@nox.session(venv_backend="none")
-def debug(session: nox.Session) -> None:
-    """The engine's tests in development mode, with the debugging allocator."""
-    _pytest(session, ENGINE, PYTHONDEVMODE="1", PYTHONMALLOC="debug")
-
-
-@nox.session(venv_backend="none")
-def threads(session: nox.Session) -> None:
-    """16 threads that call, clear and change statics, for a minute."""
-    _pytest(session, ["tests/native/test_threads.py"], EQX_FASTJIT_SECONDS="60")
-
-
 # --- sanitizers -----------------------------------------------------------------------
 
 # Debugging information is for the lines in reports.
@@ -141,4 +118,5 @@ def asan(session: nox.Session) -> None:
     }
     with session.chdir(folder):
         session.run("python", "setup.py", "-q", "build_ext", "--inplace", env=build)
-        _pytest(session, ENGINE, **env)
+        tests = session.posargs or ENGINE
+        session.run("python", "-m", "pytest", "-q", "-n", "0", "-s", *tests, env=env)

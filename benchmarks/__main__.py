@@ -89,8 +89,8 @@ def _time(case: Any, options: argparse.Namespace, results: Any) -> Iterator[int]
     from benchmarks.timing import measure
 
     times: dict[str, dict[str, list[float]]] = {}
-    named = {key: getattr(case, key) for key in ("name", "group", "title")}
-    entry = {**named, "size": dict(case.size), "times": times}
+    keys = ("name", "group", "title", "width")
+    entry = {**{key: getattr(case, key) for key in keys}, "times": times}
     for done in measure(case, options.rounds):
         if not times:
             results["cases"].append(entry)

@@ -9,7 +9,7 @@ from typing import Any
 from .case import CONTENDERS
 from .results_file import Entry, Results
 from .table import NAMES, RIVALS
-from .timing import CALL_MODES, interval, ratios
+from .timing import interval, ratios
 
 
 # They are told apart by the colour-blind as well (Okabe and Ito, 2008).
@@ -21,11 +21,10 @@ _COLOURS = {
     "eager": "#999999",
 }
 _MARKERS = dict(zip(_COLOURS, "osvPX", strict=True))
-_PANELS = dict(
-    zip(
-        CALL_MODES, ("until the call returns", "until the result is ready"), strict=True
-    )
-)
+_PANELS = {
+    "dispatch": "until the call returns",
+    "blocked": "until the result is ready",
+}
 
 
 def _width(entries: list[Entry], figure: Any) -> None:
@@ -34,7 +33,7 @@ def _width(entries: list[Entry], figure: Any) -> None:
 
     figure.suptitle("The cost of a call against the work in it")
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    widths = [e["size"]["width"] for e in entries]
+    widths = [e["width"] for e in entries]
     for axes, (mode, title) in zip(panels, _PANELS.items(), strict=True):
         for name in [x for x in _COLOURS if x in entries[0]["times"][mode]]:
             spreads = [interval(e["times"][mode][name]) for e in entries]
@@ -95,7 +94,7 @@ def _dispatch(entry: Entry, rival: str) -> list[float]:
 def _figures(results: Results) -> dict[str, Callable[[Any], None]]:
     """The figures for which the results have data, as functions that draw them."""
     calls = [e for e in results["cases"] if "dispatch" in e["times"]]
-    widths = [e for e in calls if e["group"] == "table" and "width" in e["size"]]
+    widths = [e for e in calls if e["group"] == "table" and e["width"]]
     compared = [e for e in calls if any(_dispatch(e, rival) for rival in RIVALS)]
     out = {}
     if len(widths) > 1:

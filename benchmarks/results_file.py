@@ -5,7 +5,7 @@ It is JSON, with:
 - `date` (UTC), `command`, and `commit` of the checkout, with `+` at the end if its
   package or benchmarks had uncommitted changes;
 - `machine`, `device`, `versions`, `engine`;
-- `cases`: for each case `name`, `group`, `title`, `size`, and `times`, which has one
+- `cases`: for each case `name`, `group`, `title`, `width`, and `times`, which has one
   number a round for each mode and contender (see `timing.measure`);
 - `problems`: a line for each case that could not be timed; `interrupted`.
 """

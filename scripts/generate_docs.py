@@ -11,12 +11,12 @@ import json
 import re
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import plot, table, whole
+from benchmarks.case import CONTENDERS
 from scripts import startup
 
 
@@ -29,11 +29,6 @@ _PART = re.compile(
     r"(?P<end>^<!-- /generated:(?P=kind)-?(?P=name) -->$)",
     re.MULTILINE | re.DOTALL,
 )
-
-
-def pages() -> list[Path]:
-    """All files of the documentation."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def _results(name: str) -> Any:
@@ -68,11 +63,6 @@ _DESCRIPTIONS = {
     "width": "Cost of a call against the width of an MLP",
     "ratios": "eqx_fastjit relative to each rival, with a point for each case",
 }
-_RIVALS = {
-    "jit": "`jax.jit` with the static arguments removed by hand",
-    "flat": "`jax.jit` on a flat list of arrays",
-    "eqx": "`equinox.filter_jit`",
-}
 
 
 def _figure(name: str, page: Path) -> str:
@@ -97,49 +87,24 @@ def _bench(name: str, page: Path) -> str:
 
 
 def _zoo(name: str, page: Path) -> str:
-    """How whole functions compare with each rival: a table, or a sentence."""
+    """How whole functions compare with each rival."""
     results = _results("cpu")
-    found = table.summary(results, "zoo") if results else {}
-    if not found:
+    if results is None:
         return ""
     blocked = table.summary(results, "zoo", "blocked")
-    if name == "summary":
-        head = "| ours over | until the call returns | worst | worst function | "
-        lines = [
-            f"{head}until the result is ready |",
-            "| --- | ---: | ---: | --- | ---: |",
-        ]
-        lines += [
-            f"| {_RIVALS[rival]} | {median:.2f} | {worst:.2f} | `{case}` | "
-            f"{blocked[rival][0]:.2f} |"
-            for rival, (median, worst, case) in found.items()
-        ]
-        return "\n".join(lines)
-    number = sum(entry["group"] == "zoo" for entry in results["cases"])
-    parts = [
-        f"{median:.2f} times that of {_RIVALS[rival]} (worst {worst:.2f}, `{case}`)"
-        for rival, (median, worst, case) in found.items()
+    lines = [
+        "| ours over | until the call returns | worst | until the result is ready |",
+        "| --- | ---: | --- | ---: |",
     ]
-    link = (ROOT / "docs" / "performance.md").relative_to(page.parent)
-    text = (
-        f"Over [{number} whole functions as people write them]({link}#whole-functions),"
-        f" the median time until a call returns is {', '.join(parts)}. Until the result "
-        f"is ready, it is {blocked['eqx'][0]:.2f} times that of `equinox.filter_jit`, "
-        "which always blocks."
-    )
-    return textwrap.fill(text, 88, break_long_words=False, break_on_hyphens=False)
+    for rival, (median, worst, case) in table.summary(results, "zoo").items():
+        shown = f"{median:.2f} | {worst:.2f} (`{case}`) | {blocked[rival][0]:.2f}"
+        lines.append(f"| {CONTENDERS[rival]} | {shown} |")
+    return "\n".join(lines)
 
 
-def _programs(name: str, page: Path) -> str:
-    """Whole programs in pairs of fresh processes."""
-    results = _results("whole")
-    return whole.markdown(results) if results else ""
-
-
-def _startup(name: str, page: Path) -> str:
-    """What exporting saves at start-up."""
-    results = _results("startup")
-    return startup.markdown(results) if results else ""
+def _from_file(name: str, markdown: Callable[[Any], str]) -> str:
+    results = _results(name)
+    return markdown(results) if results else ""
 
 
 # --- putting it into the pages --------------------------------------------------------
@@ -149,8 +114,8 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "bench": _bench,
     "figure": _figure,
     "help": _help,
-    "programs": _programs,
-    "startup": _startup,
+    "programs": lambda name, page: _from_file(name, whole.markdown),
+    "startup": lambda name, page: _from_file(name, startup.markdown),
     "zoo": _zoo,
 }
 
@@ -171,7 +136,7 @@ def main() -> None:
     if (results := _results("cpu")) is not None:
         FIGURES.mkdir(parents=True, exist_ok=True)
         plot.save_figures(results, FIGURES, ["svg"])
-    for page in pages():
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         page.write_text(generated(page), encoding="utf-8")
 
 

@@ -22,14 +22,10 @@ INTERRUPTED = 130
 
 
 class ImportHook:
-    """Installs this library once Equinox is imported, and times imports.
+    """Installs this library once Equinox is imported, and then calls `then`.
 
-    **Arguments:**
-
-    - `then`: called once after `eqx_fastjit.install()`.
-    - `timed`: called with name and seconds of each outermost import. With it, this
-        library is installed once JAX is imported: not all programs have Equinox.
-    - `asynchronous`: as for `eqx_fastjit.install`.
+    `timed` is called with name and seconds of each outermost import. With it, this
+    library is installed once JAX is imported: not all programs have Equinox.
     """
 
     def __init__(
@@ -97,12 +93,8 @@ def run_program(program: list[str], is_module: bool) -> int:
     """Run a program in this process, which is the program's from here on.
 
     `sys.argv`, `sys.path[0]` and `sys.modules["__main__"]` stay as the program leaves
-    them, because its threads and its `atexit` functions run on afterwards.
-
-    **Arguments:**
-
-    - `program`: the path of a script, or the name of a module, and its arguments.
-    - `is_module`: whether it is a module.
+    them, because its threads and its `atexit` functions run on afterwards. `program` is
+    a script or a module, and its arguments.
 
     **Returns:** the exit code that Python would give. An exception has been printed
     then, without frames of this library; 130 stands for Ctrl-C.

@@ -47,8 +47,8 @@ def run():
 def results():
     """Hand-made results: two widths, and a first call."""
 
-    def entry(name, group, times, **size):
-        return {"name": name, "group": group, "title": name, "size": size, **times}
+    def entry(name, group, times, width=None):
+        return {"name": name, "group": group, "title": name, "width": width, **times}
 
     def calls(ours):
         by = {"jit": [10.0] * 8, "eqx": [100.0] * 8, "ours": [ours] * 8}

@@ -8,6 +8,7 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit import _statics, insight
+from scripts import generate_docs
 
 from .pages import anchors_of, GENERATED, links_of, PAGES, ROOT, text_of
 
@@ -69,6 +70,13 @@ def test_the_contract_is_that_of_the_code():
     contract = (_statics.__doc__ or "").partition("\n\n")[2]
     contract = textwrap.dedent(contract).partition("\n\nThis file says")[0]
     assert " ".join(words(contract)) in " ".join(words(text_of("docs/contract.md")))
+
+
+def test_the_help_of_each_command_is_that_of_the_code():
+    """Its words are; how they are set depends on the version of Python."""
+    page = ROOT / "docs" / "api" / "commands.md"
+    shown, current = page.read_text(), generate_docs.generated(page)
+    assert {*re.findall(r"\w+", shown)} == {*re.findall(r"\w+", current)}
 
 
 def test_environment_variables_are_documented():
