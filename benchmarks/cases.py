@@ -301,8 +301,7 @@ for _steps in (10, 100, 300):
     for _kind, _new in (("loop", _new_loop), ("scan", _new_scan)):
         case(
             "loops",
-            f"{_steps} steps, "
-            + ("in a Python loop" if _kind == "loop" else "under lax.scan"),
+            f"{_steps} steps in a Python loop, or under lax.scan",
             name=f"{_kind}_{_steps}",
             contenders=JITS,
             first=True,
@@ -310,35 +309,24 @@ for _steps in (10, 100, 300):
         )(ft.partial(_of_steps, _new, _steps))
 
 
-_LOOP = 20
-
-
-def _double(x: Any) -> Any:
-    return x * 2
-
-
-def _wrapped_in_loop(is_new: bool) -> Makers:
+@case(
+    "loops",
+    "a loop of 20 that jits and calls a new lambda",
+    contenders=JITS,
+    first=True,
+    rounds=5,
+)
+def lambda_in_loop() -> Makers:
     def by(jit: Any) -> Call:
         def call() -> Any:
             x = jnp.ones(3)
-            for _ in range(_LOOP):
-                x = jit((lambda x: x * 2) if is_new else _double)(x)
+            for _ in range(20):
+                x = jit(lambda x: x * 2)(x)
             return x
 
         return call
 
     return each(by)
-
-
-for _is_new, _what in ((True, "a new lambda"), (False, "the same function")):
-    case(
-        "loops",
-        f"a loop of {_LOOP} that jits and calls {_what}",
-        name="lambda_in_loop" if _is_new else "function_in_loop",
-        contenders=JITS,
-        first=True,
-        rounds=5,
-    )(ft.partial(_wrapped_in_loop, _is_new))
 
 
 # --- which functions to jit -----------------------------------------------------------

@@ -6,14 +6,12 @@ Each benchmark runs in a process of its own, on JAX's default device.
 
 import statistics
 
-from .case import CASES, FUNCTION
-from .cases import GROUPS
+from .case import FUNCTION
+from .cases import CASES
 from .timing import measure
 
 
-_CALLS = [
-    x.name for g in GROUPS for x in CASES.values() if x.group == g and not x.first
-]
+_CALLS = [x.name for x in CASES.values() if not x.first]
 _FIRST = [x.name for x in CASES.values() if x.first]
 _RIVALS = [x for x in FUNCTION if x != "ours"]
 

@@ -5,7 +5,7 @@ for their size, compared with `jax.jit` on a flat list of the same arrays. Both 
 turns in this process, as in the benchmarks. The worst tree of a long run is kept in
 `worst.json`, and each later run begins with it:
 
-    HYPOTHESIS_PROFILE=night pytest tests/differential/test_cliffs.py
+    HYPOTHESIS_PROFILE=night pytest tests/differential -o faulthandler_timeout=0
 """
 
 import json
