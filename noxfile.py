@@ -41,9 +41,8 @@ REQUIREMENTS = [
 
 # nox and uv look for interpreters on PATH alone: those of pyenv go last.
 _PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-for _python in PYTHONS:
-    for _folder in sorted((_PYENV / "versions").glob(f"{_python}.*/bin")):
-        os.environ["PATH"] += f"{os.pathsep}{_folder}"
+for _folder in sorted((_PYENV / "versions").glob("3.1*/bin")):
+    os.environ["PATH"] += f"{os.pathsep}{_folder}"
 
 
 # --- versions -------------------------------------------------------------------------

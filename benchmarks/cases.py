@@ -94,10 +94,8 @@ for _layers in (1, 3, 16, 100):
 
 
 def _forward_batch(batch: int) -> Makers:
-    def apply_to_batch(model: Any, xs: Any) -> Any:
-        return jax.vmap(model)(xs)
-
-    return of_function(apply_to_batch, mlp(32), jnp.ones((batch, 32)))
+    xs = jnp.ones((batch, 32))
+    return of_function(lambda model, xs: jax.vmap(model)(xs), mlp(32), xs)
 
 
 for _batch in (1, 16, 256, 4096):
