@@ -214,20 +214,15 @@ def started(name: str, folder: Path) -> str:
 
 def startup(results: Any) -> str:
     """The results of `scripts/startup.py`: each way to start over starting anew."""
-
-    def cells(ratios: Any) -> list[str]:
-        return [f"{x:.2f}" for x in ratios]
-
+    names = ("cached", "portable", "compiled", "calls")
     rows, ratios = [], []
     for entry in results["programs"]:
         anew, *others = map(statistics.median, entry["seconds"].values())
-        # The quickest round of each, which other processes disturb least.
-        calls = min(entry["calls"]["loaded"]) / min(entry["calls"]["jitted"])
-        found = [*(x / anew for x in others), calls]
-        rows.append([f"`{entry['name']}`", f"{anew:.2f}", *cells(found)])
+        found = [*(x / anew for x in others), statistics.median(entry["calls"])]
+        cells = [f"{x:.2f}" for x in found]
+        rows.append([f"`{entry['name']}`", f"{anew:.2f}", *cells])
         ratios.append(found)
     medians = map(statistics.median, zip(*ratios, strict=True))
-    rows.append(["**median**", "", *cells(medians)])
-    header = ("function", "anew, s", "cached", "portable", "compiled", "calls")
-    alignment = ["---", *["---:"] * 5]
-    return f"{_table(header, rows, alignment)}\n\n{table.made_by(results)}"
+    told = ", ".join(f"{name} {x:.2f}" for name, x in zip(names, medians, strict=False))
+    shown = _table(("function", "anew, s", *names), rows, ["---", *["---:"] * 5])
+    return f"{shown}\n\nMedians: {told}. {table.made_by(results)}"
