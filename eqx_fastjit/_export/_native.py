@@ -6,7 +6,6 @@ import platform
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -67,8 +66,9 @@ def load_native(
     Returns a `jax.stages.Compiled`; or `None`, with a warning that says why, if the
     code cannot be used here.
     """
-    why = f"it is for {made_for}, and this is {environment()}"
-    if made_for == environment():
+    here = environment()
+    why = f"it is for {made_for}, and this is {here}"
+    if made_for == here:
         if has_lapack(exported):
             # JAX loads LAPACK when it lowers a call of it. The program would crash.
             struct = jax.ShapeDtypeStruct((1, 1), "float32")
@@ -95,8 +95,7 @@ def environment() -> str:
     device = jax.devices()[0]
     parts = [f"jax {jax.__version__}", f"jaxlib {version('jaxlib')}", device.platform]
     parts += [device.device_kind, device.client.platform_version, platform.machine()]
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
         flags = next((x for x in lines if x.startswith(("flags", "Features"))), "")
         parts.append(hashlib.sha256(flags.encode()).hexdigest()[:16])
     return ", ".join(dict.fromkeys(parts))
