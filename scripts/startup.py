@@ -7,7 +7,7 @@ Each function has four ways to its first result, each in a process of its own: `
 traced and compiled; `cached`, traced, with a warm persistent cache of JAX; `portable`
 and `compiled`, the forms of an exported file, the first with a warm cache too. The
 clock runs from the arguments to the result, and so excludes imports. `calls` are later
-calls of the compiled form and of `filter_jit`, in rounds of one process. Functions are
+calls of the compiled form over those of `filter_jit`, in one process. Functions are
 compiled for `EQX_ON_ERROR=nan`, since checks cannot be exported. This takes 10 minutes
 on two cores; run nothing else meanwhile. The second command is a quick look.
 """
@@ -85,8 +85,8 @@ def _first_result(name: str, path: str, way: str) -> float:
     return time.perf_counter() - start
 
 
-def _later_calls(name: str, path: str) -> dict[str, list[float]]:
-    """Microseconds of a call, loaded or jitted, in each round."""
+def _later_calls(name: str, path: str) -> list[float]:
+    """Time of a call of the loaded function over one of `filter_jit`, in each round."""
     import eqx_fastjit
     from benchmarks.case import Case
     from benchmarks.timing import measure
@@ -97,9 +97,9 @@ def _later_calls(name: str, path: str) -> dict[str, list[float]]:
         "loaded": lambda: lambda: loaded(*args),
         "jitted": lambda: lambda: function(*args),
     }
-    case = Case(name, "", "", lambda: makers)
-    rounds = list(measure(case, _CALL_ROUNDS, tuple(makers)))
-    return {who: [found["blocked"][who] for found in rounds] for who in makers}
+    case = Case(name, "", "", lambda: makers, tuple(makers))
+    rounds = [found["blocked"] for found in measure(case, _CALL_ROUNDS)]
+    return [times["loaded"] / times["jitted"] for times in rounds]
 
 
 # --- in the process that starts them --------------------------------------------------
@@ -113,7 +113,7 @@ def _in_a_process(function: Any, *args: str) -> Any:
 
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
-    """Seconds of each way in each round, and microseconds of later calls."""
+    """Seconds of each way in each round, and ratios of later calls."""
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/{name}"
@@ -131,21 +131,18 @@ def markdown(results: dict[str, Any]) -> str:
     """The table of a results file: each way to start, over starting anew."""
     from benchmarks.table import made_by
 
-    lines = [
-        "| function | anew, s | cached | portable | compiled | calls |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    names = ("cached", "portable", "compiled", "calls")
+    lines = [f"| function | anew, s | {' | '.join(names)} |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
     rows = []
     for entry in results["programs"]:
         anew, *others = map(statistics.median, entry["seconds"].values())
-        # The quickest round of each, which other processes disturb least.
-        calls = min(entry["calls"]["loaded"]) / min(entry["calls"]["jitted"])
-        rows.append([*(x / anew for x in others), calls])
+        rows.append([*(x / anew for x in others), statistics.median(entry["calls"])])
         cells = " | ".join(f"{x:.2f}" for x in rows[-1])
         lines.append(f"| `{entry['name']}` | {anew:.2f} | {cells} |")
     medians = map(statistics.median, zip(*rows, strict=True))
-    lines.append(f"| **median** | | {' | '.join(f'{x:.2f}' for x in medians)} |")
-    return "\n".join(lines) + f"\n\n{made_by(results)}"
+    told = ", ".join(f"{name} {x:.2f}" for name, x in zip(names, medians, strict=False))
+    return "\n".join(lines) + f"\n\nMedians: {told}. {made_by(results)}"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -95,7 +95,7 @@ def test_ways_to_a_first_result(run, tmp_path):
     (entry,) = json.loads(file.read_text())["programs"]
     assert list(entry["seconds"]) == list(startup.WAYS)
     assert all(seconds[0] > 0 for seconds in entry["seconds"].values())
-    assert set(entry["calls"]) == {"loaded", "jitted"}
+    assert all(ratio > 0 for ratio in entry["calls"])
     assert "| `nested_parameters` | " in out.stdout
 
 
@@ -110,8 +110,7 @@ def test_a_function_that_cannot_be_measured_is_named(monkeypatch, capsys):
 
 def test_the_table_of_ways(results):
     seconds = {"anew": [2.0], "cached": [1.0], "portable": [0.5], "compiled": [0.1]}
-    calls = {"loaded": [3.0, 9.0], "jitted": [3.0, 4.0]}
-    entry = {"name": "f", "seconds": seconds, "calls": calls}
+    entry = {"name": "f", "seconds": seconds, "calls": [0.9, 1.0, 3.0]}
     text = startup.markdown({**results, "programs": [entry]})
     assert "| `f` | 2.00 | 0.50 | 0.25 | 0.05 | 1.00 |" in text
-    assert "| **median** | | 0.50 | 0.25 | 0.05 | 1.00 |" in text
+    assert "Medians: cached 0.50, portable 0.25, compiled 0.05, calls 1.00." in text

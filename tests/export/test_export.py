@@ -235,6 +235,7 @@ def test_other_calls_raise_and_name_the_leaf(folder, trusted):
         (slice(1, 2), slice(1, 2), slice(1, 3)),
         (jnp.dtype("int8"), np.dtype("int8"), np.dtype("int16")),
         (b"x", b"x", "x"),
+        (..., ..., None),
     ],
     ids=lambda x: type(x).__name__,
 )
@@ -353,15 +354,11 @@ def test_host_callbacks_are_refused(kind):
         filter_jit(f).export(_X)
 
 
-def test_without_flatbuffers_nothing_is_lowered(path, monkeypatch):
-    from eqx_fastjit._export import _exported
-
-    exported = filter_jit(lambda x: x + 1).export(_X)
-    monkeypatch.setattr(_exported.importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(_exported.jax.export, "export", None)
-    with pytest.raises(ValueError, match="pip install flatbuffers"):
-        exported.save(path)
-    assert not path.exists()
+def test_without_flatbuffers_nothing_is_traced(folder):
+    out = run_program("without_flatbuffers.py", folder / "weak.fastjit").stdout
+    exporting, loading = out.splitlines()
+    assert exporting == "exporting needs flatbuffers: pip install flatbuffers"
+    assert "weak.fastjit' cannot be loaded" in loading and "flatbuffers" in loading
 
 
 def test_a_path_that_cannot_be_written_is_an_error_at_once(path, monkeypatch):
