@@ -10,6 +10,7 @@ from typing import Any, TYPE_CHECKING
 
 
 if TYPE_CHECKING:
+    from . import insight as insight
     from ._engine import engine as engine
     from ._export import Exported as Exported
     from ._install import (
@@ -57,6 +58,8 @@ def _subscribe() -> None:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "insight":
+        return importlib.import_module(".insight", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
@@ -66,4 +69,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, "insight"})

@@ -131,7 +131,13 @@ class Parameters:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as e:
-            raise TypeError(f"{name}() {e}") from None
+            why = str(e)
+            try:
+                # As in Python, a misspelt keyword is named before what it leaves out.
+                self.signature.bind_partial(*args, **kwargs)
+            except TypeError as earlier:
+                why = str(earlier)
+            raise TypeError(f"{name}() {why}") from None
         bound.apply_defaults()
         return tuple([bound.arguments[name] for name in self.names])
 

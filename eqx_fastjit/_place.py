@@ -49,10 +49,10 @@ _OWN = tuple(
     os.path.dirname(os.path.abspath(file)) + os.sep
     for file in (__file__, jax.__file__, eqx.__file__)
 )
-# Where Python and installed packages are.
+# Where Python and installed packages are, with the scripts that start them.
 _INSTALLED = tuple(
     sysconfig.get_path(name) + os.sep
-    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 )
 
 

@@ -41,6 +41,9 @@ def load_function(
 
     Raises `ValueError`, with the path, for whatever is wrong with the file.
     """
+    if not isinstance(example, tuple | list | None):
+        kind = type(example).__qualname__
+        raise TypeError(f"`load(..., example=...)`: expected a tuple, got {kind}.")
     known = Encoder()
     known.write(split(tuple(example or ()))[1], "example")
     # Now, even within a function that is being traced: what the program keeps would be

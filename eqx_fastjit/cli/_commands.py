@@ -114,11 +114,14 @@ def _watch(program: list[str], options: argparse.Namespace) -> tuple[Any, int]:
     from eqx_fastjit.insight._watch import Watch
 
     watch = Watch()
-    ImportHook(watch.jax_imported, watch.imported, asynchronous=options.asynchronous)
+    hook = ImportHook(
+        watch.jax_imported, watch.imported, asynchronous=options.asynchronous
+    )
     try:
         code = run_program(program, options.is_module)
     finally:
         watch.stop()
+        hook.stop()
     return watch.report(program[0], code), code
 
 

@@ -43,6 +43,11 @@ class ImportHook:
         self._active: list[str] = []
         sys.meta_path.insert(0, self)  # pyright: ignore[reportArgumentType]
 
+    def stop(self) -> None:
+        """What is imported from now on is none of the program's."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Called by Python for each import: have the module's loader call back."""
         if not _concerns(name) and (self._timed is None or self._active):

@@ -26,7 +26,7 @@ _JAX, _OURS, _EQUINOX = map(folder_of, (jax, _place, equinox))
 
 @functools.cache
 def _libraries() -> tuple[str, ...]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    names = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
     folders = {sysconfig.get_path(name) for name in names}
     # Of the environment that this one is on top of, and the user's own.
     folders |= {*site.getsitepackages(), site.getusersitepackages()}

@@ -81,11 +81,8 @@ class Group:
         return dict(collections.Counter(map(self._call, self.whole)))
 
     def _call(self, record: Record) -> tuple[str, tuple[Place, ...]]:
-        if self.is_outside:  # many operations
-            frames = record.frames
-            inner = frames.index(self.at) if self.at in frames else 0
-            return "", frames[inner:]
-        return record.function, record.frames
+        name = "" if self.is_outside else record.function  # many operations
+        return name, record.frames
 
     def of_leaf(self, leaf: str) -> list[Difference]:
         """What a leaf was and became, in order."""

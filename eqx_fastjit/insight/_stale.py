@@ -41,15 +41,25 @@ class _Read(NamedTuple):
     module: dict[str, Any]
     value: Any
     text: str
+    # Of the other value, once there is one.
+    new: str | None = None
 
 
 class StaleGlobals:
     """Notes which globals each trace has read, and finds those that changed since."""
 
     def __init__(self) -> None:
-        self.found: list[Stale] = []
         # By the module and the name, once for each function.
         self._reads: dict[tuple[Any, int, str], _Read] = {}
+
+    @property
+    def found(self) -> list[Stale]:
+        """Those that changed, but of functions that were made anew afterwards."""
+        return [
+            Stale(read.function, read.line, read.name, read.text, read.new)
+            for read in self._reads.values()
+            if read.new is not None
+        ]
 
     def on_event(self, event: Event) -> None:
         """A trace is over. What it changed itself, such as a counter, is read now."""
@@ -80,15 +90,12 @@ class StaleGlobals:
         """Look for changes."""
         for key, read in list(self._reads.items()):
             now = read.module.get(read.name)
-            if _is_same(read.value, now):
+            if read.new is not None or _is_same(read.value, now):
                 continue
-            del self._reads[key]
             new = describe_static(now)
             if isinstance(now, jax.Array) and new == read.text:
                 new = f"another {new}"
-            found = Stale(read.function, read.line, read.name, read.text, new)
-            if not any(found[:3] == other[:3] for other in self.found):
-                self.found.append(found)
+            self._reads[key] = read._replace(new=new)
 
 
 def _is_same(kept: Any, now: Any) -> bool:

@@ -87,6 +87,7 @@ def test_keywords_in_any_order():
         ((X, 2), {"key": 1}),
         ((X,), {"key": 1, "other": 2}),
         ((X,), {"x": X, "key": 1}),
+        ((X,), {"kye": 1}),
     ],
 )
 def test_wrong_arguments_are_an_error_that_names_the_function(args, kwargs):
@@ -109,6 +110,8 @@ def test_wrong_arguments_are_an_error_that_names_the_function(args, kwargs):
             jitted(*args, **kwargs)
         name = str(expected.value).split("()")[0]
         assert str(found.value).startswith(f"{name}()")
+        # A misspelt keyword is named, rather than the one that it leaves out.
+        assert ("'kye'" in str(expected.value)) == ("'kye'" in str(found.value))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 import eqx_fastjit
 from eqx_fastjit import BoundJit, Compiled, JitWrapped, Lowered, Traced
+from tests.support.commands import command
 
 
 # A change of this list is one that users see.
@@ -26,12 +27,18 @@ NAMES = [
 ]
 
 
+def test_the_tools_need_no_import_of_their_own():
+    """`import eqx_fastjit` is enough for `eqx_fastjit.insight.explain(f)`."""
+    code = "import eqx_fastjit; print(eqx_fastjit.insight.explain.__name__)"
+    assert command(python=("-c", code)).stdout == "explain\n"
+
+
 def test_public_names():
     """`__all__` and `dir` show them, and each is there."""
     assert sorted(eqx_fastjit.__all__) == NAMES
     for name in NAMES:
         assert getattr(eqx_fastjit, name).__doc__
-    assert set(NAMES) | {"__version__"} <= set(dir(eqx_fastjit))
+    assert set(NAMES) | {"insight", "__version__"} <= set(dir(eqx_fastjit))
     assert eqx_fastjit.fast_filter_jit is eqx_fastjit.filter_jit
     with pytest.raises(AttributeError, match="filter_jot"):
         _ = eqx_fastjit.filter_jot

@@ -189,6 +189,8 @@ def test_an_example_shows_the_classes(made):
     load(made, example=(functions.layer(), functions.x(), statics))
     with pytest.raises(ValueError, match=r"pass `allow='tests'`; or pass `example="):
         load(made, example=(functions.x(), statics))
+    with pytest.raises(TypeError, match="expected a tuple, got ArrayImpl"):
+        load(made, example=functions.x())
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,19 @@ def test_a_fault_and_its_twin(name, tmp_path):
     assert (ended.stdout == twins_end.stdout) == expected.same_results
 
 
+def test_a_function_that_is_made_anew_reads_its_globals_anew(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import equinox as eqx, numpy as np\n"
+        "for scale in (1.0, 2.0):\n"
+        "    print(eqx.filter_jit(lambda x, n: x * n)(np.ones(2), scale))\n"
+        "    scaled = eqx.filter_jit(lambda x: x * scale)\n"
+        "    print(scaled(np.ones(2)))\n"
+    )
+    report, _ = doctor(path, tmp_path)
+    assert "stale global" not in [f["cause"] for f in report["findings"]]
+
+
 def test_a_loop_that_a_scan_would_spare(tmp_path):
     programs = PROGRAMS.parent / "helps" / "scan"
     fault, mended = programs / "fault.py", programs / "mended.py"

@@ -3,6 +3,9 @@
 Promise 36 of docs/reliability.md.
 """
 
+import os
+import sysconfig
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -72,6 +75,15 @@ def test_all_functions_together():
     unmistakable(np.ones(2), 1)
     unmistakable(np.ones(2), 2)
     assert "unmistakable" in str(explain(verbose=True))
+
+
+def test_the_script_that_started_a_command_is_not_told():
+    f = eqx_fastjit.filter_jit(lambda x, n: x * n)
+    launcher = os.path.join(sysconfig.get_path("scripts"), "some-command")
+    code = compile("for n in (1, 2): main(n)", launcher, "exec")
+    exec(code, {"main": lambda n: f(np.ones(2), n)})
+    assert "some-command" not in str(explain(f))
+    assert "test_explain.py" in str(explain(f))
 
 
 def test_a_call_line_and_those_that_led_to_it():

@@ -58,6 +58,14 @@ def test_a_warm_call_is_timed_under_each_jit(name):
     assert "result ready after" in text
 
 
+def test_every_contender_blocks_on_the_same_result():
+    """To block on a Module takes time that is none of the call's."""
+    _, calls = _profile.measure(lambda x: Scale(x), (jnp.ones(2),), {})
+    for name in NAMES:
+        leaves = jax.tree_util.tree_flatten_with_path(calls[name]())[0]
+        assert "name='by'" in str([path for path, _ in leaves])
+
+
 def test_functions_of_jax_jit_with_static_arguments():
     f = jax.jit(lambda x, n: x * n, static_argnums=1)
     assert sorted(insight.profile(f, jnp.ones(2), 3).timings) == sorted(NAMES)

@@ -165,6 +165,7 @@ def test_operations_of_a_function_are_told_apart_if_one_costs_enough():
     records = [record(i, frames=(x, made), **outside) for i, x in enumerate(lines)]
     (found,) = group(records, 1.0)
     assert found.line == made
+    assert {frames[0] for _, frames in found.calls} == set(lines)
     assert {g.line for g in group(records, 0.2)} == set(lines)
 
 
