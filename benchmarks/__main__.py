@@ -9,7 +9,6 @@ Ctrl-C, which shows and writes what was measured.
 
 import argparse
 import json
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from typing import Any
 from benchmarks import prefer_installed_package
 
 
-_ROUNDS, _QUICK_ROUNDS = 30, 3
+_ROUNDS = 30
 
 
 class Refused(Exception):
@@ -37,10 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--cases", default="table", help="cases or groups, separated by commas; or all")
     add("--device", choices=("cpu", "gpu"), help="by default, JAX's default device")
     add("--rounds", type=int, default=_ROUNDS, help="by default %(default)s")
-    add("--quick", action="store_true", help=f"{_QUICK_ROUNDS} rounds: finds errors")
     add("--json", type=Path, metavar="FILE", help="write the results")
     add("--plot", type=Path, metavar="DIR", help="write figures as PNG and SVG")
-    add("--list", action="store_true", help="list the cases without timing them")
     return parser
 
 
@@ -72,18 +69,6 @@ def _use(device: str | None, cpu_devices: int) -> None:
             raise Refused("--device gpu: JAX finds no GPU here") from None
 
 
-def _command(options: argparse.Namespace) -> str:
-    """The command, without the files that it writes."""
-    words = ["python", "-m", "benchmarks"]
-    if options.cases != "table":
-        words += ["--cases", options.cases]
-    if options.device:
-        words += ["--device", options.device]
-    if options.rounds != _ROUNDS:
-        words += ["--rounds", str(options.rounds)]
-    return shlex.join(words)
-
-
 def _apart(case: Any, options: argparse.Namespace) -> dict[str, Any]:
     """The results of a case that needs a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
@@ -104,8 +89,8 @@ def _time(case: Any, options: argparse.Namespace, results: Any) -> Iterator[int]
     from benchmarks.timing import measure
 
     times: dict[str, dict[str, list[float]]] = {}
-    named = {key: getattr(case, key) for key in ("name", "group", "title")}
-    entry = {**named, "size": dict(case.size), "times": times}
+    keys = ("name", "group", "title", "width")
+    entry = {**{key: getattr(case, key) for key in keys}, "times": times}
     for done in measure(case, options.rounds):
         if not times:
             results["cases"].append(entry)
@@ -141,17 +126,7 @@ def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) 
         results["interrupted"] = True
 
 
-def _list() -> None:
-    from benchmarks.cases import CASES, choose, GROUPS
-
-    for group, what in GROUPS.items():
-        print(f"{group}: {what}")
-        for name in choose(group):
-            print(f"    {name}: {CASES[name].title}")
-
-
 def _main(options: argparse.Namespace) -> int:
-    options.rounds = _QUICK_ROUNDS if options.quick else options.rounds
     if options.rounds < 1:
         raise Refused(f"--rounds {options.rounds}: expected at least 1")
     _check_outputs(options)
@@ -165,9 +140,6 @@ def _main(options: argparse.Namespace) -> int:
         from benchmarks.table import print_results
     except ModuleNotFoundError as e:
         raise Refused(f'{e}: run pip install ".[bench]"') from None
-    if options.list:
-        _list()
-        return 0
     try:
         cases = [CASES[name] for name in choose(options.cases)]
     except UnknownCase as e:
@@ -176,7 +148,7 @@ def _main(options: argparse.Namespace) -> int:
         cases = [case for case in cases if case.cpu_devices == 1]
     alone = cases[0].cpu_devices if len(cases) == 1 else 1
     _use(options.device, alone)
-    results = new_results(_command(options))
+    results = new_results("benchmarks")
     console = Console()
     console.print(describe(results), highlight=False, markup=False)
     columns = TextColumn("{task.description:>20}"), BarColumn(), TimeRemainingColumn()
@@ -186,7 +158,7 @@ def _main(options: argparse.Namespace) -> int:
     if options.json:
         options.json.write_text(dumps(results), encoding="utf-8")
     if options.plot:
-        for path in save_figures(results, options.plot):
+        for path in save_figures(results, options.plot, ["png", "svg"]):
             console.print(f"{path}", highlight=False)
     if results["interrupted"]:
         console.print("Interrupted: these are the results so far.")

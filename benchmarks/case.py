@@ -5,7 +5,7 @@ the figures read the registry.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -34,7 +34,7 @@ class Case:
     - `makers`: returns the `Makers`.
     - `contenders`: the keys of the makers.
     - `first`: whether each call compiles anew, so that its stages are timed.
-    - `size`: numbers that describe it, such as `width` and `leaves`.
+    - `width`: of an MLP, for the figure.
     - `steps`: how many compiled functions one call dispatches.
     - `cpu_devices`: how many virtual CPU devices it needs.
     - `rounds`: at most so many rounds, if its calls are long.
@@ -46,7 +46,7 @@ class Case:
     makers: Callable[[], Makers]
     contenders: tuple[str, ...] = FUNCTION
     first: bool = False
-    size: Mapping[str, int] = field(default_factory=dict)
+    width: int | None = None
     steps: int = 1
     cpu_devices: int = 1
     rounds: int | None = None

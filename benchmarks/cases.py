@@ -18,7 +18,7 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from . import zoo
-from .case import Call, case, CASES, JITS, Makers
+from .case import Call, case, CASES, FUNCTION, JITS, Makers
 from .contenders import ALL_JITS, each, filled, FILTER_JITS, of_function, training
 
 
@@ -73,12 +73,7 @@ def mlp(width: int, layers: int = 3) -> eqx.nn.MLP:
     return filled(lambda: eqx.nn.MLP(width, width, width, layers - 1, key=jr.key(0)))
 
 
-def mlp_size(width: int, layers: int = 3) -> dict[str, int]:
-    """The size of a case with `mlp(width, layers)` and one other array."""
-    return {"width": width, "layers": layers, "leaves": 2 * layers + 1}
-
-
-@case("table", "identity model, one (1, 1) array", size={"leaves": 1})
+@case("table", "identity model, one (1, 1) array")
 def identity() -> Makers:
     return of_function(apply, eqx.nn.Identity(), jnp.ones((1, 1)))
 
@@ -89,8 +84,7 @@ def _forward(width: int, layers: int) -> Makers:
 
 def _add_mlp(name: str, group: str, width: int, layers: int) -> None:
     title = f"MLP of {layers} linear layers, width {width}, one sample"
-    size = mlp_size(width, layers)
-    case(group, title, name=name, size=size)(ft.partial(_forward, width, layers))
+    case(group, title, name=name, width=width)(ft.partial(_forward, width, layers))
 
 
 for _width in (8, 16, 32, 64, 128, 256, 512, 1024):
@@ -100,10 +94,8 @@ for _layers in (1, 3, 16, 100):
 
 
 def _forward_batch(batch: int) -> Makers:
-    def apply_to_batch(model: Any, xs: Any) -> Any:
-        return jax.vmap(model)(xs)
-
-    return of_function(apply_to_batch, mlp(32), jnp.ones((batch, 32)))
+    xs = jnp.ones((batch, 32))
+    return of_function(lambda model, xs: jax.vmap(model)(xs), mlp(32), xs)
 
 
 for _batch in (1, 16, 256, 4096):
@@ -111,7 +103,6 @@ for _batch in (1, 16, 256, 4096):
         "batch",
         f"MLP of 3 linear layers, width 32, vmap over {_batch} samples",
         name=f"batch_{_batch}",
-        size={**mlp_size(32), "batch": _batch},
     )(ft.partial(_forward_batch, _batch))
 
 
@@ -134,11 +125,10 @@ for _layers in (3, 17):
         "steps",
         f"Adam step of an MLP, {_leaves} array leaves of model and optimiser",
         name=f"adam_{_leaves}_leaves",
-        size={"width": 8, "layers": _layers, "leaves": _leaves + 1},
     )(ft.partial(_adam, 8, _layers, 4))
 
 
-@case("steps", "GRU cell of 16 units under scan, 32 steps", size={"leaves": 5})
+@case("steps", "GRU cell of 16 units under scan, 32 steps")
 def recurrent() -> Makers:
     cell = filled(lambda: eqx.nn.GRUCell(16, 16, key=jr.key(0)))
 
@@ -215,12 +205,12 @@ for _n, _values in ((1, "always the same"), (1000, "one of 1,000 in turn")):
     )(ft.partial(_static_arguments, _n))
 
 
-@case("calls", "MLP of width 32 on a NumPy array", size=mlp_size(32))
+@case("calls", "MLP of width 32 on a NumPy array")
 def numpy_inputs() -> Makers:
     return of_function(apply, mlp(32), np.ones(32, np.float32))
 
 
-@case("calls", "typed key, for three normal numbers", size={"leaves": 2})
+@case("calls", "typed key, for three normal numbers")
 def typed_key() -> Makers:
     def f(key: Any, x: Any) -> Any:
         return x + jr.normal(key, x.shape)
@@ -248,7 +238,6 @@ _DEVICES = 8
 @case(
     "calls",
     f"MLP of width 32 on a batch over {_DEVICES} virtual CPU devices",
-    size={**mlp_size(32), "batch": 64},
     cpu_devices=_DEVICES,
 )
 def sharded() -> Makers:
@@ -268,7 +257,7 @@ def _first_calls(new: Callable[[], Callable[..., Any]], *args: Any) -> Makers:
     def by(contender: str) -> Call:
         return lambda: of_function(new(), *args)[contender]()()
 
-    return {name: ft.partial(by, name) for name in ("jit", "flat", "eqx", "ours")}
+    return {name: ft.partial(by, name) for name in FUNCTION}
 
 
 @case("first", "gradient step of an MLP of 4 linear layers", first=True, rounds=10)
@@ -310,8 +299,7 @@ for _steps in (10, 100, 300):
     for _kind, _new in (("loop", _new_loop), ("scan", _new_scan)):
         case(
             "loops",
-            f"{_steps} steps, "
-            + ("in a Python loop" if _kind == "loop" else "under lax.scan"),
+            f"{_steps} steps in a Python loop, or under lax.scan",
             name=f"{_kind}_{_steps}",
             contenders=JITS,
             first=True,
@@ -319,35 +307,24 @@ for _steps in (10, 100, 300):
         )(ft.partial(_of_steps, _new, _steps))
 
 
-_LOOP = 20
-
-
-def _double(x: Any) -> Any:
-    return x * 2
-
-
-def _wrapped_in_loop(is_new: bool) -> Makers:
+@case(
+    "loops",
+    "a loop of 20 that jits and calls a new lambda",
+    contenders=JITS,
+    first=True,
+    rounds=5,
+)
+def lambda_in_loop() -> Makers:
     def by(jit: Any) -> Call:
         def call() -> Any:
             x = jnp.ones(3)
-            for _ in range(_LOOP):
-                x = jit((lambda x: x * 2) if is_new else _double)(x)
+            for _ in range(20):
+                x = jit(lambda x: x * 2)(x)
             return x
 
         return call
 
     return each(by)
-
-
-for _is_new, _what in ((True, "a new lambda"), (False, "the same function")):
-    case(
-        "loops",
-        f"a loop of {_LOOP} that jits and calls {_what}",
-        name="lambda_in_loop" if _is_new else "function_in_loop",
-        contenders=JITS,
-        first=True,
-        rounds=5,
-    )(ft.partial(_wrapped_in_loop, _is_new))
 
 
 # --- which functions to jit -----------------------------------------------------------

@@ -10,7 +10,7 @@
 #     tests.txt  the tests that depend on a device (test_device.py)
 #     log.txt    what all of these printed
 #
-# Put gpu.json into benchmarks/results, run scripts/generate_docs.py, and commit both:
+# Put gpu.json into benchmarks/results, run scripts.generate_docs, and commit both:
 # docs/performance.md shows it. The exit code is 0 if all was run and passed.
 #
 # Python is $PYTHON (python3). What it lacks beside JAX is taken from a folder of wheels,
@@ -87,7 +87,7 @@ tests=$(find tests -name test_device.py)
 cases=table,steps,zoo options=(--device "$device" --json "$folder/gpu.json")
 pytest=("$python" -m pytest -q -p no:cacheprovider -o addopts= -W default $tests)
 if [ -n "$quick" ]; then
-    cases=identity options+=(--quick) pytest+=(-k refilled)
+    cases=identity options+=(--rounds 3) pytest+=(-k refilled)
 fi
 step tests 150 "${pytest[@]}" --junitxml="$scratch/tests.xml"
 grep -o '<testsuite [^>]*' "$scratch/tests.xml" >"$folder/tests.txt" 2>>"$log" || failed=1

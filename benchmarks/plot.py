@@ -1,17 +1,15 @@
 """Results as figures: the cost of a call against width, and ratios of each case."""
 
 import functools as ft
-import hashlib
 import io
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from .case import CONTENDERS
 from .results_file import Entry, Results
 from .table import NAMES, RIVALS
-from .timing import CALL_MODES, interval, ratios
+from .timing import interval, ratios
 
 
 # They are told apart by the colour-blind as well (Okabe and Ito, 2008).
@@ -23,18 +21,9 @@ _COLOURS = {
     "eager": "#999999",
 }
 _MARKERS = dict(zip(_COLOURS, "osvPX", strict=True))
-_PANELS = dict(
-    zip(
-        CALL_MODES, ("until the call returns", "until the result is ready"), strict=True
-    )
-)
-_DARK = {
-    "text.color": "#e6e6e6",
-    "axes.labelcolor": "#e6e6e6",
-    "axes.edgecolor": "#888888",
-    "xtick.color": "#c8c8c8",
-    "ytick.color": "#c8c8c8",
-    "grid.color": "#888888",
+_PANELS = {
+    "dispatch": "until the call returns",
+    "blocked": "until the result is ready",
 }
 
 
@@ -44,7 +33,7 @@ def _width(entries: list[Entry], figure: Any) -> None:
 
     figure.suptitle("The cost of a call against the work in it")
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    widths = [e["size"]["width"] for e in entries]
+    widths = [e["width"] for e in entries]
     for axes, (mode, title) in zip(panels, _PANELS.items(), strict=True):
         for name in [x for x in _COLOURS if x in entries[0]["times"][mode]]:
             spreads = [interval(e["times"][mode][name]) for e in entries]
@@ -69,8 +58,7 @@ def _width(entries: list[Entry], figure: Any) -> None:
 
 def _ratios(entries: list[Entry], figure: Any) -> None:
     """Ours over each rival, with a point and an interval for each case."""
-    found = {rival for rival in RIVALS for e in entries if _dispatch(e, rival)}
-    rivals = [rival for rival in RIVALS if rival in found]
+    rivals = [x for x in RIVALS if any(_dispatch(e, x) for e in entries)]
     figure.set_figheight(1.9 + 0.28 * len(entries))
     figure.suptitle("ours over its rivals, until the call returns")
     panels = figure.subplots(1, len(rivals), sharey=True, squeeze=False)[0]
@@ -105,7 +93,7 @@ def _dispatch(entry: Entry, rival: str) -> list[float]:
 def _figures(results: Results) -> dict[str, Callable[[Any], None]]:
     """The figures for which the results have data, as functions that draw them."""
     calls = [e for e in results["cases"] if "dispatch" in e["times"]]
-    widths = [e for e in calls if e["group"] == "table" and "width" in e["size"]]
+    widths = [e for e in calls if e["group"] == "table" and e["width"]]
     compared = [e for e in calls if any(_dispatch(e, rival) for rival in RIVALS)]
     out = {}
     if len(widths) > 1:
@@ -115,46 +103,37 @@ def _figures(results: Results) -> dict[str, Callable[[Any], None]]:
     return out
 
 
-def digest(results: Results) -> str:
-    """What the figures depend on: the times, and how they are drawn."""
-    times = json.dumps([[e["name"], e["times"]] for e in results["cases"]])
-    return hashlib.sha256(times.encode() + Path(__file__).read_bytes()).hexdigest()
-
-
-def render(results: Results, suffix: str, dark: bool = False) -> dict[str, bytes]:
+def render(results: Results, suffix: str) -> dict[str, bytes]:
     """Draw what the results have data for.
 
     **Arguments:**
 
-    - `results`: as read by `results_file.load`.
+    - `results`: what a results file has.
     - `suffix`: `"png"` or `"svg"`.
-    - `dark`: whether for a dark page.
 
     **Returns:** the content of each file: `width` (log-log, against the width of an
-    MLP), and `ratios`. An SVG has `digest(results)` as its identifier.
+    MLP), and `ratios`.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
     out = {}
-    # With the salt, the same results give the same file.
-    settings: Any = {"svg.hashsalt": "eqx_fastjit"} | (_DARK if dark else {})
-    svg = {"Date": None, "Identifier": digest(results)} if suffix == "svg" else None
+    metadata: Any = {"Date": None} if suffix == "svg" else None
     for name, draw in _figures(results).items():
-        with matplotlib.rc_context(settings):
+        # With the salt and no date, the same results give the same file.
+        with matplotlib.rc_context({"svg.hashsalt": "eqx_fastjit"}):
             figure = Figure(figsize=(9, 4.8), layout="constrained")
             draw(figure)
             file = io.BytesIO()
-            options: Any = {"format": suffix, "dpi": 150, "metadata": svg}
-            figure.savefig(file, transparent=dark, **options)
+            figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
         out[name] = file.getvalue()
     return out
 
 
-def save_figures(results: Results, folder: Path) -> list[Path]:
-    """Write the figures as PNG and SVG; returns the paths."""
+def save_figures(results: Results, folder: Path, suffixes: Iterable[str]) -> list[Path]:
+    """Write the figures in each format; returns the paths."""
     paths = []
-    for suffix in ("png", "svg"):
+    for suffix in suffixes:
         for name, content in render(results, suffix).items():
             paths.append(folder / f"{name}.{suffix}")
             paths[-1].write_bytes(content)

@@ -5,7 +5,7 @@ It is JSON, with:
 - `date` (UTC), `command`, and `commit` of the checkout, with `+` at the end if its
   package or benchmarks had uncommitted changes;
 - `machine`, `device`, `versions`, `engine`;
-- `cases`: for each case `name`, `group`, `title`, `size`, and `times`, which has one
+- `cases`: for each case `name`, `group`, `title`, `width`, and `times`, which has one
   number a round for each mode and contender (see `timing.measure`);
 - `problems`: a line for each case that could not be timed; `interrupted`.
 """
@@ -15,7 +15,9 @@ import datetime
 import json
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,17 +25,11 @@ from typing import Any
 import eqx_fastjit
 
 
-SCHEMA = 2
 ROOT = Path(__file__).parent.parent
-FOLDER = Path(__file__).parent / "results"
 _PACKAGES = ("jax", "jaxlib", "equinox", "numpy", "optax", "diffrax")
 
 Results = dict[str, Any]
 Entry = dict[str, Any]
-
-
-class BadResults(Exception):
-    """A file that is not a results file of this version."""
 
 
 def _cpu() -> str:
@@ -86,15 +82,14 @@ def commit() -> str:
         return "unknown"
 
 
-def new_results(command: str) -> Results:
-    """Results without any cases yet."""
+def new_results(module: str) -> Results:
+    """Results without any cases yet, of the module that this process runs."""
     import jax
 
     device = jax.devices()[0]
     return {
-        "schema": SCHEMA,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": command,
+        "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
         "commit": commit(),
         "machine": machine(),
         "device": {"platform": device.platform, "kind": device.device_kind},
@@ -129,20 +124,3 @@ def dumps(results: Results) -> str:
     cases = ",\n  ".join(map(json.dumps, rounded.pop("cases")))
     head = json.dumps(rounded, indent=1).removesuffix("\n}")
     return f'{head},\n "cases": [\n  {cases}\n ]\n}}\n'
-
-
-def load(path: str | Path) -> Results:
-    """Read a results file.
-
-    **Raises:** `BadResults`, in one line that names the file.
-    """
-    try:
-        results = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as e:
-        raise BadResults(f"cannot read {path}: {e.strerror}") from None
-    except ValueError as e:
-        raise BadResults(f"{path} is not JSON: {e}") from None
-    schema = results.get("schema") if isinstance(results, dict) else None
-    if schema != SCHEMA:
-        raise BadResults(f"{path} has schema {schema!r}; this version reads {SCHEMA}")
-    return results

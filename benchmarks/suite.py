@@ -6,17 +6,14 @@ Each benchmark runs in a process of its own, on JAX's default device.
 
 import statistics
 
-from .case import CASES, FUNCTION, JITS
-from .cases import GROUPS
-from .timing import check_equal, measure, Sampler, stages
+from .case import FUNCTION
+from .cases import CASES
+from .timing import measure
 
 
-_CALLS = [
-    x.name for g in GROUPS for x in CASES.values() if x.group == g and not x.first
-]
+_CALLS = [x.name for x in CASES.values() if not x.first]
 _FIRST = [x.name for x in CASES.values() if x.first]
 _RIVALS = [x for x in FUNCTION if x != "ours"]
-_ROUNDS = 15
 
 
 def _case(name, *contenders):
@@ -32,6 +29,11 @@ def _case(name, *contenders):
     return case
 
 
+def _median(case, rival, mode, rounds):
+    done = [x[mode] for x in measure(case, rounds, ("ours", rival))]
+    return statistics.median(x["ours"] / x[rival] for x in done)
+
+
 class Ratios:
     """Ours over a rival, which take turns in one process. Below 1, ours is faster."""
 
@@ -44,56 +46,24 @@ class Ratios:
 
     def track_dispatch(self, rival, name):
         """Until the call returns."""
-        return self._median(rival, "dispatch")
+        return _median(self.case, rival, "dispatch", 15)
 
     def track_blocked(self, rival, name):
         """Until the result is ready."""
-        return self._median(rival, "blocked")
-
-    def _median(self, rival, mode):
-        rounds = [x[mode] for x in measure(self.case, _ROUNDS, ("ours", rival))]
-        return statistics.median(x["ours"] / x[rival] for x in rounds)
+        return _median(self.case, rival, "blocked", 15)
 
 
-class Calls:
-    """Microseconds a call of one contender."""
+class FirstRatios:
+    """The same of a call that is traced, lowered, compiled and run."""
 
-    params = (list(FUNCTION), _CALLS)
-    param_names = ("contender", "case")
-    unit = "us"
-
-    def setup(self, contender, name):
-        case = _case(name, contender)
-        rival = next(x for x in case.contenders if x != contender)
-        calls = case.build((contender, rival))
-        check_equal(calls)
-        self.sampler = Sampler(calls[contender], case.steps)
-        self.sampler.warm()
-
-    def track_dispatch(self, contender, name):
-        """Until the call returns."""
-        return statistics.median(
-            self.sampler.round()["dispatch"] for _ in range(_ROUNDS)
-        )
-
-    def track_blocked(self, contender, name):
-        """Until the result is ready."""
-        return statistics.median(
-            self.sampler.round()["blocked"] for _ in range(_ROUNDS)
-        )
-
-
-class FirstCalls:
-    """Milliseconds of a call that is traced, lowered, compiled and run."""
-
-    params = (list(JITS), _FIRST)
-    param_names = ("contender", "case")
-    unit = "ms"
+    params = (_RIVALS, _FIRST)
+    param_names = ("rival", "case")
+    unit = "ours/rival"
     timeout = 900
 
-    def setup(self, contender, name):
-        self.call = _case(name, contender).build((contender,))[contender]
+    def setup(self, rival, name):
+        self.case = _case(name, "ours", rival)
 
-    def track_total(self, contender, name):
+    def track_total(self, rival, name):
         """All stages of it."""
-        return statistics.median(stages(self.call)["total"] for _ in range(3))
+        return _median(self.case, rival, "total", 3)

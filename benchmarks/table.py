@@ -1,7 +1,6 @@
 """Results as tables: on a terminal, and in Markdown for the documentation."""
 
 import statistics
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from .case import CONTENDERS
@@ -44,13 +43,6 @@ class Table(NamedTuple):
     rows: list[list[Cell]]
 
 
-class Row(NamedTuple):
-    """A row before it is formatted: a name, and the times of each contender."""
-
-    name: str
-    times: dict[str, list[float]]
-
-
 def number(x: float) -> str:
     """Three digits, without an exponent."""
     return f"{x:.0f}" if x >= 99.95 else f"{x:.1f}" if x >= 9.995 else f"{x:.2f}"
@@ -65,41 +57,38 @@ def median_cell(values: list[float]) -> Cell:
     return Cell(f"{number(median)} ±{percent:.0f}%")
 
 
-def ratio_cell(values: list[float]) -> Cell:
+def ratio_cell(x: Interval) -> Cell:
     """A ratio with its interval."""
-    return interval_cell(interval(values)) if values else Cell("")
-
-
-def interval_cell(x: Interval) -> Cell:
-    """A ratio whose interval is known."""
     kind = "faster" if x.high < 1 else "slower" if x.low > 1 else ""
     return Cell(f"{x.median:.2f} ({x.low:.2f}–{x.high:.2f})", kind)  # noqa: RUF001
 
 
-def _present(rows: Iterable[Row]) -> list[str]:
-    found = {name for row in rows for name in row.times}
-    return [name for name in NAMES if name in found]
+# The name of a row, and the times of each contender.
+Row = tuple[str, dict[str, list[float]]]
 
 
-def _table(title: str, rows: list[Row]) -> Table:
-    contenders = _present(rows)
-    rivals = [x for x in RIVALS if any(ratios(row.times, x) for row in rows)]
-    return Table(
-        title,
-        [
-            "case",
-            *(NAMES[name] for name in contenders),
-            *(f"ours/{NAMES[name]}" for name in rivals),
-        ],
-        [
-            [
-                Cell(row.name),
-                *(median_cell(row.times.get(name, [])) for name in contenders),
-                *(ratio_cell(ratios(row.times, name)) for name in rivals),
-            ]
-            for row in rows
-        ],
-    )
+def _tables(title: str, rows: list[Row]) -> list[Table]:
+    """The times, and the ratios."""
+    found = {name for _, times in rows for name in times}
+    names = [name for name in NAMES if name in found]
+    rivals = [x for x in RIVALS if any(ratios(times, x) for _, times in rows)]
+    of_times = [
+        [Cell(case), *(median_cell(times.get(name, [])) for name in names)]
+        for case, times in rows
+    ]
+    of_ratios = [
+        [Cell(case), *(_ratio(times, rival) for rival in rivals)]
+        for case, times in rows
+    ]
+    columns = ["case", *(NAMES[name] for name in names)]
+    over = ["case", *(f"ours/{NAMES[name]}" for name in rivals)]
+    out = [Table(title, columns, of_times)]
+    return [*out, Table("The same, as ratios", over, of_ratios)] if rivals else out
+
+
+def _ratio(times: dict[str, list[float]], rival: str) -> Cell:
+    found = ratios(times, rival)
+    return ratio_cell(interval(found)) if found else Cell("")
 
 
 def tables(results: Results, brief: bool = False) -> list[Table]:
@@ -107,25 +96,25 @@ def tables(results: Results, brief: bool = False) -> list[Table]:
 
     **Arguments:**
 
-    - `results`: as read by `results_file.load`.
+    - `results`: what a results file has.
     - `brief`: whether to leave out all but the dispatch of calls.
     """
     cases = results["cases"]
     modes = CALL_MODES[:1] if brief else CALL_MODES
     by_title = {
         _TITLES[mode]: [
-            Row(e["name"], e["times"][mode]) for e in cases if mode in e["times"]
+            (e["name"], e["times"][mode]) for e in cases if mode in e["times"]
         ]
         for mode in modes
     }
     if not brief:
         by_title[_TITLES["first"]] = [
-            Row(f"{e['name']}, {stage}", e["times"][stage])
+            (f"{e['name']}, {stage}", e["times"][stage])
             for e in cases
             for stage in STAGES
             if any(map(any, e["times"].get(stage, {}).values()))
         ]
-    return [_table(title, rows) for title, rows in by_title.items() if rows]
+    return [t for title, rows in by_title.items() if rows for t in _tables(title, rows)]
 
 
 # --- on a terminal --------------------------------------------------------------------
@@ -137,10 +126,10 @@ def print_results(console, results: Results) -> None:
     **Arguments:**
 
     - `console`: a `rich.console.Console`.
-    - `results`: as read by `results_file.load`.
+    - `results`: what a results file has.
     """
     for table in tables(results):
-        _print(console, table)
+        console.print(_for_rich(table))
     names = {c for e in results["cases"] for by in e["times"].values() for c in by}
     for name in filter(names.__contains__, CONTENDERS):
         console.print(f"{NAMES[name]}: {CONTENDERS[name]}", highlight=False)
@@ -148,14 +137,6 @@ def print_results(console, results: Results) -> None:
         console.print(EXPLANATION, highlight=False)
     for line in results["problems"]:
         console.print(f"Not timed: {line}", style="red", highlight=False, markup=False)
-
-
-def _print(console, table: Table) -> None:
-    """As one table; as two, times and ratios, where the terminal is too narrow."""
-    options = console.options.update(max_width=1000)
-    width = console.measure(_for_rich(table), options=options).maximum
-    for part in [table] if width <= console.width else _times_and_ratios(table):
-        console.print(_for_rich(part))
 
 
 def _for_rich(table: Table):
@@ -175,24 +156,6 @@ def _for_rich(table: Table):
     return out
 
 
-def _times_and_ratios(table: Table) -> list[Table]:
-    columns = range(len(table.columns))
-    of_ratios = [i for i in columns if "/" in table.columns[i]]
-    of_times = [i for i in columns if i not in of_ratios]
-    return [
-        Table(
-            title,
-            [table.columns[i] for i in chosen],
-            [[row[i] for i in chosen] for row in table.rows],
-        )
-        for title, chosen in (
-            (table.title, of_times),
-            ("The same, as ratios", [0, *of_ratios]),
-        )
-        if len(chosen) > 1
-    ]
-
-
 # --- in Markdown ----------------------------------------------------------------------
 
 
@@ -201,15 +164,15 @@ def markdown(results: Results, group: str = "", brief: bool = False) -> str:
 
     **Arguments:**
 
-    - `results`: as read by `results_file.load`.
+    - `results`: what a results file has.
     - `group`: which cases to show; by default all.
     - `brief`: whether to leave out all but the dispatch of calls.
 
     **Returns:** Markdown, without a line break at the end.
     """
     cases = [e for e in results["cases"] if group in ("", e["group"])]
-    parts = [_markdown_table(t) for t in tables({**results, "cases": cases}, brief)]
-    return "\n\n".join([*parts, EXPLANATION, made_by(results)])
+    found = tables({**results, "cases": cases}, brief)
+    return "\n\n".join(map(_markdown_table, found))
 
 
 def made_by(results: Results) -> str:
@@ -240,18 +203,18 @@ def _plain(text: str) -> str:
 
 
 def summary(
-    results: Results, group: str = "zoo"
+    results: Results, group: str, mode: str = "dispatch"
 ) -> dict[str, tuple[float, float, str]]:
-    """How the dispatch of a group of cases compares with each rival.
+    """How the calls of a group of cases compare with each rival.
 
     **Returns:** for each rival: the median ratio, the worst, and the case of the worst.
     """
     out = {}
     for rival in RIVALS:
         found = {
-            e["name"]: statistics.median(ratios(e["times"]["dispatch"], rival))
+            e["name"]: statistics.median(ratios(e["times"][mode], rival))
             for e in results["cases"]
-            if e["group"] == group and rival in e["times"].get("dispatch", ())
+            if e["group"] == group and rival in e["times"].get(mode, ())
         }
         if found:
             worst = max(found, key=found.__getitem__)

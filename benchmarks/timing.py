@@ -9,7 +9,6 @@ and the first calls after it take up to 2.6 times as long.
 import contextlib
 import gc
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -171,15 +170,14 @@ _EVENTS = {
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
     "/jax/core/compile/backend_compile_duration": "compile",
 }
-# Spans of the first call that this thread times: stage, start, end.
-_listening = threading.local()
+# What has been traced and compiled: stage, start, end.
+_spans: list[tuple[str, float, float]] = []
 
 
 def _listen(event: str, duration_secs: float, **kwargs: Any) -> None:
-    spans = getattr(_listening, "spans", None)
-    if spans is not None and event in _EVENTS:
+    if event in _EVENTS:
         now = time.perf_counter()
-        spans.append((_EVENTS[event], now - duration_secs, now))
+        _spans.append((_EVENTS[event], now - duration_secs, now))
 
 
 jax.monitoring.register_event_duration_secs_listener(_listen)
@@ -200,15 +198,12 @@ def stages(call: Call) -> dict[str, float]:
     **Returns:** `trace`, `lower` and `compile`, as JAX reports them; `total`; and
     `run`, which is the rest: the first run, and the overhead of the wrapper.
     """
-    _listening.spans = spans = []
-    try:
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        total = time.perf_counter() - start
-    finally:
-        _listening.spans = None
+    _spans.clear()
+    start = time.perf_counter()
+    jax.block_until_ready(call())
+    total = time.perf_counter() - start
     seconds = {
-        stage: _covered([(a, b) for name, a, b in spans if name == stage])
+        stage: _covered([(a, b) for name, a, b in _spans if name == stage])
         for stage in _EVENTS.values()
     }
     seconds |= {"run": total - sum(seconds.values()), "total": total}

@@ -3,22 +3,19 @@
     asv run --python=same --set-commit-hash=$(git rev-parse HEAD) --bench Ratios
     python -m benchmarks.website [--config asv.conf.json]
 
-Publishes the results that `asv run` has left. asv's own site has blank charts for what
-was not measured, labels no commits, and loads jQuery, Flot and Bootstrap from three
-other sites. Here `npm` downloads them once, and they lie beside the pages.
+Publishes the results that `asv run` has left. asv's own site lists what was not
+measured, labels no commits, and loads jQuery, Flot and Bootstrap from three other
+sites. Here `npm` downloads them once, and they lie beside the pages.
 """
 
 import argparse
-import itertools
 import json
-import math
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 
 # For each file that asv's pages load, its package and its path there. asv asks for
@@ -41,46 +38,18 @@ _CHECKS = re.compile(r' (integrity|crossorigin|referrerpolicy)="[^"]*"')
 _LABELS = 'div[style*="top: -2ex"] { transform: translateX(-75%); }\n'
 
 
-def _of_what_was_measured(results: Path, benchmarks: dict[str, Any]) -> dict[str, Any]:
-    """The benchmarks, with the parameters for which there is a result."""
-    from asv.results import iter_results
-
-    measured: dict[str, list[tuple[str, ...]]] = {}
-    for result in iter_results(str(results)):
-        for name in benchmarks.keys() & result.get_all_result_keys():
-            params = benchmarks[name]["params"]
-            values = result.get_result_value(name, params)
-            cases = zip(itertools.product(*params), values, strict=True)
-            found = [case for case, x in cases if x is not None and not math.isnan(x)]
-            measured.setdefault(name, []).extend(found)
-    out = {"version": benchmarks["version"]}
-    for name, cases in measured.items():
-        if cases:
-            columns = zip(*cases, strict=True)
-            params = zip(benchmarks[name]["params"], columns, strict=True)
-            kept = [[x for x in values if x in column] for values, column in params]
-            out[name] = benchmarks[name] | {"params": kept}
-    return out
-
-
-def publish(config: Path, results: Path, html: Path) -> None:
-    """Write the pages, without what was not measured, and with labelled commits.
+def publish(config: Path, html: Path) -> None:
+    """Write the pages, with labelled commits, and a list of what was measured.
 
     **Arguments:**
 
     - `config`: asv's configuration.
-    - `results`, `html`: its folders of results and of pages.
+    - `html`: its folder of pages.
 
     **Raises:** `subprocess.CalledProcessError`.
     """
-    file = results / "benchmarks.json"
-    text = file.read_text()
-    file.write_text(json.dumps(_of_what_was_measured(results, json.loads(text))))
     command = [sys.executable, "-m", "asv", "--config", str(config), "publish"]
-    try:
-        subprocess.run(command, check=True)
-    finally:
-        file.write_text(text)
+    subprocess.run(command, check=True)
     path = html / "index.json"
     index = json.loads(path.read_text())
     commits = index["revision_to_hash"].items()
@@ -136,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
     if not (results / "benchmarks.json").exists():
         parser.error(f"no results in {results}: use asv run first")
     try:
-        publish(config, results, html)
+        publish(config, html)
         vendor(html)
     except subprocess.CalledProcessError as failed:
         return failed.returncode

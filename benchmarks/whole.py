@@ -11,7 +11,6 @@ excludes 1, or there are N. This takes about 20 minutes; run nothing else meanwh
 import argparse
 import collections
 import json
-import shlex
 import statistics
 import subprocess
 import sys
@@ -42,58 +41,45 @@ def _run_program(name: str, jit: str, steps: int | None) -> None:
     PROGRAMS[name](*(() if steps is None else (steps,)))
 
 
-class _Calls:
-    """Counts calls of the functions jitted by `equinox.filter_jit`; keeps the last."""
-
-    def __init__(self) -> None:
-        # By the identity of the function, which need not have a hash.
-        self.counts: collections.Counter[int] = collections.Counter()
-        self.last: dict[int, tuple[Any, ...]] = {}
-
-    def install(self) -> None:
-        """Replace `equinox.filter_jit`."""
-        import equinox as eqx
-
-        filter_jit = eqx.filter_jit
-
-        def counting(fun: Any = None, **options: Any) -> Any:
-            if fun is None:
-                return lambda fun: counting(fun, **options)
-            jitted = filter_jit(fun, **options)
-
-            def call(*args: Any, **kwargs: Any) -> Any:
-                self.counts[id(fun)] += 1
-                self.last[id(fun)] = fun, args, kwargs
-                return jitted(*args, **kwargs)
-
-            return call
-
-        eqx.filter_jit = counting
-
-
 def _count_calls(name: str, steps: int | None) -> None:
-    """Print the calls of a program, and what each costs beyond a flat list of arrays.
+    """Print the calls of a program, and what they cost beyond a flat list of arrays.
 
     Calls from within other jitted functions are traced, and are few.
     """
+    import equinox as eqx
+
     from benchmarks.case import Case
     from benchmarks.contenders import of_function
     from benchmarks.timing import measure
 
-    calls = _Calls()
-    calls.install()
+    # By the identity of the function, which need not have a hash.
+    counts: collections.Counter[int] = collections.Counter()
+    last: dict[int, tuple[Any, ...]] = {}
+    filter_jit = eqx.filter_jit
+
+    def counting(fun: Any) -> Any:
+        jitted = filter_jit(fun)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            counts[id(fun)] += 1
+            last[id(fun)] = fun, args, kwargs
+            return jitted(*args, **kwargs)
+
+        return call
+
+    eqx.filter_jit = counting
     start = time.perf_counter()
     _run_program(name, "eqx", steps)
-    seconds = (time.perf_counter() - start) / sum(calls.counts.values())
+    seconds = (time.perf_counter() - start) / counts.total()
     overhead = 0.0
-    for key, last in calls.last.items():
-        makers = of_function(lambda fun, args, kwargs: fun(*args, **kwargs), *last)
+    for key, called in last.items():
+        makers = of_function(lambda f, args, kwargs: f(*args, **kwargs), *called)
         # A call of seconds is timed once a round.
         case = Case(name, "", "", lambda m=makers: m, steps=10 if seconds > 0.1 else 1)
         rounds = [x["blocked"] for x in measure(case, 5, ("flat", "eqx"))]
         each = statistics.median(x["eqx"] - x["flat"] for x in rounds)
-        overhead += 1e-6 * max(0.0, each) * calls.counts[key]
-    print(json.dumps({"calls": sum(calls.counts.values()), "overhead": overhead}))
+        overhead += 1e-6 * max(0.0, each) * counts[key]
+    print(json.dumps({"calls": counts.total(), "overhead": overhead}))
 
 
 # --- in the process that compares -----------------------------------------------------
@@ -140,7 +126,7 @@ def compare(name: str, pairs: int, steps: int | None = None) -> dict[str, Any]:
 
 def markdown(results: dict[str, Any]) -> str:
     """The table of a results file, for the documentation."""
-    from benchmarks.table import interval_cell, made_by
+    from benchmarks.table import made_by, ratio_cell
     from benchmarks.timing import interval, ratios
 
     lines = [
@@ -150,7 +136,7 @@ def markdown(results: dict[str, Any]) -> str:
     for entry in results["programs"]:
         seconds = entry["seconds"]
         wall = {who: statistics.median(x) for who, x in seconds.items()}
-        ratio = interval_cell(interval(ratios(seconds, "eqx"), _CONFIDENCE))
+        ratio = ratio_cell(interval(ratios(seconds, "eqx"), _CONFIDENCE))
         shown = f"**{ratio.text}**" if ratio.kind == "faster" else ratio.text
         lines.append(
             f"| {entry['title']} | {entry['calls']:,} | {wall['eqx']:.2f} | "
@@ -167,10 +153,7 @@ def _main(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     names = options.programs.split(",") if options.programs else list(PROGRAMS)
     if unknown := [name for name in names if name not in PROGRAMS]:
         parser.error(f"no program {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
-    words = ["--pairs", str(options.pairs)] * (options.pairs != _PAIRS)
-    words += [] if options.steps is None else ["--steps", str(options.steps)]
-    command = shlex.join(["python", "-m", "benchmarks.whole", *words])
-    results = {**new_results(command), "programs": []}
+    results = {**new_results("benchmarks.whole"), "programs": []}
     del results["cases"]
     for name in names:
         try:

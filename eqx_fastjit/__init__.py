@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     )
     from ._stages import Compiled as Compiled, Lowered as Lowered, Traced as Traced
 
-    __version__: str
+# Read by the build as well.
+__version__ = "0.2.0"
 
 # The public names, by module.
 _NAMES = {
@@ -57,24 +58,15 @@ def _subscribe() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            value = version("eqx_fastjit")
-        except PackageNotFoundError:  # run from a checkout that is not installed
-            value = "0.0.0"
-    elif name == "insight":
-        value = importlib.import_module(".insight", __name__)
-    elif name in _HOMES:
-        module = importlib.import_module(f".{_HOMES[name]}", __name__)
-        value = getattr(module, name)
-        _subscribe()
-    else:
+    if name == "insight":
+        return importlib.import_module(".insight", __name__)
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    _subscribe()
     globals()[name] = value  # from now on without this function
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, "insight", "__version__"})
+    return sorted({*globals(), *_HOMES, "insight"})

@@ -151,7 +151,7 @@ class Function:
             plan.blocks = True
         elif not any(isinstance(_private.concrete(x), Tracer) for x in arrays):
             # As a part of another trace a call never blocks, and it is left open.
-            callbacks = self._has_callbacks(specialization, arrays)
+            callbacks = self.has_callbacks(specialization, arrays)
             plan.blocks = must_block(callbacks, [*arrays, *results])
 
     def failed(
@@ -187,7 +187,7 @@ class Function:
         better = explain_runtime_error(error)
         return error if better is None else _caused(better)
 
-    def _has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
+    def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
         """Whether the program that a call has just run has host callbacks."""
         try:
             return has_host_callbacks(kept_trace(specialization.jitted, arrays))

@@ -36,18 +36,18 @@ def filter_jit(
     return _jit.filter_jit(fun, donate=donate, **jitkwargs)
 
 
-_OURS = (filter_jit, _jit.filter_jit)
+# What is asked for: by default, by `install()`, and by each `installed()` that is open.
+_asked: list[Any] = [equinox_filter_jit]
 
 
-def _replace(new: Any) -> None:
-    """In each loaded module of Equinox that has its `filter_jit`, or one of ours."""
-    known = (equinox_filter_jit, *_OURS)
-    with _lock:
-        for name, module in list(sys.modules.items()):
-            is_equinox = name == "equinox" or name.startswith("equinox.")
-            current = getattr(module, "__dict__", {}).get(_NAME)
-            if is_equinox and any(current is x for x in known):
-                setattr(module, _NAME, new)
+def _put_last() -> None:
+    """Put the last one into each loaded module of Equinox that has a `filter_jit`."""
+    known = (equinox_filter_jit, filter_jit, _jit.filter_jit)
+    for name, module in list(sys.modules.items()):
+        is_equinox = name == "equinox" or name.startswith("equinox.")
+        current = getattr(module, "__dict__", {}).get(_NAME)
+        if is_equinox and any(current is x for x in known):
+            setattr(module, _NAME, _asked[-1])
 
 
 def install(*, asynchronous: bool = False) -> None:
@@ -65,27 +65,16 @@ def install(*, asynchronous: bool = False) -> None:
     Raises `TypeError` if `asynchronous` is not a bool.
     """
     check_asynchronous("install", asynchronous)
-    _replace(_jit.filter_jit if asynchronous else filter_jit)
+    with _lock:
+        _asked[:] = [_jit.filter_jit if asynchronous else filter_jit]
+        _put_last()
 
 
 def uninstall() -> None:
     """Restore Equinox's own `filter_jit`. Does nothing if ours is not installed."""
-    _replace(equinox_filter_jit)
-
-
-class _Installed:
-    """A use of `installed()` that has begun."""
-
-    __slots__ = ("before",)
-
-    def __init__(self) -> None:
-        current: Any = eqx.filter_jit
-        is_ours = any(current is x for x in _OURS)
-        self.before = current if is_ours else equinox_filter_jit
-
-
-# In the order in which they began. Threads and tasks may end theirs in another one.
-_begun: list[_Installed] = []
+    with _lock:
+        _asked[:] = [equinox_filter_jit]
+        _put_last()
 
 
 @contextlib.contextmanager
@@ -98,18 +87,15 @@ def installed(*, asynchronous: bool = False) -> Generator[None, None, None]:
     **Arguments:** those of `install`.
     """
     check_asynchronous("installed", asynchronous)
+    this = _jit.filter_jit if asynchronous else filter_jit
     with _lock:
-        this = _Installed()
-        _begun.append(this)
-        install(asynchronous=asynchronous)
+        _asked.append(this)
+        _put_last()
     try:
         yield
     finally:
         with _lock:
-            i = _begun.index(this)
-            del _begun[i]
-            if i < len(_begun):
-                # What was there before is for the next one to restore.
-                _begun[i].before = this.before
-            elif eqx.filter_jit is not equinox_filter_jit:  # not uninstalled since
-                _replace(this.before)
+            # Not by its place: contexts of other threads may have begun since.
+            if this in _asked[1:]:
+                del _asked[max(i for i, x in enumerate(_asked) if x is this)]
+            _put_last()

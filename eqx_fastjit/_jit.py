@@ -118,6 +118,8 @@ class JitWrapped(_Base, Generic[_P, _T]):
     def export(self, *args: Any, **kwargs: Any) -> "Exported":
         """Trace the function for these arguments, to save it to a file.
 
+        This needs the package flatbuffers.
+
         **Arguments:** as for `lower`. Sizes may be symbolic, as in `jax.export`.
 
         **Returns:** an `Exported`, whose `save(path)` writes a file for

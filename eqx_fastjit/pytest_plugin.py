@@ -47,13 +47,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return (yield)
     from eqx_fastjit.insight import guard
 
-    if marker.args:
-        raise pytest.UsageError(
-            f"{item.nodeid}: the marker {_NAME} takes `max_traces=`, "
-            "`max_seconds=` and `warn=`, by name only."
-        )
     try:
-        entered = guard(**marker.kwargs)
+        entered = guard(*marker.args, **marker.kwargs)
     except (TypeError, ValueError) as e:
         raise pytest.UsageError(f"{item.nodeid}: marker {_NAME}: {e}") from None
     with entered:

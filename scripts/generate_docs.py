@@ -1,18 +1,13 @@
 """Generate parts of the README and of the documentation.
 
-    python scripts/generate_docs.py [--check] [NAME ...]
+    python -m scripts.generate_docs
 
 Replaces the text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` by
-the output of the command that it shows, or by tables of the files in
-benchmarks/results. Text that differs only in durations is left as it is, since
-durations differ in every run. Figures are drawn again if their results have changed.
-
-NAME may be a pattern, such as 'bench-*'. With `--check` nothing is written, and the
-exit code is 1 if anything differs.
+the help of the commands, or by tables of the files in benchmarks/results, and draws the
+figures. Where there are no results yet, the part is empty.
 """
 
-import argparse
-import fnmatch
+import json
 import re
 import subprocess
 import sys
@@ -20,41 +15,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import plot, table, whole
+from benchmarks.case import CONTENDERS
+from scripts import startup
+
 
 ROOT = Path(__file__).parent.parent
-if __name__ == "__main__":
-    # to import `scripts` and `benchmarks`, which are not installed
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks import plot, results_file  # noqa: E402
-from scripts import tables  # noqa: E402
-
-
 RESULTS = ROOT / "benchmarks" / "results"
-ASSETS = ROOT / "docs" / "assets" / "bench"
+FIGURES = ROOT / "docs" / "assets" / "bench"
 
 _PART = re.compile(
-    r"(?P<begin>^<!-- generated:(?P<name>[\w.-]+) -->$)(?P<body>.*?)"
-    r"(?P<end>^<!-- /generated:(?P=name) -->$)",
+    r"(?P<begin>^<!-- generated:(?P<kind>[a-z]+)-?(?P<name>[\w.-]*) -->$).*?"
+    r"(?P<end>^<!-- /generated:(?P=kind)-?(?P=name) -->$)",
     re.MULTILINE | re.DOTALL,
 )
-_DURATION = re.compile(r"\b\d+(?:\.\d+)? ?(?:us|ms|s|min)\b(?: \d+ s\b)?")
 
 
-def pages() -> list[Path]:
-    """All files of the documentation."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+def _results(name: str) -> Any:
+    """A results file; none if nothing was measured."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def masked(text: str) -> str:
-    """The text without durations and padding, for comparison."""
-    return " ".join(_DURATION.sub("#", text).split())
+# --- help of the commands -------------------------------------------------------------
 
 
-# --- help of the commands ------------------------------------------------------------
-
-
-def _help(*_: Any) -> str:
+def _help(name: str, page: Path) -> str:
     """The output of `--help` of each command, under a heading."""
     whole = _help_of()
     commands = re.findall(r"^    (\w+) ", whole, re.MULTILINE)
@@ -71,148 +57,88 @@ def _help_of(*name: str) -> str:
     return f"```text\n{out.stdout.rstrip()}\n```"
 
 
-# --- figures -------------------------------------------------------------------------
+# --- benchmarks -----------------------------------------------------------------------
 
-# For each figure, a description.
-_FIGURES = {
+_DESCRIPTIONS = {
     "width": "Cost of a call against the width of an MLP",
     "ratios": "eqx_fastjit relative to each rival, with a point for each case",
 }
 
 
 def _figure(name: str, page: Path) -> str:
-    """The Markdown of an image in two colour schemes; empty if there are no results."""
-    description = _FIGURES[name]
-    folder = ASSETS.relative_to(ROOT)
-    if page.name == "README.md":
-        dark, light = (f"{folder}/{name}-{scheme}.svg" for scheme in ("dark", "light"))
-        return (
-            f'<picture>\n  <source media="(prefers-color-scheme: dark)" '
-            f'srcset="{dark}">\n  <img alt="{description}" src="{light}">\n</picture>'
-        )
-    folder = ASSETS.relative_to(page.parent)
-    return "\n".join(
-        f"![{description}]({folder}/{name}-{scheme}.svg#only-{scheme})"
-        for scheme in ("light", "dark")
-    )
+    """A figure of the cases on a CPU."""
+    if _results("cpu") is None:
+        return ""
+    file = FIGURES / f"{name}.svg"
+    return f"![{_DESCRIPTIONS[name]}]({file.relative_to(page.parent)})"
 
 
-_IDENTIFIER = re.compile(rb"<dc:identifier>(\w+)</dc:identifier>")
-
-
-def stale_figures(patterns: list[str]) -> dict[Path, bytes]:
-    """The figures that do not match the results.
-
-    **Arguments:**
-
-    - `patterns`: patterns of the names of parts; all if empty.
-
-    **Returns:** the new content of each file, which is not written. The bytes are not
-    compared, as they depend on the version of matplotlib.
-    """
-    if not (RESULTS / "cpu.json").exists():
-        return {}
-    file = RESULTS / "cpu.json"
-    if not file.exists():
-        return {}
-    results = results_file.load(file)
-    chosen = [name for name in _FIGURES if _is_chosen(f"figure-{name}", patterns)]
-    paths = {
-        scheme: [ASSETS / f"{name}-{scheme}.svg" for name in chosen]
-        for scheme in ("light", "dark")
-    }
-    wanted = [plot.digest(results).encode()]
-    stale = {
-        path
-        for path in (*paths["light"], *paths["dark"])
-        if not path.exists() or _IDENTIFIER.findall(path.read_bytes()) != wanted
-    }
-    if not stale:
-        return {}
-    drawn = {
-        ASSETS / f"{name}-{scheme}.svg": content
-        for scheme in paths
-        for name, content in plot.render(results, "svg", scheme == "dark").items()
-    }
-    return {path: drawn[path] for path in stale}
-
-
-# --- tables ---------------------------------------------------------------------------
+def _bench(name: str, page: Path) -> str:
+    """The tables of a group of cases, in short if the name ends with `-brief`."""
+    results = _results("gpu" if name == "gpu" else "cpu")
+    if results is None:
+        return ""
+    if name == "legend":
+        return f"{table.EXPLANATION}\n\n{table.made_by(results)}"
+    if name == "gpu":
+        return f"{table.markdown(results)}\n\n{table.made_by(results)}"
+    group = name.removesuffix("-brief")
+    return table.markdown(results, group, brief=group != name)
 
 
 def _zoo(name: str, page: Path) -> str:
-    folder = "docs/" if page.name == "README.md" else ""
-    return tables.zoo(name, RESULTS, f"{folder}performance.md#whole-functions")
+    """How whole functions compare with each rival."""
+    results = _results("cpu")
+    if results is None:
+        return ""
+    blocked = table.summary(results, "zoo", "blocked")
+    lines = [
+        "| ours over | until the call returns | worst | until the result is ready |",
+        "| --- | ---: | --- | ---: |",
+    ]
+    for rival, (median, worst, case) in table.summary(results, "zoo").items():
+        shown = f"{median:.2f} | {worst:.2f} (`{case}`) | {blocked[rival][0]:.2f}"
+        lines.append(f"| {CONTENDERS[rival]} | {shown} |")
+    return "\n".join(lines)
 
 
-# --- putting it into the pages -------------------------------------------------------
+def _from_file(name: str, markdown: Callable[[Any], str]) -> str:
+    results = _results(name)
+    return markdown(results) if results else ""
 
-# By the prefix of a part's name: a function of the rest of the name and the page.
+
+# --- putting it into the pages --------------------------------------------------------
+
+# By the first word of a part's name: a function of the rest, and of the page.
 _MAKERS: dict[str, Callable[[str, Path], str]] = {
-    "bench": lambda name, page: tables.bench(name, RESULTS),
+    "bench": _bench,
     "figure": _figure,
     "help": _help,
-    "reliability": lambda name, page: tables.reliability(name, RESULTS),
-    "programs": lambda _, page: tables.programs(RESULTS),
-    "startup": lambda name, page: tables.started(name, RESULTS),
+    "programs": lambda name, page: _from_file(name, whole.markdown),
+    "startup": lambda name, page: _from_file(name, startup.markdown),
     "zoo": _zoo,
 }
 
 
-def _is_chosen(name: str, patterns: list[str]) -> bool:
-    return not patterns or any(fnmatch.fnmatch(name, p) for p in patterns)
-
-
-def generated(page: Path, patterns: list[str]) -> tuple[str, list[str]]:
-    """Regenerate the parts of a page.
-
-    **Arguments:**
-
-    - `page`: a Markdown file.
-    - `patterns`: patterns of the names of parts; all if empty.
-
-    **Returns:** the text, and the names of the parts that differ.
-    """
-    differing = []
+def generated(page: Path) -> str:
+    """The text of a page, with its parts made anew."""
 
     def replace(match: re.Match[str]) -> str:
-        name = match["name"]
-        if not _is_chosen(name, patterns):
-            return match[0]
-        kind, _, rest = name.partition("-")
-        body = _MAKERS[kind](rest, page)
-        if masked(body) == masked(match["body"]):
-            return match[0]
-        differing.append(name)
-        body = f"\n\n{body}\n\n" if body else "\n"
-        return f"{match['begin']}{body}{match['end']}"
+        body = _MAKERS[match["kind"]](match["name"], page)
+        body = f"\n{body}\n\n" if body else ""
+        return f"{match['begin']}\n{body}{match['end']}"
 
-    return _PART.sub(replace, page.read_text(encoding="utf-8")), differing
+    return _PART.sub(replace, page.read_text(encoding="utf-8"))
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--check", action="store_true", help="list outdated parts; write nothing"
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="parts, as patterns")
-    options = parser.parse_args(argv)
-    new = stale_figures(options.names)
-    for path in new:
-        print(path.relative_to(ROOT))
-    for page in pages():
-        text, differing = generated(page, options.names)
-        if differing:
-            print(f"{page.relative_to(ROOT)}: {', '.join(differing)}")
-            new[page] = text.encode()
-    if options.check:
-        return int(bool(new))
-    for path, content in new.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return 0
+def main() -> None:
+    """Write all pages and figures."""
+    if (results := _results("cpu")) is not None:
+        FIGURES.mkdir(parents=True, exist_ok=True)
+        plot.save_figures(results, FIGURES, ["svg"])
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        page.write_text(generated(page), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,8 +16,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri != "index.md":
         return markdown
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for opening in ("](", '"'):
-        text = text.replace(f"{opening}docs/", opening)
-        for name, target in _PAGES.items():
-            text = text.replace(f"{opening}{name}", f"{opening}{target}")
+    text = text.replace("](docs/", "](")
+    for name, target in _PAGES.items():
+        text = text.replace(f"]({name}", f"]({target}")
     return text

@@ -1,47 +1,48 @@
 """What exporting saves at start-up, for the functions of the zoo.
 
     python -m scripts.startup --json benchmarks/results/startup.json
-    python -m scripts.startup --table benchmarks/results/startup.json
+    python -m scripts.startup --cases gru,policy --rounds 1
 
 Each function has four ways to its first result, each in a process of its own: `anew`,
 traced and compiled; `cached`, traced, with a warm persistent cache of JAX; `portable`
 and `compiled`, the forms of an exported file, the first with a warm cache too. The
 clock runs from the arguments to the result, and so excludes imports. `calls` are later
-calls of the compiled form, over those of `filter_jit`. Files are exported under
-`EQX_ON_ERROR=nan`, as functions with checks must be. This takes 10 minutes on two
-cores; run nothing else meanwhile. The second command prints the table of the docs.
+calls of the compiled form over those of `filter_jit`, in one process. Functions are
+compiled for `EQX_ON_ERROR=nan`, since checks cannot be exported. This takes 10 minutes
+on two cores; run nothing else meanwhile. The second command is a quick look.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import warnings
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from benchmarks import prefer_installed_package
 
 
-FORMS = ("portable", "compiled")
-WAYS = ("anew", "cached", *FORMS)
-_CALL_ROUNDS, _CALL_SECONDS = 25, 0.02  # of later calls
+WAYS = ("anew", "cached", "portable", "compiled")
+_CALL_ROUNDS = 25
+
+
+# --- in processes of their own, which import JAX --------------------------------------
 
 
 class _Called(Exception):
-    """The function of a case was called; its arguments are that, and its own."""
+    """The function of a case was called: that, and its arguments."""
 
 
 def _function_of(name: str) -> tuple[Any, tuple[Any, ...]]:
-    """The function of a case, jitted by `eqx_fastjit`, and its arguments."""
+    """The function of a case, jitted by `eqx_fastjit`, and the arguments of a call."""
+    os.environ["EQX_ON_ERROR"] = "nan"  # before Equinox is imported
     import eqx_fastjit
     from benchmarks import contenders
-    from benchmarks.cases import CASES
 
     def filter_jit(fun: Any) -> Any:
         def call(*args: Any) -> Any:
@@ -49,155 +50,131 @@ def _function_of(name: str) -> tuple[Any, tuple[Any, ...]]:
 
         return call
 
-    with mock.patch.dict(contenders.FILTER_JITS, ours=filter_jit):
-        try:
-            CASES[name].build(("ours",))["ours"]()
-        except _Called as called:
-            return called.args[0], called.args[1]
+    contenders.FILTER_JITS["ours"] = filter_jit  # before the cases use it
+    from benchmarks.cases import CASES
+
+    try:
+        CASES[name].build(("ours",))["ours"]()
+    except _Called as called:
+        return called.args[0], called.args[1]
     raise AssertionError(f"{name} calls nothing")
 
 
-def _export(name: str, folder: str, _: str) -> dict[str, Any]:
-    """Write a file for each form; returns its size, or why it cannot be written."""
+def _export(name: str, path: str) -> None:
     function, args = _function_of(name)
-    out: dict[str, Any] = {}
-    for form in FORMS:
-        path = os.path.join(folder, form)
-        try:
-            function.export(*args).save(path, compiled=form == "compiled")
-            out[form] = {"bytes": os.path.getsize(path)}
-        except ValueError as e:
-            out[form] = {"reason": str(e)}
-    return out
+    function.export(*args).save(path, compiled=True)
 
 
-def _load(form: str, folder: str, args: Any) -> Any:
-    import eqx_fastjit
-
-    path, trusted = os.path.join(folder, form), form == "compiled"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # native code that is not used
-        return eqx_fastjit.load(path, example=args, trusted=trusted)
-
-
-def _first_result(name: str, folder: str, way: str) -> float:
+def _first_result(name: str, path: str, way: str) -> float:
     """Seconds from the arguments to the first result."""
     import equinox as eqx
     import jax
 
+    import eqx_fastjit
+
     function, args = _function_of(name)
     jax.block_until_ready(eqx.filter(args, eqx.is_array))
     if way in ("cached", "portable"):
-        jax.config.update("jax_compilation_cache_dir", os.path.join(folder, "cache"))
+        jax.config.update("jax_compilation_cache_dir", f"{path}-cache")
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     start = time.perf_counter()
-    if way in FORMS:
-        function = _load(way, folder, args)
+    if way in ("portable", "compiled"):
+        function = eqx_fastjit.load(path, example=args, trusted=way == "compiled")
     jax.block_until_ready(eqx.filter(function(*args), eqx.is_array))
     return time.perf_counter() - start
 
 
-def _later_calls(name: str, folder: str, _: str) -> list[float]:
+def _later_calls(name: str, path: str) -> list[float]:
     """Time of a call of the loaded function over one of `filter_jit`, in each round."""
-    import equinox as eqx
-    import jax
+    import eqx_fastjit
+    from benchmarks.case import Case
+    from benchmarks.timing import measure
 
     function, args = _function_of(name)
-
-    def seconds(f: Any, n: int) -> float:
-        start = time.perf_counter()
-        for _ in range(n):
-            out = f(*args)
-        jax.block_until_ready(eqx.filter(out, eqx.is_array))
-        return (time.perf_counter() - start) / n
-
-    loaded = _load("compiled", folder, args)
-    for f in (loaded, function):
-        seconds(f, 1)  # the first call
-    n = max(1, int(_CALL_SECONDS / seconds(function, 3)))
-    return [seconds(loaded, n) / seconds(function, n) for _ in range(_CALL_ROUNDS)]
+    loaded = eqx_fastjit.load(path, example=args, trusted=True)
+    makers = {
+        "loaded": lambda: lambda: loaded(*args),
+        "jitted": lambda: lambda: function(*args),
+    }
+    case = Case(name, "", "", lambda: makers, tuple(makers))
+    rounds = [found["blocked"] for found in measure(case, _CALL_ROUNDS)]
+    return [times["loaded"] / times["jitted"] for times in rounds]
 
 
-def _child(name: str, what: str, folder: str, **environment: str) -> Any:
-    command = [sys.executable, "-m", "scripts.startup", "--child", what, folder]
-    env = {**os.environ, **environment}
-    out = subprocess.check_output([*command, "--cases", name], env=env, text=True)
-    return json.loads(out.splitlines()[-1])
+# --- in the process that starts them --------------------------------------------------
+
+
+def _in_a_process(function: Any, *args: str) -> Any:
+    """What a function returns in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(function, *args).result()
 
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
-    """Seconds of each way in each round, later calls, and the forms of the file."""
+    """Seconds of each way in each round, and ratios of later calls."""
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
-        forms = _child(name, "export", folder, EQX_ON_ERROR="nan")
-        ways = [way for way in WAYS if "reason" not in forms.get(way, {})]
-        for way in {"cached", "portable"} & {*ways}:
-            _child(name, way, folder)  # fills the cache
-        rows = [[_child(name, way, folder) for way in ways] for _ in range(rounds)]
-        calls = _child(name, "calls", folder) if "compiled" in ways else []
-    seconds = dict(zip(ways, map(list, zip(*rows, strict=True)), strict=True))
-    return {"name": name, "forms": forms, "seconds": seconds, "calls": calls}
+        path = f"{folder}/{name}"
+        _in_a_process(_export, name, path)
+        for way in ("cached", "portable"):  # to fill the cache
+            _in_a_process(_first_result, name, path, way)
+        for _ in range(rounds):
+            for way in WAYS:
+                seconds[way].append(_in_a_process(_first_result, name, path, way))
+        calls = _in_a_process(_later_calls, name, path)
+    return {"name": name, "seconds": seconds, "calls": calls}
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The table of a results file, for the documentation."""
-    rows: list[list[float | None]] = []
-    lines = [
-        "| function | anew, s | cached | portable | compiled | calls |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    """The table of a results file: each way to start, over starting anew."""
+    from benchmarks.table import made_by
+
+    names = ("cached", "portable", "compiled", "calls")
+    lines = [f"| function | anew, s | {' | '.join(names)} |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
+    rows = []
     for entry in results["programs"]:
-        anew, *others = (entry["seconds"].get(way) for way in WAYS)
-        middle = statistics.median(anew)
-        row = [statistics.median(x) / middle if x else None for x in others]
-        calls = entry.get("calls")
-        row.append(statistics.median(calls) if calls else None)
-        cells = [f"{x:.2f}" if x else "not exported" for x in row]
-        lines.append(f"| `{entry['name']}` | {middle:.2f} | {' | '.join(cells)} |")
-        rows.append(row)
-    found = [[x for x in column if x] for column in zip(*rows, strict=True)]
-    medians = [f"{statistics.median(x):.2f}" if x else "" for x in found]
-    lines.append(f"| **median** | | {' | '.join(medians)} |")
-    made = f"Made by `{results['command']}` on {results['date'][:10]}"
-    return "\n".join(lines) + f"\n\n{made}, commit `{results['commit'][:12]}`."
+        anew, *others = map(statistics.median, entry["seconds"].values())
+        rows.append([*(x / anew for x in others), statistics.median(entry["calls"])])
+        cells = " | ".join(f"{x:.2f}" for x in rows[-1])
+        lines.append(f"| `{entry['name']}` | {anew:.2f} | {cells} |")
+    medians = map(statistics.median, zip(*rows, strict=True))
+    told = ", ".join(f"{name} {x:.2f}" for name, x in zip(names, medians, strict=False))
+    return "\n".join(lines) + f"\n\nMedians: {told}. {made_by(results)}"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.startup",
-        description=(__doc__ or "").strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--cases", default="zoo", help="by default, the zoo")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="show such a file")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
-    if options.table:
-        print(markdown(json.loads(options.table.read_text())))
-        return 0
-    if options.child:
-        what, folder = options.child
-        work = {"export": _export, "calls": _later_calls}.get(what, _first_result)
-        print(json.dumps(work(options.cases, folder, what)))
-        return 0
     from benchmarks.cases import choose, UnknownCase
     from benchmarks.results_file import new_results
 
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.startup",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--cases", default="zoo", metavar="NAMES")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
+    options = parser.parse_args(argv)
     try:
         names = choose(options.cases)
     except UnknownCase as e:
         parser.error(str(e))
-    results = {**new_results("python -m scripts.startup"), "programs": []}
-    del results["cases"]
+    results = {**new_results("scripts.startup"), "programs": []}
     for name in names:
-        results["programs"].append(measure(name, options.rounds))
-        print(markdown({**results, "programs": results["programs"][-1:]}), flush=True)
+        print(name, file=sys.stderr, flush=True)
+        try:
+            results["programs"].append(measure(name, options.rounds))
+        except Exception as e:  # the other functions are still measured
+            results["problems"].append(f"{name}: {e}")
+            print(results["problems"][-1], file=sys.stderr)
         if options.json:
             options.json.write_text(json.dumps(results, indent=1) + "\n")
-    return 0
+    print(markdown(results))
+    return 1 if results["problems"] else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 _exported   `f.export(...)`: what is written
 _loaded     `load(...)`: a file as a function
-_command    `eqx-fastjit export` and `eqx-fastjit show`
+_show       a file in words, for `eqx-fastjit show`
 _native     the compiled form
 _tree       pytrees and statics as data
 _names      classes and functions by name, and which of them may be imported

@@ -20,7 +20,7 @@ from eqx_fastjit._plan import partition
 from eqx_fastjit._traced import quiet_donation
 
 from . import _format
-from ._native import compile_native
+from ._native import compile_native, environment
 from ._tree import Encoder, ExportError, Line, split
 
 
@@ -36,6 +36,8 @@ class Exported:
     def __init__(
         self, jitted: Any, bound: tuple[Any, ...], args: Any, kwargs: dict[str, Any]
     ):
+        if importlib.util.find_spec("flatbuffers") is None:
+            raise ExportError("exporting needs flatbuffers: pip install flatbuffers")
         function = jitted._function
         name: str = function.info.name
         parameters: Parameters = jitted._description.parameters
@@ -71,7 +73,7 @@ class Exported:
                 raise ExportError(
                     f"{name} has host callbacks, which call Python and cannot be "
                     "exported. Remove them (`jax.debug.print`, `jax.pure_callback`); "
-                    "for checks of `eqx.error_if`, set `EQX_ON_ERROR=nan`."
+                    "for checks of `eqx.error_if`, start Python with EQX_ON_ERROR=nan."
                 )
         self._shardings = [
             *[getattr(x, "sharding", None) for x in self._arrays],
@@ -98,7 +100,7 @@ class Exported:
         """Write a file for `eqx_fastjit.load`.
 
         It has StableHLO, by `jax.export`, which other machines and later versions of
-        JAX can load. This needs the package flatbuffers.
+        JAX can load.
 
         **Arguments:**
 
@@ -116,8 +118,6 @@ class Exported:
         `ValueError`, with the reason, if the function cannot be saved in this way, and
         `OSError` if the file cannot be written.
         """
-        if importlib.util.find_spec("flatbuffers") is None:
-            raise ExportError("`save` needs flatbuffers: pip install flatbuffers")
         if compiled and any(type(d) is not int for x in self._arrays for d in x.shape):
             raise ExportError(
                 "`compiled=True`: a function with symbolic sizes cannot be compiled. "
@@ -127,8 +127,8 @@ class Exported:
         sections, options = {}, self._options
         with _format.replacing(path) as file, quiet_donation():
             if compiled:
-                native = compile_native(self._call, self._arrays, options)
-                header["compiled"], sections["compiled"], shardings = native
+                code, shardings = compile_native(self._call, self._arrays, options)
+                header["made_for"], sections["compiled"] = environment(), code
                 options = options | shardings
             jitted = jax.jit(self._call, **options)
             try:
@@ -171,11 +171,10 @@ def _mesh(n_devices: int, shardings: Sequence[Any]) -> dict[str, Any]:
     if len(meshes) > 1:
         raise ExportError("arrays on different meshes cannot be exported together.")
     any_mesh = jax.sharding.Mesh(jax.devices()[:n_devices], ("devices",))
-    mesh = meshes.pop() if meshes else any_mesh
-    devices: Any = mesh.devices
+    mesh: Any = next(iter(meshes), any_mesh)
     return {
         "axes": list(mesh.axis_names),
-        "sizes": list(devices.shape),
+        "sizes": list(mesh.devices.shape),
         "types": [t.name for t in mesh.axis_types],
-        "devices": [d.id for d in devices.flat],
+        "devices": [d.id for d in mesh.devices.flat],
     }

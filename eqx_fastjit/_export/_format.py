@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import struct
-import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, IO
 
@@ -38,17 +38,14 @@ def replacing(path: Any) -> Iterator[IO[bytes]]:
     Raises `OSError` before anything else, if it cannot be written.
     """
     folder = os.path.dirname(os.path.abspath(path))
-    handle, temporary = tempfile.mkstemp(prefix=".eqx-fastjit-", dir=folder)
+    temporary = os.path.join(folder, f".eqx-fastjit-{uuid.uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             yield file
-        # The permissions that `open` would have given it.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
         raise
 
 

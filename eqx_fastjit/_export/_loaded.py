@@ -25,7 +25,7 @@ from eqx_fastjit._statics import is_array, IsDynamic
 from ._exported import lines_of
 from ._format import ExportFileError, one_error, read
 from ._names import Names
-from ._native import load_native
+from ._native import has_lapack, load_native
 from ._tree import build, difference, Encoder, Line, split
 
 
@@ -64,7 +64,7 @@ class LoadedFunction(Function):
     def __init__(
         self, header: dict[str, Any], sections: Any, names: Names, trusted: bool
     ):
-        self.header, self._names = header, names
+        self._header, self._names = header, names
         described = header["parameters"]
         parameters = Parameters.of(
             [name for name, *_ in described],
@@ -80,24 +80,24 @@ class LoadedFunction(Function):
         self._paths = [path for path, kind, *_ in lines if kind == "array"]
         if len(self._exported.in_avals) != len(self._paths):
             raise ExportFileError("its header is invalid (arguments)")
-        # Arrays like those of the result, for its plan.
-        self.template = self._result_of([np.zeros(())] * len(self._exported.out_avals))
-        self.mesh = _mesh(header["mesh"])
-        if self.mesh is not None:
-            whole = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
-            given = self._exported.in_shardings_jax(self.mesh)
+        # Built now, so that a class which is not allowed is an error of the file.
+        self._template = self._result_of([np.zeros(())] * len(self._exported.out_avals))
+        self._mesh = None if header["mesh"] is None else _mesh(header["mesh"])
+        if self._mesh is not None:
+            whole = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
+            given = self._exported.in_shardings_jax(self._mesh)
             self._shardings = [x or whole for x in given]
-        self.native: Any = None
+        self._native: Any = None
         if trusted and "compiled" in sections:
-            code, needs = bytes(sections["compiled"]), header["compiled"]
-            self.native = load_native(code, needs, self._exported, self.mesh)
+            code, made_for = bytes(sections["compiled"]), header["made_for"]
+            self._native = load_native(code, made_for, self._exported, self._mesh)
 
     def specialize(
         self, values: tuple[Any, ...], is_dynamic: IsDynamic = is_array
     ) -> Any:
         """A specialization for a call. Raises `TypeError` if it is another call."""
         _, refs = split(values)
-        for parameter, value in zip(self.header["parameters"], refs, strict=True):
+        for parameter, value in zip(self._header["parameters"], refs, strict=True):
             name, kind, _, was_omitted, then = parameter
             if was_omitted and type(value) is Omitted:
                 continue
@@ -105,17 +105,19 @@ class LoadedFunction(Function):
             if (why := difference(then, now)) is not None:
                 raise self._other_call(why)
         specialization = super().specialize(values, is_dynamic)
-        if self.native is None:
+        if self._native is None:
             return specialization
         flat = specialization.flat
-        run = _Native(self, specialization.jitted, flat)
+        flat.traced = True  # its plan is known without
+        handle = flat.output(self._template)[-1]
+        run = _native_or_portable(self._native.__call__, specialization.jitted, handle)
         return engine_module().Specialization(run, flat)
 
     def call_python(self, values: tuple[Any, ...]) -> Any:
         """Call the portable program, in place of the user's function."""
         __tracebackhide__ = True
         arrays, _ = partition(values)
-        if self.mesh is not None:
+        if self._mesh is not None:
             constrain = jax.lax.with_sharding_constraint
             arrays = list(map(constrain, arrays, self._shardings))
         try:
@@ -126,9 +128,13 @@ class LoadedFunction(Function):
             why = why.replace(f"args[{i}]", f"`{path}`")
         raise self._other_call(why)
 
+    def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
+        """Never: a program that has any cannot be exported."""
+        return False
+
     def _result_of(self, out: Sequence[Any]) -> Any:
         """The result for what the program returned."""
-        lines: Sequence[Line] = self.header["result"]
+        lines: Sequence[Line] = self._header["result"]
         return build(iter(lines), out, self._names)
 
     def _other_call(self, why: str) -> TypeError:
@@ -138,28 +144,22 @@ class LoadedFunction(Function):
         )
 
 
-class _Native:
+def _native_or_portable(native: Any, portable: Any, handle: Any) -> Any:
     """Calls native code, or the portable program where that takes no such call.
 
     As in a transformation, or with arrays that were put on another device.
     """
 
-    def __init__(self, function: LoadedFunction, portable: Any, flat: Any):
-        self._portable, self.trace = portable, portable.trace
-        flat.traced = True
-        self._handle = flat.output(function.template)[-1]
-        mesh = function.mesh
-        if mesh is not None and mesh.devices.flat[0].platform == "cpu":
-            flat.plans[self._handle].blocks = True
-        self._run = function.native
-
-    def __call__(self, *arrays: Any) -> Any:
+    def call(*arrays: Any) -> Any:
         try:
-            out = self._run(*arrays)
+            out = native(*arrays)
         except (TypeError, ValueError):
-            return self._portable(*arrays)
-        out.append(self._handle)
+            return portable(*arrays)
+        out.append(handle)
         return out
+
+    vars(call)["trace"] = portable.trace
+    return call
 
 
 def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> Any:
@@ -176,8 +176,7 @@ def _read_portable(data: memoryview, header: dict[str, Any], trusted: bool) -> A
     pairs = zip(exported.out_avals, header["weak_types"], strict=True)
     avals = tuple([aval.update(weak_type=bool(weak)) for aval, weak in pairs])
     exported = dataclasses.replace(exported, out_avals=avals)
-    calls_lapack = b"lapack_" in exported.mlir_module_serialized
-    if calls_lapack or {*exported.platforms, jax.default_backend()} != {"cpu"}:
+    if has_lapack(exported) or {*exported.platforms, jax.default_backend()} != {"cpu"}:
         return exported
     # JAX imports `scipy.linalg` for each program for CPUs, by that name, which takes
     # longer than all the rest of loading a small one.
@@ -202,10 +201,8 @@ def _check_custom_calls(exported: jax.export.Exported, vjp_order: int) -> None:
             )
 
 
-def _mesh(data: Mapping[str, Any] | None) -> jax.sharding.Mesh | None:
-    """The devices of a program, if it is for several."""
-    if data is None:
-        return None
+def _mesh(data: Mapping[str, Any]) -> jax.sharding.Mesh:
+    """The devices of a program for several."""
     here = {d.id: d for d in jax.devices()}
     if not here.keys() >= set(data["devices"]):
         raise ExportFileError(

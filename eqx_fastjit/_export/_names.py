@@ -33,8 +33,6 @@ _PUBLIC = (
 def name_of(x: Any) -> str | None:
     """The name under which a class or function can be imported, or `None`."""
     module = getattr(x, "__module__", None)
-    if type(module) is not str:  # a ufunc
-        module = "numpy" if type(x).__module__ == "numpy" else ""
     qualname = getattr(x, "__qualname__", None) or getattr(x, "__name__", None)
     if type(qualname) is not str or module not in sys.modules:
         return None

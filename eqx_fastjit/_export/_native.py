@@ -4,14 +4,14 @@ import contextlib
 import hashlib
 import platform
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.export
 import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
 
 from eqx_fastjit._private import load_executable, MissingPrivateName
 
@@ -20,16 +20,17 @@ from ._tree import ExportError
 
 def compile_native(
     call: Callable[..., Any], arrays: Sequence[Any], options: dict[str, Any]
-) -> tuple[dict[str, Any], bytes, dict[str, Any]]:
+) -> tuple[bytes, dict[str, Any]]:
     """Compile a function of arrays, for these, with options of `jax.jit`.
 
-    **Returns:** what its native code needs, as data; that code; and further options,
-    with the shardings that the compiler chose for several devices.
+    **Returns:** its native code; and further options, with the shardings that the
+    compiler chose for several devices.
 
     Raises `ExportError` if it cannot be saved as native code.
     """
     lowered = jax.jit(call, **options, keep_unused=True).lower(*arrays)
-    compiled: Any = lowered.compile()
+    with _without_persistent_cache():
+        compiled: Any = lowered.compile()
     try:
         code = bytes(compiled.runtime_executable().serialize())
     except (AttributeError, RuntimeError, ValueError) as e:
@@ -37,32 +38,43 @@ def compile_native(
             f"`compiled=True` is not supported here, with JAX {jax.__version__}: {e}."
         ) from e
     inputs, outputs = compiled.input_shardings[0], compiled.output_shardings
-    is_several = any(len(x.device_set) > 1 for x in (*inputs, *outputs))
-    shardings = {"in_shardings": inputs, "out_shardings": outputs}
-    needs = {
-        "environment": _environment(jax.devices()[0]),
-        "lapack": "lapack_" in lowered.as_text(),
-    }
-    return needs, code, shardings if is_several else {}
+    if all(len(x.device_set) == 1 for x in (*inputs, *outputs)):
+        return code, {}
+    return code, {"in_shardings": inputs, "out_shardings": outputs}
+
+
+@contextlib.contextmanager
+def _without_persistent_cache() -> Iterator[None]:
+    """Compile anew: XLA does not save all of a program that came out of that cache."""
+    option = "jax_enable_compilation_cache"
+    was_enabled = getattr(jax.config, option)
+    jax.config.update(option, False)
+    compilation_cache.reset_cache()  # else JAX does not ask for the option again
+    try:
+        yield
+    finally:
+        jax.config.update(option, was_enabled)
+        compilation_cache.reset_cache()
 
 
 def load_native(
-    code: bytes, needs: dict[str, Any], exported: jax.export.Exported, mesh: Any
+    code: bytes, made_for: str, exported: jax.export.Exported, mesh: Any
 ) -> Any:
     """Load native code, which must be trusted, of an exported program.
 
-    `mesh` has its devices, if there are several. Returns a `jax.stages.Compiled`; or
-    `None`, with a warning that says why, if the code cannot be used here.
+    It was `made_for` an `environment()`. `mesh` has its devices, if there are several.
+    Returns a `jax.stages.Compiled`; or `None`, with a warning that says why, if the
+    code cannot be used here.
     """
-    device = jax.devices()[0]
-    why = f"it is for {needs['environment']}, and this is {_environment(device)}"
-    if needs["environment"] == _environment(device):
-        if needs["lapack"]:
+    here = environment()
+    why = f"it is for {made_for}, and this is {here}"
+    if made_for == here:
+        if has_lapack(exported):
             # JAX loads LAPACK when it lowers a call of it. The program would crash.
             struct = jax.ShapeDtypeStruct((1, 1), "float32")
             jax.jit(jnp.linalg.cholesky).lower(struct)
         try:
-            return load_executable(code, exported, mesh, device)
+            return load_executable(code, exported, mesh, jax.devices()[0])
         except (MissingPrivateName, RuntimeError, TypeError, ValueError) as e:
             why = f"JAX {jax.__version__} cannot load it ({str(e).splitlines()[0]})"
     warnings.warn(
@@ -73,12 +85,17 @@ def load_native(
     return None
 
 
-def _environment(device: Any) -> str:
+def has_lapack(exported: jax.export.Exported) -> bool:
+    """Whether a program calls LAPACK."""
+    return b"lapack_" in exported.mlir_module_serialized
+
+
+def environment() -> str:
     """What native code depends on; on CPUs, also the instructions that there are."""
+    device = jax.devices()[0]
     parts = [f"jax {jax.__version__}", f"jaxlib {version('jaxlib')}", device.platform]
     parts += [device.device_kind, device.client.platform_version, platform.machine()]
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
         flags = next((x for x in lines if x.startswith(("flags", "Features"))), "")
         parts.append(hashlib.sha256(flags.encode()).hexdigest()[:16])
     return ", ".join(dict.fromkeys(parts))

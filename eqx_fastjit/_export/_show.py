@@ -33,7 +33,7 @@ def _lines(
     yield f"StableHLO for {', '.join(exported.platforms)} ({devices})"
     yield f"differentiable {header['vjp_order']} times, donate={header['donate']!r}"
     if "compiled" in sections:
-        yield f"native code for {header['compiled']['environment']}"
+        yield f"native code for {header['made_for']}"
     yield ", ".join(f"{name} {len(x):,} bytes" for name, x in sections.items())
     arguments = [line for *_, lines in header["parameters"] for line in lines]
     for title, lines, avals in (

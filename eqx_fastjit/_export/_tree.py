@@ -52,13 +52,18 @@ def split(tree: Any) -> tuple[list[Any], Any]:
     return arrays, structure.rebuild([ArrayRef(i) for i in range(len(arrays))])
 
 
-# JSON has values of these types.
-_PLAIN: dict[str, type] = {x.__name__: x for x in (type(None), bool, int, str)}
-# To text, and back.
-_AS_TEXT: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
-    "float": (float, repr, float),
-    "complex": (complex, repr, complex),
-    "bytes": (bytes, bytes.hex, bytes.fromhex),
+# Values of these types are themselves in JSON, or a text.
+_TO_JSON: dict[type, Callable[[Any], Any]] = {
+    **{x: x for x in (bool, int, str)},
+    **dict.fromkeys((float, complex, type(...)), repr),
+    type(None): lambda x: x,
+    bytes: bytes.hex,
+}
+_FROM_JSON: dict[str, Callable[[Any], Any]] = {
+    **{x.__name__: x for x in (bool, int, str, float, complex)},
+    "ellipsis": lambda _: ...,
+    "NoneType": lambda _: None,
+    "bytes": bytes.fromhex,
 }
 _SEQUENCES: dict[str, type] = {x.__name__: x for x in (tuple, list, set, frozenset)}
 
@@ -84,50 +89,46 @@ class Encoder:
     # The classes and functions that were written, by name.
     objects: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
-    def write(self, x: Any, path: str, static: bool = False) -> list[Line]:
-        """Add the lines of a value; returns all. If it is static, so are its parts."""
+    def write(self, x: Any, path: str) -> list[Line]:
+        """Add the lines of a value; returns all."""
         cls = type(x)
-        name = cls.__name__
-        if _PLAIN.get(name) is cls:
-            self._line(path, name, x)
+        if cls in _TO_JSON:
+            self._line(path, cls.__name__, _TO_JSON[cls](x))
         elif cls is ArrayRef:
             self._line(path, "array", x.number)
-        elif name in _AS_TEXT and _AS_TEXT[name][0] is cls:
-            self._line(path, name, _AS_TEXT[name][1](x))
-        elif _SEQUENCES.get(name) is cls:
-            self._line(path, name, None, len(x))
+        elif cls in _SEQUENCES.values():
+            self._line(path, cls.__name__, None, len(x))
             if isinstance(x, set | frozenset):  # the same each time
-                x = sorted(x, key=lambda y: json.dumps(Encoder().write(y, path, True)))
+                x = sorted(x, key=lambda y: json.dumps(Encoder().write(y, path)))
             for i, member in enumerate(x):
-                self.write(member, f"{path}[{i}]", static)
+                self.write(member, f"{path}[{i}]")
         elif cls is dict:
             self._line(path, "dict", None, 2 * len(x))
             for key, value in x.items():
-                self.write(key, f"{path}[{_short(key)}]", static=True)
-                self.write(value, f"{path}[{_short(key)}]", static)
+                self.write(key, f"{path}[{_short(key)}]")
+                self.write(value, f"{path}[{_short(key)}]")
         else:
-            self._write_other(x, path, static)
+            self._write_other(x, path)
         return self.lines
 
     def _line(self, path: str, kind: str, about: Any, n_parts: int = 0) -> None:
         self.lines.append([path, kind, about, n_parts])
 
-    def _write_other(self, x: Any, path: str, static: bool) -> None:
+    def _write_other(self, x: Any, path: str) -> None:
         reader = reader_of(x)
         if reader.name in ("module", "fields"):
             names = reader.names
             self._line(path, "instance", [self._class(x, path), *names], len(names))
-            for i, name in enumerate(names):
+            for name in names:
                 if not hasattr(x, name):
                     raise _refused(x, path, f"`{name}` is not set")
-                value = object.__getattribute__(x, name)
-                self.write(value, f"{path}.{name}", static or i >= reader.n_dynamic)
+                self.write(object.__getattribute__(x, name), f"{path}.{name}")
         elif reader.name in ("node", "tuple"):  # a named tuple
             children, treedef = jtu.tree_flatten_with_path(x, lambda y: y is not x)
             self._line(path, "node", self._class(x, path), 1 + len(children))
-            self.write((treedef.node_data() or (None, None))[1], path, static=True)
+            self.write((treedef.node_data() or (None, None))[1], path)
             for key, child in children:
-                self.write(child, path + jtu.keystr(key), static)
+                self.write(child, path + jtu.keystr(key))
         else:
             self._write_static(x, reader, path)
 
@@ -140,7 +141,7 @@ class Encoder:
         elif cls is functools.partial:
             self._line(path, "partial", None, 3)
             for name in ("func", "args", "keywords"):
-                self.write(getattr(x, name), f"{path}.{name}", static=True)
+                self.write(getattr(x, name), f"{path}.{name}")
         elif not isinstance(x, jax.Array) and (name := name_of(x)) is not None:
             self.objects[name] = x
             self._line(path, "name", name)
@@ -151,7 +152,7 @@ class Encoder:
             raise _refused(x, path, _RESULT)
         else:
             self._line(path, "state", self._class(x, path), 1)
-            self.write(state, path, static=True)
+            self.write(state, path)
 
     def _class(self, x: Any, path: str) -> str:
         """The name of a value's class."""
@@ -203,15 +204,12 @@ def build(lines: Iterator[Line], arrays: Sequence[Any], names: Names) -> Any:
 
     Raises `ExportFileError`, or what Python raises for nonsense.
     """
-    end: Line = ["", "end", None, 0]
-    _, kind, about, n_parts = next(lines, end)
+    _, kind, about, n_parts = next(lines)
     parts = [build(lines, arrays, names) for _ in range(n_parts)]
-    if kind in _PLAIN and type(about) is _PLAIN[kind]:
-        return about
+    if kind in _FROM_JSON:
+        return _FROM_JSON[kind](about)
     if kind == "array":
         return arrays[about]
-    if kind in _AS_TEXT:
-        return _AS_TEXT[kind][2](about)
     if kind in _SEQUENCES:
         return _SEQUENCES[kind](parts)
     if kind == "dict":

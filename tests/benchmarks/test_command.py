@@ -27,9 +27,8 @@ def test_it_prints_a_table_and_writes_files(run, tmp_path):
     for shown in ("engine; commit", "timing identity", "Until the result is ready"):
         assert shown in out.stdout
     results = json.loads(file.read_text())
-    assert results["command"] == (
-        "python -m benchmarks --cases identity,mlp_8,mlp_16 --device cpu --rounds 2"
-    )
+    command = "python -m benchmarks --cases identity,mlp_8,mlp_16 --rounds 2"
+    assert results["command"].startswith(command)
     assert [case["name"] for case in results["cases"]] == [
         "identity",
         "mlp_8",
@@ -69,12 +68,6 @@ def test_bad_input_is_refused_in_a_line(words, message, run):
     out = run("benchmarks", *words)
     assert out.returncode == 2 and out.stdout == ""
     assert message in out.stderr and out.stderr.count("\n") == 1
-
-
-def test_all_cases_are_listed(run):
-    out = run("benchmarks", "--list")
-    assert out.returncode == 0
-    assert all(f"    {name}: " in out.stdout for name in CASES)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there is no SIGINT to send")
@@ -122,5 +115,5 @@ def test_the_installed_package_is_preferred(run, tmp_path):
     package = tmp_path / "eqx_fastjit"
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemExit('the installed one')")
-    out = run("benchmarks", "--list", PYTHONPATH=str(tmp_path))
+    out = run("benchmarks", "--cases", "identity", PYTHONPATH=str(tmp_path))
     assert out.returncode == 1 and "the installed one" in out.stderr

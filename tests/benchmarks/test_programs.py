@@ -33,7 +33,7 @@ def test_pairs_in_fresh_processes(run, tmp_path):
     results = json.loads(file.read_text())
     (entry,) = results["programs"]
     assert entry["overhead"] > 0 and set(entry["seconds"]) == {"eqx", "ours"}
-    assert results["command"] == "python -m benchmarks.whole --pairs 1 --steps 20"
+    assert results["command"].startswith("python -m benchmarks.whole --programs kalman")
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,23 @@ def test_ways_to_a_first_result(run, tmp_path):
     assert out.returncode == 0, out.stderr
     (entry,) = json.loads(file.read_text())["programs"]
     assert list(entry["seconds"]) == list(startup.WAYS)
-    assert entry["forms"]["portable"]["bytes"] > 0
+    assert all(seconds[0] > 0 for seconds in entry["seconds"].values())
+    assert all(ratio > 0 for ratio in entry["calls"])
+    assert "| `nested_parameters` | " in out.stdout
+
+
+def test_a_function_that_cannot_be_measured_is_named(monkeypatch, capsys):
+    def measure(name, rounds):
+        raise RuntimeError("why")
+
+    monkeypatch.setattr(startup, "measure", measure)
+    assert startup.main(["--cases", "gan"]) == 1
+    assert "gan: why" in capsys.readouterr().err
 
 
 def test_the_table_of_ways(results):
-    seconds = {"anew": [2.0], "cached": [1.0], "portable": [0.5]}
-    text = startup.markdown(
-        {**results, "programs": [{"name": "f", "seconds": seconds}]}
-    )
-    assert "| `f` | 2.00 | 0.50 | 0.25 | not exported |" in text
+    seconds = {"anew": [2.0], "cached": [1.0], "portable": [0.5], "compiled": [0.1]}
+    entry = {"name": "f", "seconds": seconds, "calls": [0.9, 1.0, 3.0]}
+    text = startup.markdown({**results, "programs": [entry]})
+    assert "| `f` | 2.00 | 0.50 | 0.25 | 0.05 | 1.00 |" in text
+    assert "Medians: cached 0.50, portable 0.25, compiled 0.05, calls 1.00." in text

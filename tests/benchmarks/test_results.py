@@ -1,12 +1,14 @@
 """The results file, and the tables and figures that are made of it."""
 
 import io
+import json
+import sys
 
 import pytest
 from rich.console import Console
 
 from benchmarks import plot, results_file, table
-from benchmarks.results_file import BadResults, dumps, load, new_results
+from benchmarks.results_file import dumps, new_results
 
 
 pytestmark = pytest.mark.one_engine
@@ -16,7 +18,7 @@ def test_a_results_file_is_read_as_it_was_written(results, tmp_path):
     file = tmp_path / "r.json"
     results["cases"][0]["times"]["dispatch"]["ours"] = [1.23456]
     file.write_text(dumps(results))
-    read = load(file)
+    read = json.loads(file.read_text())
     assert read["cases"][0]["times"]["dispatch"]["ours"] == [1.235]
     results["cases"][0] = read["cases"][0]
     assert read == results
@@ -24,27 +26,10 @@ def test_a_results_file_is_read_as_it_was_written(results, tmp_path):
     assert file.read_text().count('\n  {"name"') == 4
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "cannot read"),
-        ("{", "is not JSON"),
-        ("[]", "has schema None; this version reads 2"),
-        ('{"schema": 1}', "has schema 1; this version reads 2"),
-    ],
-)
-def test_a_file_that_is_no_results_file(text, message, tmp_path):
-    file = tmp_path / "r.json"
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(BadResults, match=message) as e:
-        load(file)
-    assert str(file) in str(e.value) and "\n" not in str(e.value)
-
-
 def test_results_say_where_they_come_from(monkeypatch):
-    results = new_results("the command")
-    assert results["command"] == "the command"
+    monkeypatch.setattr(sys, "argv", ["__main__.py", "--cases", "a b"])
+    results = new_results("benchmarks")
+    assert results["command"] == "python -m benchmarks --cases 'a b'"
     assert {"python", "jax", "equinox", "eqx_fastjit"} <= results["versions"].keys()
     text = results_file.describe(results)
     for part in (results["machine"]["cpu"], "jax ", "engine", "commit "):
@@ -67,7 +52,7 @@ def _printed(results, width):
 
 
 def test_tables_on_a_terminal(results):
-    text = _printed(results, 120)
+    text = _printed(results, 80)
     for shown in (
         "Until the call returns, microseconds",
         "5.00 ±0%",
@@ -77,13 +62,7 @@ def test_tables_on_a_terminal(results):
         "ours: `eqx_fastjit.filter_jit`",
     ):
         assert shown in text
-    assert "The same, as ratios" not in text
-
-
-def test_a_narrow_terminal_has_times_and_ratios_apart(results):
-    text = _printed(results, 60)
     assert text.count("The same, as ratios") == 2
-    assert max(map(len, text.splitlines())) <= 60
 
 
 def test_tables_in_markdown(results):
@@ -92,25 +71,25 @@ def test_tables_in_markdown(results):
     assert "**0.50\u00a0(0.50" in text  # faster, in the whole interval
     assert "| 2.00\u00a0(2.00" in text
     assert "gan" not in text and "first" not in text
-    assert "Made by `python -m benchmarks` on 2026-01-02. A\\|CPU, 2 cores" in text
-    assert text.count("| case |") == 2
-    assert table.markdown(results, "table", brief=True).count("| case |") == 1
+    made = table.made_by(results)
+    assert "Made by `python -m benchmarks` on 2026-01-02. A\\|CPU, 2 cores" in made
+    assert text.count("| case |") == 4
+    assert table.markdown(results, "table", brief=True).count("| case |") == 2
     assert "first\\_call,\u00a0trace" in table.markdown(results, "first")
 
 
 def test_a_summary_has_the_median_and_the_worst(results):
     assert table.summary(results, "table")["jit"] == (1.25, 2.0, "mlp_16")
-    assert table.summary(results)["eqx"] == (0.08, 0.08, "gan")
+    assert table.summary(results, "zoo")["eqx"] == (0.08, 0.08, "gan")
     assert table.summary(results, "steps") == {}
 
 
 def test_figures(results, tmp_path):
-    paths = plot.save_figures(results, tmp_path)
+    paths = plot.save_figures(results, tmp_path, ["png", "svg"])
     names = {path.name for path in paths}
     assert names == {"width.png", "width.svg", "ratios.png", "ratios.svg"}
     assert (tmp_path / "width.png").read_bytes().startswith(b"\x89PNG")
     svg = (tmp_path / "width.svg").read_text()
-    assert plot.digest(results) in svg
     # Matplotlib puts each text into a comment.
     for text in ("eqx_fastjit.filter_jit", "equinox.filter_jit", "width of an MLP"):
         assert f"<!-- {text}" in svg

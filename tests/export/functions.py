@@ -105,6 +105,7 @@ def statics(layer, x, n=2, *, name="x", act=lambda x: x):
     out = {"layer": layer, "pair": Pair(layer(x), (n, name)), "node": Node(x, "tag")}
     return out, [
         *STATICS,
+        ...,
         jnp.float32,
         np.dtype("int8"),
         jax.nn.relu,

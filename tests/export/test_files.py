@@ -259,7 +259,7 @@ def test_native_code_needs_trust(made, tmp_path, monkeypatch):
 
 def test_native_code_for_something_else_is_not_used(made, tmp_path):
     def change(header):
-        header["compiled"]["environment"] = "something else"
+        header["made_for"] = "something else"
 
     path = rewritten(made, tmp_path / "f", change)
     with pytest.warns(UserWarning, match="not used: it is for something else"):

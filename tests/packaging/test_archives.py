@@ -11,15 +11,16 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import eqx_fastjit
+
 
 ROOT = Path(__file__).parents[2]
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+VERSION = eqx_fastjit.__version__
 NATIVE = f"eqx_fastjit/_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 pytest.importorskip("setuptools", minversion="77.0.3", reason="needs the extra test")
