@@ -207,8 +207,8 @@ def close(arguments: Callable[[], Any]) -> None:
     spent = event.trace + event.lower + event.compile
     if event.compile and not event.ahead:
         event.first_run = max(0.0, time.perf_counter() - opened.start - spent)
-    # With where the arrays are, which tracers do not say.
-    event.signature = describe(arguments(), event.signature)
+    # Again, with where the arrays are, which tracers do not say.
+    event.signature = describe(arguments())
     if not (event.traced or event.ahead):
         event.cause, event.differences = compare(event, history)
     if event.inside is not None and opened.outer is not None:

@@ -16,7 +16,7 @@ import jax
 
 from . import _events
 from ._blocking import block, copied, has_host_callbacks, must_block
-from ._describe import show_array
+from ._describe import array_type, show_array
 from ._engine import engine_module
 from ._function import Function
 from ._plan import DYNAMIC, partition
@@ -143,14 +143,6 @@ class _Call:
     def arrays_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The arrays of a call, which must match the one that was lowered."""
         return self.expected.arrays_of(self.bind(*args, **kwargs))
-
-
-def array_type(x: Any) -> tuple[tuple[int, ...], Any]:
-    """The shape of an array, and the dtype that JAX gives to one of this dtype."""
-    dtype = x.dtype
-    if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
-        dtype = jax.dtypes.canonicalize_dtype(dtype)
-    return tuple(x.shape), dtype
 
 
 class _Stage:
