@@ -247,11 +247,7 @@ class _WrapperAux:
         self.fun = None if self.function.with_fun else wrapped._fun
 
     def __eq__(self, other: object) -> bool:
-        return (
-            type(other) is _WrapperAux
-            and self.function is other.function
-            and self.description.parameters == other.description.parameters
-        )
+        return type(other) is _WrapperAux and self.function is other.function
 
     def __hash__(self) -> int:
         return hash(self.function)
@@ -504,7 +500,7 @@ def load(
 
     function = load_function(path, example, allow, trusted)
     names = function.info.name, function.info.qualname
-    description = Description(True, names, function.parameters, function.shown, ())
+    description = Description(True, names, function.parameters, function.shown)
     return _make_wrapped(function, description, function)
 
 
