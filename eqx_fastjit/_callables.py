@@ -94,10 +94,9 @@ _functions: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
 def function_for(fun: Any, description: Description, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
     plain, names, parameters, _ = description
-    # Most have no more options than these two, whose key is quick.
-    donate, asynchronous, *more = options
-    rest = static_key(more) if any(x is not None and x != () for x in more) else None
-    key = plain, names, parameters.key(), donate, asynchronous, rest
+    donate, asynchronous, jit_kwargs = options
+    more = static_key(jit_kwargs) if jit_kwargs else ()
+    key = plain, names, parameters.key(), donate, asynchronous, more
     known = _functions.setdefault(fun if plain else type(fun), {})
     function = known.get(key)
     if function is not None:

@@ -352,7 +352,10 @@ def compare(event: Any, history: Iterable[Any]) -> tuple[Cause, tuple[Difference
     own = [old for old in alike if old.function.number == event.function.number]
     if not own and not alike:
         return Cause.NEW_FUNCTION, ()
-    found = min((differences(old, event) for old in own or alike), key=_distance)
+    now = _with_settings(event)
+    found = min(
+        [differences(_with_settings(old), now) for old in own or alike], key=_distance
+    )
     if not own:
         # The line that made this function has made another one before.
         made = Difference(
@@ -378,14 +381,20 @@ def _alike(event: Any, history: Iterable[Any]) -> list[Any]:
     return out
 
 
+def _with_settings(event: Any) -> tuple[Leaf, ...]:
+    settings = [Leaf(name, "setting", text=text) for name, text in event.config]
+    return (*event.signature, *settings)
+
+
 def _distance(found: list[Difference]) -> int:
     """By how much two calls differ."""
     return sum(1 + (d.what == "structure") for d in found)
 
 
-def differences(old: Any, new: Any) -> list[Difference]:
+def differences(old: Iterable[Leaf], new: Iterable[Leaf]) -> list[Difference]:
     """Each difference between two calls, the most important first."""
-    before, after = _by_path(old), _by_path(new)
+    before = {leaf.path: leaf for leaf in old}
+    after = {leaf.path: leaf for leaf in new}
     out: list[Difference] = []
     told: list[str] = []  # everything below these
     # In the order of the new call; what is gone comes last.
@@ -416,11 +425,6 @@ def differences(old: Any, new: Any) -> list[Difference]:
         return _RANKS[d.what]
 
     return sorted(out, key=rank)
-
-
-def _by_path(event: Any) -> dict[str, Leaf]:
-    settings = [Leaf(name, "setting", text=text) for name, text in event.config]
-    return {leaf.path: leaf for leaf in (*event.signature, *settings)}
 
 
 def _what_differs(a: Leaf | None, b: Leaf | None) -> Iterator[str]:

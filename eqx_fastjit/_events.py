@@ -191,10 +191,11 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
         event.trace += time.perf_counter() - start
 
 
-def close(arguments: Callable[[], Any]) -> None:
+def close(arguments: Callable[[], Any] | None = None) -> None:
     """The call that is active has returned or raised: complete its event, if any.
 
-    `arguments` gives the call's arguments by name, with the arrays that it was given.
+    `arguments` gives the call's arguments by name, with the arrays that it was given:
+    tracers do not say where these are.
     """
     opened = _current()
     if opened is None:
@@ -207,8 +208,8 @@ def close(arguments: Callable[[], Any]) -> None:
     spent = event.trace + event.lower + event.compile
     if event.compile and not event.ahead:
         event.first_run = max(0.0, time.perf_counter() - opened.start - spent)
-    # Again, with where the arrays are, which tracers do not say.
-    event.signature = describe(arguments())
+    if arguments is not None:
+        event.signature = describe(arguments())
     if not (event.traced or event.ahead):
         event.cause, event.differences = compare(event, history)
     if event.inside is not None and opened.outer is not None:
@@ -305,18 +306,19 @@ def listen(active: Callable[[], Any], note: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def stage(arguments: Callable[[], Any], earlier: Event | None) -> Iterator[Event]:
+def stage(signature: tuple[Leaf, ...], earlier: Event | None) -> Iterator[Event]:
     """A stage ahead of time of the specialization that is active.
 
-    `earlier` is the event of the stage before, which says why.
+    `signature` is that of the call; `earlier` is the event of the stage before, which
+    says why.
     """
-    event = Event(_active().flat.info, ahead=True)
+    event = Event(_active().flat.info, signature, ahead=True)
     if earlier is not None:
-        event.signature = earlier.signature
         event.cause, event.differences = earlier.cause, earlier.differences
     opened = _open(event)
     try:
         yield event
     finally:
         if _here.open is opened:
-            close(arguments)
+            event.signature = signature  # with where the arrays are
+            close()
