@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from ._function import Function
 from ._options import Options
 from ._parameters import Parameters, parameters_of
-from ._private import missing_field
 from ._reference import static_key
 from ._statics import flatten_one_level
 
@@ -71,12 +70,13 @@ def _names(fun: Any) -> tuple[str, str]:
     return named.__name__, qualname if isinstance(qualname, str) else named.__name__
 
 
-_MISSING = missing_field()
-
-
 def _shown(fun: Any) -> dict[str, Any]:
-    found = [(name, getattr(fun, name, _MISSING)) for name in _WRAPPER_NAMES]
-    return {name: value for name, value in found if value is not _MISSING}
+    # (Equinox has an object of its own in place of what a Module lacks.)
+    found = [(name, getattr(fun, name, _LACKING)) for name in _WRAPPER_NAMES]
+    return {name: x for name, x in found if isinstance(x, str | dict | None)}
+
+
+_LACKING: Any = object()
 
 
 # The most functions that are remembered for one class of callables.

@@ -164,13 +164,12 @@ class JitWrapped(_Base, Generic[_P, _T]):
         return self
 
     def __reduce__(self) -> Any:
-        found = _global_of(self._fun)
-        if _is_alike(self, found) and not (
+        if _global_of(self._fun) is self and not (
             self._fun.__module__ == "__main__" and _is_copied(sys._getframe(1))
         ):
             # Under its own name, like any function: after `@filter_jit`, the function
             # inside has no other name.
-            return self._fun.__qualname__ if found is self else (_itself, (found,))
+            return self._fun.__qualname__
         return _unpickle, (self._fun, self._function.options.kwargs())
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -187,18 +186,6 @@ def _global_of(fun: Any) -> Any:
     for name in (getattr(fun, "__qualname__", None) or "").split("."):
         found = getattr(found, name, None)
     return found
-
-
-def _itself(wrapped: Any) -> Any:
-    """Unpickles to the global function that the pickled one was built from."""
-    return wrapped
-
-
-def _is_alike(wrapped: Any, found: Any) -> bool:
-    """Whether one is the other, or was built from it, in a model after a step, say."""
-    if type(found) is not JitWrapped:
-        return False
-    return wrapped._fun is found._fun and wrapped._function is found._function
 
 
 def _is_copied(pickling: types.FrameType) -> bool:
@@ -239,12 +226,12 @@ def _make_wrapped(
 class _WrapperAux:
     """A `JitWrapped` without its callable, if that is a pytree."""
 
-    __slots__ = ("description", "fun", "function")
+    __slots__ = ("description", "function", "whole")
 
     def __init__(self, wrapped: Any):
         self.function: Function = wrapped._function
         self.description: Description = wrapped._description
-        self.fun = None if self.function.with_fun else wrapped._fun
+        self.whole = None if self.function.with_fun else wrapped
 
     def __eq__(self, other: object) -> bool:
         return type(other) is _WrapperAux and self.function is other.function
@@ -271,7 +258,9 @@ def _flatten_wrapped_with_keys(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperA
 
 
 def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
-    (fun,) = children if aux.function.with_fun else (aux.fun,)
+    if aux.whole is not None:
+        return aux.whole
+    (fun,) = children
     return _make_wrapped(aux.function, aux.description, fun)
 
 
