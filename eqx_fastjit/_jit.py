@@ -52,40 +52,17 @@ else:
     _Base = engine_module().Callable
 
 
-class JitWrapped(_Base, Generic[_P, _T]):
-    """A function compiled by `filter_jit`, which is called like the function itself.
+class _Ahead(Generic[_P, _T]):
+    """What jitted functions and their bound methods have in common."""
 
-    It is a pytree, whose only child is the callable, if that is a pytree (a Module, for
-    example). As a method, it binds to its instance, and the bound method is also a
-    pytree.
-    """
-
-    __slots__ = ("__dict__", "__weakref__", "_description", "_fun", "_function")
-
-    _fun: Callable[_P, _T]
-    _function: Function
-    _description: Description
+    __slots__ = ()
 
     if TYPE_CHECKING:
 
-        def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
+        @property
+        def _function(self) -> Function: ...
 
-    @property
-    def __wrapped__(self) -> Callable[_P, _T]:
-        return self._fun
-
-    @overload
-    def __get__(self, instance: None, owner: Any = None) -> "JitWrapped[_P, _T]": ...
-
-    @overload
-    def __get__(
-        self: "JitWrapped[Concatenate[_S, _Q], _T]", instance: _S, owner: Any = None
-    ) -> "BoundJit[_Q, _T]": ...
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        if instance is None:
-            return self
-        return BoundJit(self, instance)
+        def _bind(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
         """Trace and lower the function for these arguments, without running it.
@@ -115,6 +92,49 @@ class JitWrapped(_Base, Generic[_P, _T]):
         """
         return self.trace(*args, **kwargs).out_info
 
+    def clear_cache(self) -> None:
+        """Clear all traces and compiled programs of this function.
+
+        Those of a method are cleared for all instances.
+        """
+        self._function.clear()
+
+
+class JitWrapped(_Base, _Ahead[_P, _T]):
+    """A function compiled by `filter_jit`, which is called like the function itself.
+
+    It is a pytree, whose only child is the callable, if that is a pytree (a Module, for
+    example). As a method, it binds to its instance, and the bound method is also a
+    pytree.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_description", "_fun", "_function")  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    _fun: Callable[_P, _T]
+    _function: Function
+    _description: Description
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
+
+    @property
+    def __wrapped__(self) -> Callable[_P, _T]:
+        return self._fun
+
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> "JitWrapped[_P, _T]": ...
+
+    @overload
+    def __get__(
+        self: "JitWrapped[Concatenate[_S, _Q], _T]", instance: _S, owner: Any = None
+    ) -> "BoundJit[_Q, _T]": ...
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        return BoundJit(self, instance)
+
     def export(self, *args: Any, **kwargs: Any) -> "Exported":
         """Trace the function for these arguments, to save it to a file.
 
@@ -127,10 +147,6 @@ class JitWrapped(_Base, Generic[_P, _T]):
         from ._export import Exported  # with `jax.export`, which few programs need
 
         return Exported(self, (), args, kwargs)
-
-    def clear_cache(self) -> None:
-        """Clear all traces and compiled programs of this function."""
-        self._function.clear()
 
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """One value per parameter, and the callable itself if it is passed along."""
@@ -151,8 +167,8 @@ class JitWrapped(_Base, Generic[_P, _T]):
         return eqx.tree_equal(self, other)
 
     def __hash__(self) -> int:
-        children, aux = _flatten_wrapped(self)
-        return hash((aux, *jtu.tree_leaves(children)))
+        leaves, treedef = jtu.tree_flatten(self)
+        return hash((treedef, *leaves))
 
     def __repr__(self) -> str:
         function = self._function
@@ -244,17 +260,9 @@ class _WrapperAux:
         return f"fn={function.info.qualname!r}, donate={function.options.donate!r}"
 
 
-_FN = jtu.GetAttrKey("fn")
-
-
-def _flatten_wrapped(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
-    children = (wrapped._fun,) if wrapped._function.with_fun else ()
-    return children, _WrapperAux(wrapped)
-
-
-def _flatten_wrapped_with_keys(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
-    children, aux = _flatten_wrapped(wrapped)
-    return tuple([(_FN, child) for child in children]), aux
+def _flatten_wrapped(wrapped: Any) -> tuple[list[tuple[Any, Any]], _WrapperAux]:
+    fn = [(jtu.GetAttrKey("fn"), wrapped._fun)] if wrapped._function.with_fun else []
+    return fn, _WrapperAux(wrapped)
 
 
 def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
@@ -264,12 +272,10 @@ def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
     return _make_wrapped(aux.function, aux.description, fun)
 
 
-jtu.register_pytree_with_keys(
-    JitWrapped, _flatten_wrapped_with_keys, _unflatten_wrapped, _flatten_wrapped
-)
+jtu.register_pytree_with_keys(JitWrapped, _flatten_wrapped, _unflatten_wrapped)
 
 
-class BoundJit(ft.partial[_T], Generic[_P, _T]):
+class BoundJit(ft.partial[_T], _Ahead[_P, _T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 
     It is a pytree with `func`, `args` and `keywords`, like `equinox.Partial`. It is a
@@ -284,17 +290,9 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
 
         def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
-        """As `JitWrapped.lower`, for the method of this instance."""
-        return self.trace(*args, **kwargs).lower()
-
-    def trace(self, *args: Any, **kwargs: Any) -> Traced[_P, _T]:
-        """As `JitWrapped.trace`, for the method of this instance."""
-        return trace(self.func._function, self._bind, args, kwargs)
-
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """As `JitWrapped.eval_shape`, for the method of this instance."""
-        return self.trace(*args, **kwargs).out_info
+    @property
+    def _function(self) -> Function:
+        return self.func._function
 
     def export(self, *args: Any, **kwargs: Any) -> "Exported":
         """As `JitWrapped.export`. The arrays of the instance are saved in the file."""
@@ -302,19 +300,8 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
 
         return Exported(self.func, self.args, args, {**self.keywords, **kwargs})
 
-    def clear_cache(self) -> None:
-        """Clear all traces and compiled programs of this method, for all instances."""
-        self.func.clear_cache()
-
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         return self.func._bind(*self.args, *args, **{**self.keywords, **kwargs})
-
-    if sys.version_info >= (3, 13):
-
-        def __get__(self, instance: Any, owner: Any = None) -> "BoundJit[_P, _T]":
-            # As an attribute of a class: a `functools.partial` is then bound to the
-            # instance like a function (3.13 warns of it), an `equinox.Partial` is not.
-            return self
 
     def __eq__(self, other: object) -> Any:
         if not isinstance(other, BoundJit):
@@ -325,13 +312,9 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
         return hash((self.func, self.args))
 
 
-def _flatten_bound(bound: Any) -> tuple[tuple[Any, ...], None]:
-    return (bound.func, bound.args, bound.keywords), None
-
-
-def _flatten_bound_with_keys(bound: Any) -> tuple[tuple[Any, ...], None]:
+def _flatten_bound(bound: Any) -> tuple[list[tuple[Any, Any]], None]:
     names = ("func", "args", "keywords")
-    return tuple([(jtu.GetAttrKey(n), getattr(bound, n)) for n in names]), None
+    return [(jtu.GetAttrKey(name), getattr(bound, name)) for name in names], None
 
 
 def _unflatten_bound(_: None, children: Any) -> Any:
@@ -342,9 +325,7 @@ def _unflatten_bound(_: None, children: Any) -> Any:
     return eqx.Partial(func, args, keywords)
 
 
-jtu.register_pytree_with_keys(
-    BoundJit, _flatten_bound_with_keys, _unflatten_bound, _flatten_bound
-)
+jtu.register_pytree_with_keys(BoundJit, _flatten_bound, _unflatten_bound)
 
 
 @overload

@@ -48,6 +48,16 @@ class Options(NamedTuple):
         """Which arrays are donated."""
         return _DONATE[self.donate]
 
+    @property
+    def in_shardings(self) -> Any:
+        """Those of the arguments, as the user passed them."""
+        return dict(self.jit_kwargs).get("in_shardings")
+
+    @property
+    def out_shardings(self) -> Any:
+        """Those of the result."""
+        return dict(self.jit_kwargs).get("out_shardings")
+
     def kwargs(self) -> dict[str, Any]:
         """All that was passed to `filter_jit`."""
         own = {"donate": self.donate, "asynchronous": self.asynchronous}

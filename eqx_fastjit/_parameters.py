@@ -55,7 +55,7 @@ class Parameters(NamedTuple):
 
     def without(self, n: int) -> "Parameters":
         """Those after the first `n`."""
-        return Parameters(*[x[n:] for x in self])
+        return Parameters(self.names[n:], self.kinds[n:], self.defaults[n:])
 
     def key(self) -> Any:
         """The same for callables that may share a `Function`."""

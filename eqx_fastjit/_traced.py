@@ -97,7 +97,7 @@ class FlatFunction:
         plan = engine.Plan(steps_of(structure), structure)
         handle = engine.Handle(plan)
         self.plans[handle] = plan
-        if dict(self.options.jit_kwargs).get("out_shardings") is None:
+        if self.options.out_shardings is None:
             return [*arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
         # without need: its classes may check their parts.)
