@@ -125,12 +125,9 @@ class _Open:
         self.outer = outer
         self.tracing = False
         self.start = time.perf_counter()
-        self.contexts = contextlib.ExitStack()
-        # Named by function and cause, so that XProf shows why.
-        name = f"compile {event.function.name}: {event.cause.value}"
-        self.contexts.enter_context(jax.profiler.TraceAnnotation(name))
-        if owner is not None:
-            self.contexts.enter_context(owner.flat.while_compiling())
+        flat = None if owner is None else owner.flat
+        self.quiet = flat.while_compiling() if flat else contextlib.nullcontext()
+        self.quiet.__enter__()
 
 
 class _Here(threading.local):
@@ -178,8 +175,7 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
     event.cause, event.differences = compare(event, history)
     if opened is None or not begun:
         opened = _open(event)
-    for observer in tuple(starting):
-        observer(event)
+    _emit(event, starting)
     opened.tracing, start = True, time.perf_counter()
     try:
         yield
@@ -201,7 +197,7 @@ def close(arguments: Callable[[], Any] | None = None) -> None:
     if opened is None:
         return
     _here.open = opened.outer
-    opened.contexts.close()
+    opened.quiet.__exit__(None, None, None)
     event = opened.event
     if not event.traced and event.lower == event.compile == 0:
         return  # a stage of which JAX had everything
@@ -217,11 +213,11 @@ def close(arguments: Callable[[], Any] | None = None) -> None:
     elif event.traced and event.compile == 0 and not event.ahead:
         event.inlined = not event.failed
     history.append(event)
-    _emit(event)
+    _emit(event, observers)
 
 
-def _emit(event: Event) -> None:
-    for observer in tuple(observers):
+def _emit(event: Event, to: list[Callable[[Event], None]]) -> None:
+    for observer in tuple(to):
         observer(event)
 
 
@@ -276,7 +272,7 @@ def _outside(kind: str, duration: float, name: str) -> None:
     if opened is not None and opened.tracing:
         event.inside = opened.event.number
         opened.event.nested += event.lower + event.compile
-    _emit(event)
+    _emit(event, observers)
 
 
 def _on_begin(event: str, value: float, **_: Any) -> None:

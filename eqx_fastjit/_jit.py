@@ -4,7 +4,7 @@
 # a class may use its private attributes.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportPrivateUsage=false
+# pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
 
 import dataclasses
 import functools as ft
@@ -108,7 +108,7 @@ class JitWrapped(_Base, _Ahead[_P, _T]):
     pytree.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_description", "_fun", "_function")  # pyright: ignore[reportIncompatibleMethodOverride]
+    __slots__ = ("__dict__", "__weakref__", "_description", "_fun", "_function")
 
     _fun: Callable[_P, _T]
     _function: Function
