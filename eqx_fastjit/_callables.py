@@ -1,25 +1,17 @@
 """Describes a callable that is wrapped, and finds or creates its `Function`."""
 
-import contextlib
 import functools as ft
 import sys
 import types
 import weakref
-from collections.abc import MutableMapping
 from typing import Any, NamedTuple
-
-import equinox as eqx
 
 from ._function import Function
 from ._options import Options
-from ._parameters import Parameters
-from ._private import instance_dict, missing_field, on_clear_caches
+from ._parameters import Parameters, parameters_of
 from ._reference import static_key
 from ._statics import flatten_one_level
 
-
-# Functions and classes remembered, for when they are wrapped again.
-_MAX_REMEMBERED = 1024
 
 # What wrapping gives a Module (`eqx.module_update_wrapper`).
 _WRAPPER_NAMES = (
@@ -41,73 +33,11 @@ class Description(NamedTuple):
     parameters: Parameters
     # The attributes that the jitted function copies.
     shown: dict[str, Any]
-    # What the description of a function, or of a class, depends on.
-    source: tuple[Any, ...]
-
-
-# Describing a function takes 60 us, mostly in `inspect.signature`. A loop that calls
-# `filter_jit(model)(x)` should not pay this each time.
-_described: weakref.WeakKeyDictionary[Any, Description] = weakref.WeakKeyDictionary()
-on_clear_caches(_described.clear)
 
 
 def describe(fun: Any) -> Description:
-    """The description of a callable, which is cached for functions and Modules."""
-    owner = _owner(fun)
-    source = () if owner is None else _source(owner)
-    known = None if owner is None else _described.get(owner)
-    if known is not None and all(map(_is, known.source, source)):
-        return known
-    out = Description(_is_plain(fun), _names(fun), Parameters(fun), _shown(fun), source)
-    if owner is not None and (
-        owner is fun or not any(map(_differs_by_instance, owner.__mro__))
-    ):
-        _make_room(_described)
-        _described[owner] = out
-    return out
-
-
-def _owner(fun: Any) -> Any:
-    """What a description can be kept for: a function, or the class of a Module."""
-    cls = type(fun)
-    if cls is types.FunctionType:
-        # Without attributes, which may claim that it is like another callable.
-        return None if fun.__dict__ else fun
-    call = getattr(cls, "__call__", None)  # noqa: B004
-    if type(call) is not types.FunctionType or not isinstance(fun, eqx.Module):
-        return None
-    return cls if instance_dict(fun).keys().isdisjoint(_WRAPPER_NAMES) else None
-
-
-# If a class defines one of these, its instances may have different descriptions. (Not
-# by `hasattr`: Equinox's metaclass has a `__signature__`, that of the constructor.)
-_OF_INSTANCES = {"__wrapped__", "__signature__", "__getattr__"}
-
-
-def _differs_by_instance(cls: type) -> bool:
-    """Whether a class defines one of these, or a property as a name or a docstring."""
-    values = vars(cls)
-    shown = [values.get(name) for name in _WRAPPER_NAMES]
-    return bool(values.keys() & _OF_INSTANCES) or any(
-        hasattr(type(x), "__get__") for x in shown
-    )
-
-
-def _source(owner: Any) -> tuple[Any, ...]:
-    """The objects that say what a function, or the `__call__` of a class, is."""
-    fun = owner if type(owner) is types.FunctionType else owner.__call__
-    return (
-        fun.__code__,
-        fun.__defaults__,
-        fun.__kwdefaults__,
-        owner.__name__,
-        owner.__qualname__,
-        owner.__doc__,
-    )
-
-
-def _is(x: Any, y: Any) -> bool:
-    return x is y
+    """The description of a callable."""
+    return Description(_is_plain(fun), _names(fun), parameters_of(fun), _shown(fun))
 
 
 def _is_plain(fun: Any) -> bool:
@@ -140,17 +70,17 @@ def _names(fun: Any) -> tuple[str, str]:
     return named.__name__, qualname if isinstance(qualname, str) else named.__name__
 
 
-_MISSING = missing_field()
-
-
 def _shown(fun: Any) -> dict[str, Any]:
-    shown = {}
-    for name in _WRAPPER_NAMES:
-        with contextlib.suppress(AttributeError):
-            value = getattr(fun, name)
-            shown[name] = getattr(type(fun), name) if value is _MISSING else value
-    return shown
+    # (Equinox has an object of its own in place of what a Module lacks.)
+    found = [(name, getattr(fun, name, _LACKING)) for name in _WRAPPER_NAMES]
+    return {name: x for name, x in found if isinstance(x, str | dict | None)}
 
+
+_LACKING: Any = object()
+
+
+# The most functions that are remembered for one class of callables.
+_MAX_REMEMBERED = 1024
 
 # From a function, or the class of any other callable, to what was created for it. The
 # values only refer to functions weakly, so entries die with their function. (One that
@@ -161,31 +91,19 @@ _functions: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
 )
 
 
-def _make_room(known: MutableMapping[Any, Any]) -> None:
-    """Drop the oldest. Those that are still wrapped somewhere stay alive."""
-    while len(known) >= _MAX_REMEMBERED:
-        # Another thread may clear it in between.
-        with contextlib.suppress(RuntimeError):
-            oldest = next(iter(known), None)
-            if oldest is None:
-                return  # all are gone, though the collector may not have said so yet
-            known.pop(oldest, None)
-
-
 def function_for(fun: Any, description: Description, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
-    plain, names, parameters = description[:3]
-    owner = fun if plain else type(fun)
-    # Most have no more options than these two, whose key is quick.
-    donate, asynchronous, *more = options
-    rest = static_key(more) if any(x is not None and x != () for x in more) else None
-    key = plain, names, parameters.key(), donate, asynchronous, rest
-    function = _functions.get(owner, {}).get(key)
+    plain, names, parameters, _ = description
+    donate, asynchronous, jit_kwargs = options
+    more = static_key(jit_kwargs) if jit_kwargs else ()
+    key = plain, names, parameters.key(), donate, asynchronous, more
+    known = _functions.setdefault(fun if plain else type(fun), {})
+    function = known.get(key)
     if function is not None:
         return function
     function = Function(fun, parameters, options, names, with_fun=not plain)
-    _make_room(_functions)
-    known = _functions.setdefault(owner, {})
-    _make_room(known)  # programs may make up names, of which each is another
+    # Programs may make up names, of which each is another.
+    for oldest in list(known)[: 1 + len(known) - _MAX_REMEMBERED]:
+        known.pop(oldest, None)
     # There is no lock, so another thread may get here, too. The first one wins.
     return known.setdefault(key, function)

@@ -2,8 +2,8 @@
 
 Written down whenever something is traced or compiled, so that a later call can be
 compared with it. Leaves hold shapes, dtypes, types and short texts. No `__repr__` of a
-user's class is ever called: it may be slow, and it may print what nobody wants in a
-report. Nothing here raises because of a user's class.
+static is called: it may be slow, and it may print what nobody wants in a report.
+Nothing here raises because of a user's class.
 """
 
 import dataclasses
@@ -12,9 +12,9 @@ import functools
 import inspect
 import itertools
 import os
-import struct
+import reprlib
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -23,9 +23,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
+from ._private import instance_dict
+from ._reference import static_key
+from ._statics import ARRAY_TYPES, reader_of
+
 
 _MAX_TEXT = 60
-_MAX_ITEMS = 6
 # Of a static, levels of fields, and fields in all.
 _MAX_DEPTH = 4
 _MAX_FIELDS = 100
@@ -144,195 +147,113 @@ def configuration() -> tuple[tuple[str, str], ...]:
 
 # --- text of a static -----------------------------------------------------------------
 
+# Types whose own `repr` is short.
+_PLAIN = (types.NoneType, bool, float, complex, range, types.EllipsisType)
+
+
+class _Words(reprlib.Repr):
+    """Containers, numbers and strings as `repr` has them, but short."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxstring = self.maxlong = 40
+        self.maxlist = self.maxdict = 6  # as for tuples and sets
+
+    repr_bytes = reprlib.Repr.repr_str
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        """Anything else, by its type or its name."""
+        cls = type(x)
+        if cls in _PLAIN:
+            return repr(x)
+        if isinstance(x, np.bool_ | np.number):
+            return f"{x.item()!r} ({x.dtype})"
+        if isinstance(x, _ARRAYS):
+            return show_array(x.shape, str(x.dtype))
+        if isinstance(x, types.FunctionType | types.MethodType):
+            code = x.__code__
+            file = os.path.basename(code.co_filename)
+            return f"{x.__qualname__} ({file}:{code.co_firstlineno})"
+        if isinstance(x, type | types.BuiltinFunctionType | types.ModuleType):
+            return x.__name__
+        if isinstance(x, enum.Enum):
+            return f"{cls.__qualname__}.{x.name}"
+        if isinstance(x, np.dtype):
+            return str(x)
+        if isinstance(x, functools.partial):
+            return f"partial of {self.repr1(x.func, level)}"
+        # Not by `getattr`, which may run the user's code.
+        name = inspect.getattr_static(x, "__qualname__", None)
+        return name if isinstance(name, str) else _with_article(cls.__qualname__)
+
+
+_words = _Words()
+
 
 def describe_static(x: Any) -> str:
     """A static value in about 60 characters at most. Never raises."""
     try:
-        text = _text(x, 2)
+        text = _words.repr(x)
     except Exception:  # of an object that lies about its type, say
         text = _with_article(type(x).__qualname__)
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
-
-
-def _text(x: Any, depth: int) -> str:
-    cls = type(x)
-    if cls is str or cls is bytes:
-        return repr(x) if len(x) <= 40 else f"{x[:30]!r}... (length {len(x)})"
-    if x is None or cls in (bool, float, complex, range, types.EllipsisType):
-        return repr(x)
-    if cls is int:
-        return repr(x) if abs(x) < 10**40 else f"an int of {x.bit_length()} bits"
-    if cls in (tuple, list, set, frozenset, dict):
-        return _container_text(x, depth)
-    if isinstance(x, types.FunctionType | types.MethodType):
-        code = x.__code__
-        file = os.path.basename(code.co_filename)
-        return f"{x.__qualname__} ({file}:{code.co_firstlineno})"
-    if isinstance(x, type):
-        return x.__qualname__
-    if isinstance(x, types.BuiltinFunctionType | types.ModuleType):
-        return x.__name__
-    if isinstance(x, enum.Enum):
-        return f"{cls.__qualname__}.{x.name}"
-    if isinstance(x, np.dtype):
-        return str(x)
-    if isinstance(x, np.bool_ | np.number):
-        return f"{x.item()!r} ({x.dtype})"
-    if isinstance(x, _ARRAYS):
-        return show_array(x.shape, str(x.dtype))
-    if isinstance(x, functools.partial):
-        return f"partial of {_text(x.func, depth)}"
-    # Not by `getattr`, which may run the user's code.
-    name = inspect.getattr_static(x, "__qualname__", None)
-    return name if isinstance(name, str) else _with_article(cls.__qualname__)
 
 
 def _with_article(name: str) -> str:
     return f"{'an' if name[:1] in tuple('AEIOaeio') else 'a'} {name}"
 
 
-def _container_text(x: Any, depth: int) -> str:
-    if depth == 0:
-        return f"{type(x).__name__} of {len(x)}"
-    if isinstance(x, dict):
-        pairs = itertools.islice(x.items(), _MAX_ITEMS)
-        items = [f"{_text(k, depth - 1)}: {_text(v, depth - 1)}" for k, v in pairs]
-    else:
-        items = [_text(item, depth - 1) for item in itertools.islice(x, _MAX_ITEMS)]
-    if isinstance(x, set | frozenset):
-        items.sort()  # in another order in each process
-    if len(x) > _MAX_ITEMS:
-        items.append("...")
-    inside = ", ".join(items)
-    if isinstance(x, tuple):
-        return f"({inside},)" if len(x) == 1 else f"({inside})"
-    if isinstance(x, list):
-        return f"[{inside}]"
-    if isinstance(x, dict) or (x and isinstance(x, set)):
-        return f"{{{inside}}}"
-    return f"{type(x).__name__}({f'{{{inside}}}' if x else ''})"
-
-
-# --- identity of a static -------------------------------------------------------------
-
-
-def _identity(x: Any, depth: int = 6) -> int:
-    """A number that is the same for statics that the engine takes for the same.
-
-    It only serves reports: two statics with equal texts and numbers are not told apart.
-    """
-    cls = type(x)
-    try:
-        if cls is float:
-            return hash(struct.pack("d", x))
-        if cls is complex:
-            return hash(struct.pack("dd", x.real, x.imag))
-        if isinstance(x, np.ndarray | np.generic):
-            return hash((str(x.dtype), x.shape, x.tobytes()))
-        if depth > 0 and (parts := _parts(x)) is not None:
-            return hash((cls, *(_identity(part, depth - 1) for part in parts)))
-        return hash((cls, hash(x)))
-    except Exception:  # no hash, or one that raises
-        return id(x)
-
-
-def _parts(x: Any) -> Iterable[Any] | None:
-    """What a static is compared by, if it is compared part by part."""
-    cls = type(x)
-    if isinstance(x, tuple | list):
-        return x
-    if isinstance(x, dict):
-        return itertools.chain.from_iterable(x.items())
-    if isinstance(x, set):
-        return [frozenset(x)]
-    generated = dataclasses.is_dataclass(cls) or hasattr(cls, "__attrs_attrs__")
-    if cls.__eq__ is object.__eq__ or not (generated or cls.__hash__ is None):
-        return None
-    return [value for _, value in _attributes(x)]
-
-
-def _attributes(x: Any) -> list[tuple[str, Any]]:
-    """Name and value of the attributes of an instance, without running its code.
-
-    Not by `getattr`: a function that is a default would become a bound method.
-    """
-    slots = getattr(type(x), "__slots__", ())
-    names = (*getattr(x, "__dict__", ()), *([slots] if type(slots) is str else slots))
-    out: list[tuple[str, Any]] = []
-    for name in names:
-        try:
-            out.append((name, object.__getattribute__(x, name)))
-        except AttributeError:  # not set
-            pass
-    return out
-
-
 # --- leaves ---------------------------------------------------------------------------
 
-_ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
+_ARRAYS = (*ARRAY_TYPES, jax.ShapeDtypeStruct)
 
 
-def describe(
-    arguments: list[tuple[str, Any]], earlier: Sequence[Leaf] = ()
-) -> tuple[Leaf, ...]:
+def describe(arguments: list[tuple[str, Any]]) -> tuple[Leaf, ...]:
     """The leaves, nodes and static fields of a call, in order.
 
     **Arguments:**
 
     - `arguments`: name and value of each argument, as the user would write them. There
         may be tracers in place of arrays.
-    - `earlier`: what was described while tracing. What is the same is shared with it,
-        and of arrays only the placement is added.
     """
-    known = {leaf.path: leaf for leaf in earlier}
     out: list[Leaf] = []
     # An explicit stack: trees may be deeper than Python's limit.
     pending = [(name, value, False) for name, value in reversed(arguments)]
     while pending:
         path, x, is_static = pending.pop()
-        before = known.get(path)
         if isinstance(x, _ARRAYS) and not is_static:
-            out.append(_array(path, x, before))
+            out.append(_array(path, x))
             continue
         children = None if is_static else _children(path, x)
         if children is None:
-            for leaf in itertools.islice(_statics(path, x), 1 + _MAX_FIELDS):
-                before = known.get(leaf.path)
-                out.append(before if before == leaf and before else leaf)
+            out += itertools.islice(_statics(path, x), 1 + _MAX_FIELDS)
         else:
-            leaf = Leaf(path, "node", type=_type_name(type(x)), size=len(children))
-            out.append(before if before == leaf and before else leaf)
+            out.append(Leaf(path, "node", type=_type_name(type(x)), size=len(children)))
             pending.extend(reversed(children))
     return tuple(out)
 
 
-def _array(path: str, x: Any, before: Leaf | None) -> Leaf:
-    if before is None or before.kind != "array":
-        before = Leaf(
-            path,
-            "array",
-            tuple(x.shape),
-            _dtype_name(x),
-            bool(getattr(x, "weak_type", False)),
-        )
+def _array(path: str, x: Any) -> Leaf:
     sharding, committed = "", False
     if isinstance(x, Tracer):
         sharding = None
     elif isinstance(x, jax.Array):
         sharding, committed = _sharding_text(x.sharding), bool(x.committed)
-    if (before.sharding, before.committed) == (sharding, committed):
-        return before
-    return before._replace(sharding=sharding, committed=committed)
+    weak_type = bool(getattr(x, "weak_type", False))
+    shape, dtype = array_type(x)
+    return Leaf(path, "array", shape, str(dtype), weak_type, sharding, committed)
 
 
-def _dtype_name(x: Any) -> str:
-    """The dtype that an array has in a trace."""
-    if isinstance(x, np.ndarray | np.generic):
-        try:
-            return str(jax.dtypes.canonicalize_dtype(x.dtype))
-        except TypeError:  # none that JAX knows
-            pass
-    return str(x.dtype)
+def array_type(x: Any) -> tuple[tuple[int, ...], Any]:
+    """The shape of an array, and the dtype that it has in a trace."""
+    dtype = x.dtype
+    try:
+        if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+            dtype = jax.dtypes.canonicalize_dtype(dtype)
+    except TypeError:  # none that JAX knows
+        pass
+    return tuple(x.shape), dtype
 
 
 @functools.lru_cache(maxsize=256)
@@ -347,29 +268,20 @@ def _sharding_text(sharding: Any) -> str:
 
 def _children(path: str, x: Any) -> list[tuple[str, Any, bool]] | None:
     """Paths and values below a node, static fields included; `None` for a leaf."""
-    cls = type(x)
-    if x is None:
-        return []
-    if cls is tuple or cls is list:
-        return [(f"{path}[{i}]", value, False) for i, value in enumerate(x)]
-    if cls is dict:
-        return [(f"{path}[{describe_static(k)}]", v, False) for k, v in x.items()]
-    if isinstance(x, eqx.Module):
-        values = dict(_attributes(x))
-        return [
-            (f"{path}.{f.name}", values[f.name], bool(f.metadata.get("static")))
-            for f in dataclasses.fields(x)
-            if f.name in values
-        ]
     try:
         pairs, treedef = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
-        if jtu.treedef_is_leaf(treedef):
-            return None
-        data = treedef.node_data()
     except Exception:  # of the class's own flatten function
         return None
+    data = treedef.node_data()
+    if data is None:
+        return None
     out = [(f"{path}{jtu.keystr(keys)}", value, False) for keys, value in pairs]
-    if data is not None and data[1] is not None:
+    if isinstance(x, eqx.Module):
+        fields = dataclasses.fields(x)
+        values = instance_dict(x)
+        statics = [f.name for f in fields if f.metadata.get("static")]
+        out += [(f"{path}.{n}", values[n], True) for n in statics if n in values]
+    elif data[0] is not dict and data[1] is not None:
         out.append((f"{path}<static>", data[1], True))
     return out
 
@@ -384,31 +296,30 @@ def _statics(
     path: str, x: Any, of: str = "", depth: int = _MAX_DEPTH
 ) -> Iterator[Leaf]:
     """A static, and the fields of one that has some: a configuration."""
-    yield Leaf(
-        path,
-        "static",
-        type=_type_name(type(x)),
-        text=describe_static(x),
-        identity=_identity(x),
-        of=of,
-    )
+    try:
+        identity = hash(static_key(x))
+    except Exception:  # of the class's own hash, say
+        identity = id(x)
+    text, type_name = describe_static(x), _type_name(type(x))
+    yield Leaf(path, "static", type=type_name, text=text, identity=identity, of=of)
     if depth > 0:
         for name, value in itertools.islice(_fields(x), _MAX_FIELDS):
             yield from _statics(path + name, value, type(x).__qualname__, depth - 1)
 
 
 def _fields(x: Any) -> list[tuple[str, Any]]:
-    cls = type(x)
+    """What a static is compared by, if it has names for that."""
     try:
-        if cls is dict:
+        if type(x) is dict:
             return [(f"[{k!r}]", v) for k, v in x.items() if type(k) is str]
-        if cls.__eq__ is object.__eq__ or cls.__module__ == "builtins":
-            return []
-        if isinstance(x, _ARRAYS):
-            return []
-        return [(f".{name}", value) for name, value in _attributes(x)]
-    except Exception:  # of a class with a `__dict__` of its own
-        return []
+        reader = reader_of(x)
+        if reader.name == "fields":
+            return [(f".{name}", getattr(x, name, None)) for name in reader.names]
+        if reader.name in ("module", "hashed", "state"):
+            return [(f".{name}", value) for name, value in vars(x).items()]
+    except Exception:  # it has no `__dict__`, or one of its own
+        pass
+    return []
 
 
 # --- what differs ---------------------------------------------------------------------
@@ -441,7 +352,10 @@ def compare(event: Any, history: Iterable[Any]) -> tuple[Cause, tuple[Difference
     own = [old for old in alike if old.function.number == event.function.number]
     if not own and not alike:
         return Cause.NEW_FUNCTION, ()
-    found = min((differences(old, event) for old in own or alike), key=_distance)
+    now = _with_settings(event)
+    found = min(
+        [differences(_with_settings(old), now) for old in own or alike], key=_distance
+    )
     if not own:
         # The line that made this function has made another one before.
         made = Difference(
@@ -467,40 +381,18 @@ def _alike(event: Any, history: Iterable[Any]) -> list[Any]:
     return out
 
 
+def _with_settings(event: Any) -> tuple[Leaf, ...]:
+    settings = [Leaf(name, "setting", text=text) for name, text in event.config]
+    return (*event.signature, *settings)
+
+
 def _distance(found: list[Difference]) -> int:
     """By how much two calls differ."""
     return sum(1 + (d.what == "structure") for d in found)
 
 
-def differences(old: Any, new: Any) -> list[Difference]:
+def differences(old: Iterable[Leaf], new: Iterable[Leaf]) -> list[Difference]:
     """Each difference between two calls, the most important first."""
-    out = _signature_differences(old.signature, new.signature)
-    was, now = dict(old.config), dict(new.config)
-    for name in dict.fromkeys([*was, *now]):
-        pair = was.get(name, "unset"), now.get(name, "unset")
-        if pair[0] != pair[1]:
-            a, b = (Leaf(name, "setting", text=text) for text in pair)
-            out.append(Difference(name, Cause.CONFIGURATION, "setting", a, b))
-    lengths = {
-        lengths
-        for d in out
-        if d.what == "shape" and d.old is not None and d.new is not None
-        for lengths in zip(d.old.shape, d.new.shape, strict=False)
-    }
-    return sorted(out, key=lambda d: _rank(d, lengths))
-
-
-def _rank(d: Difference, lengths: set[tuple[Any, Any]]) -> float:
-    texts = {(str(a), str(b)) for a, b in lengths}
-    if d.what == "static" and d.old and d.new and (d.old.text, d.new.text) in texts:
-        # A number that is the length of an array changes because that does.
-        return _RANKS["shape"] + 0.5
-    return _RANKS[d.what]
-
-
-def _signature_differences(
-    old: tuple[Leaf, ...], new: tuple[Leaf, ...]
-) -> list[Difference]:
     before = {leaf.path: leaf for leaf in old}
     after = {leaf.path: leaf for leaf in new}
     out: list[Difference] = []
@@ -508,41 +400,51 @@ def _signature_differences(
     # In the order of the new call; what is gone comes last.
     for path in dict.fromkeys([*after, *before]):
         a, b = before.get(path), after.get(path)
-        if a is b or a == b or any(is_below(path, node) for node in told):
+        if a == b or any(is_below(path, node) for node in told):
             continue
         for what in _what_differs(a, b):
-            if what == "structure" or (what == "static" and _type(a) != _type(b)):
+            if what == "structure" or (
+                what == "static" and (a and a.type) != (b and b.type)
+            ):
                 told.append(path)
             out.append(Difference(path, _CAUSES[what], what, a, b))
     # Not statics that are others because of a field, which is there as well.
-    fields = [d.path for d in out if (d.new or d.old or _NOTHING).of]
-    return [d for d in out if not any(is_below(f, d.path) for f in fields)]
+    fields = [d.path for d in out if any(leaf and leaf.of for leaf in (d.old, d.new))]
+    out = [d for d in out if not any(is_below(f, d.path) for f in fields)]
+    lengths = {
+        (str(a), str(b))
+        for d in out
+        if d.what == "shape" and d.old and d.new
+        for a, b in zip(d.old.shape, d.new.shape, strict=False)
+    }
 
+    def rank(d: Difference) -> float:
+        if d.what == "static" and (str(d.old), str(d.new)) in lengths:
+            # A number that is the length of an array changes because that does.
+            return _RANKS["shape"] + 0.5
+        return _RANKS[d.what]
 
-_NOTHING = Leaf("", "node")
-
-
-def _type(leaf: Leaf | None) -> str:
-    return "" if leaf is None else leaf.type
+    return sorted(out, key=rank)
 
 
 def _what_differs(a: Leaf | None, b: Leaf | None) -> Iterator[str]:
     if a is None or b is None or a.kind != b.kind:
         # An array that was a number, or a static that was None, is no other structure;
         # nor is a configuration with another option.
-        kinds = {leaf.kind for leaf in (a, b) if leaf is not None}
-        both = a is not None and b is not None
-        of = any(leaf.of for leaf in (a, b) if leaf is not None)
-        yield "static" if of or (both and "static" in kinds) else "structure"
-    elif b.kind == "node":
-        yield "structure"
-    elif b.kind == "static":
-        if (a.type, a.text) != (b.type, b.text):
-            yield "static"
-        else:
-            yield "function" if b.type in FUNCTIONS else "object"
-    else:
+        both = [leaf for leaf in (a, b) if leaf is not None]
+        kinds = [leaf.kind for leaf in both]
+        is_static = any(leaf.of for leaf in both) or (
+            len(both) == 2 and "static" in kinds
+        )
+        yield "static" if is_static else "structure"
+    elif b.kind == "array":
         yield from _array_differences(a, b)
+    elif b.kind != "static":
+        yield "setting" if b.kind == "setting" else "structure"
+    elif (a.type, a.text) != (b.type, b.text):
+        yield "static"
+    else:
+        yield "function" if b.type in FUNCTIONS else "object"
 
 
 def _array_differences(a: Leaf, b: Leaf) -> Iterator[str]:

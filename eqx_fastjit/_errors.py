@@ -18,35 +18,44 @@ _ADVICE = "\n\n\n--------------------\n"
 _MAX_DEPTH = 200
 
 
-def explain_runtime_error(error: BaseException) -> BaseException | None:
-    """The error behind one of XLA's or of jaxlib's, which a jitted function raised.
+def clearer(error: BaseException) -> BaseException:
+    """What a jitted function raises in place of an error of XLA or jaxlib.
 
     An `EquinoxRuntimeError` with the message given to `eqx.error_if` and the stack
-    inside of JIT; a `RecursionError` that jaxlib hid; or `None` if it is neither.
+    inside of JIT; a `RecursionError` that jaxlib hid; or the same error.
     """
+    better = _recursion_error(error) or _runtime_error(error)
+    if better is None:
+        return error
+    better.__suppress_context__ = True  # as `raise better from None`
+    return better
+
+
+def _recursion_error(error: BaseException) -> BaseException | None:
     if isinstance(error, SystemError) and isinstance(error.__cause__, RecursionError):
         return RecursionError(
             "The arguments or the result of a jitted function are nested too deeply, "
             "or contain themselves."
         )
+    return None
+
+
+def _runtime_error(error: BaseException) -> BaseException | None:
     if not isinstance(error, (jax.errors.JaxRuntimeError, ValueError)):
         return None
     try:
-        text = str(error)
+        _, mark, message = str(error).partition(_MARK)
     except Exception:  # the user's own subclass of `ValueError`, say
         return None
-    start = text.find(_MARK)
-    if start < 0:
+    if not mark:
         return None
     # The text belongs to this call. Equinox's global may be from another thread, so
     # only take its stack, and only if the message matches.
-    message = text[start + len(_MARK) :]
     message = message.partition(_ADVICE)[0]
     last_message, last_stack = last_error_info()
     stack = ""
     if last_message.strip() == message.strip():
-        message = last_message
-        stack = _inside_jit(last_stack)
+        message, stack = last_message, _inside_jit(last_stack)
     return eqx.EquinoxRuntimeError(runtime_error_text(message, stack))
 
 
@@ -75,33 +84,29 @@ def _is_not_equinoxs(record: logging.LogRecord) -> bool:
     return not raised or raised.__name__ != "_EquinoxRuntimeError"
 
 
-def cycle_in(named: list[tuple[str, Any]]) -> str | None:
-    """The path of an argument's part that contains itself, or `None`.
-
-    `named` are the arguments of a call, by name.
-    """
-    done: set[int] = set()
-    for name, value in named:
-        if (found := _cycle(name, value, set(), done)) is not None:
-            return found
+def cycle_error(name: str, arguments: list[tuple[str, Any]]) -> ValueError | None:
+    """The error of a call of the function `name` if an argument contains itself."""
+    for path, value in arguments:
+        if (found := _cycle(path, value, (), set())) is not None:
+            error = ValueError(
+                f"In a call of {name}, `{found}` contains itself. Expected arguments "
+                "without cycles."
+            )
+            error.__suppress_context__ = True
+            return error
     return None
 
 
-def _cycle(path: str, x: Any, above: set[int], done: set[int]) -> str | None:
+def _cycle(path: str, x: Any, above: tuple[int, ...], done: set[int]) -> str | None:
+    """The path of the first part that contains itself."""
     # By id, of objects that the arguments keep alive.
     if id(x) in above:
         return path
     if id(x) in done or len(above) > _MAX_DEPTH:
         return None
-    above.add(id(x))
-    found = None
-    for where, part in _parts(path, x):
-        found = _cycle(where, part, above, done)
-        if found is not None:
-            break
-    above.remove(id(x))
     done.add(id(x))
-    return found
+    parts = [_cycle(p, part, (*above, id(x)), done) for p, part in _parts(path, x)]
+    return next(filter(None, parts), None)
 
 
 def _parts(path: str, x: Any) -> list[tuple[str, Any]]:
@@ -112,9 +117,6 @@ def _parts(path: str, x: Any) -> list[tuple[str, Any]]:
     if isinstance(x, type | types.FunctionType | types.ModuleType):
         return []
     try:
-        return [
-            (f"{path}.{k}", v)
-            for k, v in object.__getattribute__(x, "__dict__").items()
-        ]
-    except AttributeError:
+        return [(f"{path}.{k}", v) for k, v in vars(x).items()]
+    except Exception:  # it has no `__dict__`, or one of its own
         return []

@@ -125,12 +125,9 @@ class _Open:
         self.outer = outer
         self.tracing = False
         self.start = time.perf_counter()
-        self.contexts = contextlib.ExitStack()
-        # Named by function and cause, so that XProf shows why.
-        name = f"compile {event.function.name}: {event.cause.value}"
-        self.contexts.enter_context(jax.profiler.TraceAnnotation(name))
-        if owner is not None:
-            self.contexts.enter_context(owner.flat.while_compiling())
+        flat = None if owner is None else owner.flat
+        self.quiet = flat.while_compiling() if flat else contextlib.nullcontext()
+        self.quiet.__enter__()
 
 
 class _Here(threading.local):
@@ -178,8 +175,7 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
     event.cause, event.differences = compare(event, history)
     if opened is None or not begun:
         opened = _open(event)
-    for observer in tuple(starting):
-        observer(event)
+    _emit(event, starting)
     opened.tracing, start = True, time.perf_counter()
     try:
         yield
@@ -191,24 +187,25 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
         event.trace += time.perf_counter() - start
 
 
-def close(arguments: Callable[[], Any]) -> None:
+def close(arguments: Callable[[], Any] | None = None) -> None:
     """The call that is active has returned or raised: complete its event, if any.
 
-    `arguments` gives the call's arguments by name, with the arrays that it was given.
+    `arguments` gives the call's arguments by name, with the arrays that it was given:
+    tracers do not say where these are.
     """
     opened = _current()
     if opened is None:
         return
     _here.open = opened.outer
-    opened.contexts.close()
+    opened.quiet.__exit__(None, None, None)
     event = opened.event
     if not event.traced and event.lower == event.compile == 0:
         return  # a stage of which JAX had everything
     spent = event.trace + event.lower + event.compile
     if event.compile and not event.ahead:
         event.first_run = max(0.0, time.perf_counter() - opened.start - spent)
-    # With where the arrays are, which tracers do not say.
-    event.signature = describe(arguments(), event.signature)
+    if arguments is not None:
+        event.signature = describe(arguments())
     if not (event.traced or event.ahead):
         event.cause, event.differences = compare(event, history)
     if event.inside is not None and opened.outer is not None:
@@ -216,11 +213,11 @@ def close(arguments: Callable[[], Any]) -> None:
     elif event.traced and event.compile == 0 and not event.ahead:
         event.inlined = not event.failed
     history.append(event)
-    _emit(event)
+    _emit(event, observers)
 
 
-def _emit(event: Event) -> None:
-    for observer in tuple(observers):
+def _emit(event: Event, to: list[Callable[[Event], None]]) -> None:
+    for observer in tuple(to):
         observer(event)
 
 
@@ -275,7 +272,7 @@ def _outside(kind: str, duration: float, name: str) -> None:
     if opened is not None and opened.tracing:
         event.inside = opened.event.number
         opened.event.nested += event.lower + event.compile
-    _emit(event)
+    _emit(event, observers)
 
 
 def _on_begin(event: str, value: float, **_: Any) -> None:
@@ -305,18 +302,19 @@ def listen(active: Callable[[], Any], note: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def stage(arguments: Callable[[], Any], earlier: Event | None) -> Iterator[Event]:
+def stage(signature: tuple[Leaf, ...], earlier: Event | None) -> Iterator[Event]:
     """A stage ahead of time of the specialization that is active.
 
-    `earlier` is the event of the stage before, which says why.
+    `signature` is that of the call; `earlier` is the event of the stage before, which
+    says why.
     """
-    event = Event(_active().flat.info, ahead=True)
+    event = Event(_active().flat.info, signature, ahead=True)
     if earlier is not None:
-        event.signature = earlier.signature
         event.cause, event.differences = earlier.cause, earlier.differences
     opened = _open(event)
     try:
         yield event
     finally:
         if _here.open is opened:
-            close(arguments)
+            event.signature = signature  # with where the arrays are
+            close()

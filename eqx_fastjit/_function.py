@@ -22,7 +22,7 @@ from jax.core import Tracer
 from . import _events, _private
 from ._blocking import has_host_callbacks, must_block
 from ._engine import engine_module
-from ._errors import cycle_in, explain_runtime_error
+from ._errors import clearer, cycle_error
 from ._options import donated, flatten_in_shardings, Options
 from ._parameters import Parameters
 from ._place import place_of
@@ -82,19 +82,14 @@ class Function:
         named_fun = (self.info.name, fun) if self.with_fun else None
         return self.parameters.named(params, named_fun)
 
-    def leaves(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
-        """Each leaf of a call, with its path as the user would write it."""
+    def array_paths(self, values: tuple[Any, ...], is_dynamic: IsDynamic) -> list[str]:
+        """The path of each array of a call, as the user would write it."""
         return [
-            (f"{name}{jtu.keystr(path)}", leaf)
+            f"{name}{jtu.keystr(path)}"
             for name, value in self.named(values)
-            for path, leaf in jtu.tree_flatten_with_path(value)[0]
+            for path, leaf in jtu.tree_leaves_with_path(value)
+            if is_dynamic(leaf)
         ]
-
-    def array_paths(
-        self, values: tuple[Any, ...], is_dynamic: IsDynamic = is_array_or_struct
-    ) -> list[str]:
-        """The path of each array of a call, in JAX's order."""
-        return [x for x, leaf in self.leaves(values) if is_dynamic(leaf)]
 
     # --- what the engine calls ---
 
@@ -108,14 +103,16 @@ class Function:
         options = self.options
         kwargs = dict(options.jit_kwargs)
         arrays, structure = partition(values, is_dynamic)
-        if options.donate_first or options.donate_rest:
-            kwargs["donate_argnums"] = donated(options, self.parameters, structure)
+        if indices := donated(options, self.parameters, structure):
+            kwargs["donate_argnums"] = indices
+        fun, _ = self.split(values)
         if options.in_shardings is not None:
-            fun = self.split(values)[0] if self.with_fun else None
             kwargs["in_shardings"] = flatten_in_shardings(
                 options.in_shardings,
-                self.named(values),
-                fun,
+                [
+                    (n, x, not (self.with_fun and x is fun))
+                    for n, x in self.named(values)
+                ],
                 self.info.name,
                 is_dynamic,
             )
@@ -124,14 +121,13 @@ class Function:
         try:
             paths = self.array_paths(values, is_dynamic)
         except Exception:  # a user's class whose flatten function with keys is wrong
+            paths = []
+        if len(set(paths)) != len(arrays):  # or of `f(x, /, **kwargs)` with `x=...`
             paths = [f"array{i}" for i in range(len(arrays))]
-        source = _weak_source(self.split(values)[0])
-        flat = FlatFunction(self, structure, paths, source)
+        flat = FlatFunction(self, structure, paths, _weak_source(fun))
         with warnings.catch_warnings():
-            # `device` and `backend` are deprecated. JAX has warned already, when
-            # wrapping.
-            if "device" in kwargs or "backend" in kwargs:
-                warnings.simplefilter("ignore", DeprecationWarning)
+            # Of `device` and `backend`. JAX has warned already, when wrapping.
+            warnings.simplefilter("ignore", DeprecationWarning)
             jitted = jax.jit(flat, **kwargs)
         return engine_module().Specialization(jitted, flat)
 
@@ -172,20 +168,8 @@ class Function:
             if interrupted or isinstance(error, RecursionError) or not flat.traced:
                 self.table.remove(specialization)
         elif isinstance(error, RecursionError):
-            where = cycle_in(self.named(values))
-            if where is not None:
-                return _caused(
-                    ValueError(
-                        f"In a call of {self.info.name}, `{where}` contains itself. "
-                        "Expected arguments without cycles."
-                    )
-                )
-        return self.translate(error)
-
-    def translate(self, error: BaseException) -> BaseException:
-        """A clearer exception in place of one that a compiled function raised."""
-        better = explain_runtime_error(error)
-        return error if better is None else _caused(better)
+            return cycle_error(self.info.name, self.named(values)) or error
+        return clearer(error)
 
     def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
         """Whether the program that a call has just run has host callbacks."""
@@ -216,12 +200,6 @@ class Function:
     def clear(self) -> None:
         """Drop all traces and compiled programs."""
         self.table.clear()
-
-
-def _caused(error: BaseException) -> BaseException:
-    """As `raise error from None`."""
-    error.__cause__, error.__suppress_context__ = None, True
-    return error
 
 
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()

@@ -4,7 +4,7 @@
 # a class may use its private attributes.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportPrivateUsage=false
+# pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
 
 import dataclasses
 import functools as ft
@@ -52,7 +52,55 @@ else:
     _Base = engine_module().Callable
 
 
-class JitWrapped(_Base, Generic[_P, _T]):
+class _Ahead(Generic[_P, _T]):
+    """What jitted functions and their bound methods have in common."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def _function(self) -> Function: ...
+
+        def _bind(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
+        """Trace and lower the function for these arguments, without running it.
+
+        **Arguments:** those of the function. A `jax.ShapeDtypeStruct` may be passed in
+        place of an array.
+
+        **Returns:** a `Lowered`, whose `compile()` gives a `Compiled`.
+        """
+        return self.trace(*args, **kwargs).lower()
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced[_P, _T]:
+        """Trace the function for these arguments, without lowering or running it.
+
+        **Arguments:** as for `lower`.
+
+        **Returns:** a `Traced`, with the `jaxpr` and `lower()`.
+        """
+        return trace(self._function, self._bind, args, kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Shapes and dtypes of the result, without running the function.
+
+        **Arguments:** as for `lower`.
+
+        **Returns:** the result, with a `jax.ShapeDtypeStruct` for each array.
+        """
+        return self.trace(*args, **kwargs).out_info
+
+    def clear_cache(self) -> None:
+        """Clear all traces and compiled programs of this function.
+
+        Those of a method are cleared for all instances.
+        """
+        self._function.clear()
+
+
+class JitWrapped(_Base, _Ahead[_P, _T]):
     """A function compiled by `filter_jit`, which is called like the function itself.
 
     It is a pytree, whose only child is the callable, if that is a pytree (a Module, for
@@ -87,34 +135,6 @@ class JitWrapped(_Base, Generic[_P, _T]):
             return self
         return BoundJit(self, instance)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
-        """Trace and lower the function for these arguments, without running it.
-
-        **Arguments:** those of the function. A `jax.ShapeDtypeStruct` may be passed in
-        place of an array.
-
-        **Returns:** a `Lowered`, whose `compile()` gives a `Compiled`.
-        """
-        return self.trace(*args, **kwargs).lower()
-
-    def trace(self, *args: Any, **kwargs: Any) -> Traced[_P, _T]:
-        """Trace the function for these arguments, without lowering or running it.
-
-        **Arguments:** as for `lower`.
-
-        **Returns:** a `Traced`, with the `jaxpr` and `lower()`.
-        """
-        return trace(self._function, self._bind, args, kwargs)
-
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Shapes and dtypes of the result, without running the function.
-
-        **Arguments:** as for `lower`.
-
-        **Returns:** the result, with a `jax.ShapeDtypeStruct` for each array.
-        """
-        return self.trace(*args, **kwargs).out_info
-
     def export(self, *args: Any, **kwargs: Any) -> "Exported":
         """Trace the function for these arguments, to save it to a file.
 
@@ -129,10 +149,6 @@ class JitWrapped(_Base, Generic[_P, _T]):
         from ._export import Exported  # with `jax.export`, which few programs need
 
         return Exported(self, (), args, kwargs)
-
-    def clear_cache(self) -> None:
-        """Clear all traces and compiled programs of this function."""
-        self._function.clear()
 
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """One value per parameter, and the callable itself if it is passed along."""
@@ -153,8 +169,8 @@ class JitWrapped(_Base, Generic[_P, _T]):
         return eqx.tree_equal(self, other)
 
     def __hash__(self) -> int:
-        children, aux = _flatten_wrapped(self)
-        return hash((aux, *jtu.tree_leaves(children)))
+        leaves, treedef = jtu.tree_flatten(self)
+        return hash((treedef, *leaves))
 
     def __repr__(self) -> str:
         function = self._function
@@ -166,13 +182,12 @@ class JitWrapped(_Base, Generic[_P, _T]):
         return self
 
     def __reduce__(self) -> Any:
-        found = _global_of(self._fun)
-        if _is_alike(self, found) and not (
+        if _global_of(self._fun) is self and not (
             self._fun.__module__ == "__main__" and _is_copied(sys._getframe(1))
         ):
             # Under its own name, like any function: after `@filter_jit`, the function
             # inside has no other name.
-            return self._fun.__qualname__ if found is self else (_itself, (found,))
+            return self._fun.__qualname__
         return _unpickle, (self._fun, self._function.options.kwargs())
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -189,18 +204,6 @@ def _global_of(fun: Any) -> Any:
     for name in (getattr(fun, "__qualname__", None) or "").split("."):
         found = getattr(found, name, None)
     return found
-
-
-def _itself(wrapped: Any) -> Any:
-    """Unpickles to the global function that the pickled one was built from."""
-    return wrapped
-
-
-def _is_alike(wrapped: Any, found: Any) -> bool:
-    """Whether one is the other, or was built from it, in a model after a step, say."""
-    if type(found) is not JitWrapped:
-        return False
-    return wrapped._fun is found._fun and wrapped._function is found._function
 
 
 def _is_copied(pickling: types.FrameType) -> bool:
@@ -241,19 +244,15 @@ def _make_wrapped(
 class _WrapperAux:
     """A `JitWrapped` without its callable, if that is a pytree."""
 
-    __slots__ = ("description", "fun", "function")
+    __slots__ = ("description", "function", "whole")
 
     def __init__(self, wrapped: Any):
         self.function: Function = wrapped._function
         self.description: Description = wrapped._description
-        self.fun = None if self.function.with_fun else wrapped._fun
+        self.whole = None if self.function.with_fun else wrapped
 
     def __eq__(self, other: object) -> bool:
-        return (
-            type(other) is _WrapperAux
-            and self.function is other.function
-            and self.description.parameters == other.description.parameters
-        )
+        return type(other) is _WrapperAux and self.function is other.function
 
     def __hash__(self) -> int:
         return hash(self.function)
@@ -263,30 +262,22 @@ class _WrapperAux:
         return f"fn={function.info.qualname!r}, donate={function.options.donate!r}"
 
 
-_FN = jtu.GetAttrKey("fn")
-
-
-def _flatten_wrapped(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
-    children = (wrapped._fun,) if wrapped._function.with_fun else ()
-    return children, _WrapperAux(wrapped)
-
-
-def _flatten_wrapped_with_keys(wrapped: Any) -> tuple[tuple[Any, ...], _WrapperAux]:
-    children, aux = _flatten_wrapped(wrapped)
-    return tuple([(_FN, child) for child in children]), aux
+def _flatten_wrapped(wrapped: Any) -> tuple[list[tuple[Any, Any]], _WrapperAux]:
+    fn = [(jtu.GetAttrKey("fn"), wrapped._fun)] if wrapped._function.with_fun else []
+    return fn, _WrapperAux(wrapped)
 
 
 def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
-    (fun,) = children if aux.function.with_fun else (aux.fun,)
+    if aux.whole is not None:
+        return aux.whole
+    (fun,) = children
     return _make_wrapped(aux.function, aux.description, fun)
 
 
-jtu.register_pytree_with_keys(
-    JitWrapped, _flatten_wrapped_with_keys, _unflatten_wrapped, _flatten_wrapped
-)
+jtu.register_pytree_with_keys(JitWrapped, _flatten_wrapped, _unflatten_wrapped)
 
 
-class BoundJit(ft.partial[_T], Generic[_P, _T]):
+class BoundJit(ft.partial[_T], _Ahead[_P, _T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 
     It is a pytree with `func`, `args` and `keywords`, like `equinox.Partial`. It is a
@@ -301,17 +292,9 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
 
         def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
-        """As `JitWrapped.lower`, for the method of this instance."""
-        return self.trace(*args, **kwargs).lower()
-
-    def trace(self, *args: Any, **kwargs: Any) -> Traced[_P, _T]:
-        """As `JitWrapped.trace`, for the method of this instance."""
-        return trace(self.func._function, self._bind, args, kwargs)
-
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """As `JitWrapped.eval_shape`, for the method of this instance."""
-        return self.trace(*args, **kwargs).out_info
+    @property
+    def _function(self) -> Function:
+        return self.func._function
 
     def export(self, *args: Any, **kwargs: Any) -> "Exported":
         """As `JitWrapped.export`. The arrays of the instance are saved in the file."""
@@ -319,19 +302,8 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
 
         return Exported(self.func, self.args, args, {**self.keywords, **kwargs})
 
-    def clear_cache(self) -> None:
-        """Clear all traces and compiled programs of this method, for all instances."""
-        self.func.clear_cache()
-
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         return self.func._bind(*self.args, *args, **{**self.keywords, **kwargs})
-
-    if sys.version_info >= (3, 13):
-
-        def __get__(self, instance: Any, owner: Any = None) -> "BoundJit[_P, _T]":
-            # As an attribute of a class: a `functools.partial` is then bound to the
-            # instance like a function (3.13 warns of it), an `equinox.Partial` is not.
-            return self
 
     def __eq__(self, other: object) -> Any:
         if not isinstance(other, BoundJit):
@@ -342,13 +314,9 @@ class BoundJit(ft.partial[_T], Generic[_P, _T]):
         return hash((self.func, self.args))
 
 
-def _flatten_bound(bound: Any) -> tuple[tuple[Any, ...], None]:
-    return (bound.func, bound.args, bound.keywords), None
-
-
-def _flatten_bound_with_keys(bound: Any) -> tuple[tuple[Any, ...], None]:
+def _flatten_bound(bound: Any) -> tuple[list[tuple[Any, Any]], None]:
     names = ("func", "args", "keywords")
-    return tuple([(jtu.GetAttrKey(n), getattr(bound, n)) for n in names]), None
+    return [(jtu.GetAttrKey(name), getattr(bound, name)) for name in names], None
 
 
 def _unflatten_bound(_: None, children: Any) -> Any:
@@ -359,9 +327,7 @@ def _unflatten_bound(_: None, children: Any) -> Any:
     return eqx.Partial(func, args, keywords)
 
 
-jtu.register_pytree_with_keys(
-    BoundJit, _flatten_bound_with_keys, _unflatten_bound, _flatten_bound
-)
+jtu.register_pytree_with_keys(BoundJit, _flatten_bound, _unflatten_bound)
 
 
 @overload
@@ -506,7 +472,7 @@ def load(
 
     function = load_function(path, example, allow, trusted)
     names = function.info.name, function.info.qualname
-    description = Description(True, names, function.parameters, function.shown, ())
+    description = Description(True, names, function.parameters, function.shown)
     return _make_wrapped(function, description, function)
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -14,13 +15,23 @@ from ._statics import IsDynamic
 
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
 
-# mode: (donate_first, donate_rest, filter_warning)
-_DONATE: dict[str, tuple[bool, bool, bool]] = {
-    "all": (True, True, True),
-    "all-except-first": (False, True, True),
-    "warn": (True, True, False),
-    "warn-except-first": (False, True, False),
-    "none": (False, False, False),
+
+class Donation(NamedTuple):
+    """What a mode of donation means."""
+
+    # Whether arrays of the first positional argument are donated, and all others.
+    first: bool
+    rest: bool
+    # Whether JAX's warning about buffers that it cannot use is hidden.
+    quiet: bool
+
+
+_DONATE = {
+    "all": Donation(True, True, True),
+    "all-except-first": Donation(False, True, True),
+    "warn": Donation(True, True, False),
+    "warn-except-first": Donation(False, True, False),
+    "none": Donation(False, False, False),
 }
 
 
@@ -31,34 +42,26 @@ class Options(NamedTuple):
     asynchronous: bool = True
     # Sorted `(name, value)` pairs for `jax.jit`.
     jit_kwargs: tuple[tuple[str, Any], ...] = ()
-    in_shardings: Any = None
-    out_shardings: Any = None
 
     @property
-    def donate_first(self) -> bool:
-        """Whether arrays of the first positional argument are donated."""
-        return _DONATE[self.donate][0]
+    def donation(self) -> Donation:
+        """Which arrays are donated."""
+        return _DONATE[self.donate]
 
     @property
-    def donate_rest(self) -> bool:
-        """Whether all other arrays are donated."""
-        return _DONATE[self.donate][1]
+    def in_shardings(self) -> Any:
+        """Those of the arguments, as the user passed them."""
+        return dict(self.jit_kwargs).get("in_shardings")
 
     @property
-    def filter_warning(self) -> bool:
-        """Whether JAX's warning about buffers that it cannot use is hidden."""
-        return _DONATE[self.donate][2]
+    def out_shardings(self) -> Any:
+        """Those of the result."""
+        return dict(self.jit_kwargs).get("out_shardings")
 
     def kwargs(self) -> dict[str, Any]:
         """All that was passed to `filter_jit`."""
-        names = ("in_shardings", "out_shardings")
-        own = {name: x for name in names if (x := getattr(self, name)) is not None}
-        return {
-            "donate": self.donate,
-            "asynchronous": self.asynchronous,
-            **dict(self.jit_kwargs),
-            **own,
-        }
+        own = {"donate": self.donate, "asynchronous": self.asynchronous}
+        return {**own, **dict(self.jit_kwargs)}
 
 
 def check_asynchronous(name: str, asynchronous: Any) -> None:
@@ -69,9 +72,18 @@ def check_asynchronous(name: str, asynchronous: Any) -> None:
         )
 
 
+_FORBIDDEN = {
+    "static_argnums": "arrays are traced and everything else is static",
+    "static_argnames": "arrays are traced and everything else is static",
+    "donate_argnums": "use `donate=...`",
+    "donate_argnames": "use `donate=...`",
+}
+
+
 def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> Options:
     """The options that `filter_jit` was given. Raises `TypeError` or `ValueError`."""
-    _check_jit_kwargs(jit_kwargs)
+    for name in _FORBIDDEN.keys() & jit_kwargs.keys():
+        raise ValueError(f"`filter_jit` does not accept `{name}`: {_FORBIDDEN[name]}.")
     if not isinstance(donate, str) or donate not in _DONATE:
         modes = ", ".join(map(repr, _DONATE))
         raise ValueError(
@@ -79,50 +91,9 @@ def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> 
         )
     check_asynchronous("filter_jit", asynchronous)
     if jit_kwargs:
-        # Let JAX check the values now, and warn about deprecated ones.
+        # Let JAX check names and values now, and warn about deprecated ones.
         jax.jit(_nothing, **jit_kwargs)
-    own = ("in_shardings", "out_shardings")
-    return Options(
-        donate,
-        asynchronous,
-        tuple(
-            (k, dict(v) if isinstance(v, dict) else v)
-            for k, v in sorted(jit_kwargs.items())
-            if k not in own
-        ),
-        **{name: jit_kwargs.get(name) for name in own},
-    )
-
-
-_FORBIDDEN = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
-_LEGACY = ("default", "fn", "args", "kwargs", "out")
-_JIT_PARAMETERS = frozenset([*inspect.signature(jax.jit).parameters][1:])  # not `fun`
-
-
-def _check_jit_kwargs(kwargs: dict[str, Any]) -> None:
-    for name in kwargs:
-        if name in _FORBIDDEN:
-            what = "donation" if "donate" in name else "what is static"
-            instead = (
-                "use `donate=...`"
-                if "donate" in name
-                else "arrays are traced and everything else is static"
-            )
-            raise ValueError(
-                f"`filter_jit` does not accept `{name}`: it decides {what} itself; "
-                f"{instead}."
-            )
-        if name in _LEGACY and name not in _JIT_PARAMETERS:
-            raise ValueError(
-                f"`filter_jit(..., {name}=...)` was removed in Equinox 0.10: all "
-                "arrays are traced and everything else is static."
-            )
-        if name not in _JIT_PARAMETERS:
-            known = ", ".join(sorted(_JIT_PARAMETERS.difference(_FORBIDDEN)))
-            raise TypeError(
-                f"filter_jit() got an unexpected keyword argument {name!r}; expected "
-                f"`donate`, `asynchronous` or one of `jax.jit`'s: {known}."
-            )
+    return Options(donate, asynchronous, tuple(sorted(jit_kwargs.items())))
 
 
 def _nothing() -> None:
@@ -136,10 +107,11 @@ def donated(
     options: Options, parameters: Parameters, structure: Structure
 ) -> tuple[int, ...]:
     """The indices of the arrays to donate: all, or all but those of the first."""
-    if not options.donate_rest:
+    donation = options.donation
+    if not donation.rest:
         return ()
     first: list[Any] = []
-    if parameters.first_is_positional() and not options.donate_first:
+    if parameters.first_is_positional() and not donation.first:
         first = structure.treedef.children()[:1]
         if parameters.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
             first = first[0].children()[:1]
@@ -149,39 +121,34 @@ def donated(
 
 
 def flatten_in_shardings(
-    prefix: Any,
-    named: list[tuple[str, Any]],
-    fun: Any,
-    name: str,
-    is_dynamic: IsDynamic,
+    prefix: Any, arguments: list[tuple[str, Any, bool]], name: str, is_array: IsDynamic
 ) -> tuple[Any, ...]:
     """`in_shardings`, a prefix of the user's arguments, as one per array.
 
-    `named` are the arguments of a call. Arrays of the callable `fun`, if it is one of
-    them, stay where they are.
+    `arguments` are those of a call of the function `name`: path, value, and whether the
+    user passes it. Arrays of the callable itself stay where they are.
     """
-    arguments = [(n, x) for n, x in named if fun is None or x is not fun]
+    values = [value for _, value, is_passed in arguments if is_passed]
+    prefixes: Iterator[Any] = itertools.repeat(prefix)
     if isinstance(prefix, list | tuple):
-        with_arrays = [
-            any(map(is_dynamic, jtu.tree_leaves(value))) for _, value in arguments
-        ]
-        if len(prefix) > len(arguments) or any(with_arrays[len(prefix) :]):
-            names = ", ".join(n for n, _ in arguments)
+        without = jtu.tree_leaves(values[len(prefix) :])
+        if len(prefix) > len(values) or any(map(is_array, without)):
+            names = ", ".join([path for path, _, is_passed in arguments if is_passed])
             raise ValueError(
-                f"`in_shardings` has {len(prefix)} entries, but {name} was "
-                f"called with {len(arguments)} arguments ({names}). Expected one "
-                "sharding (or a pytree prefix of them) for each argument, or a "
-                "single one for all."
+                f"`in_shardings` has {len(prefix)} entries, but {name} was called with "
+                f"{len(values)} arguments ({names}). Expected one sharding (or a "
+                "pytree prefix of them) for each argument, or a single one for all."
             )
-        prefixes = iter([*prefix, *[None] * (len(arguments) - len(prefix))])
-    else:
-        prefixes = itertools.repeat(prefix)
+        prefixes = itertools.chain(prefix, itertools.repeat(None))
     out: list[Any] = []
-    for path, value in named:
-        is_fun = fun is not None and value is fun
+
+    def spread(sharding: Any, subtree: Any) -> None:
+        out.extend(sharding for x in jtu.tree_leaves(subtree) if is_array(x))
+
+    for path, value, is_passed in arguments:
+        here = next(prefixes) if is_passed else None
         try:
-            here = None if is_fun else next(prefixes)
-            out += broadcast_prefix(here, value, is_dynamic)
+            jtu.tree_map(spread, here, value, is_leaf=_is_sharding)
         except ValueError as e:
             raise ValueError(
                 f"`in_shardings` for argument `{path}` is not a pytree prefix of it: "
@@ -190,16 +157,5 @@ def flatten_in_shardings(
     return tuple(out)
 
 
-def broadcast_prefix(prefix: Any, value: Any, is_dynamic: IsDynamic) -> list[Any]:
-    """One sharding for each array of `value`."""
-
-    def is_leaf(x: Any) -> bool:
-        return x is None or isinstance(x, jax.sharding.Sharding)
-
-    out: list[Any] = []
-
-    def spread(sharding: Any, subtree: Any) -> None:
-        out.extend(sharding for x in jtu.tree_leaves(subtree) if is_dynamic(x))
-
-    jtu.tree_map(spread, prefix, value, is_leaf=is_leaf)
-    return out
+def _is_sharding(x: Any) -> bool:
+    return x is None or isinstance(x, jax.sharding.Sharding)

@@ -5,11 +5,12 @@ and must share a trace. So the arguments of each call are *bound*: one value per
 parameter, in order. Defaults are those at the time of wrapping.
 """
 
-import functools as ft
 import inspect
+import operator
 import types
-from collections.abc import Callable, Sequence
-from typing import Any
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ._private import hide_from_tracebacks
 from ._statics import flatten_one_level, is_array
@@ -44,66 +45,23 @@ class Omitted:
         return "<default>"
 
 
-# The default of a parameter is unknown, or may differ from the one that a call uses.
-_UNKNOWN: Any = object()
-
-
-class Parameters:
+class Parameters(NamedTuple):
     """The parameters of a callable: names, kinds, and what to pass for defaults."""
 
-    def __init__(self, fun: Callable[..., Any]):
-        try:
-            found = list(inspect.signature(fun).parameters.values())
-        except ValueError:  # a builtin without a signature, such as `max`
-            found = [
-                inspect.Parameter("args", _VAR_POSITIONAL),
-                inspect.Parameter("kwargs", _VAR_KEYWORD),
-            ]
-        own = _defaults_of(fun)
-        self.names = tuple([p.name for p in found])
-        self.kinds = tuple([p.kind for p in found])
-        # For each, a tuple of what to pass if it is omitted; empty if it may not be.
-        self.defaults = tuple(
-            [
-                ()
-                if p.default is inspect.Parameter.empty
-                else (_passed(own.get(p.name, _UNKNOWN)),)
-                for p in found
-            ]
-        )
-
-    @classmethod
-    def of(
-        cls,
-        names: Sequence[str],
-        kinds: Sequence[Any],
-        defaults: Sequence[tuple[Any, ...]],
-    ) -> "Parameters":
-        """Parameters that are known."""
-        out = object.__new__(cls)
-        out.names, out.kinds = tuple(names), tuple(kinds)
-        out.defaults = tuple(defaults)
-        return out
+    names: tuple[str, ...]
+    kinds: tuple[Any, ...]
+    # For each, a tuple of what to pass if it is omitted; empty if it may not be.
+    defaults: tuple[tuple[Any, ...], ...]
 
     def without(self, n: int) -> "Parameters":
         """Those after the first `n`."""
-        return self.of(self.names[n:], self.kinds[n:], self.defaults[n:])
+        return Parameters(self.names[n:], self.kinds[n:], self.defaults[n:])
 
     def key(self) -> Any:
         """The same for callables that may share a `Function`."""
         return self.names, self.kinds, tuple(map(bool, self.defaults))
 
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Parameters)
-            and self.key() == other.key()
-            and all(map(_same_default, self.defaults, other.defaults))
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.key())
-
-    @ft.cached_property
+    @property
     def signature(self) -> inspect.Signature:
         """The same as Python has it."""
         empty = inspect.Parameter.empty
@@ -195,19 +153,59 @@ class Parameters:
         return [x for group in groups for x in group]
 
 
-def _same_default(x: tuple[Any, ...], y: tuple[Any, ...]) -> bool:
-    return x is y or (bool(x) and (x[0] is y[0] or _same_omitted(x[0], y[0])))
+# For each function, and each class of callables, what its parameters were read from.
+_known: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], Parameters]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
-def _same_omitted(x: Any, y: Any) -> bool:
-    return type(x) is type(y) is Omitted and x == y
+def parameters_of(fun: Callable[..., Any]) -> Parameters:
+    """The parameters of a callable.
+
+    They are cached, because `inspect.signature` takes 60 us: a loop that calls
+    `filter_jit(model)(x)` should not pay this each time.
+    """
+    # By its very type: a proxy (of `wrapt`, say) claims to be an instance of it.
+    is_function = type(fun) is types.FunctionType
+    call = fun if is_function else getattr(type(fun), "__call__", None)  # noqa: B004
+    if type(call) is not types.FunctionType or isinstance(fun, type) or _claims(fun):
+        return _read(fun, is_own=False)
+    owner = fun if is_function else type(fun)
+    source = call.__code__, call.__defaults__, call.__kwdefaults__
+    then, known = _known.get(owner, ((), None))
+    if known is None or not all(map(operator.is_, then, source)):
+        known = _read(fun, is_own=not _claims(call))
+        _known[owner] = source, known
+    return known
 
 
-def _passed(default: Any) -> Any:
-    """What to pass for a parameter that is omitted."""
-    if default is not _UNKNOWN and _is_static_default(default):
-        return default
-    return Omitted(default)
+def _claims(fun: Any) -> bool:
+    """Whether it shows the signature of something else, as with `functools.wraps`."""
+    return hasattr(fun, "__wrapped__") or hasattr(fun, "__signature__")
+
+
+def _read(fun: Any, *, is_own: bool) -> Parameters:
+    try:
+        found = list(inspect.signature(fun).parameters.values())
+    except ValueError:  # a builtin without a signature, such as `max`
+        found = [
+            inspect.Parameter("args", _VAR_POSITIONAL),
+            inspect.Parameter("kwargs", _VAR_KEYWORD),
+        ]
+    return Parameters(
+        tuple([p.name for p in found]),
+        tuple([p.kind for p in found]),
+        tuple([_if_omitted(p.default, is_own) for p in found]),
+    )
+
+
+def _if_omitted(default: Any, is_own: bool) -> tuple[Any, ...]:
+    """What to pass for a parameter that is omitted, if it has a default."""
+    if default is inspect.Parameter.empty:
+        return ()
+    if not is_own:  # the function may have another one
+        return (Omitted(None),)
+    return (default if _is_static_default(default) else Omitted(default),)
 
 
 def _is_static_default(default: Any) -> bool:
@@ -226,27 +224,3 @@ def _is_static_default(default: Any) -> bool:
         return not is_array(default) and flatten_one_level(default) is None
     except Exception:
         return False
-
-
-def _defaults_of(fun: Any) -> dict[str, Any]:
-    """The defaults of the Python function that `fun` calls with unchanged arguments.
-
-    Empty if there is none, or if `fun` shows the signature of something else, as
-    `functools.wraps` and its like do.
-    """
-    # By its very type: a proxy (of `wrapt`, say) claims to be an instance of it.
-    if type(fun) is not types.FunctionType:
-        if isinstance(fun, type) or hasattr(fun, "__signature__"):
-            return {}
-        if hasattr(fun, "__wrapped__"):
-            return {}
-        fun = getattr(type(fun), "__call__", None)  # noqa: B004
-        if type(fun) is not types.FunctionType:
-            return {}
-    if fun.__dict__.keys() & {"__wrapped__", "__signature__", "__text_signature__"}:
-        return {}
-    code = fun.__code__
-    names = code.co_varnames[: code.co_argcount]
-    positional = fun.__defaults__ or ()
-    out = dict(zip(names[len(names) - len(positional) :], positional, strict=True))
-    return {**out, **(fun.__kwdefaults__ or {})}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.tree_util as jtu
 
-from ._private import hide_from_tracebacks, INSTANCE_DICT, instance_dict, missing_field
+from ._private import hide_from_tracebacks, INSTANCE_DICT, instance_dict
 from ._statics import is_array_or_struct
 
 
@@ -123,40 +123,25 @@ def _one_level(treedef: Any) -> Any:
     return jtu.tree_structure(sample, is_leaf=lambda x: x is not sample)
 
 
-def _node_data(x: Any) -> Any:
-    """The node class and aux data that JAX has for a value."""
-    return jtu.tree_structure(x).node_data()
-
-
 def _is_plain_namedtuple(cls: type) -> bool:
     """Whether `cls(*parts)` makes a tuple and nothing else.
 
     Its `__new__`, which is Python, takes five times as long as making the tuple, and an
     optimiser may have forty such states.
     """
-    namespace = getattr(cls.__new__, "__globals__", {})
-    return (
-        issubclass(cls, tuple)
-        and type(cls) is type
-        and cls.__init__ is object.__init__
-        and namespace.get("_tuple_new") is tuple.__new__
-        and str(namespace.get("__name__")).startswith("namedtuple_")
-        # Not one that is registered as another node.
-        and _node_data(tuple.__new__(cls, getattr(cls, "_fields", ()))) == (cls, None)
-    )
-
-
-_MISSING = type(missing_field())
+    made_by = getattr(cls.__new__, "__globals__", {}).get("_tuple_new")
+    if not issubclass(cls, tuple) or made_by is not tuple.__new__:
+        return False
+    # Not one that is registered as another node.
+    sample = tuple.__new__(cls, getattr(cls, "_fields", ()))
+    is_plain = jtu.tree_structure(sample).node_data() == (cls, None)
+    return is_plain and cls.__init__ is object.__init__ and type(cls) is type
 
 
 def _module_step(treedef: Any, parts: tuple[Step, ...]) -> Step | None:
-    """How to create a Module: by copying a dictionary.
-
-    `None` if the class is no Module, or lacks a field, which Equinox builds by itself.
-    """
+    """How to create a Module: by copying a dictionary. `None` if it is no Module."""
     cls = treedef.node_data()[0]
-    missing = [_is_missing(child) for child in treedef.children()]
-    if not issubclass(cls, eqx.Module) or any(missing):
+    if not issubclass(cls, eqx.Module):
         return None
     placeholders = [object() for _ in parts]
     sample = _one_level(treedef).unflatten(placeholders)
@@ -175,8 +160,3 @@ def _module_step(treedef: Any, parts: tuple[Step, ...]) -> Step | None:
             dynamic.append((name, part))
     data = cls, values, tuple([name for name, _ in dynamic]), INSTANCE_DICT
     return Step("module", data, tuple([part for _, part in dynamic]))
-
-
-def _is_missing(treedef: Any) -> bool:
-    data = treedef.node_data()
-    return data is not None and data[0] is _MISSING

@@ -83,19 +83,11 @@ EXPORT_OPTION = "_private_parameters"
 # --- Equinox --------------------------------------------------------------------------
 
 
-def instance_dict_descriptor() -> Any:
-    """The descriptor behind `module.__dict__`.
-
-    Reading it directly skips `Module.__getattribute__`, which is a Python function.
-    """
-    for cls in eqx.Module.__mro__:
-        descriptor = vars(cls).get("__dict__")
-        if type(descriptor).__name__ == "getset_descriptor":
-            return descriptor
-    raise MissingPrivateName("equinox.Module.__dict__")
-
-
-INSTANCE_DICT = instance_dict_descriptor()
+# The descriptor behind `module.__dict__`. Reading it directly skips
+# `Module.__getattribute__`, which is a Python function.
+INSTANCE_DICT: Any = next(
+    vars(cls)["__dict__"] for cls in eqx.Module.__mro__ if "__dict__" in vars(cls)
+)
 instance_dict: Callable[[Any], dict[str, Any]] = INSTANCE_DICT.__get__
 
 
@@ -107,30 +99,16 @@ def last_error_info() -> tuple[str, list[bytes | str]]:
     return "", []
 
 
-_ERROR_TEXT = (
-    "Above is the stack outside of JIT. Below is the stack inside of JIT:\n"
-    "{stack}\nequinox.EquinoxRuntimeError: {msg}\n"
-)
-
-
 def runtime_error_text(message: str, stack: str) -> str:
     """Equinox's text around the message and the stack of a runtime error."""
-    try:
-        return resolve("equinox._jit:_on_error_msg").format(msg=message, stack=stack)
-    except (MissingPrivateName, AttributeError, LookupError):
-        return _ERROR_TEXT.format(msg=message, stack=stack)
+    text = _try_resolve("equinox._jit:_on_error_msg", "{stack}\n{msg}")
+    return text.format(msg=message, stack=stack)
 
 
 def on_clear_caches(clear: Callable[[], None]) -> None:
     """Make `eqx.clear_caches()` call `clear` as well."""
     with contextlib.suppress(MissingPrivateName):
         resolve("equinox._caches:cache_clears").append(clear)
-
-
-def missing_field() -> Any:
-    """What Equinox puts in place of a field that a Module lacks."""
-    lacking = jax.tree_util.tree_map(lambda x: x, object.__new__(eqx.nn.Lambda))
-    return instance_dict(lacking).get("__doc__")
 
 
 # --- insight --------------------------------------------------------------------------

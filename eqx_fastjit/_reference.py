@@ -7,7 +7,7 @@ what is the same, and which reader a type has; `csrc/` has the same readers in C
 
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
@@ -69,12 +69,19 @@ class _Mutable(NamedTuple):
 class Walk:
     """Reads values: their arrays, and all else onto a trail."""
 
-    def __init__(self, abstract: bool = False):
+    def __init__(
+        self, values: Iterable[Any], as_static: bool = False, abstract: bool = False
+    ):
         self.abstract = abstract
         self.trail: list[Any] = []
         self.arrays: list[Any] = []
         self.mutables: list[_Mutable] = []
         self._in_mutable = 0
+        self._parts(values, as_static)
+
+    def _parts(self, parts: Iterable[Any], as_static: bool) -> None:
+        for part in parts:
+            self.read(part, as_static)
 
     def read(self, x: Any, as_static: bool) -> None:
         """Read a value. Below a static, arrays are static, too."""
@@ -99,10 +106,6 @@ class Walk:
 
     def _node_of(self, cls: type, n: int) -> None:
         self.trail += [_Same(cls), n]
-
-    def _parts(self, parts: Sequence[Any], as_static: bool) -> None:
-        for part in parts:
-            self.read(part, as_static)
 
     # --- arrays ---
 
@@ -221,9 +224,7 @@ def _reader(x: Any) -> Reader:
 
 def static_key(x: Any) -> tuple[Any, ...]:
     """What is equal of two statics that are the same by the contract, with a hash."""
-    walk = Walk()
-    walk.read(x, True)
-    return tuple(walk.trail)
+    return tuple(Walk((x,), as_static=True).trail)
 
 
 # --- specializations ------------------------------------------------------------------
@@ -238,26 +239,14 @@ class Specialization:
         self.trail: list[Any] = []
         self.witnesses: list[_Mutable] = []
 
-    def set(self, walk: Walk) -> None:
-        """Give it the signature of a walk."""
-        self.trail, self.witnesses = walk.trail, walk.mutables
-
     def is_stale(self, walk: Walk) -> bool:
         """Whether a static that it was made with has been changed since."""
         for then, current in zip(self.witnesses, walk.mutables, strict=True):
             if then.object is not current.object:
-                now = Walk()
-                now.read(then.object, True)
+                now = Walk((then.object,), as_static=True)
                 if now.trail != self.trail[then.start : then.stop]:
                     return True
         return False
-
-
-def _walk_over(values: tuple[Any, ...], abstract: bool) -> Walk:
-    walk = Walk(abstract)
-    for value in values:
-        walk.read(value, False)
-    return walk
 
 
 class Table:
@@ -270,30 +259,23 @@ class Table:
     def __len__(self) -> int:
         return len(self._items)
 
-    def look_up(self, walk: Walk) -> Specialization | None:
-        """The specialization for a walk, unless it is stale."""
+    def find(self, values: tuple[Any, ...], abstract: bool) -> tuple[Any, list[Any]]:
+        """The specialization for bound values, if there is one, and their arrays."""
+        walk = Walk(values, abstract=abstract)
         found = self._items.get(tuple(walk.trail))
         if found is not None and found.is_stale(walk):
             self.remove(found)
-            return None
-        return found
+            found = None
+        return found, walk.arrays
 
-    def keep(self, walk: Walk, specialization: Specialization) -> None:
-        """Keep a specialization for a walk; drop the oldest quarter of too many."""
-        specialization.set(walk)
+    def add(self, values: tuple[Any, ...], abstract: bool, added: Any) -> None:
+        """Keep one for such values; of too many, drop the oldest quarter."""
+        walk = Walk(values, abstract=abstract)
+        added.trail, added.witnesses = walk.trail, walk.mutables
         if len(self._items) == self._capacity:
             for key in list(self._items)[: 1 + self._capacity // 4]:
                 self._items.pop(key, None)
-        self._items[tuple(walk.trail)] = specialization
-
-    def find(self, values: tuple[Any, ...], abstract: bool) -> tuple[Any, list[Any]]:
-        """The specialization for bound values, if there is one, and their arrays."""
-        walk = _walk_over(values, abstract)
-        return self.look_up(walk), walk.arrays
-
-    def add(self, values: tuple[Any, ...], abstract: bool, added: Any) -> None:
-        """Keep a specialization for such values."""
-        self.keep(_walk_over(values, abstract), added)
+        self._items[tuple(walk.trail)] = added
 
     def remove(self, specialization: Any) -> None:
         """Drop one, if it is in the table."""
@@ -374,18 +356,16 @@ class Callable:
         function = self._function
         values = self._bind(*args, **kwargs)  # pyright: ignore
         try:
-            walk = _walk_over(values, False)
-            specialization = self._table.look_up(walk)
+            specialization, arrays = self._table.find(values, False)
             if specialization is None:
                 specialization = function.specialize(values)
-                self._table.keep(walk, specialization)
+                self._table.add(values, False, specialization)
         except Exception as e:
             raise function.failed(None, e, values)  # noqa: B904
         outer = set_active(specialization)
         try:
-            arrays, reads_numpy = copied(walk.arrays)
-            out = specialization.jitted(*arrays)
-            results, handle = split_output(out)
+            arrays, reads_numpy = copied(arrays)
+            results, handle = split_output(specialization.jitted(*arrays))
             plan = handle.plan()
             if _here.noted or plan.blocks < 0:
                 _here.noted = False

@@ -8,7 +8,6 @@ calling convention, and checks that calls match the one that was lowered.
 # pyright: reportPrivateImportUsage=false
 
 import contextlib
-import itertools
 from collections.abc import Callable, Generator
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -16,12 +15,12 @@ import jax
 
 from . import _events
 from ._blocking import block, copied, has_host_callbacks, must_block
-from ._describe import show_array
+from ._describe import array_type, describe, differences
 from ._engine import engine_module
+from ._errors import clearer
 from ._function import Function
-from ._plan import DYNAMIC, partition
 from ._private import EXPORT_OPTION, hide_from_tracebacks
-from ._reference import split_output, static_key
+from ._reference import split_output
 
 
 hide_from_tracebacks(__file__)
@@ -29,72 +28,6 @@ hide_from_tracebacks(__file__)
 # Those of the function, so that a compiled call is checked as a call of it is.
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-
-class Expected:
-    """What a call must be like: the one that something was compiled for.
-
-    `what` begins the message of the `TypeError` for another.
-    """
-
-    def __init__(
-        self,
-        function: Function,
-        values: tuple[Any, ...],
-        specialization: Any,
-        what: str,
-    ):
-        self.function = function
-        arrays, _ = partition(values)
-        self.structure = specialization.flat.structure
-        # A table of its own, of one: that of the function may be cleared.
-        engine = engine_module()
-        self.table = engine.Table(1)
-        own = engine.Specialization(specialization.jitted, specialization.flat)
-        self.table.add(values, True, own)
-        self.types = [array_type(x) for x in arrays]
-        self.names = [path for path, _ in function.leaves(values)]
-        self.what = what
-
-    def arrays_of(self, values: tuple[Any, ...]) -> list[Any]:
-        """The arrays of a call, which must match."""
-        found, arrays = self.table.find(values, False)
-        if found is None:
-            raise TypeError(f"{self.what} {self._difference(values)}.")
-        for i, (then, array) in enumerate(zip(self.types, arrays, strict=True)):
-            if then == (array.shape, array.dtype):
-                continue  # nearly all, and quicker than what follows
-            if then != (now := array_type(array)):
-                name = self.function.array_paths(values)[i]
-                raise TypeError(
-                    f"{self.what} `{name}` was {show_array(then[0], str(then[1]))} and "
-                    f"is now {show_array(now[0], str(now[1]))}."
-                )
-        return arrays
-
-    def _difference(self, values: tuple[Any, ...]) -> str:
-        """What is other than it was in a call with another signature."""
-        _, structure = partition(values)
-        names = [path for path, _ in self.function.leaves(values)]
-        for then, now in itertools.zip_longest(self.names, names):
-            if then is None:
-                return f"`{now}` is new"
-            if now is None:
-                return f"`{then}` is missing"
-            if then != now:
-                return f"expected `{then}`, got `{now}`"
-        leaves = zip(names, self.structure.leaves, structure.leaves, strict=True)
-        for name, then, now in leaves:
-            if then is DYNAMIC and now is not DYNAMIC:
-                return f"`{name}` was an array and is now static"
-            if then is not DYNAMIC and now is DYNAMIC:
-                return f"`{name}` was the static {then!r} and is now an array"
-            if then is not DYNAMIC and static_key(then) != static_key(now):
-                return f"the static `{name}` was {then!r} and is now {now!r}"
-        then, now = str(self.structure.treedef), str(structure.treedef)
-        if then == now:  # it shows statics as they are now
-            return "a static was changed since then"
-        return f"the pytree structure was\n{then}\nand is now\n{now}"
 
 
 class _Call:
@@ -115,16 +48,13 @@ class _Call:
         values = bind(*args, **kwargs)
         specialization, arrays = function.find(values)
         self.specialization = specialization
-        self.expected = Expected(
-            function,
-            values,
-            specialization,
-            f"The compiled {function.info.name} was called with different arguments "
-            "than it was lowered for:",
-        )
-        structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
-        # Without the arrays, which this does not keep alive.
-        self.named = function.named(self.expected.structure.rebuild(structs))
+        # A table of its own, of one: that of the function may be cleared.
+        engine = engine_module()
+        self.table = engine.Table(1)
+        own = engine.Specialization(specialization.jitted, specialization.flat)
+        self.table.add(values, True, own)
+        self.types = [array_type(x) for x in arrays]
+        self.signature = describe(function.named(values))
         self._event: _events.Event | None = None
         with self.stage():
             self.traced = specialization.jitted.trace(*arrays)
@@ -139,22 +69,36 @@ class _Call:
         engine = engine_module()
         outer = engine.set_active(self.specialization)
         try:
-            with _events.stage(lambda: self.named, self._event) as self._event:
+            with _events.stage(self.signature, self._event) as self._event:
                 yield
         finally:
             engine.set_active(outer)
 
     def arrays_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The arrays of a call, which must match the one that was lowered."""
-        return self.expected.arrays_of(self.bind(*args, **kwargs))
+        values = self.bind(*args, **kwargs)
+        found, arrays = self.table.find(values, False)
+        if found is None or any(map(_is_other, self.types, arrays)):
+            raise TypeError(
+                f"The compiled {self.function.info.name} was called with different "
+                f"arguments than it was lowered for: {self._difference(values)}."
+            )
+        return arrays
+
+    def _difference(self, values: tuple[Any, ...]) -> str:
+        now = describe(self.function.named(values))
+        for d in differences(self.signature, now):
+            if d.what in ("function", "object"):
+                return f"`{d.path}` is another {d.what} that looks the same, {d.new}"
+            if d.what in ("shape", "dtype", "static", "structure"):
+                then = d.old or "missing"
+                return f"`{d.path}` was {then} and is now {d.new or 'missing'}"
+        return "a static was changed since then"
 
 
-def array_type(x: Any) -> tuple[tuple[int, ...], Any]:
-    """The shape of an array, and the dtype that JAX gives to one of this dtype."""
-    dtype = x.dtype
-    if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
-        dtype = jax.dtypes.canonicalize_dtype(dtype)
-    return tuple(x.shape), dtype
+def _is_other(then: tuple[Any, Any], x: Any) -> bool:
+    # Nearly none are, and the first comparison is the quicker one.
+    return then != (x.shape, x.dtype) and then != array_type(x)
 
 
 class _Stage:
@@ -214,7 +158,7 @@ class Compiled(_Stage, Generic[_P, _T]):
                 )
             block(results, arrays, self._blocks or reads_numpy)
         except Exception as e:
-            raise call.function.translate(e)  # noqa: B904
+            raise clearer(e)  # noqa: B904
         return call.plan_of(handle).build(results)
 
 

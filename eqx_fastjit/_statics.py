@@ -36,8 +36,6 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from ._private import instance_dict
-
 
 class Reader(NamedTuple):
     """How values of one type are read."""
@@ -160,24 +158,17 @@ def _node_reader(x: Any) -> Reader | None:
     flat = flatten_one_level(x)
     if flat is None:
         return None
-    children, aux = flat
     if isinstance(x, eqx.Module):
-        return _module_reader(x, list(children))
-    if issubclass(cls, tuple) and aux is cls:
+        return _module_reader(x)
+    if issubclass(cls, tuple) and flat[1] is cls:
         return Reader("tuple", is_node=True)  # a named tuple
     return Reader("node", is_node=True, is_mutable=True)
 
 
-def _module_reader(x: Any, children: list[Any]) -> Reader:
-    """That of a Module: its fields, if these are what Equinox flattens it to."""
+def _module_reader(x: Any) -> Reader:
     fields = dataclasses.fields(x)
     static = [f.name for f in fields if f.metadata.get("static", False)]
     dynamic = [f.name for f in fields if f.name not in static]
-    values = instance_dict(x)
-    found = [values.get(name) for name in dynamic]
-    regular = len(values) == len(fields) and len(found) == len(children)
-    if regular and not all(map(_is, found, children)):
-        return Reader("node", is_node=True, is_mutable=True)
     return Reader(
         "module",
         is_node=True,
@@ -185,10 +176,6 @@ def _module_reader(x: Any, children: list[Any]) -> Reader:
         names=(*dynamic, *static),
         n_dynamic=len(dynamic),
     )
-
-
-def _is(x: Any, y: Any) -> bool:
-    return x is y
 
 
 def _static_reader(x: Any) -> Reader:

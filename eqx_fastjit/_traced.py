@@ -13,6 +13,7 @@ import jax.tree_util as jtu
 
 from . import _events
 from ._engine import engine_module
+from ._options import Options
 from ._plan import Handle, partition, steps_of, Structure
 from ._private import hide_from_tracebacks
 from ._statics import ARRAY_TYPES
@@ -27,19 +28,6 @@ class _ArrayParameter(inspect.Parameter):
     def __init__(self, path: str):
         super().__init__("array", inspect.Parameter.POSITIONAL_ONLY)
         self._name = path
-
-
-def _distinct(paths: Iterable[str]) -> Iterator[str]:
-    """One name for each array, which a `Signature` wants to differ.
-
-    Two arrays may have one path: of `f(x, /, **kwargs)`, called as `f(x, x=y)`.
-    """
-    seen: set[str] = set()
-    for path in paths:
-        while path in seen:
-            path += "'"
-        seen.add(path)
-        yield path
 
 
 class FlatFunction:
@@ -62,6 +50,7 @@ class FlatFunction:
     ):
         self.function = weakref.ref(function)
         self.info: _events.FunctionInfo = function.info
+        self.options: Options = function.options
         self.structure = structure
         # Of traces, by handle. Weak, since a program may have JAX forget its traces
         # again and again (`jax.clear_caches()`).
@@ -71,7 +60,7 @@ class FlatFunction:
         self.__name__ = function.info.name
         self.__qualname__ = function.info.qualname
         self.__signature__ = inspect.Signature(
-            [_ArrayParameter(path) for path in _distinct(paths)]
+            [_ArrayParameter(path) for path in paths]
         )
 
     def __repr__(self) -> str:
@@ -107,8 +96,7 @@ class FlatFunction:
         plan = engine_module().Plan(steps_of(structure), structure)
         handle = Handle(plan)
         self.plans[handle] = plan
-        function = self.function()
-        if function is None or function.options.out_shardings is None:
+        if self.options.out_shardings is None:
             return [*arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
         # without need: its classes may check their parts.)
@@ -117,10 +105,8 @@ class FlatFunction:
 
     def while_compiling(self) -> contextlib.AbstractContextManager[Any]:
         """Hides JAX's warning about buffers that it cannot reuse, if that was asked."""
-        function = self.function()
-        if function is None or not function.options.filter_warning:
-            return contextlib.nullcontext()
-        return quiet_donation()
+        quiet = self.options.donation.quiet
+        return quiet_donation() if quiet else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -66,10 +66,10 @@ class LoadedFunction(Function):
     ):
         self._header, self._names = header, names
         described = header["parameters"]
-        parameters = Parameters.of(
-            [name for name, *_ in described],
-            [getattr(inspect.Parameter, kind) for _, kind, *_ in described],
-            [(Omitted(None),) * has_default for _, _, has_default, *_ in described],
+        parameters = Parameters(
+            tuple([name for name, *_ in described]),
+            tuple([getattr(inspect.Parameter, kind) for _, kind, *_ in described]),
+            tuple([(Omitted(None),) * has for _, _, has, *_ in described]),
         )
         self.shown = {"__name__": header["name"], "__doc__": header["doc"]}
         self.shown["__signature__"] = parameters.signature

@@ -304,4 +304,5 @@ def test_tracebacks_begin_with_the_users_code():
     with pytest.raises(ZeroDivisionError) as info:
         f(X)
     files = {str(entry.path) for entry in info.traceback}
-    assert not [file for file in files if "eqx_fastjit/_" in file]
+    own = {file.rpartition("/")[2] for file in files if "eqx_fastjit/_" in file}
+    assert own <= {"_reference.py"}  # which is above JAX, where the extension is not

@@ -7,7 +7,6 @@ import abc
 import dataclasses
 import functools
 import typing
-import warnings
 
 import equinox as eqx
 import jax
@@ -218,18 +217,6 @@ def test_methods_of_plain_classes():
     for n in (2, 3, 2):
         assert Frozen(n).f(X).tolist() == (X * n).tolist()
     assert len(traces) == 4
-
-
-def test_a_bound_method_as_an_attribute_of_a_class():
-    """It is not bound again, as a plain function there would be."""
-    bound = Scaled(X).scale
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # Python 3.13 warns of partials there
-
-        class Program:
-            scale = bound
-
-        assert Program().scale(X).tolist() == Program.scale(X).tolist() == [2, 8]
 
 
 def test_a_module_that_keeps_a_jitted_method():

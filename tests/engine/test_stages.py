@@ -114,17 +114,13 @@ def test_a_compiled_call_names_the_leaf_that_differs(change, message):
         compiled(model, x)
 
 
-@pytest.mark.parametrize(
-    ("was", "now", "leaf"),
-    [(3, 1, "xs[1]"), (3, 2, "xs[2]"), (1, 3, "xs[1]"), (4, 0, "xs[0]")],
-)
-def test_the_first_leaf_that_is_missing_or_new(was, now, leaf):
-    """Leaves that are not there, or were not, are named."""
+@pytest.mark.parametrize(("was", "now"), [(3, 1), (3, 2), (1, 3), (4, 0)])
+def test_a_leaf_that_is_missing_or_new(was, now):
+    """The container is named in which leaves are not there, or were not."""
     compiled = filter_jit(lambda *, xs: sum(x.sum() for x in xs))
     compiled = compiled.lower(xs=[X] * was).compile()
-    with pytest.raises(TypeError) as info:
+    with pytest.raises(TypeError, match=f"`xs` was list of {was} and is now list"):
         compiled(xs=[X] * now)
-    assert f"`{leaf}`" in str(info.value)
     assert compiled(xs=[X] * was) == 3 * was
 
 

@@ -11,8 +11,9 @@ PACKAGE = Path(__file__).parents[2] / "eqx_fastjit"
 # From the bottom up. A file may import those of lower layers, and those before it in
 # its own. A folder is one name here.
 LAYERS = [
-    ["_private", "_place", "_describe", "_events", "_errors"],
-    ["_statics", "_blocking", "_reference", "_engine"],
+    ["_private", "_place", "_errors"],
+    ["_statics", "_blocking", "_reference"],
+    ["_describe", "_events", "_engine"],
     ["_parameters", "_plan", "_options", "_traced", "_function", "_callables"],
     ["_stages", "_export"],
     ["_jit", "_install"],
