@@ -121,13 +121,7 @@ def tables(results: Results, brief: bool = False) -> list[Table]:
 
 
 def print_results(console, results: Results) -> None:
-    """Print all tables, and what could not be timed.
-
-    **Arguments:**
-
-    - `console`: a `rich.console.Console`.
-    - `results`: what a results file has.
-    """
+    """Print all tables, and what could not be timed, on a console of rich."""
     for table in tables(results):
         console.print(_for_rich(table))
     names = {c for e in results["cases"] for by in e["times"].values() for c in by}
