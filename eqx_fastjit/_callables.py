@@ -1,7 +1,7 @@
 """Describes a callable that is wrapped, and finds or creates its `Function`."""
 
-import functools as ft
-import sys
+import functools
+import inspect
 import types
 import weakref
 from typing import Any, NamedTuple
@@ -45,24 +45,13 @@ def _is_plain(fun: Any) -> bool:
         return True
     if type(fun).__eq__ is not object.__eq__ or flatten_one_level(fun) is not None:
         return False
-    try:
-        weakref.ref(fun)
-    except TypeError:
-        return False
-    return True
+    return bool(type(fun).__weakrefoffset__)
 
 
 def _names(fun: Any) -> tuple[str, str]:
-    innermost: Any = fun
-    for _ in range(sys.getrecursionlimit()):
-        if hasattr(innermost, "__wrapped__"):
-            innermost = innermost.__wrapped__
-        elif isinstance(innermost, ft.partial):
-            innermost = innermost.func
-        else:
-            break
-    else:
-        raise ValueError(f"`filter_jit` of {fun!r}: its `__wrapped__` never ends.")
+    innermost: Any = inspect.unwrap(fun)
+    while isinstance(innermost, functools.partial):
+        innermost = inspect.unwrap(innermost.func)
     # A Module that Equinox has built again may have something else as its `__name__`.
     has_name = isinstance(getattr(innermost, "__name__", None), str)
     named = innermost if has_name else type(innermost)

@@ -162,6 +162,18 @@ class _Words(reprlib.Repr):
 
     repr_bytes = reprlib.Repr.repr_str
 
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        """In its own order, which counts."""
+        if level <= 0:
+            return "{...}"
+        shown = itertools.islice(x.items(), self.maxdict)
+        parts = [
+            f"{self.repr1(k, level - 1)}: {self.repr1(v, level - 1)}" for k, v in shown
+        ]
+        if len(x) > self.maxdict:
+            parts.append("...")
+        return f"{{{', '.join(parts)}}}"
+
     def repr_instance(self, x: Any, level: int) -> str:
         """Anything else, by its type or its name."""
         cls = type(x)
@@ -348,9 +360,9 @@ def compare(event: Any, history: Iterable[Any]) -> tuple[Cause, tuple[Difference
     The cause, and each difference, the most important first. There is none for the
     first call of a function, and for one of which JAX's caches were cleared.
     """
-    alike = _alike(event, history)
+    alike = list(itertools.islice(_alike(event, history), _MAX_COMPARED))
     own = [old for old in alike if old.function.number == event.function.number]
-    if not own and not alike:
+    if not alike:
         return Cause.NEW_FUNCTION, ()
     now = _with_settings(event)
     found = min(
@@ -365,9 +377,8 @@ def compare(event: Any, history: Iterable[Any]) -> tuple[Cause, tuple[Difference
     return found[0].cause if found else Cause.CONFIGURATION, tuple(found)
 
 
-def _alike(event: Any, history: Iterable[Any]) -> list[Any]:
+def _alike(event: Any, history: Iterable[Any]) -> Iterator[Any]:
     """The earlier events that could have spared this one, the newest first."""
-    out: list[Any] = []
     for old in reversed(tuple(history)):
         if old is event or old.failed or old.function.key() != event.function.key():
             continue
@@ -375,10 +386,7 @@ def _alike(event: Any, history: Iterable[Any]) -> list[Any]:
             continue  # its trace was there, but nothing that was compiled
         if event.function.place is None and old.frames[:1] != event.frames[:1]:
             continue  # two Modules, say, which have nothing to do with each other
-        out.append(old)
-        if len(out) == _MAX_COMPARED:
-            break
-    return out
+        yield old
 
 
 def _with_settings(event: Any) -> tuple[Leaf, ...]:

@@ -20,7 +20,6 @@ hide_from_tracebacks(__file__)
 
 _POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
 _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
-_KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
 
@@ -99,26 +98,21 @@ class Parameters(NamedTuple):
             # https://github.com/python/cpython/issues/130164
             raise TypeError(f"{name}() missing a required argument: {e}") from None
 
-    def to_call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
+    def to_call(
+        self, values: tuple[Any, ...]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Turn one value per parameter into the arguments of an ordinary call."""
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        by_keyword = False
+        given: dict[str, Any] = {}
+        omitted = False
         for name, kind, value in zip(self.names, self.kinds, values, strict=True):
-            if kind is _VAR_POSITIONAL:
-                args.extend(value)
-            elif kind is _VAR_KEYWORD:
-                kwargs.update(value)
-            elif type(value) is Omitted:
-                # The rest can no longer be identified by position.
-                by_keyword = True
-            elif kind is _POSITIONAL_ONLY and by_keyword:
-                pass  # not passed either, and its default is the function's affair
-            elif kind is _KEYWORD_ONLY or by_keyword:
-                kwargs[name] = value
-            else:
-                args.append(value)
-        return args, kwargs
+            omitted = omitted or type(value) is Omitted
+            # What comes after that is passed by keyword. If it has none, it was not
+            # given either, and its default is the function's affair.
+            without_keyword = kind in (_POSITIONAL_ONLY, _VAR_POSITIONAL)
+            if type(value) is not Omitted and not (omitted and without_keyword):
+                given[name] = value
+        bound = inspect.BoundArguments(self.signature, given)  # pyright: ignore
+        return bound.args, bound.kwargs
 
     def first_is_positional(self) -> bool:
         """Whether there can be a first positional argument."""

@@ -48,10 +48,8 @@ def partition(
 ) -> tuple[list[Any], Structure]:
     """The arrays of a pytree, in JAX's order, and the rest."""
     leaves, treedef = jtu.tree_flatten(tree)
-    dynamic = [is_dynamic(x) for x in leaves]
-    pairs = list(zip(leaves, dynamic, strict=True))
-    rest = tuple([DYNAMIC if is_array else x for x, is_array in pairs])
-    return [x for x, is_array in pairs if is_array], Structure(treedef, rest)
+    rest = tuple([DYNAMIC if is_dynamic(x) else x for x in leaves])
+    return [x for x in leaves if is_dynamic(x)], Structure(treedef, rest)
 
 
 class Handle:
