@@ -1,15 +1,19 @@
 """The equations of a trace, and the lines of the program that they come from."""
 
 import functools
+import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import jax
+
 from eqx_fastjit import _traced
-from eqx_fastjit._place import Place
+from eqx_fastjit._place import is_users, Place
 from eqx_fastjit._private import name_stack, raw_frames
 
-from ._frames import is_jax, is_library
 
+# JAX and this library: their frames are none of the user's calls.
+_JAX = tuple(os.path.dirname(x.__file__) + os.sep for x in (jax, _traced))
 
 UNKNOWN = Place("<unknown>", 0, "<unknown>")
 
@@ -33,12 +37,18 @@ class Frame(NamedTuple):
 
     file: str
     function: str
-    line: int
+    # The first line of the function.
+    begins: int
     # Where in the file: line and column of the beginning, and of the end.
     start: tuple[int, int]
     end: tuple[int, int]
     # Distinguishes the instructions of a line, if JAX tells.
     instruction: tuple[int, int] | None
+
+    @property
+    def place(self) -> Place:
+        """The line."""
+        return Place(self.file, self.start[0], self.function)
 
 
 # Stands in a path for a walk over a pytree: what follows is there once for each leaf.
@@ -67,7 +77,7 @@ class Equation:
         """The calls of the user's that led to it, outermost first."""
         out: list[Frame] = []
         for frame in self.frames:
-            if not is_jax(frame.file):
+            if not frame.file.startswith(_JAX):
                 out.append(frame)
             elif frame.function.endswith("tree_map") and out[-1:] != [TREE_MAP]:
                 out.append(TREE_MAP)
@@ -76,17 +86,14 @@ class Equation:
     @functools.cached_property
     def user_place(self) -> Place | None:
         """The innermost line of the program's own, if there is one."""
-        own = (f for f in reversed(self.path) if not is_library(f.file))
-        frame = next((f for f in own if f is not TREE_MAP), None)
-        return Place(frame.file, frame.line, frame.function) if frame else None
+        calls = [x for x in self.path if x is not TREE_MAP and is_users(x.file)]
+        return calls[-1].place if calls else None
 
     @property
     def place(self) -> Place:
         """That line; else the innermost of a library's."""
-        if self.user_place is not None:
-            return self.user_place
-        frame = next((f for f in reversed(self.path) if f is not TREE_MAP), None)
-        return Place(frame.file, frame.line, frame.function) if frame else UNKNOWN
+        calls = [x for x in self.path if x is not TREE_MAP]
+        return self.user_place or (calls[-1].place if calls else UNKNOWN)
 
     @functools.cached_property
     def is_backward(self) -> bool:
@@ -180,15 +187,11 @@ class _Reader:
             if key[0] not in self._positions:
                 self._positions[key[0]] = list(code.co_positions())
             first, last, start, end = self._positions[key[0]][instruction // 2]
-            line = first or code.co_firstlineno
-            self._frames[key] = Frame(
-                code.co_filename,
-                code.co_qualname,
-                line,
-                (line, start or 0),
-                (last or line, end or 0),
-                key,
-            )
+            begins = code.co_firstlineno
+            line = first or begins
+            span = (line, start or 0), (last or line, end or 0)
+            file, function = code.co_filename, code.co_qualname
+            self._frames[key] = Frame(file, function, begins, *span, key)
         return self._frames[key]
 
 
@@ -200,7 +203,7 @@ def _summary(equation: Any) -> list[Frame]:
         place, _, function = summarize(equation.source_info).partition(" (")
         file, line, *_ = place.rsplit(":", 2)
         at = (int(line), 0)
-        return [Frame(file, function.rstrip(")"), at[0], at, at, None)]
+        return [Frame(file, function.rstrip(")"), 0, at, at, None)]
     except (AttributeError, TypeError, ValueError):
         return []
 
@@ -221,4 +224,4 @@ def _is_of_jax(jaxpr: Any) -> bool:
     info = getattr(opened(jaxpr), "debug_info", None)
     # `name at file:line`
     _, _, place = str(getattr(info, "func_src_info", "")).partition(" at ")
-    return is_jax(place.rpartition(":")[0])
+    return place.startswith(_JAX)

@@ -1,7 +1,6 @@
 """`explain`: why a function was traced or compiled again."""
 
 import dataclasses
-import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,12 +11,11 @@ from eqx_fastjit._jit import jitted_function
 from ._causes import Finding, finding_of
 from ._groups import group
 from ._records import Record, record_of
-from ._words import listed, plural, show_place, show_seconds
+from ._words import listed, plural, show_place, show_seconds, wrapped
 
 
 # Lines of the text, unless all are asked for.
 _LINES = 20
-_WIDTH = 88
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +63,12 @@ def finding_lines(finding: Finding, verbose: bool = False) -> Iterator[str]:
 
 
 def _reason_lines(finding: Finding, verbose: bool = False) -> Iterator[str]:
-    yield from _wrapped(finding.says, "    ")
-    yield from _wrapped(f"Called: {show_calls(finding, verbose)}.", "    ")
+    yield from wrapped(finding.says, "    ")
+    yield from wrapped(f"Called: {show_calls(finding, verbose)}.", "    ")
     if verbose:
         for change in finding.changes:
             yield f"      `{change.path}`: {change.what} {change.old} -> {change.new}"
-    yield from _wrapped(f"Fix: {finding.fix}", "    ")
+    yield from wrapped(f"Fix: {finding.fix}", "    ")
 
 
 def show_calls(finding: Finding, verbose: bool = False) -> str:
@@ -80,17 +78,6 @@ def show_calls(finding: Finding, verbose: bool = False) -> str:
     most = len(shown) if verbose else 3
     more = f"; and {len(shown) - most} more" if len(shown) > most else ""
     return "; ".join(shown[:most]) + more
-
-
-def _wrapped(text: str, first: str, later: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=first,
-        subsequent_indent=first if later is None else later,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def explain_event(event: Event) -> str:

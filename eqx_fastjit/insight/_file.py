@@ -60,7 +60,7 @@ class Writer:
     def __init__(self, path: str):
         # The program may change the directory.
         self._path = Path(path).absolute()
-        self._started = _process_started()
+        self._started = time.time()
         self._process = os.getpid()
         self._file: TextIO | None = None
         self._rank: dict[str, int] = {}
@@ -101,7 +101,7 @@ class Writer:
         packages = ("jax", "equinox", "eqx_fastjit")
         header = {"type": "run", "version": VERSION, "program": " ".join(sys.argv)}
         header |= {"started": self._started, "process": self._process}
-        header["cache"] = getattr(jax.config, "jax_compilation_cache_dir", None)
+        header["cache"] = cache_directory()
         self._line({**header, "packages": {name: _version(name) for name in packages}})
         return self._file
 
@@ -113,16 +113,9 @@ class Writer:
                 pass
 
 
-def _process_started() -> float:
-    """Since the epoch; where the system does not tell, the time now."""
-    try:
-        with open("/proc/self/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        ticks = float(fields[19])  # "starttime", in clock ticks since boot
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-        return time.time() - age
-    except (AttributeError, IndexError, OSError, ValueError):
-        return time.time()
+def cache_directory() -> str | None:
+    """JAX's directory for what was compiled, if it is set."""
+    return getattr(jax.config, "jax_compilation_cache_dir", None)
 
 
 def _version(package: str) -> str:
@@ -132,31 +125,21 @@ def _version(package: str) -> str:
         return "?"
 
 
-def as_json(record: Record) -> dict[str, Any]:
-    """The fields of a record, as `json` takes them."""
-    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(Record)}
-    fields["cause"] = record.cause.value
-    fields["differences"] = [
-        {
-            "path": d.path,
-            "cause": d.cause.value,
-            "what": d.what,
-            "old": _leaf_as_json(d.old),
-            "new": _leaf_as_json(d.new),
-        }
-        for d in record.differences
-    ]
-    return fields
-
-
-def _leaf_as_json(leaf: Leaf | None) -> dict[str, Any] | None:
-    if leaf is None:
-        return None
-    default = Leaf("", "")
-    fields = {k: v for k, v in leaf._asdict().items() if v != getattr(default, k)}
-    if leaf.shape:  # dimensions may be symbols
-        fields["shape"] = [n if isinstance(n, int) else str(n) for n in leaf.shape]
-    return fields
+def as_json(x: Any) -> Any:
+    """A record, or a part of one, as `json` takes it."""
+    if isinstance(x, Cause):
+        return x.value
+    if isinstance(x, Record):
+        return {f.name: as_json(getattr(x, f.name)) for f in dataclasses.fields(x)}
+    if isinstance(x, Leaf):
+        default = Leaf("", "")._asdict()
+        return {k: as_json(v) for k, v in x._asdict().items() if v != default[k]}
+    if isinstance(x, Difference):
+        return {k: as_json(v) for k, v in x._asdict().items()}
+    if isinstance(x, tuple):
+        return list(map(as_json, x))
+    # The dimensions of an array may be symbols.
+    return x if isinstance(x, int | float | str | None) else str(x)
 
 
 # --- reading --------------------------------------------------------------------------

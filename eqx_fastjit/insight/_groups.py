@@ -176,10 +176,11 @@ def _lengths(group: Group) -> set[int]:
 
 
 def _by_line(records: Sequence[Record], limit: float, depth: int = 1) -> list[Group]:
-    """By the user's line that made JAX compile them.
+    """By the user's lines that made JAX compile them.
 
-    What an `__init__` makes is one group, at the line that called the class. So are the
-    lines of a function, if none of them costs as much as the limit and all of them do.
+    A line that costs as much as the limit by itself is a group, and the rest belongs to
+    the line that called it. What an `__init__` makes is one group, at the line that
+    called the class.
     """
     lines: dict[object, list[Record]] = {}
     for record in records:
@@ -187,20 +188,21 @@ def _by_line(records: Sequence[Record], limit: float, depth: int = 1) -> list[Gr
         lines.setdefault(outer, []).append(record)
     out: list[Group] = []
     for below in lines.values():
-        deeper = [r for r in below if len(r.frames) > depth]
-        if not deeper:
-            out.append(Group(below))
-            continue
-        if any(r.frames[-depth - 1].function.endswith(".__init__") for r in deeper):
-            out.append(Group(below, deeper[0].frames[-depth]))
-            continue
-        inner = _by_line(below, limit, depth + 1)
-        small = [g for g in inner if g.seconds < limit]
-        if len(small) > 1 and sum(g.seconds for g in small) >= limit:
-            rest = [r for g in small for r in g.records]
-            rest.sort(key=lambda r: r.number)
-            frames = next(r.frames for r in rest if len(r.frames) >= depth)
-            inner = [g for g in inner if g.seconds >= limit]
-            inner.append(Group(rest, frames[-depth]))
-        out += inner
+        inside = [r for r in below if _is_inside_a_function(r, depth)]
+        inner: list[Group] = []
+        if sum(r.seconds for r in below) >= limit:
+            inner = _by_line(inside, limit, depth + 1)
+        large = [g for g in inner if g.seconds >= limit]
+        told = {r.number for g in large for r in g.records}
+        rest = [r for r in below if r.number not in told]
+        if rest:
+            frames = rest[0].frames
+            large.append(Group(rest, frames[-depth] if len(frames) >= depth else None))
+        out += large
     return out
+
+
+def _is_inside_a_function(record: Record, depth: int) -> bool:
+    if len(record.frames) <= depth:
+        return False
+    return not record.frames[-depth - 1].function.endswith(".__init__")

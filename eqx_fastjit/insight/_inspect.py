@@ -13,9 +13,8 @@ from eqx_fastjit._place import Place
 
 from ._equations import read_jaxpr, Scope, UNKNOWN
 from ._loops import find_loops, UnrolledLoop
-from ._table import show_bytes, table
 from ._target import target
-from ._words import plural, show_place
+from ._words import plural, show_bytes, show_place, table, wrapped
 
 
 _Literal = jax.extend.core.Literal
@@ -85,12 +84,12 @@ class Inspection:
         rows: list[Any] = []
         for x in self.loops:
             scan = f"~{x.scan_equations}" if x.uniform else "shapes differ"
-            counts = x.iterations, x.occurrences, x.equations
-            rows.append((*counts, show_place(x.place), x.place.function, scan))
-        header = ("iterations", "occurrences", "equations", "loop", "in", "with scan")
+            where = show_place(x.place), x.place.function
+            rows.append((x.iterations, x.equations, *where, scan))
+        header = ("iterations", "equations", "loop", "in", "with scan")
         text = table("Unrolled Python loops", header, rows)
         hints = [x.hint(self.equations) for x in self.loops[:_EXPLAINED]]
-        return "\n".join([text, *[f"  {hint}" for hint in hints]])
+        return "\n".join([text, *(x for hint in hints for x in wrapped(hint, "  "))])
 
     def _constants(self) -> str:
         rows = [
@@ -99,10 +98,11 @@ class Inspection:
         ]
         text = table("Captured constants", ("size", "type", "used at", "in"), rows)
         if any(x.bytes >= _LARGE_CONSTANT for x in self.constants):
-            text += (
-                "\n  Constants are compiled into the program, and slow down the "
+            hint = (
+                "Constants are compiled into the program, and slow down the "
                 "compilation. Pass large arrays as arguments."
             )
+            text = "\n".join([text, *wrapped(hint, "  ")])
         return text
 
     def _memory(self) -> str:

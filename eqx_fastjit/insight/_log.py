@@ -6,8 +6,6 @@ which line of the program, why, which leaf was not as before, and how long it to
 
 import logging
 import os
-import sys
-import threading
 
 from eqx_fastjit import _events
 from eqx_fastjit._describe import Difference
@@ -24,9 +22,6 @@ _VARIABLE = "EQX_FASTJIT_LOG"
 _LEVELS = {"compiles": logging.INFO, "all": logging.DEBUG}
 # Differences that are shown in a line.
 _SHOWN = 3
-# Seconds after which a running compilation is announced; then twice that, and so on.
-# Otherwise, the program would seem to hang.
-_LONG = 10.0
 # An operation outside of jit takes some 20 ms, and there are dozens of them. In
 # seconds, the time above which one has its own line.
 _LONG_OPERATION = 0.5
@@ -49,32 +44,16 @@ def log_from_environment() -> None:
             f"{_VARIABLE}={text!r}: expected {', '.join(_LEVELS)}, off, or a file that "
             "ends in .jsonl."
         )
-    handler = _Stderr()
+    handler = logging.StreamHandler()  # to stderr
     line = "[%(asctime)s eqx_fastjit] %(message)s"
     handler.setFormatter(logging.Formatter(line, "%H:%M:%S"))
     logger.addHandler(handler)
     logger.setLevel(_LEVELS[text])
-    _events.starting.append(_on_start)
+    logger.propagate = False  # to a handler of the program that writes them again
     _events.observers.append(_on_event)
 
 
-class _Stderr(logging.Handler):
-    """Writes to stderr, unless the program has a handler of its own that does."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        for handler in logging.getLogger().handlers:
-            if logger.propagate and handler.level <= record.levelno:
-                return
-        try:
-            sys.stderr.write(self.format(record) + "\n")
-            sys.stderr.flush()
-        except Exception:
-            self.handleError(record)
-
-
 def _on_event(event: Event) -> None:
-    if (timer := _timers.pop(event.number, None)) is not None:
-        timer.cancel()
     record = record_of(event, _events.history)
     is_small = record.inlined or not (record.compile or record.failed)
     if record.is_outside:
@@ -135,26 +114,3 @@ def show_difference(d: Difference) -> str:
         old, new = f"{old} ({d.old.type})", f"{new} ({d.new.type})"
     what = f"{d.what} " if d.what in ("sharding", "committed", "weak type") else ""
     return f"`{d.path}`: {what}{old or 'nothing'} -> {new or 'nothing'}"
-
-
-# --- compilations that take long ------------------------------------------------------
-
-_timers: dict[int, threading.Timer] = {}
-
-
-def _on_start(event: Event) -> None:
-    _remind(event, _LONG)
-
-
-def _remind(event: Event, seconds: float) -> None:
-    def announce() -> None:
-        name, where = event.function.title(), show_chain(event.frames)
-        after = show_seconds(seconds)
-        logger.info("still compiling %s after %s, called at %s", name, after, where)
-        if event.number in _timers:
-            _remind(event, 2 * seconds)
-
-    past = seconds / 2 if seconds > _LONG else 0.0
-    timer = _timers[event.number] = threading.Timer(seconds - past, announce)
-    timer.daemon = True
-    timer.start()

@@ -14,22 +14,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 
-from eqx_fastjit import _events, _place
+from eqx_fastjit import _events
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 
-from ._frames import folder_of
-from ._table import show_time, table
 from ._target import Target, target
 from ._timing import LEAST_ROUNDS, time_call, time_calls, Timing
+from ._words import show_seconds, table, wrapped
 
 
 OURS, EQUINOX, FLAT = "eqx_fastjit", "equinox.filter_jit", "jax.jit, flat arrays"
-# Of a function with the same arguments and no results, if compiling takes too long.
-_ALONE = ", the arguments alone"
 # Seconds that a profile may take, beyond compiling the function once; of those, what
 # the rounds of timing and the sampling of each function may.
 _SECONDS, _TIMING_SECONDS, _SAMPLING_SECONDS = 20.0, 4.0, 1.0
@@ -46,8 +42,8 @@ class Profile:
     """The result of `profile`. `str(profile)` is for people."""
 
     name: str
-    # Of warm calls, by what jitted the function. If compiling it once more for Equinox
-    # would take too long, of a function that has the same arguments and does nothing.
+    # Of warm calls, by what jitted the function. Equinox is not among them if compiling
+    # the function once more would take too long.
     timings: dict[str, Timing]
     # Seconds of each stage of a first call.
     stages: dict[str, float]
@@ -58,16 +54,16 @@ class Profile:
 
     def __str__(self) -> str:
         warm = [
-            (name, show_time(x.returns), show_time(x.ready))
+            (name, show_seconds(x.returns), show_seconds(x.ready))
             for name, x in self.timings.items()
         ]
-        first = [(name, show_time(x)) for name, x in self.stages.items()]
+        first = [(name, show_seconds(x)) for name, x in self.stages.items()]
         parts = [
             f"profile of {self.name}",
             table("A warm call", ("", "returns after", "result ready after"), warm),
             table("A first call", ("stage", "time"), first),
             tree_text(self.session),
-            self.conclusion,
+            "\n".join(wrapped(self.conclusion)),
         ]
         return "\n\n".join(filter(None, parts))
 
@@ -137,7 +133,7 @@ def _profile_first(it: Target, args: Any, kwargs: Any) -> Profile:
     compile_ = clock() - start
     _forget(jitted)
     stages = {"trace (Python)": trace, "lower": lower, "compile (XLA)": compile_}
-    total = show_time(sum(stages.values()))
+    total = show_seconds(sum(stages.values()))
     conclusion = (
         f"A first call takes {total} before it runs, of which eqx_fastjit saves "
         "nothing: JAX's persistent cache saves most of XLA's part in later processes, "
@@ -186,7 +182,7 @@ def measure(
     jitted = filter_jit(fun)
     ours = functools.partial(jitted, *args, **kwargs)
     _, first = time_call(ours)
-    seconds = min(time_call(ours)[1] for _ in range(2))
+    _, seconds = time_call(ours, 2)
     # What `jax.jit` of the arrays alone takes: the program that `ours` has compiled.
     function = jitted._function
     specialization, arrays = function.find(jitted._bind(*args, **kwargs))
@@ -197,29 +193,17 @@ def measure(
     own = (
         e.seconds for e in _events.history if e.function.key() == function.info.key()
     )
-    compiling = max(first, *own, 0.0)
     left = _SECONDS - _TIMING_SECONDS - 2 * _SAMPLING_SECONDS
-    if compiling + 4 * LEAST_ROUNDS * seconds < left:
+    if max(first, *own, 0.0) + 4 * LEAST_ROUNDS * seconds < left:
         equinox = equinox_filter_jit(fun)
         calls[EQUINOX] = functools.partial(equinox, *args, **kwargs)
         time_call(calls[EQUINOX])
-    else:
-        for name, jit in ((OURS, filter_jit), (EQUINOX, equinox_filter_jit)):
-            alone = functools.partial(jit(_nothing), fun, *args, **kwargs)
-            calls[name + _ALONE] = alone
-            time_call(alone)
-        _forget(filter_jit(_nothing))
     return time_calls(calls, _TIMING_SECONDS), calls
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    pass
-
-
-def saved(timings: dict[str, Timing]) -> tuple[float, float]:
-    """What a call saves over Equinox's, or saves at least; and how exact that is."""
-    alone = "" if EQUINOX in timings else _ALONE
-    return timings[OURS + alone].saves_over(timings[EQUINOX + alone])
+def saved(timings: dict[str, Timing]) -> tuple[float, float] | None:
+    """What a call saves over Equinox's, if that was timed; and how exact that is."""
+    return timings[OURS].saves_over(timings[EQUINOX]) if EQUINOX in timings else None
 
 
 def _conclusion(timings: dict[str, Timing]) -> str:
@@ -227,30 +211,29 @@ def _conclusion(timings: dict[str, Timing]) -> str:
     ours, flat = timings[OURS], timings[FLAT]
     overhead = max(0.0, flat.saves_over(ours)[0])
     begin = (
-        f"A call takes {show_time(ours.ready)}: "
-        f"{show_time(max(0.0, ours.ready - overhead))} are `jax.jit` and the program "
-        f"itself, which eqx_fastjit cannot save, {show_time(overhead)} are its own "
-        "overhead"
+        f"A call takes {show_seconds(ours.ready)}: "
+        f"{show_seconds(max(0.0, ours.ready - overhead))} are `jax.jit` and the "
+        "program itself, which eqx_fastjit cannot save, "
+        f"{show_seconds(overhead)} are its own overhead"
     )
-    saving, noise = saved(timings)
+    if (found := saved(timings)) is None:
+        return f"{begin}; Equinox was not timed: compiling again would take too long."
+    saving, noise = found
     if saving <= noise:
         return (
             f"{begin}; the difference from Equinox is within the noise of "
-            f"{show_time(noise)}, so it does not matter for this function."
+            f"{show_seconds(noise)}, so it does not matter for this function."
         )
     share = saving / (ours.ready + saving)
     return (
-        f"{begin}; it saves {'' if EQUINOX in timings else 'at least '}"
-        f"{show_time(saving)} that `equinox.filter_jit` takes in addition ({share:.0%} "
-        f"of Equinox's call), so it matters{' little' * (share < MATTERS)}: 10,000 "
-        f"calls save {show_time(1e4 * saving)}."
+        f"{begin}; it saves {show_seconds(saving)} that `equinox.filter_jit` takes in "
+        f"addition ({share:.0%} of Equinox's call), so it "
+        f"matters{' little' * (share < MATTERS)}: 10,000 calls save "
+        f"{show_seconds(1e4 * saving)}."
     )
 
 
 # --- pyinstrument ---------------------------------------------------------------------
-
-# Frames that are grouped even if they are of a checkout; not those that name a part.
-_LIBRARIES = "|".join(re.escape(folder_of(module)) for module in (_place, jax, eqx))
 
 
 def _profiler() -> Any:
@@ -267,7 +250,7 @@ def tree_text(session: Any) -> str:
         def render_preamble(self, session: Any) -> str:
             return ""  # a logo and a clock
 
-    options = {"hide_regex": _LIBRARIES, "show_regex": re.escape(__file__)}
+    options = {"show_regex": re.escape(__file__)}
     text = Tree(unicode=True, processor_options=options).render(session).strip()
     return f"Where Python was, in seconds ({session.sample_count} samples)\n{text}"
 

@@ -11,24 +11,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ._table import show_time, table
+from ._words import show_seconds, table, wrapped
 
 
 # Seconds between two samples of the program, which may run for long.
 _INTERVAL = 0.01
-# Seconds between two looks at the arguments of a function: not at each call.
-_LOOK_AGAIN = 0.2
 
 
 @dataclasses.dataclass
 class _Called:
     """The calls of the functions that one line of the program makes."""
 
-    info: Any
+    title: str
     calls: int = 0
-    # Of a call outside of all traces: the function and its arguments.
+    # The first call outside of all traces: the function and its arguments.
     call: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
-    looked: float = 0.0
 
 
 class ProgramProfile:
@@ -85,32 +82,28 @@ class ProgramProfile:
         total = 0.0
         for i, called in enumerate(ranked):
             cells, saved = _saving(called) if i < functions else (["", "", ""], 0.0)
-            rows.append([called.calls, called.info.title(), *cells])
+            rows.append([called.calls, *cells, called.title])
             total += saved
         share = total / (seconds + max(total, 0.0))
         others = len(ranked) - functions
         rest = f", {others} of the functions not counted" if others > 0 else ""
-        header = ("calls", "function", "a call", "saves", "in all")
-        return (
-            f"{tree_text(session)}\n\n{table('Jitted functions', header, rows)}\n\n"
-            f"The program took {show_time(seconds)}; its calls save {show_time(total)} "
-            f"that `equinox.filter_jit` would take in addition ({share:.1%}{rest}), so "
-            "for this program the overhead of calls "
+        header = ("calls", "a call", "saves", "in all", "function")
+        conclusion = (
+            f"The program took {show_seconds(seconds)}; its calls save "
+            f"{show_seconds(total)} that `equinox.filter_jit` would take in addition "
+            f"({share:.1%}{rest}), so for this program the overhead of calls "
             f"{'matters' if share >= MATTERS else 'does not matter'}."
         )
+        functions_table = table("Jitted functions", header, rows)
+        parts = [tree_text(session), functions_table, "\n".join(wrapped(conclusion))]
+        return "\n\n".join(parts)
 
     def _note(self, jitted: Any, args: Any, kwargs: Any) -> None:
         info = jitted._function.info
-        called = self._called.get(info.key())
-        if called is None:
-            called = self._called[info.key()] = _Called(info)
+        called = self._called.setdefault(info.key(), _Called(info.title()))
         called.calls += 1
-        now = time.perf_counter()
-        if called.call is None or now - called.looked > _LOOK_AGAIN:
-            called.looked = now
-            call = (jitted.__wrapped__, args, kwargs)
-            if not _has_tracers(call):
-                called.call = call
+        if called.call is None and not _has_tracers((args, kwargs)):
+            called.call = (jitted.__wrapped__, args, kwargs)
 
 
 def _has_tracers(tree: Any) -> bool:
@@ -137,6 +130,8 @@ def _saving(called: _Called) -> tuple[list[str], float]:
         timings, _ = measure(*jax.tree.map(alive, called.call))
     except Exception as e:  # the program may be over in other ways, too
         return [f"raised {type(e).__name__}", "", ""], 0.0
-    saving, _ = saved(timings)
-    total = called.calls * saving
-    return [show_time(timings[OURS].ready), show_time(saving), show_time(total)], total
+    if (saving := saved(timings)) is None:
+        return [show_seconds(timings[OURS].ready), "not compared", ""], 0.0
+    total = called.calls * saving[0]
+    texts = map(show_seconds, (timings[OURS].ready, saving[0], total))
+    return list(texts), total

@@ -7,13 +7,10 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from eqx_fastjit._place import Place
-
-from ._causes import Finding, finding_of, STALE
+from ._causes import Finding, finding_of, stale_finding
 from ._file import as_json, Run
 from ._groups import Group, group
 from ._records import OUTSIDE, Record
-from ._source import source_line
 from ._words import plural, show_chain, show_place, show_seconds
 
 
@@ -148,16 +145,15 @@ def make_report(
     records = sorted(records, key=lambda r: r.number)
     limit = min(LIMIT_SECONDS, LIMIT_SHARE * seconds)
     groups = group(records, limit)
-    is_finding = [g.seconds >= limit and not g.is_first for g in groups]
-    findings = [finding_of(g) for g, found in zip(groups, is_finding, strict=True)]
-    paired = list(zip(findings, is_finding, strict=True))
+    large = [g for g in groups if g.seconds >= limit and not g.is_first]
+    small = [g for g in groups if g not in large]
     return Report(
         program=program,
         seconds=seconds,
         exit_code=exit_code,
         limit=limit,
-        findings=(*(f for f, found in paired if found), *map(_stale, stale)),
-        others=tuple(f for f, found in paired if not found),
+        findings=(*map(finding_of, large), *(stale_finding(*x) for x in stale)),
+        others=tuple(map(finding_of, small)),
         time=tuple(_time(records, seconds, imports, waits)),
         helps=(*_scans(loops, limit), *_helps(records, seconds, limit, cache)),
         functions=tuple(_functions(groups)),
@@ -180,24 +176,6 @@ def report_of_file(run: Run) -> Report:
         exit_code=None if run.is_running else 0,
         cache=run.cache,
         notes=notes,
-    )
-
-
-def _stale(found: Any) -> Finding:
-    return Finding(
-        cause=STALE,
-        attribute=STALE,
-        leaf=found.name,
-        line=found.line,
-        functions={found.function: 1},
-        count=1,
-        seconds=0.0,
-        says=f"`{found.function}` read the global `{found.name}` when it was traced: "
-        f"{found.old}. It is {found.new} now, and calls still use the old value.",
-        fix=f"Pass `{found.name}` as an argument, a number as `jnp.asarray("
-        f"{found.name})`.",
-        calls={show_place(found.line): 1},
-        changes=(),
     )
 
 
@@ -224,11 +202,9 @@ def _time(
         by_package[found.name] += found.seconds
     importing = tuple(by_package.most_common(_LINES))
     parts.append(Part("import", "importing", by_package.total(), importing))
-    waited = [(f"{w.file}:{w.line} {w.what}", w.seconds) for w in waits]
+    waited = tuple((f"{show_place(w.place)} {w.what}", w.seconds) for w in waits)
     waiting = sum(w.seconds for w in waits)
-    parts.append(
-        Part("wait", "waiting for the device", waiting, tuple(waited[:_LINES]))
-    )
+    parts.append(Part("wait", "waiting for the device", waiting, waited[:_LINES]))
     known = sum(part.seconds for part in parts)
     if known > seconds > 0:  # waits of several threads, say
         scale = seconds / known
@@ -272,18 +248,19 @@ def _helps(
 
 def _scans(loops: Iterable[Any], limit: float) -> Iterator[Help]:
     for found in loops:
-        if found.saved < limit:
-            continue
-        yield Help(
-            "scan",
-            found.saved,
-            f"The loop at {show_place(found.place)} is unrolled. Its "
-            f"{found.iterations} iterations are alike, and have {found.equations} of "
-            f"the {found.total} equations of `{found.function}`. With `jax.lax.scan`, "
-            "its body is compiled once. (The seconds are an estimate by equations.)",
-            "For layers, stack their arrays (`eqx.filter_vmap` over the keys of the "
-            "constructor) and scan over them.",
-        )
+        loop = found.loop
+        if found.saved >= limit:
+            yield Help(
+                "scan",
+                found.saved,
+                f"The loop at {show_place(loop.place)} is unrolled. Its "
+                f"{loop.iterations} iterations are alike, and have {loop.equations} of "
+                f"the {found.total} equations of `{found.function}`. With "
+                "`jax.lax.scan`, its body is compiled once. (The seconds are an "
+                "estimate by equations.)",
+                "For layers, stack their arrays (`eqx.filter_vmap` over the keys of "
+                "the constructor) and scan over them.",
+            )
 
 
 # --- tables ---------------------------------------------------------------------------
@@ -320,9 +297,3 @@ def _function_row(found: list[tuple[Record, str]]) -> FunctionRow:
         causes=dict(causes.most_common()),
         calls=dict(calls.most_common()),
     )
-
-
-def source_of(finding: Finding) -> str:
-    """The user's line of a finding; empty if it is not known."""
-    line: Place | None = finding.line
-    return source_line(line)

@@ -18,7 +18,29 @@ from eqx_fastjit._place import is_users, Place
 # Values that are compared; anything else may change without being another one.
 _VALUES = (bool, int, float, complex, str, bytes, type(None))
 # How far to follow functions that a function calls.
-_DEPTH = 3
+_DEPTH = 2
+
+
+class _Read(NamedTuple):
+    """A global as it was after a trace."""
+
+    number: int
+    function: str
+    line: Place | None
+    module: dict[str, Any]
+    name: str
+    # A weak reference in place of an array.
+    value: Any
+    text: str
+
+    def is_stale(self) -> bool:
+        """Whether the global has another value now."""
+        now = self.module.get(self.name)
+        if isinstance(self.value, weakref.ref):
+            return self.value() is not now
+        if now is self.value:  # NaN, too
+            return False
+        return type(self.value) is not type(now) or self.value != now
 
 
 class Stale(NamedTuple):
@@ -31,85 +53,55 @@ class Stale(NamedTuple):
     new: str
 
 
-class _Read(NamedTuple):
-    """A global as it was after a trace, a weak reference in place of an array."""
-
-    number: int
-    function: str
-    line: Place | None
-    name: str
-    module: dict[str, Any]
-    value: Any
-    text: str
-
-
 class StaleGlobals:
     """Notes which globals each trace has read, and finds those that changed since."""
 
     def __init__(self) -> None:
-        self.found: list[Stale] = []
-        # By the module and the name, once for each function.
-        self._reads: dict[tuple[Any, int, str], _Read] = {}
+        # By the function and the name.
+        self._reads: dict[Any, _Read] = {}
 
     def on_event(self, event: Event) -> None:
         """A trace is over. What it changed itself, such as a counter, is read now."""
         specialization = _events._active()
         if specialization is None or not event.traced or event.failed:
             return
-        number, key = event.function.number, event.function.key()
-        for read in list(self._reads):
-            if read[0] == key and self._reads[read].number != number:
-                del self._reads[read]  # that function has been made anew
-        self.check()
         function = specialization.flat.function()
         if function is None or function.fun is None:  # gone, or a callable Module
             return
-        fun = inspect.unwrap(function.fun())
-        for module, name in _globals_of(fun, _DEPTH):
+        number, where = event.function.number, event.function.key()
+        line = event.frames[0] if event.frames else event.function.place
+        for module, name in _globals_of(inspect.unwrap(function.fun()), _DEPTH):
             value = module[name]
-            is_array = isinstance(value, jax.Array)
-            if is_array or type(value) in _VALUES:
-                kept = weakref.ref(value) if is_array else value
-                text = describe_static(value)
-                line = event.frames[0] if event.frames else event.function.place
-                name_of = event.function.qualname
-                read = _Read(number, name_of, line, name, module, kept, text)
-                self._reads.setdefault((key, id(module), name), read)
-
-    def check(self) -> None:
-        """Look for changes."""
-        for key, read in list(self._reads.items()):
-            now = read.module.get(read.name)
-            if _is_same(read.value, now):
+            if not (isinstance(value, jax.Array) or type(value) in _VALUES):
                 continue
-            del self._reads[key]
-            new = describe_static(now)
-            if isinstance(now, jax.Array) and new == read.text:
-                new = f"another {new}"
-            found = Stale(read.function, read.line, read.name, read.text, new)
-            if not any(found[:3] == other[:3] for other in self.found):
-                self.found.append(found)
+            key = where, id(module), name
+            if key in self._reads and self._reads[key].number == number:
+                continue  # calls of the earlier trace still use what that has read
+            kept = weakref.ref(value) if isinstance(value, jax.Array) else value
+            text, title = describe_static(value), event.function.qualname
+            self._reads[key] = _Read(number, title, line, module, name, kept, text)
 
-
-def _is_same(kept: Any, now: Any) -> bool:
-    if isinstance(kept, weakref.ref):
-        return kept() is now
-    return type(kept) is type(now) and (kept == now or kept is now)
+    def found(self) -> list[Stale]:
+        """Those that have changed."""
+        out: list[Stale] = []
+        for read in self._reads.values():
+            if read.is_stale():
+                new = describe_static(read.module.get(read.name))
+                new = f"another {new}" if new == read.text else new
+                out.append(Stale(read.function, read.line, read.name, read.text, new))
+        return out
 
 
 def _globals_of(function: Any, depth: int) -> Iterator[tuple[dict[str, Any], str]]:
-    """The globals that a function reads, and the user's functions that it calls."""
-    if not isinstance(function, types.FunctionType) or depth == 0:
+    """The globals that a function and the user's functions that it calls read."""
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, types.CodeType) or not is_users(code.co_filename):
         return
     module = function.__globals__
-    for name in _loaded(function.__code__):
-        if name not in module:
-            continue
+    for name in _loaded(code) & module.keys():
         yield module, name
-        value = module[name]
-        code = getattr(value, "__code__", None)
-        if isinstance(code, types.CodeType) and is_users(code.co_filename):
-            yield from _globals_of(value, depth - 1)
+        if depth > 0:
+            yield from _globals_of(module[name], depth - 1)
 
 
 def _loaded(code: types.CodeType) -> set[str]:
@@ -117,7 +109,5 @@ def _loaded(code: types.CodeType) -> set[str]:
     instructions = list(dis.get_instructions(code))
     names = {i.argval for i in instructions if i.opname == "LOAD_GLOBAL"}
     names -= {i.argval for i in instructions if i.opname == "STORE_GLOBAL"}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _loaded(constant)
-    return names
+    inner = [x for x in code.co_consts if isinstance(x, types.CodeType)]
+    return names.union(*map(_loaded, inner))

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from ._causes import Finding
 from ._explain import show_calls
-from ._report import footer, FunctionRow, headline, Help, Report, source_of
+from ._report import footer, FunctionRow, headline, Help, Report
+from ._source import source_line
 from ._words import listed, show_place, show_seconds
 
 
@@ -70,7 +71,7 @@ def _finding(finding: Finding) -> Iterator[Any]:
     yield ""
     where = show_place(finding.line)
     yield Text.assemble((finding.title(), "bold yellow"), "  ", (where, "bold"))
-    if source := source_of(finding):
+    if source := source_line(finding.line):
         yield Padding(Text(source, "italic"), (0, 4))
     yield Padding(Text(finding.says), (0, 2))
     yield Padding(Text(f"Called: {show_calls(finding)}.", "dim"), (0, 2))

@@ -216,4 +216,4 @@ def _check_sums(report):
 
 def _check_wording(text):
     assert "array(" not in text.replace("asarray(", "")  # no values of arrays
-    assert "0 us" not in text and "more times" not in text
+    assert " 0 us" not in text and "more times" not in text

@@ -66,6 +66,7 @@ def test_functions_of_jax_jit_with_static_arguments():
 def test_the_tree_is_that_of_pyinstrument_with_libraries_grouped(tmp_path):
     page = tmp_path / "page.html"
     text = str(insight.profile(Scale(jnp.ones(2)).ours, jnp.ones(2), html=page))
+    assert "frames hidden" in text
     assert "_under_eqx_fastjit" in text
     assert "_under_equinox" in text
     assert "in proportion" not in text
@@ -86,19 +87,13 @@ def test_the_function_is_traced_once_by_each_jit():
     assert len(traces) == 2  # of this library and of Equinox
 
 
-def test_if_compiling_takes_too_long_the_arguments_alone_are_timed(monkeypatch):
+def test_if_compiling_takes_too_long_equinox_is_not_timed(monkeypatch):
     monkeypatch.setattr(_profile, "_SECONDS", 0.0)
     f, traces = count_traces(lambda x: x + 1)
     found = insight.profile(f, jnp.ones(3))
-    assert len(traces) == 1  # not for Equinox
-    assert sorted(found.timings) == [
-        "equinox.filter_jit, the arguments alone",
-        "eqx_fastjit",
-        "eqx_fastjit, the arguments alone",
-        "jax.jit, flat arrays",
-    ]
-    noise = "within the noise" in found.conclusion
-    assert noise or "saves at least" in found.conclusion
+    assert len(traces) == 1
+    assert sorted(found.timings) == ["eqx_fastjit", "jax.jit, flat arrays"]
+    assert "Equinox was not timed" in found.conclusion
 
 
 def timing(*rounds):
@@ -117,7 +112,7 @@ def timing(*rounds):
             + ["10,000 calls save 600 ms."],
         ),
         (10e-3, 9.9e-3, 10.1e-3, ["saves 100 us", "(1% of", "so it matters little: "]),
-        (1e-3, 2e-3, 1e-3, ["1 ms are `jax.jit`", "within the noise of 0 us"]),
+        (1e-3, 2e-3, 1e-3, ["1 ms are `jax.jit`", "within the noise of <1 us"]),
     ],
     ids=["matters", "little", "noise"],
 )
@@ -225,13 +220,13 @@ def test_a_program_is_told_calls_times_saving():
     assert "the program's own output" in text
     table = text.partition("Jitted functions")[2]
     step, update, inner = table.splitlines()[2:5]
-    assert step.split()[:2] == ["200", "step"]
-    assert update.split()[:2] == ["20", "update"]
+    assert step.split()[0] == "200" and " step (" in step
+    assert update.split()[0] == "20" and " update (" in update
     # In the trace of `step` alone, and beyond the two that are called again.
     assert inner.split()[:2] == ["1", "inner"]
     assert step.count(" us") + step.count(" ms") >= 2
     assert "main" in text.partition("Jitted functions")[0]  # in the tree
-    conclusion = text.strip().splitlines()[-1]
+    conclusion = " ".join(text.strip().rpartition("\n\n")[2].split())
     assert conclusion.startswith("The program took ")
     assert "1 of the functions not counted" in conclusion
     assert "the overhead of calls" in conclusion

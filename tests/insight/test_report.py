@@ -14,7 +14,8 @@ from eqx_fastjit.insight._records import Record
 from eqx_fastjit.insight._report import headline, make_report
 from eqx_fastjit.insight._text import write_text
 from eqx_fastjit.insight._trace import as_trace
-from eqx_fastjit.insight._watch import Import, Wait
+from eqx_fastjit.insight._waits import Wait
+from eqx_fastjit.insight._watch import Import
 
 
 LINE = Place("a.py", 10, "<module>")
@@ -98,14 +99,14 @@ def test_the_parts_of_the_time_add_up():
         record(1, seconds=10.0),
         record(2, seconds=5.0, is_main_thread=False),
         imports=[Import("jax", 1000.0, 3.0)],
-        waits=[Wait("a.py", 12, "float(...)", 3, 2.0)],
+        waits=[Wait(LINE._replace(line=12), "float(x)", 3, 2.0)],
         seconds=30.0,
     )
     parts = {part.name: part.seconds for part in found.time}
     assert parts["import"] == 3 and parts["wait"] == 2 and parts["compile"] == 5
     assert sum(parts.values()) == pytest.approx(30)
     assert parts["rest"] == pytest.approx(15)
-    assert "a.py:12 float(...)" in text_of(found)
+    assert "a.py:12 float(x)" in text_of(found)
 
 
 def test_seconds_of_functions_inside_are_told_once():
