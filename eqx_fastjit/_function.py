@@ -152,7 +152,6 @@ class Function:
         elif not any(isinstance(_private.concrete(x), Tracer) for x in arrays):
             # As a part of another trace a call never blocks, and it is left open.
             callbacks = self._has_callbacks(specialization, arrays)
-            specialization.flat.calls_back = callbacks
             plan.blocks = must_block(callbacks, [*arrays, *results])
 
     def failed(

@@ -68,8 +68,6 @@ class FlatFunction:
         self.plans: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.source = source
         self.traced = False
-        # Whether calls block for a host callback, as the doctor says then.
-        self.calls_back = False
         self.__name__ = function.info.name
         self.__qualname__ = function.info.qualname
         self.__signature__ = inspect.Signature(

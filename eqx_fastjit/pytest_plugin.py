@@ -25,9 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line(
         "markers",
-        f"{_NAME}(max_traces=None, max_seconds=None, warn=False): fail (or warn) if a "
-        "function jitted by eqx_fastjit is traced more often, or compiled for longer, "
-        "within the test.",
+        f"{_NAME}(max_traces, warn=False): fail (or warn) if a function jitted by "
+        "eqx_fastjit is traced more often within the test.",
     )
 
 
@@ -49,8 +48,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
     if marker.args:
         raise pytest.UsageError(
-            f"{item.nodeid}: the marker {_NAME} takes `max_traces=`, "
-            "`max_seconds=` and `warn=`, by name only."
+            f"{item.nodeid}: the marker {_NAME} takes `max_traces=` and `warn=`, by "
+            "name only."
         )
     try:
         entered = guard(**marker.kwargs)

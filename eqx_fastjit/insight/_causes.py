@@ -9,24 +9,15 @@ import functools
 import importlib.resources
 import re
 import tomllib
-from typing import NamedTuple
+from typing import Any
 
 from eqx_fastjit._describe import Cause, Difference, FUNCTIONS, Leaf
 from eqx_fastjit._place import Place
 
 from ._groups import Group
-from ._records import Record
+from ._records import Record, show_difference
 from ._source import edit, root_of
-from ._words import listed, plural, show_chain, show_place, show_seconds, times
-
-
-class Change(NamedTuple):
-    """A leaf that differs between two calls, in words."""
-
-    path: str
-    what: str
-    old: str
-    new: str
+from ._words import listed, plural, show_place, show_seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +38,8 @@ class Finding:
     fix: str
     # Function and the user's lines that led to it, and how often.
     calls: dict[str, int]
-    # All leaves that differed, the first time.
-    changes: tuple[Change, ...]
+    # All leaves that differed, the first time: "`n`: 1 -> 2".
+    changes: tuple[str, ...]
 
     def kind(self) -> str:
         """Cause and attribute."""
@@ -79,16 +70,15 @@ def table() -> dict[str, dict[str, dict[str, str]]]:
 
 def finding_of(group: Group) -> Finding:
     """A group in words."""
-    cause, attribute = group.cause.value, attribute_of(group)
-    if group.is_outside or group.first.failed:
+    cause, attribute = group.first.cause.value, attribute_of(group)
+    if group.first.is_outside or group.first.failed:
         cause = group.first.why
     text = table()[cause][attribute]
     facts = _facts(group, attribute)
-    changes = [
-        Change(d.path, d.what, str(d.old or "nothing"), str(d.new or "nothing"))
-        for d in group.first.differences
-        if d.what != "function" or d.cause is not Cause.NEW_FUNCTION
-    ]
+    made_anew = (
+        group.first.cause is Cause.NEW_FUNCTION
+    )  # which the first difference says
+    changes = group.first.differences[made_anew : _MAX_CHANGES + made_anew]
     return Finding(
         cause=cause,
         attribute=attribute,
@@ -99,13 +89,8 @@ def finding_of(group: Group) -> Finding:
         seconds=group.seconds,
         says=text["says"].format_map(facts),
         fix=text["fix"].format_map(facts),
-        calls={
-            f"`{function}` at {show_chain(frames)}"
-            if function
-            else show_chain(frames): n
-            for (function, frames), n in group.calls.items()
-        },
-        changes=tuple(changes[:_MAX_CHANGES]),
+        calls=group.calls,
+        changes=tuple(map(show_difference, changes)),
     )
 
 
@@ -127,7 +112,7 @@ def stale_finding(
         says=text["says"].format_map(facts),
         fix=text["fix"].format_map(facts),
         calls={show_place(line): 1},
-        changes=(Change(name, "global", old, new),),
+        changes=(f"`{name}`: {old} -> {new}",),
     )
 
 
@@ -140,20 +125,20 @@ _CONTAINERS = {"list", "dict", "set", "tuple", "frozenset"}
 def attribute_of(group: Group) -> str:
     """What is special about a group of this cause."""
     d = group.main
-    if group.is_outside or group.first.failed:
-        return "operations" if group.is_outside else "raised"
-    if group.cause is Cause.NEW_FUNCTION:
+    if group.first.is_outside or group.first.failed:
+        return "operations" if group.first.is_outside else "raised"
+    if group.first.cause is Cause.NEW_FUNCTION:
         return "first call" if d is None else "made anew"
-    if group.cause is Cause.CONFIGURATION:
+    if group.first.cause is Cause.CONFIGURATION:
         return "caches cleared" if d is None else "setting"
     assert d is not None  # or the caches were cleared
-    if group.cause is Cause.STATIC:
+    if group.first.cause is Cause.STATIC:
         return _static_attribute(d)
-    if group.cause is Cause.STRUCTURE:
+    if group.first.cause is Cause.STRUCTURE:
         return _structure_attribute(group, d)
-    if group.cause is Cause.SHAPE:
+    if group.first.cause is Cause.SHAPE:
         return "ragged batch" if _is_ragged(group) else "lengths"
-    if group.cause is Cause.DTYPE:
+    if group.first.cause is Cause.DTYPE:
         return _dtype_attribute(d)
     return "committed" if d.what == "committed" else "moved"
 
@@ -192,17 +177,11 @@ def _structure_attribute(group: Group, d: Difference) -> str:
 
 def _is_ragged(group: Group) -> bool:
     """Whether there is one smaller batch, along axis 0 of all arrays that differ."""
-    lengths: set[tuple[int, int]] = set()
-    for r in group.whole:
-        for d in r.differences:
-            if d.what != "shape":
-                continue
-            if not (d.old and d.new and d.old.shape and d.new.shape):
-                return False
-            if d.old.shape[1:] != d.new.shape[1:]:
-                return False
-            lengths.add((d.old.shape[0], d.new.shape[0]))
-    return len(lengths) == 1 and all(old > new for old, new in lengths)
+    found = [d for r in group.whole for d in r.differences if d.what == "shape"]
+    shapes = [(d.old.shape, d.new.shape) for d in found if d.old and d.new]
+    lengths = {(old[:1], new[:1]) for old, new in shapes}
+    is_one = len(lengths) == 1 and all(old > new for old, new in lengths)
+    return is_one and all(old[1:] == new[1:] for old, new in shapes)
 
 
 def _dtype_attribute(d: Difference) -> str:
@@ -220,7 +199,7 @@ def _dtype_attribute(d: Difference) -> str:
 # --- facts ----------------------------------------------------------------------------
 
 
-def _facts(group: Group, attribute: str) -> dict[str, str]:
+def _facts(group: Group, attribute: str) -> dict[str, Any]:
     """All that the table's sentences can name."""
     first, d = group.first, group.main
     old, new = (d.old, d.new) if d else (None, None)
@@ -229,16 +208,13 @@ def _facts(group: Group, attribute: str) -> dict[str, str]:
     earlier = f"the earlier call, at {show_place(before)}"
     # The odd one is the call that passes a number, or what was made of one.
     is_odd = new is not None and (new.weak_type or new.kind == "static")
-    names = [f"`{name}` ({times(n)})" for name, n in group.functions.items()]
+    names = [f"`{name}` ({plural(n, 'time')})" for name, n in group.functions.items()]
     return {
         "function": first.function.rpartition(".")[2],
         "defined": f", at {show_place(first.place)}" if first.place else "",
         "leaf": group.leaf,
         "argument": root_of(group.leaf),
-        "new": str(new),
-        "new_type": new.type if new else "",
-        "new_dtype": new.dtype if new else "",
-        "of": new.of if new else "",
+        "new": new,
         "values": _values(group),
         "lengths": f"{old.shape[0]}, then {new.shape[0]}"
         if old and new and old.shape and new.shape
@@ -251,7 +227,6 @@ def _facts(group: Group, attribute: str) -> dict[str, str]:
         f"{show_seconds(group.seconds)},",
         "cache": _CACHE,
         "n_programs": plural(len(group.records), "program"),
-        "were": "was" if len(group.records) == 1 else "were",
         "names": listed(names),
     }
 
@@ -266,9 +241,9 @@ def _values(group: Group) -> str:
 def _value(group: Group, leaf: Leaf | None) -> str:
     if leaf is None:
         return "nothing"
-    if group.cause is Cause.PLACEMENT:
+    if group.first.cause is Cause.PLACEMENT:
         return leaf.sharding or "on no device"
-    if group.cause is Cause.STATIC and leaf.kind == "static":
+    if group.first.cause is Cause.STATIC and leaf.kind == "static":
         kinds = {x.type for d in group.of_leaf(leaf.path) for x in (d.old, d.new) if x}
         return leaf.text if len(kinds) == 1 else f"{leaf.text} ({leaf.class_name})"
     return str(leaf)
@@ -290,15 +265,15 @@ def _edit(group: Group, attribute: str) -> str:
         return ""
     earlier = (first.earlier or (None,))[0]
     if attribute == "number":
-        text = edit(first, first.line, d.path, None, assigned=False)
+        text = edit(first, first.line, d.path, None)
     elif attribute == "number and array":
         site = first.line if d.new.kind == "static" else earlier
         array = d.old if d.old.kind == "array" else d.new
         dtype = None if array.weak_type else array.dtype
-        text = edit(first, site, d.path, dtype, assigned=False)
+        text = edit(first, site, d.path, dtype)
     elif attribute in ("weak type", "becomes float"):
         site = first.line if d.new.weak_type else earlier
-        text = edit(first, site, d.path, d.new.dtype, assigned=True)
+        text = edit(first, site, d.path, d.new.dtype)
     else:
         return ""
     alike = [

@@ -14,12 +14,13 @@ import json
 import os
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+import equinox as eqx
 import jax
 
+import eqx_fastjit
 from eqx_fastjit import _events
 from eqx_fastjit._describe import Cause, Difference, Leaf
 from eqx_fastjit._events import Event
@@ -98,11 +99,18 @@ class Writer:
             path = path.with_suffix(f".{self._process}{path.suffix}")
         os.environ[_OWNER] = str(self._process)
         self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
-        packages = ("jax", "equinox", "eqx_fastjit")
-        header = {"type": "run", "version": VERSION, "program": " ".join(sys.argv)}
-        header |= {"started": self._started, "process": self._process}
-        header["cache"] = cache_directory()
-        self._line({**header, "packages": {name: _version(name) for name in packages}})
+        packages = (jax, eqx, eqx_fastjit)
+        self._line(
+            {
+                "type": "run",
+                "version": VERSION,
+                "program": " ".join(sys.argv),
+                "started": self._started,
+                "process": self._process,
+                "cache": cache_directory(),
+                "packages": {x.__name__: x.__version__ for x in packages},
+            }
+        )
         return self._file
 
     def _end(self) -> None:
@@ -118,19 +126,14 @@ def cache_directory() -> str | None:
     return getattr(jax.config, "jax_compilation_cache_dir", None)
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except Exception:  # a checkout that is not installed
-        return "?"
-
-
 def as_json(x: Any) -> Any:
-    """A record, or a part of one, as `json` takes it."""
+    """A record, or a report, as `json` takes it."""
     if isinstance(x, Cause):
         return x.value
-    if isinstance(x, Record):
+    if dataclasses.is_dataclass(x):
         return {f.name: as_json(getattr(x, f.name)) for f in dataclasses.fields(x)}
+    if isinstance(x, dict):
+        return {k: as_json(v) for k, v in x.items()}
     if isinstance(x, Leaf):
         default = Leaf("", "")._asdict()
         return {k: as_json(v) for k, v in x._asdict().items() if v != default[k]}
@@ -152,41 +155,28 @@ def read(path: str) -> Run:
     """
     with open(path, encoding="utf-8") as file:
         lines = file.read().split("\n")[:-1]  # without one that is being written
-    parsed = [_parse(path, number, line) for number, line in enumerate(lines, 1)]
-    if not parsed or parsed[0].get("type") != "run":
+    try:
+        parsed = [json.loads(line) for line in lines]
+        version = parsed[0]["version"] if parsed[0]["type"] == "run" else None
+    except (LookupError, TypeError, ValueError):
+        version = None
+    if version is None:
         raise FileError(f"{path}: no event file of eqx_fastjit (EQX_FASTJIT_LOG=FILE)")
-    header = parsed[0]
-    if header.get("version") != VERSION:
+    if version != VERSION:
         raise FileError(
-            f"{path}: version {header.get('version')} of the event file; this "
-            f"eqx_fastjit reads version {VERSION}"
+            f"{path}: version {version} of the event file; this eqx_fastjit reads "
+            f"version {VERSION}"
         )
     try:
-        records = [from_json(x) for x in parsed if x["type"] == "compile"]
+        header, *_ = parsed
+        records = tuple(from_json(x) for x in parsed if x["type"] == "compile")
         seconds = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
-        started = float(header["started"])
-    except (KeyError, TypeError, ValueError) as e:
+        started, cache = float(header["started"]), header["cache"]
+        ends = [r.started + r.seconds + r.first_run - started for r in records]
+        total = seconds[-1] if seconds else max(ends, default=0.0)
+        return Run(header["program"], started, total, not seconds, cache, records)
+    except (LookupError, TypeError, ValueError) as e:
         raise FileError(f"{path}: not as eqx_fastjit writes it: {e!r}") from None
-    ends = [r.started + r.seconds + r.first_run - started for r in records]
-    total = seconds[-1] if seconds else max(ends, default=0.0)
-    return Run(
-        header["program"],
-        started,
-        total,
-        not seconds,
-        header.get("cache"),
-        tuple(records),
-    )
-
-
-def _parse(path: str, number: int, line: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(line)
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict):
-        raise FileError(f"{path}: line {number} is no JSON object")
-    return fields
 
 
 def from_json(fields: dict[str, Any]) -> Record:

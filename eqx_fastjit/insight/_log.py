@@ -8,12 +8,11 @@ import logging
 import os
 
 from eqx_fastjit import _events
-from eqx_fastjit._describe import Difference
 from eqx_fastjit._events import Event
 
 from ._file import Writer
-from ._records import Record, record_of
-from ._words import show_chain, show_place, show_seconds
+from ._records import Record, record_of, show_difference
+from ._words import listed, show_chain, show_place, show_seconds
 
 
 logger = logging.getLogger("eqx_fastjit")
@@ -75,42 +74,11 @@ def log_line(record: Record) -> str:
         cost = show_seconds(record.seconds)
         text = f"{verb} {name}{again}{ahead} in {cost} ({_stages(record)})"
     text += f", called at {show_chain(record.frames)}"
-    if record.inlined:
-        text += ", inside of another jitted function"
-    return f"{text}: {_why(record)}"
+    found = listed(map(show_difference, record.differences), _SHOWN)
+    return f"{text}: {record.why}" + (f": {found}" if found else "")
 
 
 def _stages(record: Record) -> str:
     names = {"trace": "trace", "lower": "lower", "compile": "XLA"}
     parts = [f"{names[k]} {show_seconds(x)}" for k, x in record.stages.items() if x]
     return ", ".join([*parts, *["read from the persistent cache"] * record.cached])
-
-
-def _why(record: Record) -> str:
-    if record.failed:
-        return "the function raised"
-    if record.is_outside:
-        return "an operation outside of jit, or a function of jax.jit"
-    if record.is_first:
-        return "first call"
-    found = record.differences
-    parts = [show_difference(d) for d in found[:_SHOWN]]
-    if len(found) > _SHOWN:
-        parts.append(f"and {len(found) - _SHOWN} more")
-    return f"{record.cause.value}: {'; '.join(parts) or 'nothing differs'}"
-
-
-def show_difference(d: Difference) -> str:
-    """A leaf that differs, in words."""
-    if d.what == "function" and d.old is None:
-        return f"`{d.path}` was made anew"
-    if d.what in ("function", "object"):
-        return f"`{d.path}`: another {d.what} that looks the same, {d.new}"
-    old, new = d.old and str(d.old), d.new and str(d.new)
-    if d.old and d.new and d.what in ("sharding", "committed", "weak type"):
-        field = d.what.replace(" ", "_")
-        old, new = getattr(d.old, field), getattr(d.new, field)
-    elif d.old and d.new and old == new:
-        old, new = f"{old} ({d.old.type})", f"{new} ({d.new.type})"
-    what = f"{d.what} " if d.what in ("sharding", "committed", "weak type") else ""
-    return f"`{d.path}`: {what}{old or 'nothing'} -> {new or 'nothing'}"

@@ -12,16 +12,10 @@ import linecache
 import statistics
 from typing import Any, NamedTuple
 
-import jax
-
-from eqx_fastjit import _events
-from eqx_fastjit._describe import Leaf
 from eqx_fastjit._events import Event
 from eqx_fastjit._place import is_users, Place
-from eqx_fastjit._traced import kept_trace
 
-from ._equations import Equation, Frame, read_jaxpr, Scope, TREE_MAP
-from ._words import show_place
+from ._equations import Equation, Frame, read_jaxpr, Scope, trace_of, TREE_MAP
 
 
 # A loop with fewer iterations is not reported.
@@ -46,19 +40,6 @@ class UnrolledLoop:
     def scan_equations(self) -> int:
         """About those of a `scan`: one iteration, and the `scan` itself."""
         return self.equations // self.iterations + 1
-
-    def hint(self, total: int) -> str:
-        """What to do about it, in a function that has so many equations in `total`."""
-        where = f"The loop at {show_place(self.place)}"
-        if not self.uniform:
-            return (
-                f"{where} has other shapes in each iteration. With equal shapes, a "
-                "`jax.lax.scan` would compile its body once."
-            )
-        return (
-            f"{where} is unrolled into {self.equations} of the {total} equations. As a "
-            f"`jax.lax.scan` it has about {self.scan_equations}, and compiles faster."
-        )
 
 
 class _Loop(NamedTuple):
@@ -149,7 +130,7 @@ def _add(
         loops = around(e.path)
         for place in loops:
             members.setdefault(place, []).append(e)
-        if loops and not e.is_backward:
+        if loops:
             innermost, level = list(loops.items())[-1]
             key = innermost, e.path[: level + 1]
             if TREE_MAP not in e.path[level:]:
@@ -176,7 +157,6 @@ class Unrolled(NamedTuple):
     """A loop whose iterations are alike, of a function that takes long to compile."""
 
     loop: UnrolledLoop
-    function: str
     # The equations of the whole function.
     total: int
     # Seconds that a `scan` would save, by the number of equations.
@@ -185,24 +165,12 @@ class Unrolled(NamedTuple):
 
 def unrolled_loop(event: Event) -> Unrolled | None:
     """The largest unrolled loop of what has just been compiled."""
-    specialization = _events._active()
     seconds = event.own_seconds - event.first_run
-    if seconds < _LEAST_SECONDS or specialization is None or not event.traced:
+    if seconds < _LEAST_SECONDS or (traced := trace_of(event)) is None:
         return None
-    try:
-        arrays = [_struct(leaf) for leaf in event.signature if leaf.kind == "array"]
-        scope = read_jaxpr(kept_trace(specialization.jitted, arrays).jaxpr)
-    except (LookupError, TypeError, ValueError):
-        return None  # JAX has dropped it, or the arguments have no such description
+    scope = read_jaxpr(traced.jaxpr)
     alike = [loop for loop in find_loops(scope) if loop.uniform]
     if not alike:
         return None
     share = (alike[0].equations - alike[0].scan_equations) / scope.size
-    return Unrolled(alike[0], event.function.name, scope.size, seconds * share)
-
-
-def _struct(leaf: Leaf) -> Any:
-    dtype: Any = leaf.dtype
-    if dtype.startswith("key<"):  # of the default kind
-        dtype = jax.eval_shape(jax.random.key, 0).dtype  # pyright: ignore
-    return jax.ShapeDtypeStruct(leaf.shape, dtype, weak_type=leaf.weak_type)
+    return Unrolled(alike[0], scope.size, seconds * share)

@@ -78,25 +78,25 @@ class ProgramProfile:
         if html is not None:
             Path(html).write_text(tree_html(session), encoding="utf-8")
         ranked = sorted(self._called.values(), key=lambda x: -x.calls)
-        rows: list[Any] = []
-        total = 0.0
-        for i, called in enumerate(ranked):
-            cells, saved = _saving(called) if i < functions else (["", "", ""], 0.0)
+        total, rows = 0.0, []
+        for called in ranked[:functions]:
+            cells, saving = _measured(called)
             rows.append([called.calls, *cells, called.title])
-            total += saved
+            total += called.calls * saving
+        rows += [[x.calls, "", "", x.title] for x in ranked[functions:]]
+        header = ("calls", "a call", "saves", "function")
         share = total / (seconds + max(total, 0.0))
         others = len(ranked) - functions
         rest = f", {others} of the functions not counted" if others > 0 else ""
-        header = ("calls", "a call", "saves", "in all", "function")
         conclusion = (
             f"The program took {show_seconds(seconds)}; its calls save "
             f"{show_seconds(total)} that `equinox.filter_jit` would take in addition "
             f"({share:.1%}{rest}), so for this program the overhead of calls "
             f"{'matters' if share >= MATTERS else 'does not matter'}."
         )
-        functions_table = table("Jitted functions", header, rows)
-        parts = [tree_text(session), functions_table, "\n".join(wrapped(conclusion))]
-        return "\n\n".join(parts)
+        calls = table("Jitted functions", header, rows)
+        last = "\n".join(wrapped(conclusion))
+        return f"{tree_text(session)}\n\n{calls}\n\n{last}"
 
     def _note(self, jitted: Any, args: Any, kwargs: Any) -> None:
         info = jitted._function.info
@@ -113,25 +113,22 @@ def _has_tracers(tree: Any) -> bool:
     return any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
 
 
-def _saving(called: _Called) -> tuple[list[str], float]:
-    """What a call takes and saves, and all calls, as text; the last in seconds too."""
+def _measured(called: _Called) -> tuple[tuple[str, str], float]:
+    """What a call takes and saves, as text; the latter in seconds, too."""
     import jax
     import jax.numpy as jnp
 
-    from ._profile import measure, OURS, saved
+    from ._profile import EQUINOX, measure, OURS
 
     def alive(x: Any) -> Any:
         is_deleted = isinstance(x, jax.Array) and x.is_deleted()  # it was donated
         return jnp.zeros(x.shape, x.dtype) if is_deleted else x
 
     if called.call is None:
-        return ["only in traces of others", "", ""], 0.0
+        return ("only in traces of others", ""), 0.0
     try:
-        timings, _ = measure(*jax.tree.map(alive, called.call))
+        timings = measure(*jax.tree.map(alive, called.call))
     except Exception as e:  # the program may be over in other ways, too
-        return [f"raised {type(e).__name__}", "", ""], 0.0
-    if (saving := saved(timings)) is None:
-        return [show_seconds(timings[OURS].ready), "not compared", ""], 0.0
-    total = called.calls * saving[0]
-    texts = map(show_seconds, (timings[OURS].ready, saving[0], total))
-    return list(texts), total
+        return (f"raised {type(e).__name__}", ""), 0.0
+    saving, _ = timings[OURS].saves_over(timings[EQUINOX])
+    return (show_seconds(timings[OURS].ready), show_seconds(saving)), saving

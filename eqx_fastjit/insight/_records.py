@@ -129,3 +129,19 @@ def _earlier(event: Event, history: Iterable[Event]) -> tuple[Place, ...]:
         if wanted <= set(old.signature):
             return old.frames
     return ()
+
+
+def show_difference(d: Difference) -> str:
+    """A leaf that differs, in words."""
+    if d.what == "function" and d.old is None:
+        return f"`{d.path}` was made anew"
+    if d.what in ("function", "object"):
+        return f"`{d.path}`: another {d.what} that looks the same, {d.new}"
+    old, new = d.old and str(d.old), d.new and str(d.new)
+    if d.old and d.new and d.what in ("sharding", "committed", "weak type"):
+        field = d.what.replace(" ", "_")
+        old, new = getattr(d.old, field), getattr(d.new, field)
+    elif d.old and d.new and old == new:
+        old, new = f"{old} ({d.old.type})", f"{new} ({d.new.type})"
+    what = f"{d.what} " if d.what in ("sharding", "committed", "weak type") else ""
+    return f"`{d.path}`: {what}{old or 'nothing'} -> {new or 'nothing'}"

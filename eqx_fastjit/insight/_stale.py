@@ -3,7 +3,6 @@
 import dis
 import inspect
 import types
-import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -13,6 +12,8 @@ from eqx_fastjit import _events
 from eqx_fastjit._describe import describe_static
 from eqx_fastjit._events import Event
 from eqx_fastjit._place import is_users, Place
+
+from ._causes import Finding, stale_finding
 
 
 # Values that are compared; anything else may change without being another one.
@@ -29,28 +30,14 @@ class _Read(NamedTuple):
     line: Place | None
     module: dict[str, Any]
     name: str
-    # A weak reference in place of an array.
     value: Any
     text: str
 
     def is_stale(self) -> bool:
         """Whether the global has another value now."""
         now = self.module.get(self.name)
-        if isinstance(self.value, weakref.ref):
-            return self.value() is not now
-        if now is self.value:  # NaN, too
-            return False
-        return type(self.value) is not type(now) or self.value != now
-
-
-class Stale(NamedTuple):
-    """A global that a trace has read, and its text then and now."""
-
-    function: str
-    line: Place | None
-    name: str
-    old: str
-    new: str
+        is_value = type(now) in _VALUES and type(now) is type(self.value)
+        return now is not self.value and not (is_value and now == self.value)
 
 
 class StaleGlobals:
@@ -68,27 +55,25 @@ class StaleGlobals:
         function = specialization.flat.function()
         if function is None or function.fun is None:  # gone, or a callable Module
             return
-        number, where = event.function.number, event.function.key()
+        number, title = event.function.number, event.function.qualname
         line = event.frames[0] if event.frames else event.function.place
         for module, name in _globals_of(inspect.unwrap(function.fun()), _DEPTH):
             value = module[name]
-            if not (isinstance(value, jax.Array) or type(value) in _VALUES):
-                continue
-            key = where, id(module), name
+            key = event.function.key(), id(module), name
             if key in self._reads and self._reads[key].number == number:
                 continue  # calls of the earlier trace still use what that has read
-            kept = weakref.ref(value) if isinstance(value, jax.Array) else value
-            text, title = describe_static(value), event.function.qualname
-            self._reads[key] = _Read(number, title, line, module, name, kept, text)
+            if isinstance(value, jax.Array) or type(value) in _VALUES:
+                text = describe_static(value)
+                self._reads[key] = _Read(number, title, line, module, name, value, text)
 
-    def found(self) -> list[Stale]:
+    def found(self) -> list[Finding]:
         """Those that have changed."""
-        out: list[Stale] = []
+        out: list[Finding] = []
         for read in self._reads.values():
             if read.is_stale():
-                new = describe_static(read.module.get(read.name))
-                new = f"another {new}" if new == read.text else new
-                out.append(Stale(read.function, read.line, read.name, read.text, new))
+                old, new = read.text, describe_static(read.module.get(read.name))
+                new = f"another {new}" if new == old else new
+                out.append(stale_finding(read.function, read.line, read.name, old, new))
         return out
 
 

@@ -52,7 +52,7 @@ def time_calls(
     """
     counts: dict[str, int] = {}
     for name, call in calls.items():
-        n = int(_ROUND_SECONDS / max(time_call(call, 3)[1], 1e-9))
+        n = int(_ROUND_SECONDS / max(time_call(call)[1], 1e-9))
         counts[name] = max(1, min(_MOST_CALLS, n))
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     end = time.perf_counter() + seconds

@@ -12,6 +12,7 @@ import linecache
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
@@ -19,8 +20,12 @@ from typing import Any, Self
 import jax
 
 from eqx_fastjit import _events
+from eqx_fastjit._blocking import has_host_callbacks
+from eqx_fastjit._events import Event
 from eqx_fastjit._place import is_users, Place
 from eqx_fastjit._private import hook_waits
+
+from ._equations import trace_of
 
 
 # What waits if a jitted call does not return before its result is ready: because of a
@@ -57,8 +62,12 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
         self._here = _Here()
         self._lock = threading.Lock()
         self._hooks = contextlib.ExitStack()
+        # Specializations that have host callbacks.
+        self._calling_back: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
+        _events.observers.append(self._on_event)
+        self._hooks.callback(_events.observers.remove, self._on_event)
         self.missing = hook_waits(self._timed, self._hooks)
         return self
 
@@ -69,6 +78,11 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
         """The waits until now, the longest first."""
         with self._lock:
             return sorted(self._found.values(), key=lambda wait: -wait.seconds)
+
+    def _on_event(self, event: Event) -> None:
+        traced = trace_of(event)
+        if traced is not None and has_host_callbacks(traced):
+            self._calling_back.add(_events._active().flat)
 
     def _timed(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
         here, clock = self._here, time.perf_counter
@@ -105,8 +119,8 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
         # The program called neither `block_until_ready` nor a function that did.
         if kind == "blocks" and called not in ("timed", "block_until_ready"):
             specialization = _events._active()
-            calls_back = specialization is not None and specialization.flat.calls_back
-            what = CALLBACK if calls_back else JITTED_CALL
+            flat = None if specialization is None else specialization.flat
+            what = CALLBACK if flat in self._calling_back else JITTED_CALL
         with self._lock:
             wait = self._found.setdefault((place, what), Wait(place, what))
             wait.count += 1

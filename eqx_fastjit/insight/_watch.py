@@ -60,20 +60,17 @@ class Watch:
 
     def report(self, program: str, exit_code: int) -> Any:
         """The report on the program, which is over."""
-        from ._file import cache_directory
+        from ._file import cache_directory, Run
         from ._report import make_report
 
+        cache, records = cache_directory(), tuple(self.records)
         return make_report(
-            program,
-            self.records,
-            started=self.started,
-            seconds=self.seconds,
+            Run(program, self.started, self.seconds, False, cache, records),
             exit_code=exit_code,
             imports=self.imports,
             waits=self._waits.found() if self._waits is not None else (),
             stale=self._stale.found() if self._stale is not None else (),
             loops=self.loops,
-            cache=cache_directory(),
             notes=self.notes,
         )
 

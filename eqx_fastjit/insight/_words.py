@@ -4,8 +4,11 @@ import os
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from eqx_fastjit._place import Place
+
+if TYPE_CHECKING:  # it imports JAX, which a program may want to do itself
+    from eqx_fastjit._place import Place
 
 
 def show_seconds(seconds: float) -> str:
@@ -33,11 +36,6 @@ def plural(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def times(n: int) -> str:
-    """`once`, `3 times`."""
-    return "once" if n == 1 else f"{n} times"
-
-
 def listed(items: Iterable[str], most: int = 5) -> str:
     """The different items, `and 3 more` of many."""
     unique = list(dict.fromkeys(items))
@@ -62,15 +60,15 @@ def show_file(file: str) -> str:
     return os.path.join(*file.split(os.sep)[-2:]) if os.sep in file else file
 
 
-def show_place(place: Place | None) -> str:
+def show_place(place: "Place | None") -> str:
     """`train.py:12`."""
     if place is None:
         return "?"
-    short = Place(show_file(place.file), place.line, place.function)
-    return str(place) if str(place).startswith("<cell>") else str(short)
+    short = place._replace(file=show_file(place.file))
+    return str(place if str(place).startswith("<cell>") else short)
 
 
-def show_chain(frames: Sequence[Place], most: int = 4) -> str:
+def show_chain(frames: "Sequence[Place]", most: int = 4) -> str:
     """A line and the lines that led to it: `model.py:4, from train.py:12`."""
     lines = [show_place(place) for place in frames[:most]]
     return ", from ".join(lines) or "?"

@@ -36,7 +36,7 @@ def loops_in(f, *args):
 def test_an_unrolled_loop_is_told_and_nothing_is_traced_for_it(key, monkeypatch):
     monkeypatch.setattr(_loops, "_LEAST_SECONDS", 0.0)  # however quickly it compiles
     (found,) = loops_in(unrolled, jnp.ones(2), key(0))
-    assert (found.function, found.loop.place.file) == ("unrolled", __file__)
+    assert (found.loop.place.function, found.loop.place.file) == ("unrolled", __file__)
     assert (found.loop.iterations, found.loop.equations) == (20, 40)
     assert found.saved > 0
 
