@@ -11,7 +11,7 @@ import re
 import tomllib
 from typing import Any
 
-from eqx_fastjit._describe import Cause, Difference, FUNCTIONS, Leaf
+from eqx_fastjit._describe import Cause, Difference, Leaf
 from eqx_fastjit._place import Place
 
 from ._groups import Group
@@ -159,8 +159,6 @@ def _static_attribute(d: Difference) -> str:
         if numbers[0][2] == "bool":  # a flag, which decides what is traced
             return "value"
         return "number of a configuration" if new.of else "number"
-    if old.type in FUNCTIONS and old.text == new.text:
-        return "function made anew"
     return "container" if old.type == new.type and new.type in _CONTAINERS else "value"
 
 
@@ -216,15 +214,13 @@ def _facts(group: Group, attribute: str) -> dict[str, Any]:
         "argument": root_of(group.leaf),
         "new": new,
         "values": _values(group),
-        "lengths": f"{old.shape[0]}, then {new.shape[0]}"
-        if old and new and old.shape and new.shape
-        else "",
+        "old": old,
         "below": _below(first),
         "odd_at": here if is_odd else earlier,
         "other_at": earlier if is_odd else here,
         "edit": _edit(group, attribute),
-        "extra": f"{plural(len(group.whole), 'compilation')}, "
-        f"{show_seconds(group.seconds)},",
+        "extra": f"{plural(len(group.whole), 'more compilation')} "
+        f"({show_seconds(group.seconds)})",
         "cache": _CACHE,
         "n_programs": plural(len(group.records), "program"),
         "names": listed(names),

@@ -1,6 +1,7 @@
 """The equations of a trace, and the lines of the program that they come from."""
 
 import functools
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from eqx_fastjit._private import raw_frames
 
 
 # JAX and this library: their frames are none of the user's calls.
-_JAX = tuple(os.path.dirname(x.__file__) + os.sep for x in (jax, _traced))
+_JAX = tuple(os.path.dirname(str(x.__file__)) + os.sep for x in (jax, _traced))
 
 UNKNOWN = Place("<unknown>", 0, "<unknown>")
 
@@ -157,7 +158,6 @@ class _Reader:
 
     def __init__(self) -> None:
         self._frames: dict[tuple[int, int], Frame] = {}
-        self._positions: dict[int, list[Any]] = {}
         # A function that is called often is there once, unless it is one of JAX's.
         self._scopes: dict[Any, Scope] = {}
 
@@ -188,9 +188,8 @@ class _Reader:
     def _frame(self, code: Any, instruction: int) -> Frame:
         key = (id(code), instruction)
         if key not in self._frames:
-            if key[0] not in self._positions:
-                self._positions[key[0]] = list(code.co_positions())
-            first, last, start, end = self._positions[key[0]][instruction // 2]
+            positions = itertools.islice(code.co_positions(), instruction // 2, None)
+            first, last, start, end = next(positions)
             begins = code.co_firstlineno
             line = first or begins
             span = (line, start or 0), (last or line, end or 0)

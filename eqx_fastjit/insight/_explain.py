@@ -35,7 +35,10 @@ class Explanation:
     verbose: bool = False
 
     def __str__(self) -> str:
-        lines = [self.title()]
+        counts = f"{plural(self.traces, 'trace')}, {plural(self.compiles, 'compile')}"
+        lines = [f"{self.function}: {counts}, {show_seconds(self.seconds)}"]
+        if not self.findings:
+            lines[0] += "; nothing was traced again"
         for i, finding in enumerate(self.findings):
             block = [f"  {finding.title()}", *_reason_lines(finding, self.verbose)]
             rest = len(self.findings) - i - 1
@@ -48,12 +51,6 @@ class Explanation:
         return "\n".join(lines)
 
     __repr__ = __str__
-
-    def title(self) -> str:
-        """The totals, in a line."""
-        counts = f"{plural(self.traces, 'trace')}, {plural(self.compiles, 'compile')}"
-        text = f"{self.function}: {counts}, {show_seconds(self.seconds)}"
-        return text if self.findings else f"{text}; nothing was traced again"
 
 
 def _reason_lines(finding: Finding, verbose: bool = False) -> Iterator[str]:

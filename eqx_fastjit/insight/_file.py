@@ -35,7 +35,7 @@ VERSION = 1
 _OWNER = "EQX_FASTJIT_LOG_OWNER"
 
 
-class FileError(ValueError):
+class FileError(Exception):
     """A file that is no event file, or one of another version."""
 
 
@@ -156,19 +156,10 @@ def read(path: str) -> Run:
     with open(path, encoding="utf-8") as file:
         lines = file.read().split("\n")[:-1]  # without one that is being written
     try:
-        parsed = [json.loads(line) for line in lines]
-        version = parsed[0]["version"] if parsed[0]["type"] == "run" else None
-    except (LookupError, TypeError, ValueError):
-        version = None
-    if version is None:
-        raise FileError(f"{path}: no event file of eqx_fastjit (EQX_FASTJIT_LOG=FILE)")
-    if version != VERSION:
-        raise FileError(
-            f"{path}: version {version} of the event file; this eqx_fastjit reads "
-            f"version {VERSION}"
-        )
-    try:
-        header, *_ = parsed
+        header, *parsed = map(json.loads, lines)
+        if (version := header["version"]) != VERSION:
+            reads = f"this eqx_fastjit reads version {VERSION}"
+            raise FileError(f"{path}: version {version} of the event file; {reads}")
         records = tuple(from_json(x) for x in parsed if x["type"] == "compile")
         seconds = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
         started, cache = float(header["started"]), header["cache"]
@@ -176,7 +167,8 @@ def read(path: str) -> Run:
         total = seconds[-1] if seconds else max(ends, default=0.0)
         return Run(header["program"], started, total, not seconds, cache, records)
     except (LookupError, TypeError, ValueError) as e:
-        raise FileError(f"{path}: not as eqx_fastjit writes it: {e!r}") from None
+        what = "no event file of eqx_fastjit (EQX_FASTJIT_LOG=FILE)"
+        raise FileError(f"{path}: {what}, or a damaged one: {e!r}") from None
 
 
 def from_json(fields: dict[str, Any]) -> Record:
@@ -193,8 +185,7 @@ def from_json(fields: dict[str, Any]) -> Record:
             d["path"],
             Cause(d["cause"]),
             d["what"],
-            _leaf_from_json(d["old"]),
-            _leaf_from_json(d["new"]),
+            *(_leaf_from_json(d[name]) for name in ("old", "new")),
         )
         for d in values["differences"]
     )

@@ -51,7 +51,7 @@ class guard(contextlib.ContextDecorator):
         self._key = None if f is None else _key(jitted_function(f).info)
         self._limit = max_traces
         self._warn = warn
-        self._counts = collections.Counter[Any]()
+        self._counts: collections.Counter[Any] = collections.Counter()
         self._tokens: list[Any] = []
         # From the first guard on. A call that traces nothing never gets there.
         if _starting not in _events.starting:
@@ -64,7 +64,7 @@ class guard(contextlib.ContextDecorator):
         return other
 
     def __enter__(self) -> "guard":
-        self._counts = collections.Counter()
+        self._counts = collections.Counter[Any]()
         self._tokens.append(_active.set((*_active.get(), self)))
         return self
 

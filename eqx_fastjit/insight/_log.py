@@ -18,7 +18,6 @@ from ._words import listed, show_chain, show_place, show_seconds
 logger = logging.getLogger("eqx_fastjit")
 
 _VARIABLE = "EQX_FASTJIT_LOG"
-_LEVELS = {"compiles": logging.INFO, "all": logging.DEBUG}
 # Differences that are shown in a line.
 _SHOWN = 3
 # An operation outside of jit takes some 20 ms, and there are dozens of them. In
@@ -38,26 +37,25 @@ def log_from_environment() -> None:
             why = e.strerror or e
             raise ValueError(f"{_VARIABLE}={text!r} cannot be written: {why}") from None
         return
-    if text not in _LEVELS:
+    if text != "compiles":
         raise ValueError(
-            f"{_VARIABLE}={text!r}: expected {', '.join(_LEVELS)}, off, or a file that "
-            "ends in .jsonl."
+            f"{_VARIABLE}={text!r}: expected compiles, off, or a file that ends in "
+            ".jsonl."
         )
     handler = logging.StreamHandler()  # to stderr
     line = "[%(asctime)s eqx_fastjit] %(message)s"
     handler.setFormatter(logging.Formatter(line, "%H:%M:%S"))
     logger.addHandler(handler)
-    logger.setLevel(_LEVELS[text])
+    logger.setLevel(logging.INFO)
     logger.propagate = False  # to a handler of the program that writes them again
     _events.observers.append(_on_event)
 
 
 def _on_event(event: Event) -> None:
     record = record_of(event, _events.history)
-    is_small = record.inlined or not (record.compile or record.failed)
-    if record.is_outside:
-        is_small = record.seconds < _LONG_OPERATION
-    logger.log(logging.DEBUG if is_small else logging.INFO, "%s", log_line(record))
+    is_small = record.is_outside and record.seconds < _LONG_OPERATION
+    if record.failed or (record.compile and not is_small):
+        logger.info("%s", log_line(record))
 
 
 def log_line(record: Record) -> str:
@@ -68,17 +66,12 @@ def log_line(record: Record) -> str:
     if record.failed:
         text = f"tracing {name} failed after {show_seconds(record.trace)}"
     else:
-        verb = "compiled" if record.compile else "traced"
         again = "" if record.is_first or record.is_outside else " again"
         ahead = " ahead of time" if record.ahead else ""
-        cost = show_seconds(record.seconds)
-        text = f"{verb} {name}{again}{ahead} in {cost} ({_stages(record)})"
+        parts = [f"{k} {show_seconds(x)}" for k, x in record.stages.items() if x]
+        parts += ["read from the persistent cache"] * record.cached
+        cost = f"{show_seconds(record.seconds)} ({', '.join(parts)})"
+        text = f"compiled {name}{again}{ahead} in {cost}"
     text += f", called at {show_chain(record.frames)}"
     found = listed(map(show_difference, record.differences), _SHOWN)
     return f"{text}: {record.why}" + (f": {found}" if found else "")
-
-
-def _stages(record: Record) -> str:
-    names = {"trace": "trace", "lower": "lower", "compile": "XLA"}
-    parts = [f"{names[k]} {show_seconds(x)}" for k, x in record.stages.items() if x]
-    return ", ".join([*parts, *["read from the persistent cache"] * record.cached])

@@ -102,15 +102,13 @@ class ProgramProfile:
         info = jitted._function.info
         called = self._called.setdefault(info.key(), _Called(info.title()))
         called.calls += 1
-        if called.call is None and not _has_tracers((args, kwargs)):
-            called.call = (jitted.__wrapped__, args, kwargs)
+        if called.call is None:
+            import jax
+            from jax.core import Tracer
 
-
-def _has_tracers(tree: Any) -> bool:
-    import jax
-    from jax.core import Tracer
-
-    return any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
+            leaves = jax.tree.leaves((args, kwargs))
+            if not any(isinstance(x, Tracer) for x in leaves):
+                called.call = (jitted.__wrapped__, args, kwargs)
 
 
 def _measured(called: _Called) -> tuple[tuple[str, str], float]:

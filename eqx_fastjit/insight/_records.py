@@ -137,11 +137,17 @@ def show_difference(d: Difference) -> str:
         return f"`{d.path}` was made anew"
     if d.what in ("function", "object"):
         return f"`{d.path}`: another {d.what} that looks the same, {d.new}"
-    old, new = d.old and str(d.old), d.new and str(d.new)
-    if d.old and d.new and d.what in ("sharding", "committed", "weak type"):
-        field = d.what.replace(" ", "_")
-        old, new = getattr(d.old, field), getattr(d.new, field)
-    elif d.old and d.new and old == new:
+    if d.old is None or d.new is None:
+        return f"`{d.path}`: {d.old or 'nothing'} -> {d.new or 'nothing'}"
+    old, new = str(d.old), str(d.new)
+    if d.what == "sharding":
+        old, new = f"on {d.old.sharding}", f"on {d.new.sharding}"
+    elif d.what == "committed":
+        names = ("uncommitted", "committed")
+        old, new = names[d.old.committed], names[d.new.committed]
+    elif d.what == "weak type":
+        names = ("strong", "weak")
+        old, new = (f"{names[x.weak_type]} {x.dtype}" for x in (d.old, d.new))
+    elif old == new:
         old, new = f"{old} ({d.old.type})", f"{new} ({d.new.type})"
-    what = f"{d.what} " if d.what in ("sharding", "committed", "weak type") else ""
-    return f"`{d.path}`: {what}{old or 'nothing'} -> {new or 'nothing'}"
+    return f"`{d.path}`: {old} -> {new}"

@@ -158,7 +158,7 @@ def report_of_file(run: Run) -> Report:
 
 # --- where the time went --------------------------------------------------------------
 
-_STAGES = {"trace": "tracing", "lower": "lowering", "compile": "XLA's compiler"}
+STAGES = {"trace": "tracing", "lower": "lowering", "compile": "XLA's compiler"}
 
 
 def _time(
@@ -172,11 +172,11 @@ def _time(
     main = [r for r in records if r.is_main_thread]
     parts = [
         Part(name, label, sum(r.stages[name] for r in main), _costliest(main, name))
-        for name, label in _STAGES.items()
+        for name, label in STAGES.items()
     ]
     by_package: collections.Counter[str] = collections.Counter()
     for found in imports:
-        by_package[found.name] += found.seconds
+        by_package[found.name.partition(".")[0]] += found.seconds
     importing = tuple(by_package.most_common(_LINES))
     parts.append(Part("import", "importing", by_package.total(), importing))
     waited = tuple((f"{show_place(w.place)} {w.what}", w.seconds) for w in waits)

@@ -70,8 +70,8 @@ def show_place(place: "Place | None") -> str:
 
 def show_chain(frames: "Sequence[Place]", most: int = 4) -> str:
     """A line and the lines that led to it: `model.py:4, from train.py:12`."""
-    lines = [show_place(place) for place in frames[:most]]
-    return ", from ".join(lines) or "?"
+    lines = dict.fromkeys(map(show_place, frames))
+    return ", from ".join(list(lines)[:most]) or "?"
 
 
 # Of texts that are wrapped; a narrow terminal has fewer.

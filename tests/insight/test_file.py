@@ -112,7 +112,7 @@ def test_a_line_that_is_being_written_is_left_out(files, tmp_path):
         ("nonsense\n", "no event file"),
         ("[]\n", "no event file"),
         ('{"type": "run", "version": 999}\n', "version 999"),
-        (f'{{"type": "run", "version": {VERSION}}}\n', "not as eqx_fastjit writes"),
+        (f'{{"type": "run", "version": {VERSION}}}\n', "or a damaged one"),
     ],
 )
 def test_a_file_that_is_none(text, message, tmp_path):

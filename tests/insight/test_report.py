@@ -11,7 +11,7 @@ from eqx_fastjit._place import Place
 from eqx_fastjit.insight._file import Run
 from eqx_fastjit.insight._groups import group
 from eqx_fastjit.insight._page import page
-from eqx_fastjit.insight._records import Record
+from eqx_fastjit.insight._records import Record, show_difference
 from eqx_fastjit.insight._report import headline, make_report
 from eqx_fastjit.insight._text import write_text
 from eqx_fastjit.insight._trace import as_trace
@@ -183,6 +183,22 @@ def test_a_cache_would_help():
     assert report_of(record(1, seconds=40.0), cache="/tmp/x").helps == ()
 
 
+@pytest.mark.parametrize(
+    ("what", "old", "new", "text"),
+    [
+        ("shape", {"shape": (2,)}, {"shape": (3,)}, "float32[2] -> float32[3]"),
+        ("weak type", {"weak_type": True}, {}, "weak float32 -> strong float32"),
+        ("committed", {}, {"committed": True}, "uncommitted -> committed"),
+        ("sharding", {"sharding": "a"}, {"sharding": "b"}, "on a -> on b"),
+    ],
+)
+def test_a_difference_in_words(what, old, new, text):
+    a, b = (Leaf("x", "array", **{"dtype": "float32", **x}) for x in (old, new))
+    d = Difference("x", Cause.DTYPE, what, a, b)
+    assert show_difference(d) == f"`x`: {text}"
+    assert show_difference(d._replace(old=None)).startswith("`x`: nothing -> float32[")
+
+
 def test_text_page_and_json_say_the_same():
     found = report_of(record(1), record(2, static("n", 1, 2), seconds=4.0))
     text, html, data = text_of(found), page(found), found.as_json()
@@ -205,6 +221,6 @@ def test_a_timeline_says_why():
     found = report_of(record(1), record(2, static("n", 1, 2), seconds=4.0))
     events = as_trace(found)["traceEvents"]
     (why,) = [e for e in events if e.get("args", {}).get("cause") == "static"]
-    assert why["dur"] == 4e6 and why["args"]["n (static)"] == "1 -> 2"
+    assert why["dur"] == 4e6 and why["args"]["differences"] == ["`n`: 1 -> 2"]
     stages = [e for e in events if e.get("cat") in ("trace", "lower", "compile")]
     assert sum(e["dur"] for e in stages) == 5e6
