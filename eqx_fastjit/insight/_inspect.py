@@ -73,27 +73,25 @@ class Inspection:
         rows: list[Any] = []
         for x in self.lines:
             most = ", ".join(f"{name} {n}" for name, n in x.primitives)
-            rows.append((x.equations, show_place(x.place), x.place.function, most))
-        header = ("equations", "line", "in", "most frequent")
+            rows.append((x.equations, show_place(x.place), most))
+        header = ("equations", "line", "most frequent")
         return table("Equations by source line", header, rows)
 
     def _loops(self) -> str:
         rows: list[Any] = []
         for x in self.loops:
             scan = f"~{x.scan_equations}" if x.uniform else "shapes differ"
-            where = show_place(x.place), x.place.function
-            rows.append((x.iterations, x.equations, *where, scan))
-        header = ("iterations", "equations", "loop", "in", "with scan")
+            rows.append((x.iterations, x.equations, show_place(x.place), scan))
+        header = ("iterations", "equations", "loop", "with scan")
         title = "Unrolled Python loops (`jax.lax.scan` compiles the body once)"
         return table(title, header, rows)
 
     def _constants(self) -> str:
         rows = [
-            (show_bytes(x.bytes), x.type, show_place(x.place), x.place.function)
-            for x in self.constants
+            (show_bytes(x.bytes), x.type, show_place(x.place)) for x in self.constants
         ]
         title = "Captured constants (large arrays compile faster as arguments)"
-        return table(title, ("size", "type", "used at", "in"), rows)
+        return table(title, ("size", "type", "used at"), rows)
 
     def _memory(self) -> str:
         rows = [(name, show_bytes(n)) for name, n in self.memory.items() if n]
