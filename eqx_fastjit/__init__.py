@@ -45,7 +45,6 @@ __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 # Environment variables that subscribe to events, and what does.
 _VARIABLES = {
     "EQX_FASTJIT_LOG": ("insight._log", "log_from_environment"),
-    "EQX_FASTJIT_MAX_TRACES": ("insight._guard", "guard_from_environment"),
 }
 
 

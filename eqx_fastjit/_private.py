@@ -126,11 +126,6 @@ def raw_frames(equation: Any) -> tuple[list[Any], list[int]] | None:
     return list(codes), list(instructions)
 
 
-def name_stack(equation: Any) -> str:
-    """The names and transformations that an equation is under, which may be empty."""
-    return str(getattr(getattr(equation, "source_info", None), "name_stack", ""))
-
-
 def filter_jit_options(wrapper: Any) -> tuple[Any, Any] | None:
     """The function and `donate` of a function under `equinox.filter_jit`.
 

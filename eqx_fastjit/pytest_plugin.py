@@ -25,9 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line(
         "markers",
-        f"{_NAME}(max_traces=None, max_seconds=None, warn=False): fail (or warn) if a "
-        "function jitted by eqx_fastjit is traced more often, or compiled for longer, "
-        "within the test.",
+        f"{_NAME}(max_traces, warn=False): fail (or warn) if a function jitted by "
+        "eqx_fastjit is traced more often within the test.",
     )
 
 

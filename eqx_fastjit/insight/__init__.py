@@ -9,7 +9,7 @@ from typing import Any, TYPE_CHECKING
 
 
 if TYPE_CHECKING:
-    from ._causes import Change as Change, Finding as Finding
+    from ._causes import Finding as Finding
     from ._explain import explain as explain, Explanation as Explanation
     from ._guard import (
         guard as guard,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # The public names, by module.
 _NAMES = {
-    "_causes": ("Change", "Finding"),
+    "_causes": ("Finding",),
     "_explain": ("Explanation", "explain"),
     "_guard": ("RetraceError", "RetraceWarning", "guard"),
     "_inspect": ("inspect",),

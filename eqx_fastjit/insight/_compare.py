@@ -6,7 +6,7 @@ from typing import Any
 
 from ._file import Run
 from ._records import Record
-from ._words import plural, show_chain, show_file, show_seconds
+from ._words import listed, plural, show_chain, show_file, show_seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +54,13 @@ def compare_runs(old: Run, new: Run) -> Comparison:
     before: dict[Any, set[tuple[str, str]]] = {}
     for record in old.records:
         before.setdefault(_function(record), set()).update(record.signature)
-    found = [
-        _new(group, before.get(_function(group[0]), set())) for group in added.values()
-    ]
+    found: list[New] = []
+    for records in added.values():
+        first, seconds = records[0], sum(r.seconds for r in records)
+        seen = before.get(_function(first), set())
+        other = tuple(x for x in first.signature if x not in seen)
+        call = show_chain(first.frames)
+        found.append(New(first.function, call, first.why, other, len(records), seconds))
     return Comparison(
         old.program,
         new.program,
@@ -76,19 +80,6 @@ def _key(record: Record) -> Any:
     return _function(record), record.signature, record.inlined
 
 
-def _new(records: list[Record], before: set[tuple[str, str]]) -> New:
-    first = records[0]
-    other = tuple(x for x in first.signature if x not in before)
-    return New(
-        first.function,
-        show_chain(first.frames),
-        "outside of filter_jit" if first.is_outside else first.cause.value,
-        other if before else first.signature,
-        len(records),
-        sum(r.seconds for r in records),
-    )
-
-
 def comparison_lines(comparison: Comparison) -> list[str]:
     """The comparison as text."""
     total = sum(x.seconds for x in comparison.found)
@@ -98,14 +89,10 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         f"in the old run, {show_seconds(comparison.new_seconds)} in the new one"
     ]
     for x in comparison.found:
-        times = f" ({x.count} times)" if x.count > 1 else ""
-        cause = "" if x.cause == "new function" else f": {x.cause}"
-        lines.append(
-            f"  {show_seconds(x.seconds):>8}  {x.function}{times}, {x.call}{cause}"
-        )
-        shown = [f"{path}: {text}" for path, text in x.arguments[:4]]
-        if len(x.arguments) > 4:
-            shown.append(f"and {len(x.arguments) - 4} more")
-        if shown:
-            lines.append(f"            {', '.join(shown)}")
+        count = f" ({x.count} times)" if x.count > 1 else ""
+        what = f"{x.function}{count}, {x.call}: {x.cause}"
+        lines.append(f"  {show_seconds(x.seconds):>8}  {what}")
+        if x.arguments:
+            shown = listed((f"{path}: {text}" for path, text in x.arguments), 4)
+            lines.append(f"            {shown}")
     return lines

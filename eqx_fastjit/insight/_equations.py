@@ -1,31 +1,27 @@
 """The equations of a trace, and the lines of the program that they come from."""
 
 import functools
+import itertools
+import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from eqx_fastjit import _traced
-from eqx_fastjit._place import Place
-from eqx_fastjit._private import name_stack, raw_frames
+import jax
 
-from ._frames import is_jax, is_library
+from eqx_fastjit import _events, _traced
+from eqx_fastjit._describe import Leaf
+from eqx_fastjit._events import Event
+from eqx_fastjit._place import is_users, Place
+from eqx_fastjit._private import raw_frames
 
+
+# JAX and this library: their frames are none of the user's calls.
+_JAX = tuple(os.path.dirname(str(x.__file__)) + os.sep for x in (jax, _traced))
 
 UNKNOWN = Place("<unknown>", 0, "<unknown>")
 
-# Equations that XLA replaces by what is in them.
-_CALLS = {
-    "jit",
-    "pjit",
-    "closed_call",
-    "core_call",
-    "custom_jvp_call",
-    "checkpoint",
-    "custom_vjp_call",
-    "custom_vjp_call_jaxpr",
-    "remat",
-    "remat2",
-}
+# What XLA does not replace by what is in it, as it does with calls.
+_CONTROL_FLOW = {"scan", "while", "cond"}
 
 
 class Frame(NamedTuple):
@@ -33,16 +29,22 @@ class Frame(NamedTuple):
 
     file: str
     function: str
-    line: int
+    # The first line of the function.
+    begins: int
     # Where in the file: line and column of the beginning, and of the end.
     start: tuple[int, int]
     end: tuple[int, int]
     # Distinguishes the instructions of a line, if JAX tells.
     instruction: tuple[int, int] | None
 
+    @property
+    def place(self) -> Place:
+        """The line."""
+        return Place(self.file, self.start[0], self.function)
+
 
 # Stands in a path for a walk over a pytree: what follows is there once for each leaf.
-TREE_MAP = Frame("<tree_map>", "tree_map", 0, (0, 0), (0, 0), None)
+TREE_MAP = Frame("<frozen tree_map>", "tree_map", 0, (0, 0), (0, 0), None)
 
 
 class Equation:
@@ -58,7 +60,7 @@ class Equation:
         # Of its own jaxprs.
         self.inner = inner
         # Whether it is only a call of a function.
-        self.is_call = self.name in _CALLS and bool(inner)
+        self.is_call = bool(inner) and self.name not in _CONTROL_FLOW
         # Equations in it, as they are counted by line.
         self.size: int = sum(scope.size for scope in inner) + (not self.is_call)
 
@@ -67,7 +69,7 @@ class Equation:
         """The calls of the user's that led to it, outermost first."""
         out: list[Frame] = []
         for frame in self.frames:
-            if not is_jax(frame.file):
+            if not frame.file.startswith(_JAX):
                 out.append(frame)
             elif frame.function.endswith("tree_map") and out[-1:] != [TREE_MAP]:
                 out.append(TREE_MAP)
@@ -76,22 +78,13 @@ class Equation:
     @functools.cached_property
     def user_place(self) -> Place | None:
         """The innermost line of the program's own, if there is one."""
-        own = (f for f in reversed(self.path) if not is_library(f.file))
-        frame = next((f for f in own if f is not TREE_MAP), None)
-        return Place(frame.file, frame.line, frame.function) if frame else None
+        return next((x.place for x in reversed(self.path) if is_users(x.file)), None)
 
     @property
     def place(self) -> Place:
         """That line; else the innermost of a library's."""
-        if self.user_place is not None:
-            return self.user_place
-        frame = next((f for f in reversed(self.path) if f is not TREE_MAP), None)
-        return Place(frame.file, frame.line, frame.function) if frame else UNKNOWN
-
-    @functools.cached_property
-    def is_backward(self) -> bool:
-        """Whether it is of a backward pass, which JAX marks in the name stack."""
-        return "transpose(" in name_stack(self.jax)
+        calls = (x.place for x in reversed(self.path) if x is not TREE_MAP)
+        return self.user_place or next(calls, UNKNOWN)
 
 
 class Scope:
@@ -136,6 +129,25 @@ def opened(jaxpr: Any) -> Any:
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
+def trace_of(event: Event) -> Any:
+    """JAX's trace of what has just been compiled; `None` if JAX has dropped it."""
+    specialization = _events._active()
+    if specialization is None or not event.traced:
+        return None
+    try:
+        arrays = [_struct(leaf) for leaf in event.signature if leaf.kind == "array"]
+        return _traced.kept_trace(specialization.jitted, arrays)
+    except (LookupError, TypeError, ValueError):
+        return None  # or the arguments have no such description
+
+
+def _struct(leaf: Leaf) -> Any:
+    dtype: Any = leaf.dtype
+    if dtype.startswith("key<"):  # of the default kind
+        dtype = jax.eval_shape(jax.random.key, 0).dtype  # pyright: ignore
+    return jax.ShapeDtypeStruct(leaf.shape, dtype, weak_type=leaf.weak_type)
+
+
 def read_jaxpr(jaxpr: Any) -> Scope:
     """A jaxpr, open or closed, with all that are inside."""
     return _Reader().scope(jaxpr, ())
@@ -146,7 +158,6 @@ class _Reader:
 
     def __init__(self) -> None:
         self._frames: dict[tuple[int, int], Frame] = {}
-        self._positions: dict[int, list[Any]] = {}
         # A function that is called often is there once, unless it is one of JAX's.
         self._scopes: dict[Any, Scope] = {}
 
@@ -169,7 +180,7 @@ class _Reader:
     def _stack(self, equation: Any) -> tuple[Frame, ...]:
         """Innermost frame first, from the traced function on."""
         raw = raw_frames(equation)
-        frames = _summary(equation) if raw is None else list(map(self._frame, *raw))
+        frames = list(map(self._frame, *raw)) if raw else []  # JAX does not tell
         # What is further out than the outermost trace called it.
         begins = [i for i, x in enumerate(frames) if x.file == _traced.__file__]
         return tuple(frames[: begins[-1]] if begins else frames)
@@ -177,32 +188,14 @@ class _Reader:
     def _frame(self, code: Any, instruction: int) -> Frame:
         key = (id(code), instruction)
         if key not in self._frames:
-            if key[0] not in self._positions:
-                self._positions[key[0]] = list(code.co_positions())
-            first, last, start, end = self._positions[key[0]][instruction // 2]
-            line = first or code.co_firstlineno
-            self._frames[key] = Frame(
-                code.co_filename,
-                code.co_qualname,
-                line,
-                (line, start or 0),
-                (last or line, end or 0),
-                key,
-            )
+            positions = itertools.islice(code.co_positions(), instruction // 2, None)
+            first, last, start, end = next(positions)
+            begins = code.co_firstlineno
+            line = first or begins
+            span = (line, start or 0), (last or line, end or 0)
+            file, function = code.co_filename, code.co_qualname
+            self._frames[key] = Frame(file, function, begins, *span, key)
         return self._frames[key]
-
-
-def _summary(equation: Any) -> list[Frame]:
-    """The one frame that JAX's public summary names."""
-    from jax.extend.source_info_util import summarize
-
-    try:  # file:line:column (function)
-        place, _, function = summarize(equation.source_info).partition(" (")
-        file, line, *_ = place.rsplit(":", 2)
-        at = (int(line), 0)
-        return [Frame(file, function.rstrip(")"), at[0], at, at, None)]
-    except (AttributeError, TypeError, ValueError):
-        return []
 
 
 def _subjaxprs(equation: Any) -> Iterator[Any]:
@@ -221,4 +214,4 @@ def _is_of_jax(jaxpr: Any) -> bool:
     info = getattr(opened(jaxpr), "debug_info", None)
     # `name at file:line`
     _, _, place = str(getattr(info, "func_src_info", "")).partition(" at ")
-    return is_jax(place.rpartition(":")[0])
+    return place.startswith(_JAX)

@@ -1,8 +1,7 @@
 """`explain`: why a function was traced or compiled again."""
 
 import dataclasses
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from eqx_fastjit import _events
@@ -11,13 +10,12 @@ from eqx_fastjit._jit import jitted_function
 
 from ._causes import Finding, finding_of
 from ._groups import group
-from ._records import Record, record_of
-from ._words import listed, plural, show_place, show_seconds
+from ._records import record_of
+from ._words import listed, plural, show_place, show_seconds, wrapped
 
 
 # Lines of the text, unless all are asked for.
 _LINES = 20
-_WIDTH = 88
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +35,12 @@ class Explanation:
     verbose: bool = False
 
     def __str__(self) -> str:
-        lines = [self.title()]
+        counts = f"{plural(self.traces, 'trace')}, {plural(self.compiles, 'compile')}"
+        lines = [f"{self.function}: {counts}, {show_seconds(self.seconds)}"]
+        if not self.findings:
+            lines[0] += "; nothing was traced again"
         for i, finding in enumerate(self.findings):
-            block = list(finding_lines(finding, self.verbose))
+            block = [f"  {finding.title()}", *_reason_lines(finding, self.verbose)]
             rest = len(self.findings) - i - 1
             room = _LINES - len(lines) - (rest > 0)
             if not self.verbose and len(block) > room:
@@ -51,26 +52,13 @@ class Explanation:
 
     __repr__ = __str__
 
-    def title(self) -> str:
-        """The totals, in a line."""
-        counts = f"{plural(self.traces, 'trace')}, {plural(self.compiles, 'compile')}"
-        text = f"{self.function}: {counts}, {show_seconds(self.seconds)}"
-        return text if self.findings else f"{text}; nothing was traced again"
-
-
-def finding_lines(finding: Finding, verbose: bool = False) -> Iterator[str]:
-    """A finding as plain text."""
-    yield f"  {finding.title()}"
-    yield from _reason_lines(finding, verbose)
-
 
 def _reason_lines(finding: Finding, verbose: bool = False) -> Iterator[str]:
-    yield from _wrapped(finding.says, "    ")
-    yield from _wrapped(f"Called: {show_calls(finding, verbose)}.", "    ")
+    yield from wrapped(finding.says, "    ")
+    yield from wrapped(f"Called: {show_calls(finding, verbose)}.", "    ")
     if verbose:
-        for change in finding.changes:
-            yield f"      `{change.path}`: {change.what} {change.old} -> {change.new}"
-    yield from _wrapped(f"Fix: {finding.fix}", "    ")
+        yield from (f"      {change}" for change in finding.changes)
+    yield from wrapped(f"Fix: {finding.fix}", "    ")
 
 
 def show_calls(finding: Finding, verbose: bool = False) -> str:
@@ -80,17 +68,6 @@ def show_calls(finding: Finding, verbose: bool = False) -> str:
     most = len(shown) if verbose else 3
     more = f"; and {len(shown) - most} more" if len(shown) > most else ""
     return "; ".join(shown[:most]) + more
-
-
-def _wrapped(text: str, first: str, later: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=first,
-        subsequent_indent=first if later is None else later,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def explain_event(event: Event) -> str:
@@ -130,25 +107,10 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
         if info.place is not None:
             name += f" ({show_place(info.place)})"
         events = tuple(e for e in events if e.function.key() == info.key())
-    return explain_records(name, _records(events), verbose)
-
-
-def _records(events: Iterable[Event]) -> list[Record]:
-    earlier: list[Event] = []
-    out: list[Record] = []
-    for event in events:
-        out.append(record_of(event, earlier))
-        earlier.append(event)
-    return out
-
-
-def explain_records(
-    function: str, records: list[Record], verbose: bool = False
-) -> Explanation:
-    """The explanation of what is known of a function."""
-    groups = [g for g in group(records) if not g.is_first]
+    records = [record_of(event, events[:i]) for i, event in enumerate(events)]
+    groups = [g for g in group(records) if not g.first.is_first]
     return Explanation(
-        function,
+        name,
         sum(r.traced and not r.failed for r in records),
         sum(r.compile > 0 for r in records),
         sum(r.seconds for r in records),

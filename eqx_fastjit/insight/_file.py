@@ -14,12 +14,13 @@ import json
 import os
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+import equinox as eqx
 import jax
 
+import eqx_fastjit
 from eqx_fastjit import _events
 from eqx_fastjit._describe import Cause, Difference, Leaf
 from eqx_fastjit._events import Event
@@ -34,7 +35,7 @@ VERSION = 1
 _OWNER = "EQX_FASTJIT_LOG_OWNER"
 
 
-class FileError(ValueError):
+class FileError(Exception):
     """A file that is no event file, or one of another version."""
 
 
@@ -60,7 +61,7 @@ class Writer:
     def __init__(self, path: str):
         # The program may change the directory.
         self._path = Path(path).absolute()
-        self._started = _process_started()
+        self._started = time.time()
         self._process = os.getpid()
         self._file: TextIO | None = None
         self._rank: dict[str, int] = {}
@@ -98,11 +99,18 @@ class Writer:
             path = path.with_suffix(f".{self._process}{path.suffix}")
         os.environ[_OWNER] = str(self._process)
         self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
-        packages = ("jax", "equinox", "eqx_fastjit")
-        header = {"type": "run", "version": VERSION, "program": " ".join(sys.argv)}
-        header |= {"started": self._started, "process": self._process}
-        header["cache"] = getattr(jax.config, "jax_compilation_cache_dir", None)
-        self._line({**header, "packages": {name: _version(name) for name in packages}})
+        packages = (jax, eqx, eqx_fastjit)
+        self._line(
+            {
+                "type": "run",
+                "version": VERSION,
+                "program": " ".join(sys.argv),
+                "started": self._started,
+                "process": self._process,
+                "cache": cache_directory(),
+                "packages": {x.__name__: x.__version__ for x in packages},
+            }
+        )
         return self._file
 
     def _end(self) -> None:
@@ -113,50 +121,28 @@ class Writer:
                 pass
 
 
-def _process_started() -> float:
-    """Since the epoch; where the system does not tell, the time now."""
-    try:
-        with open("/proc/self/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        ticks = float(fields[19])  # "starttime", in clock ticks since boot
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-        return time.time() - age
-    except (AttributeError, IndexError, OSError, ValueError):
-        return time.time()
+def cache_directory() -> str | None:
+    """JAX's directory for what was compiled, if it is set."""
+    return getattr(jax.config, "jax_compilation_cache_dir", None)
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except Exception:  # a checkout that is not installed
-        return "?"
-
-
-def as_json(record: Record) -> dict[str, Any]:
-    """The fields of a record, as `json` takes them."""
-    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(Record)}
-    fields["cause"] = record.cause.value
-    fields["differences"] = [
-        {
-            "path": d.path,
-            "cause": d.cause.value,
-            "what": d.what,
-            "old": _leaf_as_json(d.old),
-            "new": _leaf_as_json(d.new),
-        }
-        for d in record.differences
-    ]
-    return fields
-
-
-def _leaf_as_json(leaf: Leaf | None) -> dict[str, Any] | None:
-    if leaf is None:
-        return None
-    default = Leaf("", "")
-    fields = {k: v for k, v in leaf._asdict().items() if v != getattr(default, k)}
-    if leaf.shape:  # dimensions may be symbols
-        fields["shape"] = [n if isinstance(n, int) else str(n) for n in leaf.shape]
-    return fields
+def as_json(x: Any) -> Any:
+    """A record, or a report, as `json` takes it."""
+    if isinstance(x, Cause):
+        return x.value
+    if dataclasses.is_dataclass(x):
+        return {f.name: as_json(getattr(x, f.name)) for f in dataclasses.fields(x)}
+    if isinstance(x, dict):
+        return {k: as_json(v) for k, v in x.items()}
+    if isinstance(x, Leaf):
+        default = Leaf("", "")._asdict()
+        return {k: as_json(v) for k, v in x._asdict().items() if v != default[k]}
+    if isinstance(x, Difference):
+        return {k: as_json(v) for k, v in x._asdict().items()}
+    if isinstance(x, tuple):
+        return list(map(as_json, x))
+    # The dimensions of an array may be symbols.
+    return x if isinstance(x, int | float | str | None) else str(x)
 
 
 # --- reading --------------------------------------------------------------------------
@@ -169,41 +155,20 @@ def read(path: str) -> Run:
     """
     with open(path, encoding="utf-8") as file:
         lines = file.read().split("\n")[:-1]  # without one that is being written
-    parsed = [_parse(path, number, line) for number, line in enumerate(lines, 1)]
-    if not parsed or parsed[0].get("type") != "run":
-        raise FileError(f"{path}: no event file of eqx_fastjit (EQX_FASTJIT_LOG=FILE)")
-    header = parsed[0]
-    if header.get("version") != VERSION:
-        raise FileError(
-            f"{path}: version {header.get('version')} of the event file; this "
-            f"eqx_fastjit reads version {VERSION}"
-        )
     try:
-        records = [from_json(x) for x in parsed if x["type"] == "compile"]
+        header, *parsed = map(json.loads, lines)
+        if (version := header["version"]) != VERSION:
+            reads = f"this eqx_fastjit reads version {VERSION}"
+            raise FileError(f"{path}: version {version} of the event file; {reads}")
+        records = tuple(from_json(x) for x in parsed if x["type"] == "compile")
         seconds = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
-        started = float(header["started"])
-    except (KeyError, TypeError, ValueError) as e:
-        raise FileError(f"{path}: not as eqx_fastjit writes it: {e!r}") from None
-    ends = [r.started + r.seconds + r.first_run - started for r in records]
-    total = seconds[-1] if seconds else max(ends, default=0.0)
-    return Run(
-        header["program"],
-        started,
-        total,
-        not seconds,
-        header.get("cache"),
-        tuple(records),
-    )
-
-
-def _parse(path: str, number: int, line: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(line)
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict):
-        raise FileError(f"{path}: line {number} is no JSON object")
-    return fields
+        started, cache = float(header["started"]), header["cache"]
+        ends = [r.started + r.seconds + r.first_run - started for r in records]
+        total = seconds[-1] if seconds else max(ends, default=0.0)
+        return Run(header["program"], started, total, not seconds, cache, records)
+    except (LookupError, TypeError, ValueError) as e:
+        what = "no event file of eqx_fastjit (EQX_FASTJIT_LOG=FILE)"
+        raise FileError(f"{path}: {what}, or a damaged one: {e!r}") from None
 
 
 def from_json(fields: dict[str, Any]) -> Record:
@@ -220,8 +185,7 @@ def from_json(fields: dict[str, Any]) -> Record:
             d["path"],
             Cause(d["cause"]),
             d["what"],
-            _leaf_from_json(d["old"]),
-            _leaf_from_json(d["new"]),
+            *(_leaf_from_json(d[name]) for name in ("old", "new")),
         )
         for d in values["differences"]
     )

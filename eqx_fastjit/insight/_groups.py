@@ -7,21 +7,21 @@ to a metric. They are one group, by the lengths that changed.
 
 import collections
 import dataclasses
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from eqx_fastjit._describe import Cause, Difference
 from eqx_fastjit._place import Place
 
 from ._records import Record
+from ._words import show_chain
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Group:
     """Compilations for one reason, in order."""
 
     records: list[Record]
-    # The line that stands for them, if they were called at several.
+    # The line that cost most, if they were called at several.
     at: Place | None = None
 
     @property
@@ -33,21 +33,6 @@ class Group:
     def main(self) -> Difference | None:
         """What differed, the most important leaf first."""
         return self.first.differences[0] if self.first.differences else None
-
-    @property
-    def cause(self) -> Cause:
-        """Why they were compiled."""
-        return self.first.cause
-
-    @property
-    def is_outside(self) -> bool:
-        """Whether they are of plain `jax.jit`, or of operations outside of jit."""
-        return self.first.is_outside
-
-    @property
-    def is_first(self) -> bool:
-        """Whether they are first calls, of which none can be spared."""
-        return self.first.is_first
 
     @property
     def leaf(self) -> str:
@@ -76,13 +61,16 @@ class Group:
         return dict(counts.most_common())
 
     @property
-    def calls(self) -> dict[tuple[str, tuple[Place, ...]], int]:
+    def calls(self) -> dict[str, int]:
         """Function and lines that led to it, and how often each did."""
         return dict(collections.Counter(map(self._call, self.whole)))
 
-    def _call(self, record: Record) -> tuple[str, tuple[Place, ...]]:
-        name = "" if self.is_outside else record.function  # many operations
-        return name, record.frames
+    def _call(self, record: Record) -> str:
+        if not record.is_outside:
+            return f"`{record.function}` at {show_chain(record.frames)}"
+        frames = record.frames  # of many operations, the lines below do not matter
+        begin = frames.index(self.at) if self.at in frames else 0
+        return show_chain(frames[begin:])
 
     def of_leaf(self, leaf: str) -> list[Difference]:
         """What a leaf was and became, in order."""
@@ -90,14 +78,8 @@ class Group:
         return [d for d in found if self.main and d.what == self.main.what]
 
 
-def group(records: Iterable[Record], limit: float = math.inf) -> list[Group]:
-    """All records in groups, the most expensive first.
-
-    **Arguments:**
-
-    - `records`: in the order in which they began.
-    - `limit`: the seconds that make a group a finding.
-    """
+def group(records: Iterable[Record]) -> list[Group]:
+    """All records, which are in order, in groups, the most expensive first."""
     ours: dict[object, Group] = {}
     outside: list[Record] = []
     by_number = {record.number: record for record in records}
@@ -107,7 +89,7 @@ def group(records: Iterable[Record], limit: float = math.inf) -> list[Group]:
         else:
             key = _key(_outermost(record, by_number))
             ours.setdefault(key, Group([])).records.append(record)
-    groups = [*_merged(list(ours.values())), *_by_line(outside, limit)]
+    groups = [*_merged(list(ours.values())), *_by_function(outside)]
     return sorted(groups, key=lambda g: -g.seconds)
 
 
@@ -132,13 +114,14 @@ def _key(record: Record) -> object:
 
 def _merged(groups: list[Group]) -> list[Group]:
     """Without groups that are there because of the lengths of another one."""
-    shapes = sorted(filter(_is_shape, groups), key=lambda g: -len(_lengths(g)))
-    others = [g for g in groups if not _is_shape(g)]
+    lengths = {id(g): _lengths(g) for g in groups}
+    shapes = [g for g in groups if g.first.cause is Cause.SHAPE]
+    shapes.sort(key=lambda g: -len(lengths[id(g)]))
     out: list[Group] = []
-    for candidate in [*shapes, *others]:
-        lengths = _lengths(candidate)
-        around = [g for g in out if _is_shape(g) and lengths <= _lengths(g)]
-        if lengths and around:
+    for candidate in [*shapes, *(g for g in groups if g not in shapes)]:
+        own = lengths[id(candidate)]
+        around = [g for g in out if g in shapes and own <= lengths[id(g)]]
+        if own and around:
             around[0].records += candidate.records
             around[0].records.sort(key=lambda r: r.number)
         else:
@@ -146,23 +129,15 @@ def _merged(groups: list[Group]) -> list[Group]:
     return out
 
 
-def _is_shape(group: Group) -> bool:
-    return not group.is_outside and group.cause is Cause.SHAPE
-
-
 def _lengths(group: Group) -> set[int]:
     """The lengths that arrays had, or the numbers that a static was."""
-    if group.main is None:
-        return set()
-    if group.cause is Cause.STATIC:
-        texts = [x.text for d in group.of_leaf(group.leaf) for x in (d.old, d.new) if x]
-        is_int = all(text.isdecimal() for text in texts)
-        return set(map(int, texts)) if is_int else set()
-    if group.cause is not Cause.SHAPE:
-        return set()
     found: set[int] = set()
-    for r in group.whole:
-        for d in r.differences:
+    if group.first.cause is Cause.STATIC:
+        texts = [x.text for d in group.of_leaf(group.leaf) for x in (d.old, d.new) if x]
+        if all(text.isdecimal() for text in texts):
+            found.update(map(int, texts))
+    elif group.first.cause is Cause.SHAPE:
+        for d in (d for r in group.whole for d in r.differences):
             if d.what == "shape" and d.old and d.new:
                 pairs = zip(d.old.shape, d.new.shape, strict=False)
                 found.update(n for pair in pairs if pair[0] != pair[1] for n in pair)
@@ -172,32 +147,21 @@ def _lengths(group: Group) -> set[int]:
 # --- outside of jit -------------------------------------------------------------------
 
 
-def _by_line(records: Sequence[Record], limit: float, depth: int = 1) -> list[Group]:
-    """By the user's line that made JAX compile them.
+def _by_function(records: Iterable[Record]) -> list[Group]:
+    """By the user's function whose lines made JAX compile them.
 
-    What an `__init__` makes is one group, at the line that called the class. So are the
-    lines of a function, if none of them costs as much as the limit and all of them do.
+    What an `__init__` makes is of the function that called the class.
     """
-    lines: dict[object, list[Record]] = {}
+    functions: dict[object, list[tuple[Place | None, Record]]] = {}
     for record in records:
-        outer = record.frames[-depth][:2] if len(record.frames) >= depth else None
-        lines.setdefault(outer, []).append(record)
+        calls = [x for x in record.frames if ".__init__" not in x.function]
+        line = (calls or [None])[0]
+        key = line and (line.file, line.function)
+        functions.setdefault(key, []).append((line, record))
     out: list[Group] = []
-    for below in lines.values():
-        deeper = [r for r in below if len(r.frames) > depth]
-        if not deeper:
-            out.append(Group(below))
-            continue
-        if any(r.frames[-depth - 1].function.endswith(".__init__") for r in deeper):
-            out.append(Group(below, deeper[0].frames[-depth]))
-            continue
-        inner = _by_line(below, limit, depth + 1)
-        small = [g for g in inner if g.seconds < limit]
-        if len(small) > 1 and sum(g.seconds for g in small) >= limit:
-            rest = [r for g in small for r in g.records]
-            rest.sort(key=lambda r: r.number)
-            frames = next(r.frames for r in rest if len(r.frames) >= depth)
-            inner = [g for g in inner if g.seconds >= limit]
-            inner.append(Group(rest, frames[-depth]))
-        out += inner
+    for found in functions.values():
+        costs: collections.Counter[Place | None] = collections.Counter()
+        for line, record in found:
+            costs[line] += record.seconds  # pyright: ignore
+        out.append(Group([r for _, r in found], costs.most_common(1)[0][0]))
     return out

@@ -13,16 +13,12 @@ from eqx_fastjit._place import Place
 
 from ._equations import read_jaxpr, Scope, UNKNOWN
 from ._loops import find_loops, UnrolledLoop
-from ._table import show_bytes, table
 from ._target import target
-from ._words import plural, show_place
+from ._words import plural, show_bytes, show_place, table
 
 
 _Literal = jax.extend.core.Literal
 
-# Loops that are explained, and bytes of a constant that is.
-_EXPLAINED = 3
-_LARGE_CONSTANT = 1 << 20
 # XLA's names for what it needs memory for.
 _MEMORY = {
     "arguments": "argument_size_in_bytes",
@@ -77,33 +73,25 @@ class Inspection:
         rows: list[Any] = []
         for x in self.lines:
             most = ", ".join(f"{name} {n}" for name, n in x.primitives)
-            rows.append((x.equations, show_place(x.place), x.place.function, most))
-        header = ("equations", "line", "in", "most frequent")
+            rows.append((x.equations, show_place(x.place), most))
+        header = ("equations", "line", "most frequent")
         return table("Equations by source line", header, rows)
 
     def _loops(self) -> str:
         rows: list[Any] = []
         for x in self.loops:
             scan = f"~{x.scan_equations}" if x.uniform else "shapes differ"
-            counts = x.iterations, x.occurrences, x.equations
-            rows.append((*counts, show_place(x.place), x.place.function, scan))
-        header = ("iterations", "occurrences", "equations", "loop", "in", "with scan")
-        text = table("Unrolled Python loops", header, rows)
-        hints = [x.hint(self.equations) for x in self.loops[:_EXPLAINED]]
-        return "\n".join([text, *[f"  {hint}" for hint in hints]])
+            rows.append((x.iterations, x.equations, show_place(x.place), scan))
+        header = ("iterations", "equations", "loop", "with scan")
+        title = "Unrolled Python loops (`jax.lax.scan` compiles the body once)"
+        return table(title, header, rows)
 
     def _constants(self) -> str:
         rows = [
-            (show_bytes(x.bytes), x.type, show_place(x.place), x.place.function)
-            for x in self.constants
+            (show_bytes(x.bytes), x.type, show_place(x.place)) for x in self.constants
         ]
-        text = table("Captured constants", ("size", "type", "used at", "in"), rows)
-        if any(x.bytes >= _LARGE_CONSTANT for x in self.constants):
-            text += (
-                "\n  Constants are compiled into the program, and slow down the "
-                "compilation. Pass large arrays as arguments."
-            )
-        return text
+        title = "Captured constants (large arrays compile faster as arguments)"
+        return table(title, ("size", "type", "used at"), rows)
 
     def _memory(self) -> str:
         rows = [(name, show_bytes(n)) for name, n in self.memory.items() if n]
@@ -132,9 +120,8 @@ def inspect(f: Any, *args: Any, compile: bool = True, **kwargs: Any) -> Inspecti
 
     `TypeError` if `f` is not callable, and what tracing and compiling raise.
     """
-    it = target(f)
-    args, kwargs = it.complete(args, kwargs)
-    traced = it.jitted.trace(*args, **kwargs)
+    it = target(f, args, kwargs)
+    traced = it.jitted.trace(*it.args, **it.kwargs)
     scope = read_jaxpr(traced.jaxpr)
     return Inspection(
         it.name,

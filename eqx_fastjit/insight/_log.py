@@ -6,27 +6,20 @@ which line of the program, why, which leaf was not as before, and how long it to
 
 import logging
 import os
-import sys
-import threading
 
 from eqx_fastjit import _events
-from eqx_fastjit._describe import Difference
 from eqx_fastjit._events import Event
 
 from ._file import Writer
-from ._records import Record, record_of
-from ._words import show_chain, show_place, show_seconds
+from ._records import Record, record_of, show_difference
+from ._words import listed, show_chain, show_place, show_seconds
 
 
 logger = logging.getLogger("eqx_fastjit")
 
 _VARIABLE = "EQX_FASTJIT_LOG"
-_LEVELS = {"compiles": logging.INFO, "all": logging.DEBUG}
 # Differences that are shown in a line.
 _SHOWN = 3
-# Seconds after which a running compilation is announced; then twice that, and so on.
-# Otherwise, the program would seem to hang.
-_LONG = 10.0
 # An operation outside of jit takes some 20 ms, and there are dozens of them. In
 # seconds, the time above which one has its own line.
 _LONG_OPERATION = 0.5
@@ -44,42 +37,25 @@ def log_from_environment() -> None:
             why = e.strerror or e
             raise ValueError(f"{_VARIABLE}={text!r} cannot be written: {why}") from None
         return
-    if text not in _LEVELS:
+    if text != "compiles":
         raise ValueError(
-            f"{_VARIABLE}={text!r}: expected {', '.join(_LEVELS)}, off, or a file that "
-            "ends in .jsonl."
+            f"{_VARIABLE}={text!r}: expected compiles, off, or a file that ends in "
+            ".jsonl."
         )
-    handler = _Stderr()
+    handler = logging.StreamHandler()  # to stderr
     line = "[%(asctime)s eqx_fastjit] %(message)s"
     handler.setFormatter(logging.Formatter(line, "%H:%M:%S"))
     logger.addHandler(handler)
-    logger.setLevel(_LEVELS[text])
-    _events.starting.append(_on_start)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # to a handler of the program that writes them again
     _events.observers.append(_on_event)
 
 
-class _Stderr(logging.Handler):
-    """Writes to stderr, unless the program has a handler of its own that does."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        for handler in logging.getLogger().handlers:
-            if logger.propagate and handler.level <= record.levelno:
-                return
-        try:
-            sys.stderr.write(self.format(record) + "\n")
-            sys.stderr.flush()
-        except Exception:
-            self.handleError(record)
-
-
 def _on_event(event: Event) -> None:
-    if (timer := _timers.pop(event.number, None)) is not None:
-        timer.cancel()
     record = record_of(event, _events.history)
-    is_small = record.inlined or not (record.compile or record.failed)
-    if record.is_outside:
-        is_small = record.seconds < _LONG_OPERATION
-    logger.log(logging.DEBUG if is_small else logging.INFO, "%s", log_line(record))
+    is_small = record.is_outside and record.seconds < _LONG_OPERATION
+    if record.failed or (record.compile and not is_small):
+        logger.info("%s", log_line(record))
 
 
 def log_line(record: Record) -> str:
@@ -90,71 +66,12 @@ def log_line(record: Record) -> str:
     if record.failed:
         text = f"tracing {name} failed after {show_seconds(record.trace)}"
     else:
-        verb = "compiled" if record.compile else "traced"
         again = "" if record.is_first or record.is_outside else " again"
         ahead = " ahead of time" if record.ahead else ""
-        cost = show_seconds(record.seconds)
-        text = f"{verb} {name}{again}{ahead} in {cost} ({_stages(record)})"
+        parts = [f"{k} {show_seconds(x)}" for k, x in record.stages.items() if x]
+        parts += ["read from the persistent cache"] * record.cached
+        cost = f"{show_seconds(record.seconds)} ({', '.join(parts)})"
+        text = f"compiled {name}{again}{ahead} in {cost}"
     text += f", called at {show_chain(record.frames)}"
-    if record.inlined:
-        text += ", inside of another jitted function"
-    return f"{text}: {_why(record)}"
-
-
-def _stages(record: Record) -> str:
-    names = {"trace": "trace", "lower": "lower", "compile": "XLA"}
-    parts = [f"{names[k]} {show_seconds(x)}" for k, x in record.stages.items() if x]
-    return ", ".join([*parts, *["read from the persistent cache"] * record.cached])
-
-
-def _why(record: Record) -> str:
-    if record.failed:
-        return "the function raised"
-    if record.is_outside:
-        return "an operation outside of jit, or a function of jax.jit"
-    if record.is_first:
-        return "first call"
-    found = record.differences
-    parts = [show_difference(d) for d in found[:_SHOWN]]
-    if len(found) > _SHOWN:
-        parts.append(f"and {len(found) - _SHOWN} more")
-    return f"{record.cause.value}: {'; '.join(parts) or 'nothing differs'}"
-
-
-def show_difference(d: Difference) -> str:
-    """A leaf that differs, in words."""
-    if d.what == "function" and d.old is None:
-        return f"`{d.path}` was made anew"
-    if d.what in ("function", "object"):
-        return f"`{d.path}`: another {d.what} that looks the same, {d.new}"
-    old, new = d.old and str(d.old), d.new and str(d.new)
-    if d.old and d.new and d.what in ("sharding", "committed", "weak type"):
-        field = d.what.replace(" ", "_")
-        old, new = getattr(d.old, field), getattr(d.new, field)
-    elif d.old and d.new and old == new:
-        old, new = f"{old} ({d.old.type})", f"{new} ({d.new.type})"
-    what = f"{d.what} " if d.what in ("sharding", "committed", "weak type") else ""
-    return f"`{d.path}`: {what}{old or 'nothing'} -> {new or 'nothing'}"
-
-
-# --- compilations that take long ------------------------------------------------------
-
-_timers: dict[int, threading.Timer] = {}
-
-
-def _on_start(event: Event) -> None:
-    _remind(event, _LONG)
-
-
-def _remind(event: Event, seconds: float) -> None:
-    def announce() -> None:
-        name, where = event.function.title(), show_chain(event.frames)
-        after = show_seconds(seconds)
-        logger.info("still compiling %s after %s, called at %s", name, after, where)
-        if event.number in _timers:
-            _remind(event, 2 * seconds)
-
-    past = seconds / 2 if seconds > _LONG else 0.0
-    timer = _timers[event.number] = threading.Timer(seconds - past, announce)
-    timer.daemon = True
-    timer.start()
+    found = listed(map(show_difference, record.differences), _SHOWN)
+    return f"{text}: {record.why}" + (f": {found}" if found else "")

@@ -12,15 +12,16 @@ import linecache
 import statistics
 from typing import Any, NamedTuple
 
-from eqx_fastjit._place import Place
+from eqx_fastjit._events import Event
+from eqx_fastjit._place import is_users, Place
 
-from ._equations import Equation, Frame, Scope, TREE_MAP
-from ._frames import is_library
-from ._words import show_place
+from ._equations import Equation, Frame, read_jaxpr, Scope, trace_of, TREE_MAP
 
 
 # A loop with fewer iterations is not reported.
 _MIN_ITERATIONS = 3
+# Seconds of a compilation that make it worth to look at its equations.
+_LEAST_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,86 +29,38 @@ class UnrolledLoop:
     """An unrolled Python loop, whose iterations follow one another in the trace."""
 
     place: Place
-    # The largest trip count of its occurrences.
+    # How often its body was executed: of a loop within another one, in all.
     iterations: int
-    # How often the loop occurs in the trace: more than once inside an outer loop.
-    occurrences: int
-    # In all iterations of all occurrences.
+    # In all iterations, loops inside included.
     equations: int
-    # An estimate of the equations that a `scan` would have: those of one iteration, and
-    # the `scan` itself.
-    scan_equations: int
     # Whether all iterations have the same shapes, which a `scan` requires.
     uniform: bool
 
-    def hint(self, total: int) -> str:
-        """What to do about it, in a function that has so many equations in `total`."""
-        where = f"The loop at {show_place(self.place)}"
-        if not self.uniform:
-            return (
-                f"{where} has other shapes in each iteration. With equal shapes, a "
-                "`jax.lax.scan` would compile its body once."
-            )
-        return (
-            f"{where} is unrolled into {self.equations} of the {total} equations. As a "
-            f"`jax.lax.scan` it has about {self.scan_equations}, and compiles faster."
-        )
-
-
-_Position = tuple[int, int]  # line and column
+    @property
+    def scan_equations(self) -> int:
+        """About those of a `scan`: one iteration, and the `scan` itself."""
+        return self.equations // self.iterations + 1
 
 
 class _Loop(NamedTuple):
     """A `for`, a `while` or a comprehension in a source file."""
 
     line: int
-    # What runs once in each iteration.
-    start: _Position
-    end: _Position
-    # Where the function begins that it is in.
-    function: _Position
-
-
-class _Key(NamedTuple):
-    """A loop in a function, which these calls led to."""
-
-    path: tuple[Frame, ...]
-    file: str
-    function: str
-    loop: _Loop
+    # Line and column of what runs once in each iteration.
+    start: tuple[int, int]
+    end: tuple[int, int]
 
 
 @functools.lru_cache(maxsize=16)
-def _nodes_of(file: str) -> list[ast.AST]:
+def _loops_in(file: str) -> list[_Loop]:
+    """The loops in a file, outer ones first."""
     try:
-        return list(ast.walk(ast.parse("".join(linecache.getlines(file)))))
+        tree = ast.parse("".join(linecache.getlines(file)))
     # Of code that is nested too deeply for the parser; or of no Python.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-
-
-def _end(node: Any) -> _Position:
-    return node.end_lineno, node.end_col_offset
-
-
-def _start(node: Any) -> _Position:
-    return node.lineno, node.col_offset
-
-
-@functools.lru_cache(maxsize=4096)
-def _function_at(file: str, start: _Position) -> _Position:
-    """Where the innermost function around a position begins."""
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-    functions = [node for node in _nodes_of(file) if isinstance(node, kinds)]
-    around = [_start(x) for x in functions if _start(x) <= start <= _end(x)]
-    return max(around, default=(0, 0))
-
-
-@functools.lru_cache(maxsize=16)
-def _loops_of(file: str) -> list[_Loop]:
-    """The loops in a file, outer ones first."""
     loops: list[_Loop] = []
-    for node in _nodes_of(file):
+    for node in ast.walk(tree):
         match node:
             case ast.For():
                 first, last = node.body[0], node.body[-1]
@@ -119,102 +72,72 @@ def _loops_of(file: str) -> list[_Loop]:
                 first, last = node.key, node.value
             case _:
                 continue
-        function = _function_at(file, _start(node))
-        loops.append(_Loop(node.lineno, _start(first), _end(last), function))
+        start = first.lineno, first.col_offset
+        end = last.end_lineno or last.lineno, last.end_col_offset or 0
+        loops.append(_Loop(node.lineno, start, end))
     return sorted(loops, key=lambda loop: loop.start)
 
 
-def _loops_around(frame: Frame) -> list[_Loop]:
-    """The loops that a frame is in, the outermost first."""
-    if frame.instruction is None or is_library(frame.file):
-        return []
-    loops = _loops_of(frame.file)
-    loops = [x for x in loops if x.start <= frame.start and frame.end <= x.end]
-    return [x for x in loops if x.function == _function_at(frame.file, frame.start)]
+def _loops_around(path: tuple[Frame, ...]) -> dict[Place, int]:
+    """The loops that a path leads through, the outermost first; at which of its calls.
 
-
-def _keys(path: tuple[Frame, ...]) -> tuple[_Key, ...]:
-    """The loops that a path leads through, the outermost first."""
-    keys: list[_Key] = []
+    A loop around the definition of a function is none that its calls are in.
+    """
+    out: dict[Place, int] = {}
     for level, frame in enumerate(path):
-        for loop in _loops_around(frame):
-            # Before Python 3.12, a comprehension is a function, too.
-            if not any(key.loop == loop and key.file == frame.file for key in keys):
-                keys.append(_Key(path[:level], frame.file, frame.function, loop))
-    return tuple(keys)
-
-
-class _Counts:
-    """What the equations of one jaxpr tell of the loops around them."""
-
-    def __init__(self, scope: Scope):
-        # By equation: the loops that it is in, the outermost first.
-        keys_of = functools.cache(_keys)
-        self.around = {e: keys_of(e.path) for e in scope.equations}
-        # By instruction of the user's: how often it was executed. One call of JAX may
-        # make many equations (`jnp.stack`), and so may its derivative, which follow one
-        # another like iterations. The first or the last equation that it makes is there
-        # once for each time.
-        counts: collections.Counter[Any] = collections.Counter()
-        ends: dict[tuple[Frame, ...], list[Any]] = {}
-        innermost: dict[tuple[Frame, ...], _Key] = {}
-        for e, keys in self.around.items():
-            if not keys or e.is_backward:
-                continue
-            key = (e.name, e.frames)
-            counts[key] += 1
-            ends.setdefault(e.path, [key, key])[1] = key
-            if TREE_MAP not in e.path[len(keys[-1].path) :]:
-                innermost[e.path] = keys[-1]
-        executed: dict[_Key, list[int]] = {}
-        for path, key in innermost.items():
-            times = min(counts[end] for end in ends[path])
-            executed.setdefault(key, []).append(times)
-        self.executed = {
-            key: int(statistics.median_low(times)) for key, times in executed.items()
-        }
-
-    def iterations(self, keys: tuple[_Key, ...]) -> tuple[int, int]:
-        """Of the last loop, within the others: its iterations and its occurrences."""
-        *around, key = keys
-        outer = next((n for x in reversed(around) if (n := self.executed.get(x))), 1)
-        return max(1, self.executed.get(key, 0) // outer), outer
+        if frame.instruction is None or not is_users(frame.file):
+            continue
+        for line, start, end in _loops_in(frame.file):
+            if frame.begins <= line and start <= frame.start and frame.end <= end:
+                out.setdefault(Place(frame.file, line, frame.function), level)
+    return out
 
 
 def find_loops(scope: Scope) -> tuple[UnrolledLoop, ...]:
     """The unrolled loops of a trace, those with the most equations first."""
-    for cached in (_nodes_of, _function_at, _loops_of):
-        cached.cache_clear()  # a file may have been edited
-    found: dict[Any, list[UnrolledLoop]] = {}
+    _loops_in.cache_clear()  # a file may have been edited
+    members: dict[Place, list[Equation]] = {}
+    executed: dict[Place, list[int]] = {}
     for inner in scope.distinct():
-        if inner.is_jax:
-            continue
-        counts = _Counts(inner)
-        members: dict[tuple[_Key, ...], list[Equation]] = {}
-        for e, keys in counts.around.items():
-            for n in range(1, len(keys) + 1):
-                members.setdefault(keys[:n], []).append(e)
-        for keys, equations in members.items():
-            loop = _loop(counts, keys, equations)
-            if loop.iterations >= _MIN_ITERATIONS:
-                found.setdefault(loop.place, []).append(loop)
-    loops = [_merged(group) for group in found.values()]
-    return tuple(sorted(loops, key=lambda x: -x.equations))
+        if not inner.is_jax:
+            _add(inner, members, executed)
+    loops = [
+        UnrolledLoop(
+            place,
+            statistics.median_low(executed[place]),
+            sum(e.size for e in equations),
+            _is_uniform(equations),
+        )
+        for place, equations in members.items()
+        if place in executed
+    ]
+    found = [loop for loop in loops if loop.iterations >= _MIN_ITERATIONS]
+    return tuple(sorted(found, key=lambda x: -x.equations))
 
 
-def _loop(
-    counts: _Counts, keys: tuple[_Key, ...], equations: list[Equation]
-) -> UnrolledLoop:
-    iterations, occurrences = counts.iterations(keys)
-    size = sum(e.size for e in equations)
-    return UnrolledLoop(
-        Place(keys[-1].file, keys[-1].loop.line, keys[-1].function),
-        iterations,
-        occurrences,
-        size,
-        occurrences + size // iterations,
-        _is_uniform(equations),
-    )
+def _add(
+    scope: Scope,
+    members: dict[Place, list[Equation]],
+    executed: dict[Place, list[int]],
+) -> None:
+    """Note the equations in each loop, and how often its instructions were executed."""
+    around = functools.cache(_loops_around)
+    counts = collections.Counter((e.name, e.frames) for e in scope.equations)
+    # By instruction in the body of a loop. What that calls may have loops of its own
+    # (`jnp.stack`, the layers of a library's model), but something in it is there once.
+    times: dict[tuple[Place, tuple[Frame, ...]], int] = {}
+    for e in scope.equations:
+        loops = around(e.path)
+        for place in loops:
+            members.setdefault(place, []).append(e)
+        if loops:
+            innermost, level = list(loops.items())[-1]
+            key = innermost, e.path[: level + 1]
+            if TREE_MAP not in e.path[level:]:
+                n = counts[e.name, e.frames]
+                times[key] = min(n, times.get(key, n))
+    for (place, _), n in times.items():
+        executed.setdefault(place, []).append(n)
 
 
 def _is_uniform(equations: list[Equation]) -> bool:
@@ -227,12 +150,27 @@ def _is_uniform(equations: list[Equation]) -> bool:
     return all(len(found) == 1 for found in types.values())
 
 
-def _merged(group: list[UnrolledLoop]) -> UnrolledLoop:
-    """One loop, which different calls led to."""
-    return dataclasses.replace(
-        max(group, key=lambda x: x.iterations),
-        occurrences=sum(x.occurrences for x in group),
-        equations=sum(x.equations for x in group),
-        scan_equations=sum(x.scan_equations for x in group),
-        uniform=all(x.uniform for x in group),
-    )
+# --- while a program runs -------------------------------------------------------------
+
+
+class Unrolled(NamedTuple):
+    """A loop whose iterations are alike, of a function that takes long to compile."""
+
+    loop: UnrolledLoop
+    # The equations of the whole function.
+    total: int
+    # Seconds that a `scan` would save, by the number of equations.
+    saved: float
+
+
+def unrolled_loop(event: Event) -> Unrolled | None:
+    """The largest unrolled loop of what has just been compiled."""
+    seconds = event.own_seconds - event.first_run
+    if seconds < _LEAST_SECONDS or (traced := trace_of(event)) is None:
+        return None
+    scope = read_jaxpr(traced.jaxpr)
+    alike = [loop for loop in find_loops(scope) if loop.uniform]
+    if not alike:
+        return None
+    share = (alike[0].equations - alike[0].scan_equations) / scope.size
+    return Unrolled(alike[0], scope.size, seconds * share)

@@ -8,37 +8,26 @@ import dataclasses
 import functools
 import importlib.util
 import os
-import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
-
-from eqx_fastjit import _events, _place
+from eqx_fastjit import _events
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 
-from ._frames import folder_of
-from ._table import show_time, table
 from ._target import Target, target
-from ._timing import LEAST_ROUNDS, time_call, time_calls, Timing
+from ._timing import time_call, time_calls, Timing
+from ._words import show_seconds, table, wrapped
 
 
 OURS, EQUINOX, FLAT = "eqx_fastjit", "equinox.filter_jit", "jax.jit, flat arrays"
-# Of a function with the same arguments and no results, if compiling takes too long.
-_ALONE = ", the arguments alone"
-# Seconds that a profile may take, beyond compiling the function once; of those, what
-# the rounds of timing and the sampling of each function may.
-_SECONDS, _TIMING_SECONDS, _SAMPLING_SECONDS = 20.0, 4.0, 1.0
+# Seconds that the rounds of timing take, but for slow calls.
+_TIMING_SECONDS = 4.0
 # Seconds between two samples.
 _INTERVAL = 1e-3
 # The share of a call, or of a program, from which on a saving matters.
 MATTERS = 0.05
-
-_Calls = dict[str, Callable[[], Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,28 +35,27 @@ class Profile:
     """The result of `profile`. `str(profile)` is for people."""
 
     name: str
-    # Of warm calls, by what jitted the function. If compiling it once more for Equinox
-    # would take too long, of a function that has the same arguments and does nothing.
+    # Of warm calls, by what jitted the function.
     timings: dict[str, Timing]
     # Seconds of each stage of a first call.
     stages: dict[str, float]
-    # Of pyinstrument.
+    # Of pyinstrument, of a first call.
     session: Any
     # One sentence: what the call costs, what of it can be saved, whether it matters.
     conclusion: str
 
     def __str__(self) -> str:
         warm = [
-            (name, show_time(x.returns), show_time(x.ready))
+            (name, show_seconds(x.returns), show_seconds(x.ready))
             for name, x in self.timings.items()
         ]
-        first = [(name, show_time(x)) for name, x in self.stages.items()]
+        first = [(name, show_seconds(x)) for name, x in self.stages.items()]
         parts = [
             f"profile of {self.name}",
             table("A warm call", ("", "returns after", "result ready after"), warm),
             table("A first call", ("stage", "time"), first),
-            tree_text(self.session),
-            self.conclusion,
+            tree_text(self.session) if self.session else "",
+            "\n".join(wrapped(self.conclusion)),
         ]
         return "\n\n".join(filter(None, parts))
 
@@ -81,63 +69,72 @@ def profile(
     html: str | os.PathLike[str] | None = None,
     **kwargs: Any,
 ) -> Profile:
-    """Profile warm calls under `eqx_fastjit`, Equinox and `jax.jit`; or a first call.
+    """Time warm calls under `eqx_fastjit`, Equinox and `jax.jit`; or profile a first.
 
-    Warm calls are timed without a profiler, in interleaved rounds, and sampled
-    afterwards. For `jax.jit`, everything but the arrays is removed by hand. The
-    function is called without donation. This needs pyinstrument.
+    Warm calls are timed in interleaved rounds. For `jax.jit`, everything but the arrays
+    is removed by hand. The function is called without donation.
 
     **Arguments:**
 
     - `f`: a function, jitted in any way or not.
     - `*args`, `**kwargs`: the arguments of the calls.
-    - `first`: whether to profile a first call instead: the function is traced and
-        compiled as if it were new, though functions inside it may have been traced.
-    - `html`: a file, to which pyinstrument's page is written.
+    - `first`: whether to profile a first call instead, which needs pyinstrument: the
+        function is traced and compiled as if it were new, though functions inside it
+        may have been traced.
+    - `html`: a file, to which pyinstrument's page of a first call is written.
 
     **Returns:**
 
-    A `Profile`, with timings, pyinstrument's tree with the frames of libraries grouped,
-    and one sentence on what can be saved. This takes 20 s at most, beyond compiling the
-    function once.
+    A `Profile`: the timings of warm calls, or the stages of a first call and the tree
+    of what Python did in its trace, with the frames of libraries grouped; and one
+    sentence on what can be saved. Timing takes a few seconds, beyond compiling the
+    function under both libraries.
 
     **Raises:**
 
     `TypeError` if `f` is not callable, `ImportError` without pyinstrument, `OSError`
     if the file cannot be written, and what the function raises.
     """
+    it = target(f, args, kwargs)
+    if not first:
+        timings = measure(it.fun, it.args, it.kwargs)
+        return Profile(it.name, timings, {}, None, _conclusion(timings))
     if importlib.util.find_spec("pyinstrument") is None:
         line = 'pip install "eqx_fastjit[profile]"'
-        raise ImportError(f"`profile` needs pyinstrument: {line}")
-    it = target(f)
-    args, kwargs = it.complete(args, kwargs)
+        raise ImportError(f"profiling a first call needs pyinstrument: {line}")
     if html is not None:
         with open(html, "a"):  # say now that it cannot be written
             pass
-    out = (_profile_first if first else _profile_warm)(it, args, kwargs)
+    out = _profile_first(it)
     if html is not None:
         Path(html).write_text(tree_html(out.session), encoding="utf-8")
     return out
 
 
-def _profile_first(it: Target, args: Any, kwargs: Any) -> Profile:
+def _profile_first(it: Target) -> Profile:
+    from pyinstrument import Profiler
+
     @functools.wraps(it.fun, updated=())
     def new(*args: Any, **kwargs: Any) -> Any:
         return it.fun(*args, **kwargs)
 
     jitted = filter_jit(new)
-    profiler, clock = _profiler(), time.perf_counter
-    start = clock()
+    profiler, clock = Profiler(interval=_INTERVAL, async_mode="disabled"), time.time
+    times = [clock()]
     with profiler:
-        traced = jitted.trace(*args, **kwargs)
-    trace, start = clock() - start, clock()
+        traced = jitted.trace(*it.args, **it.kwargs)
+    times.append(clock())
     lowered = traced.lower()
-    lower, start = clock() - start, clock()
+    times.append(clock())
     lowered.compile()
-    compile_ = clock() - start
-    _forget(jitted)
-    stages = {"trace (Python)": trace, "lower": lower, "compile (XLA)": compile_}
-    total = show_time(sum(stages.values()))
+    times.append(clock())
+    # What was traced for a profile alone is none of the program's events.
+    for event in list(_events.history):
+        if event.function is jitted._function.info:
+            _events.history.remove(event)
+    names = ("trace (Python)", "lower", "compile (XLA)")
+    stages = {name: times[i + 1] - times[i] for i, name in enumerate(names)}
+    total = show_seconds(sum(stages.values()))
     conclusion = (
         f"A first call takes {total} before it runs, of which eqx_fastjit saves "
         "nothing: JAX's persistent cache saves most of XLA's part in later processes, "
@@ -147,49 +144,17 @@ def _profile_first(it: Target, args: Any, kwargs: Any) -> Profile:
     return Profile(it.name, {}, stages, profiler.last_session, conclusion)
 
 
-def _forget(jitted: Any) -> None:
-    """What was traced for a profile alone is none of the program's events."""
-    for event in list(_events.history):
-        if event.function is jitted._function.info:
-            _events.history.remove(event)
-
-
-def _profile_warm(it: Target, args: Any, kwargs: Any) -> Profile:
-    timings, calls = measure(it.fun, args, kwargs)
-    profiler = _profiler()
-    with profiler:
-        for name, run in _SAMPLED.items():
-            if name in calls:
-                seconds = timings[name].ready
-                run(calls[name], max(1, int(_SAMPLING_SECONDS / max(seconds, 1e-9))))
-    return Profile(it.name, timings, {}, profiler.last_session, _conclusion(timings))
-
-
-def _under_eqx_fastjit(call: Callable[[], Any], n: int) -> None:
-    for _ in range(n):
-        jax.block_until_ready(call())
-
-
-def _under_equinox(call: Callable[[], Any], n: int) -> None:
-    for _ in range(n):
-        jax.block_until_ready(call())
-
-
-# Their names stand in the tree, with the calls below them.
-_SAMPLED = {OURS: _under_eqx_fastjit, EQUINOX: _under_equinox}
-
-
 def measure(
     fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[dict[str, Timing], _Calls]:
-    """Time warm calls of a function, jitted in each way. Returns the calls as well."""
+) -> dict[str, Timing]:
+    """Time warm calls of a function, jitted in each way."""
     jitted = filter_jit(fun)
     ours = functools.partial(jitted, *args, **kwargs)
-    _, first = time_call(ours)
-    seconds = min(time_call(ours)[1] for _ in range(2))
+    equinox = functools.partial(equinox_filter_jit(fun), *args, **kwargs)
+    time_call(ours)
+    time_call(equinox)
     # What `jax.jit` of the arrays alone takes: the program that `ours` has compiled.
-    function = jitted._function
-    specialization, arrays = function.find(jitted._bind(*args, **kwargs))
+    specialization, arrays = jitted._function.find(jitted._bind(*args, **kwargs))
     # To block on a Module, Python flattens it. So it does after a flat call as well:
     # that time is not overhead.
     result = ours()
@@ -197,33 +162,7 @@ def measure(
     def flat() -> Any:
         return specialization.jitted(*arrays), result
 
-    calls: _Calls = {OURS: ours, FLAT: flat}
-    own = (
-        e.seconds for e in _events.history if e.function.key() == function.info.key()
-    )
-    compiling = max(first, *own, 0.0)
-    left = _SECONDS - _TIMING_SECONDS - 2 * _SAMPLING_SECONDS
-    if compiling + 4 * LEAST_ROUNDS * seconds < left:
-        equinox = equinox_filter_jit(fun)
-        calls[EQUINOX] = functools.partial(equinox, *args, **kwargs)
-        time_call(calls[EQUINOX])
-    else:
-        for name, jit in ((OURS, filter_jit), (EQUINOX, equinox_filter_jit)):
-            alone = functools.partial(jit(_nothing), fun, *args, **kwargs)
-            calls[name + _ALONE] = alone
-            time_call(alone)
-        _forget(filter_jit(_nothing))
-    return time_calls(calls, _TIMING_SECONDS), calls
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    pass
-
-
-def saved(timings: dict[str, Timing]) -> tuple[float, float]:
-    """What a call saves over Equinox's, or saves at least; and how exact that is."""
-    alone = "" if EQUINOX in timings else _ALONE
-    return timings[OURS + alone].saves_over(timings[EQUINOX + alone])
+    return time_calls({OURS: ours, FLAT: flat, EQUINOX: equinox}, _TIMING_SECONDS)
 
 
 def _conclusion(timings: dict[str, Timing]) -> str:
@@ -231,36 +170,27 @@ def _conclusion(timings: dict[str, Timing]) -> str:
     ours, flat = timings[OURS], timings[FLAT]
     overhead = max(0.0, flat.saves_over(ours)[0])
     begin = (
-        f"A call takes {show_time(ours.ready)}: "
-        f"{show_time(max(0.0, ours.ready - overhead))} are `jax.jit` and the program "
-        f"itself, which eqx_fastjit cannot save, {show_time(overhead)} are its own "
-        "overhead"
+        f"A call takes {show_seconds(ours.ready)}: "
+        f"{show_seconds(max(0.0, ours.ready - overhead))} are `jax.jit` and the "
+        "program itself, which eqx_fastjit cannot save, "
+        f"{show_seconds(overhead)} are its own overhead"
     )
-    saving, noise = saved(timings)
+    saving, noise = ours.saves_over(timings[EQUINOX])
     if saving <= noise:
         return (
             f"{begin}; the difference from Equinox is within the noise of "
-            f"{show_time(noise)}, so it does not matter for this function."
+            f"{show_seconds(noise)}, so it does not matter for this function."
         )
     share = saving / (ours.ready + saving)
     return (
-        f"{begin}; it saves {'' if EQUINOX in timings else 'at least '}"
-        f"{show_time(saving)} that `equinox.filter_jit` takes in addition ({share:.0%} "
-        f"of Equinox's call), so it matters{' little' * (share < MATTERS)}: 10,000 "
-        f"calls save {show_time(1e4 * saving)}."
+        f"{begin}; it saves {show_seconds(saving)} that `equinox.filter_jit` takes in "
+        f"addition ({share:.0%} of Equinox's call), so it "
+        f"matters{' little' * (share < MATTERS)}: 10,000 calls save "
+        f"{show_seconds(1e4 * saving)}."
     )
 
 
 # --- pyinstrument ---------------------------------------------------------------------
-
-# Frames that are grouped even if they are of a checkout; not those that name a part.
-_LIBRARIES = "|".join(re.escape(folder_of(module)) for module in (_place, jax, eqx))
-
-
-def _profiler() -> Any:
-    from pyinstrument import Profiler
-
-    return Profiler(interval=_INTERVAL, async_mode="disabled")
 
 
 def tree_text(session: Any) -> str:
@@ -271,8 +201,7 @@ def tree_text(session: Any) -> str:
         def render_preamble(self, session: Any) -> str:
             return ""  # a logo and a clock
 
-    options = {"hide_regex": _LIBRARIES, "show_regex": re.escape(__file__)}
-    text = Tree(unicode=True, processor_options=options).render(session).strip()
+    text = Tree(unicode=True).render(session).strip()
     return f"Where Python was, in seconds ({session.sample_count} samples)\n{text}"
 
 

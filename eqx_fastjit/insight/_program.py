@@ -11,24 +11,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ._table import show_time, table
+from ._words import show_seconds, table, wrapped
 
 
 # Seconds between two samples of the program, which may run for long.
 _INTERVAL = 0.01
-# Seconds between two looks at the arguments of a function: not at each call.
-_LOOK_AGAIN = 0.2
 
 
 @dataclasses.dataclass
 class _Called:
     """The calls of the functions that one line of the program makes."""
 
-    info: Any
+    title: str
     calls: int = 0
-    # Of a call outside of all traces: the function and its arguments.
+    # The first call outside of all traces: the function and its arguments.
     call: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
-    looked: float = 0.0
 
 
 class ProgramProfile:
@@ -81,62 +78,55 @@ class ProgramProfile:
         if html is not None:
             Path(html).write_text(tree_html(session), encoding="utf-8")
         ranked = sorted(self._called.values(), key=lambda x: -x.calls)
-        rows: list[Any] = []
-        total = 0.0
-        for i, called in enumerate(ranked):
-            cells, saved = _saving(called) if i < functions else (["", "", ""], 0.0)
-            rows.append([called.calls, called.info.title(), *cells])
-            total += saved
+        total, rows = 0.0, []
+        for called in ranked[:functions]:
+            cells, saving = _measured(called)
+            rows.append([called.calls, *cells, called.title])
+            total += called.calls * saving
+        rows += [[x.calls, "", "", x.title] for x in ranked[functions:]]
+        header = ("calls", "a call", "saves", "function")
         share = total / (seconds + max(total, 0.0))
         others = len(ranked) - functions
         rest = f", {others} of the functions not counted" if others > 0 else ""
-        header = ("calls", "function", "a call", "saves", "in all")
-        return (
-            f"{tree_text(session)}\n\n{table('Jitted functions', header, rows)}\n\n"
-            f"The program took {show_time(seconds)}; its calls save {show_time(total)} "
-            f"that `equinox.filter_jit` would take in addition ({share:.1%}{rest}), so "
-            "for this program the overhead of calls "
+        conclusion = (
+            f"The program took {show_seconds(seconds)}; its calls save "
+            f"{show_seconds(total)} that `equinox.filter_jit` would take in addition "
+            f"({share:.1%}{rest}), so for this program the overhead of calls "
             f"{'matters' if share >= MATTERS else 'does not matter'}."
         )
+        calls = table("Jitted functions", header, rows)
+        last = "\n".join(wrapped(conclusion))
+        return f"{tree_text(session)}\n\n{calls}\n\n{last}"
 
     def _note(self, jitted: Any, args: Any, kwargs: Any) -> None:
         info = jitted._function.info
-        called = self._called.get(info.key())
-        if called is None:
-            called = self._called[info.key()] = _Called(info)
+        called = self._called.setdefault(info.key(), _Called(info.title()))
         called.calls += 1
-        now = time.perf_counter()
-        if called.call is None or now - called.looked > _LOOK_AGAIN:
-            called.looked = now
-            call = (jitted.__wrapped__, args, kwargs)
-            if not _has_tracers(call):
-                called.call = call
+        if called.call is None:
+            import jax
+            from jax.core import Tracer
+
+            leaves = jax.tree.leaves((args, kwargs))
+            if not any(isinstance(x, Tracer) for x in leaves):
+                called.call = (jitted.__wrapped__, args, kwargs)
 
 
-def _has_tracers(tree: Any) -> bool:
-    import jax
-    from jax.core import Tracer
-
-    return any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
-
-
-def _saving(called: _Called) -> tuple[list[str], float]:
-    """What a call takes and saves, and all calls, as text; the last in seconds too."""
+def _measured(called: _Called) -> tuple[tuple[str, str], float]:
+    """What a call takes and saves, as text; the latter in seconds, too."""
     import jax
     import jax.numpy as jnp
 
-    from ._profile import measure, OURS, saved
+    from ._profile import EQUINOX, measure, OURS
 
     def alive(x: Any) -> Any:
         is_deleted = isinstance(x, jax.Array) and x.is_deleted()  # it was donated
         return jnp.zeros(x.shape, x.dtype) if is_deleted else x
 
     if called.call is None:
-        return ["only in traces of others", "", ""], 0.0
+        return ("only in traces of others", ""), 0.0
     try:
-        timings, _ = measure(*jax.tree.map(alive, called.call))
+        timings = measure(*jax.tree.map(alive, called.call))
     except Exception as e:  # the program may be over in other ways, too
-        return [f"raised {type(e).__name__}", "", ""], 0.0
-    saving, _ = saved(timings)
-    total = called.calls * saving
-    return [show_time(timings[OURS].ready), show_time(saving), show_time(total)], total
+        return (f"raised {type(e).__name__}", ""), 0.0
+    saving, _ = timings[OURS].saves_over(timings[EQUINOX])
+    return (show_seconds(timings[OURS].ready), show_seconds(saving)), saving

@@ -129,3 +129,25 @@ def _earlier(event: Event, history: Iterable[Event]) -> tuple[Place, ...]:
         if wanted <= set(old.signature):
             return old.frames
     return ()
+
+
+def show_difference(d: Difference) -> str:
+    """A leaf that differs, in words."""
+    if d.what == "function" and d.old is None:
+        return f"`{d.path}` was made anew"
+    if d.what in ("function", "object"):
+        return f"`{d.path}`: another {d.what} that looks the same, {d.new}"
+    if d.old is None or d.new is None:
+        return f"`{d.path}`: {d.old or 'nothing'} -> {d.new or 'nothing'}"
+    old, new = str(d.old), str(d.new)
+    if d.what == "sharding":
+        old, new = f"on {d.old.sharding}", f"on {d.new.sharding}"
+    elif d.what == "committed":
+        names = ("uncommitted", "committed")
+        old, new = names[d.old.committed], names[d.new.committed]
+    elif d.what == "weak type":
+        names = ("strong", "weak")
+        old, new = (f"{names[x.weak_type]} {x.dtype}" for x in (d.old, d.new))
+    elif old == new:
+        old, new = f"{old} ({d.old.type})", f"{new} ({d.new.type})"
+    return f"`{d.path}`: {old} -> {new}"

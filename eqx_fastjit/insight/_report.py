@@ -7,14 +7,11 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from eqx_fastjit._place import Place
-
-from ._causes import Finding, finding_of, STALE
+from ._causes import Finding, finding_of
 from ._file import as_json, Run
 from ._groups import Group, group
 from ._records import OUTSIDE, Record
-from ._source import source_line
-from ._words import plural, show_chain, show_place, show_seconds
+from ._words import listed, plural, show_chain, show_place, show_seconds
 
 
 SCHEMA = 2
@@ -26,8 +23,6 @@ LIMIT_SHARE = 0.05
 _LINES = 5
 # What reading a compiled program takes, of the time to compile it.
 _READING = 0.1
-# Compilations that JAX's cache does not keep by default are shorter, in seconds.
-_KEPT_BY_DEFAULT = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +55,14 @@ class FunctionRow:
     traces: int
     compiles: int
     seconds: float
-    trace: float
-    lower: float
-    compile: float
     # How often it was traced or compiled for which reason.
     causes: dict[str, int]
     # The user's lines that called it, and how often that compiled.
     calls: dict[str, int]
+
+    def why(self, most: int = 4) -> str:
+        """The causes with their counts: `1 first call, 3 shape`."""
+        return listed((f"{n} {cause}" for cause, n in self.causes.items()), most)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,20 +88,14 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """As `--json` writes it."""
-        records = [as_json(record) for record in self.compilations]
-        fields = dataclasses.asdict(dataclasses.replace(self, compilations=()))
-        return {"schema": SCHEMA, **fields, "compilations": records}
-
-    @property
-    def compiling(self) -> float:
-        """Seconds of tracing, lowering and compiling."""
-        return sum(f.seconds for f in self.functions)
+        return {"schema": SCHEMA, **as_json(self)}
 
 
 def headline(report: Report) -> str:
     """The report in a line."""
     n = sum(f.compiles for f in report.functions)
-    cost = f"{show_seconds(report.compiling)} to trace and compile {plural(n, 'time')}"
+    seconds = show_seconds(sum(f.seconds for f in report.functions))
+    cost = f"{seconds} to trace and compile {plural(n, 'time')}"
     found = plural(len(report.findings), "finding") if report.findings else "no finding"
     return f"{found}; ran for {show_seconds(report.seconds)}, {cost}"
 
@@ -119,50 +109,41 @@ def footer(report: Report) -> str:
 
 
 def make_report(
-    program: str,
-    records: Sequence[Record],
+    run: Run,
     *,
-    started: float,
-    seconds: float,
     exit_code: int | None,
     imports: Iterable[Any] = (),
     waits: Sequence[Any] = (),
-    stale: Iterable[Any] = (),
+    stale: Iterable[Finding] = (),
     loops: Iterable[Any] = (),
-    cache: str | None = None,
     notes: Sequence[str] = (),
 ) -> Report:
     """Make a report.
 
     **Arguments:**
 
-    - `program`: what was run.
-    - `records`: its compilations.
-    - `started`: when it began, in seconds since the epoch.
-    - `seconds`: for how long it ran.
+    - `run`: the program and its compilations.
     - `exit_code`: with what it ended, if it did.
     - `imports`, `waits`, `stale`, `loops`: what a `Watch` saw.
-    - `cache`: the directory of JAX's persistent cache, if there is one.
     - `notes`: what could not be seen.
     """
-    records = sorted(records, key=lambda r: r.number)
-    limit = min(LIMIT_SECONDS, LIMIT_SHARE * seconds)
-    groups = group(records, limit)
-    is_finding = [g.seconds >= limit and not g.is_first for g in groups]
-    findings = [finding_of(g) for g, found in zip(groups, is_finding, strict=True)]
-    paired = list(zip(findings, is_finding, strict=True))
+    records = sorted(run.records, key=lambda r: r.number)
+    limit = min(LIMIT_SECONDS, LIMIT_SHARE * run.seconds)
+    groups = group(records)
+    large = [g for g in groups if g.seconds >= limit and not g.first.is_first]
+    small = [g for g in groups if g not in large]
     return Report(
-        program=program,
-        seconds=seconds,
+        program=run.program,
+        seconds=run.seconds,
         exit_code=exit_code,
         limit=limit,
-        findings=(*(f for f, found in paired if found), *map(_stale, stale)),
-        others=tuple(f for f, found in paired if not found),
-        time=tuple(_time(records, seconds, imports, waits)),
-        helps=(*_scans(loops, limit), *_helps(records, seconds, limit, cache)),
+        findings=(*map(finding_of, large), *stale),
+        others=tuple(map(finding_of, small)),
+        time=tuple(_time(records, run.seconds, imports, waits)),
+        helps=(*_scans(loops, limit), *_helps(run, limit)),
         functions=tuple(_functions(groups)),
         compilations=tuple(records),
-        started=started,
+        started=run.started,
         notes=tuple(notes),
     )
 
@@ -172,38 +153,12 @@ def report_of_file(run: Run) -> Report:
     notes = ["An event file has no imports and no waits: run `doctor SCRIPT` for them."]
     if run.is_running:
         notes.insert(0, "The program has not ended, or it was killed.")
-    return make_report(
-        run.program,
-        run.records,
-        started=run.started,
-        seconds=run.seconds,
-        exit_code=None if run.is_running else 0,
-        cache=run.cache,
-        notes=notes,
-    )
-
-
-def _stale(found: Any) -> Finding:
-    return Finding(
-        cause=STALE,
-        attribute=STALE,
-        leaf=found.name,
-        line=found.line,
-        functions={found.function: 1},
-        count=1,
-        seconds=0.0,
-        says=f"`{found.function}` read the global `{found.name}` when it was traced: "
-        f"{found.old}. It is {found.new} now, and calls still use the old value.",
-        fix=f"Pass `{found.name}` as an argument, a number as `jnp.asarray("
-        f"{found.name})`.",
-        calls={show_place(found.line): 1},
-        changes=(),
-    )
+    return make_report(run, exit_code=None if run.is_running else 0, notes=notes)
 
 
 # --- where the time went --------------------------------------------------------------
 
-_STAGES = {"trace": "tracing", "lower": "lowering", "compile": "XLA's compiler"}
+STAGES = {"trace": "tracing", "lower": "lowering", "compile": "XLA's compiler"}
 
 
 def _time(
@@ -217,18 +172,16 @@ def _time(
     main = [r for r in records if r.is_main_thread]
     parts = [
         Part(name, label, sum(r.stages[name] for r in main), _costliest(main, name))
-        for name, label in _STAGES.items()
+        for name, label in STAGES.items()
     ]
     by_package: collections.Counter[str] = collections.Counter()
     for found in imports:
-        by_package[found.name] += found.seconds
+        by_package[found.name.partition(".")[0]] += found.seconds
     importing = tuple(by_package.most_common(_LINES))
     parts.append(Part("import", "importing", by_package.total(), importing))
-    waited = [(f"{w.file}:{w.line} {w.what}", w.seconds) for w in waits]
+    waited = tuple((f"{show_place(w.place)} {w.what}", w.seconds) for w in waits)
     waiting = sum(w.seconds for w in waits)
-    parts.append(
-        Part("wait", "waiting for the device", waiting, tuple(waited[:_LINES]))
-    )
+    parts.append(Part("wait", "waiting for the device", waiting, waited[:_LINES]))
     known = sum(part.seconds for part in parts)
     if known > seconds > 0:  # waits of several threads, say
         scale = seconds / known
@@ -247,43 +200,38 @@ def _costliest(records: Iterable[Record], stage: str) -> tuple[tuple[str, float]
 # --- what would help ------------------------------------------------------------------
 
 
-def _helps(
-    records: Sequence[Record], seconds: float, limit: float, cache: str | None
-) -> Iterator[Help]:
-    compiled = [r.compile for r in records if not r.cached]
-    saved = (1 - _READING) * sum(compiled)
-    if cache is None and not any(r.cached for r in records) and saved >= limit:
-        fix = "Set `JAX_COMPILATION_CACHE_DIR` to a directory that stays"
-        short = sum(x for x in compiled if x < _KEPT_BY_DEFAULT)
-        if short >= limit:
-            fix += (
-                f", and `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0`: "
-                f"{show_seconds(short)} of this are of compilations under "
-                f"{_KEPT_BY_DEFAULT:g} s, which are not kept by default"
-            )
+def _helps(run: Run, limit: float) -> Iterator[Help]:
+    compiling = sum(r.compile for r in run.records if not r.cached)
+    saved = (1 - _READING) * compiling
+    second = show_seconds(run.seconds - saved)
+    was_cached = run.cache is not None or any(r.cached for r in run.records)
+    if saved >= limit and not was_cached:
         yield Help(
             "persistent cache",
             saved,
-            f"XLA's compiler took {show_seconds(sum(compiled))}. With JAX's persistent "
-            f"cache, a second run would take about {show_seconds(seconds - saved)}.",
-            f"{fix}.",
+            f"XLA's compiler took {show_seconds(compiling)}. With JAX's persistent "
+            f"cache, a second run would take about {second}.",
+            "Set `JAX_COMPILATION_CACHE_DIR` to a directory that stays, and "
+            "`JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0`, to keep also what takes "
+            "less than a second to compile.",
         )
 
 
 def _scans(loops: Iterable[Any], limit: float) -> Iterator[Help]:
     for found in loops:
-        if found.saved < limit:
-            continue
-        yield Help(
-            "scan",
-            found.saved,
-            f"The loop at {show_place(found.place)} is unrolled. Its "
-            f"{found.iterations} iterations are alike, and have {found.equations} of "
-            f"the {found.total} equations of `{found.function}`. With `jax.lax.scan`, "
-            "its body is compiled once. (The seconds are an estimate by equations.)",
-            "For layers, stack their arrays (`eqx.filter_vmap` over the keys of the "
-            "constructor) and scan over them.",
-        )
+        loop = found.loop
+        if found.saved >= limit:
+            yield Help(
+                "scan",
+                found.saved,
+                f"The loop at {show_place(loop.place)} is unrolled. Its "
+                f"{loop.iterations} iterations are alike, and have {loop.equations} of "
+                f"the {found.total} equations of the function. With `jax.lax.scan`, "
+                "its body is compiled once. (The seconds are an estimate by "
+                "equations.)",
+                "For layers, stack their arrays (`eqx.filter_vmap` over the keys of "
+                "the constructor) and scan over them.",
+            )
 
 
 # --- tables ---------------------------------------------------------------------------
@@ -295,7 +243,7 @@ def _functions(groups: Sequence[Group]) -> list[FunctionRow]:
         for r in g.records:
             key = (r.function, r.place) if not r.is_outside else ("", None)
             # One change may be the cause for several functions.
-            why = r.why if g.is_first or r.inlined else g.first.why
+            why = r.why if g.first.is_first or r.inlined else g.first.why
             why = r.function if r.is_outside else why
             rows.setdefault(key, []).append((r, why))
     return sorted(map(_function_row, rows.values()), key=lambda row: -row.seconds)
@@ -306,23 +254,12 @@ def _function_row(found: list[tuple[Record, str]]) -> FunctionRow:
     first = records[0]
     causes = collections.Counter(cause for _, cause in found)
     calls = collections.Counter(show_chain(r.frames, 1) for r in records)
-    stages = {
-        name: sum(r.stages[name] for r in records)  # pyright: ignore
-        for name in _STAGES
-    }
     return FunctionRow(
         function=f"({OUTSIDE})" if first.is_outside else first.function,
         place="" if first.place is None else show_place(first.place),
         traces=sum(r.traced and not r.failed for r in records),
         compiles=sum(r.compile > 0 for r in records),
         seconds=sum(r.seconds for r in records),
-        **stages,
         causes=dict(causes.most_common()),
         calls=dict(calls.most_common()),
     )
-
-
-def source_of(finding: Finding) -> str:
-    """The user's line of a finding; empty if it is not known."""
-    line: Place | None = finding.line
-    return source_line(line)

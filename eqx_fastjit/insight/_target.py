@@ -20,39 +20,30 @@ _JAX_JIT: Any = type(jax.jit(lambda: None))
 
 
 class Target(NamedTuple):
-    """A function, as the user gave it."""
+    """A call of a function, as the user gave it."""
 
     name: str
     # Without jit.
     fun: Callable[..., Any]
     # The same under this library, or as it is if it is of `jax.jit`.
     jitted: Any
-    # What a bound method puts before the arguments.
+    # With those that a bound method puts before the others.
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def complete(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, with those of a bound method."""
-        return (*self.args, *args), {**self.kwargs, **kwargs}
 
-
-def target(f: Any) -> Target:
-    """The target of a callable. Raises `TypeError` for anything else."""
+def target(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
+    """The target of a call. Raises `TypeError` for what cannot be called."""
     if not callable(f):
         raise TypeError(f"expected a function, jitted or not; got a {type(f).__name__}")
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}
     is_partial = isinstance(f, eqx.Partial | functools.partial)
     if isinstance(f, BoundJit) or (is_partial and _is_jitted(f.func)):
-        f, args, kwargs = f.func, tuple(f.args), dict(f.keywords)
+        f, args, kwargs = f.func, (*f.args, *args), {**f.keywords, **kwargs}
     elif _is_jitted(method := getattr(f, "__func__", None)):
-        f, args = method, (f.__self__,)
-    options = filter_jit_options(f)
+        f, args = method, (f.__self__, *args)
     if isinstance(f, JitWrapped | _JAX_JIT):
         fun, jitted = f.__wrapped__, f
-    elif options is not None:
+    elif (options := filter_jit_options(f)) is not None:
         fun, donate = options
         jitted = filter_jit(fun, donate=donate)
     else:

@@ -11,15 +11,14 @@ from rich.text import Text
 
 from ._causes import Finding
 from ._explain import show_calls
-from ._report import footer, FunctionRow, headline, Help, Report, source_of
-from ._words import listed, show_place, show_seconds
+from ._report import footer, headline, Help, Report
+from ._source import source_line
+from ._words import show_place, show_seconds
 
 
 # Rows of the table of functions; the page and the JSON have them all.
 _ROWS = 10
-# Parts of the run below this share are added to the rest.
-_LEAST_SHARE = 0.01
-# Of each part and finding.
+# Of each part of the run.
 _LINES = 2
 
 
@@ -53,16 +52,11 @@ def _time(report: Report) -> Table:
     grid = Table.grid(padding=(0, 2))
     for justify in ("right", "right", "left"):
         grid.add_column(justify=justify)
-    *parts, rest = report.time
-    least = _LEAST_SHARE * report.seconds
-    small = sum(part.seconds for part in parts if part.seconds < least)
-    for part in (*(p for p in parts if p.seconds >= least), rest):
-        seconds = part.seconds + small * (part is rest)
-        share = f"{seconds / report.seconds:.0%}" if report.seconds else ""
-        worth = [line for line in part.lines[:_LINES] if line[1] >= least / 2]
-        lines = [f"{text} {show_seconds(x)}" for text, x in worth]
+    for part in report.time:
+        share = f"{part.seconds / report.seconds:.0%}" if report.seconds else ""
+        lines = [f"{text} {show_seconds(x)}" for text, x in part.lines[:_LINES]]
         label = Text.assemble(part.label, (f"  {', '.join(lines)}", "dim"))
-        grid.add_row(show_seconds(seconds), share, label)
+        grid.add_row(show_seconds(part.seconds), share, label)
     return grid
 
 
@@ -70,7 +64,7 @@ def _finding(finding: Finding) -> Iterator[Any]:
     yield ""
     where = show_place(finding.line)
     yield Text.assemble((finding.title(), "bold yellow"), "  ", (where, "bold"))
-    if source := source_of(finding):
+    if source := source_line(finding.line):
         yield Padding(Text(source, "italic"), (0, 4))
     yield Padding(Text(finding.says), (0, 2))
     yield Padding(Text(f"Called: {show_calls(finding)}.", "dim"), (0, 2))
@@ -93,14 +87,6 @@ def _functions(report: Report) -> Table:
     table.add_column("why", overflow="fold")
     for row in report.functions[:_ROWS]:
         numbers = show_seconds(row.seconds), str(row.traces), str(row.compiles)
-        table.add_row(*numbers, Text(_name(row)), Text(why(row)))
+        name = f"{row.function} ({row.place})" if row.place else row.function
+        table.add_row(*numbers, Text(name), Text(row.why()))
     return table
-
-
-def _name(row: FunctionRow) -> str:
-    return f"{row.function} ({row.place})" if row.place else row.function
-
-
-def why(row: FunctionRow, most: int = 4) -> str:
-    """The causes with their counts: `1 first call, 3 shape`."""
-    return listed((f"{n} {cause}" for cause, n in row.causes.items()), most)

@@ -4,7 +4,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import dataclasses
-import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -51,20 +50,17 @@ def time_calls(
     - `calls`: by name. Each is made until its result is ready before the next begins.
     - `seconds`: how long to go on, but for the least number of rounds.
     """
-    counts = {name: _calls_a_round(call) for name, call in calls.items()}
+    counts: dict[str, int] = {}
+    for name, call in calls.items():
+        n = int(_ROUND_SECONDS / max(time_call(call)[1], 1e-9))
+        counts[name] = max(1, min(_MOST_CALLS, n))
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        end = time.perf_counter() + seconds
-        for done in range(_MOST_ROUNDS):
-            if done >= LEAST_ROUNDS and time.perf_counter() > end:
-                break
-            for name, call in calls.items():
-                found[name].append(time_call(call, counts[name]))
-    finally:
-        if was_enabled:
-            gc.enable()
+    end = time.perf_counter() + seconds
+    for done in range(_MOST_ROUNDS):
+        if done >= LEAST_ROUNDS and time.perf_counter() > end:
+            break
+        for name, call in calls.items():
+            found[name].append(time_call(call, counts[name]))
     out: dict[str, Timing] = {}
     for name, rounds in found.items():
         returns, ready = zip(*rounds, strict=True)
@@ -84,10 +80,3 @@ def time_call(call: Callable[[], Any], n: int = 1) -> tuple[float, float]:
         returns += returned - start
         ready += clock() - start
     return returns / n, ready / n
-
-
-def _calls_a_round(call: Callable[[], Any]) -> int:
-    _, seconds = time_call(call)
-    if seconds < _ROUND_SECONDS:  # the first may not be warm
-        seconds = min(time_call(call, 3)[1] for _ in range(3))
-    return max(1, min(_MOST_CALLS, int(_ROUND_SECONDS / max(seconds, 1e-9))))

@@ -7,12 +7,9 @@ microseconds, process and thread; what lies within another event is drawn below 
 from collections.abc import Iterator
 from typing import Any
 
-from ._records import Record
-from ._report import Report
+from ._records import Record, show_difference
+from ._report import Report, STAGES
 from ._words import show_chain
-
-
-_STAGES = {"trace": "tracing", "lower": "lowering", "compile": "XLA's compiler"}
 
 
 def as_trace(report: Report) -> dict[str, Any]:
@@ -38,14 +35,11 @@ def _events(record: Record, thread: int, start: float) -> Iterator[dict[str, Any
         what = {"ph": "X", "name": name, "cat": category, "pid": 1, "tid": thread}
         return {**what, **times, "args": args}
 
-    changes = {
-        f"{d.path} ({d.what})": f"{d.old or 'nothing'} -> {d.new or 'nothing'}"
-        for d in record.differences
-    }
-    args = {"cause": record.why, "called at": show_chain(record.frames), **changes}
+    args: dict[str, Any] = {"cause": record.why, "at": show_chain(record.frames)}
+    args["differences"] = list(map(show_difference, record.differences))
     total = record.trace + record.lower + record.compile
     yield event(record.function, "function", start, total, **args)
-    for name, label in _STAGES.items():
+    for name, label in STAGES.items():
         if (seconds := getattr(record, name)) > 0:
             yield event(label, name, start, seconds)
             start += seconds

@@ -5,30 +5,36 @@ value of an array, and wait until the device has it. In a loop, Python cannot pr
 the next step meanwhile. Nothing is watched until a `Waits` is entered.
 """
 
-import ast
 import contextlib
 import dataclasses
 import functools
+import linecache
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Self
 
 import jax
 
-from eqx_fastjit._place import Place
+from eqx_fastjit import _events
+from eqx_fastjit._blocking import has_host_callbacks
+from eqx_fastjit._events import Event
+from eqx_fastjit._place import is_users, Place
 from eqx_fastjit._private import hook_waits
 
-from ._frames import expression_at, user_frame
+from ._equations import trace_of
 
 
 # What waits if a jitted call does not return before its result is ready: because of a
-# host callback, of large NumPy arguments, or under `equinox.filter_jit`.
+# host callback; or else of large NumPy arguments, or under `equinox.filter_jit`.
+CALLBACK = "a jitted call with a host callback"
 JITTED_CALL = "a jitted call that blocks"
 # Shorter waits do not count: the device was done, and the value was only copied.
 _SHORTEST = 50e-6
-# Their functions are shown with the name of the module.
-_MODULES = ("eqx", "jax", "jnp", "np", "numpy")
+_MAX_EXPRESSION = 60
 
 
 @dataclasses.dataclass
@@ -36,10 +42,8 @@ class Wait:
     """All waits of one expression in a line of source. Times are in seconds."""
 
     place: Place
-    # `float(...)`, `print(...)`, `.item()` or the like; or `JITTED_CALL`.
+    # The source of the expression, such as `float(loss)`; or one of those above.
     what: str
-    # The source of the expression; empty if it is not known.
-    expression: str
     count: int = 0
     seconds: float = 0.0
 
@@ -58,8 +62,12 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
         self._here = _Here()
         self._lock = threading.Lock()
         self._hooks = contextlib.ExitStack()
+        # Specializations that have host callbacks.
+        self._calling_back: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
+        _events.observers.append(self._on_event)
+        self._hooks.callback(_events.observers.remove, self._on_event)
         self.missing = hook_waits(self._timed, self._hooks)
         return self
 
@@ -67,9 +75,14 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
         self._hooks.close()
 
     def found(self) -> list[Wait]:
-        """The waits until now, by seconds."""
+        """The waits until now, the longest first."""
         with self._lock:
             return sorted(self._found.values(), key=lambda wait: -wait.seconds)
+
+    def _on_event(self, event: Event) -> None:
+        traced = trace_of(event)
+        if traced is not None and has_host_callbacks(traced):
+            self._calling_back.add(_events._active().flat)
 
     def _timed(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
         here, clock = self._here, time.perf_counter
@@ -94,41 +107,38 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
         return timed
 
     def _note(self, seconds: float, kind: str) -> None:
-        frame, called = user_frame()
-        if frame is None:
-            return
+        # The innermost frame of the program itself, and the function that it called.
+        frame, called = sys._getframe(1), ""
+        while not is_users(frame.f_code.co_filename):
+            if frame.f_back is None:
+                return
+            called, frame = frame.f_code.co_name, frame.f_back
         code = frame.f_code
         place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
-        expression = expression_at(frame)
-        # The program called `block_until_ready` itself, or a function that did.
-        is_call = kind == "blocks" and called not in ("timed", "block_until_ready")
+        what = _expression_at(frame)
+        # The program called neither `block_until_ready` nor a function that did.
+        if kind == "blocks" and called not in ("timed", "block_until_ready"):
+            specialization = _events._active()
+            flat = None if specialization is None else specialization.flat
+            what = CALLBACK if flat in self._calling_back else JITTED_CALL
         with self._lock:
-            key = (place, expression)
-            if (wait := self._found.get(key)) is None:
-                what = JITTED_CALL if is_call else _what(expression)
-                wait = self._found[key] = Wait(place, what, expression)
+            wait = self._found.setdefault((place, what), Wait(place, what))
             wait.count += 1
             wait.seconds += seconds
 
 
-def _what(expression: str) -> str:
-    """What an expression does with an array, in a word."""
-    if not expression:
+def _expression_at(frame: FrameType) -> str:
+    """The source of the expression that a frame is at, in a line."""
+    positions = list(frame.f_code.co_positions())
+    first, last, start, end = positions[frame.f_lasti // 2]
+    if first is None or last is None:
         return "the value of an array"
-    if expression.startswith("{"):  # so Python 3.12 has the value in an f-string
-        return "an f-string"
-    try:
-        node = ast.parse(expression, mode="eval").body
-    except SyntaxError:
-        return expression
-    match node:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=base), attr=name)):
-            return f"{base}.{name}(...)" if base in _MODULES else f".{name}()"
-        case ast.Call(func=ast.Attribute(attr=name)):
-            return f".{name}()"
-        case ast.Call():
-            return f"{ast.unparse(node.func)}(...)"
-        case ast.JoinedStr() | ast.FormattedValue():
-            return "an f-string"
-        case _:
-            return f"`{expression}`"
+    file = frame.f_code.co_filename
+    # Columns count bytes.
+    lines = [linecache.getline(file, n).encode() for n in range(first, last + 1)]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    text = " ".join(b"".join(lines).decode(errors="replace").split())
+    if len(text) > _MAX_EXPRESSION:
+        text = f"{text[: _MAX_EXPRESSION - 3]}..."
+    return text or "the value of an array"

@@ -14,17 +14,6 @@ class Import(NamedTuple):
     seconds: float
 
 
-class Wait(NamedTuple):
-    """A line of the program that waited for the device."""
-
-    file: str
-    line: int
-    # `float(...)`, `print`, `block_until_ready` or the like.
-    what: str
-    times: int
-    seconds: float
-
-
 class Watch:
     """Watches this process. Nothing of it imports JAX before the program does."""
 
@@ -34,8 +23,6 @@ class Watch:
         self.records: list[Any] = []
         self.imports: list[Import] = []
         self.loops: list[Any] = []
-        # JAX's directory for what was compiled, if it is set.
-        self.cache: str | None = None
         self.notes: list[str] = []
         self._waits: Any = None
         self._stale: Any = None
@@ -49,7 +36,6 @@ class Watch:
 
         self._stale, self._waits = StaleGlobals(), Waits()
         _events.observers.append(self._on_event)
-        _events.observers.append(self._stale.on_event)
         self._waits.__enter__()
         self.notes += [f"Waits in {name} are not seen." for name in self._waits.missing]
 
@@ -71,55 +57,30 @@ class Watch:
 
         self._waits.__exit__(None, None, None)
         _events.observers.remove(self._on_event)
-        _events.observers.remove(self._stale.on_event)
-        self._stale.check()
-
-        import jax
-
-        self.cache = getattr(jax.config, "jax_compilation_cache_dir", None)
 
     def report(self, program: str, exit_code: int) -> Any:
         """The report on the program, which is over."""
+        from ._file import cache_directory, Run
         from ._report import make_report
 
+        cache, records = cache_directory(), tuple(self.records)
         return make_report(
-            program,
-            self.records,
-            started=self.started,
-            seconds=self.seconds,
+            Run(program, self.started, self.seconds, False, cache, records),
             exit_code=exit_code,
             imports=self.imports,
-            waits=self.waits,
-            stale=self.stale,
+            waits=self._waits.found() if self._waits is not None else (),
+            stale=self._stale.found() if self._stale is not None else (),
             loops=self.loops,
-            cache=self.cache,
             notes=self.notes,
         )
-
-    @property
-    def waits(self) -> list[Wait]:
-        """By line, the longest first."""
-        if self._waits is None:
-            return []
-        from ._words import show_file
-
-        found = [
-            Wait(show_file(w.place.file), w.place.line, w.what, w.count, w.seconds)
-            for w in self._waits.found()
-        ]
-        return sorted(found, key=lambda wait: -wait.seconds)
-
-    @property
-    def stale(self) -> list[Any]:
-        """Globals that have changed since a trace read them."""
-        return [] if self._stale is None else self._stale.found
 
     def _on_event(self, event: Any) -> None:
         from eqx_fastjit import _events
 
+        from ._loops import unrolled_loop
         from ._records import record_of
-        from ._unrolled import unrolled_loops
 
+        self._stale.on_event(event)
         record = record_of(event, _events.history)
         # JAX imports what it lowers with when it lowers for the first time.
         spent = sum(x.seconds for x in self.imports if x.started >= record.started)
@@ -127,4 +88,5 @@ class Watch:
             lower = max(0.0, record.lower - spent)
             record = dataclasses.replace(record, lower=lower)
         self.records.append(record)
-        self.loops += unrolled_loops(event)
+        if (loop := unrolled_loop(event)) is not None:
+            self.loops.append(loop)

@@ -1,29 +1,39 @@
-"""Numbers, lines and lists in words."""
+"""Numbers, lines, lists and tables in words."""
 
 import os
+import shutil
+import textwrap
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from eqx_fastjit._place import Place
+
+if TYPE_CHECKING:  # it imports JAX, which a program may want to do itself
+    from eqx_fastjit._place import Place
 
 
 def show_seconds(seconds: float) -> str:
-    """A duration with a unit."""
-    if seconds >= 60:
+    """A duration with a unit, to three digits."""
+    if abs(seconds) >= 60:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest} s"
-    if seconds >= 0.9995:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 0.001 else "<1 ms"
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
+        if abs(seconds) * factor >= 0.9995:  # rounded, that is 1
+            return f"{seconds * factor:.3g} {unit}"
+    return "<1 us"
+
+
+def show_bytes(n: float) -> str:
+    """A number of bytes with a unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} GiB"
 
 
 def plural(n: int, noun: str) -> str:
     """`1 trace`, `2 traces`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def times(n: int) -> str:
-    """`once`, `3 times`."""
-    return "once" if n == 1 else f"{n} times"
 
 
 def listed(items: Iterable[str], most: int = 5) -> str:
@@ -50,15 +60,59 @@ def show_file(file: str) -> str:
     return os.path.join(*file.split(os.sep)[-2:]) if os.sep in file else file
 
 
-def show_place(place: Place | None) -> str:
+def show_place(place: "Place | None") -> str:
     """`train.py:12`."""
     if place is None:
         return "?"
-    short = Place(show_file(place.file), place.line, place.function)
-    return str(place) if str(place).startswith("<cell>") else str(short)
+    short = place._replace(file=show_file(place.file))
+    return str(place if str(place).startswith("<cell>") else short)
 
 
-def show_chain(frames: Sequence[Place], most: int = 4) -> str:
+def show_chain(frames: "Sequence[Place]", most: int = 4) -> str:
     """A line and the lines that led to it: `model.py:4, from train.py:12`."""
-    lines = [show_place(place) for place in frames[:most]]
-    return ", from ".join(lines) or "?"
+    lines = dict.fromkeys(map(show_place, frames))
+    return ", from ".join(list(lines)[:most]) or "?"
+
+
+# Of texts that are wrapped; a narrow terminal has fewer.
+_MOST_COLUMNS = 88
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """The lines of a text that fit the terminal."""
+    columns = shutil.get_terminal_size((_MOST_COLUMNS, 24)).columns
+    return textwrap.wrap(
+        text,
+        min(columns, _MOST_COLUMNS),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+# Rows that are shown of a long table.
+_MOST_ROWS = 12
+
+
+def table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table under its title, with numbers to the right; nothing if it is empty."""
+    cells = [[str(x) for x in row] for row in rows]
+    shown = cells[:_MOST_ROWS]
+    if not shown:
+        return ""
+    columns = list(zip(header, *shown, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    is_number = [
+        all(x[:1] in "0123456789~<-" for x in column[1:]) for column in columns
+    ]
+    lines = [title]
+    for row in (header, *shown):
+        padded = [
+            x.rjust(width) if right else x.ljust(width)
+            for x, width, right in zip(row, widths, is_number, strict=True)
+        ]
+        lines.append(f"  {'  '.join(padded)}".rstrip())
+    if len(cells) > len(shown):
+        lines.append(f"  and {len(cells) - len(shown)} more")
+    return "\n".join(lines)

@@ -83,13 +83,6 @@ def type_of_a_number(jit):
     return [f(X, 3), f(X, 3.0)], [g(X, 3.0), g(X, 3.0)], (f, g)
 
 
-@case("static", "text")
-def text(jit):
-    f = jit(lambda x, name: x + 1)
-    g = jit(lambda x: x + 1)
-    return [f(X, name) for name in ("a", "b")], [g(X) for _ in "ab"], (f, g)
-
-
 @case("static", "function made anew")
 def function_made_anew(jit):
     f = jit(lambda act, x: act(x))
@@ -143,7 +136,7 @@ def absent(jit):
     return list(map(f, batches)), [g({"x": b["x"]}) for b in batches], (f, g)
 
 
-@case("structure", "keys")
+@case("structure", "other")
 def keys_of_a_dictionary(jit):
     f = jit(lambda batch: batch["x"] * 2)
     g = jit(lambda batch: batch["x"] * 2)

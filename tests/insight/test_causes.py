@@ -56,7 +56,7 @@ CASES = {
         "solver.rtol",
         {"solve": 2},
         "0.001, 0.0001, 1e-05",
-        "Write `jnp.asarray(0.0001)` for `solver.rtol` in",
+        "Write `jnp.asarray(solver.rtol)` where `solver.rtol` is set, for the call at",
     ),
     "structure": Expected(
         "structure",
@@ -88,7 +88,7 @@ CASES = {
         "loss",
         {"update": 1},
         "comes from a Python number in the earlier call",
-        "Write `loss = jnp.asarray(0.0, dtype=jnp.float32)` in",
+        "Write `update(jnp.asarray(loss, dtype=jnp.float32), x)` in",
     ),
     "dtype_float": Expected(
         "dtype",
@@ -96,7 +96,7 @@ CASES = {
         "state",
         {"update": 1},
         "begins as integers and becomes floats: int32[8,8], float32[8,8]",
-        "np.int32), dtype=jnp.float32)` in",
+        "jnp.asarray(state, dtype=jnp.float32), ",
     ),
     "placement": Expected(
         "placement",
@@ -119,7 +119,7 @@ CASES = {
         "operations",
         "",
         {},
-        "programs were compiled outside of `filter_jit`",
+        "programs outside of `filter_jit`",
         "`eqx.filter_jit(Model)(...)` makes a model",
     ),
     "stale_global": Expected(
@@ -213,11 +213,8 @@ def _is_unavoidable(finding):
 def _check_sums(report):
     """Seconds and counts agree wherever they are told."""
     groups, functions = _groups(report), report["functions"]
-    for total in (
-        sum(f["seconds"] for f in functions),
-        sum(f["trace"] + f["lower"] + f["compile"] for f in functions),
-    ):
-        assert total == pytest.approx(sum(g["seconds"] for g in groups), abs=1e-3)
+    total = sum(f["seconds"] for f in functions)
+    assert total == pytest.approx(sum(g["seconds"] for g in groups), abs=1e-3)
     causes = [(k, n) for f in functions for k, n in f["causes"].items()]
     n_causes = sum(n for cause, n in causes if cause != "inlined")
     timed = [g for g in groups if g["cause"] != "stale global"]
@@ -229,4 +226,4 @@ def _check_sums(report):
 
 def _check_wording(text):
     assert "array(" not in text.replace("asarray(", "")  # no values of arrays
-    assert "0 us" not in text and "more times" not in text
+    assert " 0 us" not in text and "more times" not in text

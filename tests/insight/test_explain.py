@@ -127,7 +127,7 @@ def test_a_number_in_one_call_and_an_array_in_another():
     [
         ((1, 2), "number"),
         ((3, 3.0), "type"),
-        (("a", "b"), "text"),
+        (("a", "b"), "value"),
         ((lambda: 1, None), "value"),
         (((1, 2), (1, 3)), "container"),
         ((True, False), "value"),
@@ -169,7 +169,7 @@ def test_an_object_without_equality_is_another_one():
         (None, np.ones(2), "optional"),
         ([np.ones(2)], [np.ones(2)] * 2, "grows"),
         ({"a": np.ones(2)}, {"b": np.ones(2)}, "absent"),
-        ({"a": np.ones(2)}, {}, "keys"),
+        ({"a": np.ones(2)}, {}, "other"),
         ({"a": np.ones(2)}, (np.ones(2),), "other"),
     ],
 )

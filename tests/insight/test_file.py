@@ -6,6 +6,7 @@ Promise 39 of docs/reliability.md.
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 from eqx_fastjit.insight._compare import compare_runs
 from eqx_fastjit.insight._file import FileError, read, VERSION
 from tests.support.commands import command, ROOT
+from tests.support.programs import PROGRAMS
 
 
 PROGRAM = """
@@ -107,10 +109,10 @@ def test_a_line_that_is_being_written_is_left_out(files, tmp_path):
     ("text", "message"),
     [
         ("", "no event file"),
-        ("nonsense\n", "line 1 is no JSON object"),
-        ("[]\n", "line 1 is no JSON object"),
+        ("nonsense\n", "no event file"),
+        ("[]\n", "no event file"),
         ('{"type": "run", "version": 999}\n', "version 999"),
-        (f'{{"type": "run", "version": {VERSION}}}\n', "not as eqx_fastjit writes"),
+        (f'{{"type": "run", "version": {VERSION}}}\n', "or a damaged one"),
     ],
 )
 def test_a_file_that_is_none(text, message, tmp_path):
@@ -154,6 +156,27 @@ subprocess.run([sys.executable, {str(script)!r}, "1"], input="", text=True, chec
     assert [r.function for r in ours(read(str(file)))] == ["<lambda>"]
     (other,) = set(tmp_path.glob("run.*.jsonl")) - {file}
     assert [r.function for r in ours(read(str(other)))] == ["step"]
+
+
+def test_each_process_of_a_job_has_a_rank_and_a_file(tmp_path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    file, program = tmp_path / "run.jsonl", PROGRAMS / "process_of_a_job.py"
+    environment = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, program, address, str(rank)],
+            env={**os.environ, **environment, "EQX_FASTJIT_LOG": str(file)},
+        )
+        for rank in (0, 1)
+    ]
+    assert [process.wait(timeout=200) for process in processes] == [0, 0]
+    for rank, name in enumerate(("run.jsonl", "run.1.jsonl")):
+        lines = map(json.loads, (tmp_path / name).read_text().splitlines())
+        assert {line["rank"] for line in lines} == {rank}
+        (record,) = ours(read(str(tmp_path / name)))
+        assert ("x", "float32[2]") in record.signature
 
 
 def test_a_place_where_it_cannot_be(tmp_path):

@@ -18,9 +18,9 @@ def line_of(text):
 
 
 def loops_of(f, *args):
-    """By line: iterations, occurrences, and whether the shapes are equal."""
+    """By line: iterations, and whether the shapes are equal."""
     return {
-        x.place.line: (x.iterations, x.occurrences, x.uniform)
+        x.place.line: (x.iterations, x.uniform)
         for x in insight.inspect(f, *args, compile=False).loops
     }
 
@@ -88,7 +88,7 @@ def unrolled(x):
 def test_an_unrolled_loop_is_found_in_a_function_of_any_jit(jit):
     (loop,) = insight.inspect(jit(unrolled), jnp.ones(2), compile=False).loops
     assert loop.place == (__file__, line_of("for"), "unrolled")
-    assert (loop.iterations, loop.occurrences, loop.uniform) == (5, 1, True)
+    assert (loop.iterations, loop.uniform) == (5, True)
     assert (loop.equations, loop.scan_equations) == (10, 3)
 
 
@@ -98,8 +98,8 @@ def test_the_hint_is_to_scan_and_that_gives_the_same_with_as_few_equations():
 
     x = jnp.arange(3.0)
     before = insight.inspect(unrolled, x)
-    assert "is unrolled into 10 of the 10 equations" in str(before)
-    assert "`jax.lax.scan` it has about 3" in str(before)
+    assert "Unrolled Python loops (`jax.lax.scan` compiles" in str(before)
+    assert before.loops[0].scan_equations == 3 and "~3" in str(before)
     assert insight.inspect(scanned, x).equations == 3
     assert insight.inspect(scanned, x).loops == ()
     assert jnp.allclose(filter_jit(unrolled)(x), filter_jit(scanned)(x))
@@ -117,23 +117,23 @@ def nested(x):
 
 def test_nested_loops_comprehensions_and_while():
     found = loops_of(nested, jnp.ones(2))
-    assert found[line_of("outer")] == (3, 1, True)
-    assert found[line_of("inner")] == (4, 3, True)
-    assert found[line_of("while")] == (5, 1, False)  # of growing shape
-    assert found[line_of("comprehension")] == (4, 1, True)
+    assert found[line_of("outer")] == (3, True)
+    assert found[line_of("inner")] == (12, True)
+    assert found[line_of("while")] == (5, False)  # of growing shape
+    assert found[line_of("comprehension")] == (4, True)
     assert len(found) == 4
 
 
-def test_a_loop_that_is_called_twice_occurs_twice():
+def test_a_loop_that_is_called_twice_is_one():
     assert loops_of(lambda x: unrolled(unrolled(x)), jnp.ones(2)) == {
-        line_of("for"): (5, 2, True)
+        line_of("for"): (5, True)
     }
 
 
 def test_loops_in_a_gradient_are_counted_once():
     found = loops_of(jax.grad(lambda x: nested(x).sum()), jnp.ones(2))
-    assert found[line_of("outer")][:2] == (3, 1)
-    assert found[line_of("inner")][:2] == (4, 3)
+    assert found[line_of("outer")][0] == 3
+    assert found[line_of("inner")][0] == 12
 
 
 def test_shapes_that_differ_are_said():
@@ -145,7 +145,6 @@ def test_shapes_that_differ_are_said():
     found = insight.inspect(grows, jnp.ones(2), compile=False)
     assert [x.uniform for x in found.loops] == [False]
     assert "shapes differ" in str(found)
-    assert "has other shapes in each iteration" in str(found)
 
 
 def _twice(x):
@@ -171,6 +170,18 @@ def _made_in_a_loop(x):
     for _ in range(4):
         functions.append(lambda x: jnp.sin(x))  # noqa: PERF401
     return functions[0](x)
+
+
+def test_loops_inside_a_library_are_none_of_the_users():
+    model = eqx.nn.MLP(2, 2, 4, 6, key=jax.random.key(0))
+
+    def layers(model, x):
+        for _ in range(5):  # around a library
+            x = model(x)
+        return x
+
+    found = loops_of(layers, model, jnp.ones(2))
+    assert found == {line_of("around a library"): (5, True)}
 
 
 def _scanned(x):
@@ -216,9 +227,7 @@ def test_captured_constants():
         ("float32[1024,300]", 4 * 1024 * 300, line_of("large")),
         ("float32[8]", 32, line_of("small")),
     ]
-    assert "Pass large arrays as arguments." in str(found)
-    alone = insight.inspect(lambda x: x + small, jnp.ones(8), compile=False)
-    assert "Pass large arrays" not in str(alone)
+    assert "large arrays compile faster as arguments" in str(found)
 
 
 def test_memory_is_that_of_xla_with_what_is_donated():
@@ -290,7 +299,7 @@ def test_bad_input_is_named():
         insight.inspect(lambda x: 1 / 0, jnp.ones(2))
 
 
-def test_without_private_names_there_are_still_lines(monkeypatch):
+def test_without_private_names_there_are_still_counts(monkeypatch):
     monkeypatch.setattr("eqx_fastjit.insight._equations.raw_frames", lambda _: None)
 
     def missing(path):
@@ -298,7 +307,5 @@ def test_without_private_names_there_are_still_lines(monkeypatch):
 
     monkeypatch.setattr(_private, "resolve", missing)
     found = insight.inspect(filter_jit(lambda x: unrolled(x)), jnp.ones(2))
-    assert [(x.place.line, x.equations) for x in found.lines] == [
-        (line_of("not a loop"), 10)
-    ]
-    assert found.loops == ()
+    assert (found.equations, found.loops) == (10, ())
+    assert [x.equations for x in found.lines] == [10]

@@ -22,7 +22,6 @@ NAMES = ["eqx_fastjit", "jax.jit, flat arrays", "equinox.filter_jit"]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr(_profile, "_TIMING_SECONDS", 0.01)
-    monkeypatch.setattr(_profile, "_SAMPLING_SECONDS", 0.05)
 
 
 class Scale(eqx.Module):
@@ -71,15 +70,6 @@ def test_functions_of_jax_jit_with_static_arguments():
     assert sorted(insight.profile(f, jnp.ones(2), 3).timings) == sorted(NAMES)
 
 
-def test_the_tree_is_that_of_pyinstrument_with_libraries_grouped(tmp_path):
-    page = tmp_path / "page.html"
-    text = str(insight.profile(Scale(jnp.ones(2)).ours, jnp.ones(2), html=page))
-    assert "_under_eqx_fastjit" in text
-    assert "_under_equinox" in text
-    assert "in proportion" not in text
-    assert "pyinstrumentHTMLRenderer" in page.read_text()
-
-
 def test_arguments_are_not_donated():
     f = filter_jit(lambda x: x + 1, donate="all")
     x = jnp.ones(3)
@@ -92,21 +82,6 @@ def test_the_function_is_traced_once_by_each_jit():
     f(jnp.ones(3))
     insight.profile(f, jnp.ones(3))
     assert len(traces) == 2  # of this library and of Equinox
-
-
-def test_if_compiling_takes_too_long_the_arguments_alone_are_timed(monkeypatch):
-    monkeypatch.setattr(_profile, "_SECONDS", 0.0)
-    f, traces = count_traces(lambda x: x + 1)
-    found = insight.profile(f, jnp.ones(3))
-    assert len(traces) == 1  # not for Equinox
-    assert sorted(found.timings) == [
-        "equinox.filter_jit, the arguments alone",
-        "eqx_fastjit",
-        "eqx_fastjit, the arguments alone",
-        "jax.jit, flat arrays",
-    ]
-    noise = "within the noise" in found.conclusion
-    assert noise or "saves at least" in found.conclusion
 
 
 def timing(*rounds):
@@ -125,7 +100,7 @@ def timing(*rounds):
             + ["10,000 calls save 600 ms."],
         ),
         (10e-3, 9.9e-3, 10.1e-3, ["saves 100 us", "(1% of", "so it matters little: "]),
-        (1e-3, 2e-3, 1e-3, ["1 ms are `jax.jit`", "within the noise of 0 us"]),
+        (1e-3, 2e-3, 1e-3, ["1 ms are `jax.jit`", "within the noise of <1 us"]),
     ],
     ids=["matters", "little", "noise"],
 )
@@ -149,17 +124,20 @@ def slow_to_trace(x):
     return x + 1
 
 
-def test_a_first_call_shows_where_python_is_slow():
+def test_a_first_call_shows_where_python_is_slow(tmp_path):
     f, traces = count_traces(slow_to_trace)
     f(jnp.ones(3))
     events = len(_events.history)
-    found = insight.profile(f, jnp.ones(3), first=True)
+    page = tmp_path / "page.html"
+    found = insight.profile(f, jnp.ones(3), first=True, html=page)
+    assert "pyinstrumentHTMLRenderer" in page.read_text()
     assert len(traces) == 2  # as if it were new
     assert len(_events.history) == events  # `explain` does not say so
     assert list(found.stages) == ["trace (Python)", "lower", "compile (XLA)"]
     assert found.stages["trace (Python)"] >= 0.05
     assert found.timings == {}
     assert "slow_to_trace" in str(found)
+    assert "frames hidden" in str(found)  # those of libraries
     assert "A first call takes" in found.conclusion
     assert ". " not in found.conclusion
     f(jnp.ones(3))
@@ -174,7 +152,9 @@ def test_bad_input_is_named_before_anything_is_run(tmp_path):
         insight.profile(3)
     f, traces = count_traces(lambda x: x + 1)
     with pytest.raises(OSError, match="nowhere"):
-        insight.profile(f, jnp.ones(3), html=tmp_path / "nowhere" / "page.html")
+        insight.profile(
+            f, jnp.ones(3), first=True, html=tmp_path / "nowhere" / "page.html"
+        )
     assert traces == []
     with pytest.raises(ZeroDivisionError):
         insight.profile(lambda x: 1 / 0, jnp.ones(2))
@@ -183,7 +163,7 @@ def test_bad_input_is_named_before_anything_is_run(tmp_path):
 def test_pyinstrument_is_asked_for(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r'pip install "eqx_fastjit\[profile\]"'):
-        insight.profile(lambda x: x, jnp.ones(2))
+        insight.profile(lambda x: x, jnp.ones(2), first=True)
 
 
 # --- timing ---
@@ -233,13 +213,13 @@ def test_a_program_is_told_calls_times_saving():
     assert "the program's own output" in text
     table = text.partition("Jitted functions")[2]
     step, update, inner = table.splitlines()[2:5]
-    assert step.split()[:2] == ["200", "step"]
-    assert update.split()[:2] == ["20", "update"]
+    assert step.split()[0] == "200" and " step (" in step
+    assert update.split()[0] == "20" and " update (" in update
     # In the trace of `step` alone, and beyond the two that are called again.
     assert inner.split()[:2] == ["1", "inner"]
     assert step.count(" us") + step.count(" ms") >= 2
     assert "main" in text.partition("Jitted functions")[0]  # in the tree
-    conclusion = text.strip().splitlines()[-1]
+    conclusion = " ".join(text.strip().rpartition("\n\n")[2].split())
     assert conclusion.startswith("The program took ")
     assert "1 of the functions not counted" in conclusion
     assert "the overhead of calls" in conclusion

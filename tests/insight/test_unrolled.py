@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from eqx_fastjit import _events
-from eqx_fastjit.insight import _unrolled
+from eqx_fastjit.insight import _loops
 from tests.support.traces import count_traces
 
 
@@ -20,7 +20,7 @@ def loops_in(f, *args):
     found = []
 
     def look(event):
-        found.extend(_unrolled.unrolled_loops(event))
+        found.append(_loops.unrolled_loop(event))
 
     jitted, traces = count_traces(f)
     _events.observers.append(look)
@@ -34,13 +34,13 @@ def loops_in(f, *args):
 
 @pytest.mark.parametrize("key", [jax.random.key, jax.random.PRNGKey])
 def test_an_unrolled_loop_is_told_and_nothing_is_traced_for_it(key, monkeypatch):
-    monkeypatch.setattr(_unrolled, "_LEAST", 0.0)  # however quickly it compiles
+    monkeypatch.setattr(_loops, "_LEAST_SECONDS", 0.0)  # however quickly it compiles
     (found,) = loops_in(unrolled, jnp.ones(2), key(0))
-    assert (found.function, found.place.file) == ("unrolled", __file__)
-    assert (found.iterations, found.equations) == (20, 40)
+    assert (found.loop.place.function, found.loop.place.file) == ("unrolled", __file__)
+    assert (found.loop.iterations, found.loop.equations) == (20, 40)
     assert found.saved > 0
 
 
 def test_what_compiles_quickly_is_not_looked_through(monkeypatch):
-    monkeypatch.setattr(_unrolled, "_LEAST", 1e6)
-    assert loops_in(unrolled, jnp.ones(2), jax.random.key(0)) == []
+    monkeypatch.setattr(_loops, "_LEAST_SECONDS", 1e6)
+    assert loops_in(unrolled, jnp.ones(2), jax.random.key(0)) == [None]

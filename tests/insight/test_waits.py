@@ -35,27 +35,41 @@ def waits_in(f, *args):
 
 
 READS = {
-    "float(...)": lambda x: float(x),
-    "int(...)": lambda x: int(x),
-    "bool(...)": lambda x: bool(x),
-    "str(...)": lambda x: str(x),
-    "print(...)": lambda x: print(x),
-    ".item()": lambda x: x.item(),
-    ".tolist()": lambda x: x.tolist(),
-    "an f-string": lambda x: f"{x:.2f}",
-    "np.asarray(...)": lambda x: np.asarray(x),
-    "np.array(...)": lambda x: np.array(x),
-    "jnp.nonzero(...)": lambda x: jnp.nonzero(x[None]),
-    "jax.device_get(...)": lambda x: jax.device_get(x),
-    ".block_until_ready()": lambda x: (x + 1).block_until_ready(),
-    "jax.block_until_ready(...)": lambda x: jax.block_until_ready([x, x + 1]),
-    "`x > 1`": lambda x: "yes" if x > 1 else "no",
+    "float(x)": lambda x: float(x),
+    "int(x)": lambda x: int(x),
+    "bool(x)": lambda x: bool(x),
+    "str(x)": lambda x: str(x),
+    "print(x)": lambda x: print(x),
+    "x.item()": lambda x: x.item(),
+    "x.tolist()": lambda x: x.tolist(),
+    "np.asarray(x)": lambda x: np.asarray(x),
+    "np.array(x)": lambda x: np.array(x),
+    "jnp.nonzero(x[None])": lambda x: jnp.nonzero(x[None]),
+    "jax.device_get(x)": lambda x: jax.device_get(x),
+    "(x + 1).block_until_ready()": lambda x: (x + 1).block_until_ready(),
+    "jax.block_until_ready([x, x + 1])": lambda x: jax.block_until_ready([x, x + 1]),
+    "x > 1": lambda x: "yes" if x > 1 else "no",
 }
 
 
 @pytest.mark.parametrize("what", READS)
 def test_what_reads_a_value_is_named(what):
     assert waits_in(READS[what], jnp.ones(())) == [(what, 1)]
+
+
+def test_an_f_string_is_named():
+    ((what, count),) = waits_in(lambda x: f"{x:.2f}", jnp.ones(()))
+    assert "{x:.2f}" in what and count == 1
+
+
+def test_a_long_expression_is_one_short_line():
+    ((what, _),) = waits_in(
+        lambda x: float(
+            x + 11111111.0 + 22222222.0 + 33333333.0 + 44444444.0 + 55555555.0
+        ),
+        jnp.ones(()),
+    )
+    assert what.startswith("float( x + 11111111.0") and len(what) == 60
 
 
 def test_waits_of_a_line_are_one_with_their_number():
@@ -73,7 +87,7 @@ def test_waits_of_a_line_are_one_with_their_number():
     here = found[line_of("here")]
     assert here.place.file == __file__
     assert here.place.function.endswith("train")
-    assert (here.expression, here.count) == ("float(x)", 3)
+    assert (here.what, here.count) == ("float(x)", 3)
     assert here.seconds > 0
 
 
@@ -97,18 +111,21 @@ def _printed(x):
 
 
 @pytest.mark.parametrize(
-    "f",
+    ("jit", "f", "what"),
     [
-        filter_jit(_checked),
-        filter_jit(_printed),
-        eqx.filter_jit(lambda x: x + 1),
-        filter_jit(lambda x: x + 1, asynchronous=False),
+        (filter_jit, _checked, _waits.CALLBACK),
+        (filter_jit, _printed, _waits.CALLBACK),
+        (filter_jit(asynchronous=False), _printed, _waits.CALLBACK),
+        (eqx.filter_jit, lambda x: x + 1, _waits.JITTED_CALL),
+        (filter_jit(asynchronous=False), lambda x: x + 1, _waits.JITTED_CALL),
     ],
-    ids=["error_if", "callback", "equinox", "synchronous"],
+    ids=["error_if", "callback", "callback, synchronous", "equinox", "synchronous"],
 )
-def test_a_jitted_call_that_blocks_is_said_to(f):
-    f(jnp.ones(()))
-    assert waits_in(lambda x: f(x), jnp.ones(())) == [(_waits.JITTED_CALL, 1)]
+def test_a_jitted_call_that_blocks_is_said_to(jit, f, what):
+    f, x = jit(f), jnp.ones(())
+    found = dict(waits_in(lambda: [f(x) for _ in range(3)]))
+    assert found[what] == 3
+    assert len({_waits.CALLBACK, _waits.JITTED_CALL} & found.keys()) == 1
 
 
 def test_a_jitted_call_that_does_not_block_is_no_wait():
@@ -136,7 +153,7 @@ def test_exceptions_come_through():
             x = jnp.ones(2)
             x.delete()
             x.block_until_ready()
-    assert [wait.what for wait in waits.found()] == [".block_until_ready()"]
+    assert [wait.what for wait in waits.found()] == ["x.block_until_ready()"]
 
 
 def test_threads_wait_each_for_themselves():
@@ -152,7 +169,7 @@ def test_threads_wait_each_for_themselves():
             thread.start()
         for thread in threads:
             thread.join()
-    assert [(x.what, x.count) for x in waits.found()] == [("float(...)", 200)]
+    assert [(x.what, x.count) for x in waits.found()] == [("float(x)", 200)]
 
 
 def test_a_private_name_that_is_gone_is_said(monkeypatch):
@@ -163,4 +180,4 @@ def test_a_private_name_that_is_gone_is_said(monkeypatch):
     with Waits() as waits:
         float(jnp.ones(()))
     assert waits.missing == ["batched_block_until_ready"]
-    assert [wait.what for wait in waits.found()] == ["float(...)"]
+    assert [wait.what for wait in waits.found()] == ["float(jnp.ones(()))"]

@@ -34,7 +34,7 @@ def use(x: jax.Array) -> None:
     assert_type(guarded(x), jax.Array)
     print(explain(verbose=True), inspect(step, x), profile(step, x))
     try:
-        with guard(max_traces=0, max_seconds=1.5):
+        with guard(max_traces=0, warn=True):
             step(x)
     except RetraceError:
         pass
