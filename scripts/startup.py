@@ -40,7 +40,6 @@ class _Called(Exception):
 
 def _function_of(name: str) -> tuple[Any, tuple[Any, ...]]:
     """The function of a case, jitted by `eqx_fastjit`, and the arguments of a call."""
-    os.environ["EQX_ON_ERROR"] = "nan"  # before Equinox is imported
     import eqx_fastjit
     from benchmarks import contenders
 
@@ -105,10 +104,15 @@ def _later_calls(name: str, path: str) -> list[float]:
 # --- in the process that starts them --------------------------------------------------
 
 
+def _set_option(name: str, value: str) -> None:
+    os.environ[name] = value
+
+
 def _in_a_process(function: Any, *args: str) -> Any:
-    """What a function returns in a fresh process."""
+    """What a function returns in a fresh process, which has yet to import Equinox."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+    options = ("EQX_ON_ERROR", "nan")
+    with ProcessPoolExecutor(1, context, _set_option, options) as pool:
         return pool.submit(function, *args).result()
 
 
