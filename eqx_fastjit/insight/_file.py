@@ -5,7 +5,8 @@ grows. The first line has the type "run": the format's version, the program, whe
 started, and versions of what it used. Each compilation is a line of the type "compile",
 with the fields of `Record`. The last line, of type "end", has the seconds of the run;
 there is none if the process was killed. In a job of several processes each line has a
-`rank`, and each process has a file: `run.jsonl`, `run.1.jsonl` and so on.
+`rank`, and each process has a file: `run.jsonl`, `run.1.jsonl` and so on. A child
+process writes to `run.PID.jsonl`.
 """
 
 import atexit

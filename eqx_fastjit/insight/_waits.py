@@ -80,7 +80,8 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
             return sorted(self._found.values(), key=lambda wait: -wait.seconds)
 
     def _on_event(self, event: Event) -> None:
-        traced = trace_of(event)
+        # What is only a part of another function is never lowered by itself.
+        traced = trace_of(event) if event.compile else None
         if traced is not None and has_host_callbacks(traced):
             self._calling_back.add(_events._active().flat)
 

@@ -3,12 +3,13 @@
 import threading
 
 import equinox as eqx
+import equinox.internal
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqx_fastjit import _private, filter_jit
+from eqx_fastjit import _events, _private, filter_jit
 from eqx_fastjit.insight import _waits
 from eqx_fastjit.insight._waits import Waits
 
@@ -126,6 +127,23 @@ def test_a_jitted_call_that_blocks_is_said_to(jit, f, what):
     found = dict(waits_in(lambda: [f(x) for _ in range(3)]))
     assert found[what] == 3
     assert len({_waits.CALLBACK, _waits.JITTED_CALL} & found.keys()) == 1
+
+
+def test_looking_for_callbacks_disturbs_no_event():
+    """Of a foreign primitive the lowered program is looked at."""
+    noinline = eqx.internal.noinline(lambda x: x + 1)
+    inner = filter_jit(lambda x: noinline(x))
+    outer = filter_jit(lambda x: inner(x) * 2)
+    events = []
+    _events.observers.append(events.append)
+    try:
+        with Waits():
+            outer(jnp.ones(3))
+    finally:
+        _events.observers.remove(events.append)
+    found = [x for x in events if not x.is_outside]
+    assert [(x.traced, x.inlined) for x in found] == [(True, True), (True, False)]
+    assert found[0].inside == found[1].number
 
 
 def test_a_jitted_call_that_does_not_block_is_no_wait():
