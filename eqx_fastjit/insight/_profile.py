@@ -9,8 +9,11 @@ import functools
 import importlib.util
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from eqx_fastjit import _events
 from eqx_fastjit._install import equinox_filter_jit
@@ -24,8 +27,11 @@ from ._words import show_seconds, table, wrapped
 OURS, EQUINOX, FLAT = "eqx_fastjit", "equinox.filter_jit", "jax.jit, flat arrays"
 # Seconds that the rounds of timing take, but for slow calls.
 _TIMING_SECONDS = 4.0
-# Seconds between two samples.
-_INTERVAL = 1e-3
+# Seconds for which pyinstrument samples warm calls, and between two samples.
+_SAMPLING_SECONDS, _INTERVAL = 1.0, 1e-3
+# Of a function that takes this long to compile, Equinox's calls are not timed: they
+# would compile it once more.
+_LONG_COMPILATION = 8.0
 # The share of a call, or of a program, from which on a saving matters.
 MATTERS = 0.05
 
@@ -39,7 +45,7 @@ class Profile:
     timings: dict[str, Timing]
     # Seconds of each stage of a first call.
     stages: dict[str, float]
-    # Of pyinstrument, of a first call.
+    # Of pyinstrument; `None` of warm calls where it is not installed.
     session: Any
     # One sentence: what the call costs, what of it can be saved, whether it matters.
     conclusion: str
@@ -69,7 +75,7 @@ def profile(
     html: str | os.PathLike[str] | None = None,
     **kwargs: Any,
 ) -> Profile:
-    """Time warm calls under `eqx_fastjit`, Equinox and `jax.jit`; or profile a first.
+    """Time and profile warm calls under `eqx_fastjit`, Equinox and `jax.jit`.
 
     Warm calls are timed in interleaved rounds. For `jax.jit`, everything but the arrays
     is removed by hand. The function is called without donation.
@@ -78,48 +84,50 @@ def profile(
 
     - `f`: a function, jitted in any way or not.
     - `*args`, `**kwargs`: the arguments of the calls.
-    - `first`: whether to profile a first call instead, which needs pyinstrument: the
-        function is traced and compiled as if it were new, though functions inside it
-        may have been traced.
-    - `html`: a file, to which pyinstrument's page of a first call is written.
+    - `first`: whether to profile a first call instead: the function is traced and
+        compiled as if it were new, though functions inside it may have been traced.
+    - `html`: a file, to which pyinstrument's page is written.
 
     **Returns:**
 
-    A `Profile`: the timings of warm calls, or the stages of a first call and the tree
-    of what Python did in its trace, with the frames of libraries grouped; and one
-    sentence on what can be saved. Timing takes a few seconds, beyond compiling the
-    function under both libraries.
+    A `Profile`: the timings of warm calls, or the stages of a first call; the tree that
+    pyinstrument draws of what Python did, with the frames of libraries grouped; and one
+    sentence on what can be saved. It takes a few seconds, beyond compiling the function
+    under both libraries. One that compiles for long is not compiled under Equinox.
 
     **Raises:**
 
-    `TypeError` if `f` is not callable, `ImportError` without pyinstrument, `OSError`
-    if the file cannot be written, and what the function raises.
+    `TypeError` if `f` is not callable, `ImportError` without pyinstrument if `first` or
+    `html` is given, `OSError` if the file cannot be written, and what the function
+    raises.
     """
     it = target(f, args, kwargs)
-    if not first:
-        timings = measure(it.fun, it.args, it.kwargs)
-        return Profile(it.name, timings, {}, None, _conclusion(timings))
-    if importlib.util.find_spec("pyinstrument") is None:
+    has_pyinstrument = importlib.util.find_spec("pyinstrument") is not None
+    if not has_pyinstrument and (first or html is not None):
         line = 'pip install "eqx_fastjit[profile]"'
-        raise ImportError(f"profiling a first call needs pyinstrument: {line}")
+        raise ImportError(f"this profile needs pyinstrument: {line}")
     if html is not None:
         with open(html, "a"):  # say now that it cannot be written
             pass
-    out = _profile_first(it)
+    out = _profile_first(it) if first else _profile_warm(it, has_pyinstrument)
     if html is not None:
         Path(html).write_text(tree_html(out.session), encoding="utf-8")
     return out
 
 
-def _profile_first(it: Target) -> Profile:
+def _profiler() -> Any:
     from pyinstrument import Profiler
 
+    return Profiler(interval=_INTERVAL, async_mode="disabled")
+
+
+def _profile_first(it: Target) -> Profile:
     @functools.wraps(it.fun, updated=())
     def new(*args: Any, **kwargs: Any) -> Any:
         return it.fun(*args, **kwargs)
 
     jitted = filter_jit(new)
-    profiler, clock = Profiler(interval=_INTERVAL, async_mode="disabled"), time.time
+    profiler, clock = _profiler(), time.time
     times = [clock()]
     with profiler:
         traced = jitted.trace(*it.args, **it.kwargs)
@@ -144,17 +152,46 @@ def _profile_first(it: Target) -> Profile:
     return Profile(it.name, {}, stages, profiler.last_session, conclusion)
 
 
-def measure(
+def _profile_warm(it: Target, has_pyinstrument: bool) -> Profile:
+    calls = contenders(it.fun, it.args, it.kwargs)
+    timings = time_calls(calls, _TIMING_SECONDS)
+    session = None
+    if has_pyinstrument:
+        with (profiler := _profiler()):
+            under_eqx_fastjit(calls[OURS])
+            if EQUINOX in calls:
+                under_equinox(calls[EQUINOX])
+        session = profiler.last_session
+    return Profile(it.name, timings, {}, session, _conclusion(timings))
+
+
+def _repeat(call: Callable[[], Any]) -> None:
+    end = time.perf_counter() + _SAMPLING_SECONDS
+    while time.perf_counter() < end:
+        jax.block_until_ready(call())
+
+
+# Their names stand in the tree, with the calls below them.
+
+
+def under_eqx_fastjit(call: Callable[[], Any]) -> None:
+    _repeat(call)
+
+
+def under_equinox(call: Callable[[], Any]) -> None:
+    _repeat(call)
+
+
+def contenders(
     fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Timing]:
-    """Time warm calls of a function, jitted in each way."""
+) -> dict[str, Callable[[], Any]]:
+    """Warm calls of a function, jitted in each way."""
     jitted = filter_jit(fun)
     ours = functools.partial(jitted, *args, **kwargs)
-    equinox = functools.partial(equinox_filter_jit(fun), *args, **kwargs)
-    time_call(ours)
-    time_call(equinox)
+    _, first = time_call(ours)
     # What `jax.jit` of the arrays alone takes: the program that `ours` has compiled.
-    specialization, arrays = jitted._function.find(jitted._bind(*args, **kwargs))
+    function = jitted._function
+    specialization, arrays = function.find(jitted._bind(*args, **kwargs))
     # To block on a Module, Python flattens it. So it does after a flat call as well:
     # that time is not overhead.
     result = ours()
@@ -162,7 +199,20 @@ def measure(
     def flat() -> Any:
         return specialization.jitted(*arrays), result
 
-    return time_calls({OURS: ours, FLAT: flat, EQUINOX: equinox}, _TIMING_SECONDS)
+    out: dict[str, Callable[[], Any]] = {OURS: ours, FLAT: flat}
+    # It may have been compiled before.
+    known = [e.seconds for e in _events.history if e.function is function.info]
+    if max(first, *known, 0.0) < _LONG_COMPILATION:
+        out[EQUINOX] = functools.partial(equinox_filter_jit(fun), *args, **kwargs)
+        time_call(out[EQUINOX])
+    return out
+
+
+def measure(
+    fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Timing]:
+    """Time warm calls of a function, jitted in each way."""
+    return time_calls(contenders(fun, args, kwargs), _TIMING_SECONDS)
 
 
 def _conclusion(timings: dict[str, Timing]) -> str:
@@ -175,6 +225,11 @@ def _conclusion(timings: dict[str, Timing]) -> str:
         "program itself, which eqx_fastjit cannot save, "
         f"{show_seconds(overhead)} are its own overhead"
     )
+    if EQUINOX not in timings:
+        return (
+            f"{begin}; it was not timed under Equinox, because compiling it takes more "
+            f"than {show_seconds(_LONG_COMPILATION)}."
+        )
     saving, noise = ours.saves_over(timings[EQUINOX])
     if saving <= noise:
         return (

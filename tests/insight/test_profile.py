@@ -22,6 +22,7 @@ NAMES = ["eqx_fastjit", "jax.jit, flat arrays", "equinox.filter_jit"]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr(_profile, "_TIMING_SECONDS", 0.01)
+    monkeypatch.setattr(_profile, "_SAMPLING_SECONDS", 0.05)
 
 
 class Scale(eqx.Module):
@@ -55,11 +56,20 @@ def test_a_warm_call_is_timed_under_each_jit(name):
     text = str(found)
     assert all(name in text for name in NAMES)
     assert "result ready after" in text
+    assert "under_equinox" in text and "under_eqx_fastjit" in text
+
+
+def test_a_function_that_compiles_for_long_is_not_compiled_again(monkeypatch):
+    monkeypatch.setattr(_profile, "_LONG_COMPILATION", 0.0)
+    f = filter_jit(lambda x: x + 1)
+    found = insight.profile(f, jnp.ones(2))
+    assert sorted(found.timings) == sorted(NAMES[:2])
+    assert "not timed under Equinox" in found.conclusion
 
 
 def test_every_contender_blocks_on_the_same_result():
     """To block on a Module takes time that is none of the call's."""
-    _, calls = _profile.measure(lambda x: Scale(x), (jnp.ones(2),), {})
+    calls = _profile.contenders(lambda x: Scale(x), (jnp.ones(2),), {})
     for name in NAMES:
         leaves = jax.tree_util.tree_flatten_with_path(calls[name]())[0]
         assert "name='by'" in str([path for path, _ in leaves])
