@@ -14,11 +14,8 @@ from typing import Any, NamedTuple
 import jax.tree_util as jtu
 
 from ._blocking import block, copied
-from ._private import hide_from_tracebacks, instance_dict
+from ._private import instance_dict
 from ._statics import flatten_one_level, Reader, reader_of
-
-
-hide_from_tracebacks(__file__)
 
 
 class _Same:
