@@ -135,11 +135,12 @@ class Walk:
 
     def _dict(self, reader: Reader, x: Any, as_static: bool) -> None:
         # As a node, in JAX's order; as a static, in the order that the function sees.
-        keys = list(x) if as_static else flatten_one_level(x)[1]
-        self._node_of(dict, len(x))
-        for key in keys:
+        values, keys = (x.values(), x) if as_static else flatten_one_level(x)
+        pairs = list(zip(keys, values, strict=True))
+        self._node_of(dict, len(pairs))
+        for key, value in pairs:
             self.read(key, True)
-            self.read(x[key], as_static)
+            self.read(value, as_static)
 
     def _node(self, reader: Reader, x: Any, as_static: bool) -> None:
         children, aux = flatten_one_level(x)
