@@ -31,8 +31,6 @@ from ._statics import is_array, is_array_or_struct, IsDynamic
 from ._traced import FlatFunction, kept_trace
 
 
-_private.hide_from_tracebacks(__file__)
-
 # The most specializations for one function. Beyond, the oldest quarter is dropped.
 _MAX_SPECIALIZATIONS = 4096
 

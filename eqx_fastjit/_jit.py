@@ -28,11 +28,8 @@ from ._callables import describe, Description, function_for
 from ._engine import engine_module
 from ._function import Function
 from ._options import Donate, make_options
-from ._private import hide_from_tracebacks
 from ._stages import Lowered, trace, Traced
 
-
-hide_from_tracebacks(__file__)
 
 _P = ParamSpec("_P")
 _Q = ParamSpec("_Q")

@@ -12,11 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ._private import hide_from_tracebacks
 from ._statics import flatten_one_level, is_array
 
-
-hide_from_tracebacks(__file__)
 
 _POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
 _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL

@@ -12,11 +12,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.tree_util as jtu
 
-from ._private import hide_from_tracebacks, INSTANCE_DICT, instance_dict
+from ._private import INSTANCE_DICT, instance_dict
 from ._statics import is_array_or_struct
-
-
-hide_from_tracebacks(__file__)
 
 
 class _Dynamic:

@@ -7,6 +7,7 @@ is not there, the caller gets `None` (or a stand-in) and does without.
 
 import contextlib
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -46,13 +47,13 @@ def _try_resolve(path: str, default: Any = None) -> Any:
 # --- JAX ------------------------------------------------------------------------------
 
 
-def hide_from_tracebacks(filename: str) -> None:
-    """Hide the frames of one of our files in JAX's filtered tracebacks."""
+def hide_from_tracebacks(path: str) -> None:
+    """Hide the frames of a file or folder in JAX's filtered tracebacks."""
     with contextlib.suppress(MissingPrivateName):
-        resolve("jax._src.traceback_util:register_exclusion")(filename)
+        resolve("jax._src.traceback_util:register_exclusion")(path)
 
 
-hide_from_tracebacks(__file__)
+hide_from_tracebacks(os.path.dirname(__file__))
 
 
 def concrete(x: Any) -> Any:

@@ -13,11 +13,8 @@ from typing import Any, NamedTuple
 import jax.tree_util as jtu
 
 from ._blocking import block, copied
-from ._private import hide_from_tracebacks, instance_dict
+from ._private import instance_dict
 from ._statics import flatten_one_level, Reader, reader_of
-
-
-hide_from_tracebacks(__file__)
 
 
 class _Same:
@@ -137,11 +134,12 @@ class Walk:
 
     def _dict(self, reader: Reader, x: Any, as_static: bool) -> None:
         # As a node, in JAX's order; as a static, in the order that the function sees.
-        keys = list(x) if as_static else flatten_one_level(x)[1]
-        self._node_of(dict, len(x))
-        for key in keys:
+        values, keys = (x.values(), x) if as_static else flatten_one_level(x)
+        pairs = list(zip(keys, values, strict=True))
+        self._node_of(dict, len(pairs))
+        for key, value in pairs:
             self.read(key, True)
-            self.read(x[key], as_static)
+            self.read(value, as_static)
 
     def _node(self, reader: Reader, x: Any, as_static: bool) -> None:
         children, aux = flatten_one_level(x)

@@ -19,11 +19,9 @@ from ._describe import array_type, describe, differences
 from ._engine import engine_module
 from ._errors import clearer
 from ._function import Function
-from ._private import EXPORT_OPTION, hide_from_tracebacks
+from ._private import EXPORT_OPTION
 from ._reference import split_output
 
-
-hide_from_tracebacks(__file__)
 
 # Those of the function, so that a compiled call is checked as a call of it is.
 _P = ParamSpec("_P")

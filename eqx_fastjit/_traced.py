@@ -15,11 +15,7 @@ from . import _events
 from ._engine import engine_module
 from ._options import Options
 from ._plan import Handle, partition, steps_of, Structure
-from ._private import hide_from_tracebacks
 from ._statics import ARRAY_TYPES
-
-
-hide_from_tracebacks(__file__)
 
 
 class _ArrayParameter(inspect.Parameter):
