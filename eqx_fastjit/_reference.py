@@ -135,6 +135,7 @@ class Walk:
 
     def _dict(self, reader: Reader, x: Any, as_static: bool) -> None:
         # As a node, in JAX's order; as a static, in the order that the function sees.
+        x = dict(x)  # to read a value may run Python that changes it
         keys = list(x) if as_static else flatten_one_level(x)[1]
         self._node_of(dict, len(x))
         for key in keys:
