@@ -125,9 +125,12 @@ class _Open:
         self.outer = outer
         self.tracing = False
         self.start = time.perf_counter()
-        flat = None if owner is None else owner.flat
-        self.quiet = flat.while_compiling() if flat else contextlib.nullcontext()
-        self.quiet.__enter__()
+        self.contexts = contextlib.ExitStack()
+        # Named by function and cause, so that XProf shows why.
+        name = f"compile {event.function.name}: {event.cause.value}"
+        self.contexts.enter_context(jax.profiler.TraceAnnotation(name))
+        if owner is not None:
+            self.contexts.enter_context(owner.flat.while_compiling())
 
 
 class _Here(threading.local):
@@ -197,7 +200,7 @@ def close(arguments: Callable[[], Any] | None = None) -> None:
     if opened is None:
         return
     _here.open = opened.outer
-    opened.quiet.__exit__(None, None, None)
+    opened.contexts.close()
     event = opened.event
     if not event.traced and event.lower == event.compile == 0:
         return  # a stage of which JAX had everything

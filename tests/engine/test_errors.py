@@ -294,6 +294,7 @@ def test_log_compiles_names_the_users_function(caplog):
     assert "a_function_of_mine" in caplog.text
 
 
+@pytest.mark.one_engine  # of a call that Python makes, Python shows the frame
 def test_tracebacks_begin_with_the_users_code():
     """JAX's filtering of tracebacks leaves out the frames of this library."""
 

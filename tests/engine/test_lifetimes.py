@@ -230,13 +230,17 @@ BOUNDS = {
     "lambdas": (20_000, 40e6),
     "classes": (120_000, 60e6),
 }
+# CPython's cache of attributes holds the names that the reference asks for: some ten
+# thousand bytes, of however many calls.
+BOUNDS_OF_REFERENCE = {**BOUNDS, "calls": (2.5, 4e6)}
 
 
-def test_memory_is_bounded():
+def test_memory_is_bounded(engine):
     """A process does not grow by calls, methods, results or wrapped functions."""
     lines = run_program("memory.py").stdout.splitlines()
     found = {kind: (float(a), float(b)) for kind, a, b in map(str.split, lines)}
-    assert found.keys() == BOUNDS.keys()
-    for kind, (each, in_all) in BOUNDS.items():
+    bounds = BOUNDS if engine == "native" else BOUNDS_OF_REFERENCE
+    assert found.keys() == bounds.keys()
+    for kind, (each, in_all) in bounds.items():
         assert found[kind][0] < each, (kind, found)
         assert found[kind][1] < in_all, (kind, found)
