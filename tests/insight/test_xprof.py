@@ -1,0 +1,26 @@
+"""A trace of `jax.profiler` shows what was compiled, and why.
+
+Promise 36 of docs/reliability.md.
+"""
+
+import gzip
+import json
+
+import jax
+import jax.numpy as jnp
+
+from eqx_fastjit import filter_jit
+
+
+def test_compilations_are_named_by_function_and_cause(tmp_path):
+    @filter_jit
+    def scale(x, n):
+        return x * n
+
+    with jax.profiler.trace(tmp_path):
+        for n in (2, 3):
+            jax.block_until_ready(scale(jnp.ones(2), n))
+    (path,) = tmp_path.rglob("*.trace.json.gz")
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert {"compile scale: new function", "compile scale: static"} <= names
