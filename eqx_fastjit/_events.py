@@ -197,8 +197,8 @@ def close(arguments: Callable[[], Any] | None = None) -> None:
     tracers do not say where these are.
     """
     opened = _current()
-    if opened is None:
-        return
+    if opened is None or opened.tracing:
+        return  # of a function that is being traced, an inner call has ended
     _here.open = opened.outer
     opened.contexts.close()
     event = opened.event

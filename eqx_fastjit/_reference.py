@@ -147,6 +147,10 @@ class Walk:
         self._node_of(type(x), len(children))
         self._parts(children, as_static)
         self.read(aux, True)
+        if as_static and isinstance(x, dict):
+            # JAX sorts a `defaultdict`; as a static, the function sees it as it is.
+            for pair in x.items():
+                self._parts(pair, True)
 
     def _module(self, reader: Reader, x: Any, as_static: bool) -> None:
         values = instance_dict(x)

@@ -299,6 +299,8 @@ static int read_node(Walk *w, const Type *type, PyObject *x, int as_static) {
     for (i = 0; i < n && !failed; i++)
         failed = read_held(w, PyTuple_GET_ITEM(parts, i), as_static);
     if (!failed) failed = read_held(w, aux, 1);
+    /* JAX sorts a `defaultdict`; as a static, the function sees it as it is. */
+    if (!failed && as_static && PyDict_Check(x)) failed = read_items(w, x, 1);
     leave(0);
 done:
     Py_XDECREF(parts);

@@ -126,12 +126,14 @@ PyType_Spec specialization_spec = {
 
 /* --- a table ---------------------------------------------------------------------------- */
 
-/* Drops the oldest quarter of all hashes. */
+/* Drops the oldest quarter of all hashes. A finalizer, or another thread meanwhile, may drop
+some as well. */
 static int table_drop_oldest(Table *self) {
     PyObject *keys = PyDict_Keys(self->items);
     int failed = keys == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; !failed && i <= self->capacity / 4 && i < PyList_GET_SIZE(keys); i++)
-        failed = PyDict_DelItem(self->items, PyList_GET_ITEM(keys, i));
+        if ((failed = PyDict_Contains(self->items, PyList_GET_ITEM(keys, i))) == 1)
+            failed = PyDict_DelItem(self->items, PyList_GET_ITEM(keys, i));
     Py_XDECREF(keys);
     Py_CLEAR(self->last);
     return failed;
