@@ -178,9 +178,9 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
     event.cause, event.differences = compare(event, history)
     if opened is None or not begun:
         opened = _open(event)
-    _emit(event, starting)
     opened.tracing, start = True, time.perf_counter()
     try:
+        _emit(event, starting)  # whoever raises here has spared the trace
         yield
     except BaseException:
         event.failed = True

@@ -258,9 +258,6 @@ class Table:
         self._capacity = capacity
         self._items: dict[tuple[Any, ...], Specialization] = {}
 
-    def __len__(self) -> int:
-        return len(self._items)
-
     def find(self, values: tuple[Any, ...], abstract: bool) -> tuple[Any, list[Any]]:
         """The specialization for bound values, if there is one, and their arrays."""
         walk = Walk(values, abstract=abstract)
