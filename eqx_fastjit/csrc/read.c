@@ -326,11 +326,11 @@ static int read_fields_of(Walk *w, const Type *type, PyObject *fields, int as_st
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *name = PyTuple_GET_ITEM(type->names, i);
         PyObject *value = next_field(fields, &position, name);
-        if (value == NULL && !PyErr_Occurred())
-            PyErr_Format(PyExc_AttributeError, "a %s lacks its field `%U`",
-                         type->type->tp_name, name);
-        if (value == NULL || read_value(w, value, as_static || i >= type->n_dynamic) < 0)
-            return leave(-1);
+        if (value == NULL && PyErr_Occurred()) return leave(-1);
+        /* One may not be there, with as much besides: Equinox leaves it out as well. */
+        int failed = value == NULL ? push(w, BITS, 0)
+                                   : read_value(w, value, as_static || i >= type->n_dynamic);
+        if (failed) return leave(-1);
     }
     return leave(0);
 }
