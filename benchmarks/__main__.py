@@ -149,7 +149,7 @@ def _main(options: argparse.Namespace) -> int:
     alone = cases[0].cpu_devices if len(cases) == 1 else 1
     _use(options.device, alone)
     results = new_results("benchmarks")
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 100)
     console.print(describe(results), highlight=False, markup=False)
     columns = TextColumn("{task.description:>20}"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar:

@@ -7,7 +7,7 @@
 # leaves in FOLDER:
 #
 #     gpu.json   the benchmarks: the table, training steps, and whole functions
-#     tests.txt  the tests that depend on a device (test_device.py)
+#     tests.txt  the tests that depend on a device: NumPy arguments, donation, install()
 #     log.txt    what all of these printed
 #
 # Put gpu.json into benchmarks/results, run scripts.generate_docs, and commit both:
@@ -83,7 +83,7 @@ step() {
     esac
 }
 
-tests=$(find tests -name test_device.py)
+tests=$(printf 'tests/engine/test_%s.py ' numpy_arguments donation install)
 cases=table,steps,zoo options=(--device "$device" --json "$folder/gpu.json")
 pytest=("$python" -m pytest -q -p no:cacheprovider -o addopts= -W default $tests)
 if [ -n "$quick" ]; then

@@ -42,18 +42,15 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
-# Environment variables that subscribe to events, and what does.
-_VARIABLES = {
-    "EQX_FASTJIT_LOG": ("insight._log", "log_from_environment"),
-}
+_is_logging = False
 
 
-def _subscribe() -> None:
-    """Start what the environment asks for, once."""
-    while _VARIABLES:
-        variable, (module, function) = _VARIABLES.popitem()
-        if os.environ.get(variable):
-            getattr(importlib.import_module(f".{module}", __name__), function)()
+def _log() -> None:
+    """Log compilations if the environment asks for it, once."""
+    global _is_logging
+    if not _is_logging and os.environ.get("EQX_FASTJIT_LOG"):
+        _is_logging = True
+        importlib.import_module(".insight._log", __name__).log_from_environment()
 
 
 def __getattr__(name: str) -> Any:
@@ -62,7 +59,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    _subscribe()
+    _log()
     globals()[name] = value  # from now on without this function
     return value
 

@@ -32,7 +32,7 @@ def _import_native() -> Any:
 def engine_module() -> Any:
     """The module of the engine: `_native` or `_reference`.
 
-    Chosen when the first function is wrapped, so that importing this library costs
+    Chosen when `filter_jit` is first looked up, so that importing the package costs
     nothing and cannot fail.
     """
     wanted = os.environ.get("EQX_FASTJIT_ENGINE", "auto")
@@ -64,7 +64,7 @@ def engine_module() -> Any:
 def engine() -> str:
     """The engine in use: `"native"` (the C extension) or `"python"`.
 
-    It is chosen when the first function is wrapped. The environment variable
+    It is chosen when `filter_jit` is first imported. The environment variable
     `EQX_FASTJIT_ENGINE` can be `native`, `python` or `auto` (the default), which is
     native if the extension was built.
     """

@@ -178,9 +178,9 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
     event.cause, event.differences = compare(event, history)
     if opened is None or not begun:
         opened = _open(event)
-    _emit(event, starting)
     opened.tracing, start = True, time.perf_counter()
     try:
+        _emit(event, starting)  # whoever raises here has spared the trace
         yield
     except BaseException:
         event.failed = True
@@ -197,8 +197,8 @@ def close(arguments: Callable[[], Any] | None = None) -> None:
     tracers do not say where these are.
     """
     opened = _current()
-    if opened is None:
-        return
+    if opened is None or opened.tracing:
+        return  # of a function that is being traced, an inner call has ended
     _here.open = opened.outer
     opened.contexts.close()
     event = opened.event

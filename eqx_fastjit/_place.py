@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+import site
 import sys
 import sysconfig
 import types
@@ -50,9 +51,10 @@ _OWN = tuple(
     for file in (__file__, jax.__file__, eqx.__file__)
 )
 # Where Python and installed packages are, with the scripts that start them.
+_FOLDERS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 _INSTALLED = tuple(
-    sysconfig.get_path(name) + os.sep
-    for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+    folder + os.sep
+    for folder in (*map(sysconfig.get_path, _FOLDERS), site.getusersitepackages())
 )
 
 

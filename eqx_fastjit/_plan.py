@@ -138,6 +138,10 @@ def _module_step(treedef: Any, parts: tuple[Step, ...]) -> Step | None:
     cls = treedef.node_data()[0]
     if not issubclass(cls, eqx.Module):
         return None
+    # In place of a field that is not set, Equinox has a node of its own, which it does
+    # not set either: so leave that to it.
+    if any(part.name == "call" and not part.parts for part in parts):
+        return None
     placeholders = [object() for _ in parts]
     sample = _one_level(treedef).unflatten(placeholders)
     # A copy shares its keys with all other instances: smaller, and quicker to build.

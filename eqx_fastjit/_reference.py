@@ -147,6 +147,10 @@ class Walk:
         self._node_of(type(x), len(children))
         self._parts(children, as_static)
         self.read(aux, True)
+        if as_static and isinstance(x, dict):
+            # JAX sorts a `defaultdict`; as a static, the function sees it as it is.
+            for pair in x.items():
+                self._parts(pair, True)
 
     def _module(self, reader: Reader, x: Any, as_static: bool) -> None:
         values = instance_dict(x)
@@ -253,9 +257,6 @@ class Table:
     def __init__(self, capacity: int):
         self._capacity = capacity
         self._items: dict[tuple[Any, ...], Specialization] = {}
-
-    def __len__(self) -> int:
-        return len(self._items)
 
     def find(self, values: tuple[Any, ...], abstract: bool) -> tuple[Any, list[Any]]:
         """The specialization for bound values, if there is one, and their arrays."""

@@ -23,7 +23,11 @@ class _ArrayParameter(inspect.Parameter):
 
     def __init__(self, path: str):
         super().__init__("array", inspect.Parameter.POSITIONAL_ONLY)
-        self._name = path
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        return self.path
 
 
 class FlatFunction:

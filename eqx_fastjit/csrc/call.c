@@ -62,8 +62,8 @@ typedef struct {
     State *state;
     Table *table;
     PyObject *function; /* `Function` */
-    PyObject *fun;      /* the user's callable, if it is passed along, or NULL */
-    Py_ssize_t fun_index; /* its place among the values, or as many as there are */
+    PyObject *fun;      /* the user's callable */
+    Py_ssize_t fun_index; /* its place among the values; -1 if it is not passed along */
     Py_ssize_t n;       /* parameters */
     PyObject *names;    /* of the parameters: a tuple of interned strings */
     PyObject *defaults; /* for each, a tuple of what to pass if it is omitted, or empty */

@@ -135,15 +135,18 @@ static inline size_t type_slot(const Types *types, const PyTypeObject *cls) {
     return (size_t)(((uint64_t)(uintptr_t)cls >> 4) * 0x9E3779B97F4A7C15u >> 32) & types->mask;
 }
 
+/* What is known of a type, or NULL. */
+static inline Type *types_find(const Types *types, const PyTypeObject *cls) {
+    if (types->slots == NULL) return NULL;
+    for (size_t i = type_slot(types, cls); types->slots[i] != NULL; i = (i + 1) & types->mask)
+        if (types->slots[i]->type == cls) return types->slots[i];
+    return NULL;
+}
+
 /* What is known of a value's type; NULL with an error. */
 static inline Type *type_of(State *state, PyObject *x) {
-    const Types *types = &state->types;
-    PyTypeObject *cls = Py_TYPE(x);
-    if (types->slots != NULL)
-        for (size_t i = type_slot(types, cls); types->slots[i] != NULL;
-             i = (i + 1) & types->mask)
-            if (types->slots[i]->type == cls) return types->slots[i];
-    return types_add(state, x);
+    Type *known = types_find(&state->types, Py_TYPE(x));
+    return known != NULL ? known : types_add(state, x);
 }
 
 uint64_t trail_hash(const Entry *trail, size_t n);

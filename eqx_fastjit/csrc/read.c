@@ -299,6 +299,8 @@ static int read_node(Walk *w, const Type *type, PyObject *x, int as_static) {
     for (i = 0; i < n && !failed; i++)
         failed = read_held(w, PyTuple_GET_ITEM(parts, i), as_static);
     if (!failed) failed = read_held(w, aux, 1);
+    /* JAX sorts a `defaultdict`; as a static, the function sees it as it is. */
+    if (!failed && as_static && PyDict_Check(x)) failed = read_items(w, x, 1);
     leave(0);
 done:
     Py_XDECREF(parts);
@@ -324,11 +326,11 @@ static int read_fields_of(Walk *w, const Type *type, PyObject *fields, int as_st
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *name = PyTuple_GET_ITEM(type->names, i);
         PyObject *value = next_field(fields, &position, name);
-        if (value == NULL && !PyErr_Occurred())
-            PyErr_Format(PyExc_AttributeError, "a %s lacks its field `%U`",
-                         type->type->tp_name, name);
-        if (value == NULL || read_value(w, value, as_static || i >= type->n_dynamic) < 0)
-            return leave(-1);
+        if (value == NULL && PyErr_Occurred()) return leave(-1);
+        /* One may not be there, with as much besides: Equinox leaves it out as well. */
+        int failed = value == NULL ? push(w, BITS, 0)
+                                   : read_value(w, value, as_static || i >= type->n_dynamic);
+        if (failed) return leave(-1);
     }
     return leave(0);
 }

@@ -78,8 +78,10 @@ static int specialization_set(Specialization *self, Walk *w, uint64_t hash) {
 
 /* Whether a static that it was made with has been changed since: 1, 0 or -1. It is known
 not to have been where the call has this very object: its state is on the call's trail.
-(Of equal trails, the parts that can be changed are as many.) */
+(Of equal trails the parts that can be changed are as many, but for an object that has been
+given another class.) */
 static int is_stale(Specialization *self, Walk *w) {
+    if (w->n_mutables != self->n_witnesses) return 1;
     for (size_t i = 0; i < self->n_witnesses; i++) {
         const Mutable *then = &self->witnesses[i];
         if (w->mutables[i].object == then->object) continue;
@@ -126,12 +128,14 @@ PyType_Spec specialization_spec = {
 
 /* --- a table ---------------------------------------------------------------------------- */
 
-/* Drops the oldest quarter of all hashes. */
+/* Drops the oldest quarter of all hashes. A finalizer, or another thread meanwhile, may drop
+some as well. */
 static int table_drop_oldest(Table *self) {
     PyObject *keys = PyDict_Keys(self->items);
     int failed = keys == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; !failed && i <= self->capacity / 4 && i < PyList_GET_SIZE(keys); i++)
-        failed = PyDict_DelItem(self->items, PyList_GET_ITEM(keys, i));
+        if ((failed = PyDict_Contains(self->items, PyList_GET_ITEM(keys, i))) == 1)
+            failed = PyDict_DelItem(self->items, PyList_GET_ITEM(keys, i));
     Py_XDECREF(keys);
     Py_CLEAR(self->last);
     return failed;

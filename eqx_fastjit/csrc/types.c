@@ -2,13 +2,6 @@
 
 #include "fastjit.h"
 
-static Type *types_find(const Types *types, const PyTypeObject *cls) {
-    if (types->slots == NULL) return NULL;
-    for (size_t i = type_slot(types, cls); types->slots[i] != NULL; i = (i + 1) & types->mask)
-        if (types->slots[i]->type == cls) return types->slots[i];
-    return NULL;
-}
-
 static void types_put(Types *types, Type *type) {
     size_t i = type_slot(types, type->type);
     while (types->slots[i] != NULL) i = (i + 1) & types->mask;

@@ -42,9 +42,7 @@ class ProgramProfile:
     def begin(self) -> None:
         """Count calls from now on. To be called once the engine may be imported."""
         from eqx_fastjit._jit import JitWrapped
-        from eqx_fastjit._private import hide_from_tracebacks
 
-        hide_from_tracebacks(__file__)
         jitted_type: Any = JitWrapped
         call, note = jitted_type.__call__, self._note
 

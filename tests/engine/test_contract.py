@@ -13,6 +13,7 @@ import collections
 import copy
 import dataclasses
 import enum
+import functools
 import math
 import types
 from collections.abc import Callable
@@ -534,9 +535,12 @@ def test_an_equal_static_after_the_first_one_was_changed(kind, place):
     assert call(kind.make()) == (1 if is_copied else 2)
 
 
-def test_the_order_of_a_static_dictionary_counts():
+@pytest.mark.parametrize(
+    "make", [dict, functools.partial(collections.defaultdict, int)]
+)
+def test_the_order_of_a_static_dictionary_counts(make):
     """Static dictionaries with other orders differ; those in arguments are sorted."""
-    one, other = {"a": 1, "b": 2}, {"b": 2, "a": 1}
+    one, other = make({"a": 1, "b": 2}), make({"b": 2, "a": 1})
     call = Calls(PLACES["static field"])
     assert [call(one), call(other), call(one)] == [1, 2, 2]
     call = Calls(PLACES["argument"])

@@ -62,6 +62,16 @@ class WithInit(eqx.Module):
         self.x = jnp.ones(size)
 
 
+class WithClassDefault(eqx.Module):
+    """Its `__init__` leaves a field to the default, which only its class has."""
+
+    x: object
+    scale: object = 2
+
+    def __init__(self, x):
+        self.x = x
+
+
 SENTINEL = object()
 MAKES = {
     "array": lambda x: x,
@@ -130,6 +140,16 @@ def test_static_fields_pass_through():
         f = jit(lambda m: m)
         for _ in range(3):
             assert f(Holder(X, static)).static is static
+
+
+def test_a_field_that_only_the_class_has():
+    """It is not set in results either, so that its value is that of the class."""
+    f = filter_jit(lambda m: WithClassDefault(m.x * m.scale))
+    model = WithClassDefault(X)
+    for _ in range(3):
+        model = f(model)
+        assert model.scale == 2 and list(vars(model)) == ["x"]
+    np.testing.assert_array_equal(model.x, 8 * X)
 
 
 def test_fields_are_in_their_order():

@@ -37,6 +37,20 @@ def test_nothing_was_traced_again():
     assert str(found).endswith("nothing was traced again")
 
 
+def test_a_function_that_calls_itself_is_compiled_once():
+    """Of its inner calls, one that JAX has traced already ends no event."""
+
+    @eqx_fastjit.filter_jit
+    def total(x):
+        half = x.shape[0] // 2
+        return total(x[:half]) + total(x[half:]) if half else x.sum()
+
+    assert total(np.ones(4, np.float32)) == 4
+    (event,) = [e for e in _events.history if not e.inlined]
+    assert event.traced and event.compile > 0
+    assert [leaf.shape for leaf in event.signature] == [(4,)]
+
+
 def test_a_function_that_is_not_jitted_is_refused():
     with pytest.raises(TypeError):
         explain(lambda x: x)

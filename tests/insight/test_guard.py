@@ -40,6 +40,15 @@ def test_a_trace_over_the_limit_raises_before_it():
     f(np.ones(3))  # afterwards it can be called
 
 
+def test_a_call_that_was_refused_is_refused_again_for_the_same_reason():
+    f = make()
+    f(np.ones(2))
+    with guard(f, max_traces=0):
+        for _ in range(2):
+            with pytest.raises(RetraceError, match="`x` has several shapes"):
+                f(np.ones(3))
+
+
 def test_zero_traces_once_warm():
     f = make()
     f(np.ones(2))
