@@ -60,7 +60,7 @@ def _ratios(entries: list[Entry], figure: Any) -> None:
     """Ours over each rival, with a point and an interval for each case."""
     rivals = [x for x in RIVALS if any(_dispatch(e, x) for e in entries)]
     figure.set_figheight(1.9 + 0.28 * len(entries))
-    figure.suptitle("ours over its rivals, until the call returns")
+    figure.suptitle("eqx_fastjit over its rivals, until the call returns")
     panels = figure.subplots(1, len(rivals), sharey=True, squeeze=False)[0]
     for axes, rival in zip(panels, rivals, strict=True):
         for row, entry in enumerate(entries):

@@ -69,7 +69,7 @@ def load_native(
     here = environment()
     why = f"it is for {made_for}, and this is {here}"
     if made_for == here:
-        if has_lapack(exported):
+        if b"lapack_" in exported.mlir_module_serialized:
             # JAX loads LAPACK when it lowers a call of it. The program would crash.
             struct = jax.ShapeDtypeStruct((1, 1), "float32")
             jax.jit(jnp.linalg.cholesky).lower(struct)
@@ -83,11 +83,6 @@ def load_native(
         stacklevel=5,
     )
     return None
-
-
-def has_lapack(exported: jax.export.Exported) -> bool:
-    """Whether a program calls LAPACK."""
-    return b"lapack_" in exported.mlir_module_serialized
 
 
 def environment() -> str:
