@@ -93,7 +93,7 @@ def _zoo(name: str, page: Path) -> str:
         return ""
     blocked = table.summary(results, "zoo", "blocked")
     lines = [
-        "| eqx_fastjit over | until the call returns | worst | until the result is ready |",
+        "| eqx_fastjit over | until it returns | worst | until the result is ready |",
         "| --- | ---: | --- | ---: |",
     ]
     for rival, (median, worst, case) in table.summary(results, "zoo").items():

@@ -69,7 +69,7 @@ def load_native(
     here = environment()
     why = f"it is for {made_for}, and this is {here}"
     if made_for == here:
-        if b"lapack_" in exported.mlir_module_serialized:
+        if has_lapack(exported):
             # JAX loads LAPACK when it lowers a call of it. The program would crash.
             struct = jax.ShapeDtypeStruct((1, 1), "float32")
             jax.jit(jnp.linalg.cholesky).lower(struct)
@@ -83,6 +83,11 @@ def load_native(
         stacklevel=5,
     )
     return None
+
+
+def has_lapack(exported: jax.export.Exported) -> bool:
+    """Whether a program calls LAPACK."""
+    return b"lapack_" in exported.mlir_module_serialized
 
 
 def environment() -> str:
