@@ -48,8 +48,7 @@ class Exported:
         self._arrays, refs = split(values[n:])
         # What cannot be saved is refused before the function is traced, which may take
         # minutes.
-        triples = free.names, free.kinds, free.defaults
-        described = list(map(_describe, *triples, values[n:], refs))
+        described = list(map(_describe, *free, values[n:], refs))
         structure, result = partition(values[n:])[1], Encoder(to_build=True)
 
         # The arrays of a Module that is called, or of an instance, are constants.

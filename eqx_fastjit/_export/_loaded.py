@@ -205,9 +205,7 @@ def _mesh(data: Mapping[str, Any]) -> jax.sharding.Mesh:
     """The devices of a program for several."""
     here = {d.id: d for d in jax.devices()}
     if not here.keys() >= set(data["devices"]):
-        raise ExportFileError(
-            f"it needs devices {data['devices']}, and there are {len(here)}"
-        )
+        raise ExportFileError(f"it needs devices {data['devices']} of {list(here)}")
     return jax.sharding.Mesh(
         np.array([here[i] for i in data["devices"]]).reshape(data["sizes"]),
         tuple(data["axes"]),

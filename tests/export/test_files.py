@@ -319,5 +319,5 @@ def test_too_few_devices_are_an_error(tmp_path):
     def change(header):
         header["mesh"]["devices"] = list(range(8, 16))
 
-    with pytest.raises(ValueError, match=r"it needs devices .*, and there are 8"):
+    with pytest.raises(ValueError, match=r"it needs devices .* of \[0, "):
         load(rewritten(path, path, change))
