@@ -149,6 +149,11 @@ static inline Type *type_of(State *state, PyObject *x) {
     return known != NULL ? known : types_add(state, x);
 }
 
+/* An empty trail has no memory. */
+static inline int trail_identical(const Entry *a, const Entry *b, size_t n) {
+    return n == 0 || memcmp(a, b, n * sizeof(Entry)) == 0;
+}
+
 uint64_t trail_hash(const Entry *trail, size_t n);
 int trail_same(const Entry *a, size_t n_a, const Entry *b, size_t n_b);
 

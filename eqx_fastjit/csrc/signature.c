@@ -29,7 +29,7 @@ static inline int by_equality(const Entry *entry) {
 owns both. */
 int trail_same(const Entry *a, size_t n_a, const Entry *b, size_t n_b) {
     if (n_a != n_b) return 0;
-    if (memcmp(a, b, n_a * sizeof(Entry)) == 0) return 1;
+    if (trail_identical(a, b, n_a)) return 1;
     /* What is cheap first: most trails that differ do so in a number or an object. */
     for (size_t i = 0; i < n_a; i++)
         if (a[i].kind != b[i].kind || (!by_equality(&a[i]) && a[i].as.bits != b[i].as.bits))

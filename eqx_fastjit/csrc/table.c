@@ -182,8 +182,7 @@ Specialization *table_find(Table *self, Walk *w) {
     Specialization *found = (Specialization *)Py_XNewRef((PyObject *)self->last);
     /* Most calls are like the one before, and need no hash. */
     if (found != NULL && found->n_trail == w->n_trail &&
-        memcmp(found->trail, w->trail, w->n_trail * sizeof(Entry)) == 0 &&
-        is_stale(found, w) == 0)
+        trail_identical(found->trail, w->trail, w->n_trail) && is_stale(found, w) == 0)
         return found;
     Py_XDECREF(found);
     if (PyErr_Occurred()) return NULL;
