@@ -126,7 +126,9 @@ def attribute_of(group: Group) -> str:
     """What is special about a group of this cause."""
     d = group.main
     if group.first.is_outside or group.first.failed:
-        return "operations" if group.first.is_outside else "raised"
+        if not group.first.is_outside:
+            return "raised"
+        return "jax.jit" if group.first.place else "operations"
     if group.first.cause is Cause.NEW_FUNCTION:
         return "first call" if d is None else "made anew"
     if group.first.cause is Cause.CONFIGURATION:

@@ -84,12 +84,16 @@ def group(records: Iterable[Record]) -> list[Group]:
     """All records, which are in order, in groups, the most expensive first."""
     ours: dict[object, Group] = {}
     outside: list[Record] = []
+    # Functions of the user's under plain `jax.jit`: the first compilation, the others.
     jitted: dict[object, Group] = {}
+    again: dict[object, Group] = {}
     by_number = {record.number: record for record in records}
     for record in by_number.values():
         name = record.function, record.place
         if record.is_outside and record.place and name not in jitted:
             jitted[name] = Group([record], is_first=True)
+        elif record.is_outside and record.place:
+            again.setdefault(name, Group([])).records.append(record)
         elif record.is_outside:
             outside.append(record)
         else:
@@ -97,7 +101,7 @@ def group(records: Iterable[Record]) -> list[Group]:
             ours.setdefault(key, Group([], is_first=record.is_first))
             ours[key].records.append(record)
     merged, others = _merged(list(ours.values())), _by_function(outside)
-    groups = [*merged, *jitted.values(), *others]
+    groups = [*merged, *jitted.values(), *again.values(), *others]
     return sorted(groups, key=lambda g: -g.seconds)
 
 

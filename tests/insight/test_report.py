@@ -166,7 +166,8 @@ def test_the_first_call_of_a_function_of_plain_jit_is_no_finding():
     assert report_of(record(1, seconds=4.0, **plain)).findings == ()
     found = report_of(*(record(i, seconds=4.0, **plain) for i in (1, 2)))
     (finding,) = found.findings
-    assert (finding.cause, finding.seconds) == ("outside of filter_jit", 4.0)
+    assert (finding.cause, finding.attribute) == ("outside of filter_jit", "jax.jit")
+    assert (finding.functions, finding.seconds) == ({"step": 1}, 4.0)
     assert [row.seconds for row in found.functions] == [8.0]
 
 
