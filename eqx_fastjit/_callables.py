@@ -6,9 +6,10 @@ import types
 import weakref
 from typing import Any, NamedTuple
 
-from ._function import Function
+from ._function import Function, weak_source
 from ._options import Options
 from ._parameters import Parameters, parameters_of
+from ._place import place_of
 from ._reference import static_key
 from ._statics import flatten_one_level
 
@@ -85,7 +86,9 @@ def function_for(fun: Any, description: Description, options: Options) -> Functi
     plain, names, parameters, _ = description
     donate, asynchronous, jit_kwargs = options
     more = static_key(jit_kwargs) if jit_kwargs else ()
-    key = plain, names, parameters.key(), donate, asynchronous, more
+    # The place tells `eqx.Partial`s of different functions apart.
+    place = None if plain else place_of(weak_source(fun)())
+    key = plain, names, place, parameters.key(), donate, asynchronous, more
     known = _functions.setdefault(fun if plain else type(fun), {})
     function = known.get(key)
     if function is not None:

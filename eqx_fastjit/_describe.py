@@ -382,8 +382,10 @@ def _alike(event: Any, history: Iterable[Any]) -> Iterator[Any]:
     for old in reversed(tuple(history)):
         if old is event or old.failed or old.function.key() != event.function.key():
             continue
-        if not event.traced and (old.compile == 0 or old.ahead != event.ahead):
-            continue  # its trace was there, but nothing that was compiled
+        if old.compile == 0 and (event.compile or not event.traced):
+            continue  # a part of another function, which has spared no compilation
+        if not event.traced and old.ahead != event.ahead:
+            continue
         if event.function.place is None and old.frames[:1] != event.frames[:1]:
             continue  # two Modules, say, which have nothing to do with each other
         yield old

@@ -22,7 +22,8 @@ from typing import Any
 import jax
 
 from ._describe import Cause, compare, configuration, describe, Difference, Leaf
-from ._place import Place, user_frames
+from ._place import is_users, Place, place_of, user_frames
+from ._private import function_in_jit
 
 
 # The most events that are kept for those who ask later.
@@ -38,7 +39,7 @@ class FunctionInfo:
 
     name: str
     qualname: str
-    # Where it was defined, if it is a Python function.
+    # Where it was defined, if it is a Python function; under `jax.jit`, if a user's.
     place: Place | None
     # Distinguishes functions with the same name and place, such as lambdas in a loop.
     # 0 for a function of `jax.jit`, or an operation, of which only the name is known.
@@ -207,6 +208,9 @@ def close(arguments: Callable[[], Any] | None = None) -> None:
     spent = event.trace + event.lower + event.compile
     if event.compile and not event.ahead:
         event.first_run = max(0.0, time.perf_counter() - opened.start - spent)
+    if event.traced and event.compile and not event.ahead:
+        # Before the trace, it was not known whether anything would be compiled.
+        event.cause, event.differences = compare(event, history)
     if arguments is not None:
         event.signature = describe(arguments())
     if not (event.traced or event.ahead):
@@ -266,7 +270,10 @@ def _outside(kind: str, duration: float, name: str) -> None:
     if kind != _COMPILE:
         pending[name, kind] = pending.get((name, kind), 0.0) + duration
         return
-    function = FunctionInfo(name, name, None, number=0)
+    place = place_of(function_in_jit())
+    if place is not None and not is_users(place.file):
+        place = None  # an operation, or a library's
+    function = FunctionInfo(name, name, place, number=0)
     event = Event(function, compile=duration, traced=(name, _TRACE) in pending)
     event.trace = pending.pop((name, _TRACE), 0.0)
     event.lower = pending.pop((name, _LOWER), 0.0)

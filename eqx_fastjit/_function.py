@@ -54,7 +54,7 @@ class Function:
         # table whose entries die with their function.
         self.with_fun = with_fun
         self.fun = None if with_fun else weakref.ref(fun)
-        self.info = _events.FunctionInfo(*names, place_of(_weak_source(fun)()))
+        self.info = _events.FunctionInfo(*names, place_of(weak_source(fun)()))
         self.table = engine_module().Table(_MAX_SPECIALIZATIONS)
         _functions.add(self)
 
@@ -122,7 +122,7 @@ class Function:
             paths = []
         if len(set(paths)) != len(arrays):  # or of `f(x, /, **kwargs)` with `x=...`
             paths = [f"array{i}" for i in range(len(arrays))]
-        flat = FlatFunction(self, structure, paths, _weak_source(fun))
+        flat = FlatFunction(self, structure, paths, weak_source(fun))
         with warnings.catch_warnings():
             # Of `device` and `backend`. JAX has warned already, when wrapping.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -212,7 +212,7 @@ def clear_all() -> None:
 _private.on_clear_caches(clear_all)
 
 
-def _weak_source(fun: Any) -> Callable[[], Any]:
+def weak_source(fun: Any) -> Callable[[], Any]:
     """A weak reference to the Python function behind a callable, for JAX's logs."""
     for _ in range(20):
         if type(fun) is types.FunctionType:

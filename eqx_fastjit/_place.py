@@ -60,7 +60,7 @@ _INSTALLED = tuple(
 
 def is_users(file: str) -> bool:
     """Whether a file is the user's own: no installed package, and none of Python's."""
-    return not file.startswith((*_OWN, *_INSTALLED, "<frozen ", "<@"))
+    return not file.startswith((*_OWN, *_INSTALLED, "<frozen ", "<@", "<timeit"))
 
 
 def user_frames() -> tuple[Place, ...]:

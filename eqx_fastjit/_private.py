@@ -8,6 +8,7 @@ is not there, the caller gets `None` (or a stand-in) and does without.
 import contextlib
 import importlib
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -177,7 +178,8 @@ def hook_waits(wrap: Wrap, until: contextlib.ExitStack) -> list[str]:
         else:
             until.callback(setattr, owner, name, old)
 
-    array = type(jax.numpy.zeros(()))
+    # An array would initialize the devices, which a program may not have chosen yet.
+    array = _try_resolve("jax._src.array:ArrayImpl") or type(jax.numpy.zeros(()))
     hook(array, "_value", "value")
     hook(array, "block_until_ready", "blocks")
     try:
@@ -188,6 +190,24 @@ def hook_waits(wrap: Wrap, until: contextlib.ExitStack) -> list[str]:
     for name in ("asarray", "array"):
         hook(np, name, "numpy")
     return missing
+
+
+# Where `jax.jit` calls the compiler.
+_JIT_FILE = _try_resolve("jax._src.pjit:__file__")
+
+
+def function_in_jit() -> Any:
+    """The Python function that `jax.jit` is compiling in this thread, or `None`.
+
+    It is an argument of one of JAX's functions that are running.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == _JIT_FILE and "fun" in code.co_varnames:
+            return frame.f_locals.get("fun")
+        frame = frame.f_back
+    return None
 
 
 # --- exporting ------------------------------------------------------------------------

@@ -126,7 +126,9 @@ def attribute_of(group: Group) -> str:
     """What is special about a group of this cause."""
     d = group.main
     if group.first.is_outside or group.first.failed:
-        return "operations" if group.first.is_outside else "raised"
+        if not group.first.is_outside:
+            return "raised"
+        return "jax.jit" if group.first.place else "operations"
     if group.first.cause is Cause.NEW_FUNCTION:
         return "first call" if d is None else "made anew"
     if group.first.cause is Cause.CONFIGURATION:
@@ -170,7 +172,8 @@ def _structure_attribute(group: Group, d: Difference) -> str:
         return "absent"
     if "NoneType" in types:
         return "optional"
-    return "grows" if types <= {"list", "tuple"} else "other"
+    is_sequence = types <= {"list", "tuple"} and d.old.size != d.new.size
+    return "grows" if is_sequence else "other"
 
 
 def _is_ragged(group: Group) -> bool:
@@ -205,7 +208,10 @@ def _facts(group: Group, attribute: str) -> dict[str, Any]:
     here = f"the later call, at {show_place(first.line)}"
     earlier = f"the earlier call, at {show_place(before)}"
     # The odd one is the call that passes a number, or what was made of one.
-    is_odd = new is not None and (new.weak_type or new.kind == "static")
+    is_number = old is not None and old.kind == "static"
+    is_odd = new is not None and (
+        new.kind == "static" or (new.weak_type and not is_number)
+    )
     names = [f"`{name}` ({plural(n, 'time')})" for name, n in group.functions.items()]
     return {
         "function": first.function.rpartition(".")[2],
@@ -259,16 +265,15 @@ def _edit(group: Group, attribute: str) -> str:
     first, d = group.first, group.main
     if d is None or d.old is None or d.new is None:
         return ""
-    earlier = (first.earlier or (None,))[0]
     if attribute == "number":
-        text = edit(first, first.line, d.path, None)
+        text = edit(first, first.frames, d.path, None)
     elif attribute == "number and array":
-        site = first.line if d.new.kind == "static" else earlier
+        site = first.frames if d.new.kind == "static" else first.earlier
         array = d.old if d.old.kind == "array" else d.new
         dtype = None if array.weak_type else array.dtype
         text = edit(first, site, d.path, dtype)
     elif attribute in ("weak type", "becomes float"):
-        site = first.line if d.new.weak_type else earlier
+        site = first.frames if d.new.weak_type else first.earlier
         text = edit(first, site, d.path, d.new.dtype)
     else:
         return ""

@@ -108,7 +108,7 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
             name += f" ({show_place(info.place)})"
         events = tuple(e for e in events if e.function.key() == info.key())
     records = [record_of(event, events[:i]) for i, event in enumerate(events)]
-    groups = [g for g in group(records) if not g.first.is_first]
+    groups = [g for g in group(records) if not g.is_first]
     return Explanation(
         name,
         sum(r.traced and not r.failed for r in records),

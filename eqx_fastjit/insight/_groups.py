@@ -23,6 +23,8 @@ class Group:
     records: list[Record]
     # The line that cost most, if they were called at several.
     at: Place | None = None
+    # Whether they are the first of a function, also of one of the user's `jax.jit`.
+    is_first: bool = False
 
     @property
     def first(self) -> Record:
@@ -82,14 +84,24 @@ def group(records: Iterable[Record]) -> list[Group]:
     """All records, which are in order, in groups, the most expensive first."""
     ours: dict[object, Group] = {}
     outside: list[Record] = []
+    # Functions of the user's under plain `jax.jit`: the first compilation, the others.
+    jitted: dict[object, Group] = {}
+    again: dict[object, Group] = {}
     by_number = {record.number: record for record in records}
     for record in by_number.values():
-        if record.is_outside:
+        name = record.function, record.place
+        if record.is_outside and record.place and name not in jitted:
+            jitted[name] = Group([record], is_first=True)
+        elif record.is_outside and record.place:
+            again.setdefault(name, Group([])).records.append(record)
+        elif record.is_outside:
             outside.append(record)
         else:
             key = _key(_outermost(record, by_number))
-            ours.setdefault(key, Group([])).records.append(record)
-    groups = [*_merged(list(ours.values())), *_by_function(outside)]
+            ours.setdefault(key, Group([], is_first=record.is_first))
+            ours[key].records.append(record)
+    merged, others = _merged(list(ours.values())), _by_function(outside)
+    groups = [*merged, *jitted.values(), *again.values(), *others]
     return sorted(groups, key=lambda g: -g.seconds)
 
 

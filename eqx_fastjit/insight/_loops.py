@@ -163,9 +163,8 @@ class Unrolled(NamedTuple):
     saved: float
 
 
-def unrolled_loop(event: Event) -> Unrolled | None:
-    """The largest unrolled loop of what has just been compiled."""
-    seconds = event.own_seconds - event.first_run
+def unrolled_loop(event: Event, seconds: float) -> Unrolled | None:
+    """The largest unrolled loop of what has just been compiled, in so many seconds."""
     if seconds < _LEAST_SECONDS or (traced := trace_of(event)) is None:
         return None
     scope = read_jaxpr(traced.jaxpr)

@@ -130,7 +130,7 @@ def make_report(
     records = sorted(run.records, key=lambda r: r.number)
     limit = min(LIMIT_SECONDS, LIMIT_SHARE * run.seconds)
     groups = group(records)
-    large = [g for g in groups if g.seconds >= limit and not g.first.is_first]
+    large = [g for g in groups if g.seconds >= limit and not g.is_first]
     small = [g for g in groups if g not in large]
     return Report(
         program=run.program,
@@ -243,7 +243,7 @@ def _functions(groups: Sequence[Group]) -> list[FunctionRow]:
         for r in g.records:
             key = (r.function, r.place) if not r.is_outside else ("", None)
             # One change may be the cause for several functions.
-            why = r.why if g.first.is_first or r.inlined else g.first.why
+            why = r.why if g.is_first or r.inlined else g.first.why
             why = r.function if r.is_outside else why
             rows.setdefault(key, []).append((r, why))
     return sorted(map(_function_row, rows.values()), key=lambda row: -row.seconds)
@@ -256,7 +256,7 @@ def _function_row(found: list[tuple[Record, str]]) -> FunctionRow:
     calls = collections.Counter(show_chain(r.frames, 1) for r in records)
     return FunctionRow(
         function=f"({OUTSIDE})" if first.is_outside else first.function,
-        place="" if first.place is None else show_place(first.place),
+        place="" if first.is_outside or not first.place else show_place(first.place),
         traces=sum(r.traced and not r.failed for r in records),
         compiles=sum(r.compile > 0 for r in records),
         seconds=sum(r.seconds for r in records),

@@ -27,21 +27,24 @@ def root_of(path: str) -> str:
     return re.split(r"[.\[<]", path, maxsplit=1)[0]
 
 
-def edit(record: Record, site: Place | None, path: str, dtype: str | None) -> str:
+def edit(
+    record: Record, frames: tuple[Place, ...], path: str, dtype: str | None
+) -> str:
     """What makes an array of a leaf, in a sentence that ends with a space.
 
     **Arguments:**
 
     - `record`: a compilation of the function.
-    - `site`: the line that calls it.
+    - `frames`: the line that calls it, and the lines that led there.
     - `path`: of the leaf.
     - `dtype`: that of the array, or `None` for JAX's default.
     """
     cast = "" if dtype is None else f", dtype=jnp.{dtype}"
     text = f"jnp.asarray({path}{cast})"
     if root_of(path) != path:
-        where = show_place(record.frames[-1] if record.frames else None)
+        where = show_place(frames[-1] if frames else None)
         return f"Write `{text}` where `{path}` is set, for the call at {where}. "
+    site = frames[0] if frames else None
     call = _find_call(site, record)
     passed = None if call is None else _arguments(call, record).get(path)
     if call is None or passed is None:

@@ -88,5 +88,5 @@ class Watch:
             lower = max(0.0, record.lower - spent)
             record = dataclasses.replace(record, lower=lower)
         self.records.append(record)
-        if (loop := unrolled_loop(event)) is not None:
+        if (loop := unrolled_loop(event, record.seconds)) is not None:
             self.loops.append(loop)

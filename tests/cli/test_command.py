@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from eqx_fastjit import cli
-from tests.support.commands import command
+from tests.support.commands import command, doctor
 
 
 PROGRAM = """
@@ -121,6 +121,35 @@ def test_a_program_that_imports_this_library_first(tmp_path):
     )
     assert command("run", path).stdout == "[2.] eqx_fastjit._jit\n"
     assert "1 first call" in command("doctor", path).stderr
+
+
+def test_the_program_may_choose_its_devices(tmp_path):
+    """As `jax.distributed.initialize` needs it, too."""
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import equinox as eqx, jax\n"
+        "jax.config.update('jax_num_cpu_devices', 3)\n"
+        "print(len(jax.devices()))\n"
+    )
+    for name in ("run", "doctor"):
+        assert command(name, path, XLA_FLAGS="").stdout == "3\n"
+
+
+def test_the_first_call_of_plain_jit(tmp_path):
+    """It is told from operations by where its function was defined."""
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import jax, jax.numpy as jnp\n"
+        "def slow(x):\n"
+        "    for _ in range(300):\n"
+        "        x = jnp.sin(x) + x\n"
+        "    return x.sum()\n"
+        "jax.jit(jax.grad(slow))(jnp.ones(2))\n"
+    )
+    report, _ = doctor(path, tmp_path)
+    (found,) = [x for x in report["compilations"] if x["function"] == "slow"]
+    assert found["place"][1:] == [2, "slow"]
+    assert all("slow" not in x["functions"] for x in report["findings"])
 
 
 def test_programs_without_equinox_and_without_jax(tmp_path):

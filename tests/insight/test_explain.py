@@ -136,6 +136,42 @@ def test_a_number_in_one_call_and_an_array_in_another():
     assert "a number in the later call" in finding.says
 
 
+def test_a_number_first_and_then_an_array_that_was_made_of_one():
+    """Whether the array is weakly typed does not matter."""
+    f = eqx_fastjit.filter_jit(lambda args: args[0] + args[1])
+    f((np.ones(2, np.float32), 1.0))  # the number
+    f((np.ones(2, np.float32), jnp.asarray(1.0)))
+    finding = only(explain(f))
+    assert (finding.attribute, finding.leaf) == ("number and array", "args[1]")
+    assert "a number in the earlier call" in finding.says
+    with open(__file__) as file:
+        (line,) = [i for i, x in enumerate(file, 1) if x.endswith("# the number\n")]
+    assert "where `args[1]` is set" in finding.fix
+    assert f"test_explain.py:{line}" in finding.says.partition("earlier")[2]
+
+
+def test_partials_of_different_functions_are_different_functions():
+    funs = [
+        lambda x, n: x + n,
+        lambda x, n: x * n,
+    ]
+    for fun in funs:
+        f = eqx_fastjit.filter_jit(eqx.Partial(fun, n=2))
+        f(np.ones(2))
+    assert explain().findings == ()
+
+
+def test_the_first_call_that_is_compiled():
+    """A trace that was a part of another function could not have spared it."""
+    inner = eqx_fastjit.filter_jit(lambda x, scale: x * scale)
+    outer = eqx_fastjit.filter_jit(lambda x, scale: inner(x, scale) + 1)
+    outer(np.ones(2), np.ones(()))
+    inner(np.ones(2), 2.0)
+    assert explain(inner).findings == ()
+    inner(np.ones(2), 3.0)
+    assert only(explain(inner)).attribute == "number"
+
+
 @pytest.mark.parametrize(
     ("values", "attribute"),
     [
@@ -185,6 +221,7 @@ def test_an_object_without_equality_is_another_one():
         ({"a": np.ones(2)}, {"b": np.ones(2)}, "absent"),
         ({"a": np.ones(2)}, {}, "other"),
         ({"a": np.ones(2)}, (np.ones(2),), "other"),
+        ([np.ones(2)], (np.ones(2),), "other"),
     ],
 )
 def test_attributes_of_structures(old, new, attribute):

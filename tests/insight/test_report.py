@@ -160,6 +160,17 @@ def test_operations_of_a_model_are_one_group_at_the_line_that_made_it():
     assert found.line == made
 
 
+def test_the_first_call_of_a_function_of_plain_jit_is_no_finding():
+    """Nothing can spare it. Another compilation is one."""
+    plain = {"object": 0, "place": DEFINED}
+    assert report_of(record(1, seconds=4.0, **plain)).findings == ()
+    found = report_of(*(record(i, seconds=4.0, **plain) for i in (1, 2)))
+    (finding,) = found.findings
+    assert (finding.cause, finding.attribute) == ("outside of filter_jit", "jax.jit")
+    assert (finding.functions, finding.seconds) == ({"step": 1}, 4.0)
+    assert [row.seconds for row in found.functions] == [8.0]
+
+
 def test_operations_of_a_function_are_one_group_at_the_line_that_cost_most():
     called = Place("a.py", 20, "<module>")
     lines = [Place("a.py", n, "make") for n in range(4, 12)]

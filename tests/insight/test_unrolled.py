@@ -20,7 +20,7 @@ def loops_in(f, *args):
     found = []
 
     def look(event):
-        found.append(_loops.unrolled_loop(event))
+        found.append(_loops.unrolled_loop(event, event.own_seconds))
 
     jitted, traces = count_traces(f)
     _events.observers.append(look)
