@@ -7,7 +7,6 @@ calls that; what it does on a cache miss, after a compilation and on an error is
 """
 
 import functools
-import inspect
 import types
 import warnings
 import weakref
@@ -217,12 +216,12 @@ def weak_source(fun: Any) -> Callable[[], Any]:
     for _ in range(20):
         if type(fun) is types.FunctionType:
             return weakref.ref(fun)
-        if isinstance(fun, functools.partial | eqx.Partial):
+        if isinstance(fun, (functools.partial, eqx.Partial)):
             fun = fun.func
         elif isinstance(fun, types.MethodType):
             fun = fun.__func__
         elif hasattr(fun, "__wrapped__"):
             fun = fun.__wrapped__
         else:
-            fun = inspect.getattr_static(type(fun), "__call__", None)
+            fun = getattr(type(fun), "__call__", None)  # noqa: B004
     return lambda: None

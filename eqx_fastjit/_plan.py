@@ -46,7 +46,8 @@ def partition(
     """The arrays of a pytree, in JAX's order, and the rest."""
     leaves, treedef = jtu.tree_flatten(tree)
     rest = tuple([DYNAMIC if is_dynamic(x) else x for x in leaves])
-    return [x for x in leaves if is_dynamic(x)], Structure(treedef, rest)
+    arrays = [x for x, kept in zip(leaves, rest, strict=True) if kept is DYNAMIC]
+    return arrays, Structure(treedef, rest)
 
 
 class Handle:
