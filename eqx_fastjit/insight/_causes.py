@@ -75,10 +75,9 @@ def finding_of(group: Group) -> Finding:
         cause = group.first.why
     text = table()[cause][attribute]
     facts = _facts(group, attribute)
-    made_anew = (
-        group.first.cause is Cause.NEW_FUNCTION
-    )  # which the first difference says
-    changes = group.first.differences[made_anew : _MAX_CHANGES + made_anew]
+    changes = group.first.differences
+    if group.first.cause is Cause.NEW_FUNCTION:
+        changes = changes[1:]  # the first says that it was made anew
     return Finding(
         cause=cause,
         attribute=attribute,
@@ -90,7 +89,7 @@ def finding_of(group: Group) -> Finding:
         says=text["says"].format_map(facts),
         fix=text["fix"].format_map(facts),
         calls=group.calls,
-        changes=tuple(map(show_difference, changes)),
+        changes=tuple(map(show_difference, changes[:_MAX_CHANGES])),
     )
 
 
@@ -125,10 +124,10 @@ _CONTAINERS = {"list", "dict", "set", "tuple", "frozenset"}
 def attribute_of(group: Group) -> str:
     """What is special about a group of this cause."""
     d = group.main
-    if group.first.is_outside or group.first.failed:
-        if not group.first.is_outside:
-            return "raised"
+    if group.first.is_outside:
         return "jax.jit" if group.first.place else "operations"
+    if group.first.failed:
+        return "raised"
     if group.first.cause is Cause.NEW_FUNCTION:
         return "first call" if d is None else "made anew"
     if group.first.cause is Cause.CONFIGURATION:

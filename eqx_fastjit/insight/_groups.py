@@ -84,24 +84,23 @@ def group(records: Iterable[Record]) -> list[Group]:
     """All records, which are in order, in groups, the most expensive first."""
     ours: dict[object, Group] = {}
     outside: list[Record] = []
-    # Functions of the user's under plain `jax.jit`: the first compilation, the others.
-    jitted: dict[object, Group] = {}
-    again: dict[object, Group] = {}
+    # Functions of the user's under plain `jax.jit`, whose first compilation is apart.
+    jitted: set[object] = set()
     by_number = {record.number: record for record in records}
     for record in by_number.values():
-        name = record.function, record.place
-        if record.is_outside and record.place and name not in jitted:
-            jitted[name] = Group([record], is_first=True)
-        elif record.is_outside and record.place:
-            again.setdefault(name, Group([])).records.append(record)
-        elif record.is_outside:
+        if record.is_outside and record.place is None:
             outside.append(record)
+            continue
+        if record.is_outside:
+            name = record.function, record.place
+            is_first = name not in jitted
+            jitted.add(name)
+            key = *name, is_first
         else:
+            is_first = record.is_first
             key = _key(_outermost(record, by_number))
-            ours.setdefault(key, Group([], is_first=record.is_first))
-            ours[key].records.append(record)
-    merged, others = _merged(list(ours.values())), _by_function(outside)
-    groups = [*merged, *jitted.values(), *again.values(), *others]
+        ours.setdefault(key, Group([], is_first=is_first)).records.append(record)
+    groups = [*_merged(list(ours.values())), *_by_function(outside)]
     return sorted(groups, key=lambda g: -g.seconds)
 
 

@@ -8,7 +8,6 @@ import ast
 import collections
 import dataclasses
 import functools
-import linecache
 import statistics
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from eqx_fastjit._events import Event
 from eqx_fastjit._place import is_users, Place
 
 from ._equations import Equation, Frame, read_jaxpr, Scope, trace_of, TREE_MAP
+from ._source import nodes_of
 
 
 # A loop with fewer iterations is not reported.
@@ -54,13 +54,8 @@ class _Loop(NamedTuple):
 @functools.lru_cache(maxsize=16)
 def _loops_in(file: str) -> list[_Loop]:
     """The loops in a file, outer ones first."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    # Of code that is nested too deeply for the parser; or of no Python.
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
     loops: list[_Loop] = []
-    for node in ast.walk(tree):
+    for node in nodes_of(file):
         match node:
             case ast.For():
                 first, last = node.body[0], node.body[-1]

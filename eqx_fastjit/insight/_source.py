@@ -63,14 +63,20 @@ def edit(
 def _parsed(source: str) -> list[ast.AST]:
     try:
         return list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError):  # of another language, say
+    # Of code that is nested too deeply for the parser; or of no Python.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
 
 
+def nodes_of(file: str) -> list[ast.AST]:
+    """All nodes of a source file, outer ones first; none if it cannot be parsed."""
+    return _parsed("".join(linecache.getlines(file)))
+
+
 def _nodes(place: Place | None, kind: Any) -> Iterator[Any]:
-    """The nodes of a kind in a file, outer ones first."""
-    lines = [] if place is None else linecache.getlines(place.file)
-    return (x for x in _parsed("".join(lines)) if isinstance(x, kind))
+    """The nodes of a kind in the file of a place."""
+    nodes = [] if place is None else nodes_of(place.file)
+    return (x for x in nodes if isinstance(x, kind))
 
 
 def _find_call(site: Place | None, record: Record) -> ast.Call | None:
