@@ -299,7 +299,8 @@ for _steps in (10, 100, 300):
     for _kind, _new in (("loop", _new_loop), ("scan", _new_scan)):
         case(
             "loops",
-            f"{_steps} steps in a Python loop, or under lax.scan",
+            f"{_steps} steps "
+            + ("in a Python loop" if _kind == "loop" else "under lax.scan"),
             name=f"{_kind}_{_steps}",
             contenders=JITS,
             first=True,
