@@ -31,7 +31,8 @@ NATIVE = Extension(
 _REQUIRED = os.environ.get("EQX_FASTJIT_REQUIRE_NATIVE", "0") not in ("", "0")
 _NOT_BUILT = (
     "eqx_fastjit: the C extension was not built ({reason}): installed with the Python "
-    "engine only, which is slower. It takes a C compiler and Python's headers."
+    "engine only, which is not made for speed. The extension needs a C compiler and "
+    "Python's headers."
 )
 
 

@@ -31,7 +31,7 @@ def _width(entries: list[Entry], figure: Any) -> None:
     """Time against the width of an MLP, log-log, with a panel for each mode."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    figure.suptitle("The cost of a call against the work in it")
+    figure.suptitle("The time of a call by the width of the model")
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     widths = [e["width"] for e in entries]
     for axes, (mode, title) in zip(panels, _PANELS.items(), strict=True):
@@ -60,7 +60,7 @@ def _ratios(entries: list[Entry], figure: Any) -> None:
     """Ours over each rival, with a point and an interval for each case."""
     rivals = [x for x in RIVALS if any(_dispatch(e, x) for e in entries)]
     figure.set_figheight(1.9 + 0.28 * len(entries))
-    figure.suptitle("eqx_fastjit over its rivals, until the call returns")
+    figure.suptitle("Time until a call returns: eqx_fastjit over each alternative")
     panels = figure.subplots(1, len(rivals), sharey=True, squeeze=False)[0]
     for axes, rival in zip(panels, rivals, strict=True):
         for row, entry in enumerate(entries):
@@ -78,7 +78,7 @@ def _ratios(entries: list[Entry], figure: Any) -> None:
                     fontsize=8,
                 )
         axes.axvline(1, linewidth=1, color=_COLOURS["eager"], linestyle="--")
-        axes.set(title=f"ours / {NAMES[rival]}", xlabel="below 1, ours is faster")
+        axes.set(title=f"over {NAMES[rival]}", xlabel="below 1: eqx_fastjit is faster")
         axes.grid(axis="y", alpha=0.2)
         axes.margins(x=0.3)
         axes.set_xlim(left=0)

@@ -187,7 +187,7 @@ def gan(steps: int = 5_000) -> float:
 
 @_program
 def diffeqsolve(steps: int = 200_000) -> list[float]:
-    """one long solve by Diffrax, where nothing can be gained"""
+    """one long solve by Diffrax"""
 
     def lorenz(t, y, args):
         a, b, c = y

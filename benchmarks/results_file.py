@@ -111,8 +111,8 @@ def describe(results: Results) -> str:
     device, commit = results["device"], results["commit"]
     named = ", ".join(f"{name} {x}" for name, x in results["versions"].items())
     return (
-        f"{describe_machine(results['machine'])}; {device['platform']} "
-        f"({device['kind']}); {named}; {results['engine']} engine; commit "
+        f"{describe_machine(results['machine'])}; on {device['kind']}; {named}; "
+        f"{results['engine']} engine; commit "
         f"{commit[:12]}{'+' * commit.endswith('+')}"
     )
 

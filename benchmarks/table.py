@@ -22,9 +22,9 @@ _TITLES = {
     "first": "First calls by stage, milliseconds",
 }
 EXPLANATION = (
-    "Times are medians over rounds, ± half of the 95% confidence interval. Ratios are "
-    "taken within rounds, and are followed by their interval. Below 1, ours is faster. "
-    "Bold ratios are below 1 in the whole interval."
+    "Times are medians over rounds, ± half of their 95% confidence interval. Ratios "
+    "are medians over rounds, too, with their interval in parentheses. Below 1, "
+    "eqx_fastjit is faster. A ratio is bold if its whole interval is below 1."
 )
 
 
@@ -91,29 +91,21 @@ def _ratio(times: dict[str, list[float]], rival: str) -> Cell:
     return ratio_cell(interval(found)) if found else Cell("")
 
 
-def tables(results: Results, brief: bool = False) -> list[Table]:
-    """All tables of the results.
-
-    **Arguments:**
-
-    - `results`: what a results file has.
-    - `brief`: whether to leave out all but the dispatch of calls.
-    """
+def tables(results: Results) -> list[Table]:
+    """All tables of what a results file has."""
     cases = results["cases"]
-    modes = CALL_MODES[:1] if brief else CALL_MODES
     by_title = {
         _TITLES[mode]: [
             (e["name"], e["times"][mode]) for e in cases if mode in e["times"]
         ]
-        for mode in modes
+        for mode in CALL_MODES
     }
-    if not brief:
-        by_title[_TITLES["first"]] = [
-            (f"{e['name']}, {stage}", e["times"][stage])
-            for e in cases
-            for stage in STAGES
-            if any(map(any, e["times"].get(stage, {}).values()))
-        ]
+    by_title[_TITLES["first"]] = [
+        (f"{e['name']}, {stage}", e["times"][stage])
+        for e in cases
+        for stage in STAGES
+        if any(map(any, e["times"].get(stage, {}).values()))
+    ]
     return [t for title, rows in by_title.items() if rows for t in _tables(title, rows)]
 
 
@@ -153,19 +145,18 @@ def _for_rich(table: Table):
 # --- in Markdown ----------------------------------------------------------------------
 
 
-def markdown(results: Results, group: str = "", brief: bool = False) -> str:
+def markdown(results: Results, group: str = "") -> str:
     """Tables of a results file, for the documentation.
 
     **Arguments:**
 
     - `results`: what a results file has.
     - `group`: which cases to show; by default all.
-    - `brief`: whether to leave out all but the dispatch of calls.
 
     **Returns:** Markdown, without a line break at the end.
     """
     cases = [e for e in results["cases"] if group in ("", e["group"])]
-    found = tables({**results, "cases": cases}, brief)
+    found = tables({**results, "cases": cases})
     return "\n\n".join(map(_markdown_table, found))
 
 

@@ -49,8 +49,8 @@ def engine_module() -> Any:
     if chosen is None:
         if wanted == "auto":
             warnings.warn(
-                "eqx_fastjit: the C extension was not built, so calls take the plain "
-                "Python reference, which is slower than `equinox.filter_jit`. "
+                "eqx_fastjit: the C extension was not built, so calls use the plain "
+                "Python engine, which is not made for speed. "
                 "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
                 stacklevel=2,
             )

@@ -53,14 +53,14 @@ def _put_last() -> None:
 def install(*, asynchronous: bool = False) -> None:
     """Replace `equinox.filter_jit` in every loaded module of Equinox.
 
-    Libraries that are imported afterwards use that of this package. Functions that are
-    already wrapped are not affected. `uninstall()` restores Equinox's own.
+    Libraries that are imported afterwards use the replacement. Functions that are
+    already wrapped are not affected. `uninstall()` restores Equinox's `filter_jit`.
 
     **Arguments:**
 
     - `asynchronous`: whether calls return before the device has finished, as with
-        `jax.jit`. By default they block, as with Equinox: a program that refills the
-        buffer of a batch relies on it.
+        `jax.jit`. By default they block, as with Equinox. Some programs rely on that,
+        such as one that refills the buffer of a batch.
 
     Raises `TypeError` if `asynchronous` is not a bool.
     """
@@ -71,7 +71,7 @@ def install(*, asynchronous: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """Restore Equinox's own `filter_jit`. Does nothing if ours is not installed."""
+    """Restore Equinox's own `filter_jit`, if `install()` has replaced it."""
     with _lock:
         _asked[:] = [equinox_filter_jit]
         _put_last()
@@ -81,8 +81,8 @@ def uninstall() -> None:
 def installed(*, asynchronous: bool = False) -> Generator[None, None, None]:
     """A context manager that calls `install()`, and undoes it on exit.
 
-    If it was already installed, it stays installed; also by another thread that is
-    still in such a context.
+    On exit, `filter_jit` stays replaced if `install()` was called before, or if another
+    context is still open, in any thread.
 
     **Arguments:** those of `install`.
     """

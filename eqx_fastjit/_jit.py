@@ -100,9 +100,8 @@ class _Ahead(Generic[_P, _T]):
 class JitWrapped(_Base, _Ahead[_P, _T]):
     """A function compiled by `filter_jit`, which is called like the function itself.
 
-    It is a pytree, whose only child is the callable, if that is a pytree (a Module, for
-    example). As a method, it binds to its instance, and the bound method is also a
-    pytree.
+    It is a pytree. If the callable is a pytree, such as a Module, this is its only
+    child. As a method, it binds to its instance, and the bound method is also a pytree.
     """
 
     __slots__ = ("__dict__", "__weakref__", "_description", "_fun", "_function")
@@ -140,8 +139,8 @@ class JitWrapped(_Base, _Ahead[_P, _T]):
         **Arguments:** as for `lower`. Sizes may be symbolic, as in `jax.export`.
 
         **Returns:** an `Exported`, whose `save(path)` writes a file for
-        `eqx_fastjit.load`. Raises `ValueError`, with the path, for a static that cannot
-        be exported.
+        `eqx_fastjit.load`. Raises `ValueError`, with the key path, for a static
+        argument that cannot be exported.
         """
         from ._export import Exported  # with `jax.export`, which few programs need
 
@@ -277,9 +276,9 @@ jtu.register_pytree_with_keys(JitWrapped, _flatten_wrapped, _unflatten_wrapped)
 class BoundJit(ft.partial[_T], _Ahead[_P, _T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 
-    It is a pytree with `func`, `args` and `keywords`, like `equinox.Partial`. It is a
-    `functools.partial`, because each access of the method creates one, and creating an
-    `equinox.Partial` takes 8 us.
+    It is a pytree with `func`, `args` and `keywords`, like `equinox.Partial`. But it is
+    a `functools.partial`, which takes less time to create: each access of the method
+    creates one.
     """
 
     if TYPE_CHECKING:
@@ -354,9 +353,9 @@ def filter_jit(
 
     All JAX and NumPy arrays in the arguments, and in `fun` itself, are traced.
     Everything else is static, and each new value triggers recompilation. This is a
-    drop-in replacement for `equinox.filter_jit`, but for one thing: calls return before
-    the device has finished, as with `jax.jit`. So do not write to a buffer that was
-    handed to JAX: pass the NumPy array itself, or `buffer.copy()`.
+    drop-in replacement for `equinox.filter_jit`, with one exception: calls return
+    before the device has finished, as with `jax.jit`. So do not write to a NumPy array
+    after `jnp.asarray(array)`. Pass the array itself, or `array.copy()`.
 
     **Arguments:**
 
@@ -376,10 +375,10 @@ def filter_jit(
 
     **Returns:**
 
-    A `JitWrapped`, which is called like `fun`. Asynchronous calls only block if the
-    function has host callbacks (`eqx.error_if`, `jax.pure_callback`); if more than 1
-    MiB of the arguments is in NumPy arrays, whose memory JAX may still be reading; or
-    if arguments are sharded over several virtual CPU devices.
+    A `JitWrapped`, which is called like `fun`. Asynchronous calls only block in three
+    cases: the function has host callbacks, such as `eqx.error_if`; more than 1 MiB of
+    the arguments is in NumPy arrays, whose memory JAX may still be reading; arguments
+    or results are on several virtual CPU devices.
 
     **Raises:**
 
@@ -447,8 +446,8 @@ def load(
     **Returns:**
 
     A callable with the signature of the function, for calls like the one that was
-    exported. Other shapes, dtypes, statics or structures raise a `TypeError` that names
-    the leaf.
+    exported. Other shapes, dtypes, static arguments or structures raise a `TypeError`
+    that names the leaf.
 
     **Raises:**
 

@@ -4,7 +4,7 @@
 
 Replaces the text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` by
 the help of the commands, or by tables of the files in benchmarks/results, and draws the
-figures. Where there are no results yet, the part is empty.
+figures. Where there are no results yet, the part is empty, or says so.
 """
 
 import json
@@ -60,8 +60,8 @@ def _help_of(*name: str) -> str:
 # --- benchmarks -----------------------------------------------------------------------
 
 _DESCRIPTIONS = {
-    "width": "Cost of a call against the width of an MLP",
-    "ratios": "eqx_fastjit relative to each rival, with a point for each case",
+    "width": "Time of a call by the width of an MLP",
+    "ratios": "eqx_fastjit over each alternative, with a point for each case",
 }
 
 
@@ -74,16 +74,15 @@ def _figure(name: str, page: Path) -> str:
 
 
 def _bench(name: str, page: Path) -> str:
-    """The tables of a group of cases, in short if the name ends with `-brief`."""
+    """The tables of a group of cases, or of all that were timed on a GPU."""
     results = _results("gpu" if name == "gpu" else "cpu")
     if results is None:
-        return ""
+        return "No GPU has been timed yet." if name == "gpu" else ""
     if name == "legend":
         return f"{table.EXPLANATION}\n\n{table.made_by(results)}"
     if name == "gpu":
         return f"{table.markdown(results)}\n\n{table.made_by(results)}"
-    group = name.removesuffix("-brief")
-    return table.markdown(results, group, brief=group != name)
+    return table.markdown(results, name)
 
 
 def _zoo(name: str, page: Path) -> str:
@@ -93,7 +92,7 @@ def _zoo(name: str, page: Path) -> str:
         return ""
     blocked = table.summary(results, "zoo", "blocked")
     lines = [
-        "| eqx_fastjit over | until it returns | worst | until the result is ready |",
+        "| alternative | until the call returns | worst | until the result is ready |",
         "| --- | ---: | --- | ---: |",
     ]
     for rival, (median, worst, case) in table.summary(results, "zoo").items():

@@ -136,7 +136,7 @@ def markdown(results: dict[str, Any]) -> str:
     from benchmarks.table import made_by
 
     names = ("cached", "portable", "compiled", "calls")
-    lines = [f"| function | anew, s | {' | '.join(names)} |"]
+    lines = [f"| function | from scratch, s | {' | '.join(names)} |"]
     lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
     rows = []
     for entry in results["programs"]:

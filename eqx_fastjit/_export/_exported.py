@@ -98,8 +98,8 @@ class Exported:
     ) -> None:
         """Write a file for `eqx_fastjit.load`.
 
-        It has StableHLO, by `jax.export`, which other machines and later versions of
-        JAX can load.
+        It contains StableHLO, as `jax.export` writes it. Other machines and later
+        versions of JAX can load that.
 
         **Arguments:**
 

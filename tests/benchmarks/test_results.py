@@ -74,7 +74,6 @@ def test_tables_in_markdown(results):
     made = table.made_by(results)
     assert "Made by `python -m benchmarks` on 2026-01-02. A\\|CPU, 2 cores" in made
     assert text.count("| case |") == 4
-    assert table.markdown(results, "table", brief=True).count("| case |") == 2
     assert "first\\_call,\u00a0trace" in table.markdown(results, "first")
 
 
@@ -94,7 +93,7 @@ def test_figures(results, tmp_path):
     for text in ("eqx_fastjit.filter_jit", "equinox.filter_jit", "width of an MLP"):
         assert f"<!-- {text}" in svg
     svg = (tmp_path / "ratios.svg").read_text()
-    for text in ("mlp_8", "gan", "ours / jax.jit", "0.50"):
+    for text in ("mlp_8", "gan", "over jax.jit", "0.50"):
         assert f"<!-- {text} -->" in svg
 
 
