@@ -22,9 +22,10 @@ _TITLES = {
     "first": "First calls by stage, milliseconds",
 }
 EXPLANATION = (
-    "Times are medians over rounds, ± half of their 95% confidence interval. Ratios "
-    "are medians over rounds, too, with their interval in parentheses. Below 1, "
-    "eqx_fastjit is faster. A ratio is bold if its whole interval is below 1."
+    "All contenders take turns in each round. Times are medians over rounds, ± half of "
+    "their 95% confidence interval. Ratios are medians over rounds, too, with their "
+    "interval in parentheses. Below 1, eqx_fastjit is faster. A ratio is bold if its "
+    "whole interval is below 1."
 )
 
 

@@ -1,24 +1,24 @@
 """The contract: when two static arguments are the same.
 
-A trace belongs to a snapshot of its statics. Two statics are the same if they have
-exactly the same type, and
+A trace belongs to a snapshot of its statics. Statics of different types are never the
+same. Two statics of the same type are the same by these rules:
 
-1. **numbers, strings, bytes, `None`:** the same value; floats and complex numbers bit
-   by bit;
-2. **tuples (named ones too), lists, dictionaries in order, sets, Modules and other
-   pytree nodes, dataclasses and attrs classes with a generated `__eq__`:** their parts
-   are the same (members of a set by `==`);
+1. **numbers, strings, bytes, `None`:** they have the same value. Floats and complex
+   numbers have the same bits;
+2. **tuples, named tuples, lists, dictionaries in order, sets, Modules and other pytree
+   nodes, dataclasses and attrs classes with a generated `__eq__`:** their parts are the
+   same (members of a set by `==`);
 3. **classes, functions, enum members, anything with the `__eq__` of `object`, JAX
    arrays:** they are the same object;
-4. **NumPy arrays and scalars:** the same dtype, shape and bytes;
-5. **anything else with a hash:** `hash` and `==` agree. Such an object must not change,
-   as Python requires of hashable objects;
-6. **anything else** (an `__eq__` and no hash, or a hash that raises): the same state,
-   as `__reduce_ex__(4)` gives it, or else the same object.
+4. **NumPy arrays and scalars:** they have the same dtype, shape and bytes;
+5. **anything else with a hash:** they have the same hash, and `==` is true. Such an
+   object must not change, as Python requires of hashable objects;
+6. **anything else** (an `__eq__` and no hash, or a hash that raises): they have the
+   same state, as `__reduce_ex__(4)` gives it, or else are the same object.
 
 Rules 2, 4 and 6 notice changes in place. A trace is not used again once a mutable
-object that it was made with has changed. How to compare instances of a class is decided
-once, at its first use.
+object that it was made with has changed. The way to compare instances of a class is
+chosen once, when the class is first used.
 
 This file says which *reader* a type has. A reader puts a value onto the trail of a
 call; two calls with the same trail have the same statics. There are two forms of the

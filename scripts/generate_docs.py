@@ -77,7 +77,7 @@ def _bench(name: str, page: Path) -> str:
     """The tables of a group of cases, or of all that were timed on a GPU."""
     results = _results("gpu" if name == "gpu" else "cpu")
     if results is None:
-        return "No GPU has been timed yet." if name == "gpu" else ""
+        return "No results of a GPU are published yet." if name == "gpu" else ""
     if name == "legend":
         return f"{table.EXPLANATION}\n\n{table.made_by(results)}"
     if name == "gpu":
