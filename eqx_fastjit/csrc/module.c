@@ -64,7 +64,6 @@ static PyMethodDef module_methods[] = {
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     State *state = PyModule_GetState(module);
-    if (state == NULL) return 0;
     for (size_t i = 0; i < LENGTH(types); i++) Py_VISIT(*slot(state, types[i].offset));
     for (size_t i = 0; i < LENGTH(functions); i++) Py_VISIT(*slot(state, functions[i]));
     return 0;
@@ -72,7 +71,6 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
 
 static int module_clear(PyObject *module) {
     State *state = PyModule_GetState(module);
-    if (state == NULL) return 0;
     for (size_t i = 0; i < LENGTH(types); i++) Py_CLEAR(*slot(state, types[i].offset));
     for (size_t i = 0; i < LENGTH(functions); i++) Py_CLEAR(*slot(state, functions[i]));
     return 0;
@@ -80,7 +78,6 @@ static int module_clear(PyObject *module) {
 
 static void module_free(void *module) {
     State *state = PyModule_GetState((PyObject *)module);
-    if (state == NULL) return;
     module_clear((PyObject *)module);
     for (size_t i = 0; i < LENGTH(names); i++) Py_CLEAR(*slot(state, names[i].offset));
     types_free(&state->types);
