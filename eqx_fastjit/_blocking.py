@@ -21,18 +21,6 @@ from ._private import concrete, values_inside
 COPIED_BYTES = 1 << 20
 
 
-def copied(arrays: Sequence[Any]) -> tuple[Sequence[Any], bool]:
-    """The arrays, those of NumPy copied if they are small; whether any was not.
-
-    JAX does not always copy such an argument, so the caller must not get a chance to
-    write to it before the device is done. Nobody else can write to a copy.
-    """
-    sizes = [x.nbytes for x in arrays if isinstance(x, np.ndarray)]
-    if not sizes or sum(sizes) > COPIED_BYTES:
-        return arrays, bool(sizes)
-    return [x.copy() if isinstance(x, np.ndarray) else x for x in arrays], False
-
-
 def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
     """Whether each call of a program must block.
 

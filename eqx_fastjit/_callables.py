@@ -94,8 +94,7 @@ def function_for(fun: Any, description: Description, options: Options) -> Functi
     if function is not None:
         return function
     function = Function(fun, parameters, options, names, with_fun=not plain)
-    # Programs may make up names, of which each is another.
-    for oldest in list(known)[: max(0, 1 + len(known) - _MAX_REMEMBERED)]:
-        known.pop(oldest, None)
+    if len(known) == _MAX_REMEMBERED:  # a program may make up names
+        known.clear()
     # There is no lock, so another thread may get here, too. The first one wins.
     return known.setdefault(key, function)

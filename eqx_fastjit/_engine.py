@@ -9,7 +9,7 @@ from typing import Any
 import jax.tree_util as jtu
 
 from . import _events
-from ._blocking import block, COPIED_BYTES
+from ._blocking import COPIED_BYTES
 from ._errors import silence_equinox_callback_log
 from ._statics import flatten_one_level, reader_of
 
@@ -55,7 +55,7 @@ def engine_module() -> Any:
                 stacklevel=2,
             )
         from . import _reference as chosen
-    chosen.setup(reader_of, flatten_one_level, jtu.tree_leaves, block, COPIED_BYTES)
+    chosen.setup(reader_of, flatten_one_level, jtu.tree_leaves, COPIED_BYTES)
     silence_equinox_callback_log()
     _events.listen(chosen.active, chosen.note)
     return chosen

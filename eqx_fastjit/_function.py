@@ -19,7 +19,7 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 
 from . import _events, _private
-from ._blocking import has_host_callbacks, must_block
+from ._blocking import block, has_host_callbacks, must_block
 from ._engine import engine_module
 from ._errors import clearer, cycle_error
 from ._options import donated, flatten_in_shardings, Options
@@ -30,7 +30,7 @@ from ._statics import is_array, is_array_or_struct, IsDynamic
 from ._traced import FlatFunction, kept_trace
 
 
-# The most specializations for one function. Beyond, the oldest quarter is dropped.
+# The most specializations for one function. If there are more, all are dropped.
 _MAX_SPECIALIZATIONS = 4096
 
 
@@ -135,8 +135,28 @@ class Function:
         values: tuple[Any, ...],
         arrays: Sequence[Any],
         results: Sequence[Any],
+        is_new: bool,
+        reads_numpy: bool,
     ) -> None:
-        """A call has returned in which something was traced or compiled."""
+        """A call has returned. Blocks until the device is done, if it must.
+
+        Not called for a call that need not, and of which everything was known. `is_new`
+        says that something was traced or compiled. If that is not so, the call's arrays
+        are only given if some are tracers.
+        """
+        if is_new:
+            self._compiled(specialization, plan, values, arrays, results)
+        block(results, arrays, plan.blocks > 0 or reads_numpy)
+
+    def _compiled(
+        self,
+        specialization: Any,
+        plan: Any,
+        values: tuple[Any, ...],
+        arrays: Sequence[Any],
+        results: Sequence[Any],
+    ) -> None:
+        """Complete the event of a call, and decide whether such calls block."""
         _events.close(lambda: self.named(values))
         if not specialization.flat.traced:  # under `jax.disable_jit()`
             self.table.remove(specialization)
@@ -180,13 +200,13 @@ class Function:
 
     # --- specializations ---
 
-    def find(self, values: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+    def find(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         """The specialization for bound values, made if there is none; the arrays.
 
         A `jax.ShapeDtypeStruct` may stand for an array.
         """
         try:
-            found, arrays = self.table.find(values, True)
+            found, arrays, _ = self.table.find(values, True)
             if found is None:
                 found = self.specialize(values, is_array_or_struct)
                 self.table.add(values, True, found)

@@ -228,7 +228,7 @@ def _make_wrapped(
         function,
         function.table,
         parameters.names,
-        parameters.kinds,
+        bytes(parameters.kinds),
         parameters.defaults,
         fun,
         parameters.fun_index() if function.with_fun else -1,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
 
-from ._blocking import block, copied
+from ._blocking import COPIED_BYTES
 from ._private import instance_dict
 from ._statics import flatten_one_level, Reader, reader_of
 
@@ -73,6 +73,9 @@ class Walk:
         self.trail: list[Any] = []
         self.arrays: list[Any] = []
         self.mutables: list[_Mutable] = []
+        # Whether any array is the user's own, of NumPy; bytes of those that are copies.
+        self.reads_numpy = False
+        self._n_copied = 0
         self._in_mutable = 0
         self._parts(values, as_static)
 
@@ -113,10 +116,17 @@ class Walk:
 
     _tracer = _array
 
-    def _numpy(self, reader: Reader, x: Any, as_static: bool) -> None:
+    def _scalar(self, reader: Reader, x: Any, as_static: bool) -> None:
         (self._state if as_static else self._array)(reader, x, as_static)
 
-    _scalar = _numpy
+    def _numpy(self, reader: Reader, x: Any, as_static: bool) -> None:
+        # JAX does not always copy it, and the caller may write to it before the device
+        # is done. So it is copied, if all of them are small; else the call blocks.
+        if not as_static:
+            self._n_copied += x.nbytes
+            self.reads_numpy = self._n_copied > COPIED_BYTES
+            x = x if self.reads_numpy else x.copy()
+        self._scalar(reader, x, as_static)
 
     def _struct(self, reader: Reader, x: Any, as_static: bool) -> None:
         traced = self.abstract and not as_static
@@ -165,8 +175,6 @@ class Walk:
 
     def _same(self, reader: Reader, x: Any, as_static: bool) -> None:
         self.trail.append(_Same(x))
-
-    _none = _same
 
     def _text(self, reader: Reader, x: Any, as_static: bool) -> None:
         self.trail += [_Same(type(x)), _Equal(x)]
@@ -258,22 +266,26 @@ class Table:
         self._capacity = capacity
         self._items: dict[tuple[Any, ...], Specialization] = {}
 
-    def find(self, values: tuple[Any, ...], abstract: bool) -> tuple[Any, list[Any]]:
-        """The specialization for bound values, if there is one, and their arrays."""
+    def find(
+        self, values: tuple[Any, ...], abstract: bool
+    ) -> tuple[Any, tuple[Any, ...], bool]:
+        """The specialization for bound values, if there is one, and their arrays.
+
+        And whether any array is the user's own, of NumPy.
+        """
         walk = Walk(values, abstract=abstract)
         found = self._items.get(tuple(walk.trail))
         if found is not None and found.is_stale(walk):
             self.remove(found)
             found = None
-        return found, walk.arrays
+        return found, tuple(walk.arrays), walk.reads_numpy
 
     def add(self, values: tuple[Any, ...], abstract: bool, added: Any) -> None:
-        """Keep one for such values; of too many, drop the oldest quarter."""
+        """Keep one for such values. A table that is full is emptied."""
         walk = Walk(values, abstract=abstract)
         added.trail, added.witnesses = walk.trail, walk.mutables
         if len(self._items) == self._capacity:
-            for key in list(self._items)[: 1 + self._capacity // 4]:
-                self._items.pop(key, None)
+            self._items.clear()
         self._items[tuple(walk.trail)] = added
 
     def remove(self, specialization: Any) -> None:
@@ -355,7 +367,7 @@ class Callable:
         function = self._function
         values = self._bind(*args, **kwargs)  # pyright: ignore
         try:
-            specialization, arrays = self._table.find(values, False)
+            specialization, arrays, reads_numpy = self._table.find(values, False)
             if specialization is None:
                 specialization = function.specialize(values)
                 self._table.add(values, False, specialization)
@@ -363,13 +375,12 @@ class Callable:
             raise function.failed(None, e, values)  # noqa: B904
         outer = set_active(specialization)
         try:
-            arrays, reads_numpy = copied(arrays)
             results, handle = split_output(specialization.jitted(*arrays))
             plan = handle.plan()
-            if _here.noted or plan.blocks < 0:
-                _here.noted = False
-                function.finished(specialization, plan, values, arrays, results)
-            block(results, arrays, plan.blocks > 0 or reads_numpy)
+            is_new, _here.noted = _here.noted or plan.blocks < 0, False
+            function.finished(
+                specialization, plan, values, arrays, results, is_new, reads_numpy
+            )
             return plan.build(results)
         except BaseException as e:
             raise function.failed(specialization, e, values)  # noqa: B904

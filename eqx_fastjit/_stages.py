@@ -14,7 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import jax
 
 from . import _events
-from ._blocking import block, copied, has_host_callbacks, must_block
+from ._blocking import block, has_host_callbacks, must_block
 from ._describe import array_type, describe, differences
 from ._engine import engine_module
 from ._errors import clearer
@@ -72,16 +72,21 @@ class _Call:
         finally:
             engine.set_active(outer)
 
-    def arrays_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The arrays of a call, which must match the one that was lowered."""
+    def arrays_of(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], bool]:
+        """The arrays of a call, which must match the one that was lowered.
+
+        And whether any is the user's own, of NumPy.
+        """
         values = self.bind(*args, **kwargs)
-        found, arrays = self.table.find(values, False)
+        found, arrays, reads_numpy = self.table.find(values, False)
         if found is None or any(map(_is_other, self.types, arrays)):
             raise TypeError(
                 f"The compiled {self.function.info.name} was called with different "
                 f"arguments than it was lowered for: {self._difference(values)}."
             )
-        return arrays
+        return arrays, reads_numpy
 
     def _difference(self, values: tuple[Any, ...]) -> str:
         now = describe(self.function.named(values))
@@ -147,7 +152,7 @@ class Compiled(_Stage, Generic[_P, _T]):
         """
         __tracebackhide__ = True
         call = self._call
-        arrays, reads_numpy = copied(call.arrays_of(args, kwargs))
+        arrays, reads_numpy = call.arrays_of(args, kwargs)
         try:
             results, handle = split_output(self._stage(*arrays))
             if self._blocks is None:

@@ -110,7 +110,7 @@ def object_state(x: Any) -> Any:
 
 # Of exactly these types.
 _EXACT = {
-    type(None): Reader("none", is_node=True),
+    type(None): Reader("same", is_node=True),
     tuple: Reader("tuple", is_node=True),
     list: Reader("list", is_node=True, is_mutable=True),
     dict: Reader("dict", is_node=True, is_mutable=True),

@@ -4,7 +4,7 @@
 
 Replaces the text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` by
 the help of the commands, or by tables of the files in benchmarks/results, and draws the
-figures. Where there are no results yet, the part is empty, or says so.
+figures. Without results of a GPU, the part for these says so.
 """
 
 import json
@@ -32,9 +32,7 @@ _PART = re.compile(
 
 
 def _results(name: str) -> Any:
-    """A results file; none if nothing was measured."""
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 # --- help of the commands -------------------------------------------------------------
@@ -67,29 +65,26 @@ _DESCRIPTIONS = {
 
 def _figure(name: str, page: Path) -> str:
     """A figure of the cases on a CPU."""
-    if _results("cpu") is None:
-        return ""
     file = FIGURES / f"{name}.svg"
     return f"![{_DESCRIPTIONS[name]}]({file.relative_to(page.parent)})"
 
 
 def _bench(name: str, page: Path) -> str:
     """The tables of a group of cases, or of all that were timed on a GPU."""
-    results = _results("gpu" if name == "gpu" else "cpu")
-    if results is None:
-        return "No results of a GPU are published yet." if name == "gpu" else ""
+    if name == "gpu":
+        if not (RESULTS / "gpu.json").exists():
+            return "No results of a GPU are published yet."
+        results = _results("gpu")
+        return f"{table.markdown(results)}\n\n{table.made_by(results)}"
+    results = _results("cpu")
     if name == "legend":
         return f"{table.EXPLANATION}\n\n{table.made_by(results)}"
-    if name == "gpu":
-        return f"{table.markdown(results)}\n\n{table.made_by(results)}"
     return table.markdown(results, name)
 
 
 def _zoo(name: str, page: Path) -> str:
     """How whole functions compare with each rival."""
     results = _results("cpu")
-    if results is None:
-        return ""
     blocked = table.summary(results, "zoo", "blocked")
     lines = [
         "| alternative | until the call returns | worst | until the result is ready |",
@@ -101,11 +96,6 @@ def _zoo(name: str, page: Path) -> str:
     return "\n".join(lines)
 
 
-def _from_file(name: str, markdown: Callable[[Any], str]) -> str:
-    results = _results(name)
-    return markdown(results) if results else ""
-
-
 # --- putting it into the pages --------------------------------------------------------
 
 # By the first word of a part's name: a function of the rest, and of the page.
@@ -113,8 +103,8 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "bench": _bench,
     "figure": _figure,
     "help": _help,
-    "programs": lambda name, page: _from_file(name, whole.markdown),
-    "startup": lambda name, page: _from_file(name, startup.markdown),
+    "programs": lambda name, page: whole.markdown(_results(name)),
+    "startup": lambda name, page: startup.markdown(_results(name)),
     "zoo": _zoo,
 }
 
@@ -132,9 +122,7 @@ def generated(page: Path) -> str:
 
 def main() -> None:
     """Write all pages and figures."""
-    if (results := _results("cpu")) is not None:
-        FIGURES.mkdir(parents=True, exist_ok=True)
-        plot.save_figures(results, FIGURES, ["svg"])
+    plot.save_figures(_results("cpu"), FIGURES, ["svg"])
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         page.write_text(generated(page), encoding="utf-8")
 

@@ -67,7 +67,7 @@ typedef struct {
     Py_ssize_t n;       /* parameters */
     PyObject *names;    /* of the parameters: a tuple of interned strings */
     PyObject *defaults; /* for each, a tuple of what to pass if it is omitted, or empty */
-    Kind *kinds;
+    PyObject *kinds;    /* of the parameters: bytes */
 } Callable;
 
 static int callable_traverse(Callable *self, visitproc visit, void *arg) {
@@ -86,6 +86,7 @@ static int callable_clear(Callable *self) {
     Py_CLEAR(self->fun);
     Py_CLEAR(self->names);
     Py_CLEAR(self->defaults);
+    Py_CLEAR(self->kinds);
     return 0;
 }
 
@@ -93,14 +94,11 @@ static void callable_dealloc(Callable *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     callable_clear(self);
-    PyMem_Free(self->kinds);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }
 
 /* --- binding ---------------------------------------------------------------------------- */
-
-typedef enum { BOUND, NOT_PLAIN, FAILED } Bound;
 
 /* The keywords of a call, and how many of them have been used. */
 typedef struct {
@@ -108,6 +106,10 @@ typedef struct {
     PyObject *const *values;
     Py_ssize_t n, n_used, next;
 } Keywords;
+
+static inline Kind kind_of(const Callable *self, Py_ssize_t i) {
+    return PyBytes_AS_STRING(self->kinds)[i];
+}
 
 static inline int is_name(PyObject *key, PyObject *name) {
     return key == name || PyUnicode_Compare(key, name) == 0;
@@ -133,9 +135,11 @@ static PyObject *other_keywords(const Callable *self, Keywords *keywords) {
     for (Py_ssize_t i = 0; others != NULL && i < keywords->n; i++) {
         PyObject *key = PyTuple_GET_ITEM(keywords->names, i);
         int known = 0;
-        for (Py_ssize_t j = 0; j < self->n && !known; j++)
-            known = (self->kinds[j] == POSITIONAL_OR_KEYWORD || self->kinds[j] == KEYWORD_ONLY) &&
+        for (Py_ssize_t j = 0; j < self->n && !known; j++) {
+            Kind kind = kind_of(self, j);
+            known = (kind == POSITIONAL_OR_KEYWORD || kind == KEYWORD_ONLY) &&
                     is_name(key, PyTuple_GET_ITEM(self->names, j));
+        }
         if (known) continue;
         keywords->n_used++;
         if (PyDict_SetItem(others, key, keywords->values[i]) < 0) Py_CLEAR(others);
@@ -144,59 +148,58 @@ static PyObject *other_keywords(const Callable *self, Keywords *keywords) {
 }
 
 /* Binds a call: one value for each parameter, into the walk. What is not plainly right is
-left to Python (`NOT_PLAIN`), which has the error for it. */
-static Bound bind_plainly(const Callable *self, PyObject *const *args, Py_ssize_t n_args,
+left to Python, which has the error for it: 1 if bound, 0 or -1. */
+static int bind_plainly(const Callable *self, PyObject *const *args, Py_ssize_t n_args,
                           PyObject *kwnames, Walk *w) {
     Keywords keywords = {kwnames, args + n_args, kwnames ? PyTuple_GET_SIZE(kwnames) : 0, 0, 0};
     Py_ssize_t n_positional = 0;
     for (Py_ssize_t i = 0; i < keywords.n; i++)
-        if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(kwnames, i))) return NOT_PLAIN;
+        if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(kwnames, i))) return 0;
     for (Py_ssize_t i = 0; i < self->n; i++) {
-        Kind kind = self->kinds[i];
+        Kind kind = kind_of(self, i);
         PyObject *name = PyTuple_GET_ITEM(self->names, i), *value = NULL;
         if (i == self->fun_index) w->values[w->n_values++] = Py_NewRef(self->fun);
         if (kind == VAR_POSITIONAL) {
             Py_ssize_t n = n_args > n_positional ? n_args - n_positional : 0;
-            if ((value = PyTuple_New(n)) == NULL) return FAILED;
-            for (Py_ssize_t j = 0; j < n; j++)
-                PyTuple_SET_ITEM(value, j, Py_NewRef(args[n_positional++]));
+            if ((value = tuple_of(args + n_positional, n)) == NULL) return -1;
+            n_positional += n;
             w->values[w->n_values++] = value;
             continue;
         }
         if (kind == VAR_KEYWORD) {
-            if ((value = other_keywords(self, &keywords)) == NULL) return FAILED;
+            if ((value = other_keywords(self, &keywords)) == NULL) return -1;
             w->values[w->n_values++] = value;
             continue;
         }
         if (kind != KEYWORD_ONLY && n_positional < n_args) value = args[n_positional++];
         if (kind != POSITIONAL_ONLY && keywords.n_used < keywords.n) {
             PyObject *given = take_keyword(&keywords, name);
-            if (given != NULL && value != NULL) return NOT_PLAIN; /* given twice */
+            if (given != NULL && value != NULL) return 0; /* given twice */
             if (given != NULL) value = given;
         }
         if (value == NULL) {
             PyObject *defaults = PyTuple_GET_ITEM(self->defaults, i);
-            if (PyTuple_GET_SIZE(defaults) == 0) return NOT_PLAIN;
+            if (PyTuple_GET_SIZE(defaults) == 0) return 0;
             value = PyTuple_GET_ITEM(defaults, 0);
         }
         w->values[w->n_values++] = Py_NewRef(value);
     }
     if (self->fun_index == self->n) w->values[w->n_values++] = Py_NewRef(self->fun);
-    return n_positional == n_args && keywords.n_used == keywords.n ? BOUND : NOT_PLAIN;
+    return n_positional == n_args && keywords.n_used == keywords.n;
 }
 
 static int bind(Callable *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames,
                 Walk *w) {
     if (walk_reserve_values(w, self->n + 1) < 0) return -1;
-    Bound bound = bind_plainly(self, args, n_args, kwnames, w);
-    if (bound == BOUND) return 0;
+    int bound = bind_plainly(self, args, n_args, kwnames, w);
+    if (bound == 1) return 0;
     while (w->n_values > 0) Py_DECREF(w->values[--w->n_values]);
-    if (bound == FAILED) return -1;
+    if (bound < 0) return -1;
     PyObject *method = PyObject_GetAttr((PyObject *)self, w->state->s_bind), *values = NULL;
     if (method != NULL) values = PyObject_Vectorcall(method, args, n_args, kwnames);
     Py_XDECREF(method);
     if (values == NULL) return -1;
-    int fits = PyTuple_Check(values) && PyTuple_GET_SIZE(values) <= w->room_values;
+    int fits = PyTuple_Check(values) && (size_t)PyTuple_GET_SIZE(values) <= w->room_values;
     for (Py_ssize_t i = 0; fits && i < PyTuple_GET_SIZE(values); i++)
         w->values[w->n_values++] = Py_NewRef(PyTuple_GET_ITEM(values, i));
     Py_DECREF(values);
@@ -206,40 +209,7 @@ static int bind(Callable *self, PyObject *const *args, Py_ssize_t n_args, PyObje
 
 /* --- a call ----------------------------------------------------------------------------- */
 
-static PyObject *values_of(const Walk *w) {
-    PyObject *tuple = PyTuple_New(w->n_values);
-    for (Py_ssize_t i = 0; tuple != NULL && i < w->n_values; i++)
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(w->values[i]));
-    return tuple;
-}
-
-/* Replaces NumPy arrays by copies, if they are small: JAX does not always copy them, and
-the caller may write to them before the device is done. Otherwise the call blocks. */
-static int copy_numpy(Walk *w) {
-    Py_ssize_t left = w->state->copied_bytes;
-    for (int copying = 0; copying < 2; copying++)
-        for (size_t i = 0; i < w->n_arrays; i++) {
-            PyObject *x = w->arrays[i];
-            const Type *type = type_of(w->state, x);
-            if (type == NULL) return -1;
-            if (!type_is_numpy(type)) continue;
-            if (copying) {
-                PyObject *copy = PyObject_CallMethodNoArgs(x, w->state->s_copy);
-                if (copy == NULL) return -1;
-                w->arrays[i] = copy;
-                Py_DECREF(x);
-                continue;
-            }
-            PyObject *size = PyObject_GetAttr(x, w->state->s_nbytes);
-            Py_ssize_t n_bytes = size == NULL ? -1 : PyLong_AsSsize_t(size);
-            Py_XDECREF(size);
-            if (n_bytes < 0 && PyErr_Occurred()) return -1;
-            if (n_bytes > left) return 0; /* a broadcast array may seem to be huge */
-            left -= n_bytes;
-        }
-    w->n_numpy = 0;
-    return 0;
-}
+static PyObject *values_of(const Walk *w) { return tuple_of(w->values, w->n_values); }
 
 /* The specialization for a call, a new reference. A cache miss makes one. */
 static Specialization *find(Callable *self, Walk *w) {
@@ -304,28 +274,18 @@ static int read_output(State *state, PyObject *returned, Output *out) {
     return out->plan == NULL ? -1 : 0;
 }
 
-/* After a call in which something was traced or compiled: Python completes the event, and
-decides whether such calls block. */
+/* After a call in which something was traced or compiled, or that may have to block. */
 static int finish(Callable *self, Specialization *specialization, const Output *out, Walk *w) {
-    PyObject *values = values_of(w), *results = list_of(output_arrays(out), out->n);
-    PyObject *arrays = list_of(w->arrays, w->n_arrays), *done = NULL;
+    int is_new = active.noted || out->plan->blocks < 0;
+    PyObject *values = values_of(w), *results = tuple_of(output_arrays(out), out->n);
+    PyObject *arrays = tuple_of(w->arrays, is_new || w->has_tracers ? w->n_arrays : 0);
+    PyObject *done = NULL;
     if (values != NULL && results != NULL && arrays != NULL)
         done = PyObject_CallMethodObjArgs(self->function, w->state->s_finished, specialization,
-                                          out->plan, values, arrays, results, NULL);
+                                          out->plan, values, arrays, results,
+                                          is_new ? Py_True : Py_False,
+                                          w->reads_numpy ? Py_True : Py_False, NULL);
     Py_XDECREF(values);
-    Py_XDECREF(results);
-    Py_XDECREF(arrays);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
-}
-
-/* Blocks until the computation is done, or what Python decides about tracers. */
-static int block(const Output *out, Walk *w) {
-    PyObject *results = list_of(output_arrays(out), out->n), *done = NULL;
-    PyObject *arrays = list_of(w->arrays, w->tracers ? w->n_arrays : 0);
-    PyObject *blocks = out->plan->blocks > 0 || w->n_numpy ? Py_True : Py_False;
-    if (results != NULL && arrays != NULL)
-        done = PyObject_CallFunctionObjArgs(w->state->block, results, arrays, blocks, NULL);
     Py_XDECREF(results);
     Py_XDECREF(arrays);
     Py_XDECREF(done);
@@ -340,26 +300,20 @@ static void explain(Callable *self, Specialization *specialization, Walk *w) {
             self->function, w->state->s_failed,
             specialization ? (PyObject *)specialization : Py_None, error, values, NULL);
     Py_XDECREF(values);
-    if (better != NULL && PyExceptionInstance_Check(better))
-        put_error(Py_NewRef(better));
-    else if (better != NULL)
-        PyErr_SetString(PyExc_SystemError, "expected an exception");
-    Py_XDECREF(better);
+    if (better != NULL) put_error(better);
     Py_XDECREF(error);
 }
 
 static PyObject *call_specialization(Callable *self, Specialization *specialization, Walk *w) {
     PyObject *returned =
-        PyObject_Vectorcall(specialization->jitted, w->arrays,
-                            w->n_arrays | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        PyObject_Vectorcall(specialization->jitted, w->arrays, w->n_arrays, NULL);
     if (returned == NULL) return NULL;
     Output out = {NULL, NULL, 0};
     PyObject *result = NULL;
     if (read_output(w->state, returned, &out) < 0) goto done;
-    if ((active.noted || out.plan->blocks < 0) && finish(self, specialization, &out, w) < 0)
-        goto done;
-    if ((out.plan->blocks > 0 || w->n_numpy || w->tracers) && block(&out, w) < 0) goto done;
-    result = plan_build(out.plan, output_arrays(&out));
+    int is_plain = out.plan->blocks == 0 && !active.noted && !w->reads_numpy && !w->has_tracers;
+    if (is_plain || finish(self, specialization, &out, w) == 0)
+        result = plan_build(out.plan, output_arrays(&out));
 done:
     Py_XDECREF(out.plan);
     Py_XDECREF(out.owner);
@@ -370,8 +324,7 @@ done:
 static PyObject *call_bound(Callable *self, Walk *w) {
     Specialization *specialization = NULL;
     PyObject *result = NULL;
-    if (read_values(w) == 0 && (w->n_numpy == 0 || copy_numpy(w) == 0))
-        specialization = find(self, w);
+    if (read_values(w) == 0) specialization = find(self, w);
     if (specialization == NULL) {
         explain(self, NULL, w);
         return NULL;
@@ -400,59 +353,27 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
 
 /* --- set up by Python ------------------------------------------------------------------- */
 
-static int set_kinds(Callable *self, PyObject *kinds) {
-    self->kinds = PyMem_Calloc(self->n + 1, sizeof(Kind));
-    if (self->kinds == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < self->n; i++) {
-        self->kinds[i] = PyLong_AsLong(PyTuple_GET_ITEM(kinds, i));
-        if (PyErr_Occurred()) return -1;
-    }
-    return 0;
-}
-
 /* `_prepare(function, table, names, kinds, defaults, fun, fun_index)`: once, before the
 first call. `fun_index` is -1 if the callable is not passed along. */
 static PyObject *callable_prepare(Callable *self, PyObject *args) {
     PyObject *function, *table, *names, *kinds, *defaults, *fun;
-    Py_ssize_t fun_index;
     PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
     State *state = module == NULL ? NULL : PyModule_GetState(module);
     if (state == NULL ||
-        !PyArg_ParseTuple(args, "OO!O!O!O!On", &function, state->table_type, &table,
-                          &PyTuple_Type, &names, &PyTuple_Type, &kinds, &PyTuple_Type,
-                          &defaults, &fun, &fun_index))
+        !PyArg_ParseTuple(args, "OO!O!SO!On", &function, state->table_type, &table,
+                          &PyTuple_Type, &names, &kinds, &PyTuple_Type, &defaults, &fun,
+                          &self->fun_index))
         return NULL;
-    if (self->vectorcall != NULL || self->kinds != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a jitted function is prepared once");
-        return NULL;
-    }
-    self->n = PyTuple_GET_SIZE(names);
-    if (PyTuple_GET_SIZE(kinds) != self->n || PyTuple_GET_SIZE(defaults) != self->n ||
-        fun_index > self->n) {
-        PyErr_SetString(PyExc_ValueError, "expected as many kinds and defaults as names");
-        return NULL;
-    }
-    if (set_kinds(self, kinds) < 0) return NULL;
     self->state = state;
-    self->function = Py_NewRef(function);
-    self->table = (Table *)Py_NewRef(table);
-    self->names = Py_NewRef(names);
-    self->defaults = Py_NewRef(defaults);
-    self->fun = Py_NewRef(fun);
-    self->fun_index = fun_index;
+    self->n = PyTuple_GET_SIZE(names);
+    Py_XSETREF(self->function, Py_NewRef(function));
+    Py_XSETREF(self->table, (Table *)Py_NewRef(table));
+    Py_XSETREF(self->names, Py_NewRef(names));
+    Py_XSETREF(self->kinds, Py_NewRef(kinds));
+    Py_XSETREF(self->defaults, Py_NewRef(defaults));
+    Py_XSETREF(self->fun, Py_NewRef(fun));
     self->vectorcall = callable_vectorcall;
     Py_RETURN_NONE;
-}
-
-static PyObject *callable_call(PyObject *self, PyObject *args, PyObject *kwargs) {
-    if (((Callable *)self)->vectorcall == NULL) {
-        PyErr_SetString(PyExc_TypeError, "not a jitted function");
-        return NULL;
-    }
-    return PyVectorcall_Call(self, args, kwargs);
 }
 
 static PyMemberDef callable_members[] = {
@@ -468,7 +389,7 @@ static PyType_Slot callable_slots[] = {
     {Py_tp_dealloc, callable_dealloc},
     {Py_tp_traverse, callable_traverse},
     {Py_tp_clear, callable_clear},
-    {Py_tp_call, callable_call},
+    {Py_tp_call, PyVectorcall_Call},
     {Py_tp_members, callable_members},
     {Py_tp_methods, callable_methods},
     {0, NULL}};

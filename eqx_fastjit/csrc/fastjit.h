@@ -93,17 +93,19 @@ typedef struct Walk {
     struct State *state;
     Entry *trail;
     size_t n_trail, room_trail;
-    PyObject **arrays; /* owned; `arrays[-1]` may be written to, as vectorcall wants it */
+    PyObject **arrays; /* owned */
     size_t n_arrays, room_arrays;
     Mutable *mutables;
     size_t n_mutables, room_mutables;
     PyObject **values; /* owned: one for each parameter */
-    Py_ssize_t n_values, room_values;
-    int in_mutable;    /* below a static that is in `mutables` */
-    int abstract;      /* a `jax.ShapeDtypeStruct` stands for an array */
-    int tracers;       /* whether any array is a tracer */
-    size_t n_numpy;    /* arrays that the user can write to */
-    struct Walk *next; /* in the list of those that are free */
+    Py_ssize_t n_values;
+    size_t room_values;
+    int in_mutable;      /* below a static that is in `mutables` */
+    int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
+    int has_tracers;     /* whether any array is a tracer */
+    int reads_numpy;     /* whether any array is the user's own, of NumPy */
+    Py_ssize_t n_copied; /* bytes of those that are copies */
+    struct Walk *next;   /* in the list of those that are free */
 } Walk;
 
 typedef struct State {
@@ -111,7 +113,7 @@ typedef struct State {
     Types types;
     Walk *free_walks;
     /* Set by Python (`setup`). */
-    PyObject *reader_of, *flatten_one_level, *tree_leaves, *block;
+    PyObject *reader_of, *flatten_one_level, *tree_leaves;
     Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
     /* Names. */
     PyObject *s_failed, *s_finished, *s_specialize, *s_bind, *s_nbytes, *s_copy, *s_plan;
@@ -122,11 +124,10 @@ extern struct PyModuleDef fastjit_module;
 Walk *walk_take(State *state);
 void walk_give_back(Walk *w);
 void walks_free(State *state);
-int walk_reserve_values(Walk *w, Py_ssize_t n);
+int walk_reserve_values(Walk *w, size_t n);
 int read_value(Walk *w, PyObject *x, int as_static);
 int read_values(Walk *w);
 Reader reader_called(const char *name);
-int type_is_numpy(const Type *type);
 
 Type *types_add(State *state, PyObject *x);
 void types_free(Types *types);
@@ -222,11 +223,11 @@ static inline void put_error(PyObject *error) {
 }
 #endif
 
-static inline PyObject *list_of(PyObject *const *items, Py_ssize_t n) {
-    PyObject *list = PyList_New(n);
-    for (Py_ssize_t i = 0; list != NULL && i < n; i++)
-        PyList_SET_ITEM(list, i, Py_NewRef(items[i]));
-    return list;
+static inline PyObject *tuple_of(PyObject *const *items, Py_ssize_t n) {
+    PyObject *tuple = PyTuple_New(n);
+    for (Py_ssize_t i = 0; tuple != NULL && i < n; i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(items[i]));
+    return tuple;
 }
 
 /* The object that a weak reference is to, a new reference; NULL if it is gone. */

@@ -3,7 +3,6 @@
 #include "fastjit.h"
 
 /* All objects that the state owns, each listed once. */
-
 static const struct {
     size_t offset;
     PyType_Spec *spec;
@@ -26,7 +25,7 @@ static const struct {
 
 /* In the order of the parameters of `setup`. */
 static const size_t functions[] = {offsetof(State, reader_of), offsetof(State, flatten_one_level),
-                                   offsetof(State, tree_leaves), offsetof(State, block)};
+                                   offsetof(State, tree_leaves)};
 
 #define LENGTH(array) (sizeof(array) / sizeof(*(array)))
 
@@ -49,12 +48,11 @@ static int module_exec(PyObject *module) {
     return PyModule_AddFunctions(module, call_functions);
 }
 
-/* `setup(reader_of, flatten_one_level, tree_leaves, block, copied_bytes)` */
+/* `setup(reader_of, flatten_one_level, tree_leaves, copied_bytes)` */
 static PyObject *setup(PyObject *module, PyObject *args) {
     State *state = PyModule_GetState(module);
     PyObject *given[LENGTH(functions)];
-    if (!PyArg_ParseTuple(args, "OOOOn", &given[0], &given[1], &given[2], &given[3],
-                          &state->copied_bytes))
+    if (!PyArg_ParseTuple(args, "OOOn", &given[0], &given[1], &given[2], &state->copied_bytes))
         return NULL;
     for (size_t i = 0; i < LENGTH(functions); i++)
         Py_XSETREF(*slot(state, functions[i]), Py_NewRef(given[i]));
@@ -66,7 +64,6 @@ static PyMethodDef module_methods[] = {
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     State *state = PyModule_GetState(module);
-    if (state == NULL) return 0;
     for (size_t i = 0; i < LENGTH(types); i++) Py_VISIT(*slot(state, types[i].offset));
     for (size_t i = 0; i < LENGTH(functions); i++) Py_VISIT(*slot(state, functions[i]));
     return 0;
@@ -74,7 +71,6 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
 
 static int module_clear(PyObject *module) {
     State *state = PyModule_GetState(module);
-    if (state == NULL) return 0;
     for (size_t i = 0; i < LENGTH(types); i++) Py_CLEAR(*slot(state, types[i].offset));
     for (size_t i = 0; i < LENGTH(functions); i++) Py_CLEAR(*slot(state, functions[i]));
     return 0;
@@ -82,7 +78,6 @@ static int module_clear(PyObject *module) {
 
 static void module_free(void *module) {
     State *state = PyModule_GetState((PyObject *)module);
-    if (state == NULL) return;
     module_clear((PyObject *)module);
     for (size_t i = 0; i < LENGTH(names); i++) Py_CLEAR(*slot(state, names[i].offset));
     types_free(&state->types);

@@ -46,14 +46,9 @@ static PyObject *build_tuple(const Step *step, PyObject *const **arrays) {
 }
 
 static PyObject *build_list(const Step *step, PyObject *const **arrays) {
-    PyObject *out = PyList_New(step->n);
-    for (Py_ssize_t i = 0; out != NULL && i < step->n; i++) {
-        PyObject *part = build(&step->parts[i], arrays);
-        if (part == NULL)
-            Py_CLEAR(out);
-        else
-            PyList_SET_ITEM(out, i, part);
-    }
+    PyObject *parts = build_tuple(step, arrays);
+    PyObject *out = parts == NULL ? NULL : PySequence_List(parts);
+    Py_XDECREF(parts);
     return out;
 }
 
@@ -129,17 +124,12 @@ static void step_clear(Step *step) {
     Py_CLEAR(step->data);
 }
 
-/* Whether a Module's parts are what `build_module` needs. */
+/* What `build_module` needs. */
 static int step_set_module(Step *step) {
-    if (!PyArg_ParseTuple(step->data, "O!O!O!O!", &PyType_Type, &step->type, &PyDict_Type,
-                          &step->fields, &PyTuple_Type, &step->names, &PyGetSetDescr_Type,
-                          &step->descriptor))
-        return -1;
-    if (PyType_IsSubtype(step->type, PyDescr_TYPE(step->descriptor)) &&
-        PyTuple_GET_SIZE(step->names) == step->n)
-        return 0;
-    PyErr_SetString(PyExc_TypeError, "not the fields of this class");
-    return -1;
+    int is_read = PyArg_ParseTuple(step->data, "O!O!O!O!", &PyType_Type, &step->type,
+                                   &PyDict_Type, &step->fields, &PyTuple_Type, &step->names,
+                                   &PyGetSetDescr_Type, &step->descriptor);
+    return is_read ? 0 : -1;
 }
 
 /* Reads a `_plan.Step`, and counts its arrays. */
@@ -238,8 +228,7 @@ static PyObject *plan_build_method(Plan *self, PyObject *arrays) {
 
 static PyMemberDef plan_members[] = {
     {"blocks", T_INT, offsetof(Plan, blocks), 0, NULL},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(Plan, weakrefs),
-     READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Plan, weakrefs), READONLY, NULL},
     {NULL}};
 
 static PyMethodDef plan_methods[] = {

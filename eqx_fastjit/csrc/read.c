@@ -45,30 +45,22 @@ static int push_node(Walk *w, const Type *type, Py_ssize_t n) {
     return push_object(w, TYPE, (PyObject *)type->type) < 0 ? -1 : push(w, BITS, n);
 }
 
-/* Makes room for as many arrays, and one in front that vectorcall may write to. */
-static int reserve_arrays(Walk *w, size_t n) {
-    if (n <= w->room_arrays) return 0;
-    size_t room = w->room_arrays ? w->room_arrays + 1 : 0;
-    PyObject **first = grown(w->arrays ? w->arrays - 1 : NULL, &room, n + 1, sizeof(PyObject *));
-    if (first == NULL) return -1;
-    w->arrays = first + 1;
-    w->room_arrays = room - 1;
-    return 0;
-}
-
 static int push_array(Walk *w, PyObject *x) {
-    if (reserve_arrays(w, w->n_arrays + 1) < 0 || push(w, ARRAY, 0) < 0) return -1;
+    if (w->n_arrays == w->room_arrays) {
+        PyObject **arrays = grown(w->arrays, &w->room_arrays, w->n_arrays + 1, sizeof(x));
+        if (arrays == NULL) return -1;
+        w->arrays = arrays;
+    }
+    if (push(w, ARRAY, 0) < 0) return -1;
     w->arrays[w->n_arrays++] = Py_NewRef(x);
     return 0;
 }
 
-int walk_reserve_values(Walk *w, Py_ssize_t n) {
+int walk_reserve_values(Walk *w, size_t n) {
     if (n <= w->room_values) return 0;
-    size_t room = w->room_values;
-    PyObject **values = grown(w->values, &room, n, sizeof(PyObject *));
+    PyObject **values = grown(w->values, &w->room_values, n, sizeof(PyObject *));
     if (values == NULL) return -1;
     w->values = values;
-    w->room_values = room;
     return 0;
 }
 
@@ -82,10 +74,7 @@ Walk *walk_take(State *state) {
         return NULL;
     }
     w->state = state;
-    w->next = NULL;
-    if (reserve_arrays(w, 1) == 0) return w;
-    walk_give_back(w);
-    return NULL;
+    return w;
 }
 
 /* Lets go of all that a walk holds. Finalizers may make calls, with other walks. */
@@ -95,9 +84,9 @@ void walk_give_back(Walk *w) {
     for (size_t i = 0; i < w->n_arrays; i++) Py_DECREF(w->arrays[i]);
     for (size_t i = 0; i < w->n_mutables; i++) Py_DECREF(w->mutables[i].object);
     for (Py_ssize_t i = 0; i < w->n_values; i++) Py_XDECREF(w->values[i]);
-    w->n_trail = w->n_arrays = w->n_mutables = w->n_numpy = 0;
-    w->n_values = 0;
-    w->in_mutable = w->abstract = w->tracers = 0;
+    w->n_trail = w->n_arrays = w->n_mutables = 0;
+    w->n_values = w->n_copied = 0;
+    w->in_mutable = w->abstract = w->has_tracers = w->reads_numpy = 0;
     w->next = w->state->free_walks;
     w->state->free_walks = w;
     if (error != NULL) put_error(error);
@@ -109,7 +98,7 @@ void walks_free(State *state) {
         Walk *w = state->free_walks;
         state->free_walks = w->next;
         PyMem_Free(w->trail);
-        PyMem_Free(w->arrays == NULL ? NULL : w->arrays - 1);
+        PyMem_Free(w->arrays);
         PyMem_Free(w->mutables);
         PyMem_Free(w->values);
         PyMem_Free(w);
@@ -173,182 +162,6 @@ static int changed_size(PyObject *x) {
     return -1;
 }
 
-/* --- arrays ----------------------------------------------------------------------------- */
-
-static int read_array(Walk *w, const Type *type, PyObject *x, int as_static) {
-    (void)type;
-    return as_static ? push_object(w, SAME, x) : push_array(w, x);
-}
-
-static int read_tracer(Walk *w, const Type *type, PyObject *x, int as_static) {
-    w->tracers |= !as_static;
-    return read_array(w, type, x, as_static);
-}
-
-static int read_state(Walk *w, const Type *type, PyObject *x, int as_static);
-
-static int read_scalar(Walk *w, const Type *type, PyObject *x, int as_static) {
-    return as_static ? read_state(w, type, x, 1) : push_array(w, x);
-}
-
-static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
-    w->n_numpy += !as_static;
-    return read_scalar(w, type, x, as_static);
-}
-
-/* Whether values of a type are arrays that the user can write to. */
-int type_is_numpy(const Type *type) { return type->read == read_numpy; }
-
-static int read_hashed(Walk *w, const Type *type, PyObject *x, int as_static);
-
-static int read_node(Walk *w, const Type *type, PyObject *x, int as_static);
-
-static int read_struct(Walk *w, const Type *type, PyObject *x, int as_static) {
-    return as_static || !w->abstract ? read_hashed(w, type, x, 1) : push_array(w, x);
-}
-
-/* --- containers ------------------------------------------------------------------------- */
-
-static int read_none(Walk *w, const Type *type, PyObject *x, int as_static) {
-    (void)type, (void)as_static;
-    return push_object(w, SAME, x);
-}
-
-static int read_tuple(Walk *w, const Type *type, PyObject *x, int as_static) {
-    Py_ssize_t n = PyTuple_GET_SIZE(x);
-    if (push_node(w, type, n) < 0 || enter() < 0) return -1;
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (read_held(w, PyTuple_GET_ITEM(x, i), as_static) < 0) return leave(-1);
-    return leave(0);
-}
-
-static int read_list(Walk *w, const Type *type, PyObject *x, int as_static) {
-    Py_ssize_t n = PyList_GET_SIZE(x), i;
-    if (push_node(w, type, n) < 0 || enter() < 0) return -1;
-    for (i = 0; i < n && i < PyList_GET_SIZE(x); i++)
-        if (read_value(w, PyList_GET_ITEM(x, i), as_static) < 0) return leave(-1);
-    return leave(PyList_GET_SIZE(x) == n ? 0 : changed_size(x));
-}
-
-/* Reads a key as a static, and its value. */
-static int read_item(Walk *w, PyObject *key, PyObject *value, int as_static) {
-    Py_INCREF(key);
-    Py_INCREF(value);
-    int failed = read_held(w, key, 1) < 0 || read_held(w, value, as_static) < 0;
-    Py_DECREF(key);
-    Py_DECREF(value);
-    return -failed;
-}
-
-/* Whether the keys are strings in ascending order, as JAX sorts them. */
-static int is_sorted(PyObject *dict) {
-    PyObject *key, *value, *last = NULL;
-    Py_ssize_t position = 0;
-    for (; PyDict_Next(dict, &position, &key, &value); last = key)
-        if (!PyUnicode_CheckExact(key) || (last != NULL && PyUnicode_Compare(last, key) > 0))
-            return 0;
-    return 1;
-}
-
-/* The items, in the order that the dictionary has. */
-static int read_items(Walk *w, PyObject *x, int as_static) {
-    Py_ssize_t n = PyDict_GET_SIZE(x), position = 0, n_read = 0;
-    PyObject *key, *value;
-    for (; n_read < n && PyDict_Next(x, &position, &key, &value); n_read++)
-        if (read_item(w, key, value, as_static) < 0) return -1;
-    return n_read == n && PyDict_GET_SIZE(x) == n ? 0 : changed_size(x);
-}
-
-static int read_sorted_items(Walk *w, PyObject *keys, PyObject *x) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys); i++) {
-        PyObject *key = PyList_GET_ITEM(keys, i);
-        PyObject *value = PyDict_GetItemWithError(x, key);
-        if (value == NULL) return PyErr_Occurred() ? -1 : changed_size(x);
-        if (read_item(w, key, value, 0) < 0) return -1;
-    }
-    return 0;
-}
-
-/* As a node, sorted like JAX does; as a static, in the order that the function sees. */
-static int read_dict(Walk *w, const Type *type, PyObject *x, int as_static) {
-    if (push_node(w, type, PyDict_GET_SIZE(x)) < 0 || enter() < 0) return -1;
-    if (as_static || is_sorted(x)) return leave(read_items(w, x, as_static));
-    PyObject *keys = PyDict_Keys(x);
-    if (keys == NULL) return leave(-1);
-    int failed;
-    if (PyList_Sort(keys) == 0) {
-        failed = read_sorted_items(w, keys, x);
-    } else if ((failed = -!PyErr_ExceptionMatches(PyExc_TypeError)) == 0) {
-        PyErr_Clear();
-        failed = read_node(w, type, x, 0); /* JAX says what is wrong with them */
-    }
-    Py_DECREF(keys);
-    return leave(failed);
-}
-
-/* A node of any class: by its flatten function, or by JAX's own for some. */
-static int read_node(Walk *w, const Type *type, PyObject *x, int as_static) {
-    PyObject *flat = PyObject_CallOneArg(w->state->flatten_one_level, x), *children, *aux;
-    if (flat == NULL) return -1;
-    int failed = -1;
-    PyObject *parts = NULL;
-    if (!PyArg_ParseTuple(flat, "OO", &children, &aux)) goto done;
-    if ((parts = PySequence_Tuple(children)) == NULL || enter() < 0) goto done;
-    Py_ssize_t n = PyTuple_GET_SIZE(parts), i;
-    failed = push_node(w, type, n);
-    for (i = 0; i < n && !failed; i++)
-        failed = read_held(w, PyTuple_GET_ITEM(parts, i), as_static);
-    if (!failed) failed = read_held(w, aux, 1);
-    /* JAX sorts a `defaultdict`; as a static, the function sees it as it is. */
-    if (!failed && as_static && PyDict_Check(x)) failed = read_items(w, x, 1);
-    leave(0);
-done:
-    Py_XDECREF(parts);
-    Py_DECREF(flat);
-    return failed;
-}
-
-/* The value of a field, borrowed; NULL if it is not there, or with an error. Most are in
-the order of the names, and then this is no search. */
-static inline PyObject *next_field(PyObject *fields, Py_ssize_t *position, PyObject *name) {
-    PyObject *key, *value;
-    Py_ssize_t before = *position;
-    if (PyDict_Next(fields, position, &key, &value) && key == name) return value;
-    *position = before;
-    return PyDict_GetItemWithError(fields, name);
-}
-
-/* A Module: its fields, as Equinox flattens it, from its dictionary. Not by attributes:
-`Module.__getattribute__` is Python. */
-static int read_fields_of(Walk *w, const Type *type, PyObject *fields, int as_static) {
-    Py_ssize_t n = PyTuple_GET_SIZE(type->names), position = 0;
-    if (push_node(w, type, n) < 0 || enter() < 0) return -1;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *name = PyTuple_GET_ITEM(type->names, i);
-        PyObject *value = next_field(fields, &position, name);
-        if (value == NULL && PyErr_Occurred()) return leave(-1);
-        /* One may not be there, with as much besides: Equinox leaves it out as well. */
-        int failed = value == NULL ? push(w, BITS, 0)
-                                   : read_value(w, value, as_static || i >= type->n_dynamic);
-        if (failed) return leave(-1);
-    }
-    return leave(0);
-}
-
-/* One that has more or less than its fields, such as a wrapper with a docstring of its own,
-is read as any node. */
-static int read_module(Walk *w, const Type *type, PyObject *x, int as_static) {
-    PyObject *fields = PyObject_GenericGetDict(x, NULL);
-    if (fields == NULL) return -1;
-    int failed;
-    if (PyDict_GET_SIZE(fields) == PyTuple_GET_SIZE(type->names))
-        failed = read_fields_of(w, type, fields, as_static);
-    else
-        failed = push_node(w, type, -1) < 0 ? -1 : read_node(w, type, x, as_static);
-    Py_DECREF(fields);
-    return failed;
-}
-
 /* --- statics ---------------------------------------------------------------------------- */
 
 static int read_same(Walk *w, const Type *type, PyObject *x, int as_static) {
@@ -367,6 +180,25 @@ static int read_text(Walk *w, const Type *type, PyObject *x, int as_static) {
     if (PyUnicode_CheckExact(x)) return push_object(w, TEXT, x);
     Py_hash_t hash = PyObject_Hash(x);
     return hash == -1 && PyErr_Occurred() ? -1 : push_equal(w, type, x, hash);
+}
+
+/* In other words, which Python has: NumPy's dtype, shape and bytes; rule 6. */
+static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
+    (void)as_static;
+    PyObject *state = PyObject_CallOneArg(type->state, x);
+    if (state == NULL) return -1;
+    int failed;
+    if (state == x) {
+        failed = push_object(w, SAME, x);
+    } else if ((failed = push_object(w, TYPE, (PyObject *)type->type)) == 0 &&
+               (failed = enter()) == 0) {
+        /* The state is new each time: nobody can change it. */
+        w->in_mutable++;
+        failed = leave(read_held(w, state, 1));
+        w->in_mutable--;
+    }
+    Py_DECREF(state);
+    return failed;
 }
 
 static int read_hashed(Walk *w, const Type *type, PyObject *x, int as_static) {
@@ -441,22 +273,178 @@ static int read_fields(Walk *w, const Type *type, PyObject *x, int as_static) {
     return leave(0);
 }
 
-/* In other words, which Python has: NumPy's dtype, shape and bytes; rule 6. */
-static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
-    (void)as_static;
-    PyObject *state = PyObject_CallOneArg(type->state, x);
-    if (state == NULL) return -1;
-    int failed;
-    if (state == x) {
-        failed = push_object(w, SAME, x);
-    } else if ((failed = push_object(w, TYPE, (PyObject *)type->type)) == 0 &&
-               (failed = enter()) == 0) {
-        /* The state is new each time: nobody can change it. */
-        w->in_mutable++;
-        failed = leave(read_held(w, state, 1));
-        w->in_mutable--;
+/* --- arrays ----------------------------------------------------------------------------- */
+
+static int read_array(Walk *w, const Type *type, PyObject *x, int as_static) {
+    (void)type;
+    return as_static ? push_object(w, SAME, x) : push_array(w, x);
+}
+
+static int read_tracer(Walk *w, const Type *type, PyObject *x, int as_static) {
+    w->has_tracers |= !as_static;
+    return read_array(w, type, x, as_static);
+}
+
+static int read_scalar(Walk *w, const Type *type, PyObject *x, int as_static) {
+    return as_static ? read_state(w, type, x, 1) : push_array(w, x);
+}
+
+/* JAX does not always copy an array of NumPy, and the caller may write to it before the
+device is done. So it is copied, if all of them are small; else the call blocks. */
+static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
+    if (as_static) return read_state(w, type, x, 1);
+    PyObject *size = PyObject_GetAttr(x, w->state->s_nbytes);
+    Py_ssize_t n_bytes = size == NULL ? -1 : PyLong_AsSsize_t(size);
+    Py_XDECREF(size);
+    if (n_bytes < 0 && PyErr_Occurred()) return -1;
+    /* (A broadcast array may seem to be huge.) */
+    w->reads_numpy |= n_bytes > w->state->copied_bytes - w->n_copied;
+    if (w->reads_numpy) return push_array(w, x);
+    w->n_copied += n_bytes;
+    PyObject *copy = PyObject_CallMethodNoArgs(x, w->state->s_copy);
+    int failed = copy == NULL ? -1 : push_array(w, copy);
+    Py_XDECREF(copy);
+    return failed;
+}
+
+static int read_struct(Walk *w, const Type *type, PyObject *x, int as_static) {
+    return as_static || !w->abstract ? read_hashed(w, type, x, 1) : push_array(w, x);
+}
+
+/* --- containers ------------------------------------------------------------------------- */
+
+static int read_tuple(Walk *w, const Type *type, PyObject *x, int as_static) {
+    Py_ssize_t n = PyTuple_GET_SIZE(x);
+    if (push_node(w, type, n) < 0 || enter() < 0) return -1;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (read_held(w, PyTuple_GET_ITEM(x, i), as_static) < 0) return leave(-1);
+    return leave(0);
+}
+
+static int read_list(Walk *w, const Type *type, PyObject *x, int as_static) {
+    Py_ssize_t n = PyList_GET_SIZE(x), i;
+    if (push_node(w, type, n) < 0 || enter() < 0) return -1;
+    for (i = 0; i < n && i < PyList_GET_SIZE(x); i++)
+        if (read_value(w, PyList_GET_ITEM(x, i), as_static) < 0) return leave(-1);
+    return leave(PyList_GET_SIZE(x) == n ? 0 : changed_size(x));
+}
+
+/* Reads a key as a static, and its value. */
+static int read_item(Walk *w, PyObject *key, PyObject *value, int as_static) {
+    Py_INCREF(key);
+    Py_INCREF(value);
+    int failed = read_held(w, key, 1) < 0 || read_held(w, value, as_static) < 0;
+    Py_DECREF(key);
+    Py_DECREF(value);
+    return -failed;
+}
+
+/* Whether the keys are strings in ascending order, as JAX sorts them. */
+static int is_sorted(PyObject *dict) {
+    PyObject *key, *value, *last = NULL;
+    Py_ssize_t position = 0;
+    for (; PyDict_Next(dict, &position, &key, &value); last = key)
+        if (!PyUnicode_CheckExact(key) || (last != NULL && PyUnicode_Compare(last, key) > 0))
+            return 0;
+    return 1;
+}
+
+/* The items, in the order that the dictionary has. */
+static int read_items(Walk *w, PyObject *x, int as_static) {
+    Py_ssize_t n = PyDict_GET_SIZE(x), position = 0, n_read = 0;
+    PyObject *key, *value;
+    for (; n_read < n && PyDict_Next(x, &position, &key, &value); n_read++)
+        if (read_item(w, key, value, as_static) < 0) return -1;
+    return n_read == n && PyDict_GET_SIZE(x) == n ? 0 : changed_size(x);
+}
+
+/* A node of any class: by its flatten function, or by JAX's own for some. */
+static int read_node(Walk *w, const Type *type, PyObject *x, int as_static) {
+    PyObject *flat = PyObject_CallOneArg(w->state->flatten_one_level, x), *children, *aux;
+    if (flat == NULL) return -1;
+    int failed = -1;
+    PyObject *parts = NULL;
+    if (!PyArg_ParseTuple(flat, "OO", &children, &aux)) goto done;
+    if ((parts = PySequence_Tuple(children)) == NULL || enter() < 0) goto done;
+    Py_ssize_t n = PyTuple_GET_SIZE(parts), i;
+    failed = push_node(w, type, n);
+    for (i = 0; i < n && !failed; i++)
+        failed = read_held(w, PyTuple_GET_ITEM(parts, i), as_static);
+    if (!failed) failed = read_held(w, aux, 1);
+    /* JAX sorts a `defaultdict`; as a static, the function sees it as it is. */
+    if (!failed && as_static && PyDict_Check(x)) failed = read_items(w, x, 1);
+    leave(0);
+done:
+    Py_XDECREF(parts);
+    Py_DECREF(flat);
+    return failed;
+}
+
+static int read_sorted_items(Walk *w, PyObject *keys, PyObject *x) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys); i++) {
+        PyObject *key = PyList_GET_ITEM(keys, i);
+        PyObject *value = PyDict_GetItemWithError(x, key);
+        if (value == NULL) return PyErr_Occurred() ? -1 : changed_size(x);
+        if (read_item(w, key, value, 0) < 0) return -1;
     }
-    Py_DECREF(state);
+    return 0;
+}
+
+/* As a node, sorted like JAX does; as a static, in the order that the function sees. */
+static int read_dict(Walk *w, const Type *type, PyObject *x, int as_static) {
+    if (push_node(w, type, PyDict_GET_SIZE(x)) < 0 || enter() < 0) return -1;
+    if (as_static || is_sorted(x)) return leave(read_items(w, x, as_static));
+    PyObject *keys = PyDict_Keys(x);
+    if (keys == NULL) return leave(-1);
+    int failed;
+    if (PyList_Sort(keys) == 0) {
+        failed = read_sorted_items(w, keys, x);
+    } else if ((failed = -!PyErr_ExceptionMatches(PyExc_TypeError)) == 0) {
+        PyErr_Clear();
+        failed = read_node(w, type, x, 0); /* JAX says what is wrong with them */
+    }
+    Py_DECREF(keys);
+    return leave(failed);
+}
+
+/* The value of a field, borrowed; NULL if it is not there, or with an error. Most are in
+the order of the names, and then this is no search. */
+static inline PyObject *next_field(PyObject *fields, Py_ssize_t *position, PyObject *name) {
+    PyObject *key, *value;
+    Py_ssize_t before = *position;
+    if (PyDict_Next(fields, position, &key, &value) && key == name) return value;
+    *position = before;
+    return PyDict_GetItemWithError(fields, name);
+}
+
+/* A Module: its fields, as Equinox flattens it, from its dictionary. Not by attributes:
+`Module.__getattribute__` is Python. */
+static int read_fields_of(Walk *w, const Type *type, PyObject *fields, int as_static) {
+    Py_ssize_t n = PyTuple_GET_SIZE(type->names), position = 0;
+    if (push_node(w, type, n) < 0 || enter() < 0) return -1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *name = PyTuple_GET_ITEM(type->names, i);
+        PyObject *value = next_field(fields, &position, name);
+        if (value == NULL && PyErr_Occurred()) return leave(-1);
+        /* One may not be there, with as much besides: Equinox leaves it out as well. */
+        int failed = value == NULL ? push(w, BITS, 0)
+                                   : read_value(w, value, as_static || i >= type->n_dynamic);
+        if (failed) return leave(-1);
+    }
+    return leave(0);
+}
+
+/* One that has more or less than its fields, such as a wrapper with a docstring of its own,
+is read as any node. */
+static int read_module(Walk *w, const Type *type, PyObject *x, int as_static) {
+    PyObject *fields = PyObject_GenericGetDict(x, NULL);
+    if (fields == NULL) return -1;
+    int failed;
+    if (PyDict_GET_SIZE(fields) == PyTuple_GET_SIZE(type->names))
+        failed = read_fields_of(w, type, fields, as_static);
+    else
+        failed = push_node(w, type, -1) < 0 ? -1 : read_node(w, type, x, as_static);
+    Py_DECREF(fields);
     return failed;
 }
 
@@ -467,13 +455,13 @@ Reader reader_called(const char *name) {
         const char *name;
         Reader reader;
     } readers[] = {
-        {"array", read_array},   {"tracer", read_tracer},   {"scalar", read_scalar},
-        {"numpy", read_numpy},   {"struct", read_struct},   {"none", read_none},
-        {"tuple", read_tuple},   {"list", read_list},       {"dict", read_dict},
-        {"node", read_node},     {"module", read_module},   {"same", read_same},
-        {"text", read_text},     {"hashed", read_hashed},   {"int", read_int},
-        {"float", read_float},   {"complex", read_complex}, {"set", read_set},
-        {"fields", read_fields}, {"state", read_state},
+        {"array", read_array},   {"tracer", read_tracer}, {"scalar", read_scalar},
+        {"numpy", read_numpy},   {"struct", read_struct}, {"tuple", read_tuple},
+        {"list", read_list},     {"dict", read_dict},     {"node", read_node},
+        {"module", read_module}, {"same", read_same},     {"text", read_text},
+        {"hashed", read_hashed}, {"int", read_int},       {"float", read_float},
+        {"complex", read_complex}, {"set", read_set},     {"fields", read_fields},
+        {"state", read_state},
     };
     for (size_t i = 0; i < sizeof(readers) / sizeof(*readers); i++)
         if (strcmp(readers[i].name, name) == 0) return readers[i].reader;

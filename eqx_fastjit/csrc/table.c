@@ -48,10 +48,6 @@ static int specialization_init(Specialization *self, PyObject *args, PyObject *k
 
 /* Gives it the signature of a walk. */
 static int specialization_set(Specialization *self, Walk *w, uint64_t hash) {
-    if (self->trail != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a specialization is for one signature");
-        return -1;
-    }
     Entry *trail = PyMem_Malloc((w->n_trail + 1) * sizeof(Entry));
     Mutable *witnesses = PyMem_Malloc((w->n_mutables + 1) * sizeof(Mutable));
     if (trail == NULL || witnesses == NULL) {
@@ -97,16 +93,6 @@ static int is_stale(Specialization *self, Walk *w) {
     return 0;
 }
 
-/* Whether it is for the call of a walk; -1 with an error. The caller holds it. */
-typedef enum { FAILED = -1, OTHER, STALE, SAME_CALL } Match;
-
-static Match match(Specialization *self, Walk *w) {
-    int same = trail_same(w->trail, w->n_trail, self->trail, self->n_trail);
-    if (same <= 0) return same < 0 ? FAILED : OTHER;
-    int stale = is_stale(self, w);
-    return stale < 0 ? FAILED : stale ? STALE : SAME_CALL;
-}
-
 static PyMemberDef specialization_members[] = {
     {"jitted", T_OBJECT_EX, offsetof(Specialization, jitted), READONLY, NULL},
     {"flat", T_OBJECT_EX, offsetof(Specialization, flat), READONLY, NULL},
@@ -128,25 +114,17 @@ PyType_Spec specialization_spec = {
 
 /* --- a table ---------------------------------------------------------------------------- */
 
-/* Drops the oldest quarter of all hashes. A finalizer, or another thread meanwhile, may drop
-some as well. */
-static int table_drop_oldest(Table *self) {
-    PyObject *keys = PyDict_Keys(self->items);
-    int failed = keys == NULL ? -1 : 0;
-    for (Py_ssize_t i = 0; !failed && i <= self->capacity / 4 && i < PyList_GET_SIZE(keys); i++)
-        if ((failed = PyDict_Contains(self->items, PyList_GET_ITEM(keys, i))) == 1)
-            failed = PyDict_DelItem(self->items, PyList_GET_ITEM(keys, i));
-    Py_XDECREF(keys);
+static int table_clear(Table *self) {
     Py_CLEAR(self->last);
-    return failed;
+    if (self->items != NULL) PyDict_Clear(self->items);
+    return 0;
 }
 
-/* Adds a specialization for the signature of a walk. Beyond the capacity, the oldest
-quarter is dropped. */
+/* Adds a specialization for the signature of a walk. A table that is full is emptied. */
 int table_add(Table *self, Specialization *specialization, Walk *w) {
     uint64_t hash = trail_hash(w->trail, w->n_trail);
     if (specialization_set(specialization, w, hash) < 0) return -1;
-    if (PyDict_GET_SIZE(self->items) >= self->capacity && table_drop_oldest(self) < 0) return -1;
+    if (PyDict_GET_SIZE(self->items) >= self->capacity) table_clear(self);
     PyObject *key = PyLong_FromUnsignedLongLong(hash), *none = PyList_New(0), *bucket = NULL;
     if (key != NULL && none != NULL) bucket = PyDict_SetDefault(self->items, key, none);
     int failed = bucket == NULL ? -1 : PyList_Append(bucket, (PyObject *)specialization);
@@ -184,28 +162,25 @@ Specialization *table_find(Table *self, Walk *w) {
     if (found != NULL && found->n_trail == w->n_trail &&
         trail_identical(found->trail, w->trail, w->n_trail) && is_stale(found, w) == 0)
         return found;
-    Py_XDECREF(found);
+    Py_CLEAR(found);
     if (PyErr_Occurred()) return NULL;
     PyObject *bucket = bucket_of(self, trail_hash(w->trail, w->n_trail));
     if (bucket == NULL) return NULL;
-    Match matched = OTHER;
+    int same = 0;
     /* Somebody's `==` may make a call, which may change the list. */
-    for (Py_ssize_t i = 0; matched == OTHER && i < PyList_GET_SIZE(bucket); i++) {
-        found = (Specialization *)Py_NewRef(PyList_GET_ITEM(bucket, i));
-        matched = match(found, w);
-        if (matched == STALE && table_remove(self, found) < 0) matched = FAILED;
-        if (matched != SAME_CALL) Py_DECREF(found);
+    for (Py_ssize_t i = 0; same == 0 && i < PyList_GET_SIZE(bucket); i++) {
+        Py_XSETREF(found, (Specialization *)Py_NewRef(PyList_GET_ITEM(bucket, i)));
+        same = trail_same(w->trail, w->n_trail, found->trail, found->n_trail);
     }
     Py_DECREF(bucket);
-    if (matched != SAME_CALL) return NULL;
-    Py_XSETREF(self->last, (Specialization *)Py_NewRef((PyObject *)found));
-    return found;
-}
-
-static int table_clear(Table *self) {
-    Py_CLEAR(self->last);
-    if (self->items != NULL) PyDict_Clear(self->items);
-    return 0;
+    int stale = same == 1 ? is_stale(found, w) : 0;
+    if (stale == 1) table_remove(self, found);
+    if (same == 1 && stale == 0) {
+        Py_XSETREF(self->last, (Specialization *)Py_NewRef((PyObject *)found));
+        return found;
+    }
+    Py_XDECREF(found);
+    return NULL;
 }
 
 static int table_traverse(Table *self, visitproc visit, void *arg) {
@@ -230,10 +205,6 @@ static int table_init(Table *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"capacity", NULL};
     Py_ssize_t capacity;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n", names, &capacity)) return -1;
-    if (capacity < 1) {
-        PyErr_SetString(PyExc_ValueError, "a table has room for one at least");
-        return -1;
-    }
     PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
     if (module == NULL) return -1;
     PyObject *items = PyDict_New();
@@ -260,7 +231,8 @@ static Walk *walk_over(State *state, PyObject *values, int abstract) {
     return w;
 }
 
-/* `find(values, abstract)`: the specialization, or `None`, and the arrays. */
+/* `find(values, abstract)`: the specialization, or `None`; the arrays; and whether any is
+the user's own, of NumPy. */
 static PyObject *table_find_method(Table *self, PyObject *args) {
     PyObject *values;
     int abstract;
@@ -269,7 +241,8 @@ static PyObject *table_find_method(Table *self, PyObject *args) {
     if (w == NULL) return NULL;
     PyObject *found = (PyObject *)table_find(self, w), *out = NULL;
     if (found != NULL || !PyErr_Occurred())
-        out = Py_BuildValue("(ON)", found ? found : Py_None, list_of(w->arrays, w->n_arrays));
+        out = Py_BuildValue("(ONN)", found ? found : Py_None, tuple_of(w->arrays, w->n_arrays),
+                            PyBool_FromLong(w->reads_numpy));
     Py_XDECREF(found);
     walk_give_back(w);
     return out;

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from eqx_fastjit import filter_jit
+from eqx_fastjit import _function, filter_jit
 from tests.support.memory import collect, dead, Held, references
 from tests.support.modules import Holder
 from tests.support.programs import run_program
@@ -55,6 +55,15 @@ def test_clearing_spares_other_functions():
     f.clear_cache()
     f(X), g(X)
     assert (len(traces_f), len(traces_g)) == (2, 1)
+
+
+def test_a_full_cache_is_emptied(monkeypatch):
+    """More signatures than a function keeps are traced anew, with the right results."""
+    monkeypatch.setattr(_function, "_MAX_SPECIALIZATIONS", 3)
+    f, traces = count_traces(lambda x, n: x + n)
+    numbers = [1, 2, 3, 1, 4, 4, 1, 2]
+    assert [float(f(X, n)[0]) for n in numbers] == [n + 1 for n in numbers]
+    assert len(traces) == 6
 
 
 @pytest.mark.parametrize("use", ["wrap", "call", "lower", "eval_shape", "compiled"])

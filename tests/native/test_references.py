@@ -74,7 +74,6 @@ VALUES = {
     "scalar": lambda: np.float32(2.5),
     "numpy": lambda: np.ones(2, np.float32),
     "struct": lambda: jax.ShapeDtypeStruct((7,), np.float32),
-    "none": lambda: None,
     "tuple": lambda: Point((1000, X), (2.5,)),
     "list": lambda: [1000, [X], "word" * 3],
     "dict": lambda: {"b" * 3: X, "a" * 3: [10**6]},
