@@ -8,7 +8,6 @@ calls that; what it does on a cache miss, after a compilation and on an error is
 
 import functools
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -122,11 +121,7 @@ class Function:
         if len(set(paths)) != len(arrays):  # or of `f(x, /, **kwargs)` with `x=...`
             paths = [f"array{i}" for i in range(len(arrays))]
         flat = FlatFunction(self, structure, paths, weak_source(fun))
-        with warnings.catch_warnings():
-            # Of `device` and `backend`. JAX has warned already, when wrapping.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            jitted = jax.jit(flat, **kwargs)
-        return engine_module().Specialization(jitted, flat)
+        return engine_module().Specialization(jax.jit(flat, **kwargs), flat)
 
     def finished(
         self,

@@ -4,6 +4,7 @@ Promise 29 of docs/reliability.md.
 """
 
 import threading
+import warnings
 
 import equinox as eqx
 import jax
@@ -141,6 +142,16 @@ def test_contexts_are_of_their_thread():
                 assert f(X) is True
 
     in_threads(4, target)
+
+
+def test_python_warns_no_more_often():
+    """A trace leaves Python's filters of warnings alone, which threads share."""
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        for n in range(2):
+            filter_jit(lambda x, n: x)(X, n)
+            warnings.warn("shown once", UserWarning, stacklevel=1)
+    assert len(shown) == 1
 
 
 def test_installing_in_many_threads():
