@@ -57,11 +57,14 @@ class FlatFunction:
         self.plans: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.source = source
         self.traced = False
-        self.__name__ = function.info.name
         self.__qualname__ = function.info.qualname
         self.__signature__ = inspect.Signature(
             [_ArrayParameter(path) for path in paths]
         )
+
+    @property
+    def __name__(self) -> str:
+        return self.info.name  # of the class: where `repr` of a weak reference looks
 
     def __repr__(self) -> str:
         return f"<function {self.__qualname__}>"  # some of JAX's errors show it

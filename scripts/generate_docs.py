@@ -47,7 +47,7 @@ def _help(name: str, page: Path) -> str:
 
 
 def _help_of(*name: str) -> str:
-    command = [sys.executable, "-m", "eqx_fastjit.cli", *name, "--help"]
+    command = [sys.executable, "-m", "eqx_fastjit", *name, "--help"]
     environment = {"PATH": "", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
     out = subprocess.run(
         command, capture_output=True, text=True, check=True, env=environment

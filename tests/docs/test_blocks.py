@@ -117,7 +117,7 @@ def _check(words: list[str]) -> None:
     options = {w.partition("=")[0] for w in words if w.startswith("--")}
     if words[0] == "eqx-fastjit":
         subcommand = [w for w in words[1:2] if not w.startswith("-")]
-        known = _options_of("-m", "eqx_fastjit.cli", *subcommand)
+        known = _options_of("-m", "eqx_fastjit", *subcommand)
         scripts = [i for i, w in enumerate(words) if w.endswith(".py")]
         own = words[: scripts[0]] if scripts else words
         assert {w for w in own if w.startswith("--")} <= known, words

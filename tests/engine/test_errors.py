@@ -179,16 +179,16 @@ def test_a_trace_that_fails_for_one_shape_spares_the_others():
 
 
 def test_endless_recursion():
-    """A function that calls itself without end is a `RecursionError`."""
+    """A function that calls itself without end is a `RecursionError` with its name."""
 
     @filter_jit
-    def f(x):
-        return f(x) + 1
+    def endless(x):
+        return endless(x) + 1
 
     g = filter_jit(lambda x, n: x if n == 0 else g(x + 1, n - 1))
     for _ in range(2):
-        with pytest.raises(RecursionError):
-            f(X)
+        with pytest.raises(RecursionError, match="endless"):
+            endless(X)
     assert g(X, 5) == 7
     with pytest.raises(RecursionError):
         g(X, -1)

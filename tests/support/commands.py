@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def command(*args, python=("-m", "eqx_fastjit.cli"), cwd=None, code=0, **env):
+def command(*args, python=("-m", "eqx_fastjit"), cwd=None, code=0, **env):
     """Run `eqx-fastjit` with these arguments, or another program with `python`."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EQX_FASTJ")}
     environment |= {"JAX_PLATFORMS": "cpu", "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
