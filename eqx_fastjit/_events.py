@@ -208,12 +208,10 @@ def close(arguments: Callable[[], Any] | None = None) -> None:
     spent = event.trace + event.lower + event.compile
     if event.compile and not event.ahead:
         event.first_run = max(0.0, time.perf_counter() - opened.start - spent)
-    if event.traced and event.compile and not event.ahead:
-        # Before the trace, it was not known whether anything would be compiled.
-        event.cause, event.differences = compare(event, history)
     if arguments is not None:
         event.signature = describe(arguments())
-    if not (event.traced or event.ahead):
+    if not event.ahead and (event.compile or not event.traced):
+        # Before, it was not known where the arrays are, and whether it would compile.
         event.cause, event.differences = compare(event, history)
     if event.inside is not None and opened.outer is not None:
         opened.outer.event.nested += event.seconds

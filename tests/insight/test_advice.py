@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import eqx_fastjit
 from eqx_fastjit import _events
@@ -162,7 +163,24 @@ def committed(jit):
     g = jit(lambda x: x * 2)
     device = jax.devices()[0]
     x, y = jnp.asarray(X), jax.device_put(X, device)
-    return [f(x), f(y)], [g(jax.device_put(x, device)), g(y)], (f, g)
+    return [f(x), f(y)], [g(eqx.filter_shard(x, device)), g(y)], (f, g)
+
+
+@case("placement", "moved")
+def a_model_that_follows_its_data(jit):
+    f = jit(lambda model, x: jax.tree.map(lambda w: w * x.mean(), model))
+    g = jit(lambda model, x: jax.tree.map(lambda w: w * x.mean(), model))
+    mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
+    rows, whole = (NamedSharding(mesh, P(axis)) for axis in ("data", None))
+    x = jax.device_put(X, rows)
+    model = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+    placed = eqx.filter_shard(model, whole)
+    out, mended = [], []
+    for _ in range(3):
+        model, placed = f(model, x), g(placed, x)
+        out.append(model.weight)
+        mended.append(placed.weight)
+    return out, mended, (f, g)
 
 
 @case("dtype", "dtype")

@@ -104,7 +104,7 @@ CASES = {
         "batch['x']",
         {"total": 2},
         "is on other devices: cpu:0, cpu:1, cpu:2",
-        "jax.device_put(batch, sharding)",
+        "eqx.filter_shard(batch, sharding)",
     ),
     "configuration": Expected(
         "configuration",
