@@ -246,7 +246,8 @@ def _value(group: Group, leaf: Leaf | None) -> str:
         return leaf.sharding or "on no device"
     if group.first.cause is Cause.STATIC and leaf.kind == "static":
         kinds = {x.type for d in group.of_leaf(leaf.path) for x in (d.old, d.new) if x}
-        return leaf.text if len(kinds) == 1 else f"{leaf.text} ({leaf.class_name})"
+        is_clear = len(kinds) == 1 or leaf.class_name in leaf.text
+        return leaf.text if is_clear else f"{leaf.text} ({leaf.class_name})"
     return str(leaf)
 
 
