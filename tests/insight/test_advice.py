@@ -157,6 +157,24 @@ def random_keys(jit):
     )
 
 
+@case("static", "number")
+def a_static_field(jit):
+    class Faulty(eqx.Module):
+        rate: float = eqx.field(static=True)
+
+    class Mended(eqx.Module):
+        rate: jax.Array
+
+    f = jit(lambda model, x: x * model.rate)
+    g = jit(lambda model, x: x * model.rate)
+    rates = (0.1, 0.2, 0.3)
+    return (
+        [f(Faulty(rate), X) for rate in rates],
+        [g(Mended(jnp.asarray(rate)), X) for rate in rates],
+        (f, g),
+    )
+
+
 @case("placement", "committed")
 def committed(jit):
     f = jit(lambda x: x * 2)

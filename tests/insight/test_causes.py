@@ -56,7 +56,7 @@ CASES = {
         "solver.rtol",
         {"solve": 2},
         "0.001, 0.0001, 1e-05",
-        "Write `jnp.asarray(solver.rtol)` where `solver.rtol` is set, for the call at",
+        "fault.py:26. If its field has `static=True`, remove that.",
     ),
     "structure": Expected(
         "structure",
