@@ -26,8 +26,8 @@ def _output(path: str) -> Path:
 class _Parser(argparse.ArgumentParser):
     """Has a command, and not the parser of all commands, say what it does not know."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        options, unknown = super().parse_known_args(args, namespace)
+    def parse_known_args(self, *args: Any) -> Any:  # pyright: ignore
+        options, unknown = super().parse_known_args(*args)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return options, unknown
