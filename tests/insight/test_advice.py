@@ -181,7 +181,7 @@ def committed(jit):
     g = jit(lambda x: x * 2)
     device = jax.devices()[0]
     x, y = jnp.asarray(X), jax.device_put(X, device)
-    return [f(x), f(y)], [g(eqx.filter_shard(x, device)), g(y)], (f, g)
+    return [f(x), f(y)], [g(jax.device_put(x, device)), g(y)], (f, g)
 
 
 @case("placement", "moved")
@@ -226,6 +226,13 @@ def test_the_advice_keeps_the_results(name):
     assert explain(g).compiles == 1
     for a, b in zip(faulty, mended, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
+
+
+def test_a_model_is_placed_by_what_takes_all_of_its_leaves():
+    _events.history.clear()
+    _, _, (f, _) = CASES["placement, moved"](eqx_fastjit.filter_jit)
+    (finding,) = explain(f).findings
+    assert "`eqx.filter_shard(model, sharding)`" in finding.fix
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ CASES = {
         "batch['x']",
         {"total": 2},
         "is on other devices: cpu:0, cpu:1, cpu:2",
-        "eqx.filter_shard(batch, sharding)",
+        "jax.device_put(batch, sharding)",
     ),
     "configuration": Expected(
         "configuration",
