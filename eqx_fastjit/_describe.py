@@ -118,7 +118,7 @@ class Difference(NamedTuple):
     cause: Cause
     # "shape", "dtype", "weak type", "sharding", "committed", "structure", "setting";
     # "static" for another value or type, "function" and "object" for another object
-    # that looks the same.
+    # with the same text.
     what: str
     # `None` where the leaf is in the other call only.
     old: Leaf | None

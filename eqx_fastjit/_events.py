@@ -138,8 +138,10 @@ class _Here(threading.local):
     """What this thread is doing."""
 
     open: _Open | None = None
-    # Seconds of `jax.jit` that were spent before it compiles, by function and kind.
+    # Seconds of `jax.jit` that were spent before it compiles, by function and kind; and
+    # the part of them that has events.
     pending: dict[tuple[str, str], float] | None = None
+    nested: float = 0.0
 
 
 _here = _Here()
@@ -208,17 +210,16 @@ def close(arguments: Callable[[], Any] | None = None) -> None:
     spent = event.trace + event.lower + event.compile
     if event.compile and not event.ahead:
         event.first_run = max(0.0, time.perf_counter() - opened.start - spent)
-    if event.traced and event.compile and not event.ahead:
-        # Before the trace, it was not known whether anything would be compiled.
-        event.cause, event.differences = compare(event, history)
     if arguments is not None:
         event.signature = describe(arguments())
-    if not (event.traced or event.ahead):
+    if not event.ahead and (event.compile or not event.traced):
+        # Before, it was not known where the arrays are, and whether it would compile.
         event.cause, event.differences = compare(event, history)
     if event.inside is not None and opened.outer is not None:
         opened.outer.event.nested += event.seconds
     elif event.traced and event.compile == 0 and not event.ahead:
         event.inlined = not event.failed
+        _here.nested += event.seconds  # of a trace of `jax.jit`
     history.append(event)
     _emit(event, observers)
 
@@ -266,17 +267,22 @@ def _outside(kind: str, duration: float, name: str) -> None:
     """Something of `jax.jit` itself took this long."""
     if not observers or (kind == _TRACE and _active() is not None):
         return
+    if kind != _TRACE:  # what JAX makes of a trace of `f` is `jit(f)`, or `jit_f`
+        name = name[4:-1] if name.startswith("jit(") else name.removeprefix("jit_")
     pending = _here.pending = _here.pending or {}
     if kind != _COMPILE:
         pending[name, kind] = pending.get((name, kind), 0.0) + duration
         return
+    # Other traces are a part of this one, or of one that has not ended.
+    nested, _here.nested, _here.pending = _here.nested, 0.0, None
     place = place_of(function_in_jit())
     if place is not None and not is_users(place.file):
         place = None  # an operation, or a library's
     function = FunctionInfo(name, name, place, number=0)
     event = Event(function, compile=duration, traced=(name, _TRACE) in pending)
-    event.trace = pending.pop((name, _TRACE), 0.0)
-    event.lower = pending.pop((name, _LOWER), 0.0)
+    event.trace = pending.get((name, _TRACE), 0.0)
+    event.lower = pending.get((name, _LOWER), 0.0)
+    event.nested = min(nested, event.trace)
     event.started -= event.seconds
     opened = _here.open
     if opened is not None and opened.tracing:

@@ -27,6 +27,7 @@ class Omitted:
     """
 
     __slots__ = ("default",)
+    __qualname__ = "default"  # in messages
 
     def __init__(self, default: Any):
         self.default = default

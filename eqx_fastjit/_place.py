@@ -63,6 +63,12 @@ def is_users(file: str) -> bool:
     return not file.startswith((*_OWN, *_INSTALLED, "<frozen ", "<@", "<timeit"))
 
 
+def is_written_by_user(code: types.CodeType) -> bool:
+    """Whether code is in a file of the user's, and not of a method of a dataclass."""
+    is_generated = code.co_qualname.startswith("__create_fn__")
+    return is_users(code.co_filename) and not is_generated
+
+
 def user_frames() -> tuple[Place, ...]:
     """The lines of the user's code that are being run, innermost first.
 
@@ -74,9 +80,7 @@ def user_frames() -> tuple[Place, ...]:
     while frame is not None and len(users) < _MAX_FRAMES:
         code = frame.f_code
         place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
-        if place.function.startswith("__create_fn__"):  # `__init__` of a dataclass
-            pass
-        elif is_users(place.file):
+        if is_written_by_user(code):
             users.append(place)
         elif not place.file.startswith((*_OWN, "<frozen ")):
             others.append(place)

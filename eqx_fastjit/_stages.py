@@ -92,7 +92,7 @@ class _Call:
         now = describe(self.function.named(values))
         for d in differences(self.signature, now):
             if d.what in ("function", "object"):
-                return f"`{d.path}` is another {d.what} that looks the same, {d.new}"
+                return f"`{d.path}` is {d.new}, but not the same object as then"
             if d.what in ("shape", "dtype", "static", "structure"):
                 then = d.old or "missing"
                 return f"`{d.path}` was {then} and is now {d.new or 'missing'}"

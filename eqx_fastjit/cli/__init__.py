@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ._script import INTERRUPTED
 
@@ -22,8 +23,18 @@ def _output(path: str) -> Path:
     return file
 
 
+class _Parser(argparse.ArgumentParser):
+    """Has a command, and not the parser of all commands, say what it does not know."""
+
+    def parse_known_args(self, *args: Any) -> Any:  # pyright: ignore
+        options, unknown = super().parse_known_args(*args)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="eqx-fastjit", description="A faster drop-in for equinox.filter_jit."
     )
     parser.add_argument("--version", action="store_true", help="print versions")

@@ -83,6 +83,8 @@ def doctor(options: argparse.Namespace) -> int:
         _need("jinja2", "insight")
     program = _program(options)
     is_file = program[0].endswith(".jsonl") and not options.is_module
+    if is_file and not (len(program) <= 2 and program[-1].endswith(".jsonl")):
+        raise CommandError("expected one or two event files, and options before them")
     if is_file and len(program) == 2:
         return _compare(options, *program)
     if options.fail_on == "new":

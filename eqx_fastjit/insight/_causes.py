@@ -217,6 +217,8 @@ def _facts(group: Group, attribute: str) -> dict[str, Any]:
         "defined": f", at {show_place(first.place)}" if first.place else "",
         "leaf": group.leaf,
         "argument": root_of(group.leaf),
+        # The one takes all leaves of a model, the other also NumPy arrays.
+        "put": "eqx.filter_shard" if "." in group.leaf else "jax.device_put",
         "new": new,
         "values": _values(group),
         "old": old,
@@ -246,7 +248,8 @@ def _value(group: Group, leaf: Leaf | None) -> str:
         return leaf.sharding or "on no device"
     if group.first.cause is Cause.STATIC and leaf.kind == "static":
         kinds = {x.type for d in group.of_leaf(leaf.path) for x in (d.old, d.new) if x}
-        return leaf.text if len(kinds) == 1 else f"{leaf.text} ({leaf.class_name})"
+        is_clear = len(kinds) == 1 or leaf.class_name in leaf.text
+        return leaf.text if is_clear else f"{leaf.text} ({leaf.class_name})"
     return str(leaf)
 
 

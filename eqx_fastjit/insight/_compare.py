@@ -2,11 +2,12 @@
 
 import collections
 import dataclasses
+import os
 from typing import Any
 
 from ._file import Run
 from ._records import Record
-from ._words import listed, plural, show_chain, show_file, show_seconds
+from ._words import listed, plural, show_chain, show_seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,8 @@ class Comparison:
 def compare_runs(old: Run, new: Run) -> Comparison:
     """Compare what two runs compiled, function by function and signature by signature.
 
-    Lines may have moved in between: a function is the same if its name and file are.
+    Lines and directories may be others: a function is the same if its name and the
+    name of its file are.
     """
     known = collections.Counter(map(_key, old.records))
     added: dict[Any, list[Record]] = {}
@@ -71,7 +73,7 @@ def compare_runs(old: Run, new: Run) -> Comparison:
 
 
 def _function(record: Record) -> Any:
-    return record.function, record.place and show_file(record.place.file)
+    return record.function, record.place and os.path.basename(record.place.file)
 
 
 def _key(record: Record) -> Any:

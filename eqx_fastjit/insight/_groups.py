@@ -143,6 +143,8 @@ def _merged(groups: list[Group]) -> list[Group]:
 def _lengths(group: Group) -> set[int]:
     """The lengths that arrays had, or the numbers that a static was."""
     found: set[int] = set()
+    if group.first.failed:
+        return found  # its message says more
     if group.first.cause is Cause.STATIC:
         texts = [x.text for d in group.of_leaf(group.leaf) for x in (d.old, d.new) if x]
         if all(text.isdecimal() for text in texts):

@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import functools
 import statistics
+from collections import Counter
 from typing import Any, NamedTuple
 
 from eqx_fastjit._events import Event
@@ -96,16 +97,11 @@ def find_loops(scope: Scope) -> tuple[UnrolledLoop, ...]:
     for inner in scope.distinct():
         if not inner.is_jax:
             _add(inner, members, executed)
-    loops = [
-        UnrolledLoop(
-            place,
-            statistics.median_low(executed[place]),
-            sum(e.size for e in equations),
-            _is_uniform(equations),
-        )
-        for place, equations in members.items()
-        if place in executed
-    ]
+    loops: list[UnrolledLoop] = []
+    for place, times in executed.items():
+        n, equations = statistics.median_low(times), members[place]
+        size = sum(e.size for e in equations)
+        loops.append(UnrolledLoop(place, n, size, _is_uniform(equations, n)))
     found = [loop for loop in loops if loop.iterations >= _MIN_ITERATIONS]
     return tuple(sorted(found, key=lambda x: -x.equations))
 
@@ -117,32 +113,44 @@ def _add(
 ) -> None:
     """Note the equations in each loop, and how often its instructions were executed."""
     around = functools.cache(_loops_around)
-    counts = collections.Counter((e.name, e.frames) for e in scope.equations)
-    # By instruction in the body of a loop. What that calls may have loops of its own
-    # (`jnp.stack`, the layers of a library's model), but something in it is there once.
-    times: dict[tuple[Place, tuple[Frame, ...]], int] = {}
+    counts = Counter((e.name, e.frames) for e in scope.equations)
+    # By the user's call in the body of a loop, and the line of a library that it comes
+    # to: how often each equation is there. A library has loops of its own (`jnp.stack`,
+    # the layers of its models), but something in it is there once for each call. A
+    # gradient makes several equations of one, and other ones in the first iteration.
+    times: dict[Any, dict[Any, dict[Any, int]]] = {}
     for e in scope.equations:
         loops = around(e.path)
         for place in loops:
             members.setdefault(place, []).append(e)
         if loops:
             innermost, level = list(loops.items())[-1]
-            key = innermost, e.path[: level + 1]
             if TREE_MAP not in e.path[level:]:
-                n = counts[e.name, e.frames]
-                times[key] = min(n, times.get(key, n))
-    for (place, _), n in times.items():
+                call = tuple(frame for frame in e.path if is_users(frame.file))
+                lines = times.setdefault((innermost, call), {})
+                equation = e.name, e.frames
+                lines.setdefault(e.path, {})[equation] = counts[equation]
+    for (place, _), lines in times.items():
+        n = min(statistics.mode(sorted(x.values())[::-1]) for x in lines.values())
         executed.setdefault(place, []).append(n)
 
 
-def _is_uniform(equations: list[Equation]) -> bool:
-    """Whether each instruction has results of the same shapes each time."""
-    types: dict[Any, set[Any]] = {}
+def _is_uniform(equations: list[Equation], iterations: int) -> bool:
+    """Whether each instruction has operands and results of the same shapes each time.
+
+    A gradient makes several equations of one, each with its own shape, and may leave
+    out those of one iteration.
+    """
+    types: dict[Any, Counter[str]] = collections.defaultdict(Counter)
     for e in equations:
-        avals = [v.aval for v in e.jax.outvars]
-        outs = [(getattr(x, "shape", ()), getattr(x, "dtype", x)) for x in avals]
-        types.setdefault((e.name, e.frames), set()).add(str(outs))
-    return all(len(found) == 1 for found in types.values())
+        avals = [v.aval for v in (*e.jax.invars, *e.jax.outvars)]
+        both = [(getattr(x, "shape", ()), getattr(x, "dtype", x)) for x in avals]
+        types[e.name, e.frames][str(both)] += 1
+    return all(
+        n >= min(iterations - 1, found.total())
+        for found in types.values()
+        for n in found.values()
+    )
 
 
 # --- while a program runs -------------------------------------------------------------

@@ -105,18 +105,13 @@ def record_of(event: Event, history: Iterable[Event]) -> Record:
     leaves = [x for x in event.signature if x.kind in ("array", "static") and not x.of]
     return Record(
         **values,
-        function=_bare(event.function.qualname).rpartition("<locals>.")[2],
+        function=event.function.qualname.rpartition("<locals>.")[2],
         place=event.function.place,
         signature=tuple((leaf.path, str(leaf)) for leaf in leaves),
         object=event.function.number,
         earlier=_earlier(event, history),
         is_main_thread=event.thread == threading.main_thread().ident,
     )
-
-
-def _bare(name: str) -> str:
-    """JAX calls what it compiles `jit(f)` or `jit_f`."""
-    return name.removeprefix("jit(").removesuffix(")").removeprefix("jit_")
 
 
 def _earlier(event: Event, history: Iterable[Event]) -> tuple[Place, ...]:
@@ -136,7 +131,7 @@ def show_difference(d: Difference) -> str:
     if d.what == "function" and d.old is None:
         return f"`{d.path}` was made anew"
     if d.what in ("function", "object"):
-        return f"`{d.path}`: another {d.what} that looks the same, {d.new}"
+        return f"`{d.path}`: {d.new}, but not the same object as before"
     if d.old is None or d.new is None:
         return f"`{d.path}`: {d.old or 'nothing'} -> {d.new or 'nothing'}"
     old, new = str(d.old), str(d.new)

@@ -227,8 +227,8 @@ def _scans(loops: Iterable[Any], limit: float) -> Iterator[Help]:
                 f"The loop at {show_place(loop.place)} is unrolled. Its "
                 f"{loop.iterations} iterations are alike, and have {loop.equations} of "
                 f"the {found.total} equations of the function. With `jax.lax.scan`, "
-                "its body is compiled once. (The seconds are an estimate by "
-                "equations.)",
+                "its body is compiled once. (The seconds are an upper limit, by the "
+                "number of equations.)",
                 "For layers, stack their arrays (`eqx.filter_vmap` over the keys of "
                 "the constructor) and scan over them.",
             )

@@ -43,7 +43,10 @@ def edit(
     text = f"jnp.asarray({path}{cast})"
     if root_of(path) != path:
         where = show_place(frames[-1] if frames else None)
-        return f"Write `{text}` where `{path}` is set, for the call at {where}. "
+        out = f"Write `{text}` where `{path}` is set, for the call at {where}. "
+        if not path.endswith("]"):
+            out += "If its field has `static=True`, remove that. "
+        return out
     site = frames[0] if frames else None
     call = _find_call(site, record)
     passed = None if call is None else _arguments(call, record).get(path)

@@ -22,7 +22,7 @@ import jax
 from eqx_fastjit import _events
 from eqx_fastjit._blocking import has_host_callbacks
 from eqx_fastjit._events import Event
-from eqx_fastjit._place import is_users, Place
+from eqx_fastjit._place import is_written_by_user, Place
 from eqx_fastjit._private import hook_waits
 
 from ._equations import trace_of
@@ -110,7 +110,7 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
     def _note(self, seconds: float, kind: str) -> None:
         # The innermost frame of the program itself, and the function that it called.
         frame, called = sys._getframe(1), ""
-        while not is_users(frame.f_code.co_filename):
+        while not is_written_by_user(frame.f_code):
             if frame.f_back is None:
                 return
             called, frame = frame.f_code.co_name, frame.f_back

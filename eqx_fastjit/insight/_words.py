@@ -63,7 +63,7 @@ def show_file(file: str) -> str:
 def show_place(place: "Place | None") -> str:
     """`train.py:12`."""
     if place is None:
-        return "?"
+        return "an unknown line"
     short = place._replace(file=show_file(place.file))
     return str(place if str(place).startswith("<cell>") else short)
 
@@ -71,7 +71,7 @@ def show_place(place: "Place | None") -> str:
 def show_chain(frames: "Sequence[Place]", most: int = 4) -> str:
     """A line and the lines that led to it: `model.py:4, from train.py:12`."""
     lines = dict.fromkeys(map(show_place, frames))
-    return ", from ".join(list(lines)[:most]) or "?"
+    return ", from ".join(list(lines)[:most]) or show_place(None)
 
 
 # Of texts that are wrapped; a narrow terminal has fewer.

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import eqx_fastjit
 from eqx_fastjit import _events
@@ -156,6 +157,24 @@ def random_keys(jit):
     )
 
 
+@case("static", "number")
+def a_static_field(jit):
+    class Faulty(eqx.Module):
+        rate: float = eqx.field(static=True)
+
+    class Mended(eqx.Module):
+        rate: jax.Array
+
+    f = jit(lambda model, x: x * model.rate)
+    g = jit(lambda model, x: x * model.rate)
+    rates = (0.1, 0.2, 0.3)
+    return (
+        [f(Faulty(rate), X) for rate in rates],
+        [g(Mended(jnp.asarray(rate)), X) for rate in rates],
+        (f, g),
+    )
+
+
 @case("placement", "committed")
 def committed(jit):
     f = jit(lambda x: x * 2)
@@ -163,6 +182,23 @@ def committed(jit):
     device = jax.devices()[0]
     x, y = jnp.asarray(X), jax.device_put(X, device)
     return [f(x), f(y)], [g(jax.device_put(x, device)), g(y)], (f, g)
+
+
+@case("placement", "moved")
+def a_model_that_follows_its_data(jit):
+    f = jit(lambda model, x: jax.tree.map(lambda w: w * x.mean(), model))
+    g = jit(lambda model, x: jax.tree.map(lambda w: w * x.mean(), model))
+    mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
+    rows, whole = (NamedSharding(mesh, P(axis)) for axis in ("data", None))
+    x = jax.device_put(X, rows)
+    model = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+    placed = eqx.filter_shard(model, whole)
+    out, mended = [], []
+    for _ in range(3):
+        model, placed = f(model, x), g(placed, x)
+        out.append(model.weight)
+        mended.append(placed.weight)
+    return out, mended, (f, g)
 
 
 @case("dtype", "dtype")
@@ -190,6 +226,13 @@ def test_the_advice_keeps_the_results(name):
     assert explain(g).compiles == 1
     for a, b in zip(faulty, mended, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
+
+
+def test_a_model_is_placed_by_what_takes_all_of_its_leaves():
+    _events.history.clear()
+    _, _, (f, _) = CASES["placement, moved"](eqx_fastjit.filter_jit)
+    (finding,) = explain(f).findings
+    assert "`eqx.filter_shard(model, sharding)`" in finding.fix
 
 
 @pytest.mark.parametrize(

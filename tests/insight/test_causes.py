@@ -56,7 +56,7 @@ CASES = {
         "solver.rtol",
         {"solve": 2},
         "0.001, 0.0001, 1e-05",
-        "Write `jnp.asarray(solver.rtol)` where `solver.rtol` is set, for the call at",
+        "fault.py:26. If its field has `static=True`, remove that.",
     ),
     "structure": Expected(
         "structure",
@@ -227,3 +227,21 @@ def _check_sums(report):
 def _check_wording(text):
     assert "array(" not in text.replace("asarray(", "")  # no values of arrays
     assert " 0 us" not in text and "more times" not in text
+
+
+def test_a_trace_of_plain_jit_is_told_without_what_has_rows_of_its_own(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import equinox as eqx, jax, numpy as np\n"
+        "@eqx.filter_jit\n"
+        "def jit_inner(x):\n"
+        "    return x + 1\n"
+        "@jax.jit\n"
+        "def outer(x):\n"
+        "    return jit_inner(x) * 2\n"
+        "print(outer(np.ones(2)))\n"
+    )
+    report, _ = doctor(path, tmp_path)
+    inner, outer = report["compilations"]
+    assert (inner["function"], outer["function"]) == ("jit_inner", "outer")
+    assert outer["traced"] and outer["trace"] >= outer["nested"] == inner["trace"]

@@ -248,6 +248,14 @@ def test_two_kinds_of_keys():
     assert only(explain(f)).attribute == "keys"
 
 
+def test_a_default_is_called_so():
+    two = np.float32(2)
+    f = eqx_fastjit.filter_jit(lambda x, scale=two: x * scale)
+    f(np.ones(2))
+    f(np.ones(2), 3.0)
+    assert only(explain(f)).says.endswith(": a default, 3.0 (float).")
+
+
 def test_a_failed_trace_is_told():
     @eqx_fastjit.filter_jit
     def f(x):

@@ -143,6 +143,15 @@ def test_what_is_new_in_a_run(files, tmp_path):
     assert len(json.loads(out.read_text())["found"]) == 2
     assert command("doctor", "--fail-on", "new", *files, code=1)
     assert command("doctor", "--fail-on", "new", *reversed(files), code=0)
+    ended = command("doctor", *files, "--fail-on", "new", code=2)
+    assert "options before them" in ended.stderr
+
+
+def test_a_run_of_another_checkout_has_nothing_new(files, script, tmp_path):
+    text, elsewhere = files[1].read_text(), tmp_path / "elsewhere.jsonl"
+    elsewhere.write_text(text.replace(str(script.parent), "/home/ci/checkout"))
+    assert elsewhere.read_text() != text
+    assert compare_runs(read(str(files[1])), read(str(elsewhere))).found == ()
 
 
 def test_a_child_process_has_a_file_of_its_own(files, script, tmp_path):

@@ -1,5 +1,7 @@
 """`insight.inspect` says which lines the equations of a function come from."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -134,6 +136,25 @@ def test_loops_in_a_gradient_are_counted_once():
     found = loops_of(jax.grad(lambda x: nested(x).sum()), jnp.ones(2))
     assert found[line_of("outer")][0] == 3
     assert found[line_of("inner")][0] == 12
+
+
+@pytest.mark.parametrize(
+    ("widths", "alike"), [([4] * 7, True), ([4, 5, 6, 7, 8, 9, 10], False)]
+)
+@pytest.mark.parametrize("transform", [eqx.filter_grad, lambda f: f])
+def test_a_loop_over_layers_is_found_in_a_training_step(widths, alike, transform):
+    def loss(layers, x):
+        for norm, layer in layers:  # layers
+            x = jax.nn.gelu(layer(norm(x)))
+        return x.sum()
+
+    key = jax.random.key(0)
+    layers = [
+        (eqx.nn.LayerNorm(n), eqx.nn.MLP(n, m, n, 2, key=key))
+        for n, m in itertools.pairwise(widths)
+    ]
+    found = loops_of(transform(loss), layers, jnp.ones(widths[0]))
+    assert found == {line_of("layers"): (6, alike)}
 
 
 def test_shapes_that_differ_are_said():

@@ -151,6 +151,12 @@ def test_a_change_of_two_functions_is_one_finding():
     assert second.functions == {"other": 1}
 
 
+def test_a_trace_that_failed_is_told_apart_from_those_of_other_lengths():
+    longer = record(1, shape("x", (4,), (5,)))
+    failed = record(2, shape("x", (4,), (6,)), failed=True)
+    assert [g.records for g in group([longer, failed])] == [[longer], [failed]]
+
+
 def test_operations_of_a_model_are_one_group_at_the_line_that_made_it():
     made = Place("a.py", 20, "<module>")
     inside = [Place("a.py", n, "Model.__init__") for n in (4, 5)]

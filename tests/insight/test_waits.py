@@ -1,5 +1,6 @@
 """Waits for the device are found by line, with what waited."""
 
+import dataclasses
 import threading
 
 import equinox as eqx
@@ -61,6 +62,17 @@ def test_what_reads_a_value_is_named(what):
 def test_an_f_string_is_named():
     ((what, count),) = waits_in(lambda x: f"{x:.2f}", jnp.ones(()))
     assert "{x:.2f}" in what and count == 1
+
+
+def test_a_wait_in_generated_code_is_at_the_line_that_calls_it():
+    @dataclasses.dataclass
+    class Metric:
+        loss: jax.Array
+        accuracy: jax.Array
+
+    f = lambda x: Metric(x, x) == Metric(+x, +x)  # noqa: E731
+    ((what, _),) = waits_in(f, jnp.ones(()))
+    assert what == "Metric(x, x) == Metric(+x, +x)"
 
 
 def test_a_long_expression_is_one_short_line():
