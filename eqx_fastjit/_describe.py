@@ -23,6 +23,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
+from ._place import Place
 from ._private import instance_dict
 from ._reference import static_key
 from ._statics import ARRAY_TYPES, reader_of
@@ -78,7 +79,7 @@ class Leaf(NamedTuple):
     path: str
     # "array", "static", "node" or "setting".
     kind: str
-    # Of an array.
+    # Of an array, also of one that is static.
     shape: tuple[Any, ...] = ()
     dtype: str = ""
     weak_type: bool = False
@@ -312,8 +313,11 @@ def _statics(
         identity = hash(static_key(x))
     except Exception:  # of the class's own hash, say
         identity = id(x)
-    text, type_name = describe_static(x), _type_name(type(x))
-    yield Leaf(path, "static", type=type_name, text=text, identity=identity, of=of)
+    leaf = Leaf(path, "static", type=_type_name(type(x)), text=describe_static(x))
+    leaf = leaf._replace(identity=identity, of=of)
+    if isinstance(x, _ARRAYS):
+        leaf = leaf._replace(shape=tuple(x.shape), dtype=str(x.dtype))
+    yield leaf
     if depth > 0:
         for name, value in itertools.islice(_fields(x), _MAX_FIELDS):
             yield from _statics(path + name, value, type(x).__qualname__, depth - 1)
@@ -352,26 +356,33 @@ _CAUSES = {
 _RANKS = {what: rank for rank, what in enumerate(_CAUSES)}
 
 
-def compare(event: Any, history: Iterable[Any]) -> tuple[Cause, tuple[Difference, ...]]:
-    """Why an event happened, against the earlier one that it differs least from.
+class Reason(NamedTuple):
+    """Why an event happened."""
 
-    **Returns:**
+    cause: Cause = Cause.NEW_FUNCTION
+    # The most important first. There is none for the first call of a function, and for
+    # one of which JAX's caches were cleared.
+    differences: tuple[Difference, ...] = ()
+    # The user's lines that led to the event that it differs from, innermost first.
+    earlier: tuple[Place, ...] = ()
 
-    The cause, and each difference, the most important first. There is none for the
-    first call of a function, and for one of which JAX's caches were cleared.
-    """
+
+def compare(event: Any, history: Iterable[Any]) -> Reason:
+    """Why an event happened, against the earlier one that it differs least from."""
     alike = list(itertools.islice(_alike(event, history), _MAX_COMPARED))
     own = [old for old in alike if old.function.number == event.function.number]
     if not alike:
-        return Cause.NEW_FUNCTION, ()
-    found = min([_between(old, event) for old in own or alike], key=_distance)
+        return Reason()
+    nearest = min(own or alike, key=lambda old: _distance(_between(old, event)))
+    found = tuple(_between(nearest, event))
     if not own:
         # The line that made this function has made another one before.
         made = Difference(
             event.function.name, Cause.NEW_FUNCTION, "function", None, None
         )
-        return Cause.NEW_FUNCTION, (made, *found)
-    return found[0].cause if found else Cause.CONFIGURATION, tuple(found)
+        return Reason(Cause.NEW_FUNCTION, (made, *found), nearest.frames)
+    cause = found[0].cause if found else Cause.CONFIGURATION
+    return Reason(cause, found, nearest.frames)
 
 
 def _alike(event: Any, history: Iterable[Any]) -> Iterator[Any]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 
-from ._describe import Cause, compare, configuration, describe, Difference, Leaf
+from ._describe import Cause, compare, configuration, describe, Leaf, Reason
 from ._place import is_users, Place, place_of, user_frames
 from ._private import function_in_jit
 
@@ -61,9 +61,7 @@ class Event:
     function: FunctionInfo
     # The leaves, nodes and statics of the call, in order.
     signature: tuple[Leaf, ...] = ()
-    # Why, against the nearest earlier event of the same function, and what differs.
-    cause: Cause = Cause.NEW_FUNCTION
-    differences: tuple[Difference, ...] = ()
+    reason: Reason = field(default_factory=Reason)
     # JAX's settings that are part of the key of a trace, as `(name, text)`.
     config: tuple[tuple[str, str], ...] = field(default_factory=configuration)
     # Lines of the user's code, innermost first.
@@ -91,6 +89,11 @@ class Event:
     first_run: float = 0.0
     # The part of these that was spent on functions inside, which have events too.
     nested: float = 0.0
+
+    @property
+    def cause(self) -> Cause:
+        """Why it happened, in a word or two."""
+        return self.reason.cause
 
     @property
     def seconds(self) -> float:
@@ -178,7 +181,7 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
     event = opened.event if opened is not None and begun else Event(function)
     event.traced = True
     event.signature = describe(arguments())
-    event.cause, event.differences = compare(event, history)
+    event.reason = compare(event, history)
     if opened is None or not begun:
         opened = _open(event)
     opened.tracing, start = True, time.perf_counter()
@@ -214,7 +217,7 @@ def close(arguments: Callable[[], Any] | None = None) -> None:
         event.signature = describe(arguments())
     if not event.ahead and (event.compile or not event.traced):
         # Before, it was not known where the arrays are, and whether it would compile.
-        event.cause, event.differences = compare(event, history)
+        event.reason = compare(event, history)
     if event.inside is not None and opened.outer is not None:
         opened.outer.event.nested += event.seconds
     elif event.traced and event.compile == 0 and not event.ahead:
@@ -326,7 +329,7 @@ def stage(signature: tuple[Leaf, ...], earlier: Event | None) -> Iterator[Event]
     """
     event = Event(_active().flat.info, signature, ahead=True)
     if earlier is not None:
-        event.cause, event.differences = earlier.cause, earlier.differences
+        event.reason = earlier.reason
     opened = _open(event)
     try:
         yield event

@@ -145,6 +145,8 @@ def attribute_of(group: Group) -> str:
 
 
 def _static_attribute(d: Difference) -> str:
+    if d.old and d.new and d.old.kind == d.new.kind and d.new.dtype:
+        return "array"
     if d.what in ("function", "object"):
         return f"{d.what} made anew"
     old, new = d.old, d.new

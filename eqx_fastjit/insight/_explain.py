@@ -72,7 +72,7 @@ def show_calls(finding: Finding, verbose: bool = False) -> str:
 
 def explain_event(event: Event) -> str:
     """Why an event that has just begun is there, as plain text."""
-    record = record_of(event, _events.history)
+    record = record_of(event)
     if record.is_first:
         arguments = listed((f"{path}: {text}" for path, text in record.signature), 8)
         where = show_place(record.line)
@@ -107,7 +107,7 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
         if info.place is not None:
             name += f" ({show_place(info.place)})"
         events = tuple(e for e in events if e.function.key() == info.key())
-    records = [record_of(event, events[:i]) for i, event in enumerate(events)]
+    records = list(map(record_of, events))
     groups = [g for g in group(records) if not g.is_first]
     return Explanation(
         name,

@@ -78,7 +78,7 @@ class Writer:
         if os.getpid() != self._process:  # forked
             return
         try:
-            fields = as_json(record_of(event, _events.history))
+            fields = as_json(record_of(event))
             self._line({"type": "compile", **fields})
         except (OSError, ValueError) as e:
             _events.observers.remove(self.write)

@@ -52,7 +52,7 @@ def log_from_environment() -> None:
 
 
 def _on_event(event: Event) -> None:
-    record = record_of(event, _events.history)
+    record = record_of(event)
     is_small = record.is_outside and record.seconds < _LONG_OPERATION
     if record.failed or (record.compile and not is_small):
         logger.info("%s", log_line(record))

@@ -6,7 +6,6 @@ tools work on records, whether a program is running or ended long ago.
 
 import dataclasses
 import threading
-from collections.abc import Iterable
 from typing import Any
 
 from eqx_fastjit._describe import Cause, Difference
@@ -91,39 +90,21 @@ class Record:
         return {"trace": trace, "lower": self.lower, "compile": self.compile}
 
 
-def record_of(event: Event, history: Iterable[Event]) -> Record:
-    """The record of an event that is complete.
-
-    **Arguments:**
-
-    - `event`: the event.
-    - `history`: earlier events of jitted functions, for the call that it differs from.
-    """
+def record_of(event: Event) -> Record:
+    """The record of an event that is complete."""
     shared = {f.name for f in dataclasses.fields(Record)}
     shared &= {f.name for f in dataclasses.fields(Event)} - {"function", "signature"}
     values: dict[str, Any] = {name: getattr(event, name) for name in shared}
     leaves = [x for x in event.signature if x.kind in ("array", "static") and not x.of]
     return Record(
         **values,
+        **event.reason._asdict(),
         function=event.function.qualname.rpartition("<locals>.")[2],
         place=event.function.place,
         signature=tuple((leaf.path, str(leaf)) for leaf in leaves),
         object=event.function.number,
-        earlier=_earlier(event, history),
         is_main_thread=event.thread == threading.main_thread().ident,
     )
-
-
-def _earlier(event: Event, history: Iterable[Event]) -> tuple[Place, ...]:
-    wanted = {d.old for d in event.differences if d.old and d.old.kind != "setting"}
-    if not event.differences:
-        return ()
-    for old in reversed(tuple(history)):
-        if old is event or old.function.key() != event.function.key():
-            continue
-        if wanted <= set(old.signature):
-            return old.frames
-    return ()
 
 
 def show_difference(d: Difference) -> str:

@@ -75,13 +75,11 @@ class Watch:
         )
 
     def _on_event(self, event: Any) -> None:
-        from eqx_fastjit import _events
-
         from ._loops import unrolled_loop
         from ._records import record_of
 
         self._stale.on_event(event)
-        record = record_of(event, _events.history)
+        record = record_of(event)
         # JAX imports what it lowers with when it lowers for the first time.
         spent = sum(x.seconds for x in self.imports if x.started >= record.started)
         if spent:

@@ -27,7 +27,7 @@ def event(arguments, info=INFO, **fields):
 
 
 def compared(old, new, **fields):
-    cause, found = compare(event(new, **fields), [event(old)])
+    cause, found, _ = compare(event(new, **fields), [event(old)])
     return cause, [(d.path, d.what) for d in found]
 
 
@@ -74,18 +74,18 @@ def test_a_length_follows_a_shape():
 
 def test_the_nearest_call_is_compared_with():
     history = [event({"x": X, "n": 1}), event({"x": X[:2], "n": 2})]
-    cause, found = compare(event({"x": X[:2], "n": 1}), history)
+    cause, found, _ = compare(event({"x": X[:2], "n": 1}), history)
     assert len(found) == 1
-    assert compare(event({"x": X[:2], "n": 3}), history)[1][0].old.text == "2"
+    assert compare(event({"x": X[:2], "n": 3}), history).differences[0].old.text == "2"
     assert cause in (Cause.STATIC, Cause.SHAPE)
 
 
 def test_another_function_of_the_line_was_made_anew():
     other = _events.FunctionInfo("f", "f", Place("a.py", 1, "f"))
     history = [event({"x": X})]
-    cause, found = compare(event({"x": X}, other), history)
+    cause, found, _ = compare(event({"x": X}, other), history)
     assert cause is Cause.NEW_FUNCTION and found[0].what == "function"
-    assert compare(event({"x": X}), []) == (Cause.NEW_FUNCTION, ())
+    assert compare(event({"x": X}), []) == (Cause.NEW_FUNCTION, (), ())
 
 
 def test_a_compilation_without_a_trace_is_a_placement():

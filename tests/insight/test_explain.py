@@ -3,6 +3,7 @@
 Promise 36 of docs/reliability.md.
 """
 
+import dataclasses
 import os
 import sysconfig
 
@@ -110,6 +111,25 @@ def test_a_call_line_and_those_that_led_to_it():
     helper(2)
     (call,) = only(explain(f)).calls
     assert call.count("test_explain.py:") >= 2 and ", from " in call
+
+
+def test_an_array_in_an_object_that_is_static():
+    """A dataclass that is no pytree is static as a whole."""
+
+    @dataclasses.dataclass
+    class Trainer:
+        weight: jax.Array
+
+        @eqx_fastjit.filter_jit
+        def step(self, x):
+            return self.weight - x
+
+    trainer = Trainer(jnp.ones(2))
+    for _ in range(3):
+        trainer.weight = trainer.step(jnp.ones(2))
+    finding = only(explain(Trainer.step))
+    assert (finding.leaf, finding.count) == ("self.weight", 2)
+    assert "an `eqx.Module`" in finding.fix and "hash" not in finding.fix
 
 
 def test_which_call_is_the_odd_one_of_a_weak_type():

@@ -18,7 +18,7 @@ LAYERS = [
     ["_stages", "_export"],
     ["_jit", "_install"],
     ["insight"],
-    ["__init__", "cli", "pytest_plugin"],
+    ["__init__", "cli", "__main__", "pytest_plugin"],
 ]
 ORDER = {name: i for i, name in enumerate(x for layer in LAYERS for x in layer)}
 
