@@ -139,6 +139,8 @@ def _read(path: str) -> Any:
 
 
 def _compare(options: argparse.Namespace, old: str, new: str) -> int:
+    if options.html or options.trace:
+        raise CommandError("--html and --trace: expected a program, or one event file")
     from eqx_fastjit.insight._compare import compare_runs, comparison_lines
 
     comparison = compare_runs(_read(old), _read(new))
