@@ -107,6 +107,10 @@ def _vjp(f, w, batch):
     return jax.vjp(lambda w: f(w, batch), w)[0]
 
 
+def _vmap_of_the_batch(f, w, batch):
+    return jax.vmap(f, (None, 0))(w, batch[None])[0]
+
+
 def _vmap_of_grad(f, w, batch):
     return jax.vmap(jax.value_and_grad(f), (0, None))(w[None], batch)[0][0]
 
@@ -129,6 +133,7 @@ CALLS = {
     "vmap": _vmap,
     "linearize": _linearize,
     "vjp": _vjp,
+    "vmap of the batch": _vmap_of_the_batch,
     "vmap of grad": _vmap_of_grad,
 }
 
