@@ -76,6 +76,7 @@ def test_stages_share_the_trace_of_calls():
         traces.append(n)
         return x * n
 
+    f.trace(jax.ShapeDtypeStruct(X.shape, X.dtype), 2)
     f.trace(X, 2)
     f.lower(X, 2).compile()
     f.eval_shape(X, 2)
