@@ -66,6 +66,11 @@ class RaisingReduce:
         return True
 
 
+class ReducedToAName(RaisingReduce):
+    def __reduce_ex__(self, protocol):
+        return "a_global"
+
+
 class EqIsAnArray:
     def __eq__(self, other):
         return np.ones(2) == 1
@@ -121,10 +126,11 @@ def test_a_hash_that_raises(place):
 
 
 @pytest.mark.parametrize("place", ["argument", "field", "list"])
-def test_a_state_that_cannot_be_had(place):
-    """A static whose state raises is compared by identity."""
+@pytest.mark.parametrize("cls", [RaisingReduce, ReducedToAName])
+def test_a_state_that_cannot_be_had(cls, place):
+    """A static without a state is compared by identity."""
     f, traces = count_traces(lambda x, s: X * 2)
-    statics = [RaisingReduce(), RaisingReduce()]
+    statics = [cls(), cls()]
     for static in (*statics, *statics):
         f(*PLACES[place](static))
     assert len(traces) == 2
