@@ -138,8 +138,8 @@ class _Here(threading.local):
     """What this thread is doing."""
 
     open: _Open | None = None
-    # Seconds of `jax.jit` that were spent before it compiles, by function and kind.
-    pending: dict[tuple[str, str], float] | None = None
+    # What `jax.jit` has last traced and lowered, and not compiled yet: name, seconds.
+    pending: dict[str, tuple[str, float]] | None = None
 
 
 _here = _Here()
@@ -266,17 +266,19 @@ def _outside(kind: str, duration: float, name: str) -> None:
     """Something of `jax.jit` itself took this long."""
     if not observers or (kind == _TRACE and _active() is not None):
         return
+    name = name.removeprefix("jit(").removesuffix(")").removeprefix("jit_")
     pending = _here.pending = _here.pending or {}
     if kind != _COMPILE:
-        pending[name, kind] = pending.get((name, kind), 0.0) + duration
+        pending[kind] = name, duration
         return
     place = place_of(function_in_jit())
     if place is not None and not is_users(place.file):
         place = None  # an operation, or a library's
     function = FunctionInfo(name, name, place, number=0)
-    event = Event(function, compile=duration, traced=(name, _TRACE) in pending)
-    event.trace = pending.pop((name, _TRACE), 0.0)
-    event.lower = pending.pop((name, _LOWER), 0.0)
+    spent = {before: s for before, (its, s) in pending.items() if its == name}
+    pending.clear()
+    event = Event(function, compile=duration, traced=_TRACE in spent)
+    event.trace, event.lower = spent.get(_TRACE, 0.0), spent.get(_LOWER, 0.0)
     event.started -= event.seconds
     opened = _here.open
     if opened is not None and opened.tracing:

@@ -241,6 +241,24 @@ def test_caches_that_were_cleared():
     assert (finding.cause, finding.attribute) == ("configuration", "caches cleared")
 
 
+def test_seconds_are_those_that_jax_tells():
+    """Of functions of this library, and of others."""
+    events, told = [], {}
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, seconds, **_: told.update({name.rpartition("/")[2]: seconds})
+    )
+    _events.observers.append(events.append)
+    try:
+        for jit in (eqx_fastjit.filter_jit, jax.jit):
+            jit(lambda x: jax.lax.neg(x))(np.ones(2))
+            event = events.pop()
+            assert event.lower == told["jaxpr_to_mlir_module_duration"]
+            assert event.compile == told["backend_compile_duration"]
+            assert event.trace > 0
+    finally:
+        _events.observers.remove(events.append)
+
+
 def test_two_kinds_of_keys():
     f = eqx_fastjit.filter_jit(lambda key: jax.random.normal(key, (2,)))
     f(jax.random.key(0))
