@@ -47,6 +47,7 @@ def test_warnings_about_buffers_that_cannot_be_used(donate, large_first):
         x, y = jnp.ones(64), jnp.ones((2, 2))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            jit(lambda x: x.sum(), donate="all")(jnp.ones(3))  # hides its own alone
             f(*((x, y) if large_first else (y, x)))
         return any("donated buffers" in str(w.message) for w in caught)
 

@@ -55,6 +55,14 @@ def test_installed_is_undone():
     assert _is_ours()
 
 
+@pytest.mark.parametrize("use", [install, installed])
+def test_whether_calls_block_is_a_bool(use):
+    """Anything else is refused, and installs nothing."""
+    with pytest.raises(TypeError, match="True or False"), contextlib.ExitStack() as on:
+        on.enter_context(use(asynchronous="no") or contextlib.nullcontext())
+    assert eqx.filter_jit is THEIRS
+
+
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_contexts_that_end_in_another_order(order, before):

@@ -42,9 +42,12 @@ def test_stages_agree_with_a_call():
 
 def test_a_compiled_call_is_that_of_equinox():
     """The compiled call of `equinox.filter_jit` gives the same."""
-    theirs = eqx.filter_jit(forward.__wrapped__).lower(_model(), X, scale=3).compile()
-    ours = forward.lower(_model(), X, scale=3).compile()
+    lowered = eqx.filter_jit(forward.__wrapped__).lower(_model(), X, scale=3)
+    our_lowered = forward.lower(_model(), X, scale=3)
+    theirs, ours = lowered.compile(), our_lowered.compile()
     assert eqx.tree_equal(theirs(_model(), X, scale=3), ours(_model(), X, scale=3))
+    assert type(our_lowered.lowered) is type(lowered.lowered)
+    assert type(ours.compiled) is type(theirs.compiled)
 
 
 def test_attributes_of_jaxs_stages():
