@@ -6,6 +6,7 @@ Promises 22, 23 of docs/reliability.md.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from eqx_fastjit import Compiled, filter_jit, Lowered, Traced
@@ -38,6 +39,7 @@ def test_stages_agree_with_a_call():
     assert "forward" in repr(compiled)
     assert eqx.tree_equal(compiled(_model(), X), forward(_model(), X))
     assert eqx.tree_equal(compiled(x=X, model=_model(1)), forward(_model(1), X))
+    assert eqx.tree_equal(compiled(_model(), np.ones(3)), forward(_model(), X))
 
 
 def test_a_compiled_call_is_that_of_equinox():
