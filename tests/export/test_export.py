@@ -87,13 +87,19 @@ def test_this_process_computes_the_same(folder, name, trusted):
 
 
 def test_the_compiled_form_is_whole_under_a_persistent_cache(path, persistent_cache):
-    """What XLA has loaded from a cache, it does not save as a whole."""
+    """What XLA has loaded from a cache, it does not save as a whole. Others use it."""
     x = functions.x()
     f = filter_jit(lambda x: jnp.sin(x) @ x.T)
     for _ in range(2):
         f.export(x).save(path, compiled=True)
         found = load(path, trusted=True)(x)
         np.testing.assert_allclose(found, f(x), rtol=1e-6)
+
+    def later(x):
+        return x + 3
+
+    jax.jit(later)(x)
+    assert list(path.parent.glob("cache/*later*"))
 
 
 @in_both_forms

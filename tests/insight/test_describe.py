@@ -4,6 +4,7 @@ Promise 41 of docs/reliability.md.
 """
 
 import dataclasses
+import functools
 import gc
 import weakref
 
@@ -124,6 +125,8 @@ class Hostile:
 def test_no_code_of_a_user_is_run():
     leaf, *_ = describe([("x", Hostile())])
     assert str(leaf) == "a Hostile"
+    deep = functools.reduce(lambda x, _: Config(x), range(400), 0.1)
+    assert str(describe([("x", deep)])[0]) == "a Config"
     assert describe_static([Hostile(), {1: Hostile()}]) == "[a Hostile, {1: a Hostile}]"
 
 
