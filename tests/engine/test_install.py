@@ -109,13 +109,13 @@ def test_forms_of_the_decorator():
 
 def test_installed_calls_block_unless_asynchronous(waited):
     """`install()` promises what Equinox does; `asynchronous=True` returns early."""
-    for asynchronous in (False, True):
-        with installed(asynchronous=asynchronous):
+    for options in ({}, {"asynchronous": False}, {"asynchronous": True}):
+        with installed(**options):
             f = eqx.filter_jit(lambda x: x + 1)
         f(X)
         waited.clear()
         f(X)
-        assert bool(waited) is not asynchronous
+        assert bool(waited) is not options.get("asynchronous", False)
 
 
 def test_a_loop_that_refills_its_batch():

@@ -153,8 +153,11 @@ def test_another_static_field_in_a_compiled_call():
     f = filter_jit(lambda m: m.x * m.static)
     compiled = f.lower(Holder(X, 2)).compile()
     assert compiled(Holder(X, 2)).tolist() == [2, 2, 2]
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"`m\.static` was 2 and is now 3"):
         compiled(Holder(X, 3))
+    compiled = filter_jit(lambda m: m.x).lower(Holder(X, object())).compile()
+    with pytest.raises(TypeError, match="is another object that looks the same"):
+        compiled(Holder(X, object()))
 
 
 def test_a_wrapped_module():
