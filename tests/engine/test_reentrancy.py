@@ -57,6 +57,13 @@ class RaisingHash:
         return self.n == other.n
 
 
+class TooDeepHash(RaisingHash):
+    def __hash__(self):
+        if self.n:
+            raise RecursionError
+        return 1
+
+
 class RaisingReduce:
     """Has neither a hash nor a state, and so is compared by identity."""
 
@@ -123,6 +130,14 @@ def test_a_hash_that_raises(place):
     for n in (1, 1, 2, 1):
         f(*PLACES[place](RaisingHash(n)))
     assert len(traces) == 2
+
+
+def test_a_hash_that_is_too_deep():
+    """Not the static is at fault, so this is the error of the call."""
+    f = filter_jit(lambda x, s: X * 2)
+    assert f(X, TooDeepHash(0)) == 4
+    with pytest.raises(RecursionError):
+        f(X, TooDeepHash(1))
 
 
 @pytest.mark.parametrize("place", ["argument", "field", "list"])
