@@ -259,6 +259,8 @@ def test_a_jitted_function_is_frozen():
     ("options", "error"),
     [
         ({"donate": "some"}, ValueError),
+        ({"donate": ["all"]}, ValueError),
+        ({"asynchronous": 1}, TypeError),
         ({"donate_argnums": 0}, ValueError),
         ({"donate_argnames": "x"}, ValueError),
         ({"static_argnums": 0}, ValueError),

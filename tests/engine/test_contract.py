@@ -254,6 +254,7 @@ KINDS = {
         change=lambda x: x.update(a=3),
         is_node=True,
     ),
+    "two dicts": Kind(lambda: [{1: 2}, {}], by_value=[[{}, {1: 2}]], is_node=True),
     "keys": Kind(
         lambda: {1: "a"}, by_type=[{1.0: "a"}, {True: "a"}], by_value=[{2: "a"}],
         is_node=True,

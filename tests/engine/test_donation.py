@@ -42,15 +42,21 @@ def test_what_is_deleted(donate, ahead):
 def test_warnings_about_buffers_that_cannot_be_used(donate, large_first):
     """Only the modes that begin with `warn` let JAX's warning through."""
 
-    def messages(jit):
+    def messages(jit, call=lambda f, *args: f(*args)):
         f = jit(lambda x, y: x.sum() + y.sum(), donate=donate)
         x, y = jnp.ones(64), jnp.ones((2, 2))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            f(*((x, y) if large_first else (y, x)))
+            jit(lambda x: x.sum(), donate="all")(jnp.ones(3))  # hides its own alone
+            call(f, *((x, y) if large_first else (y, x)))
         return any("donated buffers" in str(w.message) for w in caught)
 
     assert messages(filter_jit) == messages(eqx.filter_jit)
+    for call in (
+        lambda f, *args: f.lower(*args),
+        lambda f, *args: (f.trace(*args), f(*args)),
+    ):
+        assert messages(filter_jit, call) == donate.startswith("warn")
 
 
 @pytest.mark.parametrize("donate", MODES)

@@ -55,6 +55,14 @@ def test_installed_is_undone():
     assert _is_ours()
 
 
+@pytest.mark.parametrize("use", [install, installed])
+def test_whether_calls_block_is_a_bool(use):
+    """Anything else is refused, and installs nothing."""
+    with pytest.raises(TypeError, match="True or False"), contextlib.ExitStack() as on:
+        on.enter_context(use(asynchronous="no") or contextlib.nullcontext())
+    assert eqx.filter_jit is THEIRS
+
+
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_contexts_that_end_in_another_order(order, before):
@@ -101,13 +109,13 @@ def test_forms_of_the_decorator():
 
 def test_installed_calls_block_unless_asynchronous(waited):
     """`install()` promises what Equinox does; `asynchronous=True` returns early."""
-    for asynchronous in (False, True):
-        with installed(asynchronous=asynchronous):
+    for options in ({}, {"asynchronous": False}, {"asynchronous": True}):
+        with installed(**options):
             f = eqx.filter_jit(lambda x: x + 1)
         f(X)
         waited.clear()
         f(X)
-        assert bool(waited) is not asynchronous
+        assert bool(waited) is not options.get("asynchronous", False)
 
 
 def test_a_loop_that_refills_its_batch():

@@ -87,6 +87,20 @@ def test_a_function_dies(use):
     assert dead(*refs) == [True, True]
 
 
+def test_a_callable_object_dies():
+    """An instance of a plain class, with what was compiled for it."""
+
+    class Adds:
+        def __call__(self, x):
+            return x + 1
+
+    fun = Adds()
+    filter_jit(fun)(X)
+    refs = references(fun)
+    del fun
+    assert dead(*refs) == [True]
+
+
 def test_many_lambdas_die():
     """Functions that are wrapped and called in a loop are not kept."""
     refs = []

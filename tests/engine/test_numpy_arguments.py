@@ -5,9 +5,11 @@ Promises 19, 20, 21 of docs/reliability.md.
 
 import equinox as eqx
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.interpreters import mlir
 
 from eqx_fastjit import filter_jit
 from tests.support.buffers import aligned, late
@@ -107,6 +109,10 @@ def _vjp(f, w, batch):
     return jax.vjp(lambda w: f(w, batch), w)[0]
 
 
+def _vmap_of_the_batch(f, w, batch):
+    return jax.vmap(f, (None, 0))(w, batch[None])[0]
+
+
 def _vmap_of_grad(f, w, batch):
     return jax.vmap(jax.value_and_grad(f), (0, None))(w[None], batch)[0][0]
 
@@ -129,6 +135,7 @@ CALLS = {
     "vmap": _vmap,
     "linearize": _linearize,
     "vjp": _vjp,
+    "vmap of the batch": _vmap_of_the_batch,
     "vmap of grad": _vmap_of_grad,
 }
 
@@ -281,11 +288,17 @@ def test_calls_with_host_callbacks_block(waited):
     def callback(x):
         return jnp.tanh(x)
 
+    foreign = jax.extend.core.Primitive("foreign")
+    foreign.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(foreign, mlir.lower_fun(callback, multiple_results=False))
+    checked = eqx.internal.noinline(lambda x: eqx.error_if(x, x < 0, "negative"))
     assert blocks(lambda x: eqx.error_if(x, x < 0, "negative"))
     assert blocks(lambda x: jax.pure_callback(lambda x: x, x, x))
+    assert blocks(lambda x: checked(x))  # of which the jaxpr shows nothing
     assert blocks(lambda x: (jax.debug.callback(lambda x: None, x), x)[1])
     assert not blocks(callback)
     assert not blocks(lambda x: jax.jit(callback)(x))
+    assert not blocks(lambda x: foreign.bind(x))
     assert not blocks(lambda x: jnp.linalg.inv(jnp.eye(3)) @ x)  # a custom call
 
 

@@ -57,6 +57,13 @@ class RaisingHash:
         return self.n == other.n
 
 
+class TooDeepHash(RaisingHash):
+    def __hash__(self):
+        if self.n:
+            raise RecursionError
+        return 1
+
+
 class RaisingReduce:
     """Has neither a hash nor a state, and so is compared by identity."""
 
@@ -64,6 +71,11 @@ class RaisingReduce:
 
     def __eq__(self, other):
         return True
+
+
+class ReducedToAName(RaisingReduce):
+    def __reduce_ex__(self, protocol):
+        return "a_global"
 
 
 class EqIsAnArray:
@@ -120,11 +132,20 @@ def test_a_hash_that_raises(place):
     assert len(traces) == 2
 
 
+def test_a_hash_that_is_too_deep():
+    """Not the static is at fault, so this is the error of the call."""
+    f = filter_jit(lambda x, s: X * 2)
+    assert f(X, TooDeepHash(0)) == 4
+    with pytest.raises(RecursionError):
+        f(X, TooDeepHash(1))
+
+
 @pytest.mark.parametrize("place", ["argument", "field", "list"])
-def test_a_state_that_cannot_be_had(place):
-    """A static whose state raises is compared by identity."""
+@pytest.mark.parametrize("cls", [RaisingReduce, ReducedToAName])
+def test_a_state_that_cannot_be_had(cls, place):
+    """A static without a state is compared by identity."""
     f, traces = count_traces(lambda x, s: X * 2)
-    statics = [RaisingReduce(), RaisingReduce()]
+    statics = [cls(), cls()]
     for static in (*statics, *statics):
         f(*PLACES[place](static))
     assert len(traces) == 2

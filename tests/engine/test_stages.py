@@ -6,6 +6,7 @@ Promises 22, 23 of docs/reliability.md.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from eqx_fastjit import Compiled, filter_jit, Lowered, Traced
@@ -38,13 +39,17 @@ def test_stages_agree_with_a_call():
     assert "forward" in repr(compiled)
     assert eqx.tree_equal(compiled(_model(), X), forward(_model(), X))
     assert eqx.tree_equal(compiled(x=X, model=_model(1)), forward(_model(1), X))
+    assert eqx.tree_equal(compiled(_model(), np.ones(3)), forward(_model(), X))
 
 
 def test_a_compiled_call_is_that_of_equinox():
     """The compiled call of `equinox.filter_jit` gives the same."""
-    theirs = eqx.filter_jit(forward.__wrapped__).lower(_model(), X, scale=3).compile()
-    ours = forward.lower(_model(), X, scale=3).compile()
+    lowered = eqx.filter_jit(forward.__wrapped__).lower(_model(), X, scale=3)
+    our_lowered = forward.lower(_model(), X, scale=3)
+    theirs, ours = lowered.compile(), our_lowered.compile()
     assert eqx.tree_equal(theirs(_model(), X, scale=3), ours(_model(), X, scale=3))
+    assert type(our_lowered.lowered) is type(lowered.lowered)
+    assert type(ours.compiled) is type(theirs.compiled)
 
 
 def test_attributes_of_jaxs_stages():
@@ -76,6 +81,7 @@ def test_stages_share_the_trace_of_calls():
         traces.append(n)
         return x * n
 
+    f.trace(jax.ShapeDtypeStruct(X.shape, X.dtype), 2)
     f.trace(X, 2)
     f.lower(X, 2).compile()
     f.eval_shape(X, 2)
@@ -147,8 +153,11 @@ def test_another_static_field_in_a_compiled_call():
     f = filter_jit(lambda m: m.x * m.static)
     compiled = f.lower(Holder(X, 2)).compile()
     assert compiled(Holder(X, 2)).tolist() == [2, 2, 2]
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"`m\.static` was 2 and is now 3"):
         compiled(Holder(X, 3))
+    compiled = filter_jit(lambda m: m.x).lower(Holder(X, object())).compile()
+    with pytest.raises(TypeError, match="is another object that looks the same"):
+        compiled(Holder(X, object()))
 
 
 def test_a_wrapped_module():

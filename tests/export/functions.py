@@ -195,6 +195,8 @@ class Tests(NamedTuple):
 
 
 FUNCTIONS = {
+    # The first: JAX loads LAPACK for others as well.
+    "linalg": Tests(linalg, lambda: (x(),)),
     "statics": Tests(statics, lambda: (layer(), x())),
     "keys": Tests(keys, lambda: (jr.key(3), x())),
     "state": Tests(with_state, _state_arguments),
@@ -202,7 +204,6 @@ FUNCTIONS = {
     "numpy": Tests(add, lambda: (np.ones(3, np.float64), np.float32(2))),
     "weak": Tests(weak, lambda: (x(),)),
     "closure": Tests(closure, lambda: (x(),)),
-    "linalg": Tests(linalg, lambda: (x(),)),
     "donated": Tests(statics, lambda: (layer(), x()), {"donate": "all-except-first"}),
 }
 

@@ -4,6 +4,7 @@ Promise 41 of docs/reliability.md.
 """
 
 import dataclasses
+import functools
 import gc
 import weakref
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import _events
-from eqx_fastjit._describe import Cause, compare, describe, describe_static
+from eqx_fastjit._describe import Cause, compare, describe, describe_static, is_below
 from eqx_fastjit._place import is_users, Place, user_frames
 
 
@@ -60,11 +61,14 @@ X = np.ones((4, 2), np.float32)
 def test_what_differs(old, new, cause, first):
     found_cause, found = compared({"x": old}, {"x": new})
     assert (found_cause, found[0]) == (cause, first)
+    assert not any(is_below(path, first[0]) for path, _ in found)
 
 
 def test_equal_calls_differ_in_nothing():
     for value in (X, 1, None, [X, "a"], {"a": X}, Config(0.1), float("nan"), {1, 2}):
         assert compared({"x": value}, {"x": value}) == (Cause.CONFIGURATION, [])
+    for old, new in ((X, jnp.asarray(X)), (jnp.asarray(X), X)):
+        assert compared({"x": old}, {"x": new}) == (Cause.CONFIGURATION, [])
 
 
 def test_a_length_follows_a_shape():
@@ -124,6 +128,8 @@ class Hostile:
 def test_no_code_of_a_user_is_run():
     leaf, *_ = describe([("x", Hostile())])
     assert str(leaf) == "a Hostile"
+    deep = functools.reduce(lambda x, _: Config(x), range(400), 0.1)
+    assert str(describe([("x", deep)])[0]) == "a Config"
     assert describe_static([Hostile(), {1: Hostile()}]) == "[a Hostile, {1: a Hostile}]"
 
 

@@ -24,6 +24,15 @@ def _no_history():
     _events.history.clear()
 
 
+@pytest.fixture
+def events():
+    """Each event, as it ends."""
+    found = []
+    _events.observers.append(found.append)
+    yield found
+    _events.observers.remove(found.append)
+
+
 def only(explanation):
     (finding,) = explanation.findings
     return finding
@@ -259,6 +268,45 @@ def test_caches_that_were_cleared():
     f(np.ones(2))
     finding = only(explain(f))
     assert (finding.cause, finding.attribute) == ("configuration", "caches cleared")
+
+
+def test_seconds_are_those_that_jax_tells(events):
+    """Of functions of this library, and of others."""
+    told = {}
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, seconds, **_: told.update({name.rpartition("/")[2]: seconds})
+    )
+    for jit in (
+        eqx_fastjit.filter_jit,
+        lambda f: eqx_fastjit.filter_jit(f).lower(np.ones(2)).compile(),
+        jax.jit,
+    ):
+        events.clear()
+        jit(lambda x: jax.lax.neg(x))(np.ones(2))
+        lower, compile, trace = np.sum(
+            [(e.lower, e.compile, e.trace) for e in events], axis=0
+        )
+        assert lower == told["jaxpr_to_mlir_module_duration"]
+        assert compile == told["backend_compile_duration"]
+        assert trace > 0
+        assert {e.is_outside for e in events} == {jit is jax.jit}
+        assert {e.function.place.file for e in events} == {__file__}
+
+
+def test_what_is_compiled_while_a_function_is_traced_is_inside(events):
+    """Its seconds are its own, whether it is a jitted function or an operation."""
+    inner = eqx_fastjit.filter_jit(lambda x: x * 2)
+
+    @eqx_fastjit.filter_jit
+    def f(x):
+        with jax.ensure_compile_time_eval():
+            return inner(x) * jax.jit(lambda y: y + 1)(np.ones(2))
+
+    f(np.ones(2))
+    outer = events.pop()
+    assert {e.is_outside for e in events} == {True, False}
+    assert {e.inside for e in events} == {outer.number}
+    assert outer.nested == pytest.approx(sum(e.seconds for e in events))
 
 
 def test_two_kinds_of_keys():

@@ -50,6 +50,7 @@ def use():
     """Calls, statics, nodes, errors, stages, transforms and caches."""
     from eqx_fastjit import filter_jit, installed
 
+    _private.hide_from_tracebacks(__file__)  # as when this is imported
     x = jnp.ones(2)
     model = eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))
     f = filter_jit(lambda m, x, n: (m(x) * n, n))
