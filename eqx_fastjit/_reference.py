@@ -32,26 +32,6 @@ class _Same:
         return id(self.object)  # which this holds
 
 
-class _Equal:
-    """On a trail: an object that is compared by `==`."""
-
-    __slots__ = ("hash", "object")
-
-    def __init__(self, x: Any):
-        self.object = x
-        self.hash = hash(x)
-
-    def __eq__(self, other: Any) -> bool:
-        return (
-            type(other) is _Equal
-            and self.hash == other.hash
-            and (self.object is other.object or bool(self.object == other.object))
-        )
-
-    def __hash__(self) -> int:
-        return self.hash
-
-
 _ARRAY = _Same("array")
 
 
@@ -177,7 +157,8 @@ class Walk:
         self.trail.append(_Same(x))
 
     def _text(self, reader: Reader, x: Any, as_static: bool) -> None:
-        self.trail += [_Same(type(x)), _Equal(x)]
+        # Tuples compare their parts by identity or `==`, and the hashes first.
+        self.trail += [_Same(type(x)), (hash(x), x)]
 
     _int = _text
 
@@ -198,7 +179,8 @@ class Walk:
         self.trail += [_Same(type(x)), struct.pack("dd", x.real, x.imag)]
 
     def _set(self, reader: Reader, x: Any, as_static: bool) -> None:
-        self.trail += [_Same(type(x)), _Equal(frozenset(x))]
+        members = frozenset(x)
+        self.trail += [_Same(type(x)), (hash(members), members)]
 
     def _fields(self, reader: Reader, x: Any, as_static: bool) -> None:
         self._node_of(type(x), len(reader.names))
