@@ -60,6 +60,19 @@ def test_a_function_that_calls_itself_is_compiled_once():
     assert [leaf.shape for leaf in event.signature] == [(4,)]
 
 
+def test_a_method_is_that_of_all_instances():
+    class Scale(eqx.Module):
+        by: int
+
+        @eqx_fastjit.filter_jit
+        def apply(self, x):
+            return x * self.by
+
+    for by in (1, 2):
+        Scale(by).apply(np.ones(2))
+    assert only(explain(Scale(3).apply)).leaf == "self.by"
+
+
 def test_a_function_that_is_not_jitted_is_refused():
     with pytest.raises(TypeError):
         explain(lambda x: x)
