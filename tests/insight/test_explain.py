@@ -279,6 +279,7 @@ def test_seconds_are_those_that_jax_tells(events):
         begun = time.perf_counter()
         jit(lambda x: jax.lax.neg(x))(np.ones(2))
         assert sum(e.seconds for e in events) <= time.perf_counter() - begun
+        assert all(e.started + e.seconds <= time.time() for e in events)
         lower, compile, trace = np.sum(
             [(e.lower, e.compile, e.trace) for e in events], axis=0
         )
