@@ -244,6 +244,7 @@ def test_what_a_jitted_function_shows_of_itself():
         assert getattr(jitted, name) == getattr(f, name)
     assert jitted.__annotations__ == {"m": int}
     assert "f" in repr(jitted) and callable(jitted)
+    assert not hasattr(filter_jit(functools.partial(f)), "__name__")
 
 
 def test_a_jitted_function_is_frozen():

@@ -28,7 +28,7 @@ import numpy as np
 import pydantic
 import pytest
 
-from tests.support.modules import Holder, Inner
+from tests.support.modules import Holder, Inner, Node
 from tests.support.traces import count_traces
 
 
@@ -167,6 +167,21 @@ class Layer(eqx.Module):
     width: int = eqx.field(static=True, default=1)
 
 
+class Branch(Node):
+    def __repr__(self):
+        return f"{self.children} {self.aux}"
+
+
+class OtherBranch(Branch):
+    pass
+
+
+for _cls in (Branch, OtherBranch):
+    jax.tree_util.register_pytree_node(
+        _cls, lambda n: (n.children, n.aux), lambda aux, xs, cls=_cls: cls(xs, aux)
+    )
+
+
 def square(x):
     return x**2
 
@@ -273,6 +288,12 @@ KINDS = {
         by_type=[Layer(1.0, 2), Layer(1, True), Layer(True, 2), Frozen(1)],
         by_value=[Layer(2, 2), Layer(1, 3)],
         change=_set_fields,
+        is_node=True,
+    ),
+    "node": Kind(
+        lambda: Branch((1,), "a"),
+        by_type=[OtherBranch((1,), "a"), Branch((True,), "a")],
+        by_value=[Branch((2,), "a"), Branch((1,), "b"), Branch((), "a")],
         is_node=True,
     ),
     "frozen dataclass": Kind(

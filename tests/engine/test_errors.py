@@ -50,6 +50,7 @@ def test_both_stacks_are_shown():
         inside = str(info.value).partition("Below is the stack inside of JIT")[2]
         assert "eqx.error_if(x, x < 0" in inside
         assert "pytest" not in inside
+        assert info.value.__suppress_context__  # XLA's error says the same
 
 
 def test_error_if_within_other_functions(checked):

@@ -101,6 +101,27 @@ def test_a_callable_object_dies():
     assert dead(*refs) == [True]
 
 
+def test_functions_with_names_that_are_made_up():
+    """Of callables that are pytrees, only so many are remembered."""
+    traces = []
+
+    def make(i):
+        def f(x):
+            traces.append(i)
+            return x + 1
+
+        f.__name__ = f"made_up_{i}"
+        return filter_jit(jax.tree_util.Partial(f))
+
+    first = make(0).__wrapped__
+    filter_jit(first)(X), filter_jit(first)(X)
+    assert traces == [0]
+    for i in range(1, 1100):
+        make(i)
+    filter_jit(first)(X)
+    assert traces == [0, 0]
+
+
 def test_many_lambdas_die():
     """Functions that are wrapped and called in a loop are not kept."""
     refs = []

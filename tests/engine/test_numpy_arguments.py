@@ -265,10 +265,12 @@ def test_a_call_in_a_trace_blocks_for_nothing(waited):
     assert waited == []
 
 
+@pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_calls_that_are_not_asynchronous_block(waited, asynchronous):
+def test_calls_that_are_not_asynchronous_block(waited, asynchronous, ahead):
     """`asynchronous=False` blocks as Equinox does; the default returns early."""
     f = filter_jit(lambda x: x + 1, asynchronous=asynchronous)
+    f = f.lower(jnp.ones(3)).compile() if ahead else f
     for _ in range(3):
         waited.clear()
         f(jnp.ones(3))

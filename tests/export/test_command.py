@@ -103,7 +103,7 @@ def test_show_lists_as_many_lines_as_one_can_read(tmp_path, capsys):
         assert cli.main(["show", str(tmp_path / "f"), *options]) == 0
         out = capsys.readouterr().out
         assert len([x for x in out.splitlines() if x.startswith("    values")]) == n - 1
-    assert "and 52 more" not in out
+    assert "more" not in out
 
 
 @pytest.mark.parametrize(

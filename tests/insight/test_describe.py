@@ -6,6 +6,7 @@ Promise 41 of docs/reliability.md.
 import dataclasses
 import functools
 import gc
+import types
 import weakref
 
 import equinox as eqx
@@ -55,6 +56,12 @@ X = np.ones((4, 2), np.float32)
         ([X], [X, X], Cause.STRUCTURE, ("x", "structure")),
         ({"a": X}, {"b": X}, Cause.STRUCTURE, ("x['b']", "structure")),
         (Config(0.1), Config(0.2), Cause.STATIC, ("x.rate", "static")),
+        (
+            types.SimpleNamespace(rate=0.1),
+            types.SimpleNamespace(rate=0.2),
+            Cause.STATIC,
+            ("x.rate", "static"),
+        ),
         ("a" * 99, "a" * 98, Cause.STATIC, ("x", "object")),
     ],
 )

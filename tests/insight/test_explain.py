@@ -6,6 +6,7 @@ Promise 36 of docs/reliability.md.
 import dataclasses
 import os
 import sysconfig
+import time
 
 import equinox as eqx
 import jax
@@ -59,6 +60,19 @@ def test_a_function_that_calls_itself_is_compiled_once():
     (event,) = [e for e in _events.history if not e.inlined]
     assert event.traced and event.compile > 0
     assert [leaf.shape for leaf in event.signature] == [(4,)]
+
+
+def test_a_method_is_that_of_all_instances():
+    class Scale(eqx.Module):
+        by: int
+
+        @eqx_fastjit.filter_jit
+        def apply(self, x):
+            return x * self.by
+
+    for by in (1, 2):
+        Scale(by).apply(np.ones(2))
+    assert only(explain(Scale(3).apply)).leaf == "self.by"
 
 
 def test_a_function_that_is_not_jitted_is_refused():
@@ -282,13 +296,16 @@ def test_seconds_are_those_that_jax_tells(events):
         jax.jit,
     ):
         events.clear()
+        begun = time.perf_counter()
         jit(lambda x: jax.lax.neg(x))(np.ones(2))
+        assert sum(e.seconds for e in events) <= time.perf_counter() - begun
+        assert all(e.started + e.seconds <= time.time() for e in events)
         lower, compile, trace = np.sum(
             [(e.lower, e.compile, e.trace) for e in events], axis=0
         )
         assert lower == told["jaxpr_to_mlir_module_duration"]
         assert compile == told["backend_compile_duration"]
-        assert trace > 0
+        assert trace > 0 and any(e.traced for e in events)
         assert {e.is_outside for e in events} == {jit is jax.jit}
         assert {e.function.place.file for e in events} == {__file__}
 
