@@ -159,7 +159,6 @@ class _Words(reprlib.Repr):
         super().__init__()
         self.maxlevel = 3
         self.maxstring = self.maxlong = 40
-        self.maxlist = self.maxdict = 6  # as for tuples and sets
 
     repr_bytes = reprlib.Repr.repr_str
 

@@ -160,7 +160,7 @@ def parameters_of(fun: Callable[..., Any]) -> Parameters:
     # By its very type: a proxy (of `wrapt`, say) claims to be an instance of it.
     is_function = type(fun) is types.FunctionType
     call = fun if is_function else getattr(type(fun), "__call__", None)  # noqa: B004
-    if type(call) is not types.FunctionType or isinstance(fun, type) or _claims(fun):
+    if type(call) is not types.FunctionType or _claims(fun):
         return _read(fun, is_own=False)
     owner = fun if is_function else type(fun)
     source = call.__code__, call.__defaults__, call.__kwdefaults__

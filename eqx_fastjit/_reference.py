@@ -168,8 +168,6 @@ class Walk:
         except RecursionError:
             raise
         except Exception:  # it has no hash after all: rule 6
-            if reader.state is None:
-                raise
             self._mutable(self._state, reader, x)
 
     def _float(self, reader: Reader, x: Any, as_static: bool) -> None:

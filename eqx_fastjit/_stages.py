@@ -113,7 +113,7 @@ class _Stage:
         self._stage = stage
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_stage":
+        if name == "_stage":  # of a copy that is being made
             raise AttributeError(name)
         return getattr(self._stage, name)
 

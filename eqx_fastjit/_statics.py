@@ -140,7 +140,7 @@ def reader_of(x: Any) -> Reader:
 
 def _array_reader(x: Any) -> Reader | None:
     if type(x) is jax.ShapeDtypeStruct:
-        return Reader("struct", is_node=True)
+        return Reader("struct", is_node=True, state=object_state)
     if isinstance(x, Tracer):
         return Reader("tracer", is_node=True)
     if not is_array(x):

@@ -52,7 +52,7 @@ def replacing(path: Any) -> Iterator[IO[bytes]]:
 def write(file: IO[bytes], header: Any, sections: Mapping[str, bytes]) -> None:
     """Write a header, which is what JSON can hold, and sections."""
     sizes = {name: len(x) for name, x in sections.items()}
-    text = json.dumps({**header, "sections": sizes}, allow_nan=False).encode("ascii")
+    text = json.dumps({**header, "sections": sizes}).encode("ascii")
     if len(text) > MAX_HEADER:
         raise ValueError(
             f"the structure of the arguments takes {len(text)} bytes to describe, and "

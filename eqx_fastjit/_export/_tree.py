@@ -126,7 +126,7 @@ class Encoder:
         elif reader.name in ("node", "tuple"):  # a named tuple
             children, treedef = jtu.tree_flatten_with_path(x, lambda y: y is not x)
             self._line(path, "node", self._class(x, path), 1 + len(children))
-            self.write((treedef.node_data() or (None, None))[1], path)
+            self.write(treedef.node_data()[1], path)
             for key, child in children:
                 self.write(child, path + jtu.keystr(key))
         else:
@@ -223,7 +223,7 @@ def build(lines: Iterator[Line], arrays: Sequence[Any], names: Names) -> Any:
         return found
     if not isinstance(found, type):
         raise ExportFileError(f"{found!r} is not a class")
-    if kind == "member" and issubclass(found, enum.Enum):
+    if kind == "member":
         return found.__members__[about[1]]
     if kind == "node":
         leaves = [jtu.tree_structure(0)] * (n_parts - 1)

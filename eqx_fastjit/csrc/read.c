@@ -206,7 +206,7 @@ static int read_hashed(Walk *w, const Type *type, PyObject *x, int as_static) {
     Py_hash_t hash = PyObject_Hash(x);
     if (hash == -1 && PyErr_Occurred()) {
         /* It has no hash after all: rule 6. */
-        if (type->state == NULL || !PyErr_ExceptionMatches(PyExc_Exception) ||
+        if (!PyErr_ExceptionMatches(PyExc_Exception) ||
             PyErr_ExceptionMatches(PyExc_RecursionError))
             return -1;
         PyErr_Clear();
