@@ -325,8 +325,9 @@ static PyObject *call_bound(Callable *self, Walk *w) {
     Specialization *specialization = NULL;
     PyObject *result = NULL;
     if (read_values(w) == 0) specialization = find(self, w);
-    if (specialization == NULL) {
+    if (specialization == NULL || copy_numpy(w) < 0) {
         explain(self, NULL, w);
+        Py_XDECREF(specialization);
         return NULL;
     }
     Active outer = activate((PyObject *)specialization);

@@ -115,6 +115,7 @@ PyType_Spec specialization_spec = {
 /* --- a table ---------------------------------------------------------------------------- */
 
 static int table_clear(Table *self) {
+    self->n_added = 0;
     Py_CLEAR(self->last);
     if (self->items != NULL) PyDict_Clear(self->items);
     return 0;
@@ -124,7 +125,8 @@ static int table_clear(Table *self) {
 int table_add(Table *self, Specialization *specialization, Walk *w) {
     uint64_t hash = trail_hash(w->trail, w->n_trail);
     if (specialization_set(specialization, w, hash) < 0) return -1;
-    if (PyDict_GET_SIZE(self->items) >= self->capacity) table_clear(self);
+    if (self->n_added >= self->capacity) table_clear(self);
+    self->n_added++;
     PyObject *key = PyLong_FromUnsignedLongLong(hash), *none = PyList_New(0), *bucket = NULL;
     if (key != NULL && none != NULL) bucket = PyDict_SetDefault(self->items, key, none);
     int failed = bucket == NULL ? -1 : PyList_Append(bucket, (PyObject *)specialization);
@@ -240,7 +242,7 @@ static PyObject *table_find_method(Table *self, PyObject *args) {
     Walk *w = walk_over(self->state, values, abstract);
     if (w == NULL) return NULL;
     PyObject *found = (PyObject *)table_find(self, w), *out = NULL;
-    if (found != NULL || !PyErr_Occurred())
+    if ((found != NULL || !PyErr_Occurred()) && copy_numpy(w) == 0)
         out = Py_BuildValue("(ONN)", found ? found : Py_None, tuple_of(w->arrays, w->n_arrays),
                             PyBool_FromLong(w->reads_numpy));
     Py_XDECREF(found);
