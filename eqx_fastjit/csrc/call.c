@@ -150,7 +150,7 @@ static PyObject *other_keywords(const Callable *self, Keywords *keywords) {
 /* Binds a call: one value for each parameter, into the walk. What is not plainly right is
 left to Python, which has the error for it: 1 if bound, 0 or -1. */
 static int bind_plainly(const Callable *self, PyObject *const *args, Py_ssize_t n_args,
-                          PyObject *kwnames, Walk *w) {
+                        PyObject *kwnames, Walk *w) {
     Keywords keywords = {kwnames, args + n_args, kwnames ? PyTuple_GET_SIZE(kwnames) : 0, 0, 0};
     Py_ssize_t n_positional = 0;
     for (Py_ssize_t i = 0; i < keywords.n; i++)

@@ -80,7 +80,7 @@ def test_a_read_only_array():
 
 
 def test_a_list_that_grows_while_its_arrays_are_copied():
-    """Another thread may append to a list, as copying lets it run: the call is as it was."""
+    """Another thread may append to a list, as copying an array lets it run."""
 
     class Growing(np.ndarray):
         def copy(self, order="C"):
