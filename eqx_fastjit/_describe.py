@@ -219,6 +219,7 @@ def _with_article(name: str) -> str:
 
 # --- leaves ---------------------------------------------------------------------------
 
+
 def describe(arguments: list[tuple[str, Any]]) -> tuple[Leaf, ...]:
     """The leaves, nodes and static fields of a call, in order.
 

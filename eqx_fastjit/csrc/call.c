@@ -218,14 +218,13 @@ static Specialization *find(Callable *self, Walk *w) {
     PyObject *values = values_of(w);
     if (values == NULL) return NULL;
     PyObject *made = PyObject_CallMethodOneArg(self->function, w->state->s_specialize, values);
-    Py_DECREF(values);
-    if (made == NULL) return NULL;
-    if (Py_TYPE(made) != w->state->specialization_type)
+    if (made != NULL && Py_TYPE(made) != w->state->specialization_type)
         PyErr_SetString(PyExc_TypeError, "expected a specialization");
-    else if (table_add(self->table, (Specialization *)made, w) == 0)
-        return (Specialization *)made;
-    Py_DECREF(made);
-    return NULL;
+    else if (made != NULL && table_add(self->table, values, 0, (Specialization *)made) == 0)
+        found = (Specialization *)Py_NewRef(made);
+    Py_DECREF(values);
+    Py_XDECREF(made);
+    return found;
 }
 
 /* What a compiled function returned. */

@@ -183,7 +183,7 @@ typedef struct {
 } Table;
 
 Specialization *table_find(Table *self, Walk *w);
-int table_add(Table *self, Specialization *specialization, Walk *w);
+int table_add(Table *self, PyObject *values, int abstract, Specialization *specialization);
 int table_remove(Table *self, Specialization *specialization);
 
 /* --- results -------------------------------------------------------------------------- */

@@ -151,6 +151,22 @@ def test_a_state_that_cannot_be_had(cls, place):
     assert len(traces) == 2
 
 
+def test_a_hash_that_changes_another_argument():
+    """What was traced is not used for what was there before."""
+
+    class Changing(EqIsNotImplemented):
+        def __hash__(self):
+            options["n"] = n
+            return 1
+
+    f = filter_jit(lambda options, s: X * options["n"])
+    options, static, n = {"n": 1}, Changing(), 2
+    f(options, static)
+    for n in (1, 2):
+        options["n"] = n
+        assert f(options, static) == 2 * n
+
+
 def test_an_object_that_is_given_another_class():
     """It is another static, also if each class compares it by identity."""
 
