@@ -26,7 +26,7 @@ from jax.core import Tracer
 from ._place import Place
 from ._private import instance_dict
 from ._reference import static_key
-from ._statics import ARRAY_TYPES, reader_of
+from ._statics import is_array_or_struct, reader_of
 
 
 _MAX_TEXT = 60
@@ -181,7 +181,7 @@ class _Words(reprlib.Repr):
             return repr(x)
         if isinstance(x, np.bool_ | np.number):
             return f"{x.item()!r} ({x.dtype})"
-        if isinstance(x, _ARRAYS):
+        if is_array_or_struct(x):
             return show_array(x.shape, str(x.dtype))
         if isinstance(x, types.FunctionType | types.MethodType):
             code = x.__code__
@@ -218,8 +218,6 @@ def _with_article(name: str) -> str:
 
 # --- leaves ---------------------------------------------------------------------------
 
-_ARRAYS = (*ARRAY_TYPES, jax.ShapeDtypeStruct)
-
 
 def describe(arguments: list[tuple[str, Any]]) -> tuple[Leaf, ...]:
     """The leaves, nodes and static fields of a call, in order.
@@ -234,7 +232,7 @@ def describe(arguments: list[tuple[str, Any]]) -> tuple[Leaf, ...]:
     pending = [(name, value, False) for name, value in reversed(arguments)]
     while pending:
         path, x, is_static = pending.pop()
-        if isinstance(x, _ARRAYS) and not is_static:
+        if is_array_or_struct(x) and not is_static:
             out.append(_array(path, x))
             continue
         children = None if is_static else _children(path, x)
@@ -314,7 +312,7 @@ def _statics(
         identity = id(x)
     leaf = Leaf(path, "static", type=_type_name(type(x)), text=describe_static(x))
     leaf = leaf._replace(identity=identity, of=of)
-    if isinstance(x, _ARRAYS):
+    if is_array_or_struct(x):
         leaf = leaf._replace(shape=tuple(x.shape), dtype=str(x.dtype))
     yield leaf
     if depth > 0:

@@ -231,6 +231,8 @@ class Specialization:
 
     def is_stale(self, walk: Walk) -> bool:
         """Whether a static that it was made with has been changed since."""
+        if len(walk.mutables) != len(self.witnesses):
+            return True  # an object has been given another class
         for then, current in zip(self.witnesses, walk.mutables, strict=True):
             if then.object is not current.object:
                 now = Walk((then.object,), as_static=True)

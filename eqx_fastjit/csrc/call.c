@@ -150,7 +150,7 @@ static PyObject *other_keywords(const Callable *self, Keywords *keywords) {
 /* Binds a call: one value for each parameter, into the walk. What is not plainly right is
 left to Python, which has the error for it: 1 if bound, 0 or -1. */
 static int bind_plainly(const Callable *self, PyObject *const *args, Py_ssize_t n_args,
-                          PyObject *kwnames, Walk *w) {
+                        PyObject *kwnames, Walk *w) {
     Keywords keywords = {kwnames, args + n_args, kwnames ? PyTuple_GET_SIZE(kwnames) : 0, 0, 0};
     Py_ssize_t n_positional = 0;
     for (Py_ssize_t i = 0; i < keywords.n; i++)
@@ -218,14 +218,13 @@ static Specialization *find(Callable *self, Walk *w) {
     PyObject *values = values_of(w);
     if (values == NULL) return NULL;
     PyObject *made = PyObject_CallMethodOneArg(self->function, w->state->s_specialize, values);
-    Py_DECREF(values);
-    if (made == NULL) return NULL;
-    if (Py_TYPE(made) != w->state->specialization_type)
+    if (made != NULL && Py_TYPE(made) != w->state->specialization_type)
         PyErr_SetString(PyExc_TypeError, "expected a specialization");
-    else if (table_add(self->table, (Specialization *)made, w) == 0)
-        return (Specialization *)made;
-    Py_DECREF(made);
-    return NULL;
+    else if (made != NULL && table_add(self->table, values, 0, (Specialization *)made) == 0)
+        found = (Specialization *)Py_NewRef(made);
+    Py_DECREF(values);
+    Py_XDECREF(made);
+    return found;
 }
 
 /* What a compiled function returned. */
@@ -325,8 +324,9 @@ static PyObject *call_bound(Callable *self, Walk *w) {
     Specialization *specialization = NULL;
     PyObject *result = NULL;
     if (read_values(w) == 0) specialization = find(self, w);
-    if (specialization == NULL) {
+    if (specialization == NULL || copy_numpy(w) < 0) {
         explain(self, NULL, w);
+        Py_XDECREF(specialization);
         return NULL;
     }
     Active outer = activate((PyObject *)specialization);

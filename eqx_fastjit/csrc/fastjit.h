@@ -104,7 +104,7 @@ typedef struct Walk {
     int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
     int has_tracers;     /* whether any array is a tracer */
     int reads_numpy;     /* whether any array is the user's own, of NumPy */
-    Py_ssize_t n_copied; /* bytes of those that are copies */
+    Py_ssize_t n_copied; /* bytes of those that a call copies */
     struct Walk *next;   /* in the list of those that are free */
 } Walk;
 
@@ -127,6 +127,7 @@ void walks_free(State *state);
 int walk_reserve_values(Walk *w, size_t n);
 int read_value(Walk *w, PyObject *x, int as_static);
 int read_values(Walk *w);
+int copy_numpy(Walk *w);
 Reader reader_called(const char *name);
 
 Type *types_add(State *state, PyObject *x);
@@ -177,12 +178,12 @@ typedef struct {
     State *state;
     PyObject *module; /* which the state is in */
     PyObject *items; /* from a signature's hash to a list of specializations: a dict */
-    Py_ssize_t capacity; /* of hashes */
+    Py_ssize_t capacity, n_added; /* specializations, since it was empty */
     Specialization *last; /* the last that was found, or NULL */
 } Table;
 
 Specialization *table_find(Table *self, Walk *w);
-int table_add(Table *self, Specialization *specialization, Walk *w);
+int table_add(Table *self, PyObject *values, int abstract, Specialization *specialization);
 int table_remove(Table *self, Specialization *specialization);
 
 /* --- results -------------------------------------------------------------------------- */

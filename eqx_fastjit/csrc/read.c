@@ -289,22 +289,32 @@ static int read_scalar(Walk *w, const Type *type, PyObject *x, int as_static) {
     return as_static ? read_state(w, type, x, 1) : push_array(w, x);
 }
 
-/* JAX does not always copy an array of NumPy, and the caller may write to it before the
-device is done. So it is copied, if all of them are small; else the call blocks. */
+/* Counts the bytes of those that are to be copied. (A broadcast array may seem huge.) */
 static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
     if (as_static) return read_state(w, type, x, 1);
     PyObject *size = PyObject_GetAttr(x, w->state->s_nbytes);
     Py_ssize_t n_bytes = size == NULL ? -1 : PyLong_AsSsize_t(size);
     Py_XDECREF(size);
     if (n_bytes < 0 && PyErr_Occurred()) return -1;
-    /* (A broadcast array may seem to be huge.) */
     w->reads_numpy |= n_bytes > w->state->copied_bytes - w->n_copied;
-    if (w->reads_numpy) return push_array(w, x);
-    w->n_copied += n_bytes;
-    PyObject *copy = PyObject_CallMethodNoArgs(x, w->state->s_copy);
-    int failed = copy == NULL ? -1 : push_array(w, copy);
-    Py_XDECREF(copy);
-    return failed;
+    if (!w->reads_numpy) w->n_copied += n_bytes;
+    return push_array(w, x);
+}
+
+/* JAX does not always copy an array of NumPy, and the caller may write to it before the
+device is done. So it is copied, if all of them are small; else the call blocks. Not
+during the walk, because NumPy releases the GIL: others may then change what is read. */
+int copy_numpy(Walk *w) {
+    if (w->reads_numpy || w->n_copied == 0) return 0;
+    for (size_t i = 0; i < w->n_arrays; i++) {
+        const Type *type = type_of(w->state, w->arrays[i]);
+        if (type == NULL) return -1;
+        if (type->read != read_numpy) continue;
+        PyObject *copy = PyObject_CallMethodNoArgs(w->arrays[i], w->state->s_copy);
+        if (copy == NULL) return -1;
+        Py_SETREF(w->arrays[i], copy);
+    }
+    return 0;
 }
 
 static int read_struct(Walk *w, const Type *type, PyObject *x, int as_static) {

@@ -115,22 +115,10 @@ PyType_Spec specialization_spec = {
 /* --- a table ---------------------------------------------------------------------------- */
 
 static int table_clear(Table *self) {
+    self->n_added = 0;
     Py_CLEAR(self->last);
     if (self->items != NULL) PyDict_Clear(self->items);
     return 0;
-}
-
-/* Adds a specialization for the signature of a walk. A table that is full is emptied. */
-int table_add(Table *self, Specialization *specialization, Walk *w) {
-    uint64_t hash = trail_hash(w->trail, w->n_trail);
-    if (specialization_set(specialization, w, hash) < 0) return -1;
-    if (PyDict_GET_SIZE(self->items) >= self->capacity) table_clear(self);
-    PyObject *key = PyLong_FromUnsignedLongLong(hash), *none = PyList_New(0), *bucket = NULL;
-    if (key != NULL && none != NULL) bucket = PyDict_SetDefault(self->items, key, none);
-    int failed = bucket == NULL ? -1 : PyList_Append(bucket, (PyObject *)specialization);
-    Py_XDECREF(key);
-    Py_XDECREF(none);
-    return failed;
 }
 
 /* Those with a hash: a list, a new reference; NULL if there are none, or with an error. */
@@ -231,6 +219,25 @@ static Walk *walk_over(State *state, PyObject *values, int abstract) {
     return w;
 }
 
+/* Adds a specialization for bound values, which are read again: what was made of them is of
+what they were then. A table that is full is emptied. */
+int table_add(Table *self, PyObject *values, int abstract, Specialization *specialization) {
+    Walk *w = walk_over(self->state, values, abstract);
+    if (w == NULL) return -1;
+    uint64_t hash = trail_hash(w->trail, w->n_trail);
+    int failed = specialization_set(specialization, w, hash);
+    walk_give_back(w);
+    if (failed) return -1;
+    if (self->n_added >= self->capacity) table_clear(self);
+    self->n_added++;
+    PyObject *key = PyLong_FromUnsignedLongLong(hash), *none = PyList_New(0), *bucket = NULL;
+    if (key != NULL && none != NULL) bucket = PyDict_SetDefault(self->items, key, none);
+    failed = bucket == NULL ? -1 : PyList_Append(bucket, (PyObject *)specialization);
+    Py_XDECREF(key);
+    Py_XDECREF(none);
+    return failed;
+}
+
 /* `find(values, abstract)`: the specialization, or `None`; the arrays; and whether any is
 the user's own, of NumPy. */
 static PyObject *table_find_method(Table *self, PyObject *args) {
@@ -240,7 +247,7 @@ static PyObject *table_find_method(Table *self, PyObject *args) {
     Walk *w = walk_over(self->state, values, abstract);
     if (w == NULL) return NULL;
     PyObject *found = (PyObject *)table_find(self, w), *out = NULL;
-    if (found != NULL || !PyErr_Occurred())
+    if ((found != NULL || !PyErr_Occurred()) && copy_numpy(w) == 0)
         out = Py_BuildValue("(ONN)", found ? found : Py_None, tuple_of(w->arrays, w->n_arrays),
                             PyBool_FromLong(w->reads_numpy));
     Py_XDECREF(found);
@@ -255,11 +262,7 @@ static PyObject *table_add_method(Table *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "O!pO!", &PyTuple_Type, &values, &abstract,
                           self->state->specialization_type, &specialization))
         return NULL;
-    Walk *w = walk_over(self->state, values, abstract);
-    if (w == NULL) return NULL;
-    int failed = table_add(self, (Specialization *)specialization, w);
-    walk_give_back(w);
-    if (failed < 0) return NULL;
+    if (table_add(self, values, abstract, (Specialization *)specialization) < 0) return NULL;
     Py_RETURN_NONE;
 }
 

@@ -79,6 +79,20 @@ def test_a_read_only_array():
     assert filter_jit(lambda x: x * 2)(x).tolist() == [0, 2, 4]
 
 
+def test_a_list_that_grows_while_its_arrays_are_copied():
+    """Another thread may append to a list, as copying an array lets it run."""
+
+    class Growing(np.ndarray):
+        def copy(self, order="C"):
+            items.append(items[0])
+            return super().copy(order)
+
+    f, traces = count_traces(lambda xs: len(xs))
+    assert f([np.ones(2)] * 2) == 2
+    items = [np.ones(2).view(Growing)] * 2
+    assert (f(items), len(items), len(traces)) == (2, 4, 1)
+
+
 def test_an_enormous_array_that_is_not_used():
     """A broadcast array of many bytes is counted and not copied."""
     huge = np.broadcast_to(np.zeros((), np.int8), (1 << 40,))

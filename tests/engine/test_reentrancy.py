@@ -151,6 +151,36 @@ def test_a_state_that_cannot_be_had(cls, place):
     assert len(traces) == 2
 
 
+def test_a_hash_that_changes_another_argument():
+    """What was traced is not used for what was there before."""
+
+    class Changing(EqIsNotImplemented):
+        def __hash__(self):
+            options["n"] = n
+            return 1
+
+    f = filter_jit(lambda options, s: X * options["n"])
+    options, static, n = {"n": 1}, Changing(), 2
+    f(options, static)
+    for n in (1, 2):
+        options["n"] = n
+        assert f(options, static) == 2 * n
+
+
+def test_an_object_that_is_given_another_class():
+    """It is another static, also if each class compares it by identity."""
+
+    class Plain:
+        pass
+
+    f, traces = count_traces(lambda x, s: x * 2)
+    static = Plain()
+    for cls in (Plain, RaisingReduce):
+        static.__class__ = cls
+        assert f(X, static) == 4
+    assert len(traces) == 2
+
+
 @pytest.mark.parametrize("cls", [HashIsAnArray, EqIsNotImplemented])
 def test_results_of_eq_and_hash_that_are_no_answer(cls):
     """A hash that is no number is none; `NotImplemented` is a no."""

@@ -8,6 +8,7 @@ import functools
 import gc
 import types
 import weakref
+from unittest import mock
 
 import equinox as eqx
 import jax
@@ -138,6 +139,14 @@ def test_no_code_of_a_user_is_run():
     deep = functools.reduce(lambda x, _: Config(x), range(400), 0.1)
     assert str(describe([("x", deep)])[0]) == "a Config"
     assert describe_static([Hostile(), {1: Hostile()}]) == "[a Hostile, {1: a Hostile}]"
+
+
+@pytest.mark.parametrize("cls", [jax.Array, np.ndarray, jax.ShapeDtypeStruct])
+def test_a_static_that_claims_to_be_an_array(cls):
+    """A mock has no shape. JAX takes none for an array."""
+    claims = mock.Mock(spec=cls)
+    for x in (claims, Config(claims)):
+        assert describe([("x", x)])[0].kind == "static"
 
 
 def test_nothing_of_the_users_is_kept():
