@@ -186,7 +186,7 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
         opened = _open(event)
     opened.tracing, start = True, time.perf_counter()
     try:
-        _emit(event, starting)  # whoever raises here has spared the trace
+        _emit(event, starting)  # an exception here prevents the trace
         yield
     except BaseException:
         event.failed = True

@@ -135,9 +135,9 @@ class Function:
     ) -> None:
         """A call has returned. Blocks until the device is done, if it must.
 
-        Not called for a call that need not, and of which everything was known. `is_new`
-        says that something was traced or compiled. If that is not so, the call's arrays
-        are only given if some are tracers.
+        `is_new` says that something was traced or compiled. The C engine skips this if
+        nothing was, and the call need not block. It passes the call's arrays only if it
+        is new, or if some are tracers.
         """
         if is_new:
             self._compiled(specialization, plan, values, arrays, results)

@@ -43,7 +43,7 @@ _SETTINGS = ("EQX_", "JAX_", "JAXTYPING_", "XLA_FLAGS")
 
 
 def print_versions() -> int:
-    """Print what a bug report needs. What may fail is last."""
+    """Print what a bug report needs. What may fail comes last."""
     print("eqx_fastjit", eqx_fastjit.__version__)
     print("equinox", version("equinox"))
     for name, value in sorted(os.environ.items()):
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _program(options: argparse.Namespace) -> list[str]:
-    """The program and its arguments. What is wrong with a module, Python says."""
+    """The program and its arguments. Python itself reports errors in a module."""
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not program:
         raise CommandError("expected SCRIPT or -m MODULE")

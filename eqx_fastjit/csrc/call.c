@@ -104,7 +104,7 @@ static void callable_dealloc(Callable *self) {
 typedef struct {
     PyObject *names;
     PyObject *const *values;
-    Py_ssize_t n, n_used, next;
+    Py_ssize_t n, n_used;
 } Keywords;
 
 static inline Kind kind_of(const Callable *self, Py_ssize_t i) {
@@ -115,12 +115,9 @@ static inline int is_name(PyObject *key, PyObject *name) {
     return key == name || PyUnicode_Compare(key, name) == 0;
 }
 
-/* The value of a keyword, borrowed; NULL if it was not given. Most are in the order of the
-parameters, so the search begins after the last one. */
+/* The value of a keyword, borrowed; NULL if it was not given. */
 static PyObject *take_keyword(Keywords *keywords, PyObject *name) {
-    for (Py_ssize_t tried = 0; tried < keywords->n; tried++) {
-        Py_ssize_t i = keywords->next;
-        keywords->next = i + 1 < keywords->n ? i + 1 : 0;
+    for (Py_ssize_t i = 0; i < keywords->n; i++) {
         if (is_name(PyTuple_GET_ITEM(keywords->names, i), name)) {
             keywords->n_used++;
             return keywords->values[i];
@@ -147,11 +144,11 @@ static PyObject *other_keywords(const Callable *self, Keywords *keywords) {
     return others;
 }
 
-/* Binds a call: one value for each parameter, into the walk. What is not plainly right is
-left to Python, which has the error for it: 1 if bound, 0 or -1. */
+/* Binds a call: one value for each parameter, into the walk. Returns 1 if bound, -1 with an
+error, and 0 if Python should bind, which raises the right error. */
 static int bind_plainly(const Callable *self, PyObject *const *args, Py_ssize_t n_args,
                         PyObject *kwnames, Walk *w) {
-    Keywords keywords = {kwnames, args + n_args, kwnames ? PyTuple_GET_SIZE(kwnames) : 0, 0, 0};
+    Keywords keywords = {kwnames, args + n_args, kwnames ? PyTuple_GET_SIZE(kwnames) : 0, 0};
     Py_ssize_t n_positional = 0;
     for (Py_ssize_t i = 0; i < keywords.n; i++)
         if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(kwnames, i))) return 0;
@@ -199,12 +196,10 @@ static int bind(Callable *self, PyObject *const *args, Py_ssize_t n_args, PyObje
     if (method != NULL) values = PyObject_Vectorcall(method, args, n_args, kwnames);
     Py_XDECREF(method);
     if (values == NULL) return -1;
-    int fits = PyTuple_Check(values) && (size_t)PyTuple_GET_SIZE(values) <= w->room_values;
-    for (Py_ssize_t i = 0; fits && i < PyTuple_GET_SIZE(values); i++)
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++)
         w->values[w->n_values++] = Py_NewRef(PyTuple_GET_ITEM(values, i));
     Py_DECREF(values);
-    if (!fits) PyErr_SetString(PyExc_SystemError, "expected one value for each parameter");
-    return fits ? 0 : -1;
+    return 0;
 }
 
 /* --- a call ----------------------------------------------------------------------------- */
@@ -218,9 +213,7 @@ static Specialization *find(Callable *self, Walk *w) {
     PyObject *values = values_of(w);
     if (values == NULL) return NULL;
     PyObject *made = PyObject_CallMethodOneArg(self->function, w->state->s_specialize, values);
-    if (made != NULL && Py_TYPE(made) != w->state->specialization_type)
-        PyErr_SetString(PyExc_TypeError, "expected a specialization");
-    else if (made != NULL && table_add(self->table, values, 0, (Specialization *)made) == 0)
+    if (made != NULL && table_add(self->table, values, 0, (Specialization *)made) == 0)
         found = (Specialization *)Py_NewRef(made);
     Py_DECREF(values);
     Py_XDECREF(made);

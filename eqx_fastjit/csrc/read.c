@@ -182,7 +182,7 @@ static int read_text(Walk *w, const Type *type, PyObject *x, int as_static) {
     return hash == -1 && PyErr_Occurred() ? -1 : push_equal(w, type, x, hash);
 }
 
-/* In other words, which Python has: NumPy's dtype, shape and bytes; rule 6. */
+/* By its state, which Python computes: dtype, shape and bytes of a NumPy array; rule 6. */
 static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
     (void)as_static;
     PyObject *state = PyObject_CallOneArg(type->state, x);
@@ -253,7 +253,7 @@ static int read_set(Walk *w, const Type *type, PyObject *x, int as_static) {
     return failed;
 }
 
-/* The fields that a generated `__eq__` compares. One may not be there. */
+/* The fields that a generated `__eq__` compares. A field may be missing. */
 static int read_fields(Walk *w, const Type *type, PyObject *x, int as_static) {
     (void)as_static;
     Py_ssize_t n = PyTuple_GET_SIZE(type->names);
@@ -417,8 +417,8 @@ static int read_dict(Walk *w, const Type *type, PyObject *x, int as_static) {
     return leave(failed);
 }
 
-/* The value of a field, borrowed; NULL if it is not there, or with an error. Most are in
-the order of the names, and then this is no search. */
+/* The value of a field, borrowed; NULL if it is missing, or with an error. Most dictionaries
+have the order of the names, so no search is needed. */
 static inline PyObject *next_field(PyObject *fields, Py_ssize_t *position, PyObject *name) {
     PyObject *key, *value;
     Py_ssize_t before = *position;
@@ -436,7 +436,7 @@ static int read_fields_of(Walk *w, const Type *type, PyObject *fields, int as_st
         PyObject *name = PyTuple_GET_ITEM(type->names, i);
         PyObject *value = next_field(fields, &position, name);
         if (value == NULL && PyErr_Occurred()) return leave(-1);
-        /* One may not be there, with as much besides: Equinox leaves it out as well. */
+        /* A field may be missing and another attribute there: Equinox ignores both. */
         int failed = value == NULL ? push(w, BITS, 0)
                                    : read_value(w, value, as_static || i >= type->n_dynamic);
         if (failed) return leave(-1);

@@ -72,10 +72,9 @@ static int specialization_set(Specialization *self, Walk *w, uint64_t hash) {
     return 0;
 }
 
-/* Whether a static that it was made with has been changed since: 1, 0 or -1. It is known
-not to have been where the call has this very object: its state is on the call's trail.
-(Of equal trails the parts that can be changed are as many, but for an object that has been
-given another class.) */
+/* Whether a static that it was made with has been changed since: 1, 0 or -1. If the call has
+the same object, its present state was just compared. (Equal trails have equally many parts
+that can be changed, unless an object was given another class.) */
 static int is_stale(Specialization *self, Walk *w) {
     if (w->n_mutables != self->n_witnesses) return 1;
     for (size_t i = 0; i < self->n_witnesses; i++) {
@@ -259,8 +258,7 @@ static PyObject *table_find_method(Table *self, PyObject *args) {
 static PyObject *table_add_method(Table *self, PyObject *args) {
     PyObject *values, *specialization;
     int abstract;
-    if (!PyArg_ParseTuple(args, "O!pO!", &PyTuple_Type, &values, &abstract,
-                          self->state->specialization_type, &specialization))
+    if (!PyArg_ParseTuple(args, "O!pO", &PyTuple_Type, &values, &abstract, &specialization))
         return NULL;
     if (table_add(self, values, abstract, (Specialization *)specialization) < 0) return NULL;
     Py_RETURN_NONE;
@@ -273,10 +271,6 @@ static PyObject *table_clear_method(Table *self, PyObject *unused) {
 }
 
 static PyObject *table_remove_method(Table *self, PyObject *x) {
-    if (Py_TYPE(x) != self->state->specialization_type) {
-        PyErr_SetString(PyExc_TypeError, "expected a specialization");
-        return NULL;
-    }
     if (table_remove(self, (Specialization *)x) < 0) return NULL;
     Py_RETURN_NONE;
 }

@@ -219,7 +219,7 @@ def _facts(group: Group, attribute: str) -> dict[str, Any]:
         "defined": f", at {show_place(first.place)}" if first.place else "",
         "leaf": group.leaf,
         "argument": root_of(group.leaf),
-        # The one takes all leaves of a model, the other also NumPy arrays.
+        # `filter_shard` takes all leaves of a model; `device_put` also NumPy arrays.
         "put": "eqx.filter_shard" if "." in group.leaf else "jax.device_put",
         "new": new,
         "values": _values(group),
