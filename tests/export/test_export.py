@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import ShapeDtypeStruct
-from jax.experimental.compilation_cache import compilation_cache
 
 from eqx_fastjit import filter_jit, load
 from tests.export import functions
@@ -42,26 +41,6 @@ def folder(tmp_path_factory):
     return save_all(functions.FUNCTIONS, tmp_path_factory.mktemp("files"))
 
 
-@pytest.fixture
-def persistent_cache(tmp_path):
-    """JAX's cache on disk, for whatever is compiled."""
-    options = {
-        "jax_compilation_cache_dir": str(tmp_path / "cache"),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in options}
-
-    def use(options):
-        for name, value in options.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-
-    use(options)
-    yield
-    use(before)
-
-
 # --- results --------------------------------------------------------------------------
 
 
@@ -86,20 +65,16 @@ def test_this_process_computes_the_same(folder, name, trusted):
     functions.check(folder, {name: functions.FUNCTIONS[name]}, trusted)
 
 
-def test_the_compiled_form_is_whole_under_a_persistent_cache(path, persistent_cache):
+def test_the_compiled_form_is_whole_under_a_persistent_cache(path, tmp_path):
     """What XLA has loaded from a cache, it does not save as a whole. Others use it."""
-    x = functions.x()
-    f = filter_jit(lambda x: jnp.sin(x) @ x.T)
-    for _ in range(2):
-        f.export(x).save(path, compiled=True)
-        found = load(path, trusted=True)(x)
-        np.testing.assert_allclose(found, f(x), rtol=1e-6)
-
-    def later(x):
-        return x + 3
-
-    jax.jit(later)(x)
-    assert list(path.parent.glob("cache/*later*"))
+    run_program(
+        "export_under_cache.py",
+        path,
+        JAX_COMPILATION_CACHE_DIR=str(tmp_path / "cache"),
+        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+        JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
+    )
+    assert list(tmp_path.glob("cache/*later*"))
 
 
 @in_both_forms
