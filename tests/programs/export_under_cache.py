@@ -1,4 +1,4 @@
-"""Saves a function twice under JAX's persistent cache, and uses the cache after that."""
+"""Saves a function twice under JAX's persistent cache, which is used after that."""
 
 import sys
 
