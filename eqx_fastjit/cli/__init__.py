@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print versions")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     add = commands.add_parser
-    run = add("run", help="run a program with eqx_fastjit in place of Equinox's")
+    run = add("run", help="run a program with eqx_fastjit's filter_jit")
     doctor = add(
         "doctor",
         help="run a program, and report why it compiled; or read event files",
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
             "--async",
             dest="asynchronous",
             action="store_true",
-            help="calls return early, as with jax.jit, and do not block as Equinox's",
+            help="calls return before the device has finished, as with jax.jit",
         )
     doctor.usage = (
         f"{doctor.usage}\n       {doctor.prog} [OPTIONS] FILE.jsonl [FILE.jsonl]"

@@ -77,7 +77,7 @@ def finding_of(group: Group) -> Finding:
     facts = _facts(group, attribute)
     changes = group.first.differences
     if group.first.cause is Cause.NEW_FUNCTION:
-        changes = changes[1:]  # the first says that it was made anew
+        changes = changes[1:]  # the first says that it was created again
     return Finding(
         cause=cause,
         attribute=attribute,
@@ -129,7 +129,7 @@ def attribute_of(group: Group) -> str:
     if group.first.failed:
         return "raised"
     if group.first.cause is Cause.NEW_FUNCTION:
-        return "first call" if d is None else "made anew"
+        return "first call" if d is None else "created again"
     if group.first.cause is Cause.CONFIGURATION:
         return "caches cleared" if d is None else "setting"
     assert d is not None  # or the caches were cleared
@@ -148,7 +148,7 @@ def _static_attribute(d: Difference) -> str:
     if d.old and d.new and d.old.kind == d.new.kind and d.new.dtype:
         return "array"
     if d.what in ("function", "object"):
-        return f"{d.what} made anew"
+        return f"{d.what} created again"
     old, new = d.old, d.new
     if old is None or new is None:
         return "value"

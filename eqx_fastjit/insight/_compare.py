@@ -78,7 +78,7 @@ def _function(record: Record) -> Any:
 
 def _key(record: Record) -> Any:
     # A compilation that was not needed in the old run may be one of a known signature:
-    # the function was made anew, say.
+    # the function was created again, say.
     return _function(record), record.signature, record.inlined
 
 

@@ -88,12 +88,12 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
 
     - `f`: a function or method wrapped by `eqx_fastjit.filter_jit`. Without it, all
         jitted functions of the process are explained together.
-    - `verbose`: show every reason and every leaf. The text has at most twenty lines
+    - `verbose`: show every cause and every leaf. The text has at most twenty lines
         otherwise.
 
     **Returns:**
 
-    An `Explanation`, which prints as text: each reason with its count and seconds, the
+    An `Explanation`, which prints as text: each cause with its count and seconds, the
     leaves that differ, the lines of the calls, and what to do about it. If one line
     made several functions (a lambda in a loop), it covers all of them. It covers the
     last 4,096 events of the process. Raises `TypeError` if `f` was not wrapped by

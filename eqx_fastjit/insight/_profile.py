@@ -93,7 +93,7 @@ def profile(
     A `Profile`: the timings of warm calls, or the stages of a first call; the tree that
     pyinstrument draws of what Python did, with the frames of libraries grouped; and one
     sentence on what can be saved. It takes a few seconds, beyond compiling the function
-    under both libraries. One that compiles for long is not compiled under Equinox.
+    under both libraries. If compiling takes long, it is not compiled under Equinox.
 
     **Raises:**
 

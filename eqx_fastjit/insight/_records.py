@@ -110,7 +110,7 @@ def record_of(event: Event) -> Record:
 def show_difference(d: Difference) -> str:
     """A leaf that differs, in words."""
     if d.what == "function" and d.old is None:
-        return f"`{d.path}` was made anew"
+        return f"`{d.path}` was created again"
     if d.what in ("function", "object"):
         return f"`{d.path}`: {d.new}, but not the same object as before"
     if d.old is None or d.new is None:

@@ -84,7 +84,7 @@ def type_of_a_number(jit):
     return [f(X, 3), f(X, 3.0)], [g(X, 3.0), g(X, 3.0)], (f, g)
 
 
-@case("static", "function made anew")
+@case("static", "function created again")
 def function_made_anew(jit):
     f = jit(lambda act, x: act(x))
     g = jit(lambda act, x, scale: act(x, scale))
@@ -97,7 +97,7 @@ def function_made_anew(jit):
     )
 
 
-@case("static", "object made anew")
+@case("static", "object created again")
 def object_made_anew(jit):
     f = jit(lambda c, x: x * c.scale)
     g = jit(lambda c, x: x * c.scale)

@@ -36,10 +36,10 @@ class Expected(NamedTuple):
 CASES = {
     "new_function": Expected(
         "new function",
-        "made anew",
+        "created again",
         "smooth",
         {"smooth": 2},
-        "made anew each time, at",
+        "created again each time, at",
         "Create and wrap the function once",
     ),
     "static": Expected(

@@ -21,7 +21,7 @@ from eqx_fastjit.insight import explain
 
 @pytest.fixture(autouse=True)
 def _no_history():
-    """A lambda is made anew by each test of the same line."""
+    """A lambda is created again by each test of the same line."""
     _events.history.clear()
 
 
@@ -243,7 +243,7 @@ def test_a_function_that_looks_the_same_is_another_one():
     for _ in range(3):
         f(lambda x: jnp.sin(x), np.ones(2))
     finding = only(explain(f))
-    assert (finding.attribute, finding.count) == ("function made anew", 2)
+    assert (finding.attribute, finding.count) == ("function created again", 2)
 
 
 def test_an_object_without_equality_is_another_one():
@@ -253,7 +253,7 @@ def test_an_object_without_equality_is_another_one():
     f = eqx_fastjit.filter_jit(lambda c, x: x + 1)
     f(Config(), np.ones(2))
     f(Config(), np.ones(2))
-    assert only(explain(f)).attribute == "object made anew"
+    assert only(explain(f)).attribute == "object created again"
 
 
 @pytest.mark.parametrize(

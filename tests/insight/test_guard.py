@@ -16,7 +16,7 @@ from eqx_fastjit.insight import guard, RetraceError, RetraceWarning
 
 @pytest.fixture(autouse=True)
 def _no_history():
-    """A lambda is made anew by each test of the same line."""
+    """A lambda is created again by each test of the same line."""
     _events.history.clear()
 
 
@@ -74,7 +74,7 @@ def test_it_is_about_one_function():
 
 
 def test_functions_of_one_line_count_as_one():
-    with guard(max_traces=1), pytest.raises(RetraceError, match="made anew"):
+    with guard(max_traces=1), pytest.raises(RetraceError, match="created again"):
         for _ in range(2):
             eqx_fastjit.filter_jit(lambda x: x + 1)(np.ones(2))
 
