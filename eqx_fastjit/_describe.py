@@ -310,11 +310,17 @@ def _statics(
         identity = hash(static_key(x))
     except Exception:  # of the class's own hash, say
         identity = id(x)
-    leaf = Leaf(path, "static", type=_type_name(type(x)), text=describe_static(x))
-    leaf = leaf._replace(identity=identity, of=of)
-    if is_array_or_struct(x):
-        leaf = leaf._replace(shape=tuple(x.shape), dtype=str(x.dtype))
-    yield leaf
+    is_array = is_array_or_struct(x)
+    yield Leaf(
+        path,
+        "static",
+        shape=tuple(x.shape) if is_array else (),
+        dtype=str(x.dtype) if is_array else "",
+        type=_type_name(type(x)),
+        text=describe_static(x),
+        identity=identity,
+        of=of,
+    )
     if depth > 0:
         for name, value in itertools.islice(_fields(x), _MAX_FIELDS):
             yield from _statics(path + name, value, type(x).__qualname__, depth - 1)
@@ -370,8 +376,9 @@ def compare(event: Any, history: Iterable[Any]) -> Reason:
     own = [old for old in alike if old.function.number == event.function.number]
     if not alike:
         return Reason()
-    nearest = min(own or alike, key=lambda old: _distance(_between(old, event)))
-    found = tuple(_between(nearest, event))
+    compared = [(_between(old, event), old) for old in own or alike]
+    differing, nearest = min(compared, key=lambda pair: _distance(pair[0]))
+    found = tuple(differing)
     if not own:
         # The line that made this function has made another one before.
         made = Difference(

@@ -135,32 +135,22 @@ class Function:
     ) -> None:
         """A call has returned. Blocks until the device is done, if it must.
 
-        `is_new` says that something was traced or compiled. The C engine skips this if
-        nothing was, and the call need not block. It passes the call's arrays only if it
-        is new, or if some are tracers.
+        `is_new` says that something was traced or compiled: this completes the event,
+        and decides whether such calls block. The C engine skips this if nothing was,
+        and the call need not block. It passes the call's arrays only if it is new, or
+        if some are tracers.
         """
         if is_new:
-            self._compiled(specialization, plan, values, arrays, results)
+            _events.close(lambda: self.named(values))
+            if not specialization.flat.traced:  # under `jax.disable_jit()`
+                self.table.remove(specialization)
+            if not self.options.asynchronous:
+                plan.blocks = True
+            elif not any(isinstance(_private.concrete(x), Tracer) for x in arrays):
+                # As a part of another trace a call never blocks, and it is left open.
+                callbacks = self.has_callbacks(specialization, arrays)
+                plan.blocks = must_block(callbacks, [*arrays, *results])
         block(results, arrays, plan.blocks > 0 or reads_numpy)
-
-    def _compiled(
-        self,
-        specialization: Any,
-        plan: Any,
-        values: tuple[Any, ...],
-        arrays: Sequence[Any],
-        results: Sequence[Any],
-    ) -> None:
-        """Complete the event of a call, and decide whether such calls block."""
-        _events.close(lambda: self.named(values))
-        if not specialization.flat.traced:  # under `jax.disable_jit()`
-            self.table.remove(specialization)
-        if not self.options.asynchronous:
-            plan.blocks = True
-        elif not any(isinstance(_private.concrete(x), Tracer) for x in arrays):
-            # As a part of another trace a call never blocks, and it is left open.
-            callbacks = self.has_callbacks(specialization, arrays)
-            plan.blocks = must_block(callbacks, [*arrays, *results])
 
     def failed(
         self, specialization: Any, error: BaseException, values: tuple[Any, ...]

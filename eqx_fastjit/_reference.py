@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
+import numpy as np
 
 from ._blocking import COPIED_BYTES
 from ._private import instance_dict
@@ -53,9 +54,7 @@ class Walk:
         self.trail: list[Any] = []
         self.arrays: list[Any] = []
         self.mutables: list[_Mutable] = []
-        # Whether any array is the user's own, of NumPy; bytes of those that are copies.
-        self.reads_numpy = False
-        self._n_copied = 0
+        self.numpy_bytes = 0  # of the arrays that the caller may write to
         self._in_mutable = 0
         self._parts(values, as_static)
 
@@ -100,12 +99,7 @@ class Walk:
         (self._state if as_static else self._array)(reader, x, as_static)
 
     def _numpy(self, reader: Reader, x: Any, as_static: bool) -> None:
-        # JAX does not always copy it, and the caller may write to it before the device
-        # is done. So it is copied, if all of them are small; else the call blocks.
-        if not as_static:
-            self._n_copied += x.nbytes
-            self.reads_numpy = self._n_copied > COPIED_BYTES
-            x = x if self.reads_numpy else x.copy()
+        self.numpy_bytes += 0 if as_static else x.nbytes
         self._scalar(reader, x, as_static)
 
     def _struct(self, reader: Reader, x: Any, as_static: bool) -> None:
@@ -260,7 +254,13 @@ class Table:
         if found is not None and found.is_stale(walk):
             self.remove(found)
             found = None
-        return found, tuple(walk.arrays), walk.reads_numpy
+        # JAX does not always copy an array of NumPy, and the caller may write to it
+        # before the device is done. So it is copied, if all of them are small; else the
+        # call blocks.
+        if walk.numpy_bytes > COPIED_BYTES:
+            return found, tuple(walk.arrays), True
+        arrays = [x.copy() if isinstance(x, np.ndarray) else x for x in walk.arrays]
+        return found, tuple(arrays), False
 
     def add(self, values: tuple[Any, ...], abstract: bool, added: Any) -> None:
         """Keep one for such values. A table that is full is emptied."""

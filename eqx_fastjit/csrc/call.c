@@ -213,11 +213,10 @@ static Specialization *find(Callable *self, Walk *w) {
     PyObject *values = values_of(w);
     if (values == NULL) return NULL;
     PyObject *made = PyObject_CallMethodOneArg(self->function, w->state->s_specialize, values);
-    if (made != NULL && table_add(self->table, values, 0, (Specialization *)made) == 0)
-        found = (Specialization *)Py_NewRef(made);
+    if (made != NULL && table_add(self->table, values, 0, (Specialization *)made) < 0)
+        Py_CLEAR(made);
     Py_DECREF(values);
-    Py_XDECREF(made);
-    return found;
+    return (Specialization *)made;
 }
 
 /* What a compiled function returned. */
