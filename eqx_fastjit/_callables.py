@@ -2,14 +2,17 @@
 
 import functools
 import inspect
+import operator
 import types
 import weakref
 from typing import Any, NamedTuple
 
+import equinox as eqx
+
 from ._function import Function, weak_source
 from ._options import Options
 from ._parameters import Parameters, parameters_of
-from ._place import place_of
+from ._place import Place, place_of
 from ._reference import static_key
 from ._statics import flatten_one_level
 
@@ -31,14 +34,52 @@ class Description(NamedTuple):
     plain: bool
     # Its name and qualified name, as Equinox and JAX's logs show them.
     names: tuple[str, str]
+    # Where the Python function behind it was defined.
+    place: Place | None
     parameters: Parameters
     # The attributes that the jitted function copies.
     shown: dict[str, Any]
 
 
+# For each function, and each class of callables, its description, and what that was
+# read from.
+_known: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], Description]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 def describe(fun: Any) -> Description:
-    """The description of a callable."""
-    return Description(_is_plain(fun), _names(fun), parameters_of(fun), _shown(fun))
+    """The description of a callable.
+
+    It is kept, because `inspect.signature` takes 60 us: a loop that calls
+    `filter_jit(model)(x)` should not pay this each time.
+    """
+    # By its very type: a proxy (of `wrapt`, say) claims to be an instance of it.
+    is_function = type(fun) is types.FunctionType
+    owner = fun if is_function else type(fun)
+    call = fun if is_function else getattr(owner, "__call__", None)  # noqa: B004
+    if type(call) is not types.FunctionType or _wraps(fun):
+        return _read(fun, is_own=False)
+    # Without a name of its own, an instance has the description of its class.
+    if not is_function and hasattr(fun, "__name__"):
+        return _read(fun, is_own=not _wraps(call))
+    source = call.__code__, call.__defaults__, call.__kwdefaults__
+    then, known = _known.get(owner, ((), None))
+    if known is None or not all(map(operator.is_, then, source)):
+        known = _read(fun, is_own=not _wraps(call))
+        _known[owner] = source, known
+    return known
+
+
+def _wraps(fun: Any) -> bool:
+    """Whether it stands for something else, and shows the signature of that."""
+    is_wrapper = hasattr(fun, "__wrapped__") or hasattr(fun, "__signature__")
+    return is_wrapper or type(fun) is eqx.Partial
+
+
+def _read(fun: Any, *, is_own: bool) -> Description:
+    place, parameters = place_of(weak_source(fun)()), parameters_of(fun, is_own=is_own)
+    return Description(_is_plain(fun), _names(fun), place, parameters, _shown(fun))
 
 
 def _is_plain(fun: Any) -> bool:
@@ -83,17 +124,16 @@ _functions: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
 
 def function_for(fun: Any, description: Description, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
-    plain, names, parameters, _ = description
+    plain, names, place, parameters, _ = description
     donate, asynchronous, jit_kwargs = options
     more = static_key(jit_kwargs) if jit_kwargs else ()
     # The place tells `eqx.Partial`s of different functions apart.
-    place = None if plain else place_of(weak_source(fun)())
     key = plain, names, place, parameters.key(), donate, asynchronous, more
     known = _functions.setdefault(fun if plain else type(fun), {})
     function = known.get(key)
     if function is not None:
         return function
-    function = Function(fun, parameters, options, names, with_fun=not plain)
+    function = Function(fun, parameters, options, names, place, with_fun=not plain)
     if len(known) == _MAX_REMEMBERED:  # a program may make up names
         known.clear()
     # There is no lock, so another thread may get here, too. The first one wins.

@@ -23,7 +23,7 @@ from ._engine import engine_module
 from ._errors import clearer, cycle_error
 from ._options import donated, flatten_in_shardings, Options
 from ._parameters import Parameters
-from ._place import place_of
+from ._place import Place
 from ._plan import partition
 from ._statics import is_array, is_array_or_struct, IsDynamic
 from ._traced import FlatFunction, kept_trace
@@ -42,6 +42,7 @@ class Function:
         parameters: Parameters,
         options: Options,
         names: tuple[str, str],
+        place: Place | None,
         *,
         with_fun: bool,
     ):
@@ -52,7 +53,7 @@ class Function:
         # table whose entries die with their function.
         self.with_fun = with_fun
         self.fun = None if with_fun else weakref.ref(fun)
-        self.info = _events.FunctionInfo(*names, place_of(weak_source(fun)()))
+        self.info = _events.FunctionInfo(*names, place)
         self.table = engine_module().Table(_MAX_SPECIALIZATIONS)
         _functions.add(self)
 

@@ -468,7 +468,7 @@ def load(
 
     function = load_function(path, example, allow, trusted)
     names = function.info.name, function.info.qualname
-    description = Description(True, names, function.parameters, function.shown)
+    description = Description(True, names, None, function.parameters, function.shown)
     return _make_wrapped(function, description, function)
 
 

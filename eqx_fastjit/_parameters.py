@@ -6,9 +6,6 @@ parameter, in order. Defaults are those at the time of wrapping.
 """
 
 import inspect
-import operator
-import types
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -79,21 +76,14 @@ class Parameters(NamedTuple):
         """
         __tracebackhide__ = True
         try:
+            # As in Python, a misspelt keyword is named before what it leaves out.
+            self.signature.bind_partial(*args, **kwargs)
             bound = self.signature.bind(*args, **kwargs)
-        except TypeError as e:
-            why = str(e)
-            try:
-                # As in Python, a misspelt keyword is named before what it leaves out.
-                self.signature.bind_partial(*args, **kwargs)
-            except TypeError as earlier:
-                why = str(earlier)
-            raise TypeError(f"{name}() {why}") from None
-        bound.apply_defaults()
-        try:
+            bound.apply_defaults()
             return tuple([bound.arguments[name] for name in self.names])
-        except KeyError as e:
-            # Python 3.13.0 lets `f(a=1)` pass for `def f(a, /, **more)`:
-            # https://github.com/python/cpython/issues/130164
+        except TypeError as e:
+            raise TypeError(f"{name}() {e}") from None
+        except KeyError as e:  # https://github.com/python/cpython/issues/130164
             raise TypeError(f"{name}() missing a required argument: {e}") from None
 
     def to_call(
@@ -145,38 +135,8 @@ class Parameters(NamedTuple):
         return [x for group in groups for x in group]
 
 
-# For each function, and each class of callables, what its parameters were read from.
-_known: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], Parameters]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def parameters_of(fun: Callable[..., Any]) -> Parameters:
-    """The parameters of a callable.
-
-    They are cached, because `inspect.signature` takes 60 us: a loop that calls
-    `filter_jit(model)(x)` should not pay this each time.
-    """
-    # By its very type: a proxy (of `wrapt`, say) claims to be an instance of it.
-    is_function = type(fun) is types.FunctionType
-    call = fun if is_function else getattr(type(fun), "__call__", None)  # noqa: B004
-    if type(call) is not types.FunctionType or _claims(fun):
-        return _read(fun, is_own=False)
-    owner = fun if is_function else type(fun)
-    source = call.__code__, call.__defaults__, call.__kwdefaults__
-    then, known = _known.get(owner, ((), None))
-    if known is None or not all(map(operator.is_, then, source)):
-        known = _read(fun, is_own=not _claims(call))
-        _known[owner] = source, known
-    return known
-
-
-def _claims(fun: Any) -> bool:
-    """Whether it shows the signature of something else, as with `functools.wraps`."""
-    return hasattr(fun, "__wrapped__") or hasattr(fun, "__signature__")
-
-
-def _read(fun: Any, *, is_own: bool) -> Parameters:
+def parameters_of(fun: Callable[..., Any], *, is_own: bool) -> Parameters:
+    """The parameters of a callable. `is_own` says that its signature is its own."""
     try:
         found = list(inspect.signature(fun).parameters.values())
     except ValueError:  # a builtin without a signature, such as `max`

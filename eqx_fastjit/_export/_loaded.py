@@ -74,7 +74,7 @@ class LoadedFunction(Function):
         self.shown = {"__name__": header["name"], "__doc__": header["doc"]}
         self.shown["__signature__"] = parameters.signature
         titles, options = (header["name"], header["name"]), Options(header["donate"])
-        super().__init__(self, parameters, options, titles, with_fun=False)
+        super().__init__(self, parameters, options, titles, None, with_fun=False)
         self._exported = _read_portable(sections["portable"], header, trusted)
         lines = [line for *_, lines in described for line in lines]
         self._paths = [path for path, kind, *_ in lines if kind == "array"]
