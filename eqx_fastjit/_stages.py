@@ -15,7 +15,7 @@ import jax
 
 from . import _events
 from ._blocking import block, has_host_callbacks, must_block
-from ._describe import array_type, describe, differences
+from ._describe import describe, differences
 from ._engine import engine_module
 from ._errors import clearer
 from ._function import Function
@@ -51,7 +51,6 @@ class _Call:
         self.table = engine.Table(1)
         own = engine.Specialization(specialization.jitted, specialization.flat)
         self.table.add(values, True, own)
-        self.types = [array_type(x) for x in arrays]
         self.signature = describe(function.named(values))
         self._event: _events.Event | None = None
         with self.stage():
@@ -75,13 +74,13 @@ class _Call:
     def arrays_of(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], bool]:
-        """The arrays of a call, which must match the one that was lowered.
+        """The arrays of a call, which must have the statics of the one that was lowered.
 
-        And whether any is the user's own, of NumPy.
+        And whether any is the user's own, of NumPy. JAX compares shapes and dtypes.
         """
         values = self.bind(*args, **kwargs)
         found, arrays, reads_numpy = self.table.find(values, False)
-        if found is None or any(map(_is_other, self.types, arrays)):
+        if found is None:
             raise TypeError(
                 f"The compiled {self.function.info.name} was called with different "
                 f"arguments than it was lowered for: {self._difference(values)}."
@@ -97,11 +96,6 @@ class _Call:
                 then = d.old or "missing"
                 return f"`{d.path}` was {then} and is now {d.new or 'missing'}"
         return "a static was changed since then"
-
-
-def _is_other(then: tuple[Any, Any], x: Any) -> bool:
-    # Nearly none are, and the first comparison is the quicker one.
-    return then != (x.shape, x.dtype) and then != array_type(x)
 
 
 class _Stage:

@@ -93,8 +93,8 @@ def test_stages_share_the_trace_of_calls():
 DIFFERENT = [
     (lambda m, x: (m, x, 3), r"`scale`.*2.*3"),
     (lambda m, x: (m, x, 2.0), r"`scale`.*2.*2\.0"),
-    (lambda m, x: (m, x[:2], 2), r"`x`.*float32\[3\].*float32\[2\]"),
-    (lambda m, x: (m, x.astype(int), 2), r"`x`.*int32\[3\]"),
+    (lambda m, x: (m, x[:2], 2), r"'x' .*float32\[3\].*float32\[2\]"),
+    (lambda m, x: (m, x.astype(int), 2), r"'x' .*int32\[3\]"),
     (lambda m, x: (m, 1.0, 2), "`x`"),
     (lambda m, x: (m, jax.ShapeDtypeStruct(x.shape, x.dtype), 2), "different arg"),
     (lambda m, x: (m, x, x), "`scale`"),
@@ -197,7 +197,7 @@ def test_typed_keys():
     f = filter_jit(lambda k: jax.random.split(k))
     compiled = f.lower(jax.random.key(0)).compile()
     assert (compiled(jax.random.key(1)) == f(jax.random.key(1))).all()
-    with pytest.raises(TypeError, match=r"`k`.*key<fry>"):
+    with pytest.raises(TypeError, match=r"'k' .*key<fry>"):
         compiled(jax.random.key(0, impl="rbg"))
 
 
