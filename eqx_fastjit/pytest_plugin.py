@@ -46,9 +46,5 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return (yield)
     from eqx_fastjit.insight import guard
 
-    try:
-        entered = guard(*marker.args, **marker.kwargs)
-    except (TypeError, ValueError) as e:
-        raise pytest.UsageError(f"{item.nodeid}: marker {_NAME}: {e}") from None
-    with entered:
+    with guard(*marker.args, **marker.kwargs):
         return (yield)
