@@ -24,16 +24,9 @@ class CommandError(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command.
+    """Run the command with these arguments, or with those of the process.
 
-    **Arguments:**
-
-    - `argv`: the arguments after the name of the command. By default, those of the
-        process.
-
-    **Returns:**
-
-    The exit code: 0, 1 if a requested check fails, or 2 for invalid arguments.
+    Returns the exit code: 0, 1 if a requested check fails, or 2 for invalid arguments.
     """
     parser = _parser()
     options = parser.parse_args(argv)
