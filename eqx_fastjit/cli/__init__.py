@@ -35,9 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return 2
-    commands = {f.__name__: f for f in (run, doctor, profile, export, show)}
     try:
-        code = commands[options.command](options)
+        code = _COMMANDS[options.command](options)
     except Exception as e:
         # What this library says to its users needs no traceback.
         is_ours = type(e).__module__.partition(".")[0] == "eqx_fastjit"
@@ -53,10 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    flag: Any = {"action": "store_true"}
+    file: Any = {"type": _output, "metavar": "FILE"}
     parser = argparse.ArgumentParser(
         prog="eqx-fastjit", description="A faster drop-in for equinox.filter_jit."
     )
-    parser.add_argument("--version", action="store_true", help="print versions")
+    parser.add_argument("--version", **flag, help="print versions")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     # What the commands that run a program have in common.
     program = argparse.ArgumentParser(add_help=False)
@@ -66,13 +67,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SCRIPT",
         help="a script or, with -m, a module; what follows is passed to it",
     )
-    program.add_argument(
-        "-m", dest="is_module", action="store_true", help="run a module"
-    )
+    program.add_argument("-m", dest="is_module", **flag, help="run a module")
     program.add_argument(
         "--async",
         dest="asynchronous",
-        action="store_true",
+        **flag,
         help="calls return before the device has finished, as with jax.jit",
     )
     commands.add_parser(
@@ -87,12 +86,9 @@ def _parser() -> argparse.ArgumentParser:
         "may also be a FILE.jsonl, which EQX_FASTJIT_LOG=FILE.jsonl writes, also while "
         "it grows; of two such files, report what only the second compiled.",
     )
-    for option, text in (
-        ("--json", "write the report as JSON"),
-        ("--html", "write the report as a page"),
-        ("--trace", "write a timeline for ui.perfetto.dev"),
-    ):
-        doctor.add_argument(option, type=_output, metavar="FILE", help=text)
+    doctor.add_argument("--json", **file, help="write the report as JSON")
+    doctor.add_argument("--html", **file, help="write the report as a page")
+    doctor.add_argument("--trace", **file, help="write a timeline for ui.perfetto.dev")
     doctor.add_argument(
         "--fail-on",
         choices=("any", "new"),
@@ -101,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     profile = commands.add_parser(
         "profile", parents=[program], help="profile the functions that a program calls"
     )
-    profile.add_argument("--html", type=_output, metavar="FILE", help="write a page")
+    profile.add_argument("--html", **file, help="write a page")
     profile.add_argument(
         "--functions", metavar="N", type=int, default=1, help="how many (default: 1)"
     )
@@ -114,8 +110,8 @@ def _parser() -> argparse.ArgumentParser:
         help="a function without parameters that returns the arguments: a tuple, or a "
         "dictionary of keyword arguments. A jax.ShapeDtypeStruct can be an array",
     )
-    export.add_argument("-o", "--output", type=_output, metavar="FILE", required=True)
-    export.add_argument("--compiled", action="store_true", help="with native code")
+    export.add_argument("-o", "--output", **file, required=True)
+    export.add_argument("--compiled", **flag, help="with native code")
     export.add_argument(
         "--platforms",
         metavar="NAME,...",
@@ -125,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--vjp-order", metavar="N", type=int, default=0)
     show = commands.add_parser("show", help="show the contents of an exported file")
     show.add_argument("file", metavar="FILE")
-    show.add_argument("--all", action="store_true", help="list all leaves")
+    show.add_argument("--all", **flag, help="list all leaves")
     return parser
 
 
@@ -157,11 +153,6 @@ def _need(*packages: str) -> None:
 
 
 # --- commands that run a program ------------------------------------------------------
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run a program."""
-    return run_program(options)
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -269,3 +260,12 @@ def show(options: argparse.Namespace) -> int:
 
     print(text_of(options.file, everything=options.all))
     return 0
+
+
+_COMMANDS = {
+    "run": run_program,
+    "doctor": doctor,
+    "profile": profile,
+    "export": export,
+    "show": show,
+}
