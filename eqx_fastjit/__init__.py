@@ -42,16 +42,6 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
-_is_logging = False
-
-
-def _log() -> None:
-    """Log compilations if the environment asks for it, once."""
-    global _is_logging
-    if not _is_logging and os.environ.get("EQX_FASTJIT_LOG"):
-        _is_logging = True
-        importlib.import_module(".insight._log", __name__).log_from_environment()
-
 
 def __getattr__(name: str) -> Any:
     if name == "insight":
@@ -59,8 +49,10 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    _log()
+    is_first = globals().keys().isdisjoint(_HOMES)
     globals()[name] = value  # from now on without this function
+    if is_first and os.environ.get("EQX_FASTJIT_LOG"):
+        importlib.import_module(".insight._log", __name__).log_from_environment()
     return value
 
 

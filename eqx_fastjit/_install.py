@@ -1,8 +1,5 @@
 """Replace Equinox's `filter_jit`, for programs that should not be edited."""
 
-# The module `_jit` is private to this package, not to itself.
-# pyright: reportPrivateUsage=false
-
 import contextlib
 import sys
 import threading
@@ -11,43 +8,44 @@ from typing import Any
 
 import equinox as eqx
 
-from . import _jit
-from ._options import check_asynchronous, Donate
+from ._jit import filter_jit as asynchronous_filter_jit
+from ._options import check_asynchronous
 
 
-_NAME = "filter_jit"
-_lock = threading.RLock()
 equinox_filter_jit = eqx.filter_jit
 
 
-def filter_jit(
-    fun: Any = _jit.MISSING,
-    *,
-    donate: Donate = "none",
-    asynchronous: bool = False,
-    **jitkwargs: Any,
-) -> Any:
+def filter_jit(*fun: Any, asynchronous: bool = False, **options: Any) -> Any:
     """`eqx_fastjit.filter_jit`, with calls that block as Equinox's do.
 
     It is what `install()` puts in place of Equinox's. Programs may rely on blocking: a
     loop that refills the buffer of a batch has wrong results without it.
     """
-    jitkwargs["asynchronous"] = asynchronous
-    return _jit.filter_jit(fun, donate=donate, **jitkwargs)
+    return asynchronous_filter_jit(*fun, asynchronous=asynchronous, **options)
 
 
-# What is asked for: by default, by `install()`, and by each `installed()` that is open.
-_asked: list[Any] = [equinox_filter_jit]
+_lock = threading.Lock()
+# What `install()` and each `installed()` that is open ask for. The last one counts.
+_asked: dict[object, Any] = {}
 
 
-def _put_last() -> None:
-    """Put the last one into each loaded module of Equinox that has a `filter_jit`."""
-    known = (equinox_filter_jit, filter_jit, _jit.filter_jit)
-    for name, module in list(sys.modules.items()):
-        is_equinox = name == "equinox" or name.startswith("equinox.")
-        current = getattr(module, "__dict__", {}).get(_NAME)
-        if is_equinox and any(current is x for x in known):
-            setattr(module, _NAME, _asked[-1])
+def _ask(by: object, what: Any) -> None:
+    """Have this in each loaded module of Equinox; `None` to ask no longer."""
+    with _lock:
+        _asked.pop(by, None)
+        if what is not None:
+            _asked[by] = what
+        last = [equinox_filter_jit, *_asked.values()][-1]
+        known = (equinox_filter_jit, filter_jit, asynchronous_filter_jit)
+        for name, module in list(sys.modules.items()):
+            is_equinox = name.partition(".")[0] == "equinox"
+            if is_equinox and getattr(module, "filter_jit", None) in known:
+                module.__dict__["filter_jit"] = last
+
+
+def _chosen(name: str, asynchronous: bool) -> Any:
+    check_asynchronous(name, asynchronous)
+    return asynchronous_filter_jit if asynchronous else filter_jit
 
 
 def install(*, asynchronous: bool = False) -> None:
@@ -64,17 +62,12 @@ def install(*, asynchronous: bool = False) -> None:
 
     Raises `TypeError` if `asynchronous` is not a bool.
     """
-    check_asynchronous("install", asynchronous)
-    with _lock:
-        _asked[:] = [_jit.filter_jit if asynchronous else filter_jit]
-        _put_last()
+    _ask(install, _chosen("install", asynchronous))
 
 
 def uninstall() -> None:
     """Restore Equinox's own `filter_jit`, if `install()` has replaced it."""
-    with _lock:
-        _asked[:] = [equinox_filter_jit]
-        _put_last()
+    _ask(install, None)
 
 
 @contextlib.contextmanager
@@ -86,16 +79,9 @@ def installed(*, asynchronous: bool = False) -> Generator[None, None, None]:
 
     **Arguments:** those of `install`.
     """
-    check_asynchronous("installed", asynchronous)
-    this = _jit.filter_jit if asynchronous else filter_jit
-    with _lock:
-        _asked.append(this)
-        _put_last()
+    this = object()
+    _ask(this, _chosen("installed", asynchronous))
     try:
         yield
     finally:
-        with _lock:
-            # Not by its place: contexts of other threads may have begun since.
-            if this in _asked[1:]:
-                del _asked[max(i for i, x in enumerate(_asked) if x is this)]
-            _put_last()
+        _ask(this, None)

@@ -18,14 +18,11 @@ from typing import Any
 import pytest
 
 
-_NAME = "retrace_guard"
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line(
         "markers",
-        f"{_NAME}(max_traces, warn=False): fail (or warn) if a function jitted by "
+        "retrace_guard(max_traces, warn=False): fail (or warn) if a function jitted by "
         "eqx_fastjit is traced more often within the test.",
     )
 
@@ -41,14 +38,10 @@ def retrace_guard() -> Any:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Run a marked test under its guard."""
-    marker = item.get_closest_marker(_NAME)
+    marker = item.get_closest_marker("retrace_guard")
     if marker is None:
         return (yield)
     from eqx_fastjit.insight import guard
 
-    try:
-        entered = guard(*marker.args, **marker.kwargs)
-    except (TypeError, ValueError) as e:
-        raise pytest.UsageError(f"{item.nodeid}: marker {_NAME}: {e}") from None
-    with entered:
+    with guard(*marker.args, **marker.kwargs):
         return (yield)

@@ -23,8 +23,6 @@ from typing import Any, IO
 MAGIC = b"\x93EQXJIT\n"
 VERSION = 2
 PREFIX = struct.Struct("<8sII32s")
-# Several times what a model with 100,000 leaves needs.
-MAX_HEADER = 32 * 2**20
 
 
 class ExportFileError(ValueError):
@@ -53,11 +51,6 @@ def write(file: IO[bytes], header: Any, sections: Mapping[str, bytes]) -> None:
     """Write a header, which is what JSON can hold, and sections."""
     sizes = {name: len(x) for name, x in sections.items()}
     text = json.dumps({**header, "sections": sizes}).encode("ascii")
-    if len(text) > MAX_HEADER:
-        raise ValueError(
-            f"the structure of the arguments takes {len(text)} bytes to describe, and "
-            f"at most {MAX_HEADER} are allowed."
-        )
     data = b"".join([text, *sections.values()])
     checksum = hashlib.sha256(data).digest()
     file.write(PREFIX.pack(MAGIC, VERSION, len(text), checksum) + data)
@@ -76,7 +69,7 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, memoryview]]:
                 f"{VERSION}. Export it again, or install the eqx_fastjit that wrote it"
             )
         data = memoryview(file.read())
-    if hashlib.sha256(data).digest() != checksum or size > min(MAX_HEADER, len(data)):
+    if hashlib.sha256(data).digest() != checksum or size > len(data):
         raise ExportFileError("it is truncated or damaged")
     header, end = json.loads(bytes(data[:size])), size
     sections = {}

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from eqx_fastjit._describe import describe_static
 from eqx_fastjit._plan import partition
 from eqx_fastjit._statics import generated_fields, reader_of
 
@@ -105,8 +106,9 @@ class Encoder:
         elif cls is dict:
             self._line(path, "dict", None, 2 * len(x))
             for key, value in x.items():
-                self.write(key, f"{path}[{_short(key)}]")
-                self.write(value, f"{path}[{_short(key)}]")
+                below = f"{path}[{describe_static(key)}]"
+                self.write(key, below)
+                self.write(value, below)
         else:
             self._write_other(x, path)
         return self.lines
@@ -164,16 +166,7 @@ class Encoder:
 
 
 def _refused(x: Any, path: str, why: str) -> ExportError:
-    kind = type(x).__qualname__
-    return ExportError(f"`{path}` cannot be exported: {_short(x)} ({kind}): {why}.")
-
-
-def _short(x: Any) -> str:
-    try:
-        text = repr(x)
-    except Exception:  # the user's own
-        text = f"<{type(x).__name__}>"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return ExportError(f"`{path}` cannot be exported: {describe_static(x)}: {why}.")
 
 
 def show_line(line: Line) -> str:
@@ -182,7 +175,7 @@ def show_line(line: Line) -> str:
     if kind == "array" or about is None:
         return kind
     name = about[0] if n_parts and type(about) is list else about
-    return f"{kind} {name if n_parts else _short(name)}"
+    return f"{kind} {name if n_parts else describe_static(name)}"
 
 
 def difference(then: Sequence[Line], now: Sequence[Line]) -> str | None:

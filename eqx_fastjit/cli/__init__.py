@@ -1,92 +1,107 @@
-"""The command `eqx-fastjit`: its options. `_commands.py` has what they do."""
+"""The command `eqx-fastjit`.
+
+Nothing here imports JAX before the program does.
+"""
 
 import argparse
+import importlib.util
+import json
+import os
+import pkgutil
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ._script import INTERRUPTED
+import eqx_fastjit
+
+from ._script import INTERRUPTED, run_program
 
 
-def _output(path: str) -> Path:
-    """A file to write in the end: whether it can be is known before anything is run."""
-    file = Path(path).absolute()  # the program may change the directory
-    is_new = not file.exists()
+class CommandError(Exception):
+    """Printed as one line after the command's name; the exit code is 2."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments, or with those of the process.
+
+    Returns the exit code: 0, 1 if a requested check fails, or 2 for invalid arguments.
+    """
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.version:
+        return _print_versions()
+    if options.command is None:
+        parser.print_help()
+        return 2
     try:
-        file.open("ab").close()
-    except OSError as e:
-        why = f"cannot write {path!r}: {e.strerror}"
-        raise argparse.ArgumentTypeError(why) from None
-    if is_new:
-        file.unlink()
-    return file
-
-
-class _Parser(argparse.ArgumentParser):
-    """Has a command, and not the parser of all commands, say what it does not know."""
-
-    def parse_known_args(self, *args: Any) -> Any:  # pyright: ignore
-        options, unknown = super().parse_known_args(*args)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return options, unknown
+        code = _COMMANDS[options.command](options)
+    except Exception as e:
+        # What this library says to its users needs no traceback.
+        is_ours = type(e).__module__.partition(".")[0] == "eqx_fastjit"
+        if not is_ours and not isinstance(e, OSError):
+            raise
+        print(f"eqx-fastjit: {e}", file=sys.stderr)
+        return 2
+    if code == INTERRUPTED:
+        # Python ends then by its own signal, so that a shell stops a loop, say.
+        sys.excepthook = lambda *_: None  # it has been reported
+        raise KeyboardInterrupt
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    flag: Any = {"action": "store_true"}
+    file: Any = {"type": _output, "metavar": "FILE"}
+    parser = argparse.ArgumentParser(
         prog="eqx-fastjit", description="A faster drop-in for equinox.filter_jit."
     )
-    parser.add_argument("--version", action="store_true", help="print versions")
+    parser.add_argument("--version", **flag, help="print versions")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    add = commands.add_parser
-    run = add("run", help="run a program with eqx_fastjit's filter_jit")
-    doctor = add(
+    # What the commands that run a program have in common.
+    program = argparse.ArgumentParser(add_help=False)
+    program.add_argument(
+        "program",
+        nargs=argparse.PARSER,
+        metavar="SCRIPT",
+        help="a script or, with -m, a module; what follows is passed to it",
+    )
+    program.add_argument("-m", dest="is_module", **flag, help="run a module")
+    program.add_argument(
+        "--async",
+        dest="asynchronous",
+        **flag,
+        help="calls return before the device has finished, as with jax.jit",
+    )
+    commands.add_parser(
+        "run", parents=[program], help="run a program with eqx_fastjit's filter_jit"
+    )
+    doctor = commands.add_parser(
         "doctor",
+        parents=[program],
         help="run a program, and report why it compiled; or read event files",
         description="Run a program as `run` does, and when it ends, report to stderr "
-        "what was compiled and why, the lines responsible, and how to fix them. Or "
-        "read FILE.jsonl, which EQX_FASTJIT_LOG=FILE.jsonl writes, also while it "
-        "grows; of two such files, what is compiled in the second and not the first.",
+        "what was compiled and why, the lines responsible, and how to fix them. SCRIPT "
+        "may also be a FILE.jsonl, which EQX_FASTJIT_LOG=FILE.jsonl writes, also while "
+        "it grows; of two such files, report what only the second compiled.",
     )
-    profile = add("profile", help="profile the functions that a program calls")
-    for command in (run, doctor, profile):
-        command.usage = f"{command.prog} [OPTIONS] (SCRIPT | -m MODULE) [ARGS...]"
-        command.epilog = "Everything after SCRIPT or MODULE is passed to the program."
-        command.add_argument(
-            "program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS
-        )
-        command.add_argument(
-            "-m", dest="is_module", action="store_true", help="run a module"
-        )
-    for command in (run, doctor):
-        command.add_argument(
-            "--async",
-            dest="asynchronous",
-            action="store_true",
-            help="calls return before the device has finished, as with jax.jit",
-        )
-    doctor.usage = (
-        f"{doctor.usage}\n       {doctor.prog} [OPTIONS] FILE.jsonl [FILE.jsonl]"
-    )
-
-    def add_file(command: argparse.ArgumentParser, option: str, text: str) -> None:
-        command.add_argument(option, type=_output, metavar="FILE", help=text)
-
-    add_file(doctor, "--json", "write the report as JSON")
-    add_file(doctor, "--html", "write the report as a page")
-    add_file(doctor, "--trace", "write a timeline for ui.perfetto.dev")
+    doctor.add_argument("--json", **file, help="write the report as JSON")
+    doctor.add_argument("--html", **file, help="write the report as a page")
+    doctor.add_argument("--trace", **file, help="write a timeline for ui.perfetto.dev")
     doctor.add_argument(
         "--fail-on",
-        metavar="WHAT",
         choices=("any", "new"),
         help="exit with 1 if there is any finding; of two event files, anything new",
     )
-    add_file(profile, "--html", "write a page")
+    profile = commands.add_parser(
+        "profile", parents=[program], help="profile the functions that a program calls"
+    )
+    profile.add_argument("--html", **file, help="write a page")
     profile.add_argument(
         "--functions", metavar="N", type=int, default=1, help="how many (default: 1)"
     )
-    export = add("export", help="trace a function, and save it")
+    export = commands.add_parser("export", help="trace a function, and save it")
     export.add_argument("function", metavar="MODULE:FUNCTION")
     export.add_argument(
         "--args",
@@ -95,8 +110,8 @@ def _parser() -> argparse.ArgumentParser:
         help="a function without parameters that returns the arguments: a tuple, or a "
         "dictionary of keyword arguments. A jax.ShapeDtypeStruct can be an array",
     )
-    export.add_argument("-o", "--output", type=_output, metavar="FILE", required=True)
-    export.add_argument("--compiled", action="store_true", help="with native code")
+    export.add_argument("-o", "--output", **file, required=True)
+    export.add_argument("--compiled", **flag, help="with native code")
     export.add_argument(
         "--platforms",
         metavar="NAME,...",
@@ -104,40 +119,153 @@ def _parser() -> argparse.ArgumentParser:
         help="cpu, cuda, rocm, tpu",
     )
     export.add_argument("--vjp-order", metavar="N", type=int, default=0)
-    show = add("show", help="show the contents of an exported file")
+    show = commands.add_parser("show", help="show the contents of an exported file")
     show.add_argument("file", metavar="FILE")
-    show.add_argument("--all", action="store_true", help="list all leaves")
+    show.add_argument("--all", **flag, help="list all leaves")
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command.
+def _output(path: str) -> Path:
+    """A file to write in the end: whether it can be is known before anything is run."""
+    file = Path(path).absolute()  # the program may change the directory
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"cannot write {path!r}")
+    return file
 
-    **Arguments:**
 
-    - `argv`: the arguments after the name of the command. By default, those of the
-        process.
+def _print_versions() -> int:
+    """Print what a bug report needs. What may fail comes last."""
+    print("eqx_fastjit", eqx_fastjit.__version__)
+    print("equinox", version("equinox"))
+    print("engine", eqx_fastjit.engine(), flush=True)
+    import jax
 
-    **Returns:**
+    jax.print_environment_info()
+    return 0
 
-    The exit code: 0, 1 if a requested check fails, or 2 for invalid arguments.
-    """
-    parser = _parser()
-    options = parser.parse_args(argv)
-    from . import _commands
 
-    if options.version:
-        return _commands.print_versions()
-    if options.command is None:
-        parser.print_help()
-        return 2
-    try:
-        code = getattr(_commands, options.command)(options)
-    except _commands.CommandError as e:
-        print(f"eqx-fastjit: {e}", file=sys.stderr)
-        return 2
-    if code == INTERRUPTED:
-        # Python ends then by its own signal, so that a shell stops a loop, say.
-        sys.excepthook = lambda *_: None  # it has been reported
-        raise KeyboardInterrupt
+def _need(*packages: str) -> None:
+    """Raise an error if one of them is missing, with the line that installs them."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            line = 'pip install "eqx_fastjit[profile]"'
+            raise CommandError(f"this needs {package}: {line}")
+
+
+# --- commands that run a program ------------------------------------------------------
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Report on a program, or on event files."""
+    _need("rich", "jinja2")
+    name, *others = options.program
+    is_file = name.endswith(".jsonl") and not options.is_module
+    if is_file and others:
+        return _compare(options)
+    if options.fail_on == "new":
+        raise CommandError("--fail-on new: expected two event files, OLD and NEW")
+    if is_file:
+        from eqx_fastjit.insight._file import read
+        from eqx_fastjit.insight._report import report_of_file
+
+        report, code = report_of_file(read(name)), 0
+    else:
+        from eqx_fastjit.insight._watch import Watch
+
+        watch = Watch()
+        code = run_program(options, watch.jax_imported, watch.imported)
+        watch.stop()
+        report = watch.report(name, code)
+    _write_json(options.json, report)
+    if options.html:
+        from eqx_fastjit.insight._page import page
+
+        options.html.write_text(page(report), encoding="utf-8")
+    if options.trace:
+        from eqx_fastjit.insight._trace import as_trace
+
+        options.trace.write_text(json.dumps(as_trace(report)), encoding="utf-8")
+    from eqx_fastjit.insight._text import write_text
+
+    sys.stdout.flush()  # what the program has printed comes first
+    write_text(report, sys.stderr)
+    return code or int(options.fail_on == "any" and bool(report.findings))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    if len(options.program) != 2 or options.html or options.trace:
+        raise CommandError(
+            "expected one event file, or two with no other options than --json and "
+            "--fail-on. Options come first"
+        )
+    from eqx_fastjit.insight._compare import compare_runs, comparison_lines
+    from eqx_fastjit.insight._file import read
+
+    comparison = compare_runs(*map(read, options.program))
+    print("\n".join(comparison_lines(comparison)))
+    _write_json(options.json, comparison)
+    return int(options.fail_on is not None and bool(comparison.found))
+
+
+def _write_json(file: Path | None, report: Any) -> None:
+    if file is not None:
+        text = json.dumps(report.as_json(), indent=2, allow_nan=False)
+        file.write_text(f"{text}\n", encoding="utf-8")
+
+
+def profile(options: argparse.Namespace) -> int:
+    """Profile a program's functions."""
+    _need("pyinstrument")
+    from eqx_fastjit.insight._program import ProgramProfile
+
+    watched = ProgramProfile()
+    code = run_program(options, watched.begin)
+    sys.stdout.flush()
+    print(watched.report(options.functions, options.html))
     return code
+
+
+# --- exported functions ---------------------------------------------------------------
+
+
+def export(options: argparse.Namespace) -> int:
+    """Trace a function, and save it to a file."""
+    sys.path.insert(0, os.getcwd())  # as `python -m` does
+    try:
+        function = pkgutil.resolve_name(options.function)
+        factory = pkgutil.resolve_name(options.args)
+    except (ImportError, AttributeError) as e:
+        raise CommandError(str(e)) from e
+    arguments = factory()
+    if not isinstance(function, eqx_fastjit.JitWrapped | eqx_fastjit.BoundJit):
+        function = eqx_fastjit.filter_jit(function)
+    if not isinstance(arguments, tuple | list | dict):
+        kind = type(arguments).__name__
+        raise CommandError(f"{options.args} returned `{kind}`; expected a tuple")
+    args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
+    function.export(*args, **kwargs).save(
+        options.output,
+        compiled=options.compiled,
+        platforms=options.platforms,
+        vjp_order=options.vjp_order,
+    )
+    size = options.output.stat().st_size / 1024
+    print(f"wrote {options.output} ({size:.1f} KiB)")
+    return 0
+
+
+def show(options: argparse.Namespace) -> int:
+    """Show the contents of an exported file."""
+    from eqx_fastjit._export._show import show as text_of
+
+    print(text_of(options.file, everything=options.all))
+    return 0
+
+
+_COMMANDS = {
+    "run": run_program,
+    "doctor": doctor,
+    "profile": profile,
+    "export": export,
+    "show": show,
+}

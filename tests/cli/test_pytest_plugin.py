@@ -48,8 +48,8 @@ def test_marker_and_fixture(tmp_path):
     ended = command(*options, "test_it.py", python=run, cwd=tmp_path, code=1, **alone)
     assert "2 passed" in ended.stdout and "3 failed" in ended.stdout
     assert "`x` has several shapes" in ended.stdout
-    assert "test_positional: marker retrace_guard: " in ended.stdout
-    assert "max_traces='a'" in ended.stdout
+    assert "test_positional - TypeError: " in ended.stdout
+    assert "test_bad_limit - ValueError: guard(max_traces='a')" in ended.stdout
 
 
 def test_it_does_not_import_jax():

@@ -29,8 +29,6 @@ _MODULE = """
         return model.method(x) * n
 
     x = jax.ShapeDtypeStruct((3,), jnp.float32)
-    number = 3
-
     def arguments():
         return model, x
 
@@ -110,7 +108,6 @@ def test_show_lists_as_many_lines_as_one_can_read(tmp_path, capsys):
     ("function", "args", "message"),
     [
         ("no_such", "arguments", "no_such"),
-        ("number", "arguments", "not a callable"),
         ("jitted", "nothing", "returned `int`; expected a tuple"),
         ("jitted", "refused", "`model.fn` cannot be exported"),
     ],
