@@ -128,7 +128,8 @@ def _parser() -> argparse.ArgumentParser:
 def _output(path: str) -> Path:
     """A file to write in the end: whether it can be is known before anything is run."""
     file = Path(path).absolute()  # the program may change the directory
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
+    where = file if file.exists() else file.parent
+    if file.is_dir() or not os.access(where, os.W_OK):
         raise argparse.ArgumentTypeError(f"cannot write {path!r}")
     return file
 

@@ -1,8 +1,9 @@
 """Runs a program, as `python SCRIPT` or `python -m MODULE` would.
 
 What the program sees is the same: `__main__`, `sys.argv`, `sys.path[0]`, its exit code
-and its tracebacks. This library is installed when the program first imports JAX, and no
-earlier: the program may want to set JAX's environment variables before that.
+and its tracebacks. This library is installed when the program first imports Equinox, and
+no earlier: the program may want to set environment variables before that. The doctor has
+to see what JAX does, so there it is when the program first imports JAX.
 """
 
 import argparse
@@ -104,10 +105,12 @@ def _import_statement(
 ) -> Any:
     """An `__import__`, which import statements call.
 
-    It calls `begin` just before the program imports JAX, Equinox or this library for
-    the first time. Each can be imported then, because none is half imported.
+    It calls `begin` just before the program imports Equinox or this library for the
+    first time, or JAX if imports are `timed`. Each can be imported then, because none
+    is half imported.
     """
     import_ = builtins.__import__
+    awaited = _PACKAGES if timed is not None else _PACKAGES[1:]
     has_begun = is_importing = False
 
     def importing(
@@ -117,7 +120,7 @@ def _import_statement(
         importer = (globals or {}).get("__name__") or ""
         # `importlib.import_module` does not come here, but what it imports does.
         is_inside = importer.split(".")[0] in (*_PACKAGES, "jaxtyping")
-        if not has_begun and not is_inside and name.split(".")[0] in _PACKAGES:
+        if not has_begun and not is_inside and name.split(".")[0] in awaited:
             has_begun = True
             begin()
         if timed is None or is_importing:

@@ -45,6 +45,7 @@ def test_help(capsys):
         (["run", "--wrong", "a.py"], "unrecognized arguments: --wrong"),
         (["doctor", "--fail-on", "x", "a.py"], "invalid choice: 'x'"),
         (["doctor", "--html", "/missing/x", "a.py"], "cannot write '/missing/x'"),
+        (["doctor", "--html", "/tmp", "a.py"], "cannot write '/tmp'"),
     ],
 )
 def test_unknown_options(args, text, capsys):
