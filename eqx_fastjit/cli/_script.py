@@ -1,9 +1,9 @@
 """Runs a program, as `python SCRIPT` or `python -m MODULE` would.
 
 What the program sees is the same: `__main__`, `sys.argv`, `sys.path[0]`, its exit code
-and its tracebacks. This library is installed when the program first imports Equinox, and
-no earlier: the program may want to set environment variables before that. The doctor has
-to see what JAX does, so there it is when the program first imports JAX.
+and its tracebacks. This library is installed when the program first imports Equinox,
+and no earlier: the program may want to set environment variables before that. The
+doctor has to see what JAX does, so there it is when the program first imports JAX.
 """
 
 import argparse
