@@ -35,11 +35,7 @@ class Place(NamedTuple):
 
 def place_of(fun: Any) -> Place | None:
     """Where a Python function was defined, or the one that it wraps."""
-    try:
-        fun = inspect.unwrap(fun)
-    except ValueError:  # wraps itself
-        pass
-    code = getattr(fun, "__code__", None)
+    code = getattr(inspect.unwrap(fun), "__code__", None)
     if not isinstance(code, types.CodeType):
         return None
     return Place(code.co_filename, code.co_firstlineno, code.co_qualname)

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.extend.core
 
+from eqx_fastjit._describe import show_array
 from eqx_fastjit._place import Place
 
 from ._equations import read_jaxpr, Scope, UNKNOWN
@@ -152,9 +153,8 @@ def _constants(scope: Scope) -> tuple[Constant, ...]:
     for value, place in _captured(scope):
         shape, dtype = getattr(value, "shape", ()), getattr(value, "dtype", None)
         if shape and dtype is not None and id(value) not in found:  # no scalars
-            type_ = f"{dtype}[{','.join(map(str, shape))}]"
             n = math.prod(shape) * dtype.itemsize
-            found[id(value)] = Constant(type_, n, place)
+            found[id(value)] = Constant(show_array(shape, str(dtype)), n, place)
     return tuple(sorted(found.values(), key=lambda c: -c.bytes))
 
 

@@ -7,14 +7,16 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ._causes import Finding, finding_of
+from eqx_fastjit._events import Event
+
+from ._causes import Finding, finding_of, make_finding
 from ._file import as_json, Run
 from ._groups import Group, group
-from ._records import OUTSIDE, Record
+from ._why import line_of, name_of, OUTSIDE, stages_of, why
 from ._words import listed, plural, show_chain, show_place, show_seconds
 
 
-SCHEMA = 2
+SCHEMA = 3
 
 # Seconds, and the share of a run, from which something is a finding.
 LIMIT_SECONDS = 1.0
@@ -34,16 +36,6 @@ class Part:
     seconds: float
     # Where most of it went, in words, with the seconds.
     lines: tuple[tuple[str, float], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Help:
-    """What would save time although nothing is wrong."""
-
-    name: str
-    seconds: float
-    says: str
-    fix: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +71,10 @@ class Report:
     # The groups that cost less, first calls included.
     others: tuple[Finding, ...]
     time: tuple[Part, ...]
-    helps: tuple[Help, ...]
+    # What would save time although nothing is wrong.
+    helps: tuple[Finding, ...]
     functions: tuple[FunctionRow, ...]
-    compilations: tuple[Record, ...]
+    compilations: tuple[Event, ...]
     # When the program began, in seconds since the epoch.
     started: float
     notes: tuple[str, ...] = ()
@@ -115,7 +108,7 @@ def make_report(
     imports: Iterable[Any] = (),
     waits: Sequence[Any] = (),
     stale: Iterable[Finding] = (),
-    loops: Iterable[Any] = (),
+    loops: Iterable[Finding] = (),
     notes: Sequence[str] = (),
 ) -> Report:
     """Make a report.
@@ -127,9 +120,9 @@ def make_report(
     - `imports`, `waits`, `stale`, `loops`: what a `Watch` saw.
     - `notes`: what could not be seen.
     """
-    records = sorted(run.records, key=lambda r: r.number)
+    events = sorted(run.events, key=lambda e: e.number)
     limit = min(LIMIT_SECONDS, LIMIT_SHARE * run.seconds)
-    groups = group(records)
+    groups = group(events)
     large = [g for g in groups if g.seconds >= limit and not g.is_first]
     small = [g for g in groups if g not in large]
     return Report(
@@ -139,10 +132,10 @@ def make_report(
         limit=limit,
         findings=(*map(finding_of, large), *stale),
         others=tuple(map(finding_of, small)),
-        time=tuple(_time(records, run.seconds, imports, waits)),
-        helps=(*_scans(loops, limit), *_helps(run, limit)),
+        time=tuple(_time(events, run.seconds, imports, waits)),
+        helps=tuple(_helps(run, loops, limit)),
         functions=tuple(_functions(groups)),
-        compilations=tuple(records),
+        compilations=tuple(events),
         started=run.started,
         notes=tuple(notes),
     )
@@ -162,16 +155,16 @@ STAGES = {"trace": "tracing", "lower": "lowering", "compile": "XLA's compiler"}
 
 
 def _time(
-    records: Sequence[Record],
+    events: Sequence[Event],
     seconds: float,
     imports: Iterable[Any],
     waits: Sequence[Any],
 ) -> Iterator[Part]:
     """Parts that add up to the seconds of the run, the rest last."""
     # Other threads compile at the same time as the main one does something else.
-    main = [r for r in records if r.is_main_thread]
+    main = [e for e in events if e.thread == "MainThread"]
     parts = [
-        Part(name, label, sum(r.stages[name] for r in main), _costliest(main, name))
+        Part(name, label, sum(stages_of(e)[name] for e in main), _costliest(main, name))
         for name, label in STAGES.items()
     ]
     by_package: collections.Counter[str] = collections.Counter()
@@ -190,76 +183,55 @@ def _time(
     yield Part("rest", "the rest", max(0.0, seconds - known))
 
 
-def _costliest(records: Iterable[Record], stage: str) -> tuple[tuple[str, float], ...]:
+def _costliest(events: Iterable[Event], stage: str) -> tuple[tuple[str, float], ...]:
     lines: collections.Counter[str] = collections.Counter()
-    for r in records:
-        lines[f"{show_place(r.line)} {r.function}"] += r.stages[stage]  # pyright: ignore
+    for e in events:
+        line = f"{show_place(line_of(e))} {name_of(e)}"
+        lines[line] += stages_of(e)[stage]  # pyright: ignore
     return tuple((text, x) for text, x in lines.most_common(_LINES) if x > 0)
 
 
 # --- what would help ------------------------------------------------------------------
 
 
-def _helps(run: Run, limit: float) -> Iterator[Help]:
-    compiling = sum(r.compile for r in run.records if not r.cached)
+def _helps(run: Run, loops: Iterable[Finding], limit: float) -> Iterator[Finding]:
+    yield from (loop for loop in loops if loop.seconds >= limit)
+    compiling = sum(e.compile for e in run.events if not e.cached)
     saved = (1 - _READING) * compiling
-    second = show_seconds(run.seconds - saved)
-    was_cached = run.cache is not None or any(r.cached for r in run.records)
+    was_cached = run.cache is not None or any(e.cached for e in run.events)
     if saved >= limit and not was_cached:
-        yield Help(
-            "persistent cache",
-            saved,
-            f"XLA's compiler took {show_seconds(compiling)}. With JAX's persistent "
-            f"cache, a second run would take about {second}.",
-            "Set `JAX_COMPILATION_CACHE_DIR` to a directory that stays, and "
-            "`JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0`, to keep also what takes "
-            "less than a second to compile.",
-        )
-
-
-def _scans(loops: Iterable[Any], limit: float) -> Iterator[Help]:
-    for found in loops:
-        loop = found.loop
-        if found.saved >= limit:
-            yield Help(
-                "scan",
-                found.saved,
-                f"The loop at {show_place(loop.place)} is unrolled. Its "
-                f"{loop.iterations} iterations are alike, and have {loop.equations} of "
-                f"the {found.total} equations of the function. With `jax.lax.scan`, "
-                "its body is compiled once. (The seconds are an upper limit, by the "
-                "number of equations.)",
-                "For layers, stack their arrays (`eqx.filter_vmap` over the keys of "
-                "the constructor) and scan over them.",
-            )
+        second = show_seconds(run.seconds - saved)
+        facts = {"compiling": show_seconds(compiling), "second": second}
+        cause = "persistent cache"
+        yield make_finding(cause, cause, facts, seconds=saved)
 
 
 # --- tables ---------------------------------------------------------------------------
 
 
 def _functions(groups: Sequence[Group]) -> list[FunctionRow]:
-    rows: dict[Any, list[tuple[Record, str]]] = {}
+    rows: dict[Any, list[tuple[Event, str]]] = {}
     for g in groups:
-        for r in g.records:
-            key = (r.function, r.place) if not r.is_outside else ("", None)
+        for e in g.events:
             # One change may be the cause for several functions.
-            why = r.why if g.is_first or r.inlined else g.first.why
-            why = r.function if r.is_outside else why
-            rows.setdefault(key, []).append((r, why))
+            reason = why(e) if g.is_first or e.is_inlined else why(g.first)
+            key = () if e.is_outside else e.function.key()
+            rows.setdefault(key, []).append((e, name_of(e) if e.is_outside else reason))
     return sorted(map(_function_row, rows.values()), key=lambda row: -row.seconds)
 
 
-def _function_row(found: list[tuple[Record, str]]) -> FunctionRow:
-    records = [r for r, _ in found]
-    first = records[0]
+def _function_row(found: list[tuple[Event, str]]) -> FunctionRow:
+    events = [e for e, _ in found]
+    first = events[0]
+    place = None if first.is_outside else first.function.place
     causes = collections.Counter(cause for _, cause in found)
-    calls = collections.Counter(show_chain(r.frames, 1) for r in records)
+    calls = collections.Counter(show_chain(e.frames, 1) for e in events)
     return FunctionRow(
-        function=f"({OUTSIDE})" if first.is_outside else first.function,
-        place="" if first.is_outside or not first.place else show_place(first.place),
-        traces=sum(r.traced and not r.failed for r in records),
-        compiles=sum(r.compile > 0 for r in records),
-        seconds=sum(r.seconds for r in records),
+        function=f"({OUTSIDE})" if first.is_outside else name_of(first),
+        place=show_place(place) if place else "",
+        traces=sum(e.traced and not e.failed for e in events),
+        compiles=sum(e.compile > 0 for e in events),
+        seconds=sum(e.seconds for e in events),
         causes=dict(causes.most_common()),
         calls=dict(calls.most_common()),
     )

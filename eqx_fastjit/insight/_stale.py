@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from eqx_fastjit import _events
 from eqx_fastjit._describe import describe_static
+from eqx_fastjit._engine import engine_module
 from eqx_fastjit._events import Event
 from eqx_fastjit._place import is_users, Place
 
-from ._causes import Finding, stale_finding
+from ._causes import Finding, make_finding
+from ._words import show_place
 
 
 # Values that are compared; anything else may change without being another one.
@@ -39,6 +40,22 @@ class _Read(NamedTuple):
         is_value = type(now) in _VALUES and type(now) is type(self.value)
         return now is not self.value and not (is_value and now == self.value)
 
+    def finding(self) -> Finding:
+        """That it is stale."""
+        old, new = self.text, describe_static(self.module.get(self.name))
+        new = f"another {new}" if new == old else new
+        function, leaf, cause = self.function, self.name, "stale global"
+        return make_finding(
+            cause,
+            cause,
+            {"function": function, "leaf": leaf, "old": old, "new": new},
+            line=self.line,
+            leaf=leaf,
+            functions={function: 1},
+            calls={show_place(self.line): 1},
+            changes=(f"`{leaf}`: {old} -> {new}",),
+        )
+
 
 class StaleGlobals:
     """Notes which globals each trace has read, and finds those that changed since."""
@@ -49,7 +66,7 @@ class StaleGlobals:
 
     def on_event(self, event: Event) -> None:
         """A trace is over. What it changed itself, such as a counter, is read now."""
-        specialization = _events._active()
+        specialization = engine_module().active()
         if specialization is None or not event.traced or event.failed:
             return
         function = specialization.flat.function()
@@ -68,13 +85,7 @@ class StaleGlobals:
 
     def found(self) -> list[Finding]:
         """Those that have changed."""
-        out: list[Finding] = []
-        for read in self._reads.values():
-            if read.is_stale():
-                old, new = read.text, describe_static(read.module.get(read.name))
-                new = f"another {new}" if new == old else new
-                out.append(stale_finding(read.function, read.line, read.name, old, new))
-        return out
+        return [read.finding() for read in self._reads.values() if read.is_stale()]
 
 
 def _globals_of(function: Any, depth: int) -> Iterator[tuple[dict[str, Any], str]]:

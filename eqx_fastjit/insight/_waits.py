@@ -21,6 +21,7 @@ import jax
 
 from eqx_fastjit import _events
 from eqx_fastjit._blocking import has_host_callbacks
+from eqx_fastjit._engine import engine_module
 from eqx_fastjit._events import Event
 from eqx_fastjit._place import is_written_by_user, Place
 from eqx_fastjit._private import hook_waits
@@ -83,7 +84,7 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
         # What is only a part of another function is never lowered by itself.
         traced = trace_of(event) if event.compile else None
         if traced is not None and has_host_callbacks(traced):
-            self._calling_back.add(_events._active().flat)
+            self._calling_back.add(engine_module().active().flat)
 
     def _timed(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
         here, clock = self._here, time.perf_counter
@@ -119,7 +120,7 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
         what = _expression_at(frame)
         # The program called neither `block_until_ready` nor a function that did.
         if kind == "blocks" and called not in ("timed", "block_until_ready"):
-            specialization = _events._active()
+            specialization = engine_module().active()
             flat = None if specialization is None else specialization.flat
             what = CALLBACK if flat in self._calling_back else JITTED_CALL
         with self._lock:

@@ -20,7 +20,7 @@ class Watch:
     def __init__(self) -> None:
         self.started = time.time()
         self.seconds = 0.0
-        self.records: list[Any] = []
+        self.events: list[Any] = []
         self.imports: list[Import] = []
         self.loops: list[Any] = []
         self.notes: list[str] = []
@@ -43,7 +43,7 @@ class Watch:
         """An outermost import of the main thread has ended."""
         began = time.time() - seconds
         if threading.current_thread() is threading.main_thread():
-            spent = sum(r.seconds for r in self.records if r.started >= began)
+            spent = sum(e.seconds for e in self.events if e.started >= began)
             seconds = max(0.0, seconds - spent)
             self.imports.append(Import(name, began, seconds))
 
@@ -63,9 +63,9 @@ class Watch:
         from ._file import cache_directory, Run
         from ._report import make_report
 
-        cache, records = cache_directory(), tuple(self.records)
+        cache, events = cache_directory(), tuple(self.events)
         return make_report(
-            Run(program, self.started, self.seconds, False, cache, records),
+            Run(program, self.started, self.seconds, False, cache, events),
             exit_code=exit_code,
             imports=self.imports,
             waits=self._waits.found() if self._waits is not None else (),
@@ -76,15 +76,11 @@ class Watch:
 
     def _on_event(self, event: Any) -> None:
         from ._loops import unrolled_loop
-        from ._records import record_of
 
         self._stale.on_event(event)
-        record = record_of(event)
         # JAX imports what it lowers with when it lowers for the first time.
-        spent = sum(x.seconds for x in self.imports if x.started >= record.started)
-        if spent:
-            lower = max(0.0, record.lower - spent)
-            record = dataclasses.replace(record, lower=lower)
-        self.records.append(record)
-        if (loop := unrolled_loop(event, record.seconds)) is not None:
+        spent = sum(x.seconds for x in self.imports if x.started >= event.started)
+        event = dataclasses.replace(event, lower=max(0.0, event.lower - spent))
+        self.events.append(event)
+        if (loop := unrolled_loop(event)) is not None:
             self.loops.append(loop)

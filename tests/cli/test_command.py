@@ -147,7 +147,8 @@ def test_the_first_call_of_plain_jit(tmp_path):
         "jax.jit(jax.grad(slow))(jnp.ones(2))\n"
     )
     report, _ = doctor(path, tmp_path)
-    (found,) = [x for x in report["compilations"] if x["function"] == "slow"]
+    functions = [x["function"] for x in report["compilations"]]
+    (found,) = [x for x in functions if x["name"] == "slow"]
     assert found["place"][1:] == [2, "slow"]
     assert all("slow" not in x["functions"] for x in report["findings"])
 
