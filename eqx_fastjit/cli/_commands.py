@@ -96,7 +96,7 @@ def doctor(options: argparse.Namespace) -> int:
     else:
         report, code = _watch(program, options)
     if options.json:
-        options.json.write_text(_as_json(report), encoding="utf-8")
+        options.json.write_text(_as_json(report.as_json()), encoding="utf-8")
     if options.html:
         from eqx_fastjit.insight._page import page
 
@@ -127,8 +127,8 @@ def _watch(program: list[str], options: argparse.Namespace) -> tuple[Any, int]:
     return watch.report(program[0], code), code
 
 
-def _as_json(report: Any) -> str:
-    return json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n"
+def _as_json(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, indent=2, allow_nan=False) + "\n"
 
 
 def _read(path: str) -> Any:
@@ -143,11 +143,13 @@ def _compare(options: argparse.Namespace, old: str, new: str) -> int:
         raise CommandError("--html and --trace: expected a program, or one event file")
     from eqx_fastjit.insight._compare import compare_runs, comparison_lines
 
-    comparison = compare_runs(_read(old), _read(new))
-    print("\n".join(comparison_lines(comparison)))
+    runs = _read(old), _read(new)
+    found = compare_runs(*runs)
+    print("\n".join(comparison_lines(*runs, found)))
     if options.json:
-        options.json.write_text(_as_json(comparison), encoding="utf-8")
-    return int(options.fail_on is not None and bool(comparison.found))
+        fields = {"found": [x._asdict() for x in found]}
+        options.json.write_text(_as_json(fields), encoding="utf-8")
+    return int(options.fail_on is not None and bool(found))
 
 
 def profile(options: argparse.Namespace) -> int:

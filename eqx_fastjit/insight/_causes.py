@@ -17,7 +17,7 @@ from eqx_fastjit._place import Place
 
 from ._groups import Group
 from ._source import edit, root_of
-from ._why import show_difference, show_placement, why
+from ._why import cause_of, show_difference, show_placement
 from ._words import listed, plural, show_place, show_seconds
 
 
@@ -27,7 +27,7 @@ class Finding:
 
     # One of the seven, or "outside of filter_jit".
     cause: str
-    # What is special about it, such as "ragged batch".
+    # What is special about it, such as "ragged batch"; the cause again if nothing is.
     attribute: str
     says: str
     fix: str
@@ -45,8 +45,7 @@ class Finding:
 
     def kind(self) -> str:
         """Cause and attribute."""
-        plain = (self.cause, "value", "dtype", "other", "operations", "raised")
-        is_plain = self.attribute in plain
+        is_plain = self.attribute == self.cause
         return self.cause if is_plain else f"{self.cause} ({self.attribute})"
 
     def title(self) -> str:
@@ -72,9 +71,10 @@ def table() -> dict[str, dict[str, dict[str, str]]]:
 
 
 def make_finding(
-    cause: str, attribute: str, facts: dict[str, Any], **fields: Any
+    cause: str, facts: dict[str, Any], attribute: str | None = None, **fields: Any
 ) -> Finding:
     """A finding in the words of the table, filled in with facts."""
+    attribute = attribute or cause
     text = table()[cause][attribute]
     says, fix = (text[name].format_map(facts) for name in ("says", "fix"))
     return Finding(cause, attribute, says, fix, **fields)
@@ -83,11 +83,10 @@ def make_finding(
 def finding_of(group: Group) -> Finding:
     """A group in words."""
     first, changes = group.first, group.first.reason.differences
-    is_special = first.is_outside or first.failed
     return make_finding(
-        why(first) if is_special else first.cause.value,
-        attribute_of(group),
+        cause_of(first),
         _facts(group),
+        _attribute(group),
         seconds=group.seconds,
         line=group.line,
         leaf=group.leaf,
@@ -106,13 +105,13 @@ _NUMBER = re.compile(r"(numpy\.)?(bool|int|float|complex)\d*")
 _CONTAINERS = {"list", "dict", "set", "tuple", "frozenset"}
 
 
-def attribute_of(group: Group) -> str:
+def _attribute(group: Group) -> str | None:
     """What is special about a group of this cause."""
     first, d = group.first, group.main
+    if first.failed or group.is_operations:
+        return None
     if first.is_outside:
-        return "operations" if group.is_operations else "jax.jit"
-    if first.failed:
-        return "raised"
+        return "jax.jit"
     if d is None:
         is_new = first.cause is Cause.NEW_FUNCTION
         return "first call" if is_new else "caches cleared"
@@ -127,35 +126,35 @@ def attribute_of(group: Group) -> str:
     return "created again" if d.what == "function" else d.what
 
 
-def _static_attribute(d: Difference) -> str:
+def _static_attribute(d: Difference) -> str | None:
     old, new = d.old, d.new
     if old is None or new is None:
-        return "value"
+        return None
     if old.kind == new.kind and new.dtype:
         return "array"
     if d.what == "object":
         return "created again"
     if "array" in (old.kind, new.kind):
         number = old if new.kind == "array" else new
-        return "number and array" if _NUMBER.fullmatch(number.type) else "value"
+        return "number and array" if _NUMBER.fullmatch(number.type) else None
     numbers = _NUMBER.fullmatch(old.type), _NUMBER.fullmatch(new.type)
     if numbers[0] and numbers[1]:
         if numbers[0][2] != numbers[1][2]:
             return "type"
         if numbers[0][2] == "bool":  # a flag, which decides what is traced
-            return "value"
+            return None
         return "number of a configuration" if new.of else "number"
-    return "container" if old.type == new.type and new.type in _CONTAINERS else "value"
+    return "container" if old.type == new.type and new.type in _CONTAINERS else None
 
 
-def _structure_attribute(group: Group, d: Difference) -> str:
+def _structure_attribute(group: Group, d: Difference) -> str | None:
     if d.old is None or d.new is None:
-        return "other"
+        return None
     changes = group.of_leaf(d.path)
     types = {leaf.type for x in changes for leaf in (x.old, x.new) if leaf}
     if "NoneType" in types:
         return "optional"
-    return "grows" if types in ({"list"}, {"tuple"}) else "other"
+    return "grows" if types in ({"list"}, {"tuple"}) else None
 
 
 def _is_ragged(group: Group) -> bool:
@@ -167,7 +166,7 @@ def _is_ragged(group: Group) -> bool:
     return is_one and all(old[1:] == new[1:] for old, new in shapes)
 
 
-def _dtype_attribute(d: Difference) -> str:
+def _dtype_attribute(d: Difference) -> str | None:
     if d.what == "weak type":
         return "weak type"
     assert d.old is not None and d.new is not None
@@ -176,7 +175,7 @@ def _dtype_attribute(d: Difference) -> str:
         return "keys"
     whole = ("bool", "int", "uint")
     becomes = old.startswith(whole) and not new.startswith(whole)
-    return "becomes float" if becomes else "dtype"
+    return "becomes float" if becomes else None
 
 
 # --- facts ----------------------------------------------------------------------------

@@ -1,9 +1,8 @@
 """Two event files: what the new run compiles that the old one did not."""
 
 import collections
-import dataclasses
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 from eqx_fastjit._events import Event
 
@@ -12,8 +11,7 @@ from ._why import arguments_of, name_of, why
 from ._words import listed, plural, show_chain, show_seconds
 
 
-@dataclasses.dataclass(frozen=True)
-class New:
+class New(NamedTuple):
     """A compilation that the old run does not have. Seconds are in total."""
 
     function: str
@@ -25,27 +23,11 @@ class New:
     seconds: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """What is compiled in one run and not in another, the most expensive first."""
+def compare_runs(old: Run, new: Run) -> tuple[New, ...]:
+    """What is compiled in a new run and not in an old one, the most expensive first.
 
-    old: str
-    new: str
-    found: tuple[New, ...]
-    # Seconds of tracing and compiling in each.
-    old_seconds: float
-    new_seconds: float
-
-    def as_json(self) -> dict[str, Any]:
-        """As `--json` writes it."""
-        return dataclasses.asdict(self)
-
-
-def compare_runs(old: Run, new: Run) -> Comparison:
-    """Compare what two runs compiled, function by function and signature by signature.
-
-    Lines and directories may be others: a function is the same if its name and the
-    name of its file are.
+    Function by function, and signature by signature. Lines and directories may be
+    others: a function is the same if its name and the name of its file are.
     """
     known = collections.Counter(map(_key, old.events))
     added: dict[Any, list[Event]] = {}
@@ -65,13 +47,7 @@ def compare_runs(old: Run, new: Run) -> Comparison:
         other = tuple(x for x in _signature(first) if x not in seen)
         name, call = name_of(first), show_chain(first.frames)
         found.append(New(name, call, why(first), other, len(events), seconds))
-    return Comparison(
-        old.program,
-        new.program,
-        tuple(sorted(found, key=lambda x: -x.seconds)),
-        sum(e.seconds for e in old.events),
-        sum(e.seconds for e in new.events),
-    )
+    return tuple(sorted(found, key=lambda x: -x.seconds))
 
 
 def _signature(event: Event) -> tuple[tuple[str, str], ...]:
@@ -89,15 +65,15 @@ def _key(event: Event) -> Any:
     return _function(event), _signature(event), event.is_inlined
 
 
-def comparison_lines(comparison: Comparison) -> list[str]:
+def comparison_lines(old: Run, new: Run, found: tuple[New, ...]) -> list[str]:
     """The comparison as text."""
-    total = sum(x.seconds for x in comparison.found)
+    before, after = (show_seconds(sum(e.seconds for e in x.events)) for x in (old, new))
     lines = [
-        f"{plural(sum(x.count for x in comparison.found), 'new compilation')}, "
-        f"{show_seconds(total)}; all of them: {show_seconds(comparison.old_seconds)} "
-        f"in the old run, {show_seconds(comparison.new_seconds)} in the new one"
+        f"{plural(sum(x.count for x in found), 'new compilation')}, "
+        f"{show_seconds(sum(x.seconds for x in found))}; all of them: {before} in the "
+        f"old run, {after} in the new one"
     ]
-    for x in comparison.found:
+    for x in found:
         count = f" ({x.count} times)" if x.count > 1 else ""
         what = f"{x.function}{count}, {x.call}: {x.cause}"
         lines.append(f"  {show_seconds(x.seconds):>8}  {what}")

@@ -172,4 +172,4 @@ def unrolled_loop(event: Event) -> Finding | None:
         return None
     saved = event.seconds * (loop.equations - loop.scan_equations) / scope.size
     facts = {"loop": loop, "place": show_place(loop.place), "total": scope.size}
-    return make_finding("scan", "scan", facts, seconds=saved, line=loop.place)
+    return make_finding("scan", facts, seconds=saved, line=loop.place)

@@ -26,7 +26,7 @@ from ._words import show_seconds, table, wrapped
 
 OURS, EQUINOX, FLAT = "eqx_fastjit", "equinox.filter_jit", "jax.jit, flat arrays"
 # Seconds that the rounds of timing take, but for slow calls.
-_TIMING_SECONDS = 4.0
+TIMING_SECONDS = 4.0
 # Seconds for which pyinstrument samples warm calls, and between two samples.
 _SAMPLING_SECONDS, _INTERVAL = 1.0, 1e-3
 # Of a function that takes this long to compile, Equinox's calls are not timed: they
@@ -154,7 +154,7 @@ def _profile_first(it: Target) -> Profile:
 
 def _profile_warm(it: Target, has_pyinstrument: bool) -> Profile:
     calls = contenders(it.fun, it.args, it.kwargs)
-    timings = time_calls(calls, _TIMING_SECONDS)
+    timings = time_calls(calls, TIMING_SECONDS)
     session = None
     if has_pyinstrument:
         with (profiler := _profiler()):
@@ -206,13 +206,6 @@ def contenders(
         out[EQUINOX] = functools.partial(equinox_filter_jit(fun), *args, **kwargs)
         time_call(out[EQUINOX])
     return out
-
-
-def measure(
-    fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Timing]:
-    """Time warm calls of a function, jitted in each way."""
-    return time_calls(contenders(fun, args, kwargs), _TIMING_SECONDS)
 
 
 def _conclusion(timings: dict[str, Timing]) -> str:

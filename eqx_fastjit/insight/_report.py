@@ -202,8 +202,7 @@ def _helps(run: Run, loops: Iterable[Finding], limit: float) -> Iterator[Finding
     if saved >= limit and not was_cached:
         second = show_seconds(run.seconds - saved)
         facts = {"compiling": show_seconds(compiling), "second": second}
-        cause = "persistent cache"
-        yield make_finding(cause, cause, facts, seconds=saved)
+        yield make_finding("persistent cache", facts, seconds=saved)
 
 
 # --- tables ---------------------------------------------------------------------------

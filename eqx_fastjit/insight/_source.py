@@ -13,10 +13,6 @@ from eqx_fastjit._place import Place
 from ._words import show_place
 
 
-# A call that is longer than this is not written out again.
-_MAX_CALL = 88
-
-
 def source_line(place: Place | None) -> str:
     """The text of a line; empty if it is not known."""
     return "" if place is None else linecache.getline(place.file, place.line).strip()
@@ -48,16 +44,9 @@ def edit(event: Event, frames: tuple[Place, ...], path: str, dtype: str | None) 
     site = frames[0] if frames else None
     call = _find_call(site, event)
     passed = None if call is None else _arguments(call, event).get(path)
-    if call is None or passed is None:
-        return f"Write `{text}` for `{path}`, called at {show_place(site)}. "
-    new = ast.parse(f"jnp.asarray({ast.unparse(passed)}{cast})", mode="eval").body
-    args = [new if x is passed else x for x in call.args]
-    keywords = [
-        ast.keyword(k.arg, new if k.value is passed else k.value) for k in call.keywords
-    ]
-    whole = ast.unparse(ast.Call(call.func, args, keywords))
-    text = whole if len(whole) <= _MAX_CALL else ast.unparse(new)
-    return f"Write `{text}` in {show_place(site)}. "
+    if passed is not None:
+        text = f"jnp.asarray({ast.unparse(passed)}{cast})"
+    return f"Write `{text}` for `{path}` in the call at {show_place(site)}. "
 
 
 @functools.lru_cache(maxsize=32)

@@ -44,10 +44,9 @@ class _Read(NamedTuple):
         """That it is stale."""
         old, new = self.text, describe_static(self.module.get(self.name))
         new = f"another {new}" if new == old else new
-        function, leaf, cause = self.function, self.name, "stale global"
+        function, leaf = self.function, self.name
         return make_finding(
-            cause,
-            cause,
+            "stale global",
             {"function": function, "leaf": leaf, "old": old, "new": new},
             line=self.line,
             leaf=leaf,

@@ -39,7 +39,7 @@ def _parts(report: Report) -> Iterator[Any]:
         yield from _finding(finding)
     if report.helps:
         yield ""
-        yield Text("What would help, each by itself", "bold")
+        yield Text("What would help, each by itself, and by about how much", "bold")
     for item in report.helps:
         yield from _finding(item)
     if report.functions:

@@ -31,15 +31,18 @@ def is_first(event: Event) -> bool:
     return new and not event.is_outside and not event.failed
 
 
-def why(event: Event) -> str:
+def cause_of(event: Event) -> str:
     """The cause in a word or two."""
     if event.failed:
         return "failed"
+    return OUTSIDE if event.is_outside else event.cause.value
+
+
+def why(event: Event) -> str:
+    """The cause, or that there is nothing to mend."""
     if event.is_inlined:
         return "inlined"
-    if is_first(event):
-        return "first call"
-    return OUTSIDE if event.is_outside else event.cause
+    return "first call" if is_first(event) else cause_of(event)
 
 
 def stages_of(event: Event) -> dict[str, float]:

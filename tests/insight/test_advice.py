@@ -131,7 +131,7 @@ def grows(jit):
     return out, mended, (f, g)
 
 
-@case("structure", "other", "absent")
+@case("structure", "structure", "absent")
 def absent(jit):
     f = jit(lambda batch: batch["x"] * 2)
     g = jit(lambda batch: batch["x"] * 2)
@@ -139,7 +139,7 @@ def absent(jit):
     return list(map(f, batches)), [g({"x": b["x"]}) for b in batches], (f, g)
 
 
-@case("structure", "other")
+@case("structure", "structure")
 def keys_of_a_dictionary(jit):
     f = jit(lambda batch: batch["x"] * 2)
     g = jit(lambda batch: batch["x"] * 2)
@@ -211,7 +211,7 @@ def one_dtype(jit):
     return [f(half), f(X)], [g(half.astype(np.float32)), g(X)], (f, g)
 
 
-@case("static", "value")
+@case("static", "static")
 def one_value(jit):
     f = jit(lambda x, flag: x + 1)
     g = jit(lambda x, flag: x + 1)

@@ -48,7 +48,7 @@ CASES = {
         "rate",
         {"step": 2},
         "each new value compiles: 0.1, 0.05, 0.0333",
-        "Write `step(x, jnp.asarray(rate))` in",
+        "Write `jnp.asarray(rate)` for `rate` in the call at",
     ),
     "static_field": Expected(
         "static",
@@ -88,7 +88,7 @@ CASES = {
         "loss",
         {"update": 1},
         "comes from a Python number in the earlier call",
-        "Write `update(jnp.asarray(loss, dtype=jnp.float32), x)` in",
+        "Write `jnp.asarray(loss, dtype=jnp.float32)` for `loss` in the call at",
     ),
     "dtype_float": Expected(
         "dtype",
@@ -96,7 +96,7 @@ CASES = {
         "state",
         {"update": 1},
         "begins as integers and becomes floats: int32[8,8], float32[8,8]",
-        "jnp.asarray(state, dtype=jnp.float32), ",
+        "`jnp.asarray(state, dtype=jnp.float32)` for `state` in the call at",
     ),
     "placement": Expected(
         "placement",
@@ -116,7 +116,7 @@ CASES = {
     ),
     "outside_jit": Expected(
         "outside of filter_jit",
-        "operations",
+        "outside of filter_jit",
         "",
         {},
         "programs outside of `filter_jit`",

@@ -220,10 +220,10 @@ def test_the_first_call_that_is_compiled():
     [
         ((1, 2), "number"),
         ((3, 3.0), "type"),
-        (("a", "b"), "value"),
-        ((lambda: 1, None), "value"),
+        (("a", "b"), "static"),
+        ((lambda: 1, None), "static"),
         (((1, 2), (1, 3)), "container"),
-        ((True, False), "value"),
+        ((True, False), "static"),
     ],
 )
 def test_attributes_of_statics(values, attribute):
@@ -261,10 +261,10 @@ def test_an_object_without_equality_is_another_one():
     [
         (None, np.ones(2), "optional"),
         ([np.ones(2)], [np.ones(2)] * 2, "grows"),
-        ({"a": np.ones(2)}, {"b": np.ones(2)}, "other"),
-        ({"a": np.ones(2)}, {}, "other"),
-        ({"a": np.ones(2)}, (np.ones(2),), "other"),
-        ([np.ones(2)], (np.ones(2),), "other"),
+        ({"a": np.ones(2)}, {"b": np.ones(2)}, "structure"),
+        ({"a": np.ones(2)}, {}, "structure"),
+        ({"a": np.ones(2)}, (np.ones(2),), "structure"),
+        ([np.ones(2)], (np.ones(2),), "structure"),
     ],
 )
 def test_attributes_of_structures(old, new, attribute):

@@ -136,10 +136,10 @@ def test_a_report_on_a_file(files):
 
 def test_what_is_new_in_a_run(files, tmp_path):
     old, new = (read(str(file)) for file in files)
-    found = compare_runs(old, new).found
+    found = compare_runs(old, new)
     assert {x.arguments for x in found} == {(("n", "2"),), (("n", "3"),)}
     assert {x.function for x in found} == {"step"}
-    assert compare_runs(new, new).found == ()
+    assert compare_runs(new, new) == ()
     out = tmp_path / "out.json"
     ended = command("doctor", "--json", out, *files)
     assert "2 new compilations" in ended.stdout and "n: 3" in ended.stdout
@@ -156,7 +156,7 @@ def test_a_run_of_another_checkout_has_nothing_new(files, script, tmp_path):
     text, elsewhere = files[1].read_text(), tmp_path / "elsewhere.jsonl"
     elsewhere.write_text(text.replace(str(script.parent), "/home/ci/checkout"))
     assert elsewhere.read_text() != text
-    assert compare_runs(read(str(files[1])), read(str(elsewhere))).found == ()
+    assert compare_runs(read(str(files[1])), read(str(elsewhere))) == ()
 
 
 def test_a_child_process_has_a_file_of_its_own(files, script, tmp_path):

@@ -21,7 +21,7 @@ NAMES = ["eqx_fastjit", "jax.jit, flat arrays", "equinox.filter_jit"]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(_profile, "_TIMING_SECONDS", 0.01)
+    monkeypatch.setattr(_profile, "TIMING_SECONDS", 0.01)
     monkeypatch.setattr(_profile, "_SAMPLING_SECONDS", 0.05)
 
 
