@@ -90,9 +90,9 @@ def doctor(options: argparse.Namespace) -> int:
     if options.fail_on == "new":
         raise CommandError("--fail-on new: expected two event files, OLD and NEW")
     if is_file:
-        from eqx_fastjit.insight._report import report_of_file
+        from eqx_fastjit.insight._report import make_report
 
-        report, code = report_of_file(_read(program[0])), 0
+        report, code = make_report(_read(program[0])), 0
     else:
         report, code = _watch(program, options)
     if options.json:

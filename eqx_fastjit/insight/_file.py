@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -32,6 +33,8 @@ from ._why import arguments_of
 
 VERSION = 2
 
+_NO_WAITS = "An event file has no imports and no waits: run `doctor SCRIPT` for them."
+
 # Tells child processes that another process has this file.
 _OWNER = "EQX_FASTJIT_LOG_OWNER"
 
@@ -41,16 +44,23 @@ class FileError(Exception):
 
 
 class Run(NamedTuple):
-    """What a file has."""
+    """What is known of a run of a program."""
 
     program: str
     started: float
     seconds: float
-    # Whether the program has not ended, as far as the file says.
-    is_running: bool
+    # `None` of a program that has not ended, or was killed.
+    exit_code: int | None
     # JAX's directory for what was compiled, if it was set.
     cache: str | None
-    events: tuple[Event, ...]
+    events: Sequence[Event]
+    # What a file does not have: imports, waits, globals that are stale, unrolled loops.
+    imports: Sequence[Any] = ()
+    waits: Sequence[Any] = ()
+    stale: Sequence[Any] = ()
+    loops: Sequence[Any] = ()
+    # What could not be seen.
+    notes: Sequence[str] = ()
 
 
 # --- writing --------------------------------------------------------------------------
@@ -164,7 +174,11 @@ def read(path: str) -> Run:
         started, cache = float(header["started"]), header["cache"]
         ends = [e.started + e.seconds + e.first_run - started for e in events]
         total = seconds[-1] if seconds else max(ends, default=0.0)
-        return Run(header["program"], started, total, not seconds, cache, events)
+        code = 0 if seconds else None
+        notes = [] if seconds else ["The program has not ended, or it was killed."]
+        notes.append(_NO_WAITS)
+        program = header["program"]
+        return Run(program, started, total, code, cache, events, notes=notes)
     except (LookupError, TypeError, ValueError) as e:
         what = "no event file of eqx_fastjit (EQX_FASTJIT_LOG=FILE)"
         raise FileError(f"{path}: {what}, or a damaged one: {e!r}") from None

@@ -101,25 +101,8 @@ def footer(report: Report) -> str:
     )
 
 
-def make_report(
-    run: Run,
-    *,
-    exit_code: int | None,
-    imports: Iterable[Any] = (),
-    waits: Sequence[Any] = (),
-    stale: Iterable[Finding] = (),
-    loops: Iterable[Finding] = (),
-    notes: Sequence[str] = (),
-) -> Report:
-    """Make a report.
-
-    **Arguments:**
-
-    - `run`: the program and its compilations.
-    - `exit_code`: with what it ended, if it did.
-    - `imports`, `waits`, `stale`, `loops`: what a `Watch` saw.
-    - `notes`: what could not be seen.
-    """
+def make_report(run: Run) -> Report:
+    """Make the report on a run, as far as it is known."""
     events = sorted(run.events, key=lambda e: e.number)
     limit = min(LIMIT_SECONDS, LIMIT_SHARE * run.seconds)
     groups = group(events)
@@ -128,25 +111,17 @@ def make_report(
     return Report(
         program=run.program,
         seconds=run.seconds,
-        exit_code=exit_code,
+        exit_code=run.exit_code,
         limit=limit,
-        findings=(*map(finding_of, large), *stale),
+        findings=(*map(finding_of, large), *run.stale),
         others=tuple(map(finding_of, small)),
-        time=tuple(_time(events, run.seconds, imports, waits)),
-        helps=tuple(_helps(run, loops, limit)),
+        time=tuple(_time(run)),
+        helps=tuple(_helps(run, limit)),
         functions=tuple(_functions(groups)),
         compilations=tuple(events),
         started=run.started,
-        notes=tuple(notes),
+        notes=tuple(run.notes),
     )
-
-
-def report_of_file(run: Run) -> Report:
-    """The report on what an event file has, up to now."""
-    notes = ["An event file has no imports and no waits: run `doctor SCRIPT` for them."]
-    if run.is_running:
-        notes.insert(0, "The program has not ended, or it was killed.")
-    return make_report(run, exit_code=None if run.is_running else 0, notes=notes)
 
 
 # --- where the time went --------------------------------------------------------------
@@ -154,33 +129,28 @@ def report_of_file(run: Run) -> Report:
 STAGES = {"trace": "tracing", "lower": "lowering", "compile": "XLA's compiler"}
 
 
-def _time(
-    events: Sequence[Event],
-    seconds: float,
-    imports: Iterable[Any],
-    waits: Sequence[Any],
-) -> Iterator[Part]:
+def _time(run: Run) -> Iterator[Part]:
     """Parts that add up to the seconds of the run, the rest last."""
     # Other threads compile at the same time as the main one does something else.
-    main = [e for e in events if e.thread == "MainThread"]
+    main = [e for e in run.events if e.thread == "MainThread"]
     parts = [
         Part(name, label, sum(stages_of(e)[name] for e in main), _costliest(main, name))
         for name, label in STAGES.items()
     ]
     by_package: collections.Counter[str] = collections.Counter()
-    for found in imports:
+    for found in run.imports:
         by_package[found.name.partition(".")[0]] += found.seconds
     importing = tuple(by_package.most_common(_LINES))
     parts.append(Part("import", "importing", by_package.total(), importing))
-    waited = tuple((f"{show_place(w.place)} {w.what}", w.seconds) for w in waits)
-    waiting = sum(w.seconds for w in waits)
+    waited = tuple((f"{show_place(w.place)} {w.what}", w.seconds) for w in run.waits)
+    waiting = sum(w.seconds for w in run.waits)
     parts.append(Part("wait", "waiting for the device", waiting, waited[:_LINES]))
     known = sum(part.seconds for part in parts)
-    if known > seconds > 0:  # waits of several threads, say
-        scale = seconds / known
+    if known > run.seconds > 0:  # waits of several threads, say
+        scale = run.seconds / known
         parts = [dataclasses.replace(p, seconds=p.seconds * scale) for p in parts]
     yield from sorted(filter(lambda p: p.seconds > 0, parts), key=lambda p: -p.seconds)
-    yield Part("rest", "the rest", max(0.0, seconds - known))
+    yield Part("rest", "the rest", max(0.0, run.seconds - known))
 
 
 def _costliest(events: Iterable[Event], stage: str) -> tuple[tuple[str, float], ...]:
@@ -194,8 +164,8 @@ def _costliest(events: Iterable[Event], stage: str) -> tuple[tuple[str, float], 
 # --- what would help ------------------------------------------------------------------
 
 
-def _helps(run: Run, loops: Iterable[Finding], limit: float) -> Iterator[Finding]:
-    yield from (loop for loop in loops if loop.seconds >= limit)
+def _helps(run: Run, limit: float) -> Iterator[Finding]:
+    yield from (loop for loop in run.loops if loop.seconds >= limit)
     compiling = sum(e.compile for e in run.events if not e.cached)
     saved = (1 - _READING) * compiling
     was_cached = run.cache is not None or any(e.cached for e in run.events)

@@ -63,16 +63,20 @@ class Watch:
         from ._file import cache_directory, Run
         from ._report import make_report
 
-        cache, events = cache_directory(), tuple(self.events)
-        return make_report(
-            Run(program, self.started, self.seconds, False, cache, events),
-            exit_code=exit_code,
-            imports=self.imports,
-            waits=self._waits.found() if self._waits is not None else (),
-            stale=self._stale.found() if self._stale is not None else (),
-            loops=self.loops,
-            notes=self.notes,
+        run = Run(
+            program,
+            self.started,
+            self.seconds,
+            exit_code,
+            cache_directory(),
+            self.events,
+            self.imports,
+            self._waits.found() if self._waits is not None else (),
+            self._stale.found() if self._stale is not None else (),
+            self.loops,
+            self.notes,
         )
+        return make_report(run)
 
     def _on_event(self, event: Any) -> None:
         from ._loops import unrolled_loop

@@ -61,7 +61,7 @@ def files(script, tmp_path_factory):
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     growing = read(str(new))
-    assert growing.is_running and len(ours(growing)) == 4
+    assert growing.exit_code is None and len(ours(growing)) == 4
     processes[0].send_signal(signal.SIGKILL)
     processes[0].communicate()
     processes[1].communicate("")
@@ -74,13 +74,13 @@ def ours(run):
 
 def test_it_survives_a_kill(files):
     run = read(str(files[0]))
-    assert run.is_running
+    assert run.exit_code is None
     assert [r.cause.value for r in ours(run)] == ["new function", "static"]
 
 
 def test_what_is_read_is_what_was_written(files):
     run = read(str(files[1]))
-    assert not run.is_running and run.program.endswith("steps.py 4")
+    assert run.exit_code == 0 and run.program.endswith("steps.py 4")
     assert 0 < sum(r.seconds for r in run.events) < run.seconds < 300
     assert abs(run.started + run.seconds - time.time()) < 300
     last = ours(run)[-1]
@@ -105,7 +105,7 @@ def test_lines_are_documented_json(files):
 def test_a_line_that_is_being_written_is_left_out(files, tmp_path):
     file = tmp_path / "cut.jsonl"
     file.write_text(files[1].read_text()[:-40])
-    assert read(str(file)).is_running
+    assert read(str(file)).exit_code is None
 
 
 @pytest.mark.parametrize(

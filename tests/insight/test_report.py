@@ -60,8 +60,7 @@ def shape(path, old, new):
 
 
 def report_of(*events, seconds=100.0, cache=None, **options):
-    run = Run("a.py", 1000.0, seconds, False, cache, events)
-    return make_report(run, exit_code=0, **options)
+    return make_report(Run("a.py", 1000.0, seconds, 0, cache, events, **options))
 
 
 def text_of(report):
