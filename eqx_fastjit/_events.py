@@ -49,10 +49,6 @@ class FunctionInfo:
         """The same for each function made by the same line."""
         return self.qualname, self.place
 
-    def title(self) -> str:
-        """Name and place."""
-        return f"{self.qualname} ({self.place})" if self.place else self.qualname
-
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Event:

@@ -96,7 +96,9 @@ def doctor(options: argparse.Namespace) -> int:
     else:
         report, code = _watch(program, options)
     if options.json:
-        options.json.write_text(_as_json(report.as_json()), encoding="utf-8")
+        from eqx_fastjit.insight._file import write_json
+
+        write_json(options.json, report)
     if options.html:
         from eqx_fastjit.insight._page import page
 
@@ -127,10 +129,6 @@ def _watch(program: list[str], options: argparse.Namespace) -> tuple[Any, int]:
     return watch.report(program[0], code), code
 
 
-def _as_json(fields: dict[str, Any]) -> str:
-    return json.dumps(fields, indent=2, allow_nan=False) + "\n"
-
-
 def _read(path: str) -> Any:
     from eqx_fastjit.insight._file import FileError, read
 
@@ -142,13 +140,13 @@ def _compare(options: argparse.Namespace, old: str, new: str) -> int:
     if options.html or options.trace:
         raise CommandError("--html and --trace: expected a program, or one event file")
     from eqx_fastjit.insight._compare import compare_runs, comparison_lines
+    from eqx_fastjit.insight._file import write_json
 
     runs = _read(old), _read(new)
     found = compare_runs(*runs)
     print("\n".join(comparison_lines(*runs, found)))
     if options.json:
-        fields = {"found": [x._asdict() for x in found]}
-        options.json.write_text(_as_json(fields), encoding="utf-8")
+        write_json(options.json, {"found": found})
     return int(options.fail_on is not None and bool(found))
 
 

@@ -1,8 +1,9 @@
 """Two event files: what the new run compiles that the old one did not."""
 
 import collections
+import dataclasses
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 from eqx_fastjit._events import Event
 
@@ -11,7 +12,8 @@ from ._why import arguments_of, name_of, why
 from ._words import listed, plural, show_chain, show_seconds
 
 
-class New(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class New:
     """A compilation that the old run does not have. Seconds are in total."""
 
     function: str
@@ -45,7 +47,7 @@ def compare_runs(old: Run, new: Run) -> tuple[New, ...]:
         first, seconds = events[0], sum(e.seconds for e in events)
         seen = before[_function(first)]
         other = tuple(x for x in _signature(first) if x not in seen)
-        name, call = name_of(first), show_chain(first.frames)
+        name, call = name_of(first.function), show_chain(first.frames)
         found.append(New(name, call, why(first), other, len(events), seconds))
     return tuple(sorted(found, key=lambda x: -x.seconds))
 
@@ -56,7 +58,7 @@ def _signature(event: Event) -> tuple[tuple[str, str], ...]:
 
 def _function(event: Event) -> Any:
     place = event.function.place
-    return name_of(event), place and os.path.basename(place.file)
+    return name_of(event.function), place and os.path.basename(place.file)
 
 
 def _key(event: Event) -> Any:

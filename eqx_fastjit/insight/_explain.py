@@ -10,7 +10,7 @@ from eqx_fastjit._jit import jitted_function
 
 from ._causes import Finding, finding_of
 from ._groups import group
-from ._why import arguments_of, is_first, line_of
+from ._why import arguments_of, is_first, line_of, title_of
 from ._words import listed, plural, show_place, show_seconds, wrapped
 
 
@@ -102,9 +102,7 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     name = "all jitted functions"
     if f is not None:
         info = jitted_function(f).info
-        name = info.name
-        if info.place is not None:
-            name += f" ({show_place(info.place)})"
+        name = title_of(info)
         events = tuple(e for e in events if e.function.key() == info.key())
     groups = [g for g in group(events) if not g.is_first]
     return Explanation(

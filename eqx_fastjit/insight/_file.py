@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import equinox as eqx
 import jax
@@ -43,7 +43,8 @@ class FileError(Exception):
     """A file that is no event file, or one of another version."""
 
 
-class Run(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Run:
     """What is known of a run of a program."""
 
     program: str
@@ -142,16 +143,22 @@ def as_json(x: Any) -> Any:
     if isinstance(x, Leaf):  # most of it is as usual
         usual = Leaf("", "")._asdict()
         x = {k: v for k, v in x._asdict().items() if v != usual[k]}
-    elif isinstance(x, Difference | Reason):
+    elif hasattr(x, "_asdict") and not isinstance(x, Place):
         x = x._asdict()
     elif dataclasses.is_dataclass(x):
         x = {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
     if isinstance(x, dict):
         return {k: as_json(v) for k, v in x.items()}
-    if isinstance(x, tuple):
+    if isinstance(x, tuple | list):
         return list(map(as_json, x))
     # The dimensions of an array may be symbols.
     return x if isinstance(x, int | float | str | None) else str(x)
+
+
+def write_json(path: Path, x: Any) -> None:
+    """Write a report, say, for other programs."""
+    text = json.dumps(as_json(x), indent=2, allow_nan=False)
+    path.write_text(f"{text}\n", encoding="utf-8")
 
 
 # --- reading --------------------------------------------------------------------------

@@ -70,7 +70,8 @@ class Group:
     @property
     def functions(self) -> dict[str, int]:
         """The names of the functions, and how often each was compiled."""
-        return dict(collections.Counter(map(name_of, self.whole)).most_common())
+        names = [name_of(event.function) for event in self.whole]
+        return dict(collections.Counter(names).most_common())
 
     @property
     def calls(self) -> dict[str, int]:
@@ -79,7 +80,7 @@ class Group:
 
     def _call(self, event: Event) -> str:
         if not self.is_operations:
-            return f"`{name_of(event)}` at {show_chain(event.frames)}"
+            return f"`{name_of(event.function)}` at {show_chain(event.frames)}"
         frames = event.frames  # of many operations, the lines below do not matter
         begin = frames.index(self.line) if self.line in frames else 0
         return show_chain(frames[begin:])
@@ -103,9 +104,9 @@ def _maker(event: Event) -> Place | None:
 
 
 def group(events: Iterable[Event]) -> list[Group]:
-    """All events, which are in order, in groups, the most expensive first."""
+    """All events in groups, the most expensive first."""
     groups: dict[object, Group] = {}
-    by_number = {event.number: event for event in events}
+    by_number = {e.number: e for e in sorted(events, key=lambda e: e.number)}
     # The first compilation of a function of the user's under plain `jax.jit`.
     jitted: dict[object, Event] = {}
     for event in by_number.values():

@@ -11,6 +11,7 @@ from eqx_fastjit._events import Event, FunctionInfo
 from eqx_fastjit._jit import jitted_function
 
 from ._explain import explain_event
+from ._why import title_of
 from ._words import plural
 
 
@@ -80,7 +81,7 @@ class guard(contextlib.ContextDecorator):
         if self._counts[key] <= self._limit:
             return
         message = (
-            f"{event.function.title()} may be traced at most "
+            f"{title_of(event.function)} may be traced at most "
             f"{plural(self._limit, 'time')} here.\n{explain_event(event)}"
         )
         if not self._warn:

@@ -11,8 +11,8 @@ from eqx_fastjit import _events
 from eqx_fastjit._events import Event
 
 from ._file import Writer
-from ._why import is_first, name_of, show_difference, stages_of, why
-from ._words import listed, show_chain, show_place, show_seconds
+from ._why import is_first, show_difference, stages_of, title_of, why
+from ._words import listed, show_chain, show_seconds
 
 
 logger = logging.getLogger("eqx_fastjit")
@@ -59,9 +59,7 @@ def _on_event(event: Event) -> None:
 
 def log_line(event: Event) -> str:
     """A compilation in a line."""
-    name = name_of(event)
-    if event.function.place is not None:
-        name += f" ({show_place(event.function.place)})"
+    name = title_of(event.function)
     if event.failed:
         text = f"tracing {name} failed after {show_seconds(event.trace)}"
     else:

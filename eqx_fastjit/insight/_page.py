@@ -35,7 +35,7 @@ def page(report: Report) -> str:
         headline=headline(report),
         footer=footer(report),
         source=source_line,
-        share=lambda x: 100 * x / report.seconds if report.seconds else 0,
+        share=lambda x: 100 * x / report.run.seconds if report.run.seconds else 0,
     )
 
 

@@ -22,7 +22,7 @@ _INTERVAL = 0.01
 class _Called:
     """The calls of the functions that one line of the program makes."""
 
-    title: str
+    function: Any
     calls: int = 0
     # The first call outside of all traces: the function and its arguments.
     call: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
@@ -70,6 +70,7 @@ class ProgramProfile:
         from eqx_fastjit._jit import JitWrapped
 
         from ._profile import MATTERS, tree_html, tree_text
+        from ._why import title_of
 
         if "__call__" in vars(JitWrapped):
             del JitWrapped.__call__
@@ -80,7 +81,7 @@ class ProgramProfile:
         for i, called in enumerate(ranked):
             takes, saving = _measured(called) if i < functions else ("", 0.0)
             saves = show_seconds(saving) if saving else ""
-            rows.append((called.calls, takes, saves, called.title))
+            rows.append((called.calls, takes, saves, title_of(called.function)))
             total += called.calls * saving
         header = ("calls", "a call", "saves", "function")
         share = total / (seconds + max(total, 0.0))
@@ -98,7 +99,7 @@ class ProgramProfile:
 
     def _note(self, jitted: Any, args: Any, kwargs: Any) -> None:
         info = jitted._function.info
-        called = self._called.setdefault(info.key(), _Called(info.title()))
+        called = self._called.setdefault(info.key(), _Called(info))
         called.calls += 1
         if called.call is None:
             import jax

@@ -10,13 +10,11 @@ from typing import Any
 from eqx_fastjit._events import Event
 
 from ._causes import Finding, finding_of, make_finding
-from ._file import as_json, Run
+from ._file import Run
 from ._groups import Group, group
 from ._why import line_of, name_of, OUTSIDE, stages_of, why
 from ._words import listed, plural, show_chain, show_place, show_seconds
 
-
-SCHEMA = 3
 
 # Seconds, and the share of a run, from which something is a finding.
 LIMIT_SECONDS = 1.0
@@ -61,10 +59,7 @@ class FunctionRow:
 class Report:
     """Everything that the doctor has to say."""
 
-    program: str
-    seconds: float
-    # `None` of a program that is still running, or was killed.
-    exit_code: int | None
+    run: Run
     # The seconds from which a group of compilations is a finding.
     limit: float
     findings: tuple[Finding, ...]
@@ -74,14 +69,8 @@ class Report:
     # What would save time although nothing is wrong.
     helps: tuple[Finding, ...]
     functions: tuple[FunctionRow, ...]
-    compilations: tuple[Event, ...]
-    # When the program began, in seconds since the epoch.
-    started: float
-    notes: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """As `--json` writes it."""
-        return {"schema": SCHEMA, **as_json(self)}
+    # Of the JSON.
+    schema: int = 3
 
 
 def headline(report: Report) -> str:
@@ -90,7 +79,7 @@ def headline(report: Report) -> str:
     seconds = show_seconds(sum(f.seconds for f in report.functions))
     cost = f"{seconds} to trace and compile {plural(n, 'time')}"
     found = plural(len(report.findings), "finding") if report.findings else "no finding"
-    return f"{found}; ran for {show_seconds(report.seconds)}, {cost}"
+    return f"{found}; ran for {show_seconds(report.run.seconds)}, {cost}"
 
 
 def footer(report: Report) -> str:
@@ -103,24 +92,18 @@ def footer(report: Report) -> str:
 
 def make_report(run: Run) -> Report:
     """Make the report on a run, as far as it is known."""
-    events = sorted(run.events, key=lambda e: e.number)
     limit = min(LIMIT_SECONDS, LIMIT_SHARE * run.seconds)
-    groups = group(events)
+    groups = group(run.events)
     large = [g for g in groups if g.seconds >= limit and not g.is_first]
     small = [g for g in groups if g not in large]
     return Report(
-        program=run.program,
-        seconds=run.seconds,
-        exit_code=run.exit_code,
+        run=run,
         limit=limit,
         findings=(*map(finding_of, large), *run.stale),
         others=tuple(map(finding_of, small)),
         time=tuple(_time(run)),
         helps=tuple(_helps(run, limit)),
         functions=tuple(_functions(groups)),
-        compilations=tuple(events),
-        started=run.started,
-        notes=tuple(run.notes),
     )
 
 
@@ -156,7 +139,7 @@ def _time(run: Run) -> Iterator[Part]:
 def _costliest(events: Iterable[Event], stage: str) -> tuple[tuple[str, float], ...]:
     lines: collections.Counter[str] = collections.Counter()
     for e in events:
-        line = f"{show_place(line_of(e))} {name_of(e)}"
+        line = f"{show_place(line_of(e))} {name_of(e.function)}"
         lines[line] += stages_of(e)[stage]  # pyright: ignore
     return tuple((text, x) for text, x in lines.most_common(_LINES) if x > 0)
 
@@ -185,7 +168,9 @@ def _functions(groups: Sequence[Group]) -> list[FunctionRow]:
             # One change may be the cause for several functions.
             reason = why(e) if g.is_first or e.is_inlined else why(g.first)
             key = () if e.is_outside else e.function.key()
-            rows.setdefault(key, []).append((e, name_of(e) if e.is_outside else reason))
+            rows.setdefault(key, []).append(
+                (e, name_of(e.function) if e.is_outside else reason)
+            )
     return sorted(map(_function_row, rows.values()), key=lambda row: -row.seconds)
 
 
@@ -196,7 +181,7 @@ def _function_row(found: list[tuple[Event, str]]) -> FunctionRow:
     causes = collections.Counter(cause for _, cause in found)
     calls = collections.Counter(show_chain(e.frames, 1) for e in events)
     return FunctionRow(
-        function=f"({OUTSIDE})" if first.is_outside else name_of(first),
+        function=f"({OUTSIDE})" if first.is_outside else name_of(first.function),
         place=show_place(place) if place else "",
         traces=sum(e.traced and not e.failed for e in events),
         compiles=sum(e.compile > 0 for e in events),

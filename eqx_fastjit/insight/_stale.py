@@ -11,9 +11,10 @@ import jax
 from eqx_fastjit._describe import describe_static
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._events import Event
-from eqx_fastjit._place import is_users, Place
+from eqx_fastjit._place import is_users
 
 from ._causes import Finding, make_finding
+from ._why import line_of, name_of
 from ._words import show_place
 
 
@@ -26,9 +27,7 @@ _DEPTH = 2
 class _Read(NamedTuple):
     """A global as it was after a trace."""
 
-    number: int
-    function: str
-    line: Place | None
+    event: Event
     module: dict[str, Any]
     name: str
     value: Any
@@ -44,14 +43,15 @@ class _Read(NamedTuple):
         """That it is stale."""
         old, new = self.text, describe_static(self.module.get(self.name))
         new = f"another {new}" if new == old else new
-        function, leaf = self.function, self.name
+        function, leaf = name_of(self.event.function), self.name
+        line = line_of(self.event) or self.event.function.place
         return make_finding(
             "stale global",
             {"function": function, "leaf": leaf, "old": old, "new": new},
-            line=self.line,
+            line=line,
             leaf=leaf,
             functions={function: 1},
-            calls={show_place(self.line): 1},
+            calls={show_place(line): 1},
             changes=(f"`{leaf}`: {old} -> {new}",),
         )
 
@@ -71,16 +71,15 @@ class StaleGlobals:
         function = specialization.flat.function()
         if function is None or function.fun is None:  # gone, or a callable Module
             return
-        number, title = event.function.number, event.function.qualname
-        line = event.frames[0] if event.frames else event.function.place
         for module, name in _globals_of(inspect.unwrap(function.fun()), _DEPTH):
             value = module[name]
             key = event.function.key(), id(module), name
-            if key in self._reads and self._reads[key].number == number:
+            known = self._reads.get(key)
+            if known and known.event.function.number == event.function.number:
                 continue  # calls of the earlier trace still use what that has read
             if isinstance(value, jax.Array) or type(value) in _VALUES:
                 text = describe_static(value)
-                self._reads[key] = _Read(number, title, line, module, name, value, text)
+                self._reads[key] = _Read(event, module, name, value, text)
 
     def found(self) -> list[Finding]:
         """Those that have changed."""

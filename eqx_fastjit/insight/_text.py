@@ -32,7 +32,7 @@ def write_text(report: Report, stream: TextIO) -> None:
 def _parts(report: Report) -> Iterator[Any]:
     style = "bold" if report.findings else "bold green"
     yield ""
-    yield Text(f"eqx-fastjit doctor: {report.program}", style)
+    yield Text(f"eqx-fastjit doctor: {report.run.program}", style)
     yield Text(headline(report), style)
     yield Padding(_time(report), (0, 2))
     for finding in report.findings:
@@ -44,7 +44,7 @@ def _parts(report: Report) -> Iterator[Any]:
         yield from _finding(item)
     if report.functions:
         yield _functions(report)
-    for note in (*report.notes, footer(report)):
+    for note in (*report.run.notes, footer(report)):
         yield Text(note, "dim")
 
 
@@ -53,7 +53,7 @@ def _time(report: Report) -> Table:
     for justify in ("right", "right", "left"):
         grid.add_column(justify=justify)
     for part in report.time:
-        share = f"{part.seconds / report.seconds:.0%}" if report.seconds else ""
+        share = f"{part.seconds / report.run.seconds:.0%}" if report.run.seconds else ""
         lines = [f"{text} {show_seconds(x)}" for text, x in part.lines[:_LINES]]
         label = Text.assemble(part.label, (f"  {', '.join(lines)}", "dim"))
         grid.add_row(show_seconds(part.seconds), share, label)

@@ -16,12 +16,12 @@ from ._words import show_chain
 
 def as_trace(report: Report) -> dict[str, Any]:
     """The compilations of a report, each with its stages and why it was there."""
-    names = dict.fromkeys(event.thread for event in report.compilations)
+    names = dict.fromkeys(event.thread for event in report.run.events)
     threads = {name: i for i, name in enumerate(names, 1)}
-    shown = [_meta("process_name", 0, report.program)]
+    shown = [_meta("process_name", 0, report.run.program)]
     shown += [_meta("thread_name", i, name) for name, i in threads.items()]
-    for event in report.compilations:
-        start = max(0.0, event.started - report.started)
+    for event in report.run.events:
+        start = max(0.0, event.started - report.run.started)
         shown += _compilation(event, threads[event.thread], start)
     return {"displayTimeUnit": "ms", "traceEvents": shown}
 
@@ -39,7 +39,7 @@ def _compilation(event: Event, thread: int, start: float) -> Iterator[dict[str, 
     args: dict[str, Any] = {"cause": why(event), "at": show_chain(event.frames)}
     args["differences"] = list(map(show_difference, event.reason.differences))
     total = event.trace + event.lower + event.compile
-    yield span(name_of(event), "function", start, total, **args)
+    yield span(name_of(event.function), "function", start, total, **args)
     for name, label in STAGES.items():
         if (seconds := getattr(event, name)) > 0:
             yield span(label, name, start, seconds)

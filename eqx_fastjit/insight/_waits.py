@@ -102,10 +102,8 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
                 if end - start >= _SHORTEST:
                     self._note(end - start, kind)
 
-        for name in functools.WRAPPER_ASSIGNMENTS:
-            # What nanobind makes has odd names.
-            with contextlib.suppress(AttributeError, TypeError):
-                setattr(timed, name, getattr(function, name))
+        with contextlib.suppress(TypeError):  # what nanobind makes has odd names
+            functools.update_wrapper(timed, function)
         return timed
 
     def _note(self, seconds: float, kind: str) -> None:

@@ -1,17 +1,25 @@
 """What the tools say of an event: why it is there, at which line, and what differs."""
 
 from eqx_fastjit._describe import Cause, Difference, Leaf
-from eqx_fastjit._events import Event
+from eqx_fastjit._events import Event, FunctionInfo
 from eqx_fastjit._place import Place
+
+from ._words import show_place
 
 
 # The cause of what is not under `filter_jit`.
 OUTSIDE = "outside of filter_jit"
 
 
-def name_of(event: Event) -> str:
-    """The function's name, without those of the functions that it is defined in."""
-    return event.function.qualname.rpartition("<locals>.")[2]
+def name_of(function: FunctionInfo) -> str:
+    """Its name, without those of the functions that it is defined in."""
+    return function.qualname.rpartition("<locals>.")[2]
+
+
+def title_of(function: FunctionInfo) -> str:
+    """Name and place."""
+    place = f" ({show_place(function.place)})" if function.place else ""
+    return name_of(function) + place
 
 
 def line_of(event: Event) -> Place | None:

@@ -220,7 +220,7 @@ def _check_sums(report):
     timed = [g for g in groups if g["cause"] != "stale global"]
     assert n_causes == sum(g["count"] for g in timed)
     parts = sum(part["seconds"] for part in report["time"])
-    assert parts == pytest.approx(report["seconds"], abs=1e-3)
+    assert parts == pytest.approx(report["run"]["seconds"], abs=1e-3)
 
 
 def _check_wording(text):
@@ -241,7 +241,7 @@ def test_a_trace_of_plain_jit_is_told_without_what_has_rows_of_its_own(tmp_path)
         "print(outer(np.ones(2)))\n"
     )
     report, _ = doctor(path, tmp_path)
-    inner, outer = report["compilations"]
+    inner, outer = report["run"]["events"]
     names = [x["function"]["name"] for x in (inner, outer)]
     assert names == ["jit_inner", "outer"]
     assert outer["traced"] and outer["trace"] >= outer["nested"] == inner["trace"]

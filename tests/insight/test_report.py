@@ -9,7 +9,7 @@ import pytest
 from eqx_fastjit._describe import Difference, Leaf, Reason
 from eqx_fastjit._events import Event, FunctionInfo
 from eqx_fastjit._place import Place
-from eqx_fastjit.insight._file import Run
+from eqx_fastjit.insight._file import as_json, Run
 from eqx_fastjit.insight._groups import group
 from eqx_fastjit.insight._page import page
 from eqx_fastjit.insight._report import headline, make_report
@@ -212,7 +212,7 @@ def test_a_difference_in_words(what, old, new, text):
 
 def test_text_page_and_json_say_the_same():
     found = report_of(event(1), event(2, static("n", 1, 2), seconds=4.0))
-    text, html, data = text_of(found), page(found), found.as_json()
+    text, html, data = text_of(found), page(found), as_json(found)
     assert data["functions"][0]["causes"] == {"static": 1, "first call": 1}
     for fragment in ("1 static, 1 first call", "each new value compiles: 1, 2"):
         assert fragment in " ".join(text.split())
