@@ -313,12 +313,10 @@ def stage(signature: tuple[Leaf, ...], earlier: Event | None) -> Iterator[Event]
     `signature` is that of the call; `earlier` is the event of the stage before, which
     says why.
     """
-    event = Event(_engine.active().flat.info, signature, ahead=True)
-    if earlier is not None:
-        event.reason = earlier.reason
-    opened = _open(event)
+    reason = earlier.reason if earlier else Reason()
+    event = Event(_engine.active().flat.info, signature, reason, ahead=True)
+    _open(event)
     try:
         yield event
     finally:
-        if _here.open is opened:
-            close()
+        close()

@@ -76,17 +76,9 @@ def _find_call(site: Place | None, event: Event) -> ast.Call | None:
         node
         for node in _nodes(site, ast.Call)
         if site is not None and node.lineno <= site.line <= (node.end_lineno or 0)
-        if _callee(node) == name
+        if name in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
     ]
     return found[0] if len(found) == 1 else None
-
-
-def _callee(node: ast.expr) -> str:
-    match node:
-        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
-            return name
-        case _:
-            return ""
 
 
 def _arguments(call: ast.Call, event: Event) -> dict[str, ast.expr]:
