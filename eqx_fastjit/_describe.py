@@ -389,10 +389,9 @@ def _alike(event: Any, history: Iterable[Any]) -> Iterator[Any]:
     for old in reversed(tuple(history)):
         if old is event or old.failed or old.function.key() != event.function.key():
             continue
-        # What is only a part of another function spares no compilation. Nor does what
-        # was compiled ahead of time, but for others of that kind.
-        has_compiled = old.compile > 0 and old.ahead == event.ahead
-        if (event.compile or not event.traced) and not has_compiled:
+        if old.compile == 0 and (event.compile or not event.traced):
+            continue  # a part of another function, which has spared no compilation
+        if not event.traced and old.ahead != event.ahead:
             continue
         if event.function.place is None and old.frames[:1] != event.frames[:1]:
             continue  # two lines that jit a class, say

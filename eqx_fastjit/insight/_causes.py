@@ -25,7 +25,8 @@ from ._words import listed, plural, show_place, show_seconds
 class Finding:
     """A group of compilations in words: what it cost, why, and what to do."""
 
-    # One of the seven, or "outside of filter_jit".
+    # One of the seven, "failed", "outside of filter_jit" or "stale global"; or what
+    # would save time.
     cause: str
     # What is special about it, such as "ragged batch"; the cause again if nothing is.
     attribute: str
