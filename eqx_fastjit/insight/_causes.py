@@ -58,11 +58,6 @@ class Finding:
 
 _MAX_CHANGES = 100
 
-_CACHE = (
-    "JAX's persistent cache (`JAX_COMPILATION_CACHE_DIR`) keeps what was compiled for "
-    "later runs."
-)
-
 
 @functools.cache
 def table() -> dict[str, dict[str, dict[str, str]]]:
@@ -208,7 +203,6 @@ def _facts(group: Group) -> dict[str, Any]:
         "edit": _edit(group),
         "extra": f"{plural(len(group.whole), 'more compilation')} "
         f"({show_seconds(group.seconds)})",
-        "cache": _CACHE,
         "n_programs": plural(len(group.events), "program"),
         "names": listed(names),
     }

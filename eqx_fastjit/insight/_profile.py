@@ -127,21 +127,17 @@ def _profile_first(it: Target) -> Profile:
         return it.fun(*args, **kwargs)
 
     jitted = filter_jit(new)
-    profiler, clock = _profiler(), time.time
-    times = [clock()]
-    with profiler:
+    with (profiler := _profiler()):
         traced = jitted.trace(*it.args, **it.kwargs)
-    times.append(clock())
-    lowered = traced.lower()
-    times.append(clock())
-    lowered.compile()
-    times.append(clock())
-    # What was traced for a profile alone is none of the program's events.
-    for event in list(_events.history):
-        if event.function is jitted._function.info:
-            _events.history.remove(event)
-    names = ("trace (Python)", "lower", "compile (XLA)")
-    stages = {name: times[i + 1] - times[i] for i, name in enumerate(names)}
+    traced.lower().compile()
+    events = [e for e in _events.history if e.function is jitted._function.info]
+    stages = {
+        "trace (Python)": sum(e.trace for e in events),
+        "lower": sum(e.lower for e in events),
+        "compile (XLA)": sum(e.compile for e in events),
+    }
+    for event in events:  # it is none of the program's
+        _events.history.remove(event)
     total = show_seconds(sum(stages.values()))
     conclusion = (
         f"A first call takes {total} before it runs, of which eqx_fastjit saves "
