@@ -30,8 +30,7 @@ from ._statics import is_array_or_struct, reader_of
 
 
 _MAX_TEXT = 60
-# Of statics, levels of fields, and about how many fields of a call in all.
-_MAX_DEPTH = 4
+# Fields of statics, of a call in all.
 _MAX_FIELDS = 200
 # The earlier events that a new one is compared with.
 _MAX_COMPARED = 128
@@ -227,8 +226,7 @@ class _Part(NamedTuple):
     value: Any
     # Whether it is static for where it stands, whatever it is.
     is_static: bool = False
-    # In how many levels of statics, and the class of the innermost.
-    depth: int = 0
+    # The class of the static that it is a field of.
     of: str = ""
 
 
@@ -254,8 +252,7 @@ def describe(arguments: list[tuple[str, Any]]) -> tuple[Leaf, ...]:
             out.append(_node(part, len(children)))
         else:
             out.append(_static(part))
-            is_open = part.depth < _MAX_DEPTH and n_fields < _MAX_FIELDS
-            children = _fields(part)[:_MAX_FIELDS] if is_open else []
+            children = _fields(part)[: _MAX_FIELDS - n_fields]
             n_fields += len(children)
         pending.extend(reversed(children))
     config = jax.config
@@ -350,7 +347,7 @@ def _static(part: _Part) -> Leaf:
 
 def _fields(part: _Part) -> list[_Part]:
     """What a static is compared by, if it has names for that: a configuration."""
-    x, of, depth = part.value, type(part.value).__qualname__, part.depth + 1
+    x, of = part.value, type(part.value).__qualname__
     try:
         if type(x) is dict:
             values = {f"[{k!r}]": v for k, v in x.items() if type(k) is str}
@@ -361,7 +358,7 @@ def _fields(part: _Part) -> list[_Part]:
             values = {f".{name}": getattr(x, name, None) for name in names}
     except Exception:  # it has no `__dict__`, or one of its own
         return []
-    return [_Part(part.path + k, v, True, depth, of) for k, v in values.items()]
+    return [_Part(part.path + k, v, True, of) for k, v in values.items()]
 
 
 # --- what differs ---------------------------------------------------------------------

@@ -17,7 +17,7 @@ from eqx_fastjit._place import Place
 
 from ._groups import Group
 from ._source import edit, root_of
-from ._why import cause_of, show_difference, show_placement
+from ._why import cause_of, is_operation, show_difference, show_placement
 from ._words import listed, plural, show_place, show_seconds
 
 
@@ -104,7 +104,7 @@ _CONTAINERS = {"list", "dict", "set", "tuple", "frozenset"}
 def _attribute(group: Group) -> str | None:
     """What is special about a group of this cause."""
     first, d = group.first, group.main
-    if first.failed or group.is_operations:
+    if first.failed or is_operation(first):
         return None
     if first.is_outside:
         return "jax.jit"

@@ -68,7 +68,10 @@ class Run:
 
 
 class Writer:
-    """Writes each event as it is complete."""
+    """Writes each event as it is complete, from now on.
+
+    Raises `OSError` if that is not possible.
+    """
 
     def __init__(self, path: str):
         # The program may change the directory.
@@ -77,9 +80,6 @@ class Writer:
         self._process = os.getpid()
         self._file: TextIO | None = None
         self._rank: dict[str, int] = {}
-
-    def start(self) -> None:
-        """Write from now on. Raises `OSError` if that is not possible."""
         self._path.touch()
         _events.observers.append(self.write)
         atexit.register(self._end)

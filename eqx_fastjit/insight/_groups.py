@@ -14,7 +14,7 @@ from eqx_fastjit._describe import Cause, Difference
 from eqx_fastjit._events import Event
 from eqx_fastjit._place import Place
 
-from ._why import is_first, line_of, name_of
+from ._why import is_first, is_operation, line_of, name_of
 from ._words import show_chain
 
 
@@ -42,15 +42,10 @@ class Group:
         """The path of the leaf that differed; empty if none did."""
         return self.main.path if self.main else ""
 
-    @property
-    def is_operations(self) -> bool:
-        """Whether they are operations outside of jit."""
-        return _is_operation(self.first)
-
     @functools.cached_property
     def line(self) -> Place | None:
         """The user's line; of operations, that which cost most."""
-        if not self.is_operations:
+        if not is_operation(self.first):
             return line_of(self.first)
         costs: collections.Counter[Place | None] = collections.Counter()
         for event in self.events:
@@ -79,7 +74,7 @@ class Group:
         return dict(collections.Counter(map(self._call, self.whole)))
 
     def _call(self, event: Event) -> str:
-        if not self.is_operations:
+        if not is_operation(self.first):
             return f"`{name_of(event.function)}` at {show_chain(event.frames)}"
         frames = event.frames  # of many operations, the lines below do not matter
         begin = frames.index(self.line) if self.line in frames else 0
@@ -89,10 +84,6 @@ class Group:
         """What a leaf was and became, in order."""
         found = (d for e in self.whole for d in e.reason.differences if d.path == leaf)
         return [d for d in found if self.main and d.what == self.main.what]
-
-
-def _is_operation(event: Event) -> bool:
-    return event.is_outside and event.function.place is None
 
 
 def _maker(event: Event) -> Place | None:
@@ -111,7 +102,7 @@ def group(events: Iterable[Event]) -> list[Group]:
     jitted: dict[object, Event] = {}
     for event in by_number.values():
         starts = is_first(event)
-        if _is_operation(event):
+        if is_operation(event):
             line = _maker(event)
             key: object = line and (line.file, line.function)
         elif event.is_outside:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import jax.extend.core
+from jax.extend.core import Literal
 
 from eqx_fastjit._describe import show_array
 from eqx_fastjit._place import Place
@@ -17,8 +17,6 @@ from ._loops import find_loops, UnrolledLoop
 from ._target import target
 from ._words import plural, show_bytes, show_place, table
 
-
-_Literal = jax.extend.core.Literal
 
 # XLA's names for what it needs memory for.
 _MEMORY = {
@@ -166,7 +164,7 @@ def _captured(scope: Scope) -> Iterator[tuple[Any, Place]]:
             yield value, next(uses, UNKNOWN)
         for equation in inner.equations:
             for v in equation.jax.invars:
-                if isinstance(v, _Literal) and getattr(v.val, "shape", ()):
+                if isinstance(v, Literal) and getattr(v.val, "shape", ()):
                     yield v.val, equation.place
 
 

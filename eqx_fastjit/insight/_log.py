@@ -32,7 +32,7 @@ def log_from_environment() -> None:
         return
     if text.endswith(".jsonl"):
         try:
-            Writer(text).start()
+            Writer(text)
         except OSError as e:
             why = e.strerror or e
             raise ValueError(f"{_VARIABLE}={text!r} cannot be written: {why}") from None

@@ -220,16 +220,14 @@ def _conclusion(timings: dict[str, Timing]) -> str:
             f"than {show_seconds(_LONG_COMPILATION)}."
         )
     saving, noise = ours.saves_over(timings[EQUINOX])
-    if saving <= noise:
-        return (
-            f"{begin}; the difference from Equinox is within the noise of "
-            f"{show_seconds(noise)}, so it does not matter for this function."
-        )
+    saving = max(0.0, saving)
     share = saving / (ours.ready + saving)
+    is_little = share < MATTERS or saving <= noise
     return (
-        f"{begin}; it saves {show_seconds(saving)} that `equinox.filter_jit` takes in "
-        f"addition ({share:.0%} of Equinox's call), so it "
-        f"matters{' little' * (share < MATTERS)}: 10,000 calls save "
+        f"{begin}; it saves {show_seconds(saving)} (give or take "
+        f"{show_seconds(noise)}) that `equinox.filter_jit` takes in addition "
+        f"({share:.0%} of Equinox's call), so it "
+        f"matters{' little' * is_little}: 10,000 calls save "
         f"{show_seconds(1e4 * saving)}."
     )
 

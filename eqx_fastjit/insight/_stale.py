@@ -15,7 +15,6 @@ from eqx_fastjit._place import is_users
 
 from ._causes import Finding, make_finding
 from ._why import line_of, name_of
-from ._words import show_place
 
 
 # Values that are compared; anything else may change without being another one.
@@ -51,8 +50,6 @@ class _Read(NamedTuple):
             line=line,
             leaf=leaf,
             functions={function: 1},
-            calls={show_place(line): 1},
-            changes=(f"`{leaf}`: {old} -> {new}",),
         )
 
 

@@ -53,27 +53,24 @@ class _Here(threading.local):
     inside = False
 
 
-class Waits(contextlib.AbstractContextManager["Waits"]):
+class Waits(contextlib.ExitStack):
     """Within this context, notes each wait of the program for the device."""
 
     def __init__(self) -> None:
+        super().__init__()
         # Functions that this version of JAX does not have: waits in them are missing.
         self.missing: list[str] = []
         self._found: dict[tuple[Place, str], Wait] = {}
         self._here = _Here()
         self._lock = threading.Lock()
-        self._hooks = contextlib.ExitStack()
         # Specializations that have host callbacks.
         self._calling_back: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
         _events.observers.append(self._on_event)
-        self._hooks.callback(_events.observers.remove, self._on_event)
-        self.missing = hook_waits(self._timed, self._hooks)
+        self.callback(_events.observers.remove, self._on_event)
+        self.missing = hook_waits(self._timed, self)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._hooks.close()
 
     def found(self) -> list[Wait]:
         """The waits until now, the longest first."""

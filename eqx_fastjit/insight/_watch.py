@@ -55,7 +55,7 @@ class Watch:
             return
         from eqx_fastjit import _events
 
-        self._waits.__exit__(None, None, None)
+        self._waits.close()
         _events.observers.remove(self._on_event)
 
     def report(self, program: str, exit_code: int) -> Any:

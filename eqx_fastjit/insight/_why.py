@@ -33,6 +33,11 @@ def arguments_of(event: Event) -> tuple[Leaf, ...]:
     return tuple(x for x in event.signature if x.kind in kinds and not x.of)
 
 
+def is_operation(event: Event) -> bool:
+    """Whether it is of JAX, or a library's, rather than of a function of the user's."""
+    return event.is_outside and event.function.place is None
+
+
 def is_first(event: Event) -> bool:
     """Whether it is the first of its function, so that there is nothing to mend."""
     new = event.cause is Cause.NEW_FUNCTION and not event.reason.differences
