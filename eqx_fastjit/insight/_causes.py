@@ -146,8 +146,7 @@ def _static_attribute(d: Difference) -> str | None:
 def _structure_attribute(group: Group, d: Difference) -> str | None:
     if d.old is None or d.new is None:
         return None
-    changes = group.of_leaf(d.path)
-    types = {leaf.type for x in changes for leaf in (x.old, x.new) if leaf}
+    types = {leaf.type for x in group.changes for leaf in (x.old, x.new) if leaf}
     if "NoneType" in types:
         return "optional"
     return "grows" if types in ({"list"}, {"tuple"}) else None
@@ -217,7 +216,7 @@ def _is_later_odd(d: Difference) -> bool:
 
 def _values(group: Group) -> str:
     """What the leaf was, in order, each value once."""
-    found = group.of_leaf(group.leaf)
+    found = group.changes
     leaves = [*(d.old for d in found[:1]), *(d.new for d in found)]
     types = {x.type for x in leaves if x and x.kind == "static"}
 

@@ -80,10 +80,12 @@ class Group:
         begin = frames.index(self.line) if self.line in frames else 0
         return show_chain(frames[begin:])
 
-    def of_leaf(self, leaf: str) -> list[Difference]:
-        """What a leaf was and became, in order."""
-        found = (d for e in self.whole for d in e.reason.differences if d.path == leaf)
-        return [d for d in found if self.main and d.what == self.main.what]
+    @property
+    def changes(self) -> list[Difference]:
+        """What that leaf was and became, in order."""
+        what = self.main and self.main.what
+        found = (d for e in self.whole for d in e.reason.differences)
+        return [d for d in found if (d.path, d.what) == (self.leaf, what)]
 
 
 def _maker(event: Event) -> Place | None:
@@ -156,7 +158,7 @@ def _lengths(group: Group) -> set[int]:
     found: set[int] = set()
     if group.first.failed:
         return found  # its message says more
-    for d in group.of_leaf(group.leaf):
+    for d in group.changes:
         if d.old is None or d.new is None:
             return set()
         if d.what == "shape":
