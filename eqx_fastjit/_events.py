@@ -99,10 +99,9 @@ class Event:
         return self.function.number == 0
 
     @property
-    def is_inlined(self) -> bool:
-        """Whether it is a part of another function, which is compiled as a whole."""
-        is_compiled_later = self.ahead or self.failed
-        return self.traced and self.compile == 0 and not is_compiled_later
+    def is_part(self) -> bool:
+        """Whether it is compiled as a part of another function, or in a later stage."""
+        return self.compile == 0 and not self.failed
 
 
 # Called with an event whose Python function is about to be run; its cause is known, its
@@ -216,7 +215,7 @@ def _complete(event: Event) -> None:
     if around is not None and around.tracing:
         event.inside = around.event.number
         around.event.nested += spent
-    elif event.is_inlined:
+    elif event.is_part and not event.ahead:
         _here.nested += spent  # of a trace of `jax.jit`
     _emit(event, observers)
 

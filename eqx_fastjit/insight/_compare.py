@@ -64,7 +64,7 @@ def _function(event: Event) -> Any:
 def _key(event: Event) -> Any:
     # A compilation that was not needed in the old run may be one of a known signature:
     # the function was created again, say.
-    return _function(event), _signature(event), event.is_inlined
+    return _function(event), _signature(event), event.is_part
 
 
 def comparison_lines(old: Run, new: Run, found: tuple[New, ...]) -> list[str]:

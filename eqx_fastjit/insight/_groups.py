@@ -60,7 +60,7 @@ class Group:
     @property
     def whole(self) -> list[Event]:
         """Without functions that are a part of others."""
-        return [e for e in self.events if not e.is_inlined] or self.events
+        return [e for e in self.events if not e.is_part] or self.events
 
     @property
     def functions(self) -> dict[str, int]:

@@ -12,7 +12,7 @@ from eqx_fastjit._events import Event
 from ._causes import Finding, finding_of, make_finding
 from ._file import Run
 from ._groups import Group, group
-from ._why import line_of, name_of, OUTSIDE, stages_of, why
+from ._why import cause_of, line_of, name_of, OUTSIDE, stages_of, why
 from ._words import listed, plural, show_chain, show_place, show_seconds
 
 
@@ -166,7 +166,7 @@ def _functions(groups: Sequence[Group]) -> list[FunctionRow]:
     for g in groups:
         for e in g.events:
             # One change may be the cause for several functions.
-            reason = why(e) if g.is_first or e.is_inlined else why(g.first)
+            reason = why(e) if g.is_first or e.is_part else cause_of(g.first)
             key = () if e.is_outside else e.function.key()
             rows.setdefault(key, []).append(
                 (e, name_of(e.function) if e.is_outside else reason)

@@ -53,8 +53,8 @@ def cause_of(event: Event) -> str:
 
 def why(event: Event) -> str:
     """The cause, or that there is nothing to mend."""
-    if event.is_inlined:
-        return "inlined"
+    if event.is_part:
+        return "ahead of time" if event.ahead else "inlined"
     return "first call" if is_first(event) else cause_of(event)
 
 

@@ -57,7 +57,7 @@ def test_a_function_that_calls_itself_is_compiled_once():
         return total(x[:half]) + total(x[half:]) if half else x.sum()
 
     assert total(np.ones(4, np.float32)) == 4
-    (event,) = [e for e in _events.history if not e.is_inlined]
+    (event,) = [e for e in _events.history if not e.is_part]
     assert event.traced and event.compile > 0
     assert [x.shape for x in event.signature if x.kind == "array"] == [(4,)]
 
@@ -362,3 +362,12 @@ def test_no_values_of_arrays_and_no_repr_of_the_users():
     f(Secret(), np.full(2, 12345.0))
     f(Secret(), np.full(3, 12345.0))
     assert "12345" not in str(explain(f, verbose=True))
+
+
+def test_what_is_compiled_ahead_of_time_is_one_compilation():
+    """The stages before are a part of it."""
+    f = eqx_fastjit.filter_jit(lambda x, n: x * n)
+    for n in (1, 2):
+        f.lower(np.ones(2), n).compile()
+    found = explain(f)
+    assert (found.traces, found.compiles, only(found).count) == (2, 2, 1)
