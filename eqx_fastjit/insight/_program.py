@@ -72,8 +72,7 @@ class ProgramProfile:
         from ._profile import MATTERS, tree_html, tree_text
         from ._why import title_of
 
-        if "__call__" in vars(JitWrapped):
-            del JitWrapped.__call__
+        del JitWrapped.__call__
         if html is not None:
             Path(html).write_text(tree_html(session), encoding="utf-8")
         ranked = sorted(self._called.values(), key=lambda x: -x.calls)
