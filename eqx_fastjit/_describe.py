@@ -30,9 +30,8 @@ from ._statics import is_array_or_struct, reader_of
 
 
 _MAX_TEXT = 60
-# Of a static, levels of fields, and fields in all.
-_MAX_DEPTH = 4
-_MAX_FIELDS = 100
+# Fields of statics, of a call in all.
+_MAX_FIELDS = 200
 # The earlier events that a new one is compared with.
 _MAX_COMPARED = 128
 
@@ -56,11 +55,8 @@ _SETTINGS = (
     "jax_debug_key_reuse",
 )
 
-# Types of which `lambda`, `def`, `functools.partial` and methods create new objects.
-FUNCTIONS = {"function", "method", "functools.partial"}
 
-
-class Cause(enum.Enum):
+class Cause(enum.StrEnum):
     """Why something was traced or compiled."""
 
     NEW_FUNCTION = "new function"
@@ -88,42 +84,60 @@ class Leaf(NamedTuple):
     committed: bool = False
     # Of a static or a node: its class, with the module.
     type: str = ""
-    # Of a static, or of a setting.
+    # Of all but an array.
     text: str = ""
     # Of a static: distinguishes values with equal texts.
     identity: int = 0
-    # Of a node: the number of its children.
-    size: int = 0
     # Of a field of another static, such as a configuration: the class of that.
     of: str = ""
 
     def __str__(self) -> str:
-        if self.kind == "array":
-            return show_array(self.shape, self.dtype)
-        if self.kind == "node":
-            return f"{self.class_name} of {self.size}" if self.size else self.class_name
-        return self.text
+        is_array = self.kind == "array"
+        return show_array(self.shape, self.dtype) if is_array else self.text
 
-    @property
-    def class_name(self) -> str:
-        """The name of the class alone."""
-        name = self.type.rpartition(".")[2]
-        return "None" if name == "NoneType" else name
+
+# What may differ, and the cause that this alone would be. The most important is first.
+_CAUSES = {
+    "function": Cause.NEW_FUNCTION,
+    "setting": Cause.CONFIGURATION,
+    "structure": Cause.STRUCTURE,
+    "dtype": Cause.DTYPE,
+    # The length of an array often is a static as well, and changes because that does.
+    "shape": Cause.SHAPE,
+    "static": Cause.STATIC,
+    "object": Cause.STATIC,
+    "weak type": Cause.DTYPE,
+    "placement": Cause.PLACEMENT,
+}
 
 
 class Difference(NamedTuple):
     """One leaf that differs between two calls."""
 
     path: str
-    # The cause that this alone would be.
-    cause: Cause
-    # "shape", "dtype", "weak type", "sharding", "committed", "structure", "setting";
-    # "static" for another value or type, "function" and "object" for another object
-    # with the same text.
+    # "shape", "dtype", "weak type", "placement", "structure", "setting"; "static" for
+    # another value or type, "object" for another object with the same text; "function"
+    # for the function itself.
     what: str
     # `None` where the leaf is in the other call only.
     old: Leaf | None
     new: Leaf | None
+
+    @property
+    def cause(self) -> Cause:
+        """The cause that this alone would be."""
+        return _CAUSES[self.what]
+
+
+class Reason(NamedTuple):
+    """Why an event happened."""
+
+    cause: Cause = Cause.NEW_FUNCTION
+    # The most important first. There is none for the first call of a function, and for
+    # one of which JAX's caches were cleared.
+    differences: tuple[Difference, ...] = ()
+    # The user's lines that led to the event that it differs from, innermost first.
+    earlier: tuple[Place, ...] = ()
 
 
 def is_below(path: str, node: str) -> bool:
@@ -134,16 +148,6 @@ def is_below(path: str, node: str) -> bool:
 def show_array(shape: tuple[Any, ...], dtype: str) -> str:
     """`float32[8,4]`."""
     return f"{dtype}[{','.join(map(str, shape))}]"
-
-
-def configuration() -> tuple[tuple[str, str], ...]:
-    """JAX's settings that are part of the key of a trace, as `(name, text)`."""
-    config = jax.config
-    return tuple(
-        (name, str(getattr(config, name)))
-        for name in _SETTINGS
-        if hasattr(config, name)
-    )
 
 
 # --- text of a static -----------------------------------------------------------------
@@ -177,10 +181,8 @@ class _Words(reprlib.Repr):
     def repr_instance(self, x: Any, level: int) -> str:
         """Anything else, by its type or its name."""
         cls = type(x)
-        if cls in _PLAIN:
+        if cls in _PLAIN or isinstance(x, np.generic | np.dtype):
             return repr(x)
-        if isinstance(x, np.bool_ | np.number):
-            return f"{x.item()!r} ({x.dtype})"
         if is_array_or_struct(x):
             return show_array(x.shape, str(x.dtype))
         if isinstance(x, types.FunctionType | types.MethodType):
@@ -191,8 +193,6 @@ class _Words(reprlib.Repr):
             return x.__name__
         if isinstance(x, enum.Enum):
             return f"{cls.__qualname__}.{x.name}"
-        if isinstance(x, np.dtype):
-            return str(x)
         if isinstance(x, functools.partial):
             return f"partial of {self.repr1(x.func, level)}"
         # Not by `getattr`, which may run the user's code.
@@ -219,8 +219,19 @@ def _with_article(name: str) -> str:
 # --- leaves ---------------------------------------------------------------------------
 
 
+class _Part(NamedTuple):
+    """What a call is described by: an argument, or something in one."""
+
+    path: str
+    value: Any
+    # Whether it is static for where it stands, whatever it is.
+    is_static: bool = False
+    # The class of the static that it is a field of.
+    of: str = ""
+
+
 def describe(arguments: list[tuple[str, Any]]) -> tuple[Leaf, ...]:
-    """The leaves, nodes and static fields of a call, in order.
+    """The leaves, nodes and static fields of a call, in order, and JAX's settings.
 
     **Arguments:**
 
@@ -228,20 +239,25 @@ def describe(arguments: list[tuple[str, Any]]) -> tuple[Leaf, ...]:
         may be tracers in place of arrays.
     """
     out: list[Leaf] = []
+    n_fields = 0
     # An explicit stack: trees may be deeper than Python's limit.
-    pending = [(name, value, False) for name, value in reversed(arguments)]
+    pending = [_Part(name, value) for name, value in reversed(arguments)]
     while pending:
-        path, x, is_static = pending.pop()
-        if is_array_or_struct(x) and not is_static:
-            out.append(_array(path, x))
+        part = pending.pop()
+        if is_array_or_struct(part.value) and not part.is_static:
+            out.append(_array(part.path, part.value))
             continue
-        children = None if is_static else _children(path, x)
-        if children is None:
-            out += itertools.islice(_statics(path, x), 1 + _MAX_FIELDS)
+        children = None if part.is_static else _children(part)
+        if children is not None:
+            out.append(_node(part, len(children)))
         else:
-            out.append(Leaf(path, "node", type=_type_name(type(x)), size=len(children)))
-            pending.extend(reversed(children))
-    return tuple(out)
+            out.append(_static(part))
+            children = _fields(part)[: _MAX_FIELDS - n_fields]
+            n_fields += len(children)
+        pending.extend(reversed(children))
+    config = jax.config
+    settings = [(x, getattr(config, x)) for x in _SETTINGS if hasattr(config, x)]
+    return (*out, *(Leaf(x, "setting", text=str(value)) for x, value in settings))
 
 
 def _array(path: str, x: Any) -> Leaf:
@@ -276,8 +292,9 @@ def _sharding_text(sharding: Any) -> str:
     return str(sharding)
 
 
-def _children(path: str, x: Any) -> list[tuple[str, Any, bool]] | None:
-    """Paths and values below a node, static fields included; `None` for a leaf."""
+def _children(part: _Part) -> list[_Part] | None:
+    """What is below a node, static fields included; `None` for a leaf."""
+    path, x = part.path, part.value
     try:
         pairs, treedef = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
     except Exception:  # of the class's own flatten function
@@ -285,14 +302,14 @@ def _children(path: str, x: Any) -> list[tuple[str, Any, bool]] | None:
     data = treedef.node_data()
     if data is None:
         return None
-    out = [(f"{path}{jtu.keystr(keys)}", value, False) for keys, value in pairs]
+    out = [_Part(f"{path}{jtu.keystr(keys)}", value) for keys, value in pairs]
     if isinstance(x, eqx.Module):
         fields = dataclasses.fields(x)
         values = instance_dict(x)
         statics = [f.name for f in fields if f.metadata.get("static")]
-        out += [(f"{path}.{n}", values[n], True) for n in statics if n in values]
+        out += [_Part(f"{path}.{n}", values[n], True) for n in statics if n in values]
     elif data[0] is not dict and data[1] is not None:
-        out.append((f"{path}<static>", data[1], True))
+        out.append(_Part(f"{path}<static>", data[1], True))
     return out
 
 
@@ -302,91 +319,66 @@ def _type_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _statics(
-    path: str, x: Any, of: str = "", depth: int = _MAX_DEPTH
-) -> Iterator[Leaf]:
-    """A static, and the fields of one that has some: a configuration."""
+def _node(part: _Part, size: int) -> Leaf:
+    cls = type(part.value)
+    text = "None" if part.value is None else cls.__qualname__
+    text += f" of {size}" if size else ""
+    return Leaf(part.path, "node", type=_type_name(cls), text=text)
+
+
+def _static(part: _Part) -> Leaf:
+    x = part.value
     try:
         identity = hash(static_key(x))
     except Exception:  # of the class's own hash, say
         identity = id(x)
     is_array = is_array_or_struct(x)
-    yield Leaf(
-        path,
+    return Leaf(
+        part.path,
         "static",
         shape=tuple(x.shape) if is_array else (),
         dtype=str(x.dtype) if is_array else "",
         type=_type_name(type(x)),
         text=describe_static(x),
         identity=identity,
-        of=of,
+        of=part.of,
     )
-    if depth > 0:
-        for name, value in itertools.islice(_fields(x), _MAX_FIELDS):
-            yield from _statics(path + name, value, type(x).__qualname__, depth - 1)
 
 
-def _fields(x: Any) -> list[tuple[str, Any]]:
-    """What a static is compared by, if it has names for that."""
+def _fields(part: _Part) -> list[_Part]:
+    """What a static is compared by, if it has names for that: a configuration."""
+    x, of = part.value, type(part.value).__qualname__
     try:
         if type(x) is dict:
-            return [(f"[{k!r}]", v) for k, v in x.items() if type(k) is str]
-        reader = reader_of(x)
-        if reader.name == "fields":
-            return [(f".{name}", getattr(x, name, None)) for name in reader.names]
-        if reader.name in ("module", "hashed", "state"):
-            return [(f".{name}", value) for name, value in vars(x).items()]
+            values = {f"[{k!r}]": v for k, v in x.items() if type(k) is str}
+        else:
+            reader = reader_of(x)
+            has_state = reader.name in ("hashed", "state")
+            names = vars(x) if has_state else reader.names
+            values = {f".{name}": getattr(x, name, None) for name in names}
     except Exception:  # it has no `__dict__`, or one of its own
-        pass
-    return []
+        return []
+    return [_Part(part.path + k, v, True, of) for k, v in values.items()]
 
 
 # --- what differs ---------------------------------------------------------------------
-
-# What may differ, and the cause that it is. The most important is first.
-_CAUSES = {
-    "setting": Cause.CONFIGURATION,
-    "structure": Cause.STRUCTURE,
-    "static": Cause.STATIC,
-    "function": Cause.STATIC,
-    "object": Cause.STATIC,
-    "dtype": Cause.DTYPE,
-    "shape": Cause.SHAPE,
-    "weak type": Cause.DTYPE,
-    "sharding": Cause.PLACEMENT,
-    "committed": Cause.PLACEMENT,
-}
-_RANKS = {what: rank for rank, what in enumerate(_CAUSES)}
-
-
-class Reason(NamedTuple):
-    """Why an event happened."""
-
-    cause: Cause = Cause.NEW_FUNCTION
-    # The most important first. There is none for the first call of a function, and for
-    # one of which JAX's caches were cleared.
-    differences: tuple[Difference, ...] = ()
-    # The user's lines that led to the event that it differs from, innermost first.
-    earlier: tuple[Place, ...] = ()
 
 
 def compare(event: Any, history: Iterable[Any]) -> Reason:
     """Why an event happened, against the earlier one that it differs least from."""
     alike = list(itertools.islice(_alike(event, history), _MAX_COMPARED))
-    own = [old for old in alike if old.function.number == event.function.number]
     if not alike:
         return Reason()
-    compared = [(_between(old, event), old) for old in own or alike]
-    differing, nearest = min(compared, key=lambda pair: _distance(pair[0]))
-    found = tuple(differing)
+    own = [old for old in alike if old.function.number == event.function.number]
+    compared = [
+        (differences(old.signature, event.signature), old) for old in own or alike
+    ]
+    found, nearest = min(compared, key=lambda pair: len(pair[0]))
     if not own:
         # The line that made this function has made another one before.
-        made = Difference(
-            event.function.name, Cause.NEW_FUNCTION, "function", None, None
-        )
-        return Reason(Cause.NEW_FUNCTION, (made, *found), nearest.frames)
+        found.insert(0, Difference(event.function.name, "function", None, None))
     cause = found[0].cause if found else Cause.CONFIGURATION
-    return Reason(cause, found, nearest.frames)
+    return Reason(cause, tuple(found), nearest.frames)
 
 
 def _alike(event: Any, history: Iterable[Any]) -> Iterator[Any]:
@@ -399,24 +391,8 @@ def _alike(event: Any, history: Iterable[Any]) -> Iterator[Any]:
         if not event.traced and old.ahead != event.ahead:
             continue
         if event.function.place is None and old.frames[:1] != event.frames[:1]:
-            continue  # two Modules, say, which have nothing to do with each other
+            continue  # two lines that jit a class, say
         yield old
-
-
-def _between(old: Any, new: Any) -> list[Difference]:
-    if old.config == new.config:  # nearly all, and much quicker
-        return differences(old.signature, new.signature)
-    return differences(_with_settings(old), _with_settings(new))
-
-
-def _with_settings(event: Any) -> tuple[Leaf, ...]:
-    settings = [Leaf(name, "setting", text=text) for name, text in event.config]
-    return (*event.signature, *settings)
-
-
-def _distance(found: list[Difference]) -> int:
-    """By how much two calls differ."""
-    return sum(1 + (d.what == "structure") for d in found)
 
 
 def differences(old: Iterable[Leaf], new: Iterable[Leaf]) -> list[Difference]:
@@ -430,62 +406,40 @@ def differences(old: Iterable[Leaf], new: Iterable[Leaf]) -> list[Difference]:
         a, b = before.get(path), after.get(path)
         if a == b or any(is_below(path, node) for node in told):
             continue
-        for what in _what_differs(a, b):
-            if what == "structure" or (
-                what == "static" and (a and a.type) != (b and b.type)
-            ):
-                told.append(path)
-            out.append(Difference(path, _CAUSES[what], what, a, b))
+        out += (Difference(path, what, a, b) for what in _what_differs(a, b))
+        if a is None or b is None or a.kind == "node" or a.type != b.type:
+            told.append(path)
     # Not statics that are others because of a field, which is there as well.
     fields = [d.path for d in out if any(leaf and leaf.of for leaf in (d.old, d.new))]
     out = [d for d in out if not any(is_below(f, d.path) for f in fields)]
-    lengths = {
-        (str(a), str(b))
-        for d in out
-        if d.what == "shape" and d.old and d.new
-        for a, b in zip(d.old.shape, d.new.shape, strict=False)
-    }
-
-    def rank(d: Difference) -> float:
-        if d.what == "static" and (str(d.old), str(d.new)) in lengths:
-            # A number that is the length of an array changes because that does.
-            return _RANKS["shape"] + 0.5
-        return _RANKS[d.what]
-
-    return sorted(out, key=rank)
+    return sorted(out, key=lambda d: list(_CAUSES).index(d.what))
 
 
-def _what_differs(a: Leaf | None, b: Leaf | None) -> Iterator[str]:
+def _what_differs(a: Leaf | None, b: Leaf | None) -> list[str]:
+    """What differs between two leaves of a path that are not equal."""
+    both = [leaf for leaf in (a, b) if leaf is not None]
     if a is None or b is None or a.kind != b.kind:
         # An array that was a number, or a static that was None, is no other structure;
         # nor is a configuration with another option.
-        both = [leaf for leaf in (a, b) if leaf is not None]
-        kinds = [leaf.kind for leaf in both]
-        is_static = any(leaf.of for leaf in both) or (
-            len(both) == 2 and "static" in kinds
-        )
-        yield "static" if is_static else "structure"
-    elif b.kind == "array":
-        yield from _array_differences(a, b)
-    elif b.kind != "static":
-        yield "setting" if b.kind == "setting" else "structure"
-    elif (a.type, a.text) != (b.type, b.text):
-        yield "static"
-    else:
-        yield "function" if b.type in FUNCTIONS else "object"
+        is_changed = len(both) == 2 and any(leaf.kind == "static" for leaf in both)
+        is_static = is_changed or any(leaf.of for leaf in both)
+        return ["static" if is_static else "structure"]
+    if b.kind == "static":
+        return ["object" if (a.type, a.text) == (b.type, b.text) else "static"]
+    if b.kind != "array":
+        return ["setting" if b.kind == "setting" else "structure"]
+    found = {
+        "shape": a.shape != b.shape,
+        "dtype": a.dtype != b.dtype,
+        "weak type": a.weak_type != b.weak_type and a.dtype == b.dtype,
+        "placement": _is_placed_otherwise(a, b),
+    }
+    return [what for what, differs in found.items() if differs]
 
 
-def _array_differences(a: Leaf, b: Leaf) -> Iterator[str]:
-    if a.shape != b.shape:
-        yield "shape"
-    if a.dtype != b.dtype:
-        yield "dtype"
-    elif a.weak_type != b.weak_type:
-        yield "weak type"
+def _is_placed_otherwise(a: Leaf, b: Leaf) -> bool:
     if a.sharding is None or b.sharding is None:
-        return
+        return False  # a tracer does not say
     # What is on no device is put where it is needed.
-    if a.sharding and b.sharding and a.sharding != b.sharding:
-        yield "sharding"
-    elif a.committed != b.committed:
-        yield "committed"
+    is_moved = bool(a.sharding and b.sharding) and a.sharding != b.sharding
+    return is_moved or a.committed != b.committed

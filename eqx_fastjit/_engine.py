@@ -57,7 +57,7 @@ def engine_module() -> Any:
         from . import _reference as chosen
     chosen.setup(reader_of, flatten_one_level, jtu.tree_leaves, COPIED_BYTES)
     silence_equinox_callback_log()
-    _events.listen(chosen.active, chosen.note)
+    _events.listen(chosen)
     return chosen
 
 

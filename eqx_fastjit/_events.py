@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 
-from ._describe import Cause, compare, configuration, describe, Leaf, Reason
+from ._describe import Cause, compare, describe, Leaf, Reason
 from ._place import is_users, Place, place_of, user_frames
 from ._private import function_in_jit
 
@@ -49,35 +49,28 @@ class FunctionInfo:
         """The same for each function made by the same line."""
         return self.qualname, self.place
 
-    def title(self) -> str:
-        """Name and place."""
-        return f"{self.qualname} ({self.place})" if self.place else self.qualname
-
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Event:
     """One trace of a function, or one compilation. Seconds are of the wall clock."""
 
     function: FunctionInfo
-    # The leaves, nodes and statics of the call, in order.
+    # The leaves, nodes and statics of the call, in order, and JAX's settings.
     signature: tuple[Leaf, ...] = ()
     reason: Reason = field(default_factory=Reason)
-    # JAX's settings that are part of the key of a trace, as `(name, text)`.
-    config: tuple[tuple[str, str], ...] = field(default_factory=configuration)
     # Lines of the user's code, innermost first.
     frames: tuple[Place, ...] = field(default_factory=user_frames)
     number: int = field(default_factory=lambda: next(_numbers))
     started: float = field(default_factory=time.time)  # seconds since the epoch
-    thread: int = field(default_factory=threading.get_ident)
+    # The name of the thread.
+    thread: str = field(default_factory=lambda: threading.current_thread().name)
     # Whether a stage ahead of time (`lower`, `trace`, ...) rather than a call.
     ahead: bool = False
     # Whether the Python function was run. If not, it was only compiled again.
     traced: bool = False
     # Whether the Python function raised, so that nothing was compiled.
     failed: bool = False
-    # Whether it is a part of another function, which is compiled as a whole: the number
-    # of the event that was tracing, if it is one of this library.
-    inlined: bool = False
+    # The number of the event of this library that was tracing at the time.
     inside: int | None = None
     # Whether JAX's persistent cache had it: `compile` was then spent on reading.
     cached: bool = False
@@ -97,18 +90,18 @@ class Event:
 
     @property
     def seconds(self) -> float:
-        """The total time, that of inner functions included."""
-        return self.trace + self.lower + self.compile + self.first_run
-
-    @property
-    def own_seconds(self) -> float:
-        """The total time without inner functions: each second belongs to one event."""
-        return max(0.0, self.seconds - self.nested)
+        """Spent on tracing, lowering and compiling. Each second is in one event."""
+        return max(0.0, self.trace + self.lower + self.compile - self.nested)
 
     @property
     def is_outside(self) -> bool:
         """Whether it is of plain `jax.jit`, or of an operation outside of jit."""
         return self.function.number == 0
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is compiled as a part of another function, or in a later stage."""
+        return self.compile == 0 and not self.failed
 
 
 # Called with an event whose Python function is about to be run; its cause is known, its
@@ -140,33 +133,28 @@ class _Open:
 class _Here(threading.local):
     """What this thread is doing."""
 
-    open: _Open | None = None
-    # Seconds of `jax.jit` that were spent before it compiles, by function and kind; and
-    # the part of them that has events.
-    pending: dict[tuple[str, str], float] | None = None
-    nested: float = 0.0
+    def __init__(self) -> None:
+        self.open: _Open | None = None
+        # Seconds of `jax.jit` since it last compiled, by function and kind; and the
+        # part of them that has events.
+        self.pending: dict[Any, float] = collections.defaultdict(float)
+        self.nested = 0.0
 
 
 _here = _Here()
-# The specialization that this thread is calling, or `None`; and a note for that call
-# to come to `close` before it returns. Both are the engine's (`listen`).
-_active: Callable[[], Any] = lambda: None  # noqa: E731
-_note: Callable[[], None] = lambda: None  # noqa: E731
+# The module of the engine, which knows the specialization that this thread is calling.
+_engine: Any = None
 
 
 def _current() -> _Open | None:
     """The event that is open for the call that this thread is in."""
     found = _here.open
-    return found if found is not None and found.owner is _active() else None
+    return found if found is not None and found.owner is _engine.active() else None
 
 
 def _open(event: Event) -> _Open:
-    outer = _here.open
-    if outer is not None and outer.tracing:
-        event.inside = outer.event.number
-        event.inlined = True
-    opened = _here.open = _Open(event, _active(), outer)
-    _note()
+    opened = _here.open = _Open(event, _engine.active(), _here.open)
+    _engine.note()  # the call comes to `close` before it returns
     return opened
 
 
@@ -177,13 +165,13 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
     `arguments` gives its arguments by name, tracers in place of arrays.
     """
     opened = _current()
-    begun = opened is not None and not opened.event.traced  # a stage ahead of time
-    event = opened.event if opened is not None and begun else Event(function)
+    if opened is not None and opened.event.traced:
+        opened = None  # the function calls itself
+    event = Event(function) if opened is None else opened.event
     event.traced = True
-    event.signature = describe(arguments())
+    event.signature = event.signature or describe(arguments())
     event.reason = compare(event, history)
-    if opened is None or not begun:
-        opened = _open(event)
+    opened = opened or _open(event)
     opened.tracing, start = True, time.perf_counter()
     try:
         _emit(event, starting)  # an exception here prevents the trace
@@ -199,8 +187,7 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
 def close(arguments: Callable[[], Any] | None = None) -> None:
     """The call that is active has returned or raised: complete its event, if any.
 
-    `arguments` gives the call's arguments by name, with the arrays that it was given:
-    tracers do not say where these are.
+    `arguments` gives the call's arguments by name, with the arrays that it was given.
     """
     opened = _current()
     if opened is None or opened.tracing:
@@ -208,22 +195,28 @@ def close(arguments: Callable[[], Any] | None = None) -> None:
     _here.open = opened.outer
     opened.contexts.close()
     event = opened.event
-    if not event.traced and event.lower == event.compile == 0:
-        return  # a stage of which JAX had everything
     spent = event.trace + event.lower + event.compile
+    if not event.traced and spent == 0:
+        return  # a stage of which JAX had everything
     if event.compile and not event.ahead:
         event.first_run = max(0.0, time.perf_counter() - opened.start - spent)
     if arguments is not None:
+        # Tracers did not say where the arrays are, nor whether it would compile.
         event.signature = describe(arguments())
-    if not event.ahead and (event.compile or not event.traced):
-        # Before, it was not known where the arrays are, and whether it would compile.
         event.reason = compare(event, history)
-    if event.inside is not None and opened.outer is not None:
-        opened.outer.event.nested += event.seconds
-    elif event.traced and event.compile == 0 and not event.ahead:
-        event.inlined = not event.failed
-        _here.nested += event.seconds  # of a trace of `jax.jit`
     history.append(event)
+    _complete(event)
+
+
+def _complete(event: Event) -> None:
+    """Nothing is added to an event any more, which is no longer open."""
+    around = _here.open
+    spent = event.trace + event.lower + event.compile + event.first_run
+    if around is not None and around.tracing:
+        event.inside = around.event.number
+        around.event.nested += spent
+    elif event.is_part and not event.ahead:
+        _here.nested += spent  # of a trace of `jax.jit`
     _emit(event, observers)
 
 
@@ -234,9 +227,12 @@ def _emit(event: Event, to: list[Callable[[Event], None]]) -> None:
 
 # --- what JAX tells -------------------------------------------------------------------
 
-_TRACE = "/jax/core/compile/jaxpr_trace_duration"
-_LOWER = "/jax/core/compile/jaxpr_to_mlir_module_duration"
-_COMPILE = "/jax/core/compile/backend_compile_duration"
+# By the name of JAX's event.
+_STAGES = {
+    "/jax/core/compile/jaxpr_trace_duration": "trace",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
+    "/jax/core/compile/backend_compile_duration": "compile",
+}
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 
@@ -249,54 +245,15 @@ def _compiling() -> _Open | None:
     opened = _current()
     if opened is not None:
         return None if opened.tracing else opened
-    owner = _active()
+    owner = _engine.active()
     # A trace that is known may be compiled again, for arrays that are placed otherwise.
-    return None if owner is None else _open(Event(owner.flat.info))
-
-
-def _on_duration(event: str, duration_secs: float, **told: Any) -> None:
-    if event not in (_TRACE, _LOWER, _COMPILE):
-        return
-    opened = None if event == _TRACE else _compiling()
-    if opened is None:
-        _outside(event, duration_secs, told.get("fun_name", ""))
-    elif event == _LOWER:
-        opened.event.lower += duration_secs
-    else:
-        opened.event.compile += duration_secs
-
-
-def _outside(kind: str, duration: float, name: str) -> None:
-    """Something of `jax.jit` itself took this long."""
-    if not observers or (kind == _TRACE and _active() is not None):
-        return
-    if kind != _TRACE:  # what JAX makes of a trace of `f` is `jit(f)`, or `jit_f`
-        name = name[4:-1] if name.startswith("jit(") else name.removeprefix("jit_")
-    pending = _here.pending = _here.pending or {}
-    if kind != _COMPILE:
-        pending[name, kind] = pending.get((name, kind), 0.0) + duration
-        return
-    # Other traces are a part of this one, or of one that has not ended.
-    nested, _here.nested, _here.pending = _here.nested, 0.0, None
-    place = place_of(function_in_jit())
-    if place is not None and not is_users(place.file):
-        place = None  # an operation, or a library's
-    function = FunctionInfo(name, name, place, number=0)
-    event = Event(function, compile=duration, traced=(name, _TRACE) in pending)
-    event.trace = pending.get((name, _TRACE), 0.0)
-    event.lower = pending.get((name, _LOWER), 0.0)
-    event.nested = min(nested, event.trace)
-    event.started -= event.seconds
-    opened = _here.open
-    if opened is not None and opened.tracing:
-        event.inside = opened.event.number
-        opened.event.nested += event.lower + event.compile
-    _emit(event, observers)
+    placed = Reason(Cause.PLACEMENT)
+    return None if owner is None else _open(Event(owner.flat.info, reason=placed))
 
 
 def _on_begin(event: str, value: float, **_: Any) -> None:
     """As lowering begins, which may warn of buffers that cannot be donated."""
-    if event in (_LOWER, _COMPILE):
+    if _STAGES.get(event) in ("lower", "compile"):
         _compiling()
 
 
@@ -305,16 +262,44 @@ def _on_event(event: str, **_: Any) -> None:
         opened.event.cached = True
 
 
-def listen(active: Callable[[], Any], note: Callable[[], None]) -> None:
-    """Listen to JAX's events on lowering and compiling. Once per process.
+def _on_duration(event: str, duration_secs: float, **told: Any) -> None:
+    stage = _STAGES.get(event)
+    if stage is None:
+        return
+    opened = None if stage == "trace" else _compiling()
+    if opened is None:
+        _outside(stage, duration_secs, told.get("fun_name", ""))
+    else:
+        spent = getattr(opened.event, stage)
+        setattr(opened.event, stage, spent + duration_secs)
 
-    **Arguments:**
 
-    - `active`: returns the specialization that this thread is calling, or `None`.
-    - `note`: makes that call come to `close` when it returns.
-    """
-    global _active, _note
-    _active, _note = active, note
+def _outside(stage: str, duration: float, name: str) -> None:
+    """Something of `jax.jit` itself took this long."""
+    if not observers or (stage == "trace" and _engine.active() is not None):
+        return
+    if stage != "trace":  # what JAX makes of a trace of `f` is `jit(f)`, or `jit_f`
+        name = name[4:-1] if name.startswith("jit(") else name.removeprefix("jit_")
+    _here.pending[name, stage] += duration
+    if stage != "compile":
+        return
+    # Other traces are a part of this one, or of one that has not ended.
+    seconds: dict[str, Any] = {x: _here.pending[name, x] for x in _STAGES.values()}
+    nested, _here.nested = min(_here.nested, seconds["trace"]), 0.0
+    _here.pending.clear()
+    place = place_of(function_in_jit())
+    if place is not None and not is_users(place.file):
+        place = None  # an operation, or a library's
+    function = FunctionInfo(name, name, place, number=0)
+    event = Event(function, traced=seconds["trace"] > 0, nested=nested, **seconds)
+    event.started -= sum(seconds.values())
+    _complete(event)
+
+
+def listen(engine: Any) -> None:
+    """Listen to JAX's events on lowering and compiling. Once per process."""
+    global _engine
+    _engine = engine
     jax.monitoring.register_event_duration_secs_listener(_on_duration)
     jax.monitoring.register_event_listener(_on_event)
     jax.monitoring.register_scalar_listener(_on_begin)
@@ -327,13 +312,10 @@ def stage(signature: tuple[Leaf, ...], earlier: Event | None) -> Iterator[Event]
     `signature` is that of the call; `earlier` is the event of the stage before, which
     says why.
     """
-    event = Event(_active().flat.info, signature, ahead=True)
-    if earlier is not None:
-        event.reason = earlier.reason
-    opened = _open(event)
+    reason = earlier.reason if earlier else Reason()
+    event = Event(_engine.active().flat.info, signature, reason, ahead=True)
+    _open(event)
     try:
         yield event
     finally:
-        if _here.open is opened:
-            event.signature = signature  # with where the arrays are
-            close()
+        close()

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import re
 import site
 import sys
 import sysconfig
@@ -12,9 +11,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 
-
-# The temporary file that ipykernel names the code of a cell by.
-_CELL = re.compile(r".*[/\\]ipykernel_\d+[/\\]\d+\.py")
 
 # The most lines that are kept of the way to a call.
 _MAX_FRAMES = 8
@@ -28,18 +24,10 @@ class Place(NamedTuple):
     # The function it stands in, or the function it is the first line of.
     function: str
 
-    def __str__(self) -> str:
-        file = "<cell>" if _CELL.fullmatch(self.file) else self.file
-        return f"{file}:{self.line}"
-
 
 def place_of(fun: Any) -> Place | None:
     """Where a Python function was defined, or the one that it wraps."""
-    try:
-        fun = inspect.unwrap(fun)
-    except ValueError:  # wraps itself
-        pass
-    code = getattr(fun, "__code__", None)
+    code = getattr(inspect.unwrap(fun), "__code__", None)
     if not isinstance(code, types.CodeType):
         return None
     return Place(code.co_filename, code.co_firstlineno, code.co_qualname)

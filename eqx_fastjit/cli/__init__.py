@@ -167,9 +167,9 @@ def doctor(options: argparse.Namespace) -> int:
         raise CommandError("--fail-on new: expected two event files, OLD and NEW")
     if is_file:
         from eqx_fastjit.insight._file import read
-        from eqx_fastjit.insight._report import report_of_file
+        from eqx_fastjit.insight._report import make_report
 
-        report, code = report_of_file(read(name)), 0
+        report, code = make_report(read(name)), 0
     else:
         from eqx_fastjit.insight._watch import Watch
 
@@ -177,7 +177,10 @@ def doctor(options: argparse.Namespace) -> int:
         code = run_program(options, watch.jax_imported, watch.imported)
         watch.stop()
         report = watch.report(name, code)
-    _write_json(options.json, report)
+    if options.json:
+        from eqx_fastjit.insight._file import write_json
+
+        write_json(options.json, report)
     if options.html:
         from eqx_fastjit.insight._page import page
 
@@ -200,18 +203,14 @@ def _compare(options: argparse.Namespace) -> int:
             "--fail-on. Options come first"
         )
     from eqx_fastjit.insight._compare import compare_runs, comparison_lines
-    from eqx_fastjit.insight._file import read
+    from eqx_fastjit.insight._file import read, write_json
 
-    comparison = compare_runs(*map(read, options.program))
-    print("\n".join(comparison_lines(comparison)))
-    _write_json(options.json, comparison)
-    return int(options.fail_on is not None and bool(comparison.found))
-
-
-def _write_json(file: Path | None, report: Any) -> None:
-    if file is not None:
-        text = json.dumps(report.as_json(), indent=2, allow_nan=False)
-        file.write_text(f"{text}\n", encoding="utf-8")
+    runs = list(map(read, options.program))
+    found = compare_runs(*runs)
+    print("\n".join(comparison_lines(*runs, found)))
+    if options.json:
+        write_json(options.json, {"found": found})
+    return int(options.fail_on is not None and bool(found))
 
 
 def profile(options: argparse.Namespace) -> int:

@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from ._inspect import inspect as inspect
     from ._profile import profile as profile
 
-# The public names, by module.
-_NAMES = {
-    "_causes": ("Finding",),
-    "_explain": ("Explanation", "explain"),
-    "_guard": ("RetraceError", "RetraceWarning", "guard"),
-    "_inspect": ("inspect",),
-    "_profile": ("profile",),
+# Where the public names are.
+_HOMES = {
+    "Explanation": "_explain",
+    "Finding": "_causes",
+    "RetraceError": "_guard",
+    "RetraceWarning": "_guard",
+    "explain": "_explain",
+    "guard": "_guard",
+    "inspect": "_inspect",
+    "profile": "_profile",
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -9,14 +9,15 @@ import functools
 import importlib.resources
 import re
 import tomllib
+from dataclasses import field
 from typing import Any
 
 from eqx_fastjit._describe import Cause, Difference, Leaf
 from eqx_fastjit._place import Place
 
 from ._groups import Group
-from ._records import Record, show_difference
 from ._source import edit, root_of
+from ._why import cause_of, is_operation, show_difference, show_placement
 from ._words import listed, plural, show_place, show_seconds
 
 
@@ -24,41 +25,38 @@ from ._words import listed, plural, show_place, show_seconds
 class Finding:
     """A group of compilations in words: what it cost, why, and what to do."""
 
-    # One of the seven, or "outside of filter_jit".
+    # One of the seven, "failed", "outside of filter_jit" or "stale global"; or what
+    # would save time.
     cause: str
-    # What is special about it, such as "ragged batch".
+    # What is special about it, such as "ragged batch"; the cause again if nothing is.
     attribute: str
-    leaf: str
-    line: Place | None
-    # Names of the functions that were compiled, and how often.
-    functions: dict[str, int]
-    count: int
-    seconds: float
     says: str
     fix: str
+    seconds: float = 0.0
+    line: Place | None = None
+    leaf: str = ""
+    # Of compilations.
+    count: int = 0
+    # Names of the functions that were compiled, and how often.
+    functions: dict[str, int] = field(default_factory=dict[str, int])
     # Function and the user's lines that led to it, and how often.
-    calls: dict[str, int]
+    calls: dict[str, int] = field(default_factory=dict[str, int])
     # All leaves that differed, the first time: "`n`: 1 -> 2".
-    changes: tuple[str, ...]
+    changes: tuple[str, ...] = ()
 
     def kind(self) -> str:
         """Cause and attribute."""
-        plain = (self.cause, "value", "dtype", "other", "operations", "raised")
-        is_plain = self.attribute in (*plain, self.cause)
+        is_plain = self.attribute == self.cause
         return self.cause if is_plain else f"{self.cause} ({self.attribute})"
 
     def title(self) -> str:
         """Cause, attribute, count and seconds."""
-        cost = f"{plural(self.count, 'compilation')}, {show_seconds(self.seconds)}"
+        count = [plural(self.count, "compilation")] * (self.count > 0)
+        cost = ", ".join([*count, show_seconds(self.seconds)])
         return f"{self.kind()}: {cost}" if self.seconds else self.kind()
 
 
 _MAX_CHANGES = 100
-
-_CACHE = (
-    "JAX's persistent cache (`JAX_COMPILATION_CACHE_DIR`) keeps what was compiled for "
-    "later runs."
-)
 
 
 @functools.cache
@@ -68,50 +66,32 @@ def table() -> dict[str, dict[str, dict[str, str]]]:
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
+def make_finding(
+    cause: str, facts: dict[str, Any], attribute: str | None = None, **fields: Any
+) -> Finding:
+    """A finding in the words of the table, filled in with facts."""
+    attribute = attribute or cause
+    text = table()[cause][attribute]
+    says, fix = (text[name].format_map(facts) for name in ("says", "fix"))
+    return Finding(cause, attribute, says, fix, **fields)
+
+
 def finding_of(group: Group) -> Finding:
     """A group in words."""
-    cause, attribute = group.first.cause.value, attribute_of(group)
-    if group.first.is_outside or group.first.failed:
-        cause = group.first.why
-    text = table()[cause][attribute]
-    facts = _facts(group, attribute)
-    changes = group.first.differences
-    if group.first.cause is Cause.NEW_FUNCTION:
-        changes = changes[1:]  # the first says that it was created again
-    return Finding(
-        cause=cause,
-        attribute=attribute,
-        leaf=group.leaf,
-        line=group.line,
-        functions=group.functions,
-        count=len(group.whole),
+    first, changes = group.first, group.first.reason.differences
+    return make_finding(
+        cause_of(first),
+        _facts(group),
+        _attribute(group),
         seconds=group.seconds,
-        says=text["says"].format_map(facts),
-        fix=text["fix"].format_map(facts),
+        line=group.line,
+        leaf=group.leaf,
+        count=len(group.whole),
+        functions=group.functions,
         calls=group.calls,
-        changes=tuple(map(show_difference, changes[:_MAX_CHANGES])),
-    )
-
-
-def stale_finding(
-    function: str, line: Place | None, name: str, old: str, new: str
-) -> Finding:
-    """A global that a trace has read, and that has changed since."""
-    cause = "stale global"
-    text = table()[cause][cause]
-    facts = {"function": function, "leaf": name, "old": old, "new": new}
-    return Finding(
-        cause=cause,
-        attribute=cause,
-        leaf=name,
-        line=line,
-        functions={function: 1},
-        count=1,
-        seconds=0.0,
-        says=text["says"].format_map(facts),
-        fix=text["fix"].format_map(facts),
-        calls={show_place(line): 1},
-        changes=(f"`{name}`: {old} -> {new}",),
+        changes=tuple(
+            show_difference(d) for d in changes[:_MAX_CHANGES] if d.what != "function"
+        ),
     )
 
 
@@ -121,72 +101,67 @@ _NUMBER = re.compile(r"(numpy\.)?(bool|int|float|complex)\d*")
 _CONTAINERS = {"list", "dict", "set", "tuple", "frozenset"}
 
 
-def attribute_of(group: Group) -> str:
+def _attribute(group: Group) -> str | None:
     """What is special about a group of this cause."""
-    d = group.main
-    if group.first.is_outside:
-        return "jax.jit" if group.first.place else "operations"
-    if group.first.failed:
-        return "raised"
-    if group.first.cause is Cause.NEW_FUNCTION:
-        return "first call" if d is None else "created again"
-    if group.first.cause is Cause.CONFIGURATION:
-        return "caches cleared" if d is None else "setting"
-    assert d is not None  # or the caches were cleared
-    if group.first.cause is Cause.STATIC:
+    first, d = group.first, group.main
+    if first.failed or is_operation(first):
+        return None
+    if first.is_outside:
+        return "jax.jit"
+    if d is None:
+        is_new = first.cause is Cause.NEW_FUNCTION
+        return "first call" if is_new else "caches cleared"
+    if first.cause is Cause.STATIC:
         return _static_attribute(d)
-    if group.first.cause is Cause.STRUCTURE:
+    if first.cause is Cause.STRUCTURE:
         return _structure_attribute(group, d)
-    if group.first.cause is Cause.SHAPE:
+    if first.cause is Cause.SHAPE:
         return "ragged batch" if _is_ragged(group) else "lengths"
-    if group.first.cause is Cause.DTYPE:
+    if first.cause is Cause.DTYPE:
         return _dtype_attribute(d)
-    return "committed" if d.what == "committed" else "moved"
+    return "created again" if d.what == "function" else d.what
 
 
-def _static_attribute(d: Difference) -> str:
-    if d.old and d.new and d.old.kind == d.new.kind and d.new.dtype:
-        return "array"
-    if d.what in ("function", "object"):
-        return f"{d.what} created again"
+def _static_attribute(d: Difference) -> str | None:
     old, new = d.old, d.new
     if old is None or new is None:
-        return "value"
+        return None
+    if old.kind == new.kind and new.dtype:
+        return "array"
+    if d.what == "object":
+        return "created again"
     if "array" in (old.kind, new.kind):
         number = old if new.kind == "array" else new
-        return "number and array" if _NUMBER.fullmatch(number.type) else "value"
+        return "number and array" if _NUMBER.fullmatch(number.type) else None
     numbers = _NUMBER.fullmatch(old.type), _NUMBER.fullmatch(new.type)
     if numbers[0] and numbers[1]:
         if numbers[0][2] != numbers[1][2]:
             return "type"
         if numbers[0][2] == "bool":  # a flag, which decides what is traced
-            return "value"
+            return None
         return "number of a configuration" if new.of else "number"
-    return "container" if old.type == new.type and new.type in _CONTAINERS else "value"
+    return "container" if old.type == new.type and new.type in _CONTAINERS else None
 
 
-def _structure_attribute(group: Group, d: Difference) -> str:
-    types = {
-        leaf.type for d in group.of_leaf(d.path) for leaf in (d.old, d.new) if leaf
-    }
+def _structure_attribute(group: Group, d: Difference) -> str | None:
     if d.old is None or d.new is None:
-        return "absent"
+        return None
+    types = {leaf.type for x in group.changes for leaf in (x.old, x.new) if leaf}
     if "NoneType" in types:
         return "optional"
-    is_sequence = types <= {"list", "tuple"} and d.old.size != d.new.size
-    return "grows" if is_sequence else "other"
+    return "grows" if types in ({"list"}, {"tuple"}) else None
 
 
 def _is_ragged(group: Group) -> bool:
     """Whether there is one smaller batch, along axis 0 of all arrays that differ."""
-    found = [d for r in group.whole for d in r.differences if d.what == "shape"]
+    found = [d for e in group.whole for d in e.reason.differences if d.what == "shape"]
     shapes = [(d.old.shape, d.new.shape) for d in found if d.old and d.new]
     lengths = {(old[:1], new[:1]) for old, new in shapes}
     is_one = len(lengths) == 1 and all(old > new for old, new in lengths)
     return is_one and all(old[1:] == new[1:] for old, new in shapes)
 
 
-def _dtype_attribute(d: Difference) -> str:
+def _dtype_attribute(d: Difference) -> str | None:
     if d.what == "weak type":
         return "weak type"
     assert d.old is not None and d.new is not None
@@ -195,28 +170,25 @@ def _dtype_attribute(d: Difference) -> str:
         return "keys"
     whole = ("bool", "int", "uint")
     becomes = old.startswith(whole) and not new.startswith(whole)
-    return "becomes float" if becomes else "dtype"
+    return "becomes float" if becomes else None
 
 
 # --- facts ----------------------------------------------------------------------------
 
 
-def _facts(group: Group, attribute: str) -> dict[str, Any]:
+def _facts(group: Group) -> dict[str, Any]:
     """All that the table's sentences can name."""
     first, d = group.first, group.main
     old, new = (d.old, d.new) if d else (None, None)
-    before = (first.earlier or (None,))[0]
-    here = f"the later call, at {show_place(first.line)}"
+    before = (first.reason.earlier or (None,))[0]
+    here = f"the later call, at {show_place(group.line)}"
     earlier = f"the earlier call, at {show_place(before)}"
-    # The odd one is the call that passes a number, or what was made of one.
-    is_number = old is not None and old.kind == "static"
-    is_odd = new is not None and (
-        new.kind == "static" or (new.weak_type and not is_number)
-    )
+    is_odd = d is not None and _is_later_odd(d)
     names = [f"`{name}` ({plural(n, 'time')})" for name, n in group.functions.items()]
+    place = first.function.place
     return {
-        "function": first.function.rpartition(".")[2],
-        "defined": f", at {show_place(first.place)}" if first.place else "",
+        "function": first.function.qualname.rpartition(".")[2],
+        "defined": f", at {show_place(place)}" if place else "",
         "leaf": group.leaf,
         "argument": root_of(group.leaf),
         # `filter_shard` takes all leaves of a model; `device_put` also NumPy arrays.
@@ -224,66 +196,62 @@ def _facts(group: Group, attribute: str) -> dict[str, Any]:
         "new": new,
         "values": _values(group),
         "old": old,
-        "below": _below(first),
+        "below": _below(first.reason.differences),
         "odd_at": here if is_odd else earlier,
         "other_at": earlier if is_odd else here,
-        "edit": _edit(group, attribute),
+        "edit": _edit(group),
         "extra": f"{plural(len(group.whole), 'more compilation')} "
         f"({show_seconds(group.seconds)})",
-        "cache": _CACHE,
-        "n_programs": plural(len(group.records), "program"),
+        "n_programs": plural(len(group.events), "program"),
         "names": listed(names),
     }
 
 
+def _is_later_odd(d: Difference) -> bool:
+    """Whether it is the later call that passes a number, or what was made of one."""
+    if d.old is None or d.new is None:
+        return False
+    return d.new.kind == "static" or (d.new.weak_type and d.new.dtype == d.old.dtype)
+
+
 def _values(group: Group) -> str:
     """What the leaf was, in order, each value once."""
-    found = group.of_leaf(group.leaf)
-    values = [*(d.old for d in found[:1]), *(d.new for d in found)]
-    return listed(_value(group, leaf) for leaf in values)
+    found = group.changes
+    leaves = [*(d.old for d in found[:1]), *(d.new for d in found)]
+    types = {x.type for x in leaves if x and x.kind == "static"}
+
+    def show(leaf: Leaf | None) -> str:
+        if leaf is None:
+            return "nothing"
+        if group.first.cause is Cause.PLACEMENT:
+            return show_placement(leaf)
+        # A class that is not Python's own stands in the text.
+        is_clear = len(types) < 2 or leaf.kind != "static" or "." in leaf.type
+        return str(leaf) if is_clear else f"{leaf} ({leaf.type})"
+
+    return listed(map(show, leaves))
 
 
-def _value(group: Group, leaf: Leaf | None) -> str:
-    if leaf is None:
-        return "nothing"
-    if group.first.cause is Cause.PLACEMENT:
-        return leaf.sharding or "on no device"
-    if group.first.cause is Cause.STATIC and leaf.kind == "static":
-        kinds = {x.type for d in group.of_leaf(leaf.path) for x in (d.old, d.new) if x}
-        is_clear = len(kinds) == 1 or leaf.class_name in leaf.text
-        return leaf.text if is_clear else f"{leaf.text} ({leaf.class_name})"
-    return str(leaf)
-
-
-def _below(record: Record) -> str:
+def _below(differences: tuple[Difference, ...]) -> str:
     """The first leaf that one of the two calls has and the other has not."""
-    paths = [d.path for d in record.differences[1:] if d.old is None or d.new is None]
+    paths = [d.path for d in differences[1:] if d.old is None or d.new is None]
     return f"; `{paths[0]}` is in one of them only" if paths else ""
 
 
-# --- edits of the user's own line -----------------------------------------------------
-
-
-def _edit(group: Group, attribute: str) -> str:
+def _edit(group: Group) -> str:
     """What to write in place of the user's own line, with a space after it."""
     first, d = group.first, group.main
     if d is None or d.old is None or d.new is None:
         return ""
-    if attribute == "number":
-        text = edit(first, first.frames, d.path, None)
-    elif attribute == "number and array":
-        site = first.frames if d.new.kind == "static" else first.earlier
-        array = d.old if d.old.kind == "array" else d.new
-        dtype = None if array.weak_type else array.dtype
-        text = edit(first, site, d.path, dtype)
-    elif attribute in ("weak type", "becomes float"):
-        site = first.frames if d.new.weak_type else first.earlier
-        text = edit(first, site, d.path, d.new.dtype)
-    else:
-        return ""
+    array = d.new if d.new.kind == "array" else d.old
+    # That of the other call; of an array that was made of a number, no dtype.
+    was_number = array.weak_type and d.what == "static"
+    dtype = None if was_number or array.kind != "array" else array.dtype
+    frames = first.frames if _is_later_odd(d) else first.reason.earlier
+    text = edit(first, frames, d.path, dtype)
     alike = [
         f"`{x.path}`"
-        for x in first.differences
+        for x in first.reason.differences
         if x.what == d.what and x.path != d.path and x.old and x.new
         if (x.old.kind, x.old.type) == (d.old.kind, d.old.type)
         if (x.new.kind, x.new.type) == (d.new.kind, d.new.type)

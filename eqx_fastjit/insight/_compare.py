@@ -5,8 +5,10 @@ import dataclasses
 import os
 from typing import Any
 
+from eqx_fastjit._events import Event
+
 from ._file import Run
-from ._records import Record
+from ._why import arguments_of, name_of, why
 from ._words import listed, plural, show_chain, show_seconds
 
 
@@ -23,74 +25,57 @@ class New:
     seconds: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """What is compiled in one run and not in another, the most expensive first."""
+def compare_runs(old: Run, new: Run) -> tuple[New, ...]:
+    """What is compiled in a new run and not in an old one, the most expensive first.
 
-    old: str
-    new: str
-    found: tuple[New, ...]
-    # Seconds of tracing and compiling in each.
-    old_seconds: float
-    new_seconds: float
-
-    def as_json(self) -> dict[str, Any]:
-        """As `--json` writes it."""
-        return dataclasses.asdict(self)
-
-
-def compare_runs(old: Run, new: Run) -> Comparison:
-    """Compare what two runs compiled, function by function and signature by signature.
-
-    Lines and directories may be others: a function is the same if its name and the
-    name of its file are.
+    Function by function, and signature by signature. Lines and directories may be
+    others: a function is the same if its name and the name of its file are.
     """
-    known = collections.Counter(map(_key, old.records))
-    added: dict[Any, list[Record]] = {}
-    for record in new.records:
-        key = _key(record)
+    known = collections.Counter(map(_key, old.events))
+    added: dict[Any, list[Event]] = {}
+    for event in new.events:
+        key = _key(event)
         if known[key] > 0:
             known[key] -= 1
         else:
-            added.setdefault(key, []).append(record)
-    before: dict[Any, set[tuple[str, str]]] = {}
-    for record in old.records:
-        before.setdefault(_function(record), set()).update(record.signature)
+            added.setdefault(key, []).append(event)
+    before: dict[Any, set[tuple[str, str]]] = collections.defaultdict(set)
+    for event in old.events:
+        before[_function(event)].update(_signature(event))
     found: list[New] = []
-    for records in added.values():
-        first, seconds = records[0], sum(r.seconds for r in records)
-        seen = before.get(_function(first), set())
-        other = tuple(x for x in first.signature if x not in seen)
-        call = show_chain(first.frames)
-        found.append(New(first.function, call, first.why, other, len(records), seconds))
-    return Comparison(
-        old.program,
-        new.program,
-        tuple(sorted(found, key=lambda x: -x.seconds)),
-        sum(r.seconds for r in old.records),
-        sum(r.seconds for r in new.records),
-    )
+    for events in added.values():
+        first, seconds = events[0], sum(e.seconds for e in events)
+        seen = before[_function(first)]
+        other = tuple(x for x in _signature(first) if x not in seen)
+        name, call = name_of(first.function), show_chain(first.frames)
+        found.append(New(name, call, why(first), other, len(events), seconds))
+    return tuple(sorted(found, key=lambda x: -x.seconds))
 
 
-def _function(record: Record) -> Any:
-    return record.function, record.place and os.path.basename(record.place.file)
+def _signature(event: Event) -> tuple[tuple[str, str], ...]:
+    return tuple((leaf.path, str(leaf)) for leaf in arguments_of(event))
 
 
-def _key(record: Record) -> Any:
+def _function(event: Event) -> Any:
+    place = event.function.place
+    return name_of(event.function), place and os.path.basename(place.file)
+
+
+def _key(event: Event) -> Any:
     # A compilation that was not needed in the old run may be one of a known signature:
     # the function was created again, say.
-    return _function(record), record.signature, record.inlined
+    return _function(event), _signature(event), event.is_part
 
 
-def comparison_lines(comparison: Comparison) -> list[str]:
+def comparison_lines(old: Run, new: Run, found: tuple[New, ...]) -> list[str]:
     """The comparison as text."""
-    total = sum(x.seconds for x in comparison.found)
+    before, after = (show_seconds(sum(e.seconds for e in x.events)) for x in (old, new))
     lines = [
-        f"{plural(sum(x.count for x in comparison.found), 'new compilation')}, "
-        f"{show_seconds(total)}; all of them: {show_seconds(comparison.old_seconds)} "
-        f"in the old run, {show_seconds(comparison.new_seconds)} in the new one"
+        f"{plural(sum(x.count for x in found), 'new compilation')}, "
+        f"{show_seconds(sum(x.seconds for x in found))}; all of them: {before} in the "
+        f"old run, {after} in the new one"
     ]
-    for x in comparison.found:
+    for x in found:
         count = f" ({x.count} times)" if x.count > 1 else ""
         what = f"{x.function}{count}, {x.call}: {x.cause}"
         lines.append(f"  {show_seconds(x.seconds):>8}  {what}")

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from eqx_fastjit import _events, _traced
+from eqx_fastjit import _traced
 from eqx_fastjit._describe import Leaf
+from eqx_fastjit._engine import engine_module
 from eqx_fastjit._events import Event
 from eqx_fastjit._place import is_users, Place
 from eqx_fastjit._private import raw_frames
@@ -131,7 +132,7 @@ def opened(jaxpr: Any) -> Any:
 
 def trace_of(event: Event) -> Any:
     """JAX's trace of what has just been compiled; `None` if JAX has dropped it."""
-    specialization = _events._active()
+    specialization = engine_module().active()
     if specialization is None or not event.traced:
         return None
     try:

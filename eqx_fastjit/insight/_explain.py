@@ -10,7 +10,7 @@ from eqx_fastjit._jit import jitted_function
 
 from ._causes import Finding, finding_of
 from ._groups import group
-from ._records import record_of
+from ._why import arguments_of, is_first, line_of, title_of
 from ._words import listed, plural, show_place, show_seconds, wrapped
 
 
@@ -72,12 +72,11 @@ def show_calls(finding: Finding, verbose: bool = False) -> str:
 
 def explain_event(event: Event) -> str:
     """Why an event that has just begun is there, as plain text."""
-    record = record_of(event)
-    if record.is_first:
-        arguments = listed((f"{path}: {text}" for path, text in record.signature), 8)
-        where = show_place(record.line)
-        return f"  first call, at {where}, with {arguments or 'no arguments'}"
-    finding = finding_of(group([record])[0])
+    if is_first(event):
+        arguments = (f"{leaf.path}: {leaf}" for leaf in arguments_of(event))
+        shown = listed(arguments, 8) or "no arguments"
+        return f"  first call, at {show_place(line_of(event))}, with {shown}"
+    finding = finding_of(group([event])[0])
     return "\n".join([f"  {finding.kind()}", *_reason_lines(finding)])
 
 
@@ -103,17 +102,14 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     name = "all jitted functions"
     if f is not None:
         info = jitted_function(f).info
-        name = info.name
-        if info.place is not None:
-            name += f" ({show_place(info.place)})"
+        name = title_of(info)
         events = tuple(e for e in events if e.function.key() == info.key())
-    records = list(map(record_of, events))
-    groups = [g for g in group(records) if not g.is_first]
+    groups = [g for g in group(events) if not g.is_first]
     return Explanation(
         name,
-        sum(r.traced and not r.failed for r in records),
-        sum(r.compile > 0 for r in records),
-        sum(r.seconds for r in records),
+        sum(e.traced and not e.failed for e in events),
+        sum(e.compile > 0 for e in events),
+        sum(e.seconds for e in events),
         tuple(map(finding_of, groups)),
         verbose,
     )

@@ -3,7 +3,7 @@
 `EQX_FASTJIT_LOG=run.jsonl` writes one. It survives SIGKILL, and can be read while it
 grows. The first line has the type "run": the format's version, the program, when it
 started, and versions of what it used. Each compilation is a line of the type "compile",
-with the fields of `Record`. The last line, of type "end", has the seconds of the run;
+with the fields of an `Event`. The last line, of type "end", has the seconds of the run;
 there is none if the process was killed. In a job of several processes each line has a
 `rank`, and each process has a file: `run.jsonl`, `run.1.jsonl` and so on. A child
 process writes to `run.PID.jsonl`.
@@ -15,22 +15,25 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import equinox as eqx
 import jax
 
 import eqx_fastjit
 from eqx_fastjit import _events
-from eqx_fastjit._describe import Cause, Difference, Leaf
-from eqx_fastjit._events import Event
+from eqx_fastjit._describe import Cause, Difference, Leaf, Reason
+from eqx_fastjit._events import Event, FunctionInfo
 from eqx_fastjit._place import Place
 
-from ._records import Record, record_of
+from ._why import arguments_of
 
 
-VERSION = 1
+VERSION = 2
+
+_NO_WAITS = "An event file has no imports and no waits: run `doctor SCRIPT` for them."
 
 # Tells child processes that another process has this file.
 _OWNER = "EQX_FASTJIT_LOG_OWNER"
@@ -40,24 +43,35 @@ class FileError(Exception):
     """A file that is no event file, or one of another version."""
 
 
-class Run(NamedTuple):
-    """What a file has."""
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What is known of a run of a program."""
 
     program: str
     started: float
     seconds: float
-    # Whether the program has not ended, as far as the file says.
-    is_running: bool
+    # `None` of a program that has not ended, or was killed.
+    exit_code: int | None
     # JAX's directory for what was compiled, if it was set.
     cache: str | None
-    records: tuple[Record, ...]
+    events: Sequence[Event]
+    # What a file does not have: imports, waits, globals that are stale, unrolled loops.
+    imports: Sequence[Any] = ()
+    waits: Sequence[Any] = ()
+    stale: Sequence[Any] = ()
+    loops: Sequence[Any] = ()
+    # What could not be seen.
+    notes: Sequence[str] = ()
 
 
 # --- writing --------------------------------------------------------------------------
 
 
 class Writer:
-    """Writes each event as it is complete."""
+    """Writes each event as it is complete, from now on.
+
+    Raises `OSError` if that is not possible.
+    """
 
     def __init__(self, path: str):
         # The program may change the directory.
@@ -66,9 +80,6 @@ class Writer:
         self._process = os.getpid()
         self._file: TextIO | None = None
         self._rank: dict[str, int] = {}
-
-    def start(self) -> None:
-        """Write from now on. Raises `OSError` if that is not possible."""
         self._path.touch()
         _events.observers.append(self.write)
         atexit.register(self._end)
@@ -78,8 +89,8 @@ class Writer:
         if os.getpid() != self._process:  # forked
             return
         try:
-            fields = as_json(record_of(event))
-            self._line({"type": "compile", **fields})
+            event = dataclasses.replace(event, signature=arguments_of(event))
+            self._line({"type": "compile", **as_json(event)})
         except (OSError, ValueError) as e:
             _events.observers.remove(self.write)
             print(f"eqx_fastjit: {self._path} ends here: {e}", file=sys.stderr)
@@ -128,22 +139,26 @@ def cache_directory() -> str | None:
 
 
 def as_json(x: Any) -> Any:
-    """A record, or a report, as `json` takes it."""
-    if isinstance(x, Cause):
-        return x.value
-    if dataclasses.is_dataclass(x):
-        return {f.name: as_json(getattr(x, f.name)) for f in dataclasses.fields(x)}
+    """An event, or a report, as `json` takes it."""
+    if isinstance(x, Leaf):  # most of it is as usual
+        usual = Leaf("", "")._asdict()
+        x = {k: v for k, v in x._asdict().items() if v != usual[k]}
+    elif hasattr(x, "_asdict") and not isinstance(x, Place):
+        x = x._asdict()
+    elif dataclasses.is_dataclass(x):
+        x = {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
     if isinstance(x, dict):
         return {k: as_json(v) for k, v in x.items()}
-    if isinstance(x, Leaf):
-        default = Leaf("", "")._asdict()
-        return {k: as_json(v) for k, v in x._asdict().items() if v != default[k]}
-    if isinstance(x, Difference):
-        return {k: as_json(v) for k, v in x._asdict().items()}
-    if isinstance(x, tuple):
+    if isinstance(x, tuple | list):
         return list(map(as_json, x))
     # The dimensions of an array may be symbols.
     return x if isinstance(x, int | float | str | None) else str(x)
+
+
+def write_json(path: Path, x: Any) -> None:
+    """Write a report, say, for other programs."""
+    text = json.dumps(as_json(x), indent=2, allow_nan=False)
+    path.write_text(f"{text}\n", encoding="utf-8")
 
 
 # --- reading --------------------------------------------------------------------------
@@ -161,39 +176,45 @@ def read(path: str) -> Run:
         if (version := header["version"]) != VERSION:
             reads = f"this eqx_fastjit reads version {VERSION}"
             raise FileError(f"{path}: version {version} of the event file; {reads}")
-        records = tuple(from_json(x) for x in parsed if x["type"] == "compile")
+        events = tuple(_event(x) for x in parsed if x["type"] == "compile")
         seconds = [float(x["seconds"]) for x in parsed if x["type"] == "end"]
         started, cache = float(header["started"]), header["cache"]
-        ends = [r.started + r.seconds + r.first_run - started for r in records]
+        ends = [e.started + e.seconds + e.first_run - started for e in events]
         total = seconds[-1] if seconds else max(ends, default=0.0)
-        return Run(header["program"], started, total, not seconds, cache, records)
+        code = 0 if seconds else None
+        notes = [] if seconds else ["The program has not ended, or it was killed."]
+        notes.append(_NO_WAITS)
+        program = header["program"]
+        return Run(program, started, total, code, cache, events, notes=notes)
     except (LookupError, TypeError, ValueError) as e:
         what = "no event file of eqx_fastjit (EQX_FASTJIT_LOG=FILE)"
         raise FileError(f"{path}: {what}, or a damaged one: {e!r}") from None
 
 
-def from_json(fields: dict[str, Any]) -> Record:
-    """The record of a line."""
-    known = {f.name for f in dataclasses.fields(Record)}
-    values = {name: value for name, value in fields.items() if name in known}
-    values["cause"] = Cause(values["cause"])
-    values["place"] = values["place"] and Place(*values["place"])
-    for name in ("frames", "earlier"):
-        values[name] = tuple(Place(*place) for place in values[name])
-    values["signature"] = tuple((path, text) for path, text in values["signature"])
-    values["differences"] = tuple(
-        Difference(
-            d["path"],
-            Cause(d["cause"]),
-            d["what"],
-            *(_leaf_from_json(d[name]) for name in ("old", "new")),
-        )
-        for d in values["differences"]
-    )
-    return Record(**values)
+def _event(line: dict[str, Any]) -> Event:
+    known = {f.name for f in dataclasses.fields(Event)}
+    fields = {name: value for name, value in line.items() if name in known}
+    (place,) = _places([line["function"].pop("place")])
+    function = FunctionInfo(place=place, **line["function"])
+    reason = line["reason"]
+    differences = [
+        Difference(d["path"], d["what"], _leaf(d["old"]), _leaf(d["new"]))
+        for d in reason["differences"]
+    ]
+    fields |= {
+        "function": function,
+        "signature": tuple(map(_leaf, line["signature"])),
+        "frames": _places(line["frames"]),
+        "reason": Reason(
+            Cause(reason["cause"]), tuple(differences), _places(reason["earlier"])
+        ),
+    }
+    return Event(**fields)
 
 
-def _leaf_from_json(fields: dict[str, Any] | None) -> Leaf | None:
-    if fields is None:
-        return None
-    return Leaf(**{**fields, "shape": tuple(fields.get("shape", ()))})
+def _places(lines: list[Any]) -> tuple[Any, ...]:
+    return tuple(x and Place(*x) for x in lines)
+
+
+def _leaf(fields: dict[str, Any] | None) -> Any:
+    return fields and Leaf(**{**fields, "shape": tuple(fields.get("shape", ()))})

@@ -7,12 +7,14 @@ to a metric. They are one group, by the lengths that changed.
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Iterable
 
 from eqx_fastjit._describe import Cause, Difference
+from eqx_fastjit._events import Event
 from eqx_fastjit._place import Place
 
-from ._records import Record
+from ._why import is_first, is_operation, line_of, name_of
 from ._words import show_chain
 
 
@@ -20,104 +22,115 @@ from ._words import show_chain
 class Group:
     """Compilations for one reason, in order."""
 
-    records: list[Record]
-    # The line that cost most, if they were called at several.
-    at: Place | None = None
+    events: list[Event]
     # Whether they are the first of a function, also of one of the user's `jax.jit`.
     is_first: bool = False
 
     @property
-    def first(self) -> Record:
+    def first(self) -> Event:
         """The first of them, which stands for all."""
-        return self.records[0]
+        return self.events[0]
 
     @property
     def main(self) -> Difference | None:
         """What differed, the most important leaf first."""
-        return self.first.differences[0] if self.first.differences else None
+        found = self.first.reason.differences
+        return found[0] if found else None
 
     @property
     def leaf(self) -> str:
         """The path of the leaf that differed; empty if none did."""
         return self.main.path if self.main else ""
 
-    @property
+    @functools.cached_property
     def line(self) -> Place | None:
-        """The user's line, of the first of them if there are several."""
-        return self.at or self.first.line
+        """The user's line; of operations, that which cost most."""
+        if not is_operation(self.first):
+            return line_of(self.first)
+        costs: collections.Counter[Place | None] = collections.Counter()
+        for event in self.events:
+            costs[_maker(event)] += event.seconds  # pyright: ignore
+        return costs.most_common(1)[0][0]
 
     @property
     def seconds(self) -> float:
         """What they cost."""
-        return sum(r.seconds for r in self.records)
+        return sum(e.seconds for e in self.events)
 
     @property
-    def whole(self) -> list[Record]:
+    def whole(self) -> list[Event]:
         """Without functions that are a part of others."""
-        return [r for r in self.records if not r.inlined] or self.records
+        return [e for e in self.events if not e.is_part] or self.events
 
     @property
     def functions(self) -> dict[str, int]:
         """The names of the functions, and how often each was compiled."""
-        counts = collections.Counter(r.function for r in self.whole)
-        return dict(counts.most_common())
+        names = [name_of(event.function) for event in self.whole]
+        return dict(collections.Counter(names).most_common())
 
     @property
     def calls(self) -> dict[str, int]:
         """Function and lines that led to it, and how often each did."""
         return dict(collections.Counter(map(self._call, self.whole)))
 
-    def _call(self, record: Record) -> str:
-        if not record.is_outside:
-            return f"`{record.function}` at {show_chain(record.frames)}"
-        frames = record.frames  # of many operations, the lines below do not matter
-        begin = frames.index(self.at) if self.at in frames else 0
+    def _call(self, event: Event) -> str:
+        if not is_operation(self.first):
+            return f"`{name_of(event.function)}` at {show_chain(event.frames)}"
+        frames = event.frames  # of many operations, the lines below do not matter
+        begin = frames.index(self.line) if self.line in frames else 0
         return show_chain(frames[begin:])
 
-    def of_leaf(self, leaf: str) -> list[Difference]:
-        """What a leaf was and became, in order."""
-        found = (d for r in self.whole for d in r.differences if d.path == leaf)
-        return [d for d in found if self.main and d.what == self.main.what]
+    @property
+    def changes(self) -> list[Difference]:
+        """What that leaf was and became, in order."""
+        what = self.main and self.main.what
+        found = (d for e in self.whole for d in e.reason.differences)
+        return [d for d in found if (d.path, d.what) == (self.leaf, what)]
 
 
-def group(records: Iterable[Record]) -> list[Group]:
-    """All records, which are in order, in groups, the most expensive first."""
-    ours: dict[object, Group] = {}
-    outside: list[Record] = []
-    # Functions of the user's under plain `jax.jit`, whose first compilation is apart.
-    jitted: set[object] = set()
-    by_number = {record.number: record for record in records}
-    for record in by_number.values():
-        if record.is_outside and record.place is None:
-            outside.append(record)
-            continue
-        if record.is_outside:
-            name = record.function, record.place
-            is_first = name not in jitted
-            jitted.add(name)
-            key = *name, is_first
+def _maker(event: Event) -> Place | None:
+    """The line that made JAX compile an operation.
+
+    What an `__init__` makes is of the function that called the class.
+    """
+    return next((x for x in event.frames if ".__init__" not in x.function), None)
+
+
+def group(events: Iterable[Event]) -> list[Group]:
+    """All events in groups, the most expensive first."""
+    groups: dict[object, Group] = {}
+    by_number = {e.number: e for e in sorted(events, key=lambda e: e.number)}
+    # The first compilation of a function of the user's under plain `jax.jit`.
+    jitted: dict[object, Event] = {}
+    for event in by_number.values():
+        starts = is_first(event)
+        if is_operation(event):
+            line = _maker(event)
+            key: object = line and (line.file, line.function)
+        elif event.is_outside:
+            starts = jitted.setdefault(event.function.key(), event) is event
+            key = event.function.key(), starts
         else:
-            is_first = record.is_first
-            key = _key(_outermost(record, by_number))
-        ours.setdefault(key, Group([], is_first=is_first)).records.append(record)
-    groups = [*_merged(list(ours.values())), *_by_function(outside)]
-    return sorted(groups, key=lambda g: -g.seconds)
+            key = _key(_outermost(event, by_number))
+        groups.setdefault(key, Group([], starts)).events.append(event)
+    return sorted(_merged(list(groups.values())), key=lambda g: -g.seconds)
 
 
-def _outermost(record: Record, by_number: dict[int, Record]) -> Record:
+def _outermost(event: Event, by_number: dict[int, Event]) -> Event:
     """What a function was traced for, if it is a part of another one."""
-    while record.inside in by_number:
-        record = by_number[record.inside]
-    return record
+    while event.inside in by_number:
+        event = by_number[event.inside]
+    return event
 
 
-def _key(record: Record) -> object:
-    line = record.line and record.line[:2]
-    if record.failed or record.is_first:
-        return record.function, record.place, record.failed, line
-    leaf = record.differences[0].path if record.differences else ""
-    what = record.differences[0].what if record.differences else ""
-    return record.function, record.place, line, leaf, record.cause, what
+def _key(event: Event) -> object:
+    line, function = line_of(event), event.function.key()
+    at = line and (line.file, line.line)
+    if event.failed or is_first(event):
+        return function, at, event.failed
+    # Nothing differs if JAX's caches were cleared.
+    what = [(d.path, d.what) for d in event.reason.differences[:1]]
+    return function, at, event.cause, *what
 
 
 # --- one change, several functions ----------------------------------------------------
@@ -133,48 +146,26 @@ def _merged(groups: list[Group]) -> list[Group]:
         own = lengths[id(candidate)]
         around = [g for g in out if g in shapes and own <= lengths[id(g)]]
         if own and around:
-            around[0].records += candidate.records
-            around[0].records.sort(key=lambda r: r.number)
+            around[0].events += candidate.events
+            around[0].events.sort(key=lambda e: e.number)
         else:
             out.append(candidate)
     return out
 
 
 def _lengths(group: Group) -> set[int]:
-    """The lengths that arrays had, or the numbers that a static was."""
+    """The lengths that an array had, or the numbers that a static was."""
     found: set[int] = set()
     if group.first.failed:
         return found  # its message says more
-    if group.first.cause is Cause.STATIC:
-        texts = [x.text for d in group.of_leaf(group.leaf) for x in (d.old, d.new) if x]
-        if all(text.isdecimal() for text in texts):
-            found.update(map(int, texts))
-    elif group.first.cause is Cause.SHAPE:
-        for d in (d for r in group.whole for d in r.differences):
-            if d.what == "shape" and d.old and d.new:
-                pairs = zip(d.old.shape, d.new.shape, strict=False)
-                found.update(n for pair in pairs if pair[0] != pair[1] for n in pair)
+    for d in group.changes:
+        if d.old is None or d.new is None:
+            return set()
+        if d.what == "shape":
+            pairs = zip(d.old.shape, d.new.shape, strict=False)
+            found.update(n for pair in pairs if pair[0] != pair[1] for n in pair)
+        elif d.old.text.isdecimal() and d.new.text.isdecimal():
+            found.update((int(d.old.text), int(d.new.text)))
+        else:
+            return set()
     return found
-
-
-# --- outside of jit -------------------------------------------------------------------
-
-
-def _by_function(records: Iterable[Record]) -> list[Group]:
-    """By the user's function whose lines made JAX compile them.
-
-    What an `__init__` makes is of the function that called the class.
-    """
-    functions: dict[object, list[tuple[Place | None, Record]]] = {}
-    for record in records:
-        calls = [x for x in record.frames if ".__init__" not in x.function]
-        line = (calls or [None])[0]
-        key = line and (line.file, line.function)
-        functions.setdefault(key, []).append((line, record))
-    out: list[Group] = []
-    for found in functions.values():
-        costs: collections.Counter[Place | None] = collections.Counter()
-        for line, record in found:
-            costs[line] += record.seconds  # pyright: ignore
-        out.append(Group([r for _, r in found], costs.most_common(1)[0][0]))
-    return out

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import contextvars
+import copy
 import warnings
 from typing import Any
 
@@ -11,6 +12,7 @@ from eqx_fastjit._events import Event, FunctionInfo
 from eqx_fastjit._jit import jitted_function
 
 from ._explain import explain_event
+from ._why import title_of
 from ._words import plural
 
 
@@ -52,24 +54,21 @@ class guard(contextlib.ContextDecorator):
         self._limit = max_traces
         self._warn = warn
         self._counts: collections.Counter[Any] = collections.Counter()
-        self._tokens: list[Any] = []
         # From the first guard on. A call that traces nothing never gets there.
         if _starting not in _events.starting:
             _events.starting.append(_starting)
 
     def _recreate_cm(self) -> "guard":
         # For each call of a decorated function, which may call itself.
-        other = object.__new__(guard)
-        other.__dict__.update(self.__dict__, _tokens=[])
-        return other
+        return copy.copy(self)
 
     def __enter__(self) -> "guard":
         self._counts = collections.Counter[Any]()
-        self._tokens.append(_active.set((*_active.get(), self)))
+        self._token = _active.set((*_active.get(), self))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        _active.reset(self._tokens.pop())
+        _active.reset(self._token)
 
     def _starting(self, event: Event) -> None:
         """Count a trace that is about to begin."""
@@ -80,7 +79,7 @@ class guard(contextlib.ContextDecorator):
         if self._counts[key] <= self._limit:
             return
         message = (
-            f"{event.function.title()} may be traced at most "
+            f"{title_of(event.function)} may be traced at most "
             f"{plural(self._limit, 'time')} here.\n{explain_event(event)}"
         )
         if not self._warn:

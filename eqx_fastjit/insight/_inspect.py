@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import jax.extend.core
+from jax.extend.core import Literal
 
+from eqx_fastjit._describe import show_array
 from eqx_fastjit._place import Place
 
 from ._equations import read_jaxpr, Scope, UNKNOWN
@@ -16,8 +17,6 @@ from ._loops import find_loops, UnrolledLoop
 from ._target import target
 from ._words import plural, show_bytes, show_place, table
 
-
-_Literal = jax.extend.core.Literal
 
 # XLA's names for what it needs memory for.
 _MEMORY = {
@@ -152,9 +151,8 @@ def _constants(scope: Scope) -> tuple[Constant, ...]:
     for value, place in _captured(scope):
         shape, dtype = getattr(value, "shape", ()), getattr(value, "dtype", None)
         if shape and dtype is not None and id(value) not in found:  # no scalars
-            type_ = f"{dtype}[{','.join(map(str, shape))}]"
             n = math.prod(shape) * dtype.itemsize
-            found[id(value)] = Constant(type_, n, place)
+            found[id(value)] = Constant(show_array(shape, str(dtype)), n, place)
     return tuple(sorted(found.values(), key=lambda c: -c.bytes))
 
 
@@ -166,7 +164,7 @@ def _captured(scope: Scope) -> Iterator[tuple[Any, Place]]:
             yield value, next(uses, UNKNOWN)
         for equation in inner.equations:
             for v in equation.jax.invars:
-                if isinstance(v, _Literal) and getattr(v.val, "shape", ()):
+                if isinstance(v, Literal) and getattr(v.val, "shape", ()):
                     yield v.val, equation.place
 
 

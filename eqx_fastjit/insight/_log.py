@@ -11,8 +11,8 @@ from eqx_fastjit import _events
 from eqx_fastjit._events import Event
 
 from ._file import Writer
-from ._records import Record, record_of, show_difference
-from ._words import listed, show_chain, show_place, show_seconds
+from ._why import is_first, show_difference, stages_of, title_of, why
+from ._words import listed, show_chain, show_seconds
 
 
 logger = logging.getLogger("eqx_fastjit")
@@ -32,7 +32,7 @@ def log_from_environment() -> None:
         return
     if text.endswith(".jsonl"):
         try:
-            Writer(text).start()
+            Writer(text)
         except OSError as e:
             why = e.strerror or e
             raise ValueError(f"{_VARIABLE}={text!r} cannot be written: {why}") from None
@@ -52,26 +52,23 @@ def log_from_environment() -> None:
 
 
 def _on_event(event: Event) -> None:
-    record = record_of(event)
-    is_small = record.is_outside and record.seconds < _LONG_OPERATION
-    if record.failed or (record.compile and not is_small):
-        logger.info("%s", log_line(record))
+    is_small = event.is_outside and event.seconds < _LONG_OPERATION
+    if event.failed or (event.compile and not is_small):
+        logger.info("%s", log_line(event))
 
 
-def log_line(record: Record) -> str:
+def log_line(event: Event) -> str:
     """A compilation in a line."""
-    name = record.function
-    if record.place is not None:
-        name += f" ({show_place(record.place)})"
-    if record.failed:
-        text = f"tracing {name} failed after {show_seconds(record.trace)}"
+    name = title_of(event.function)
+    if event.failed:
+        text = f"tracing {name} failed after {show_seconds(event.trace)}"
     else:
-        again = "" if record.is_first or record.is_outside else " again"
-        ahead = " ahead of time" if record.ahead else ""
-        parts = [f"{k} {show_seconds(x)}" for k, x in record.stages.items() if x]
-        parts += ["read from the persistent cache"] * record.cached
-        cost = f"{show_seconds(record.seconds)} ({', '.join(parts)})"
+        again = "" if is_first(event) or event.is_outside else " again"
+        ahead = " ahead of time" if event.ahead else ""
+        parts = [f"{k} {show_seconds(x)}" for k, x in stages_of(event).items() if x]
+        parts += ["read from the persistent cache"] * event.cached
+        cost = f"{show_seconds(event.seconds)} ({', '.join(parts)})"
         text = f"compiled {name}{again}{ahead} in {cost}"
-    text += f", called at {show_chain(record.frames)}"
-    found = listed(map(show_difference, record.differences), _SHOWN)
-    return f"{text}: {record.why}" + (f": {found}" if found else "")
+    text += f", called at {show_chain(event.frames)}"
+    found = listed(map(show_difference, event.reason.differences), _SHOWN)
+    return f"{text}: {why(event)}" + (f": {found}" if found else "")

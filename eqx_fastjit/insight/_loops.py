@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 from eqx_fastjit._events import Event
 from eqx_fastjit._place import is_users, Place
 
+from ._causes import Finding, make_finding
 from ._equations import Equation, Frame, read_jaxpr, Scope, trace_of, TREE_MAP
 from ._source import nodes_of
+from ._words import show_place
 
 
 # A loop with fewer iterations is not reported.
@@ -156,23 +158,18 @@ def _is_uniform(equations: list[Equation], iterations: int) -> bool:
 # --- while a program runs -------------------------------------------------------------
 
 
-class Unrolled(NamedTuple):
-    """A loop whose iterations are alike, of a function that takes long to compile."""
+def unrolled_loop(event: Event) -> Finding | None:
+    """The largest unrolled loop of what has just been compiled, if a `scan` is shorter.
 
-    loop: UnrolledLoop
-    # The equations of the whole function.
-    total: int
-    # Seconds that a `scan` would save, by the number of equations.
-    saved: float
-
-
-def unrolled_loop(event: Event, seconds: float) -> Unrolled | None:
-    """The largest unrolled loop of what has just been compiled, in so many seconds."""
-    if seconds < _LEAST_SECONDS or (traced := trace_of(event)) is None:
+    Only of what took long. The seconds are what a `scan` would save, by the number of
+    equations.
+    """
+    if event.seconds < _LEAST_SECONDS or (traced := trace_of(event)) is None:
         return None
     scope = read_jaxpr(traced.jaxpr)
-    alike = [loop for loop in find_loops(scope) if loop.uniform]
-    if not alike:
+    loop = next((loop for loop in find_loops(scope) if loop.uniform), None)
+    if loop is None:
         return None
-    share = (alike[0].equations - alike[0].scan_equations) / scope.size
-    return Unrolled(alike[0], scope.size, seconds * share)
+    saved = event.seconds * (loop.equations - loop.scan_equations) / scope.size
+    facts = {"loop": loop, "place": show_place(loop.place), "total": scope.size}
+    return make_finding("scan", facts, seconds=saved, line=loop.place)

@@ -5,9 +5,9 @@ import re
 import jinja2
 from markupsafe import escape, Markup
 
-from ._records import show_difference
 from ._report import footer, headline, Report
 from ._source import source_line
+from ._why import name_of, show_difference, why
 from ._words import show_chain, show_place, show_seconds
 
 
@@ -26,6 +26,8 @@ def page(report: Report) -> str:
         chain=show_chain,
         prose=_prose,
         difference=show_difference,
+        name=name_of,
+        why=why,
     )
     template = environment.get_template("report.html")
     return template.render(
@@ -33,7 +35,7 @@ def page(report: Report) -> str:
         headline=headline(report),
         footer=footer(report),
         source=source_line,
-        share=lambda x: 100 * x / report.seconds if report.seconds else 0,
+        share=lambda x: 100 * x / report.run.seconds if report.run.seconds else 0,
     )
 
 

@@ -26,7 +26,7 @@ from ._words import show_seconds, table, wrapped
 
 OURS, EQUINOX, FLAT = "eqx_fastjit", "equinox.filter_jit", "jax.jit, flat arrays"
 # Seconds that the rounds of timing take, but for slow calls.
-_TIMING_SECONDS = 4.0
+TIMING_SECONDS = 4.0
 # Seconds for which pyinstrument samples warm calls, and between two samples.
 _SAMPLING_SECONDS, _INTERVAL = 1.0, 1e-3
 # Of a function that takes this long to compile, Equinox's calls are not timed: they
@@ -127,21 +127,17 @@ def _profile_first(it: Target) -> Profile:
         return it.fun(*args, **kwargs)
 
     jitted = filter_jit(new)
-    profiler, clock = _profiler(), time.time
-    times = [clock()]
-    with profiler:
+    with (profiler := _profiler()):
         traced = jitted.trace(*it.args, **it.kwargs)
-    times.append(clock())
-    lowered = traced.lower()
-    times.append(clock())
-    lowered.compile()
-    times.append(clock())
-    # What was traced for a profile alone is none of the program's events.
-    for event in list(_events.history):
-        if event.function is jitted._function.info:
-            _events.history.remove(event)
-    names = ("trace (Python)", "lower", "compile (XLA)")
-    stages = {name: times[i + 1] - times[i] for i, name in enumerate(names)}
+    traced.lower().compile()
+    events = [e for e in _events.history if e.function is jitted._function.info]
+    stages = {
+        "trace (Python)": sum(e.trace for e in events),
+        "lower": sum(e.lower for e in events),
+        "compile (XLA)": sum(e.compile for e in events),
+    }
+    for event in events:  # it is none of the program's
+        _events.history.remove(event)
     total = show_seconds(sum(stages.values()))
     conclusion = (
         f"A first call takes {total} before it runs, of which eqx_fastjit saves "
@@ -154,7 +150,7 @@ def _profile_first(it: Target) -> Profile:
 
 def _profile_warm(it: Target, has_pyinstrument: bool) -> Profile:
     calls = contenders(it.fun, it.args, it.kwargs)
-    timings = time_calls(calls, _TIMING_SECONDS)
+    timings = time_calls(calls, TIMING_SECONDS)
     session = None
     if has_pyinstrument:
         with (profiler := _profiler()):
@@ -208,13 +204,6 @@ def contenders(
     return out
 
 
-def measure(
-    fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Timing]:
-    """Time warm calls of a function, jitted in each way."""
-    return time_calls(contenders(fun, args, kwargs), _TIMING_SECONDS)
-
-
 def _conclusion(timings: dict[str, Timing]) -> str:
     """What a call costs, what of it is saved, and whether that matters."""
     ours, flat = timings[OURS], timings[FLAT]
@@ -231,16 +220,14 @@ def _conclusion(timings: dict[str, Timing]) -> str:
             f"than {show_seconds(_LONG_COMPILATION)}."
         )
     saving, noise = ours.saves_over(timings[EQUINOX])
-    if saving <= noise:
-        return (
-            f"{begin}; the difference from Equinox is within the noise of "
-            f"{show_seconds(noise)}, so it does not matter for this function."
-        )
+    saving = max(0.0, saving)
     share = saving / (ours.ready + saving)
+    is_little = share < MATTERS or saving <= noise
     return (
-        f"{begin}; it saves {show_seconds(saving)} that `equinox.filter_jit` takes in "
-        f"addition ({share:.0%} of Equinox's call), so it "
-        f"matters{' little' * (share < MATTERS)}: 10,000 calls save "
+        f"{begin}; it saves {show_seconds(saving)} (give or take "
+        f"{show_seconds(noise)}) that `equinox.filter_jit` takes in addition "
+        f"({share:.0%} of Equinox's call), so it "
+        f"matters{' little' * is_little}: 10,000 calls save "
         f"{show_seconds(1e4 * saving)}."
     )
 

@@ -22,7 +22,7 @@ _INTERVAL = 0.01
 class _Called:
     """The calls of the functions that one line of the program makes."""
 
-    title: str
+    function: Any
     calls: int = 0
     # The first call outside of all traces: the function and its arguments.
     call: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
@@ -70,18 +70,18 @@ class ProgramProfile:
         from eqx_fastjit._jit import JitWrapped
 
         from ._profile import MATTERS, tree_html, tree_text
+        from ._why import title_of
 
-        if "__call__" in vars(JitWrapped):
-            del JitWrapped.__call__
+        del JitWrapped.__call__
         if html is not None:
             Path(html).write_text(tree_html(session), encoding="utf-8")
         ranked = sorted(self._called.values(), key=lambda x: -x.calls)
         total, rows = 0.0, []
-        for called in ranked[:functions]:
-            cells, saving = _measured(called)
-            rows.append([called.calls, *cells, called.title])
+        for i, called in enumerate(ranked):
+            takes, saving = _measured(called) if i < functions else ("", 0.0)
+            saves = show_seconds(saving) if saving else ""
+            rows.append((called.calls, takes, saves, title_of(called.function)))
             total += called.calls * saving
-        rows += [[x.calls, "", "", x.title] for x in ranked[functions:]]
         header = ("calls", "a call", "saves", "function")
         share = total / (seconds + max(total, 0.0))
         others = len(ranked) - functions
@@ -98,7 +98,7 @@ class ProgramProfile:
 
     def _note(self, jitted: Any, args: Any, kwargs: Any) -> None:
         info = jitted._function.info
-        called = self._called.setdefault(info.key(), _Called(info.title()))
+        called = self._called.setdefault(info.key(), _Called(info))
         called.calls += 1
         if called.call is None:
             import jax
@@ -109,24 +109,25 @@ class ProgramProfile:
                 called.call = (jitted.__wrapped__, args, kwargs)
 
 
-def _measured(called: _Called) -> tuple[tuple[str, str], float]:
-    """What a call takes and saves, as text; the latter in seconds, too."""
+def _measured(called: _Called) -> tuple[str, float]:
+    """What a call takes, in words, and the seconds that it saves."""
     import jax
     import jax.numpy as jnp
 
-    from ._profile import EQUINOX, measure, OURS
+    from ._profile import contenders, EQUINOX, OURS, TIMING_SECONDS
+    from ._timing import time_calls
 
     def alive(x: Any) -> Any:
         is_deleted = isinstance(x, jax.Array) and x.is_deleted()  # it was donated
         return jnp.zeros(x.shape, x.dtype) if is_deleted else x
 
     if called.call is None:
-        return ("only in traces of others", ""), 0.0
+        return "only in traces of others", 0.0
     try:
-        timings = measure(*jax.tree.map(alive, called.call))
+        calls = contenders(*jax.tree.map(alive, called.call))
+        timings = time_calls(calls, TIMING_SECONDS)
     except Exception as e:  # the program may be over in other ways, too
-        return (f"raised {type(e).__name__}", ""), 0.0
-    if EQUINOX not in timings:  # it compiles for too long
-        return (show_seconds(timings[OURS].ready), ""), 0.0
-    saving, _ = timings[OURS].saves_over(timings[EQUINOX])
-    return (show_seconds(timings[OURS].ready), show_seconds(saving)), saving
+        return f"raised {type(e).__name__}", 0.0
+    # It is not there if it compiles for too long.
+    theirs = timings.get(EQUINOX, timings[OURS])
+    return show_seconds(timings[OURS].ready), timings[OURS].saves_over(theirs)[0]

@@ -7,14 +7,14 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ._causes import Finding, finding_of
-from ._file import as_json, Run
+from eqx_fastjit._events import Event
+
+from ._causes import Finding, finding_of, make_finding
+from ._file import Run
 from ._groups import Group, group
-from ._records import OUTSIDE, Record
+from ._why import cause_of, line_of, name_of, OUTSIDE, stages_of, why
 from ._words import listed, plural, show_chain, show_place, show_seconds
 
-
-SCHEMA = 2
 
 # Seconds, and the share of a run, from which something is a finding.
 LIMIT_SECONDS = 1.0
@@ -34,16 +34,6 @@ class Part:
     seconds: float
     # Where most of it went, in words, with the seconds.
     lines: tuple[tuple[str, float], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Help:
-    """What would save time although nothing is wrong."""
-
-    name: str
-    seconds: float
-    says: str
-    fix: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,26 +59,18 @@ class FunctionRow:
 class Report:
     """Everything that the doctor has to say."""
 
-    program: str
-    seconds: float
-    # `None` of a program that is still running, or was killed.
-    exit_code: int | None
+    run: Run
     # The seconds from which a group of compilations is a finding.
     limit: float
     findings: tuple[Finding, ...]
     # The groups that cost less, first calls included.
     others: tuple[Finding, ...]
     time: tuple[Part, ...]
-    helps: tuple[Help, ...]
+    # What would save time although nothing is wrong.
+    helps: tuple[Finding, ...]
     functions: tuple[FunctionRow, ...]
-    compilations: tuple[Record, ...]
-    # When the program began, in seconds since the epoch.
-    started: float
-    notes: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """As `--json` writes it."""
-        return {"schema": SCHEMA, **as_json(self)}
+    # Of the JSON.
+    schema: int = 3
 
 
 def headline(report: Report) -> str:
@@ -97,7 +79,7 @@ def headline(report: Report) -> str:
     seconds = show_seconds(sum(f.seconds for f in report.functions))
     cost = f"{seconds} to trace and compile {plural(n, 'time')}"
     found = plural(len(report.findings), "finding") if report.findings else "no finding"
-    return f"{found}; ran for {show_seconds(report.seconds)}, {cost}"
+    return f"{found}; ran for {show_seconds(report.run.seconds)}, {cost}"
 
 
 def footer(report: Report) -> str:
@@ -108,52 +90,21 @@ def footer(report: Report) -> str:
     )
 
 
-def make_report(
-    run: Run,
-    *,
-    exit_code: int | None,
-    imports: Iterable[Any] = (),
-    waits: Sequence[Any] = (),
-    stale: Iterable[Finding] = (),
-    loops: Iterable[Any] = (),
-    notes: Sequence[str] = (),
-) -> Report:
-    """Make a report.
-
-    **Arguments:**
-
-    - `run`: the program and its compilations.
-    - `exit_code`: with what it ended, if it did.
-    - `imports`, `waits`, `stale`, `loops`: what a `Watch` saw.
-    - `notes`: what could not be seen.
-    """
-    records = sorted(run.records, key=lambda r: r.number)
+def make_report(run: Run) -> Report:
+    """Make the report on a run, as far as it is known."""
     limit = min(LIMIT_SECONDS, LIMIT_SHARE * run.seconds)
-    groups = group(records)
+    groups = group(run.events)
     large = [g for g in groups if g.seconds >= limit and not g.is_first]
     small = [g for g in groups if g not in large]
     return Report(
-        program=run.program,
-        seconds=run.seconds,
-        exit_code=exit_code,
+        run=run,
         limit=limit,
-        findings=(*map(finding_of, large), *stale),
+        findings=(*map(finding_of, large), *run.stale),
         others=tuple(map(finding_of, small)),
-        time=tuple(_time(records, run.seconds, imports, waits)),
-        helps=(*_scans(loops, limit), *_helps(run, limit)),
+        time=tuple(_time(run)),
+        helps=tuple(_helps(run, limit)),
         functions=tuple(_functions(groups)),
-        compilations=tuple(records),
-        started=run.started,
-        notes=tuple(notes),
     )
-
-
-def report_of_file(run: Run) -> Report:
-    """The report on what an event file has, up to now."""
-    notes = ["An event file has no imports and no waits: run `doctor SCRIPT` for them."]
-    if run.is_running:
-        notes.insert(0, "The program has not ended, or it was killed.")
-    return make_report(run, exit_code=None if run.is_running else 0, notes=notes)
 
 
 # --- where the time went --------------------------------------------------------------
@@ -161,105 +112,80 @@ def report_of_file(run: Run) -> Report:
 STAGES = {"trace": "tracing", "lower": "lowering", "compile": "XLA's compiler"}
 
 
-def _time(
-    records: Sequence[Record],
-    seconds: float,
-    imports: Iterable[Any],
-    waits: Sequence[Any],
-) -> Iterator[Part]:
+def _time(run: Run) -> Iterator[Part]:
     """Parts that add up to the seconds of the run, the rest last."""
     # Other threads compile at the same time as the main one does something else.
-    main = [r for r in records if r.is_main_thread]
+    main = [e for e in run.events if e.thread == "MainThread"]
     parts = [
-        Part(name, label, sum(r.stages[name] for r in main), _costliest(main, name))
+        Part(name, label, sum(stages_of(e)[name] for e in main), _costliest(main, name))
         for name, label in STAGES.items()
     ]
     by_package: collections.Counter[str] = collections.Counter()
-    for found in imports:
+    for found in run.imports:
         by_package[found.name.partition(".")[0]] += found.seconds
     importing = tuple(by_package.most_common(_LINES))
     parts.append(Part("import", "importing", by_package.total(), importing))
-    waited = tuple((f"{show_place(w.place)} {w.what}", w.seconds) for w in waits)
-    waiting = sum(w.seconds for w in waits)
+    waited = tuple((f"{show_place(w.place)} {w.what}", w.seconds) for w in run.waits)
+    waiting = sum(w.seconds for w in run.waits)
     parts.append(Part("wait", "waiting for the device", waiting, waited[:_LINES]))
     known = sum(part.seconds for part in parts)
-    if known > seconds > 0:  # waits of several threads, say
-        scale = seconds / known
+    if known > run.seconds > 0:  # waits of several threads, say
+        scale = run.seconds / known
         parts = [dataclasses.replace(p, seconds=p.seconds * scale) for p in parts]
     yield from sorted(filter(lambda p: p.seconds > 0, parts), key=lambda p: -p.seconds)
-    yield Part("rest", "the rest", max(0.0, seconds - known))
+    yield Part("rest", "the rest", max(0.0, run.seconds - known))
 
 
-def _costliest(records: Iterable[Record], stage: str) -> tuple[tuple[str, float], ...]:
+def _costliest(events: Iterable[Event], stage: str) -> tuple[tuple[str, float], ...]:
     lines: collections.Counter[str] = collections.Counter()
-    for r in records:
-        lines[f"{show_place(r.line)} {r.function}"] += r.stages[stage]  # pyright: ignore
+    for e in events:
+        line = f"{show_place(line_of(e))} {name_of(e.function)}"
+        lines[line] += stages_of(e)[stage]  # pyright: ignore
     return tuple((text, x) for text, x in lines.most_common(_LINES) if x > 0)
 
 
 # --- what would help ------------------------------------------------------------------
 
 
-def _helps(run: Run, limit: float) -> Iterator[Help]:
-    compiling = sum(r.compile for r in run.records if not r.cached)
+def _helps(run: Run, limit: float) -> Iterator[Finding]:
+    yield from (loop for loop in run.loops if loop.seconds >= limit)
+    compiling = sum(e.compile for e in run.events if not e.cached)
     saved = (1 - _READING) * compiling
-    second = show_seconds(run.seconds - saved)
-    was_cached = run.cache is not None or any(r.cached for r in run.records)
+    was_cached = run.cache is not None or any(e.cached for e in run.events)
     if saved >= limit and not was_cached:
-        yield Help(
-            "persistent cache",
-            saved,
-            f"XLA's compiler took {show_seconds(compiling)}. With JAX's persistent "
-            f"cache, a second run would take about {second}.",
-            "Set `JAX_COMPILATION_CACHE_DIR` to a directory that stays, and "
-            "`JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0`, to keep also what takes "
-            "less than a second to compile.",
-        )
-
-
-def _scans(loops: Iterable[Any], limit: float) -> Iterator[Help]:
-    for found in loops:
-        loop = found.loop
-        if found.saved >= limit:
-            yield Help(
-                "scan",
-                found.saved,
-                f"The loop at {show_place(loop.place)} is unrolled. Its "
-                f"{loop.iterations} iterations are alike, and have {loop.equations} of "
-                f"the {found.total} equations of the function. With `jax.lax.scan`, "
-                "its body is compiled once. (The seconds are an upper limit, by the "
-                "number of equations.)",
-                "For layers, stack their arrays (`eqx.filter_vmap` over the keys of "
-                "the constructor) and scan over them.",
-            )
+        second = show_seconds(run.seconds - saved)
+        facts = {"compiling": show_seconds(compiling), "second": second}
+        yield make_finding("persistent cache", facts, seconds=saved)
 
 
 # --- tables ---------------------------------------------------------------------------
 
 
 def _functions(groups: Sequence[Group]) -> list[FunctionRow]:
-    rows: dict[Any, list[tuple[Record, str]]] = {}
+    rows: dict[Any, list[tuple[Event, str]]] = {}
     for g in groups:
-        for r in g.records:
-            key = (r.function, r.place) if not r.is_outside else ("", None)
+        for e in g.events:
             # One change may be the cause for several functions.
-            why = r.why if g.is_first or r.inlined else g.first.why
-            why = r.function if r.is_outside else why
-            rows.setdefault(key, []).append((r, why))
+            reason = why(e) if g.is_first or e.is_part else cause_of(g.first)
+            key = () if e.is_outside else e.function.key()
+            rows.setdefault(key, []).append(
+                (e, name_of(e.function) if e.is_outside else reason)
+            )
     return sorted(map(_function_row, rows.values()), key=lambda row: -row.seconds)
 
 
-def _function_row(found: list[tuple[Record, str]]) -> FunctionRow:
-    records = [r for r, _ in found]
-    first = records[0]
+def _function_row(found: list[tuple[Event, str]]) -> FunctionRow:
+    events = [e for e, _ in found]
+    first = events[0]
+    place = None if first.is_outside else first.function.place
     causes = collections.Counter(cause for _, cause in found)
-    calls = collections.Counter(show_chain(r.frames, 1) for r in records)
+    calls = collections.Counter(show_chain(e.frames, 1) for e in events)
     return FunctionRow(
-        function=f"({OUTSIDE})" if first.is_outside else first.function,
-        place="" if first.is_outside or not first.place else show_place(first.place),
-        traces=sum(r.traced and not r.failed for r in records),
-        compiles=sum(r.compile > 0 for r in records),
-        seconds=sum(r.seconds for r in records),
+        function=f"({OUTSIDE})" if first.is_outside else name_of(first.function),
+        place=show_place(place) if place else "",
+        traces=sum(e.traced and not e.failed for e in events),
+        compiles=sum(e.compile > 0 for e in events),
+        seconds=sum(e.seconds for e in events),
         causes=dict(causes.most_common()),
         calls=dict(calls.most_common()),
     )

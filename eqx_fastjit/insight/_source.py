@@ -7,14 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from eqx_fastjit._events import Event
 from eqx_fastjit._place import Place
 
-from ._records import Record
 from ._words import show_place
-
-
-# A call that is longer than this is not written out again.
-_MAX_CALL = 88
 
 
 def source_line(place: Place | None) -> str:
@@ -27,14 +23,12 @@ def root_of(path: str) -> str:
     return re.split(r"[.\[<]", path, maxsplit=1)[0]
 
 
-def edit(
-    record: Record, frames: tuple[Place, ...], path: str, dtype: str | None
-) -> str:
+def edit(event: Event, frames: tuple[Place, ...], path: str, dtype: str | None) -> str:
     """What makes an array of a leaf, in a sentence that ends with a space.
 
     **Arguments:**
 
-    - `record`: a compilation of the function.
+    - `event`: a compilation of the function.
     - `frames`: the line that calls it, and the lines that led there.
     - `path`: of the leaf.
     - `dtype`: that of the array, or `None` for JAX's default.
@@ -48,18 +42,11 @@ def edit(
             out += "If its field has `static=True`, remove that. "
         return out
     site = frames[0] if frames else None
-    call = _find_call(site, record)
-    passed = None if call is None else _arguments(call, record).get(path)
-    if call is None or passed is None:
-        return f"Write `{text}` for `{path}`, called at {show_place(site)}. "
-    new = ast.parse(f"jnp.asarray({ast.unparse(passed)}{cast})", mode="eval").body
-    args = [new if x is passed else x for x in call.args]
-    keywords = [
-        ast.keyword(k.arg, new if k.value is passed else k.value) for k in call.keywords
-    ]
-    whole = ast.unparse(ast.Call(call.func, args, keywords))
-    text = whole if len(whole) <= _MAX_CALL else ast.unparse(new)
-    return f"Write `{text}` in {show_place(site)}. "
+    call = _find_call(site, event)
+    passed = None if call is None else _arguments(call, event).get(path)
+    if passed is not None:
+        text = f"jnp.asarray({ast.unparse(passed)}{cast})"
+    return f"Write `{text}` for `{path}` in the call at {show_place(site)}. "
 
 
 @functools.lru_cache(maxsize=32)
@@ -82,32 +69,25 @@ def _nodes(place: Place | None, kind: Any) -> Iterator[Any]:
     return (x for x in nodes if isinstance(x, kind))
 
 
-def _find_call(site: Place | None, record: Record) -> ast.Call | None:
+def _find_call(site: Place | None, event: Event) -> ast.Call | None:
     """The call of a function at a line; `None` if there is none, or several."""
-    name = record.function.rpartition(".")[2]
+    name = event.function.qualname.rpartition(".")[2]
     found = [
         node
         for node in _nodes(site, ast.Call)
         if site is not None and node.lineno <= site.line <= (node.end_lineno or 0)
-        if _callee(node) == name
+        if name in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
     ]
     return found[0] if len(found) == 1 else None
 
 
-def _callee(node: ast.expr) -> str:
-    match node:
-        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
-            return name
-        case _:
-            return ""
-
-
-def _arguments(call: ast.Call, record: Record) -> dict[str, ast.expr]:
+def _arguments(call: ast.Call, event: Event) -> dict[str, ast.expr]:
     """What a call passes for each parameter."""
     names: list[str] = []
-    for node in _nodes(record.place, ast.FunctionDef):
+    place = event.function.place
+    for node in _nodes(place, ast.FunctionDef):
         first = min(n.lineno for n in (node, *node.decorator_list))
-        if record.place is not None and first == record.place.line:
+        if place is not None and first == place.line:
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
     if names[:1] == ["self"] and isinstance(call.func, ast.Attribute):
         names = names[1:]

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from eqx_fastjit import _events
 from eqx_fastjit._describe import describe_static
+from eqx_fastjit._engine import engine_module
 from eqx_fastjit._events import Event
-from eqx_fastjit._place import is_users, Place
+from eqx_fastjit._place import is_users
 
-from ._causes import Finding, stale_finding
+from ._causes import Finding, make_finding
+from ._why import line_of, name_of
 
 
 # Values that are compared; anything else may change without being another one.
@@ -25,9 +26,7 @@ _DEPTH = 2
 class _Read(NamedTuple):
     """A global as it was after a trace."""
 
-    number: int
-    function: str
-    line: Place | None
+    event: Event
     module: dict[str, Any]
     name: str
     value: Any
@@ -39,6 +38,20 @@ class _Read(NamedTuple):
         is_value = type(now) in _VALUES and type(now) is type(self.value)
         return now is not self.value and not (is_value and now == self.value)
 
+    def finding(self) -> Finding:
+        """That it is stale."""
+        old, new = self.text, describe_static(self.module.get(self.name))
+        new = f"another {new}" if new == old else new
+        function, leaf = name_of(self.event.function), self.name
+        line = line_of(self.event) or self.event.function.place
+        return make_finding(
+            "stale global",
+            {"function": function, "leaf": leaf, "old": old, "new": new},
+            line=line,
+            leaf=leaf,
+            functions={function: 1},
+        )
+
 
 class StaleGlobals:
     """Notes which globals each trace has read, and finds those that changed since."""
@@ -49,32 +62,25 @@ class StaleGlobals:
 
     def on_event(self, event: Event) -> None:
         """A trace is over. What it changed itself, such as a counter, is read now."""
-        specialization = _events._active()
+        specialization = engine_module().active()
         if specialization is None or not event.traced or event.failed:
             return
         function = specialization.flat.function()
         if function is None or function.fun is None:  # gone, or a callable Module
             return
-        number, title = event.function.number, event.function.qualname
-        line = event.frames[0] if event.frames else event.function.place
         for module, name in _globals_of(inspect.unwrap(function.fun()), _DEPTH):
             value = module[name]
             key = event.function.key(), id(module), name
-            if key in self._reads and self._reads[key].number == number:
+            known = self._reads.get(key)
+            if known and known.event.function.number == event.function.number:
                 continue  # calls of the earlier trace still use what that has read
             if isinstance(value, jax.Array) or type(value) in _VALUES:
                 text = describe_static(value)
-                self._reads[key] = _Read(number, title, line, module, name, value, text)
+                self._reads[key] = _Read(event, module, name, value, text)
 
     def found(self) -> list[Finding]:
         """Those that have changed."""
-        out: list[Finding] = []
-        for read in self._reads.values():
-            if read.is_stale():
-                old, new = read.text, describe_static(read.module.get(read.name))
-                new = f"another {new}" if new == old else new
-                out.append(stale_finding(read.function, read.line, read.name, old, new))
-        return out
+        return [read.finding() for read in self._reads.values() if read.is_stale()]
 
 
 def _globals_of(function: Any, depth: int) -> Iterator[tuple[dict[str, Any], str]]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 
-from eqx_fastjit._jit import BoundJit, filter_jit, JitWrapped
+from eqx_fastjit._jit import filter_jit, JitWrapped
 from eqx_fastjit._private import filter_jit_options
 
 
@@ -36,11 +36,10 @@ def target(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
     """The target of a call. Raises `TypeError` for what cannot be called."""
     if not callable(f):
         raise TypeError(f"expected a function, jitted or not; got a {type(f).__name__}")
-    is_partial = isinstance(f, eqx.Partial | functools.partial)
-    if isinstance(f, BoundJit) or (is_partial and _is_jitted(f.func)):
+    if isinstance(f, eqx.Partial | functools.partial):  # or a bound method
         f, args, kwargs = f.func, (*f.args, *args), {**f.keywords, **kwargs}
-    elif _is_jitted(method := getattr(f, "__func__", None)):
-        f, args = method, (f.__self__, *args)
+    elif hasattr(f, "__func__"):
+        f, args = f.__func__, (f.__self__, *args)
     if isinstance(f, JitWrapped | _JAX_JIT):
         fun, jitted = f.__wrapped__, f
     elif (options := filter_jit_options(f)) is not None:
@@ -50,7 +49,3 @@ def target(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
         fun, jitted = f, filter_jit(f)
     name = getattr(fun, "__name__", type(fun).__name__)
     return Target(str(name), fun, jitted, args, kwargs)
-
-
-def _is_jitted(f: Any) -> bool:
-    return isinstance(f, JitWrapped | _JAX_JIT) or filter_jit_options(f) is not None

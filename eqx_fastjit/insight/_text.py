@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ._causes import Finding
 from ._explain import show_calls
-from ._report import footer, headline, Help, Report
+from ._report import footer, headline, Report
 from ._source import source_line
 from ._words import show_place, show_seconds
 
@@ -32,19 +32,19 @@ def write_text(report: Report, stream: TextIO) -> None:
 def _parts(report: Report) -> Iterator[Any]:
     style = "bold" if report.findings else "bold green"
     yield ""
-    yield Text(f"eqx-fastjit doctor: {report.program}", style)
+    yield Text(f"eqx-fastjit doctor: {report.run.program}", style)
     yield Text(headline(report), style)
     yield Padding(_time(report), (0, 2))
     for finding in report.findings:
         yield from _finding(finding)
     if report.helps:
         yield ""
-        yield Text("What would help, each by itself", "bold")
+        yield Text("What would help, each by itself, and by about how much", "bold")
     for item in report.helps:
-        yield from _help(item)
+        yield from _finding(item)
     if report.functions:
         yield _functions(report)
-    for note in (*report.notes, footer(report)):
+    for note in (*report.run.notes, footer(report)):
         yield Text(note, "dim")
 
 
@@ -53,7 +53,7 @@ def _time(report: Report) -> Table:
     for justify in ("right", "right", "left"):
         grid.add_column(justify=justify)
     for part in report.time:
-        share = f"{part.seconds / report.seconds:.0%}" if report.seconds else ""
+        share = f"{part.seconds / report.run.seconds:.0%}" if report.run.seconds else ""
         lines = [f"{text} {show_seconds(x)}" for text, x in part.lines[:_LINES]]
         label = Text.assemble(part.label, (f"  {', '.join(lines)}", "dim"))
         grid.add_row(show_seconds(part.seconds), share, label)
@@ -62,19 +62,14 @@ def _time(report: Report) -> Table:
 
 def _finding(finding: Finding) -> Iterator[Any]:
     yield ""
-    where = show_place(finding.line)
-    yield Text.assemble((finding.title(), "bold yellow"), "  ", (where, "bold"))
+    where = f"  {show_place(finding.line)}" if finding.line else ""
+    yield Text.assemble((finding.title(), "bold yellow"), (where, "bold"))
     if source := source_line(finding.line):
         yield Padding(Text(source, "italic"), (0, 4))
     yield Padding(Text(finding.says), (0, 2))
-    yield Padding(Text(f"Called: {show_calls(finding)}.", "dim"), (0, 2))
+    if finding.calls:
+        yield Padding(Text(f"Called: {show_calls(finding)}.", "dim"), (0, 2))
     yield Padding(Text.assemble(("Fix: ", "green"), finding.fix), (0, 2))
-
-
-def _help(item: Help) -> Iterator[Any]:
-    cost = f"about {show_seconds(item.seconds)}"
-    yield Text.assemble((item.name, "cyan"), "  ", (cost, "dim"))
-    yield Padding(Text(f"{item.says} {item.fix}"), (0, 2))
 
 
 def _functions(report: Report) -> Table:

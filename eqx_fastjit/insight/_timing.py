@@ -12,7 +12,8 @@ from typing import Any
 import jax
 
 
-# A round of one call is made so long, for the clock not to matter.
+# A round has several calls of one kind: a call that follows one of another kind takes
+# longer, by a different amount for each kind.
 _ROUND_SECONDS = 1e-3
 _MOST_CALLS = 200
 LEAST_ROUNDS, _MOST_ROUNDS = 3, 100

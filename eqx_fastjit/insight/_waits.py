@@ -21,6 +21,7 @@ import jax
 
 from eqx_fastjit import _events
 from eqx_fastjit._blocking import has_host_callbacks
+from eqx_fastjit._engine import engine_module
 from eqx_fastjit._events import Event
 from eqx_fastjit._place import is_written_by_user, Place
 from eqx_fastjit._private import hook_waits
@@ -52,27 +53,24 @@ class _Here(threading.local):
     inside = False
 
 
-class Waits(contextlib.AbstractContextManager["Waits"]):
+class Waits(contextlib.ExitStack):
     """Within this context, notes each wait of the program for the device."""
 
     def __init__(self) -> None:
+        super().__init__()
         # Functions that this version of JAX does not have: waits in them are missing.
         self.missing: list[str] = []
         self._found: dict[tuple[Place, str], Wait] = {}
         self._here = _Here()
         self._lock = threading.Lock()
-        self._hooks = contextlib.ExitStack()
         # Specializations that have host callbacks.
         self._calling_back: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
         _events.observers.append(self._on_event)
-        self._hooks.callback(_events.observers.remove, self._on_event)
-        self.missing = hook_waits(self._timed, self._hooks)
+        self.callback(_events.observers.remove, self._on_event)
+        self.missing = hook_waits(self._timed, self)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._hooks.close()
 
     def found(self) -> list[Wait]:
         """The waits until now, the longest first."""
@@ -83,7 +81,7 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
         # What is only a part of another function is never lowered by itself.
         traced = trace_of(event) if event.compile else None
         if traced is not None and has_host_callbacks(traced):
-            self._calling_back.add(_events._active().flat)
+            self._calling_back.add(engine_module().active().flat)
 
     def _timed(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
         here, clock = self._here, time.perf_counter
@@ -101,10 +99,8 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
                 if end - start >= _SHORTEST:
                     self._note(end - start, kind)
 
-        for name in functools.WRAPPER_ASSIGNMENTS:
-            # What nanobind makes has odd names.
-            with contextlib.suppress(AttributeError, TypeError):
-                setattr(timed, name, getattr(function, name))
+        with contextlib.suppress(TypeError):  # what nanobind makes has odd names
+            functools.update_wrapper(timed, function)
         return timed
 
     def _note(self, seconds: float, kind: str) -> None:
@@ -119,7 +115,7 @@ class Waits(contextlib.AbstractContextManager["Waits"]):
         what = _expression_at(frame)
         # The program called neither `block_until_ready` nor a function that did.
         if kind == "blocks" and called not in ("timed", "block_until_ready"):
-            specialization = _events._active()
+            specialization = engine_module().active()
             flat = None if specialization is None else specialization.flat
             what = CALLBACK if flat in self._calling_back else JITTED_CALL
         with self._lock:

@@ -20,7 +20,7 @@ class Watch:
     def __init__(self) -> None:
         self.started = time.time()
         self.seconds = 0.0
-        self.records: list[Any] = []
+        self.events: list[Any] = []
         self.imports: list[Import] = []
         self.loops: list[Any] = []
         self.notes: list[str] = []
@@ -43,7 +43,7 @@ class Watch:
         """An outermost import of the main thread has ended."""
         began = time.time() - seconds
         if threading.current_thread() is threading.main_thread():
-            spent = sum(r.seconds for r in self.records if r.started >= began)
+            spent = sum(e.seconds for e in self.events if e.started >= began)
             seconds = max(0.0, seconds - spent)
             self.imports.append(Import(name, began, seconds))
 
@@ -55,7 +55,7 @@ class Watch:
             return
         from eqx_fastjit import _events
 
-        self._waits.__exit__(None, None, None)
+        self._waits.close()
         _events.observers.remove(self._on_event)
 
     def report(self, program: str, exit_code: int) -> Any:
@@ -63,28 +63,28 @@ class Watch:
         from ._file import cache_directory, Run
         from ._report import make_report
 
-        cache, records = cache_directory(), tuple(self.records)
-        return make_report(
-            Run(program, self.started, self.seconds, False, cache, records),
-            exit_code=exit_code,
-            imports=self.imports,
-            waits=self._waits.found() if self._waits is not None else (),
-            stale=self._stale.found() if self._stale is not None else (),
-            loops=self.loops,
-            notes=self.notes,
+        run = Run(
+            program,
+            self.started,
+            self.seconds,
+            exit_code,
+            cache_directory(),
+            self.events,
+            self.imports,
+            self._waits.found() if self._waits is not None else (),
+            self._stale.found() if self._stale is not None else (),
+            self.loops,
+            self.notes,
         )
+        return make_report(run)
 
     def _on_event(self, event: Any) -> None:
         from ._loops import unrolled_loop
-        from ._records import record_of
 
         self._stale.on_event(event)
-        record = record_of(event)
         # JAX imports what it lowers with when it lowers for the first time.
-        spent = sum(x.seconds for x in self.imports if x.started >= record.started)
-        if spent:
-            lower = max(0.0, record.lower - spent)
-            record = dataclasses.replace(record, lower=lower)
-        self.records.append(record)
-        if (loop := unrolled_loop(event, record.seconds)) is not None:
+        spent = sum(x.seconds for x in self.imports if x.started >= event.started)
+        event = dataclasses.replace(event, lower=max(0.0, event.lower - spent))
+        self.events.append(event)
+        if (loop := unrolled_loop(event)) is not None:
             self.loops.append(loop)

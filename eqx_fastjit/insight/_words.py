@@ -1,6 +1,7 @@
 """Numbers, lines, lists and tables in words."""
 
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -43,11 +44,17 @@ def listed(items: Iterable[str], most: int = 5) -> str:
     return ", ".join(unique[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
+# The temporary file that ipykernel names the code of a cell by.
+_CELL = re.compile(r".*[/\\]ipykernel_\d+[/\\]\d+\.py")
+
+
 def show_file(file: str) -> str:
     """A path below the working directory without it; of others, the last two parts.
 
     Of an installed package, the path from there.
     """
+    if _CELL.fullmatch(file):
+        return "<cell>"
     _, installed, below = file.rpartition(f"{os.sep}site-packages{os.sep}")
     if installed:
         return below
@@ -62,10 +69,7 @@ def show_file(file: str) -> str:
 
 def show_place(place: "Place | None") -> str:
     """`train.py:12`."""
-    if place is None:
-        return "an unknown line"
-    short = place._replace(file=show_file(place.file))
-    return str(place if str(place).startswith("<cell>") else short)
+    return f"{show_file(place.file)}:{place.line}" if place else "an unknown line"
 
 
 def show_chain(frames: "Sequence[Place]", most: int = 4) -> str:

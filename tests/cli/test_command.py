@@ -183,7 +183,8 @@ def test_the_first_call_of_plain_jit(tmp_path):
         "jax.jit(jax.grad(slow))(jnp.ones(2))\n"
     )
     report, _ = doctor(path, tmp_path)
-    (found,) = [x for x in report["compilations"] if x["function"] == "slow"]
+    functions = [x["function"] for x in report["run"]["events"]]
+    (found,) = [x for x in functions if x["name"] == "slow"]
     assert found["place"][1:] == [2, "slow"]
     assert all("slow" not in x["functions"] for x in report["findings"])
 
@@ -207,7 +208,8 @@ def test_the_doctor_writes_only_where_it_is_told_to(script, tmp_path):
     options = [x for pair in names.items() for x in pair]
     command("doctor", *options, script, cwd=tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {*names.values(), script.name}
-    assert json.loads((tmp_path / "a.json").read_text())["program"] == str(script)
+    report = json.loads((tmp_path / "a.json").read_text())
+    assert report["run"]["program"] == str(script)
     assert "traceEvents" in json.loads((tmp_path / "a.trace").read_text())
 
 

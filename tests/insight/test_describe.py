@@ -101,13 +101,11 @@ def test_another_function_of_the_line_was_made_anew():
 
 
 def test_a_compilation_without_a_trace_is_a_placement():
-    first, second = jax.devices()[0], jax.devices()[-1]
+    first, second = jax.devices()[:2]
     old, new = jax.device_put(X, first), jax.device_put(X, second)
-    if first != second:
-        cause, found = compared({"x": old}, {"x": new}, traced=False)
-        assert (cause, found) == (Cause.PLACEMENT, [("x", "sharding")])
-    cause, found = compared({"x": jnp.asarray(X)}, {"x": old}, traced=False)
-    assert (cause, found) == (Cause.PLACEMENT, [("x", "committed")])
+    for other in (new, jnp.asarray(X)):
+        cause, found = compared({"x": old}, {"x": other}, traced=False)
+        assert (cause, found) == (Cause.PLACEMENT, [("x", "placement")])
 
 
 def test_a_tracer_has_no_placement():
@@ -162,7 +160,8 @@ def test_nothing_of_the_users_is_kept():
     died = weakref.ref(tag)
     del tag
     gc.collect()
-    assert died() is None and len(kept) == 3
+    assert died() is None
+    assert [x.path for x in kept if x.kind != "setting"] == ["m", "m.x", "m.tag"]
 
 
 def test_whose_code_a_line_is():

@@ -6,66 +6,61 @@ import re
 
 import pytest
 
-from eqx_fastjit._describe import Cause, Difference, Leaf
+from eqx_fastjit._describe import Difference, Leaf, Reason
+from eqx_fastjit._events import Event, FunctionInfo
 from eqx_fastjit._place import Place
-from eqx_fastjit.insight._file import Run
+from eqx_fastjit.insight._file import as_json, Run
 from eqx_fastjit.insight._groups import group
 from eqx_fastjit.insight._page import page
-from eqx_fastjit.insight._records import Record, show_difference
 from eqx_fastjit.insight._report import headline, make_report
 from eqx_fastjit.insight._text import write_text
 from eqx_fastjit.insight._trace import as_trace
 from eqx_fastjit.insight._waits import Wait
 from eqx_fastjit.insight._watch import Import
+from eqx_fastjit.insight._why import show_difference
 
 
 LINE = Place("a.py", 10, "<module>")
 DEFINED = Place("a.py", 1, "step")
 
 
-def record(number, *differences, seconds=1.0, object=1, **fields):
-    cause = differences[0].cause if differences else Cause.NEW_FUNCTION
-    defaults = {
+def event(number, *differences, seconds=1.0, is_outside=False, **fields):
+    name, place = fields.pop("name", "step"), fields.pop("place", DEFINED)
+    reason = (
+        Reason(differences[0].cause, differences, (LINE,)) if differences else Reason()
+    )
+    fields = {
         "number": number,
-        "function": "step",
-        "place": DEFINED if object else None,
+        "reason": reason,
         "frames": (LINE,),
-        "earlier": (LINE,) if differences else (),
-        "object": object,
-        "cause": cause,
-        "differences": differences,
-        "signature": (("x", "float32[4]"),),
         "started": 1000.0 + number,
-        "is_main_thread": True,
-        "thread": 7,
-        "ahead": False,
         "traced": True,
-        "failed": False,
-        "inlined": False,
-        "inside": None,
-        "cached": False,
         "trace": seconds / 4,
         "lower": seconds / 4,
         "compile": seconds / 2,
-        "first_run": 0.0,
-        "nested": 0.0,
+        **fields,
     }
-    return Record(**{**defaults, **fields})
+    return Event(FunctionInfo(name, name, place, number=not is_outside), **fields)
+
+
+def inlined(number, *differences, seconds=1.0, **fields):
+    """An event of a function that is a part of another one."""
+    times = {"trace": seconds, "lower": 0.0, "compile": 0.0}
+    return event(number, *differences, name="inner", **times, **fields)
 
 
 def static(path, old, new):
     a, b = (Leaf(path, "static", type="int", text=str(x)) for x in (old, new))
-    return Difference(path, Cause.STATIC, "static", a, b)
+    return Difference(path, "static", a, b)
 
 
 def shape(path, old, new):
     a, b = (Leaf(path, "array", x, "float32") for x in (old, new))
-    return Difference(path, Cause.SHAPE, "shape", a, b)
+    return Difference(path, "shape", a, b)
 
 
-def report_of(*records, seconds=100.0, cache=None, **options):
-    run = Run("a.py", 1000.0, seconds, False, cache, records)
-    return make_report(run, exit_code=0, **options)
+def report_of(*events, seconds=100.0, cache=None, **options):
+    return make_report(Run("a.py", 1000.0, seconds, 0, cache, events, **options))
 
 
 def text_of(report):
@@ -79,9 +74,7 @@ def text_of(report):
     [(1.0, 100, True), (0.9, 100, False), (0.5, 10, True), (0.4, 10, False)],
 )
 def test_cost_alone_makes_a_finding(cost, run, is_finding):
-    found = report_of(
-        record(1), record(2, static("n", 1, 2), seconds=cost), seconds=run
-    )
+    found = report_of(event(1), event(2, static("n", 1, 2), seconds=cost), seconds=run)
     assert bool(found.findings) == is_finding
     assert len(found.findings) + len(found.others) == 2
     limit = min(1.0, 0.05 * run)
@@ -91,14 +84,14 @@ def test_cost_alone_makes_a_finding(cost, run, is_finding):
 
 
 def test_a_first_call_is_no_finding():
-    found = report_of(record(1, seconds=50.0))
+    found = report_of(event(1, seconds=50.0))
     assert found.findings == () and "no finding" in headline(found)
 
 
 def test_the_parts_of_the_time_add_up():
     found = report_of(
-        record(1, seconds=10.0),
-        record(2, seconds=5.0, is_main_thread=False),
+        event(1, seconds=10.0),
+        event(2, seconds=5.0, thread="Thread-1"),
         imports=[Import("jax", 1000.0, 3.0)],
         waits=[Wait(LINE._replace(line=12), "float(x)", 3, 2.0)],
         seconds=30.0,
@@ -111,20 +104,20 @@ def test_the_parts_of_the_time_add_up():
 
 
 def test_seconds_of_functions_inside_are_told_once():
-    outer = record(1, seconds=8.0, nested=1.0)
-    inner = record(2, seconds=1.0, function="inner", inlined=True, inside=1)
+    outer = event(1, seconds=8.0, nested=1.0)
+    inner = inlined(2, inside=1)
     found = report_of(outer, inner)
     assert {f.function: f.seconds for f in found.functions} == {"step": 7, "inner": 1}
 
 
 def test_a_function_inside_is_not_blamed():
-    records = [
-        record(1),
-        record(2, function="inner", inlined=True, inside=1),
-        record(3, shape("x", (4,), (5,)), seconds=3.0, nested=1.0),
-        record(4, static("f", 1, 2), function="inner", inlined=True, inside=3),
+    events = [
+        event(1),
+        inlined(2, inside=1),
+        event(3, shape("x", (4,), (5,)), seconds=3.0, nested=1.0),
+        inlined(4, static("f", 1, 2), inside=3),
     ]
-    found = report_of(*records)
+    found = report_of(*events)
     (finding,) = found.findings
     assert (finding.cause, finding.functions, finding.count) == (
         "shape",
@@ -137,40 +130,36 @@ def test_a_function_inside_is_not_blamed():
 
 
 def test_a_change_of_two_functions_is_one_finding():
-    records = [
-        record(1, shape("x", (64, 3), (40, 3))),
-        record(
-            2, static("n", 64, 40), function="metric", frames=(LINE._replace(line=12),)
-        ),
-        record(
-            3, static("n", 1, 2), function="other", frames=(LINE._replace(line=14),)
-        ),
+    events = [
+        event(1, shape("x", (64, 3), (40, 3))),
+        event(2, static("n", 64, 40), name="metric", frames=(LINE._replace(line=12),)),
+        event(3, static("n", 1, 2), name="other", frames=(LINE._replace(line=14),)),
     ]
-    first, second = group(records)
+    first, second = group(events)
     assert first.functions == {"step": 1, "metric": 1}
     assert second.functions == {"other": 1}
 
 
 def test_a_trace_that_failed_is_told_apart_from_those_of_other_lengths():
-    longer = record(1, shape("x", (4,), (5,)))
-    failed = record(2, shape("x", (4,), (6,)), failed=True)
-    assert [g.records for g in group([longer, failed])] == [[longer], [failed]]
+    longer = event(1, shape("x", (4,), (5,)))
+    failed = event(2, shape("x", (4,), (6,)), failed=True)
+    assert [g.events for g in group([longer, failed])] == [[longer], [failed]]
 
 
 def test_operations_of_a_model_are_one_group_at_the_line_that_made_it():
     made = Place("a.py", 20, "<module>")
     inside = [Place("a.py", n, "Model.__init__") for n in (4, 5)]
-    outside = {"object": 0, "function": "mul"}
-    records = [record(i, frames=(x, made), **outside) for i, x in enumerate(inside)]
-    (found,) = group(records)
+    outside = {"is_outside": True, "name": "mul", "place": None}
+    events = [event(i, frames=(x, made), **outside) for i, x in enumerate(inside)]
+    (found,) = group(events)
     assert found.line == made
 
 
 def test_the_first_call_of_a_function_of_plain_jit_is_no_finding():
     """Nothing can spare it. Another compilation is one."""
-    plain = {"object": 0, "place": DEFINED}
-    assert report_of(record(1, seconds=4.0, **plain)).findings == ()
-    found = report_of(*(record(i, seconds=4.0, **plain) for i in (1, 2)))
+    plain = {"is_outside": True}
+    assert report_of(event(1, seconds=4.0, **plain)).findings == ()
+    found = report_of(*(event(i, seconds=4.0, **plain) for i in (1, 2)))
     (finding,) = found.findings
     assert (finding.cause, finding.attribute) == ("outside of filter_jit", "jax.jit")
     assert (finding.functions, finding.seconds) == ({"step": 1}, 4.0)
@@ -180,24 +169,24 @@ def test_the_first_call_of_a_function_of_plain_jit_is_no_finding():
 def test_operations_of_a_function_are_one_group_at_the_line_that_cost_most():
     called = Place("a.py", 20, "<module>")
     lines = [Place("a.py", n, "make") for n in range(4, 12)]
-    outside = {"object": 0, "function": "mul"}
-    records = [
-        record(i, frames=(x, called), seconds=0.3 + (x.line == 7), **outside)
+    outside = {"is_outside": True, "name": "mul", "place": None}
+    events = [
+        event(i, frames=(x, called), seconds=0.3 + (x.line == 7), **outside)
         for i, x in enumerate(lines)
     ]
-    records.append(record(9, frames=(called,), **outside))
-    first, second = group(records)
-    assert (first.line.line, len(first.records)) == (7, 8)
+    events.append(event(9, frames=(called,), **outside))
+    first, second = group(events)
+    assert (first.line.line, len(first.events)) == (7, 8)
     assert second.line == called
 
 
 def test_a_cache_would_help():
-    found = report_of(record(1, seconds=40.0))
+    found = report_of(event(1, seconds=40.0))
     (item,) = found.helps
     assert item.seconds == pytest.approx(18)
     assert "a second run would take about 1 min 22 s" in item.says
     assert "`JAX_COMPILATION_CACHE_DIR` to a directory" in item.fix
-    assert report_of(record(1, seconds=40.0), cache="/tmp/x").helps == ()
+    assert report_of(event(1, seconds=40.0), cache="/tmp/x").helps == ()
 
 
 @pytest.mark.parametrize(
@@ -205,20 +194,25 @@ def test_a_cache_would_help():
     [
         ("shape", {"shape": (2,)}, {"shape": (3,)}, "float32[2] -> float32[3]"),
         ("weak type", {"weak_type": True}, {}, "weak float32 -> strong float32"),
-        ("committed", {}, {"committed": True}, "uncommitted -> committed"),
-        ("sharding", {"sharding": "a"}, {"sharding": "b"}, "on a -> on b"),
+        (
+            "placement",
+            {},
+            {"committed": True},
+            "on no device -> on no device (committed)",
+        ),
+        ("placement", {"sharding": "a"}, {"sharding": "b"}, "a -> b"),
     ],
 )
 def test_a_difference_in_words(what, old, new, text):
     a, b = (Leaf("x", "array", **{"dtype": "float32", **x}) for x in (old, new))
-    d = Difference("x", Cause.DTYPE, what, a, b)
+    d = Difference("x", what, a, b)
     assert show_difference(d) == f"`x`: {text}"
     assert show_difference(d._replace(old=None)).startswith("`x`: nothing -> float32[")
 
 
 def test_text_page_and_json_say_the_same():
-    found = report_of(record(1), record(2, static("n", 1, 2), seconds=4.0))
-    text, html, data = text_of(found), page(found), found.as_json()
+    found = report_of(event(1), event(2, static("n", 1, 2), seconds=4.0))
+    text, html, data = text_of(found), page(found), as_json(found)
     assert data["functions"][0]["causes"] == {"static": 1, "first call": 1}
     for fragment in ("1 static, 1 first call", "each new value compiles: 1, 2"):
         assert fragment in " ".join(text.split())
@@ -228,14 +222,14 @@ def test_text_page_and_json_say_the_same():
 
 def test_the_page_escapes_and_loads_nothing():
     evil = "<script>alert(1)</script>"
-    found = report_of(record(1, static(evil, 1, 2), function=evil))
+    found = report_of(event(1, static(evil, 1, 2), name=evil))
     html = page(found)
     assert evil not in html and "&lt;script&gt;" in html
     assert not re.search(r"(src|href)=|url\(|@import|https?:", html)
 
 
 def test_a_timeline_says_why():
-    found = report_of(record(1), record(2, static("n", 1, 2), seconds=4.0))
+    found = report_of(event(1), event(2, static("n", 1, 2), seconds=4.0))
     events = as_trace(found)["traceEvents"]
     (why,) = [e for e in events if e.get("args", {}).get("cause") == "static"]
     assert why["dur"] == 4e6 and why["args"]["differences"] == ["`n`: 1 -> 2"]

@@ -154,7 +154,7 @@ def test_looking_for_callbacks_disturbs_no_event():
     finally:
         _events.observers.remove(events.append)
     found = [x for x in events if not x.is_outside]
-    assert [(x.traced, x.inlined) for x in found] == [(True, True), (True, False)]
+    assert [(x.traced, x.is_part) for x in found] == [(True, True), (True, False)]
     assert found[0].inside == found[1].number
 
 
