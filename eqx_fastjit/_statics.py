@@ -189,12 +189,13 @@ def _static_reader(x: Any) -> Reader:
     fields = generated_fields(cls)
     if fields is not None:
         return Reader("fields", is_mutable=True, names=fields)
-    if _has_hash(x):
+    if has_hash(x):
         return Reader("hashed", state=object_state)
     return Reader("state", is_mutable=True, state=object_state)
 
 
-def _has_hash(x: Any) -> bool:
+def has_hash(x: Any) -> bool:
+    """Whether a value has a hash, whatever its class says."""
     try:
         hash(x)
     except RecursionError:
