@@ -56,18 +56,16 @@ class Reader(NamedTuple):
     state: Callable[[Any], Any] | None = None
 
 
-ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
-
 flatten_one_level = jtu.default_registry.flatten_one_level
 
 
 def is_array(x: Any) -> bool:
-    """Whether a leaf of a call is an array.
+    """Whether a leaf of a call, or of its result, is an array.
 
     A proxy (of `wrapt`, say) claims to be an instance of the class of what it stands
     for. JAX takes none, and proxies of arrays and of others are of one type.
     """
-    return isinstance(x, ARRAY_TYPES) and x.__class__ is type(x)
+    return isinstance(x, jax.Array | np.ndarray | np.generic) and x.__class__ is type(x)
 
 
 # Whether a leaf is one of a call's arrays.

@@ -15,7 +15,7 @@ from . import _events
 from ._engine import engine_module
 from ._options import Options
 from ._plan import Handle, partition, steps_of, Structure
-from ._statics import ARRAY_TYPES
+from ._statics import is_array
 
 
 class _ArrayParameter(inspect.Parameter):
@@ -95,15 +95,15 @@ class FlatFunction:
 
     def output(self, out: Any) -> Any:
         """The arrays of a result, and a handle for its plan."""
-        arrays, structure = partition(out, lambda x: isinstance(x, ARRAY_TYPES))
-        plan = engine_module().Plan(steps_of(structure), structure)
+        arrays, structure = partition(out, is_array)
+        plan = engine_module().Plan(steps_of(out), structure)
         handle = Handle(plan)
         self.plans[handle] = plan
         if self.options.out_shardings is None:
             return [*arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
         # without need: its classes may check their parts.)
-        tree = jtu.tree_map(lambda x: x if isinstance(x, ARRAY_TYPES) else None, out)
+        tree = jtu.tree_map(lambda x: x if is_array(x) else None, out)
         return tree, handle
 
     def while_compiling(self) -> contextlib.AbstractContextManager[Any]:
