@@ -76,12 +76,10 @@ def steps_of(x: Any) -> Step:
     """How to build a result, or a part of it, like this one."""
     parts, node = jtu.tree_flatten(x, is_leaf=lambda y: y is not x)
     data = node.node_data()
-    if data is None:
+    if data is None or x is None:
         return Step("array") if is_array(x) else Step("constant", x)
     cls, aux = data
     steps = tuple([steps_of(part) for part in parts])
-    if cls is type(None):
-        return Step("constant", None)
     if cls is tuple or cls is list:
         return Step(cls.__name__, None, steps)
     if cls is dict:

@@ -27,7 +27,6 @@ readers, by the same names: `csrc/read.c` and `_reference.py`.
 
 import dataclasses
 import enum
-import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -82,10 +81,9 @@ def is_array_or_struct(x: Any) -> bool:
 
 def numpy_state(x: Any) -> Any:
     """The dtype, shape and bytes of an array or scalar of NumPy."""
-    if type(x) is not np.ndarray and not isinstance(x, np.generic):
+    is_plain = type(x) is np.ndarray or isinstance(x, np.generic)
+    if not is_plain or x.dtype.hasobject:
         return object_state(x)  # a subclass may have a mask, or a unit
-    if x.dtype.hasobject:
-        return x.dtype, x.shape, x.tolist()
     return x.dtype, x.shape, x.tobytes()
 
 
@@ -130,10 +128,8 @@ _VALUES: dict[type, Reader] = {
 
 def reader_of(x: Any) -> Reader:
     """The reader for the type of a value. Asked once for each type."""
-    cls = type(x)
-    if (known := _EXACT.get(cls) if type(cls) is type else None) is not None:
-        return known
-    return _array_reader(x) or _node_reader(x) or _static_reader(x)
+    exact = _EXACT.get(type(x))
+    return exact or _array_reader(x) or _node_reader(x) or _static_reader(x)
 
 
 def _array_reader(x: Any) -> Reader | None:
@@ -151,15 +147,12 @@ def _array_reader(x: Any) -> Reader | None:
 
 
 def _node_reader(x: Any) -> Reader | None:
-    cls = type(x)
-    if issubclass(cls, type | types.FunctionType):
-        return None
     flat = flatten_one_level(x)
-    if flat is None:
+    if flat is None or flat[1] is x:  # after `jax.tree_util.register_static`
         return None
     if isinstance(x, eqx.Module):
         return _module_reader(x)
-    if issubclass(cls, tuple) and flat[1] is cls:
+    if isinstance(x, tuple) and flat[1] is type(x):
         return Reader("tuple", is_node=True)  # a named tuple
     return Reader("node", is_node=True, is_mutable=True)
 
@@ -208,14 +201,12 @@ def generated_fields(cls: type) -> tuple[str, ...] | None:
 
     `None` if it has another `__eq__`.
     """
-    owner = next(base for base in cls.__mro__ if "__eq__" in vars(base))
-    code = getattr(vars(owner)["__eq__"], "__code__", None)
+    code = getattr(cls.__eq__, "__code__", None)
     if code is None:
         return None
-    if code.co_qualname == "__create_fn__.<locals>.__eq__" and hasattr(
-        owner, "__dataclass_fields__"
-    ):
-        return tuple(f.name for f in dataclasses.fields(owner) if f.compare)
+    is_dataclass = code.co_qualname == "__create_fn__.<locals>.__eq__"
+    if is_dataclass and dataclasses.is_dataclass(cls):
+        return tuple(f.name for f in dataclasses.fields(cls) if f.compare)
     if code.co_filename.startswith("<attrs generated"):
-        return tuple(f.name for f in getattr(owner, "__attrs_attrs__", ()) if f.eq)
+        return tuple(f.name for f in getattr(cls, "__attrs_attrs__", ()) if f.eq)
     return None
