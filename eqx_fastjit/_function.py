@@ -185,19 +185,24 @@ class Function:
 
     # --- specializations ---
 
-    def find(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    def find(
+        self, values: tuple[Any, ...], *, abstract: bool = False
+    ) -> tuple[Any, tuple[Any, ...], bool]:
         """The specialization for bound values, made if there is none; the arrays.
 
-        A `jax.ShapeDtypeStruct` may stand for an array.
+        And whether any array is the user's own, of NumPy. If `abstract`, a
+        `jax.ShapeDtypeStruct` may stand for an array.
         """
+        __tracebackhide__ = True
         try:
-            found, arrays, _ = self.table.find(values, True)
+            found, arrays, reads_numpy = self.table.find(values, abstract)
             if found is None:
-                found = self.specialize(values, is_array_or_struct)
-                self.table.add(values, True, found)
+                is_dynamic = is_array_or_struct if abstract else is_array
+                found = self.specialize(values, is_dynamic)
+                self.table.add(values, abstract, found)
         except Exception as e:
             raise self.failed(None, e, values)  # noqa: B904
-        return found, arrays
+        return found, arrays, reads_numpy
 
     def clear(self) -> None:
         """Drop all traces and compiled programs."""

@@ -8,7 +8,7 @@ what is the same, and which reader a type has; `csrc/` has the same readers in C
 import struct
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import jax.tree_util as jtu
 import numpy as np
@@ -111,10 +111,10 @@ class Walk:
     def _state(self, x: Any, reader: Reader) -> None:
         assert reader.state is not None
         state = reader.state(x)
+        self.trail.append(_Same(type(x)))
         if state is x:
             self.trail.append(_Same(x))
         else:
-            self.trail.append(_Same(type(x)))
             self.read(state, True)
 
 
@@ -251,23 +251,20 @@ def split_output(out: Any) -> tuple[list[Any], Any]:
 class Callable:
     """The base class of jitted functions."""
 
-    __slots__ = ("_function", "_table")
+    __slots__ = ()
 
-    def _prepare(self, function: Any, table: Table, *_: Any) -> None:
-        object.__setattr__(self, "_function", function)
-        object.__setattr__(self, "_table", table)
+    if TYPE_CHECKING:  # what `_jit.JitWrapped` has
+        _function: Any
+        _bind: Any
+
+    def _prepare(self, *_: Any) -> None:
+        """What the native engine needs of a function."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         function = self._function
-        values = self._bind(*args, **kwargs)  # pyright: ignore
-        try:
-            specialization, arrays, reads_numpy = self._table.find(values, False)
-            if specialization is None:
-                specialization = function.specialize(values)
-                self._table.add(values, False, specialization)
-        except Exception as e:
-            raise function.failed(None, e, values)  # noqa: B904
+        values = self._bind(*args, **kwargs)
+        specialization, arrays, reads_numpy = function.find(values)
         outer = set_active(specialization)
         try:
             results, handle = split_output(specialization.jitted(*arrays))

@@ -44,7 +44,7 @@ class _Call:
         self.function = function
         self.bind = bind
         values = bind(*args, **kwargs)
-        specialization, arrays = function.find(values)
+        specialization, arrays, _ = function.find(values, abstract=True)
         self.specialization = specialization
         # A table of its own, of one: that of the function may be cleared.
         engine = engine_module()
