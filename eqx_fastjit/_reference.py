@@ -8,7 +8,7 @@ what is the same, and which reader a type has; `csrc/` has the same readers in C
 import struct
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 import jax.tree_util as jtu
 import numpy as np
@@ -236,16 +236,12 @@ def note() -> None:
     _here.noted = True
 
 
-def setup(*_: Any) -> None:
-    """What the native engine needs of Python."""
-
-
 def split_output(out: Any) -> tuple[list[Any], Any]:
-    """The arrays, and the handle, of what a compiled function returned."""
+    """The arrays of what a compiled function returned, and how to build the result."""
     if type(out) is list:
-        return out[:-1], out[-1]
+        return out[:-1], out[-1].plan()
     tree, handle = out
-    return jtu.tree_leaves(tree), handle
+    return jtu.tree_leaves(tree), handle.plan()
 
 
 class Callable:
@@ -253,9 +249,9 @@ class Callable:
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # what `_jit.JitWrapped` has
-        _function: Any
-        _bind: Any
+    # Of `_jit.JitWrapped`.
+    _function: Any
+    _bind: Any
 
     def _prepare(self, *_: Any) -> None:
         """What the native engine needs of a function."""
@@ -267,8 +263,7 @@ class Callable:
         specialization, arrays, reads_numpy = function.find(values)
         outer = set_active(specialization)
         try:
-            results, handle = split_output(specialization.jitted(*arrays))
-            plan = handle.plan()
+            results, plan = split_output(specialization.jitted(*arrays))
             is_new, _here.noted = _here.noted or plan.blocks < 0, False
             function.finished(
                 specialization, plan, values, arrays, results, is_new, reads_numpy

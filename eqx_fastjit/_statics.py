@@ -113,6 +113,7 @@ _EXACT = {
     bool: Reader("same"),
     set: Reader("set", is_mutable=True),
     frozenset: Reader("set"),
+    jax.ShapeDtypeStruct: Reader("struct", is_node=True, state=object_state),
 }
 
 # Of these types, and of subclasses that compare as they do.
@@ -133,8 +134,6 @@ def reader_of(x: Any) -> Reader:
 
 
 def _array_reader(x: Any) -> Reader | None:
-    if type(x) is jax.ShapeDtypeStruct:
-        return Reader("struct", is_node=True, state=object_state)
     if isinstance(x, Tracer):
         return Reader("tracer", is_node=True)
     if not is_array(x):
@@ -148,11 +147,14 @@ def _array_reader(x: Any) -> Reader | None:
 
 def _node_reader(x: Any) -> Reader | None:
     flat = flatten_one_level(x)
-    if flat is None or flat[1] is x:  # after `jax.tree_util.register_static`
+    if flat is None:
+        return None
+    children, aux = flat
+    if aux is x and not children:  # by `jax.tree_util.register_static`
         return None
     if isinstance(x, eqx.Module):
         return _module_reader(x)
-    if isinstance(x, tuple) and flat[1] is type(x):
+    if isinstance(x, tuple) and aux is type(x):
         return Reader("tuple", is_node=True)  # a named tuple
     return Reader("node", is_node=True, is_mutable=True)
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -81,7 +80,7 @@ class FlatFunction:
         # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
         # inside of JIT from what is outside.
         __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
-        if getattr(_asking, "now", False):
+        if engine_module().active() is None:  # for `kept_trace`
             raise LookupError("JAX no longer has the trace")
         function = self.function()
         assert function is not None
@@ -122,17 +121,15 @@ def quiet_donation() -> Iterator[None]:
         yield
 
 
-_asking = threading.local()
-
-
 def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
     """JAX's cached trace of a call that has just been made.
 
     Raises `LookupError` if it was dropped, say by `jax.clear_caches()` in the function
     itself: nothing is traced for it.
     """
-    _asking.now = True
+    engine = engine_module()
+    outer = engine.set_active(None)
     try:
         return jitted.trace(*arrays)
     finally:
-        _asking.now = False
+        engine.set_active(outer)
