@@ -26,7 +26,7 @@ from jax.core import Tracer
 from ._place import Place
 from ._private import instance_dict
 from ._reference import static_key
-from ._statics import is_array_or_struct, reader_of
+from ._statics import is_array, reader_of
 
 
 _MAX_TEXT = 60
@@ -181,7 +181,7 @@ class _Words(reprlib.Repr):
             return repr(x)
         if isinstance(x, np.bool_ | np.number):
             return f"{x.item()!r} ({x.dtype})"
-        if is_array_or_struct(x):
+        if is_array(x, abstract=True):
             return show_array(x.shape, str(x.dtype))
         if isinstance(x, types.FunctionType | types.MethodType):
             code = x.__code__
@@ -232,7 +232,7 @@ def describe(arguments: list[tuple[str, Any]]) -> tuple[Leaf, ...]:
     pending = [(name, value, False) for name, value in reversed(arguments)]
     while pending:
         path, x, is_static = pending.pop()
-        if is_array_or_struct(x) and not is_static:
+        if is_array(x, abstract=True) and not is_static:
             out.append(_array(path, x))
             continue
         children = None if is_static else _children(path, x)
@@ -310,12 +310,12 @@ def _statics(
         identity = hash(static_key(x))
     except Exception:  # of the class's own hash, say
         identity = id(x)
-    is_array = is_array_or_struct(x)
+    has_shape = is_array(x, abstract=True)
     yield Leaf(
         path,
         "static",
-        shape=tuple(x.shape) if is_array else (),
-        dtype=str(x.dtype) if is_array else "",
+        shape=tuple(x.shape) if has_shape else (),
+        dtype=str(x.dtype) if has_shape else "",
         type=_type_name(type(x)),
         text=describe_static(x),
         identity=identity,

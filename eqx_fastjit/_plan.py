@@ -13,7 +13,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 
 from ._private import INSTANCE_DICT, instance_dict
-from ._statics import is_array, is_array_or_struct, IsDynamic, reader_of
+from ._statics import is_array, reader_of
 
 
 DYNAMIC = object()  # stands for an array
@@ -33,12 +33,10 @@ class Structure(NamedTuple):
         return jtu.tree_unflatten(self.treedef, leaves)
 
 
-def partition(
-    tree: Any, is_dynamic: IsDynamic = is_array_or_struct
-) -> tuple[list[Any], Structure]:
+def partition(tree: Any, abstract: bool = True) -> tuple[list[Any], Structure]:
     """The arrays of a pytree, in JAX's order, and the rest."""
     leaves, treedef = jtu.tree_flatten(tree)
-    rest = tuple([DYNAMIC if is_dynamic(x) else x for x in leaves])
+    rest = tuple([DYNAMIC if is_array(x, abstract) else x for x in leaves])
     arrays = [x for x, kept in zip(leaves, rest, strict=True) if kept is DYNAMIC]
     return arrays, Structure(treedef, rest)
 

@@ -18,7 +18,6 @@ from ._statics import (
     flatten_one_level,
     has_hash,
     is_array,
-    is_array_or_struct,
     Reader,
     reader_of,
 )
@@ -49,7 +48,7 @@ class Walk:
     def __init__(
         self, values: Iterable[Any], as_static: bool = False, abstract: bool = False
     ):
-        self.is_dynamic = is_array_or_struct if abstract else is_array
+        self.abstract = abstract
         self.trail: list[Any] = []
         self.arrays: list[Any] = []
         self.mutables: list[Any] = []  # statics that can be changed in place
@@ -60,7 +59,7 @@ class Walk:
         """Read a value. Below a static, arrays are static, too."""
         reader = _reader(x)
         as_static = as_static or not reader.is_node
-        if not as_static and self.is_dynamic(x):
+        if not as_static and is_array(x, self.abstract):
             self.trail.append(_ARRAY)
             self.arrays.append(x)
             return

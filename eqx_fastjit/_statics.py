@@ -58,22 +58,17 @@ class Reader(NamedTuple):
 flatten_one_level = jtu.default_registry.flatten_one_level
 
 
-def is_array(x: Any) -> bool:
+def is_array(x: Any, abstract: bool = False) -> bool:
     """Whether a leaf of a call, or of its result, is an array.
+
+    If `abstract`, a `jax.ShapeDtypeStruct` may stand for one.
 
     A proxy (of `wrapt`, say) claims to be an instance of the class of what it stands
     for. JAX takes none, and proxies of arrays and of others are of one type.
     """
+    if type(x) is jax.ShapeDtypeStruct:
+        return abstract
     return isinstance(x, jax.Array | np.ndarray | np.generic) and x.__class__ is type(x)
-
-
-# Whether a leaf is one of a call's arrays.
-IsDynamic = Callable[[Any], bool]
-
-
-def is_array_or_struct(x: Any) -> bool:
-    """Whether a leaf is an array, or says what one would be like."""
-    return type(x) is jax.ShapeDtypeStruct or is_array(x)
 
 
 # --- state, in other words (rules 4 and 6) --------------------------------------------

@@ -94,7 +94,7 @@ class FlatFunction:
 
     def output(self, out: Any) -> Any:
         """The arrays of a result, and a handle for its plan."""
-        arrays, structure = partition(out, is_array)
+        arrays, structure = partition(out, abstract=False)
         plan = engine_module().Plan(steps_of(out), structure)
         handle = Handle(plan)
         self.plans[handle] = plan
