@@ -14,13 +14,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ._blocking import COPIED_BYTES
-from ._statics import (
-    flatten_one_level,
-    has_hash,
-    is_array,
-    Reader,
-    reader_of,
-)
+from ._statics import flatten_one_level, has_hash, is_array, Reader, reader_of
 
 
 class _Same:
@@ -43,20 +37,17 @@ _MISSING = object()
 
 
 class Walk:
-    """Reads values: their arrays, and all else onto a trail."""
+    """Reads a value: its arrays, and all else onto a trail."""
 
-    def __init__(
-        self, values: Iterable[Any], as_static: bool = False, abstract: bool = False
-    ):
+    def __init__(self, x: Any, as_static: bool = False, abstract: bool = False):
         self.abstract = abstract
         self.trail: list[Any] = []
         self.arrays: list[Any] = []
         self.mutables: list[Any] = []  # statics that can be changed in place
-        for x in values:
-            self.read(x, as_static)
+        self.read(x, as_static)
 
     def read(self, x: Any, as_static: bool) -> None:
-        """Read a value. Below a static, arrays are static, too."""
+        """Read a part of it. Below a static, arrays are static, too."""
         reader = _reader(x)
         as_static = as_static or not reader.is_node
         if not as_static and is_array(x, self.abstract):
@@ -129,7 +120,7 @@ def _reader(x: Any) -> Reader:
 
 def static_key(x: Any) -> tuple[Any, ...]:
     """What is equal of two statics that are the same by the contract, with a hash."""
-    return tuple(Walk((x,), as_static=True).trail)
+    return tuple(Walk(x, as_static=True).trail)
 
 
 # --- specializations ------------------------------------------------------------------

@@ -128,7 +128,7 @@ def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
     itself: nothing is traced for it.
     """
     engine = engine_module()
-    outer = engine.set_active(None)
+    outer = engine.set_active(None)  # so that `FlatFunction` refuses
     try:
         return jitted.trace(*arrays)
     finally:
