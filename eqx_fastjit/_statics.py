@@ -55,6 +55,9 @@ class Reader(NamedTuple):
     state: Callable[[Any], Any] | None = None
 
 
+# (That of a `jax.Ref` is a `Tracer` only.)
+_ARRAY_TYPES = (jax.Array, np.ndarray, np.generic, Tracer)
+
 flatten_one_level = jtu.default_registry.flatten_one_level
 
 
@@ -68,7 +71,7 @@ def is_array(x: Any, abstract: bool = False) -> bool:
     """
     if type(x) is jax.ShapeDtypeStruct:
         return abstract
-    return isinstance(x, jax.Array | np.ndarray | np.generic) and x.__class__ is type(x)
+    return isinstance(x, _ARRAY_TYPES) and x.__class__ is type(x)
 
 
 # --- state, in other words (rules 4 and 6) --------------------------------------------
