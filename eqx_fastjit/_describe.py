@@ -283,7 +283,9 @@ def _children(path: str, x: Any) -> list[tuple[str, Any, bool]] | None:
     except Exception:  # of the class's own flatten function
         return None
     data = treedef.node_data()
-    if data is None or data[1] is x:  # by `jax.tree_util.register_static`
+    if data is None:
+        return None
+    if data[1] is x and x is not None:  # by `jax.tree_util.register_static`
         return None
     out = [(f"{path}{jtu.keystr(keys)}", value, False) for keys, value in pairs]
     if isinstance(x, eqx.Module):
