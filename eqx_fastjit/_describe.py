@@ -26,7 +26,7 @@ from jax.core import Tracer
 from ._place import Place
 from ._private import instance_dict
 from ._reference import static_key
-from ._statics import is_array_or_struct, reader_of
+from ._statics import is_array, reader_of
 
 
 _MAX_TEXT = 60
@@ -183,7 +183,7 @@ class _Words(reprlib.Repr):
         cls = type(x)
         if cls in _PLAIN or isinstance(x, np.generic | np.dtype):
             return repr(x)
-        if is_array_or_struct(x):
+        if is_array(x, abstract=True):
             return show_array(x.shape, str(x.dtype))
         if isinstance(x, types.FunctionType | types.MethodType):
             code = x.__code__
@@ -244,7 +244,7 @@ def describe(arguments: list[tuple[str, Any]]) -> tuple[Leaf, ...]:
     pending = [_Part(name, value) for name, value in reversed(arguments)]
     while pending:
         part = pending.pop()
-        if is_array_or_struct(part.value) and not part.is_static:
+        if is_array(part.value, abstract=True) and not part.is_static:
             out.append(_array(part.path, part.value))
             continue
         children = None if part.is_static else _children(part)
@@ -302,6 +302,8 @@ def _children(part: _Part) -> list[_Part] | None:
     data = treedef.node_data()
     if data is None:
         return None
+    if data[1] is x and x is not None:  # by `jax.tree_util.register_static`
+        return None
     out = [_Part(f"{path}{jtu.keystr(keys)}", value) for keys, value in pairs]
     if isinstance(x, eqx.Module):
         fields = dataclasses.fields(x)
@@ -332,12 +334,12 @@ def _static(part: _Part) -> Leaf:
         identity = hash(static_key(x))
     except Exception:  # of the class's own hash, say
         identity = id(x)
-    is_array = is_array_or_struct(x)
+    has_shape = is_array(x, abstract=True)
     return Leaf(
         part.path,
         "static",
-        shape=tuple(x.shape) if is_array else (),
-        dtype=str(x.dtype) if is_array else "",
+        shape=tuple(x.shape) if has_shape else (),
+        dtype=str(x.dtype) if has_shape else "",
         type=_type_name(type(x)),
         text=describe_static(x),
         identity=identity,

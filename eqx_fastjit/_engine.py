@@ -17,17 +17,6 @@ from ._statics import flatten_one_level, reader_of
 _ENGINES = ("auto", "native", "python")
 
 
-def _import_native() -> Any:
-    """The C extension, or `None` where it was not built.
-
-    One that is there and cannot be loaded is an error, as for any module.
-    """
-    name = f"{__package__}._native"
-    if importlib.util.find_spec(name) is None:
-        return None
-    return importlib.import_module(name)
-
-
 @functools.cache
 def engine_module() -> Any:
     """The module of the engine: `_native` or `_reference`.
@@ -41,21 +30,24 @@ def engine_module() -> Any:
             f"EQX_FASTJIT_ENGINE={wanted!r} is not an engine; expected one of "
             f"{', '.join(map(repr, _ENGINES))}."
         )
-    chosen = None if wanted == "python" else _import_native()
-    if chosen is None and wanted == "native":
+    is_built = importlib.util.find_spec(f"{__package__}._native") is not None
+    if not is_built and wanted == "native":
         raise RuntimeError(
             "EQX_FASTJIT_ENGINE=native, but the C extension was not built."
         )
-    if chosen is None:
-        if wanted == "auto":
-            warnings.warn(
-                "eqx_fastjit: the C extension was not built, so calls use the plain "
-                "Python engine, which is not made for speed. "
-                "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
-                stacklevel=2,
-            )
+    if not is_built and wanted == "auto":
+        warnings.warn(
+            "eqx_fastjit: the C extension was not built, so calls use the plain "
+            "Python engine, which is not made for speed. "
+            "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
+            stacklevel=2,
+        )
+    if is_built and wanted != "python":
+        # If it cannot be loaded, that is an error, as for any module.
+        chosen = importlib.import_module("._native", __package__)
+        chosen.setup(reader_of, flatten_one_level, jtu.tree_leaves, COPIED_BYTES)
+    else:
         from . import _reference as chosen
-    chosen.setup(reader_of, flatten_one_level, jtu.tree_leaves, COPIED_BYTES)
     silence_equinox_callback_log()
     _events.listen(chosen)
     return chosen

@@ -25,7 +25,7 @@ from ._options import donated, flatten_in_shardings, Options
 from ._parameters import Parameters
 from ._place import Place
 from ._plan import partition
-from ._statics import is_array, is_array_or_struct, IsDynamic
+from ._statics import is_array
 from ._traced import FlatFunction, kept_trace
 
 
@@ -79,27 +79,25 @@ class Function:
         named_fun = (self.info.name, fun) if self.with_fun else None
         return self.parameters.named(params, named_fun)
 
-    def array_paths(self, values: tuple[Any, ...], is_dynamic: IsDynamic) -> list[str]:
+    def array_paths(self, values: tuple[Any, ...], abstract: bool) -> list[str]:
         """The path of each array of a call, as the user would write it."""
         return [
             f"{name}{jtu.keystr(path)}"
             for name, value in self.named(values)
             for path, leaf in jtu.tree_leaves_with_path(value)
-            if is_dynamic(leaf)
+            if is_array(leaf, abstract)
         ]
 
     # --- what the engine calls ---
 
-    def specialize(
-        self, values: tuple[Any, ...], is_dynamic: IsDynamic = is_array
-    ) -> Any:
+    def specialize(self, values: tuple[Any, ...], abstract: bool = False) -> Any:
         """A new specialization for a call.
 
-        In one that is made, a `jax.ShapeDtypeStruct` is a static like any other.
+        Unless `abstract`, a `jax.ShapeDtypeStruct` is a static like any other.
         """
         options = self.options
         kwargs = dict(options.jit_kwargs)
-        arrays, structure = partition(values, is_dynamic)
+        arrays, structure = partition(values, abstract)
         if indices := donated(options, self.parameters, structure):
             kwargs["donate_argnums"] = indices
         fun, _ = self.split(values)
@@ -111,12 +109,12 @@ class Function:
                     for n, x in self.named(values)
                 ],
                 self.info.name,
-                is_dynamic,
+                abstract,
             )
         if options.out_shardings is not None:
             kwargs["out_shardings"] = (options.out_shardings, None)
         try:
-            paths = self.array_paths(values, is_dynamic)
+            paths = self.array_paths(values, abstract)
         except Exception:  # a user's class whose flatten function with keys is wrong
             paths = []
         if len(set(paths)) != len(arrays):  # or of `f(x, /, **kwargs)` with `x=...`
@@ -186,19 +184,23 @@ class Function:
 
     # --- specializations ---
 
-    def find(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    def find(
+        self, values: tuple[Any, ...], *, abstract: bool = False
+    ) -> tuple[Any, tuple[Any, ...], bool]:
         """The specialization for bound values, made if there is none; the arrays.
 
-        A `jax.ShapeDtypeStruct` may stand for an array.
+        And whether any array is the user's own, of NumPy. If `abstract`, a
+        `jax.ShapeDtypeStruct` may stand for an array.
         """
+        __tracebackhide__ = True
         try:
-            found, arrays, _ = self.table.find(values, True)
+            found, arrays, reads_numpy = self.table.find(values, abstract)
             if found is None:
-                found = self.specialize(values, is_array_or_struct)
-                self.table.add(values, True, found)
+                found = self.specialize(values, abstract)
+                self.table.add(values, abstract, found)
         except Exception as e:
             raise self.failed(None, e, values)  # noqa: B904
-        return found, arrays
+        return found, arrays, reads_numpy
 
     def clear(self) -> None:
         """Drop all traces and compiled programs."""

@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 
 from ._parameters import Parameters
 from ._plan import DYNAMIC, Structure
-from ._statics import IsDynamic
+from ._statics import is_array
 
 
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
@@ -121,7 +121,7 @@ def donated(
 
 
 def flatten_in_shardings(
-    prefix: Any, arguments: list[tuple[str, Any, bool]], name: str, is_array: IsDynamic
+    prefix: Any, arguments: list[tuple[str, Any, bool]], name: str, abstract: bool
 ) -> tuple[Any, ...]:
     """`in_shardings`, a prefix of the user's arguments, as one per array.
 
@@ -132,7 +132,7 @@ def flatten_in_shardings(
     prefixes: Iterator[Any] = itertools.repeat(prefix)
     if isinstance(prefix, list | tuple):
         without = jtu.tree_leaves(values[len(prefix) :])
-        if len(prefix) > len(values) or any(map(is_array, without)):
+        if len(prefix) > len(values) or any(is_array(x, abstract) for x in without):
             names = ", ".join([path for path, _, is_passed in arguments if is_passed])
             raise ValueError(
                 f"`in_shardings` has {len(prefix)} entries, but {name} was called with "
@@ -143,7 +143,7 @@ def flatten_in_shardings(
     out: list[Any] = []
 
     def spread(sharding: Any, subtree: Any) -> None:
-        out.extend(sharding for x in jtu.tree_leaves(subtree) if is_array(x))
+        out.extend(sharding for x in jtu.tree_leaves(subtree) if is_array(x, abstract))
 
     for path, value, is_passed in arguments:
         here = next(prefixes) if is_passed else None

@@ -8,14 +8,13 @@ what is the same, and which reader a type has; `csrc/` has the same readers in C
 import struct
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.tree_util as jtu
 import numpy as np
 
 from ._blocking import COPIED_BYTES
-from ._private import instance_dict
-from ._statics import flatten_one_level, Reader, reader_of
+from ._statics import flatten_one_level, has_hash, is_array, Reader, reader_of
 
 
 class _Same:
@@ -34,181 +33,94 @@ class _Same:
 
 
 _ARRAY = _Same("array")
-
-
-class _Mutable(NamedTuple):
-    """A static that can be changed in place, and where its state is on the trail."""
-
-    object: Any
-    start: int
-    stop: int
+_MISSING = object()
 
 
 class Walk:
-    """Reads values: their arrays, and all else onto a trail."""
+    """Reads a value: its arrays, and all else onto a trail."""
 
-    def __init__(
-        self, values: Iterable[Any], as_static: bool = False, abstract: bool = False
-    ):
+    def __init__(self, x: Any, as_static: bool = False, abstract: bool = False):
         self.abstract = abstract
         self.trail: list[Any] = []
         self.arrays: list[Any] = []
-        self.mutables: list[_Mutable] = []
-        self.numpy_bytes = 0  # of the arrays that the caller may write to
-        self._in_mutable = 0
-        self._parts(values, as_static)
+        self.mutables: list[Any] = []  # statics that can be changed in place
+        self.read(x, as_static)
 
-    def _parts(self, parts: Iterable[Any], as_static: bool) -> None:
+    def read(self, x: Any, as_static: bool) -> None:
+        """Read a part of it. Below a static, arrays are static, too."""
+        reader = _reader(x)
+        as_static = as_static or not reader.is_node
+        if not as_static and is_array(x, self.abstract):
+            self.trail.append(_ARRAY)
+            self.arrays.append(x)
+            return
+        if reader.name == "hashed" and not has_hash(x):  # by rule 6 after all
+            reader = reader._replace(name="state", is_mutable=True)
+        if as_static and reader.is_mutable:
+            self.mutables.append(x)
+        match reader.name:
+            case "same" | "array" | "tracer":
+                self.trail.append(_Same(x))
+            case "int" | "text" | "hashed" | "struct":
+                self._equal(x, x)
+            case "set":
+                self._equal(x, frozenset(x))
+            case "float" | "complex":
+                self.trail += [_Same(type(x)), struct.pack("dd", x.real, x.imag)]
+            case "tuple":
+                self._parts(x, tuple.__iter__(x), as_static)
+            case "list":
+                self._parts(x, x, as_static)
+            case "dict" if as_static:  # in the order that the function sees
+                self._parts(x, x.items(), True)
+            case "dict" | "node" | "module":
+                children, aux = flatten_one_level(x)
+                self._parts(x, children, as_static)
+                self.read(aux, True)
+                if as_static and isinstance(x, dict):
+                    # JAX sorts a `defaultdict`; the function sees it as it is.
+                    self._parts(x, x.items(), True)
+            case "fields":
+                fields = [getattr(x, name, _MISSING) for name in reader.names]
+                self._parts(x, fields, True)
+            case "numpy" | "scalar" | "state":
+                self._state(x, reader)
+            case name:
+                raise SystemError(f"there is no reader called {name}")
+
+    def _equal(self, x: Any, value: Any) -> None:
+        # Tuples compare their parts by identity or `==`, and the hashes first.
+        self.trail += [_Same(type(x)), (hash(value), value)]
+
+    def _parts(self, x: Any, parts: Iterable[Any], as_static: bool) -> None:
+        parts = list(parts)
+        self.trail += [_Same(type(x)), len(parts)]
         for part in parts:
             self.read(part, as_static)
 
-    def read(self, x: Any, as_static: bool) -> None:
-        """Read a value. Below a static, arrays are static, too."""
-        reader = _reader(x)
-        as_static = as_static or not reader.is_node
-        read = getattr(self, f"_{reader.name}")
-        if as_static and reader.is_mutable:
-            self._mutable(read, reader, x)
-        else:
-            read(reader, x, as_static)
-
-    def _mutable(self, read: Any, reader: Reader, x: Any) -> None:
-        """Read a static that can be changed in place."""
-        if self._in_mutable:
-            return read(reader, x, True)
-        number, start = len(self.mutables), len(self.trail)
-        self.mutables.append(_Mutable(x, start, start))
-        self._in_mutable += 1
-        read(reader, x, True)
-        self._in_mutable -= 1
-        self.mutables[number] = _Mutable(x, start, len(self.trail))
-
-    def _node_of(self, cls: type, n: int) -> None:
-        self.trail += [_Same(cls), n]
-
-    # --- arrays ---
-
-    def _array(self, reader: Reader, x: Any, as_static: bool) -> None:
-        self.trail.append(_Same(x) if as_static else _ARRAY)
-        if not as_static:
-            self.arrays.append(x)
-
-    _tracer = _array
-
-    def _scalar(self, reader: Reader, x: Any, as_static: bool) -> None:
-        (self._state if as_static else self._array)(reader, x, as_static)
-
-    def _numpy(self, reader: Reader, x: Any, as_static: bool) -> None:
-        self.numpy_bytes += 0 if as_static else x.nbytes
-        self._scalar(reader, x, as_static)
-
-    def _struct(self, reader: Reader, x: Any, as_static: bool) -> None:
-        traced = self.abstract and not as_static
-        (self._array if traced else self._hashed)(reader, x, as_static)
-
-    # --- containers ---
-
-    def _tuple(self, reader: Reader, x: Any, as_static: bool) -> None:
-        self._node_of(type(x), len(x))
-        self._parts(list(tuple.__iter__(x)), as_static)
-
-    def _list(self, reader: Reader, x: Any, as_static: bool) -> None:
-        self._node_of(list, len(x))
-        self._parts(list(x), as_static)
-
-    def _dict(self, reader: Reader, x: Any, as_static: bool) -> None:
-        # As a node, in JAX's order; as a static, in the order that the function sees.
-        values, keys = (x.values(), x) if as_static else flatten_one_level(x)
-        pairs = list(zip(keys, values, strict=True))
-        self._node_of(dict, len(pairs))
-        for key, value in pairs:
-            self.read(key, True)
-            self.read(value, as_static)
-
-    def _node(self, reader: Reader, x: Any, as_static: bool) -> None:
-        children, aux = flatten_one_level(x)
-        children = list(children)
-        self._node_of(type(x), len(children))
-        self._parts(children, as_static)
-        self.read(aux, True)
-        if as_static and isinstance(x, dict):
-            # JAX sorts a `defaultdict`; as a static, the function sees it as it is.
-            for pair in x.items():
-                self._parts(pair, True)
-
-    def _module(self, reader: Reader, x: Any, as_static: bool) -> None:
-        values = instance_dict(x)
-        if values.keys() != set(reader.names):
-            self._node_of(type(x), -1)
-            return self._node(reader, x, as_static)
-        self._node_of(type(x), len(values))
-        for i, name in enumerate(reader.names):
-            self.read(values[name], as_static or i >= reader.n_dynamic)
-
-    # --- statics ---
-
-    def _same(self, reader: Reader, x: Any, as_static: bool) -> None:
-        self.trail.append(_Same(x))
-
-    def _text(self, reader: Reader, x: Any, as_static: bool) -> None:
-        # Tuples compare their parts by identity or `==`, and the hashes first.
-        self.trail += [_Same(type(x)), (hash(x), x)]
-
-    _int = _text
-
-    def _hashed(self, reader: Reader, x: Any, as_static: bool) -> None:
-        try:
-            self._text(reader, x, as_static)
-        except RecursionError:
-            raise
-        except Exception:  # it has no hash after all: rule 6
-            self._mutable(self._state, reader, x)
-
-    def _float(self, reader: Reader, x: Any, as_static: bool) -> None:
-        self.trail += [_Same(type(x)), struct.pack("d", x)]
-
-    def _complex(self, reader: Reader, x: Any, as_static: bool) -> None:
-        self.trail += [_Same(type(x)), struct.pack("dd", x.real, x.imag)]
-
-    def _set(self, reader: Reader, x: Any, as_static: bool) -> None:
-        members = frozenset(x)
-        self.trail += [_Same(type(x)), (hash(members), members)]
-
-    def _fields(self, reader: Reader, x: Any, as_static: bool) -> None:
-        self._node_of(type(x), len(reader.names))
-        for name in reader.names:
-            try:
-                value = getattr(x, name)
-            except AttributeError:
-                self.trail.append(0)
-            else:
-                self.read(value, True)
-
-    def _state(self, reader: Reader, x: Any, as_static: bool) -> None:
+    def _state(self, x: Any, reader: Reader) -> None:
         assert reader.state is not None
         state = reader.state(x)
-        if state is x:
-            return self.trail.append(_Same(x))
         self.trail.append(_Same(type(x)))
-        self._in_mutable += 1  # the state is new each time: nobody can change it
-        self.read(state, True)
-        self._in_mutable -= 1
+        if state is x:
+            self.trail.append(_Same(x))
+        else:
+            self.read(state, True)
 
 
-_readers: dict[int, tuple[type, Reader]] = {}  # by the id of types that it holds
+_readers: dict[_Same, Reader] = {}  # by type
 
 
 def _reader(x: Any) -> Reader:
-    cls = type(x)
-    known = _readers.get(id(cls))
-    if known is None:
-        known = _readers.setdefault(id(cls), (cls, reader_of(x)))
-    return known[1]
+    cls = _Same(type(x))
+    if cls not in _readers:
+        _readers.setdefault(cls, reader_of(x))
+    return _readers[cls]
 
 
 def static_key(x: Any) -> tuple[Any, ...]:
     """What is equal of two statics that are the same by the contract, with a hash."""
-    return tuple(Walk((x,), as_static=True).trail)
+    return tuple(Walk(x, as_static=True).trail)
 
 
 # --- specializations ------------------------------------------------------------------
@@ -220,19 +132,9 @@ class Specialization:
     def __init__(self, jitted: Any, flat: Any):
         self.jitted = jitted
         self.flat = flat
-        self.trail: list[Any] = []
-        self.witnesses: list[_Mutable] = []
-
-    def is_stale(self, walk: Walk) -> bool:
-        """Whether a static that it was made with has been changed since."""
-        if len(walk.mutables) != len(self.witnesses):
-            return True  # an object has been given another class
-        for then, current in zip(self.witnesses, walk.mutables, strict=True):
-            if then.object is not current.object:
-                now = Walk((then.object,), as_static=True)
-                if now.trail != self.trail[then.start : then.stop]:
-                    return True
-        return False
+        # The statics that it was made with and that can be changed, and their state.
+        self.witnesses: list[Any] = []
+        self.state: tuple[Any, ...] = ()
 
 
 class Table:
@@ -251,13 +153,14 @@ class Table:
         """
         walk = Walk(values, abstract=abstract)
         found = self._items.get(tuple(walk.trail))
-        if found is not None and found.is_stale(walk):
+        if found is not None and static_key(found.witnesses) != found.state:
             self.remove(found)
             found = None
         # JAX does not always copy an array of NumPy, and the caller may write to it
         # before the device is done. So it is copied, if all of them are small; else the
         # call blocks.
-        if walk.numpy_bytes > COPIED_BYTES:
+        n_bytes = [x.nbytes for x in walk.arrays if isinstance(x, np.ndarray)]
+        if sum(n_bytes) > COPIED_BYTES:
             return found, tuple(walk.arrays), True
         arrays = [x.copy() if isinstance(x, np.ndarray) else x for x in walk.arrays]
         return found, tuple(arrays), False
@@ -265,7 +168,7 @@ class Table:
     def add(self, values: tuple[Any, ...], abstract: bool, added: Any) -> None:
         """Keep one for such values. A table that is full is emptied."""
         walk = Walk(values, abstract=abstract)
-        added.trail, added.witnesses = walk.trail, walk.mutables
+        added.witnesses, added.state = walk.mutables, static_key(walk.mutables)
         if len(self._items) == self._capacity:
             self._items.clear()
         self._items[tuple(walk.trail)] = added
@@ -323,42 +226,34 @@ def note() -> None:
     _here.noted = True
 
 
-def setup(*_: Any) -> None:
-    """What the native engine needs of Python."""
-
-
 def split_output(out: Any) -> tuple[list[Any], Any]:
-    """The arrays, and the handle, of what a compiled function returned."""
+    """The arrays of what a compiled function returned, and how to build the result."""
     if type(out) is list:
-        return out[:-1], out[-1]
+        return out[:-1], out[-1].plan()
     tree, handle = out
-    return jtu.tree_leaves(tree), handle
+    return jtu.tree_leaves(tree), handle.plan()
 
 
 class Callable:
     """The base class of jitted functions."""
 
-    __slots__ = ("_function", "_table")
+    __slots__ = ()
 
-    def _prepare(self, function: Any, table: Table, *_: Any) -> None:
-        object.__setattr__(self, "_function", function)
-        object.__setattr__(self, "_table", table)
+    # Of `_jit.JitWrapped`.
+    _function: Any
+    _bind: Any
+
+    def _prepare(self, *_: Any) -> None:
+        """What the native engine needs of a function."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         function = self._function
-        values = self._bind(*args, **kwargs)  # pyright: ignore
-        try:
-            specialization, arrays, reads_numpy = self._table.find(values, False)
-            if specialization is None:
-                specialization = function.specialize(values)
-                self._table.add(values, False, specialization)
-        except Exception as e:
-            raise function.failed(None, e, values)  # noqa: B904
+        values = self._bind(*args, **kwargs)
+        specialization, arrays, reads_numpy = function.find(values)
         outer = set_active(specialization)
         try:
-            results, handle = split_output(specialization.jitted(*arrays))
-            plan = handle.plan()
+            results, plan = split_output(specialization.jitted(*arrays))
             is_new, _here.noted = _here.noted or plan.blocks < 0, False
             function.finished(
                 specialization, plan, values, arrays, results, is_new, reads_numpy

@@ -44,7 +44,7 @@ class _Call:
         self.function = function
         self.bind = bind
         values = bind(*args, **kwargs)
-        specialization, arrays = function.find(values)
+        specialization, arrays, _ = function.find(values, abstract=True)
         self.specialization = specialization
         # A table of its own, of one: that of the function may be cleared.
         engine = engine_module()
@@ -55,10 +55,6 @@ class _Call:
         self._event: _events.Event | None = None
         with self.stage():
             self.traced = specialization.jitted.trace(*arrays)
-
-    def plan_of(self, handle: Any) -> Any:
-        """How to build a result."""
-        return self.specialization.flat.plans[handle]
 
     @contextlib.contextmanager
     def stage(self) -> Generator[None, None, None]:
@@ -117,8 +113,8 @@ class _Stage:
     @property
     def out_info(self) -> Any:
         """The result, with a `jax.ShapeDtypeStruct` for each array."""
-        leaves, handle = split_output(self._stage.out_info)
-        return self._call.plan_of(handle).build(leaves)
+        leaves, plan = split_output(self._stage.out_info)
+        return plan.build(leaves)
 
 
 class Compiled(_Stage, Generic[_P, _T]):
@@ -148,7 +144,7 @@ class Compiled(_Stage, Generic[_P, _T]):
         call = self._call
         arrays, reads_numpy = call.arrays_of(args, kwargs)
         try:
-            results, handle = split_output(self._stage(*arrays))
+            results, plan = split_output(self._stage(*arrays))
             if self._blocks is None:
                 self._blocks = not call.function.options.asynchronous or must_block(
                     self._callbacks, [*arrays, *results]
@@ -156,7 +152,7 @@ class Compiled(_Stage, Generic[_P, _T]):
             block(results, arrays, self._blocks or reads_numpy)
         except Exception as e:
             raise clearer(e)  # noqa: B904
-        return call.plan_of(handle).build(results)
+        return plan.build(results)
 
 
 class Lowered(_Stage, Generic[_P, _T]):

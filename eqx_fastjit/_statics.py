@@ -27,7 +27,6 @@ readers, by the same names: `csrc/read.c` and `_reference.py`.
 
 import dataclasses
 import enum
-import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -56,27 +55,23 @@ class Reader(NamedTuple):
     state: Callable[[Any], Any] | None = None
 
 
-ARRAY_TYPES = (jax.Array, np.ndarray, np.generic)
+# (That of a `jax.Ref` is a `Tracer` only.)
+_ARRAY_TYPES = (jax.Array, np.ndarray, np.generic, Tracer)
 
 flatten_one_level = jtu.default_registry.flatten_one_level
 
 
-def is_array(x: Any) -> bool:
-    """Whether a leaf of a call is an array.
+def is_array(x: Any, abstract: bool = False) -> bool:
+    """Whether a leaf of a call, or of its result, is an array.
+
+    If `abstract`, a `jax.ShapeDtypeStruct` may stand for one.
 
     A proxy (of `wrapt`, say) claims to be an instance of the class of what it stands
     for. JAX takes none, and proxies of arrays and of others are of one type.
     """
-    return isinstance(x, ARRAY_TYPES) and x.__class__ is type(x)
-
-
-# Whether a leaf is one of a call's arrays.
-IsDynamic = Callable[[Any], bool]
-
-
-def is_array_or_struct(x: Any) -> bool:
-    """Whether a leaf is an array, or says what one would be like."""
-    return type(x) is jax.ShapeDtypeStruct or is_array(x)
+    if type(x) is jax.ShapeDtypeStruct:
+        return abstract
+    return isinstance(x, _ARRAY_TYPES) and x.__class__ is type(x)
 
 
 # --- state, in other words (rules 4 and 6) --------------------------------------------
@@ -84,10 +79,9 @@ def is_array_or_struct(x: Any) -> bool:
 
 def numpy_state(x: Any) -> Any:
     """The dtype, shape and bytes of an array or scalar of NumPy."""
-    if type(x) is not np.ndarray and not isinstance(x, np.generic):
+    is_plain = type(x) is np.ndarray or isinstance(x, np.generic)
+    if not is_plain or x.dtype.hasobject:
         return object_state(x)  # a subclass may have a mask, or a unit
-    if x.dtype.hasobject:
-        return x.dtype, x.shape, x.tolist()
     return x.dtype, x.shape, x.tobytes()
 
 
@@ -117,6 +111,7 @@ _EXACT = {
     bool: Reader("same"),
     set: Reader("set", is_mutable=True),
     frozenset: Reader("set"),
+    jax.ShapeDtypeStruct: Reader("struct", is_node=True, state=object_state),
 }
 
 # Of these types, and of subclasses that compare as they do.
@@ -132,15 +127,11 @@ _VALUES: dict[type, Reader] = {
 
 def reader_of(x: Any) -> Reader:
     """The reader for the type of a value. Asked once for each type."""
-    cls = type(x)
-    if (known := _EXACT.get(cls) if type(cls) is type else None) is not None:
-        return known
-    return _array_reader(x) or _node_reader(x) or _static_reader(x)
+    exact = _EXACT.get(type(x))
+    return exact or _array_reader(x) or _node_reader(x) or _static_reader(x)
 
 
 def _array_reader(x: Any) -> Reader | None:
-    if type(x) is jax.ShapeDtypeStruct:
-        return Reader("struct", is_node=True, state=object_state)
     if isinstance(x, Tracer):
         return Reader("tracer", is_node=True)
     if not is_array(x):
@@ -153,15 +144,15 @@ def _array_reader(x: Any) -> Reader | None:
 
 
 def _node_reader(x: Any) -> Reader | None:
-    cls = type(x)
-    if issubclass(cls, type | types.FunctionType):
-        return None
     flat = flatten_one_level(x)
     if flat is None:
         return None
+    children, aux = flat
+    if aux is x and not children:  # by `jax.tree_util.register_static`
+        return None
     if isinstance(x, eqx.Module):
         return _module_reader(x)
-    if issubclass(cls, tuple) and flat[1] is cls:
+    if isinstance(x, tuple) and aux is type(x):
         return Reader("tuple", is_node=True)  # a named tuple
     return Reader("node", is_node=True, is_mutable=True)
 
@@ -189,12 +180,13 @@ def _static_reader(x: Any) -> Reader:
     fields = generated_fields(cls)
     if fields is not None:
         return Reader("fields", is_mutable=True, names=fields)
-    if _has_hash(x):
+    if has_hash(x):
         return Reader("hashed", state=object_state)
     return Reader("state", is_mutable=True, state=object_state)
 
 
-def _has_hash(x: Any) -> bool:
+def has_hash(x: Any) -> bool:
+    """Whether a value has a hash, whatever its class says."""
     try:
         hash(x)
     except RecursionError:
@@ -209,14 +201,12 @@ def generated_fields(cls: type) -> tuple[str, ...] | None:
 
     `None` if it has another `__eq__`.
     """
-    owner = next(base for base in cls.__mro__ if "__eq__" in vars(base))
-    code = getattr(vars(owner)["__eq__"], "__code__", None)
+    code = getattr(cls.__eq__, "__code__", None)
     if code is None:
         return None
-    if code.co_qualname == "__create_fn__.<locals>.__eq__" and hasattr(
-        owner, "__dataclass_fields__"
-    ):
-        return tuple(f.name for f in dataclasses.fields(owner) if f.compare)
+    is_dataclass = code.co_qualname == "__create_fn__.<locals>.__eq__"
+    if is_dataclass and dataclasses.is_dataclass(cls):
+        return tuple(f.name for f in dataclasses.fields(cls) if f.compare)
     if code.co_filename.startswith("<attrs generated"):
-        return tuple(f.name for f in getattr(owner, "__attrs_attrs__", ()) if f.eq)
+        return tuple(f.name for f in getattr(cls, "__attrs_attrs__", ()) if f.eq)
     return None

@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from . import _events
 from ._engine import engine_module
 from ._options import Options
 from ._plan import Handle, partition, steps_of, Structure
-from ._statics import ARRAY_TYPES
+from ._statics import is_array
 
 
 class _ArrayParameter(inspect.Parameter):
@@ -81,7 +80,7 @@ class FlatFunction:
         # `eqx.error_if` looks for this name in the stack while tracing, to tell what is
         # inside of JIT from what is outside.
         __equinox_jit_id__ = b"eqx_fastjit"  # noqa: F841
-        if getattr(_asking, "now", False):
+        if engine_module().active() is None:  # for `kept_trace`
             raise LookupError("JAX no longer has the trace")
         function = self.function()
         assert function is not None
@@ -95,15 +94,15 @@ class FlatFunction:
 
     def output(self, out: Any) -> Any:
         """The arrays of a result, and a handle for its plan."""
-        arrays, structure = partition(out, lambda x: isinstance(x, ARRAY_TYPES))
-        plan = engine_module().Plan(steps_of(structure), structure)
+        arrays, structure = partition(out, abstract=False)
+        plan = engine_module().Plan(steps_of(out), structure)
         handle = Handle(plan)
         self.plans[handle] = plan
         if self.options.out_shardings is None:
             return [*arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
         # without need: its classes may check their parts.)
-        tree = jtu.tree_map(lambda x: x if isinstance(x, ARRAY_TYPES) else None, out)
+        tree = jtu.tree_map(lambda x: x if is_array(x) else None, out)
         return tree, handle
 
     def while_compiling(self) -> contextlib.AbstractContextManager[Any]:
@@ -122,17 +121,15 @@ def quiet_donation() -> Iterator[None]:
         yield
 
 
-_asking = threading.local()
-
-
 def kept_trace(jitted: Any, arrays: Sequence[Any]) -> Any:
     """JAX's cached trace of a call that has just been made.
 
     Raises `LookupError` if it was dropped, say by `jax.clear_caches()` in the function
     itself: nothing is traced for it.
     """
-    _asking.now = True
+    engine = engine_module()
+    outer = engine.set_active(None)  # so that `FlatFunction` refuses
     try:
         return jitted.trace(*arrays)
     finally:
-        _asking.now = False
+        engine.set_active(outer)

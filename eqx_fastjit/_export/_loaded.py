@@ -20,7 +20,6 @@ from eqx_fastjit._function import Function
 from eqx_fastjit._options import Options
 from eqx_fastjit._parameters import Omitted, Parameters
 from eqx_fastjit._plan import partition
-from eqx_fastjit._statics import is_array, IsDynamic
 
 from ._exported import lines_of
 from ._format import ExportFileError, one_error, read
@@ -92,9 +91,7 @@ class LoadedFunction(Function):
             code, made_for = bytes(sections["compiled"]), header["made_for"]
             self._native = load_native(code, made_for, self._exported, self._mesh)
 
-    def specialize(
-        self, values: tuple[Any, ...], is_dynamic: IsDynamic = is_array
-    ) -> Any:
+    def specialize(self, values: tuple[Any, ...], abstract: bool = False) -> Any:
         """A specialization for a call. Raises `TypeError` if it is another call."""
         _, refs = split(values)
         for parameter, value in zip(self._header["parameters"], refs, strict=True):
@@ -104,7 +101,7 @@ class LoadedFunction(Function):
             now = lines_of(value, getattr(inspect.Parameter, kind), name)
             if (why := difference(then, now)) is not None:
                 raise self._other_call(why)
-        specialization = super().specialize(values, is_dynamic)
+        specialization = super().specialize(values, abstract)
         if self._native is None:
             return specialization
         flat = specialization.flat

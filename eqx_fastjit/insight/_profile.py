@@ -187,7 +187,7 @@ def contenders(
     _, first = time_call(ours)
     # What `jax.jit` of the arrays alone takes: the program that `ours` has compiled.
     function = jitted._function
-    specialization, arrays = function.find(jitted._bind(*args, **kwargs))
+    specialization, arrays, _ = function.find(jitted._bind(*args, **kwargs))
     # To block on a Module, Python flattens it. So it does after a flat call as well:
     # that time is not overhead.
     result = ours()

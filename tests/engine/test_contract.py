@@ -61,6 +61,12 @@ class Unhashable:
     n: object
 
 
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class RegisteredStatic:
+    n: object
+
+
 @attrs.frozen
 class AttrsFrozen:
     n: object
@@ -307,6 +313,12 @@ KINDS = {
         by_type=[Frozen([1.0]), Frozen((1,))],
         by_value=[Frozen([2])],
         change=lambda x: x.n.append(2),
+    ),
+    "registered as static": Kind(
+        lambda: RegisteredStatic(1),
+        by_type=[RegisteredStatic(1.0), Frozen(1)],
+        by_value=[RegisteredStatic(2)],
+        change=_set_fields,
     ),
     "dataclass": Kind(
         lambda: Unhashable(1),

@@ -148,6 +148,25 @@ def test_tracers_in_modules_and_closures():
     assert eqx.tree_equal(grads, expected, rtol=1e-6)
 
 
+@pytest.mark.skipif(not hasattr(jax, "new_ref"), reason="this JAX has no references")
+@pytest.mark.parametrize("jit", [jax.jit, lambda outer: outer], ids=["jit", "eager"])
+def test_references(jit):
+    """A function writes to a reference that was made outside of it."""
+
+    @filter_jit
+    def write(ref, x):
+        ref[...] = ref[...] + x
+
+    @jit
+    def outer(x):
+        ref = jax.new_ref(jnp.zeros(3))
+        write(ref, x)
+        write(ref, x)
+        return ref[...]
+
+    np.testing.assert_array_equal(outer(X), 2 * X)
+
+
 def test_traces_are_shared_between_transforms():
     """The same signature is traced once, in whatever trace it is called."""
     g, traces = count_traces(lambda x, n: x * n)

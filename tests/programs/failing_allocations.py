@@ -87,7 +87,7 @@ def look_ups_survive():
         *[([*range(n)], [Holder(X, [i]) for i in range(70)]) for n in range(150, 156)],
     ]
     for value in values:
-        specialization, arrays = f._function.find(value)
+        specialization, arrays, _ = f._function.find(value, abstract=True)
         for start in range(N):
             out = without_memory(lambda value=value: table.find(value, True), start)
             if out is not None:
