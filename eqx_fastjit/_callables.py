@@ -128,7 +128,7 @@ def function_for(fun: Any, description: Description, options: Options) -> Functi
     donate, asynchronous, jit_kwargs = options
     more = static_key(jit_kwargs) if jit_kwargs else ()
     # The place tells `eqx.Partial`s of different functions apart.
-    key = plain, names, place, parameters.key(), donate, asynchronous, more
+    key = plain, names, place, parameters, donate, asynchronous, more
     known = _functions.setdefault(fun if plain else type(fun), {})
     function = known.get(key)
     if function is not None:

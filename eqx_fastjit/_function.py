@@ -97,15 +97,14 @@ class Function:
 
         In one that is made, a `jax.ShapeDtypeStruct` is a static like any other.
         """
-        options = self.options
-        kwargs = dict(options.jit_kwargs)
+        kwargs = dict(self.options.jit_kwargs)
         arrays, structure = partition(values, is_dynamic)
-        if indices := donated(options, self.parameters, structure):
+        if indices := donated(self.options.donate, self.parameters, structure):
             kwargs["donate_argnums"] = indices
         fun, _ = self.split(values)
-        if options.in_shardings is not None:
+        if kwargs.get("in_shardings") is not None:
             kwargs["in_shardings"] = flatten_in_shardings(
-                options.in_shardings,
+                kwargs["in_shardings"],
                 [
                     (n, x, not (self.with_fun and x is fun))
                     for n, x in self.named(values)
@@ -113,8 +112,8 @@ class Function:
                 self.info.name,
                 is_dynamic,
             )
-        if options.out_shardings is not None:
-            kwargs["out_shardings"] = (options.out_shardings, None)
+        if kwargs.get("out_shardings") is not None:
+            kwargs["out_shardings"] = (kwargs["out_shardings"], None)
         try:
             paths = self.array_paths(values, is_dynamic)
         except Exception:  # a user's class whose flatten function with keys is wrong

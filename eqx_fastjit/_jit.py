@@ -184,7 +184,9 @@ class JitWrapped(_Base, _Ahead[_P, _T]):
             # Under its own name, like any function: after `@filter_jit`, the function
             # inside has no other name.
             return self._fun.__qualname__
-        return _unpickle, (self._fun, self._function.options.kwargs())
+        donate, asynchronous, jit_kwargs = self._function.options
+        options: dict[str, Any] = {"donate": donate, "asynchronous": asynchronous}
+        return ft.partial(filter_jit, **options, **jit_kwargs), (self._fun,)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -210,10 +212,6 @@ def _is_copied(pickling: types.FrameType) -> bool:
     """
     pickler = type(pickling.f_locals.get("self"))
     return "cloudpickle" in pickler.__module__
-
-
-def _unpickle(fun: Any, kwargs: dict[str, Any]) -> Any:
-    return filter_jit(fun, **kwargs)
 
 
 def _make_wrapped(

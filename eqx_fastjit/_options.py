@@ -3,7 +3,7 @@
 import inspect
 import itertools
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, get_args, Literal, NamedTuple
 
 import jax
 import jax.tree_util as jtu
@@ -16,52 +16,13 @@ from ._statics import IsDynamic
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
 
 
-class Donation(NamedTuple):
-    """What a mode of donation means."""
-
-    # Whether arrays of the first positional argument are donated, and all others.
-    first: bool
-    rest: bool
-    # Whether JAX's warning about buffers that it cannot use is hidden.
-    quiet: bool
-
-
-_DONATE = {
-    "all": Donation(True, True, True),
-    "all-except-first": Donation(False, True, True),
-    "warn": Donation(True, True, False),
-    "warn-except-first": Donation(False, True, False),
-    "none": Donation(False, False, False),
-}
-
-
 class Options(NamedTuple):
     """The options that were passed to `filter_jit`."""
 
-    donate: str = "none"
-    asynchronous: bool = True
-    # Sorted `(name, value)` pairs for `jax.jit`.
-    jit_kwargs: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def donation(self) -> Donation:
-        """Which arrays are donated."""
-        return _DONATE[self.donate]
-
-    @property
-    def in_shardings(self) -> Any:
-        """Those of the arguments, as the user passed them."""
-        return dict(self.jit_kwargs).get("in_shardings")
-
-    @property
-    def out_shardings(self) -> Any:
-        """Those of the result."""
-        return dict(self.jit_kwargs).get("out_shardings")
-
-    def kwargs(self) -> dict[str, Any]:
-        """All that was passed to `filter_jit`."""
-        own = {"donate": self.donate, "asynchronous": self.asynchronous}
-        return {**own, **dict(self.jit_kwargs)}
+    donate: str
+    asynchronous: bool
+    # For `jax.jit`, sorted by name.
+    jit_kwargs: dict[str, Any]
 
 
 def check_asynchronous(name: str, asynchronous: Any) -> None:
@@ -84,8 +45,8 @@ def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> 
     """The options that `filter_jit` was given. Raises `TypeError` or `ValueError`."""
     for name in _FORBIDDEN.keys() & jit_kwargs.keys():
         raise ValueError(f"`filter_jit` does not accept `{name}`: {_FORBIDDEN[name]}.")
-    if not isinstance(donate, str) or donate not in _DONATE:
-        modes = ", ".join(map(repr, _DONATE))
+    if donate not in get_args(Donate):
+        modes = ", ".join(map(repr, get_args(Donate)))
         raise ValueError(
             f"`filter_jit(..., donate={donate!r})`: expected one of {modes}."
         )
@@ -93,7 +54,7 @@ def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> 
     if jit_kwargs:
         # Let JAX check names and values now, and warn about deprecated ones.
         jax.jit(_nothing, **jit_kwargs)
-    return Options(donate, asynchronous, tuple(sorted(jit_kwargs.items())))
+    return Options(donate, asynchronous, dict(sorted(jit_kwargs.items())))
 
 
 def _nothing() -> None:
@@ -104,14 +65,13 @@ def _nothing() -> None:
 
 
 def donated(
-    options: Options, parameters: Parameters, structure: Structure
+    donate: str, parameters: Parameters, structure: Structure
 ) -> tuple[int, ...]:
     """The indices of the arrays to donate: all, or all but those of the first."""
-    donation = options.donation
-    if not donation.rest:
+    if donate == "none":
         return ()
     first: list[Any] = []
-    if parameters.first_is_positional() and not donation.first:
+    if donate.endswith("-except-first") and parameters.first_is_positional():
         first = structure.treedef.children()[:1]
         if parameters.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
             first = first[0].children()[:1]

@@ -99,7 +99,7 @@ class FlatFunction:
         plan = engine_module().Plan(steps_of(structure), structure)
         handle = Handle(plan)
         self.plans[handle] = plan
-        if self.options.out_shardings is None:
+        if self.options.jit_kwargs.get("out_shardings") is None:
             return [*arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
         # without need: its classes may check their parts.)
@@ -108,7 +108,7 @@ class FlatFunction:
 
     def while_compiling(self) -> contextlib.AbstractContextManager[Any]:
         """Hides JAX's warning about buffers that it cannot reuse, if that was asked."""
-        quiet = self.options.donation.quiet
+        quiet = self.options.donate.startswith("all")
         return quiet_donation() if quiet else contextlib.nullcontext()
 
 

@@ -14,8 +14,8 @@ import jax.export
 import jax.tree_util as jtu
 
 from eqx_fastjit._blocking import has_host_callbacks
-from eqx_fastjit._options import donated, Options
-from eqx_fastjit._parameters import Omitted, Parameters
+from eqx_fastjit._options import donated
+from eqx_fastjit._parameters import OMITTED, Parameters
 from eqx_fastjit._plan import partition
 from eqx_fastjit._traced import quiet_donation
 
@@ -62,9 +62,9 @@ class Exported:
 
         call.__name__ = call.__qualname__ = name
         self._call = call
-        options: Options = function.options
-        donate = options.donate.removesuffix("-except-first") if n else options.donate
-        indices = donated(Options(donate), free, structure)
+        donate: str = function.options.donate
+        donate = donate.removesuffix("-except-first") if n else donate
+        indices = donated(donate, free, structure)
         self._options: dict[str, Any] = {"donate_argnums": indices}
         with quiet_donation():
             traced = jax.jit(call, **self._options).trace(*self._arrays)
@@ -76,7 +76,7 @@ class Exported:
                 )
         self._shardings = [
             *[getattr(x, "sharding", None) for x in self._arrays],
-            *jtu.tree_leaves([options.in_shardings, options.out_shardings]),
+            *jtu.tree_leaves(function.options.jit_kwargs),
         ]
         self._header: dict[str, Any] = {
             "made_by": f"JAX {jax.__version__}",
@@ -150,13 +150,13 @@ def _describe(
     except ExportError:
         if not omitted:
             raise
-        lines = lines_of(Omitted(None), kind, name)
+        lines = lines_of(OMITTED, kind, name)
     return [name, kind.name, bool(default), omitted, lines]
 
 
 def lines_of(value: Any, kind: Any, name: str) -> list[Line]:
     """The lines of an argument, which has `ArrayRef`s in place of arrays."""
-    if type(value) is Omitted:
+    if value is OMITTED:
         return [[name, "default", None, 0]]
     if kind is inspect.Parameter.VAR_KEYWORD:  # in any order
         value = dict(sorted(value.items()))

@@ -18,7 +18,7 @@ from eqx_fastjit import _private
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._function import Function
 from eqx_fastjit._options import Options
-from eqx_fastjit._parameters import Omitted, Parameters
+from eqx_fastjit._parameters import OMITTED, Parameters
 from eqx_fastjit._plan import partition
 from eqx_fastjit._statics import is_array, IsDynamic
 
@@ -69,11 +69,11 @@ class LoadedFunction(Function):
         parameters = Parameters(
             tuple([name for name, *_ in described]),
             tuple([getattr(inspect.Parameter, kind) for _, kind, *_ in described]),
-            tuple([(Omitted(None),) * has for _, _, has, *_ in described]),
+            tuple([(OMITTED,) * has for _, _, has, *_ in described]),
         )
         self.shown = {"__name__": header["name"], "__doc__": header["doc"]}
         self.shown["__signature__"] = parameters.signature
-        titles, options = (header["name"], header["name"]), Options(header["donate"])
+        titles, options = (header["name"], header["name"]), Options(header["donate"], True, {})
         super().__init__(self, parameters, options, titles, None, with_fun=False)
         self._exported = _read_portable(sections["portable"], header, trusted)
         lines = [line for *_, lines in described for line in lines]
@@ -99,7 +99,7 @@ class LoadedFunction(Function):
         _, refs = split(values)
         for parameter, value in zip(self._header["parameters"], refs, strict=True):
             name, kind, _, was_omitted, then = parameter
-            if was_omitted and type(value) is Omitted:
+            if was_omitted and value is OMITTED:
                 continue
             now = lines_of(value, getattr(inspect.Parameter, kind), name)
             if (why := difference(then, now)) is not None:
