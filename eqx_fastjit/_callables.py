@@ -1,7 +1,6 @@
-"""Describes a callable that is wrapped, and finds or creates its `Function`."""
+"""Describes a callable that is wrapped: what it is behind its wrappers."""
 
 import functools
-import inspect
 import operator
 import types
 import weakref
@@ -9,11 +8,8 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 
-from ._function import Function, weak_source
-from ._options import Options
 from ._parameters import Parameters, parameters_of
 from ._place import Place, place_of
-from ._reference import static_key
 from ._statics import flatten_one_level
 
 
@@ -25,6 +21,7 @@ _WRAPPER_NAMES = (
     "__doc__",
     "__annotations__",
 )
+_LACKING: Any = object()
 
 
 class Description(NamedTuple):
@@ -72,14 +69,50 @@ def describe(fun: Any) -> Description:
 
 
 def _wraps(fun: Any) -> bool:
-    """Whether it stands for something else, and shows the signature of that."""
-    is_wrapper = hasattr(fun, "__wrapped__") or hasattr(fun, "__signature__")
-    return is_wrapper or type(fun) is eqx.Partial
+    """Whether it stands for something else, or shows the signature of that."""
+    return _inside(fun) is not fun or hasattr(fun, "__signature__")
+
+
+def _inside(fun: Any) -> Any:
+    """What a callable stands for, if it does; or the callable."""
+    if isinstance(fun, functools.partial | eqx.Partial):
+        return fun.func
+    return getattr(fun, "__wrapped__", fun)
+
+
+def _innermost(fun: Any) -> Any:
+    """What is behind all wrappers."""
+    for _ in range(20):  # one may wrap itself
+        outer, fun = fun, _inside(fun)
+        if fun is outer:
+            break
+    return fun
+
+
+def source_of(fun: Any) -> types.FunctionType | None:
+    """The Python function behind a callable, if there is one."""
+    fun = _innermost(fun)
+    if isinstance(fun, types.MethodType):
+        fun = fun.__func__
+    if not isinstance(fun, types.FunctionType):
+        fun = _innermost(getattr(type(fun), "__call__", None))  # noqa: B004
+    return fun if isinstance(fun, types.FunctionType) else None
 
 
 def _read(fun: Any, *, is_own: bool) -> Description:
-    place, parameters = place_of(weak_source(fun)()), parameters_of(fun, is_own=is_own)
-    return Description(_is_plain(fun), _names(fun), place, parameters, _shown(fun))
+    innermost = _innermost(fun)
+    # A Module that Equinox has built again may have something else as its `__name__`.
+    has_name = isinstance(getattr(innermost, "__name__", None), str)
+    named = innermost if has_name else type(innermost)
+    qualname = getattr(named, "__qualname__", None)
+    names = named.__name__, qualname if isinstance(qualname, str) else named.__name__
+    # (So may its other attributes.)
+    found = [(name, getattr(fun, name, _LACKING)) for name in _WRAPPER_NAMES]
+    shown = {name: x for name, x in found if isinstance(x, str | dict | None)}
+    parameters = parameters_of(fun, is_own=is_own)
+    return Description(
+        _is_plain(fun), names, place_of(source_of(fun)), parameters, shown
+    )
 
 
 def _is_plain(fun: Any) -> bool:
@@ -88,53 +121,3 @@ def _is_plain(fun: Any) -> bool:
     if type(fun).__eq__ is not object.__eq__ or flatten_one_level(fun) is not None:
         return False
     return bool(type(fun).__weakrefoffset__)
-
-
-def _names(fun: Any) -> tuple[str, str]:
-    innermost: Any = inspect.unwrap(fun)
-    while isinstance(innermost, functools.partial):
-        innermost = inspect.unwrap(innermost.func)
-    # A Module that Equinox has built again may have something else as its `__name__`.
-    has_name = isinstance(getattr(innermost, "__name__", None), str)
-    named = innermost if has_name else type(innermost)
-    qualname = getattr(named, "__qualname__", None)
-    return named.__name__, qualname if isinstance(qualname, str) else named.__name__
-
-
-def _shown(fun: Any) -> dict[str, Any]:
-    # (Equinox has an object of its own in place of what a Module lacks.)
-    found = [(name, getattr(fun, name, _LACKING)) for name in _WRAPPER_NAMES]
-    return {name: x for name, x in found if isinstance(x, str | dict | None)}
-
-
-_LACKING: Any = object()
-
-
-# The most functions that are remembered for one class of callables.
-_MAX_REMEMBERED = 1024
-
-# From a function, or the class of any other callable, to what was created for it. The
-# values only refer to functions weakly, so entries die with their function. (One that
-# is referred to by its own compiled functions, or by a default of its own, lives as
-# long.)
-_functions: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def function_for(fun: Any, description: Description, options: Options) -> Function:
-    """The `Function` of a callable: the same one each time that it is wrapped."""
-    plain, names, place, parameters, _ = description
-    donate, asynchronous, jit_kwargs = options
-    more = static_key(jit_kwargs) if jit_kwargs else ()
-    # The place tells `eqx.Partial`s of different functions apart.
-    key = plain, names, place, parameters, donate, asynchronous, more
-    known = _functions.setdefault(fun if plain else type(fun), {})
-    function = known.get(key)
-    if function is not None:
-        return function
-    function = Function(fun, parameters, options, names, place, with_fun=not plain)
-    if len(known) == _MAX_REMEMBERED:  # a program may make up names
-        known.clear()
-    # There is no lock, so another thread may get here, too. The first one wins.
-    return known.setdefault(key, function)

@@ -6,25 +6,22 @@ else being fixed. The engine binds and reads a call, looks up its specialization
 calls that; what it does on a cache miss, after a compilation and on an error is here.
 """
 
-import functools
-import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.tree_util as jtu
 from jax.core import Tracer
 
 from . import _events, _private
 from ._blocking import block, has_host_callbacks, must_block
+from ._callables import describe, Description, source_of
 from ._engine import engine_module
 from ._errors import clearer, cycle_error
 from ._options import donated, flatten_in_shardings, Options
-from ._parameters import Parameters
-from ._place import Place
 from ._plan import partition
+from ._reference import static_key
 from ._statics import is_array, is_array_or_struct, IsDynamic
 from ._traced import FlatFunction, kept_trace
 
@@ -39,25 +36,34 @@ class Function:
     def __init__(
         self,
         fun: Any,
-        parameters: Parameters,
+        description: Description,
         options: Options,
-        names: tuple[str, str],
-        place: Place | None,
-        *,
-        with_fun: bool,
     ):
-        self.parameters = parameters
+        self.parameters = description.parameters
         self.options = options
-        # Whether the callable has arrays or statics of its own, and is passed along
-        # with the arguments. If not, there is a weak reference to it: this is in a
-        # table whose entries die with their function.
-        self.with_fun = with_fun
-        self.fun = None if with_fun else weakref.ref(fun)
-        self.info = _events.FunctionInfo(*names, place)
+        self.shown = description.shown
+        # One that has arrays or statics of its own is passed along with the arguments,
+        # at this index. Of others, there is a weak reference: this is in a table whose
+        # entries die with their function.
+        self.fun = weakref.ref(fun) if description.plain else None
+        self.fun_index = -1 if description.plain else self.parameters.fun_index()
+        self.info = _events.FunctionInfo(*description.names, description.place)
         self.table = engine_module().Table(_MAX_SPECIALIZATIONS)
         _functions.add(self)
 
+    def __repr__(self) -> str:  # JAX's errors about treedefs show it
+        return f"filter_jit(fn={self.info.qualname!r}, donate={self.options.donate!r})"
+
     # --- the user's function ---
+
+    def bind(self, fun: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
+        """One value per parameter, and the callable itself if it is passed along."""
+        __tracebackhide__ = True
+        values, i = (
+            self.parameters.bind(self.info.qualname, args, kwargs),
+            self.fun_index,
+        )
+        return values if i < 0 else (*values[:i], fun, *values[i:])
 
     def call_python(self, values: tuple[Any, ...]) -> Any:
         """Call the user's function itself, on bound values."""
@@ -70,13 +76,13 @@ class Function:
         """The user's function, and one value per parameter."""
         if self.fun is not None:
             return self.fun(), values
-        i = self.parameters.fun_index()
+        i = self.fun_index
         return values[i], values[:i] + values[i + 1 :]
 
     def named(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
         """Each argument, and the callable if it is passed along, with its name."""
         fun, params = self.split(values)
-        named_fun = (self.info.name, fun) if self.with_fun else None
+        named_fun = (self.info.name, fun) if self.fun is None else None
         return self.parameters.named(params, named_fun)
 
     def array_paths(self, values: tuple[Any, ...], is_dynamic: IsDynamic) -> list[str]:
@@ -106,7 +112,7 @@ class Function:
             kwargs["in_shardings"] = flatten_in_shardings(
                 kwargs["in_shardings"],
                 [
-                    (n, x, not (self.with_fun and x is fun))
+                    (n, x, self.fun is not None or x is not fun)
                     for n, x in self.named(values)
                 ],
                 self.info.name,
@@ -120,7 +126,7 @@ class Function:
             paths = []
         if len(set(paths)) != len(arrays):  # or of `f(x, /, **kwargs)` with `x=...`
             paths = [f"array{i}" for i in range(len(arrays))]
-        flat = FlatFunction(self, structure, paths, weak_source(fun))
+        flat = FlatFunction(self, structure, paths, source_of(fun))
         return engine_module().Specialization(jax.jit(flat, **kwargs), flat)
 
     def finished(
@@ -216,17 +222,32 @@ def clear_all() -> None:
 _private.on_clear_caches(clear_all)
 
 
-def weak_source(fun: Any) -> Callable[[], Any]:
-    """A weak reference to the Python function behind a callable, for JAX's logs."""
-    for _ in range(20):
-        if type(fun) is types.FunctionType:
-            return weakref.ref(fun)
-        if isinstance(fun, (functools.partial, eqx.Partial)):
-            fun = fun.func
-        elif isinstance(fun, types.MethodType):
-            fun = fun.__func__
-        elif hasattr(fun, "__wrapped__"):
-            fun = fun.__wrapped__
-        else:
-            fun = getattr(type(fun), "__call__", None)  # noqa: B004
-    return lambda: None
+# The most functions that are remembered for one class of callables.
+_MAX_REMEMBERED = 1024
+
+# From a function, or the class of any other callable, to what was created for it. The
+# values only refer to functions weakly, so entries die with their function. (One that
+# is referred to by its own compiled functions, or by a default of its own, lives as
+# long.)
+_remembered: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def function_for(fun: Any, options: Options) -> Function:
+    """The `Function` of a callable: the same one each time that it is wrapped."""
+    description = describe(fun)
+    plain, names, place, parameters, _ = description
+    donate, asynchronous, jit_kwargs = options
+    more = static_key(jit_kwargs) if jit_kwargs else ()
+    # The place tells `eqx.Partial`s of different functions apart.
+    key = plain, names, place, parameters, donate, asynchronous, more
+    known = _remembered.setdefault(fun if plain else type(fun), {})
+    function = known.get(key)
+    if function is not None:
+        return function
+    function = Function(fun, description, options)
+    if len(known) == _MAX_REMEMBERED:  # a program may make up names
+        known.clear()
+    # There is no lock, so another thread may get here, too. The first one wins.
+    return known.setdefault(key, function)

@@ -3,9 +3,10 @@
 import contextlib
 import inspect
 import threading
+import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -46,7 +47,7 @@ class FlatFunction:
         function: Any,
         structure: Structure,
         paths: Iterable[str],
-        source: Callable[[], Any],
+        source: types.FunctionType | None,
     ):
         self.function = weakref.ref(function)
         self.info: _events.FunctionInfo = function.info
@@ -55,7 +56,7 @@ class FlatFunction:
         # Of traces, by handle. Weak, since a program may have JAX forget its traces
         # again and again (`jax.clear_caches()`).
         self.plans: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self.source = source
+        self.source = None if source is None else weakref.ref(source)
         self.traced = False
         self.__qualname__ = function.info.qualname
         self.__signature__ = inspect.Signature(
@@ -71,7 +72,7 @@ class FlatFunction:
 
     @property
     def __wrapped__(self) -> Any:
-        source = self.source()
+        source = self.source and self.source()
         if source is None:
             raise AttributeError("__wrapped__")
         return source

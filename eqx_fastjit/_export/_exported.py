@@ -40,7 +40,7 @@ class Exported:
             raise ExportError("exporting needs flatbuffers: pip install flatbuffers")
         function = jitted._function
         name: str = function.info.name
-        parameters: Parameters = jitted._description.parameters
+        parameters: Parameters = function.parameters
         values, n = parameters.bind(name, (*bound, *args), kwargs), len(bound)
         if n and parameters.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
             raise ExportError(f"the instance of {name} is one of `*args`: name it.")

@@ -15,6 +15,7 @@ import jax.export
 import numpy as np
 
 from eqx_fastjit import _private
+from eqx_fastjit._callables import Description
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._function import Function
 from eqx_fastjit._options import Options
@@ -71,10 +72,11 @@ class LoadedFunction(Function):
             tuple([getattr(inspect.Parameter, kind) for _, kind, *_ in described]),
             tuple([(OMITTED,) * has for _, _, has, *_ in described]),
         )
-        self.shown = {"__name__": header["name"], "__doc__": header["doc"]}
-        self.shown["__signature__"] = parameters.signature
-        titles, options = (header["name"], header["name"]), Options(header["donate"], True, {})
-        super().__init__(self, parameters, options, titles, None, with_fun=False)
+        shown = {"__name__": header["name"], "__doc__": header["doc"]}
+        shown["__signature__"] = parameters.signature
+        names_shown = header["name"], header["name"]
+        description = Description(True, names_shown, None, parameters, shown)
+        super().__init__(self, description, Options(header["donate"], True, {}))
         self._exported = _read_portable(sections["portable"], header, trusted)
         lines = [line for *_, lines in described for line in lines]
         self._paths = [path for path, kind, *_ in lines if kind == "array"]
