@@ -74,7 +74,7 @@ class _Call:
     def arrays_of(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], bool]:
-        """The arrays of a call, with the statics of the one that was lowered.
+        """The arrays of a call that has the statics of the one that was lowered.
 
         And whether any is the user's own, of NumPy. JAX compares shapes and dtypes.
         """

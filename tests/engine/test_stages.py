@@ -5,6 +5,7 @@ Promises 22, 23 of docs/reliability.md.
 
 import equinox as eqx
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest

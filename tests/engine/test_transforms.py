@@ -266,11 +266,14 @@ def test_no_tracing():
 
 def test_enable_x64():
     """64-bit numbers are of the call's context."""
+    enable_x64 = (
+        jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    )
     g = filter_jit(lambda x, n: x * n)
     for _ in range(2):
         assert g(jnp.ones(2), 2).dtype == jnp.float32
         assert g(np.ones(2), 2).dtype == jnp.float32
-        with jax.enable_x64(True):
+        with enable_x64(True):
             assert g(jnp.ones(2), 2).dtype == jnp.float64
             assert g(np.ones(2), 2).dtype == jnp.float64
 
