@@ -128,25 +128,6 @@ def raw_frames(equation: Any) -> tuple[list[Any], list[int]] | None:
     return list(codes), list(instructions)
 
 
-def filter_jit_options(wrapper: Any) -> tuple[Any, Any] | None:
-    """The function and `donate` of a function under `equinox.filter_jit`.
-
-    `None` if it is something else.
-    """
-    if not isinstance(wrapper, eqx.Module):  # quick, and nearly always enough
-        return None
-    try:
-        wrapper_type: Any = resolve("equinox._jit:_JitWrapper")
-        if type(wrapper) is not wrapper_type:
-            return None
-        flags = tuple(getattr(wrapper, f"donate_{x}") for x in ("first", "rest"))
-        fun = getattr(wrapper, "__wrapped__")  # noqa: B009
-    except (MissingPrivateName, AttributeError):
-        return None
-    donate = {(True, True): "all", (False, True): "all-except-first"}
-    return fun, donate.get(flags, "none")
-
-
 # Given a function, and whether it reads a "value", "blocks" or is of "numpy", the
 # function to use in its place.
 Wrap = Callable[[Callable[..., Any], str], Callable[..., Any]]
@@ -164,31 +145,22 @@ def hook_waits(wrap: Wrap, until: contextlib.ExitStack) -> list[str]:
     The names of what is not there in this version of JAX.
     """
     missing: list[str] = []
-
-    def hook(owner: Any, name: str, kind: str) -> None:
-        try:
-            old = vars(owner)[name]
-            if isinstance(old, property):
-                new: Any = property(wrap(old.__get__, kind))
-            else:
-                new = wrap(old, kind)
-            setattr(owner, name, new)
-        except (KeyError, AttributeError, TypeError):
+    array = _try_resolve("jax._src.array:ArrayImpl")
+    for owner, name, kind in (
+        (array, "_value", "value"),
+        (array, "block_until_ready", "blocks"),
+        (jax, "block_until_ready", "blocks"),
+        (np, "asarray", "numpy"),
+        (np, "array", "numpy"),
+    ):
+        old = getattr(owner, "__dict__", {}).get(name)
+        if old is None:
             missing.append(name)
-        else:
-            until.callback(setattr, owner, name, old)
-
-    # An array would initialize the devices, which a program may not have chosen yet.
-    array = _try_resolve("jax._src.array:ArrayImpl") or type(jax.numpy.zeros(()))
-    hook(array, "_value", "value")
-    hook(array, "block_until_ready", "blocks")
-    try:
-        client = resolve("jax._src.lib:xla_client")
-    except MissingPrivateName:
-        client = None
-    hook(client, "batched_block_until_ready", "blocks")
-    for name in ("asarray", "array"):
-        hook(np, name, "numpy")
+            continue
+        is_property = isinstance(old, property)
+        new = property(wrap(old.__get__, kind)) if is_property else wrap(old, kind)
+        setattr(owner, name, new)
+        until.callback(setattr, owner, name, old)
     return missing
 
 

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 
-from eqx_fastjit._jit import BoundJit, filter_jit, JitWrapped
-from eqx_fastjit._private import filter_jit_options
+from eqx_fastjit._install import equinox_filter_jit
+from eqx_fastjit._jit import filter_jit, JitWrapped
 
 
 _JAX_JIT: Any = type(jax.jit(lambda: None))
+_JITTED = (JitWrapped, _JAX_JIT, type(equinox_filter_jit(lambda: None)))
 
 
 class Target(NamedTuple):
@@ -37,20 +38,11 @@ def target(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
     if not callable(f):
         raise TypeError(f"expected a function, jitted or not; got a {type(f).__name__}")
     is_partial = isinstance(f, eqx.Partial | functools.partial)
-    if isinstance(f, BoundJit) or (is_partial and _is_jitted(f.func)):
+    if is_partial and isinstance(f.func, _JITTED):
         f, args, kwargs = f.func, (*f.args, *args), {**f.keywords, **kwargs}
-    elif _is_jitted(method := getattr(f, "__func__", None)):
+    elif isinstance(method := getattr(f, "__func__", None), _JITTED):
         f, args = method, (f.__self__, *args)
-    if isinstance(f, JitWrapped | _JAX_JIT):
-        fun, jitted = f.__wrapped__, f
-    elif (options := filter_jit_options(f)) is not None:
-        fun, donate = options
-        jitted = filter_jit(fun, donate=donate)
-    else:
-        fun, jitted = f, filter_jit(f)
+    fun = f.__wrapped__ if isinstance(f, _JITTED) else f
+    jitted = f if isinstance(f, JitWrapped | _JAX_JIT) else filter_jit(fun)
     name = getattr(fun, "__name__", type(fun).__name__)
     return Target(str(name), fun, jitted, args, kwargs)
-
-
-def _is_jitted(f: Any) -> bool:
-    return isinstance(f, JitWrapped | _JAX_JIT) or filter_jit_options(f) is not None
