@@ -33,12 +33,7 @@ _MAX_SPECIALIZATIONS = 4096
 class Function:
     """One user callable under one set of options."""
 
-    def __init__(
-        self,
-        fun: Any,
-        description: Description,
-        options: Options,
-    ):
+    def __init__(self, fun: Any, description: Description, options: Options):
         self.parameters = description.parameters
         self.options = options
         self.shown = description.shown
@@ -59,10 +54,8 @@ class Function:
     def bind(self, fun: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """One value per parameter, and the callable itself if it is passed along."""
         __tracebackhide__ = True
-        values, i = (
-            self.parameters.bind(self.info.qualname, args, kwargs),
-            self.fun_index,
-        )
+        values = self.parameters.bind(self.info.qualname, args, kwargs)
+        i = self.fun_index
         return values if i < 0 else (*values[:i], fun, *values[i:])
 
     def call_python(self, values: tuple[Any, ...]) -> Any:
@@ -148,8 +141,6 @@ class Function:
         """
         if is_new:
             _events.close(lambda: self.named(values))
-            if not specialization.flat.traced:  # under `jax.disable_jit()`
-                self.table.remove(specialization)
             if not self.options.asynchronous:
                 plan.blocks = True
             elif not any(isinstance(_private.concrete(x), Tracer) for x in arrays):
@@ -205,10 +196,6 @@ class Function:
             raise self.failed(None, e, values)  # noqa: B904
         return found, arrays
 
-    def clear(self) -> None:
-        """Drop all traces and compiled programs."""
-        self.table.clear()
-
 
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()
 
@@ -216,7 +203,7 @@ _functions: weakref.WeakSet[Function] = weakref.WeakSet()
 def clear_all() -> None:
     """Drop all traces of all functions, for `eqx.clear_caches()`."""
     for function in list(_functions):
-        function.clear()
+        function.table.clear()
 
 
 _private.on_clear_caches(clear_all)

@@ -94,7 +94,7 @@ class _Jitted(Generic[_P, _T]):
 
         Those of a method are cleared for all instances.
         """
-        self._function.clear()
+        self._function.table.clear()
 
     def __eq__(self, other: object) -> Any:
         if not isinstance(other, _Jitted):

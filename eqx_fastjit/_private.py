@@ -62,9 +62,7 @@ def concrete(x: Any) -> Any:
 
     A tracer without a value is returned as it is.
     """
-    for _ in range(100):
-        if not isinstance(x, Tracer):
-            return x
+    while isinstance(x, Tracer):
         inner = getattr(x, "primal", getattr(x, "val", None))
         if not isinstance(inner, Tracer | jax.Array | np.ndarray | np.generic):
             return x  # of a trace that only records
@@ -76,10 +74,6 @@ def values_inside(tracer: Any) -> list[Any]:
     """What an eager transformation has inside of a tracer: value and tangent."""
     names = ("primal", "tangent", "val")
     return [getattr(tracer, name) for name in names if hasattr(tracer, name)]
-
-
-# What only `jax.export.export` gives to `Traced.lower`.
-EXPORT_OPTION = "_private_parameters"
 
 
 # --- Equinox --------------------------------------------------------------------------

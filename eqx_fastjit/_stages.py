@@ -19,7 +19,6 @@ from ._describe import describe, differences
 from ._engine import engine_module
 from ._errors import clearer
 from ._function import Function
-from ._private import EXPORT_OPTION
 from ._reference import split_output
 
 
@@ -194,7 +193,9 @@ class Traced(_Stage, Generic[_P, _T]):
 
         **Returns:** a `Lowered`.
         """
-        if EXPORT_OPTION in kwargs:  # else it exports the function of the arrays alone
+        # A private option is from `jax.export`, which takes whatever can be lowered: it
+        # would export the function of the arrays alone.
+        if any(name.startswith("_") for name in kwargs):
             raise ValueError(
                 f"`jax.export.export` of {self._call.function.info.name}: what is "
                 "exported must be the result of `jax.jit`. Export `jax.jit(f)`, or use "
