@@ -78,7 +78,7 @@ class _Jitted(Generic[_P, _T]):
 
         **Returns:** a `Traced`, with the `jaxpr` and `lower()`.
         """
-        return trace(self._function, self._bind, args, kwargs)
+        return trace(self, args, kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the result, without running the function.
@@ -88,6 +88,22 @@ class _Jitted(Generic[_P, _T]):
         **Returns:** the result, with a `jax.ShapeDtypeStruct` for each array.
         """
         return self.trace(*args, **kwargs).out_info
+
+    def export(self, *args: Any, **kwargs: Any) -> "Exported":
+        """Trace the function for these arguments, to save it to a file.
+
+        This needs the package flatbuffers.
+
+        **Arguments:** as for `lower`. Sizes may be symbolic, as in `jax.export`.
+        The arrays of a method's instance are saved in the file.
+
+        **Returns:** an `Exported`, whose `save(path)` writes a file for
+        `eqx_fastjit.load`. Raises `ValueError`, with the key path, for a static
+        argument that cannot be exported.
+        """
+        from ._export import Exported  # with `jax.export`, which few programs need
+
+        return Exported(self, args, kwargs)
 
     def clear_cache(self) -> None:
         """Clear all traces and compiled programs of this function.
@@ -153,21 +169,6 @@ class JitWrapped(_Base, _Jitted[_P, _T]):
         if instance is None:
             return self
         return BoundJit(self, instance)
-
-    def export(self, *args: Any, **kwargs: Any) -> "Exported":
-        """Trace the function for these arguments, to save it to a file.
-
-        This needs the package flatbuffers.
-
-        **Arguments:** as for `lower`. Sizes may be symbolic, as in `jax.export`.
-
-        **Returns:** an `Exported`, whose `save(path)` writes a file for
-        `eqx_fastjit.load`. Raises `ValueError`, with the key path, for a static
-        argument that cannot be exported.
-        """
-        from ._export import Exported  # with `jax.export`, which few programs need
-
-        return Exported(self, (), args, kwargs)
 
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         __tracebackhide__ = True
@@ -247,12 +248,6 @@ class BoundJit(ft.partial[_T], _Jitted[_P, _T], Generic[_P, _T]):
     @property
     def _function(self) -> Function:
         return self.func._function
-
-    def export(self, *args: Any, **kwargs: Any) -> "Exported":
-        """As `JitWrapped.export`. The arrays of the instance are saved in the file."""
-        from ._export import Exported
-
-        return Exported(self.func, self.args, args, {**self.keywords, **kwargs})
 
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         return self.func._bind(*self.args, *args, **{**self.keywords, **kwargs})

@@ -38,10 +38,6 @@ class Parameters(NamedTuple):
     # For each, a tuple of what to pass if it is omitted; empty if it may not be.
     defaults: tuple[tuple[Any, ...], ...]
 
-    def without(self, n: int) -> "Parameters":
-        """Those after the first `n`."""
-        return Parameters(self.names[n:], self.kinds[n:], self.defaults[n:])
-
     @property
     def signature(self) -> inspect.Signature:
         """The same as Python has it."""

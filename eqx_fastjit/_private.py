@@ -187,16 +187,6 @@ def stable_custom_calls() -> frozenset[str]:
     return frozenset(_try_resolve(path, ())) - kernels
 
 
-_EFFECTS = ("unordered_effects", "ordered_effects", "keepalive", "host_callbacks")
-_EXECUTABLE_FIELDS = {
-    *_EFFECTS,
-    *("xla_executable", "device_list", "backend", "input_avals", "input_shardings"),
-    *("output_avals", "output_shardings", "committed", "name", "kept_var_idx", "mut"),
-    *("xla_in_layouts", "dispatch_in_layouts", "xla_out_layouts", "all_args_info"),
-    "pgle_profiler",
-}
-
-
 def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
     """Load native code, which must be trusted, as a `jax.stages.Compiled`.
 
@@ -211,9 +201,8 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
 
     Raises `MissingPrivateName`, or whatever jaxlib says of code that it cannot load.
     """
-    cls = resolve("jax._src.interpreters.pxla:UnloadedMeshExecutable")
-    if not set(cls.__dataclass_fields__) <= _EXECUTABLE_FIELDS:
-        raise MissingPrivateName("jax._src.interpreters.pxla:UnloadedMeshExecutable")
+    name = "jax._src.interpreters.pxla:UnloadedMeshExecutable"
+    cls = resolve(name)
     inputs, outputs = list(exported.in_avals), list(exported.out_avals)
     whole: Any = jax.sharding.SingleDeviceSharding(device)
     given: Any = [None] * len(inputs), [None] * len(outputs)
@@ -224,8 +213,11 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
     if device_list is None:
         raise MissingPrivateName("jax.sharding.Sharding._internal_device_list")
     values = {
-        **dict.fromkeys(_EXECUTABLE_FIELDS),
-        **{effect: [] for effect in _EFFECTS},
+        **dict.fromkeys(("mut", "all_args_info", "pgle_profiler")),
+        "unordered_effects": [],
+        "ordered_effects": [],
+        "keepalive": [],
+        "host_callbacks": [],
         "xla_executable": device.client.deserialize_executable(
             code, executable_devices=device_list
         ),
@@ -242,6 +234,9 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
         "dispatch_in_layouts": [None] * len(inputs),
         "xla_out_layouts": [None] * len(outputs),
     }
-    loaded = cls(**{field: values[field] for field in cls.__dataclass_fields__}).load()
+    fields = cls.__dataclass_fields__
+    if not fields.keys() <= values.keys():  # of another version
+        raise MissingPrivateName(name)
+    loaded = cls(**{field: values[field] for field in fields}).load()
     args_info = tuple([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]), {}
     return jax.stages.Compiled(loaded, [], args_info, exported.out_tree, no_kwargs=True)

@@ -29,22 +29,21 @@ class Exported:
 
     `f.export(...)` returns it. `save` lowers and compiles.
 
-    **Arguments:** the jitted function; the instance, if it is a method; and the other
-    arguments of the call.
+    **Arguments:** the jitted function or bound method, and the arguments of the call.
     """
 
-    def __init__(
-        self, jitted: Any, bound: tuple[Any, ...], args: Any, kwargs: dict[str, Any]
-    ):
+    def __init__(self, jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
         if importlib.util.find_spec("flatbuffers") is None:
             raise ExportError("exporting needs flatbuffers: pip install flatbuffers")
         function = jitted._function
         name: str = function.info.name
         parameters: Parameters = function.parameters
-        values, n = parameters.bind(name, (*bound, *args), kwargs), len(bound)
+        n = len(getattr(jitted, "args", ()))  # a bound method has its instance
+        _, values = function.split(jitted._bind(*args, **kwargs))
         if n and parameters.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
             raise ExportError(f"the instance of {name} is one of `*args`: name it.")
-        free = parameters.without(n)
+        names, kinds, defaults = parameters
+        free = Parameters(names[n:], kinds[n:], defaults[n:])
         self._arrays, refs = split(values[n:])
         # What cannot be saved is refused before the function is traced, which may take
         # minutes.
@@ -53,8 +52,7 @@ class Exported:
 
         # The arrays of a Module that is called, or of an instance, are constants.
         def call(*arrays: Any) -> list[Any]:
-            rest = structure.rebuild(arrays)
-            args, kwargs = parameters.to_call((*values[:n], *rest))
+            args, kwargs = free.to_call(structure.rebuild(arrays))
             out, refs = split(jitted(*args, **kwargs))
             result.lines.clear()
             result.write(refs, "<result>")
@@ -81,7 +79,7 @@ class Exported:
         self._header: dict[str, Any] = {
             "made_by": f"JAX {jax.__version__}",
             "name": name,
-            "doc": inspect.getdoc(jitted),
+            "doc": inspect.getdoc(getattr(jitted, "func", jitted)),
             "parameters": described,
             "result": result.lines,
             "weak_types": [x.weak_type for x in traced.out_info],

@@ -17,7 +17,7 @@ from eqx_fastjit._jit import filter_jit, JitWrapped
 
 
 _JAX_JIT: Any = type(jax.jit(lambda: None))
-_JITTED = (JitWrapped, _JAX_JIT, type(equinox_filter_jit(lambda: None)))
+_JITTED: Any = (JitWrapped, _JAX_JIT, type(equinox_filter_jit(lambda: None)))
 
 
 class Target(NamedTuple):
