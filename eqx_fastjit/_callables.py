@@ -21,13 +21,12 @@ _WRAPPER_NAMES = (
     "__doc__",
     "__annotations__",
 )
-_LACKING: Any = object()
 
 
 class Description(NamedTuple):
     """What wrapping needs to know about a callable."""
 
-    # Whether it is not a pytree, and is only equal to itself.
+    # Whether it is not a pytree, is only equal to itself, and has weak references.
     plain: bool
     # Its name and qualified name, as Equinox and JAX's logs show them.
     names: tuple[str, str]
@@ -75,7 +74,7 @@ def _wraps(fun: Any) -> bool:
 
 def _inside(fun: Any) -> Any:
     """What a callable stands for, if it does; or the callable."""
-    if isinstance(fun, functools.partial | eqx.Partial):
+    if isinstance(fun, (functools.partial, eqx.Partial)):
         return fun.func
     return getattr(fun, "__wrapped__", fun)
 
@@ -107,17 +106,9 @@ def _read(fun: Any, *, is_own: bool) -> Description:
     qualname = getattr(named, "__qualname__", None)
     names = named.__name__, qualname if isinstance(qualname, str) else named.__name__
     # (So may its other attributes.)
-    found = [(name, getattr(fun, name, _LACKING)) for name in _WRAPPER_NAMES]
+    found = [(name, getattr(fun, name, ...)) for name in _WRAPPER_NAMES]
     shown = {name: x for name, x in found if isinstance(x, str | dict | None)}
     parameters = parameters_of(fun, is_own=is_own)
-    return Description(
-        _is_plain(fun), names, place_of(source_of(fun)), parameters, shown
-    )
-
-
-def _is_plain(fun: Any) -> bool:
-    if type(fun) is types.FunctionType:
-        return True
-    if type(fun).__eq__ is not object.__eq__ or flatten_one_level(fun) is not None:
-        return False
-    return bool(type(fun).__weakrefoffset__)
+    is_identity = type(fun).__eq__ is object.__eq__ and type(fun).__weakrefoffset__ > 0
+    plain = is_identity and flatten_one_level(fun) is None
+    return Description(plain, names, place_of(source_of(fun)), parameters, shown)

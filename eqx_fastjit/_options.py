@@ -14,6 +14,7 @@ from ._statics import IsDynamic
 
 
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
+_MODES = get_args(Donate)
 
 
 class Options(NamedTuple):
@@ -33,32 +34,27 @@ def check_asynchronous(name: str, asynchronous: Any) -> None:
         )
 
 
-_FORBIDDEN = {
-    "static_argnums": "arrays are traced and everything else is static",
-    "static_argnames": "arrays are traced and everything else is static",
-    "donate_argnums": "use `donate=...`",
-    "donate_argnames": "use `donate=...`",
-}
+# What `filter_jit` decides itself.
+_FORBIDDEN = {"static_argnums", "static_argnames", "donate_argnums", "donate_argnames"}
 
 
 def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> Options:
     """The options that `filter_jit` was given. Raises `TypeError` or `ValueError`."""
-    for name in _FORBIDDEN.keys() & jit_kwargs.keys():
-        raise ValueError(f"`filter_jit` does not accept `{name}`: {_FORBIDDEN[name]}.")
-    if donate not in get_args(Donate):
-        modes = ", ".join(map(repr, get_args(Donate)))
+    for name in _FORBIDDEN & jit_kwargs.keys():
+        raise ValueError(
+            f"`filter_jit` does not accept `{name}`: arrays are traced, everything else "
+            "is static, and `donate=...` says what is donated."
+        )
+    if donate not in _MODES:
+        modes = ", ".join(map(repr, _MODES))
         raise ValueError(
             f"`filter_jit(..., donate={donate!r})`: expected one of {modes}."
         )
     check_asynchronous("filter_jit", asynchronous)
     if jit_kwargs:
         # Let JAX check names and values now, and warn about deprecated ones.
-        jax.jit(_nothing, **jit_kwargs)
+        jax.jit(lambda: None, **jit_kwargs)
     return Options(donate, asynchronous, dict(sorted(jit_kwargs.items())))
-
-
-def _nothing() -> None:
-    pass
 
 
 # --- a call ---
