@@ -33,8 +33,6 @@ class Description(NamedTuple):
     # Where the Python function behind it was defined.
     place: Place | None
     parameters: Parameters
-    # The attributes that the jitted function copies.
-    shown: dict[str, Any]
 
 
 # For each function, and each class of callables, its description, and what that was
@@ -105,10 +103,14 @@ def _read(fun: Any, *, is_own: bool) -> Description:
     named = innermost if has_name else type(innermost)
     qualname = getattr(named, "__qualname__", None)
     names = named.__name__, qualname if isinstance(qualname, str) else named.__name__
-    # (So may its other attributes.)
-    found = [(name, getattr(fun, name, ...)) for name in _WRAPPER_NAMES]
-    shown = {name: x for name, x in found if isinstance(x, str | dict | None)}
-    parameters = parameters_of(fun, is_own=is_own)
+    place, parameters = place_of(source_of(fun)), parameters_of(fun, is_own=is_own)
     is_identity = type(fun).__eq__ is object.__eq__ and type(fun).__weakrefoffset__ > 0
     plain = is_identity and flatten_one_level(fun) is None
-    return Description(plain, names, place_of(source_of(fun)), parameters, shown)
+    return Description(plain, names, place, parameters)
+
+
+def shown_of(fun: Any) -> dict[str, Any]:
+    """The attributes that its jitted function copies."""
+    # (What a Module lacks may be something else than these.)
+    found = [(name, getattr(fun, name, ...)) for name in _WRAPPER_NAMES]
+    return {name: x for name, x in found if isinstance(x, str | dict | None)}

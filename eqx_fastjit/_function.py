@@ -16,7 +16,7 @@ from jax.core import Tracer
 
 from . import _events, _private
 from ._blocking import block, has_host_callbacks, must_block
-from ._callables import describe, Description, source_of
+from ._callables import describe, Description, shown_of, source_of
 from ._engine import engine_module
 from ._errors import clearer, cycle_error
 from ._options import donated, flatten_in_shardings, Options
@@ -36,7 +36,7 @@ class Function:
     def __init__(self, fun: Any, description: Description, options: Options):
         self.parameters = description.parameters
         self.options = options
-        self.shown = description.shown
+        self.shown = shown_of(fun)
         # One that has arrays or statics of its own is passed along with the arguments,
         # at this index. Of others, there is a weak reference: this is in a table whose
         # entries die with their function.
@@ -224,12 +224,11 @@ _remembered: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
 def function_for(fun: Any, options: Options) -> Function:
     """The `Function` of a callable: the same one each time that it is wrapped."""
     description = describe(fun)
-    plain, names, place, parameters, _ = description
     donate, asynchronous, jit_kwargs = options
     more = static_key(jit_kwargs) if jit_kwargs else ()
-    # The place tells `eqx.Partial`s of different functions apart.
-    key = plain, names, place, parameters, donate, asynchronous, more
-    known = _remembered.setdefault(fun if plain else type(fun), {})
+    # The description tells `eqx.Partial`s of different functions apart.
+    key = description, donate, asynchronous, more
+    known = _remembered.setdefault(fun if description.plain else type(fun), {})
     function = known.get(key)
     if function is not None:
         return function

@@ -42,8 +42,8 @@ def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> 
     """The options that `filter_jit` was given. Raises `TypeError` or `ValueError`."""
     for name in _FORBIDDEN & jit_kwargs.keys():
         raise ValueError(
-            f"`filter_jit` does not accept `{name}`: arrays are traced, everything else "
-            "is static, and `donate=...` says what is donated."
+            f"`filter_jit` does not accept `{name}`: arrays are traced, everything "
+            "else is static, and `donate=...` says what is donated."
         )
     if donate not in _MODES:
         modes = ", ".join(map(repr, _MODES))

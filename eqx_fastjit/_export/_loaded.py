@@ -72,11 +72,10 @@ class LoadedFunction(Function):
             tuple([getattr(inspect.Parameter, kind) for _, kind, *_ in described]),
             tuple([(OMITTED,) * has for _, _, has, *_ in described]),
         )
-        shown = {"__name__": header["name"], "__doc__": header["doc"]}
-        shown["__signature__"] = parameters.signature
-        names_shown = header["name"], header["name"]
-        description = Description(True, names_shown, None, parameters, shown)
+        description = Description(True, (header["name"],) * 2, None, parameters)
         super().__init__(self, description, Options(header["donate"], True, {}))
+        self.shown = {"__name__": header["name"], "__doc__": header["doc"]}
+        self.shown["__signature__"] = parameters.signature
         self._exported = _read_portable(sections["portable"], header, trusted)
         lines = [line for *_, lines in described for line in lines]
         self._paths = [path for path, kind, *_ in lines if kind == "array"]
