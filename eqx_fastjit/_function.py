@@ -37,11 +37,13 @@ class Function:
         self.parameters = description.parameters
         self.options = options
         self.shown = shown_of(fun)
-        # One that has arrays or statics of its own is passed along with the arguments,
-        # at this index. Of others, there is a weak reference: this is in a table whose
-        # entries die with their function.
+        # A weak reference, as this is in a table whose entries die with their function;
+        # `None` of one that has arrays or statics of its own. That is passed along with
+        # the arguments, after the first positional one: of several arrays that could be
+        # reused for a result, JAX takes the first donated one, as under Equinox.
         self.fun = weakref.ref(fun) if description.plain else None
-        self.fun_index = -1 if description.plain else self.parameters.fun_index()
+        after_first = int(self.parameters.first_is_positional())
+        self.fun_index = -1 if description.plain else after_first
         self.info = _events.FunctionInfo(*description.names, description.place)
         self.table = engine_module().Table(_MAX_SPECIALIZATIONS)
         _functions.add(self)
@@ -75,8 +77,10 @@ class Function:
     def named(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
         """Each argument, and the callable if it is passed along, with its name."""
         fun, params = self.split(values)
-        named_fun = (self.info.name, fun) if self.fun is None else None
-        return self.parameters.named(params, named_fun)
+        groups = self.parameters.named(params)
+        if self.fun is None:
+            groups.insert(self.fun_index, [(self.info.name, fun)])
+        return [x for group in groups for x in group]
 
     def array_paths(self, values: tuple[Any, ...], is_dynamic: IsDynamic) -> list[str]:
         """The path of each array of a call, as the user would write it."""
@@ -103,13 +107,7 @@ class Function:
         fun, _ = self.split(values)
         if kwargs.get("in_shardings") is not None:
             kwargs["in_shardings"] = flatten_in_shardings(
-                kwargs["in_shardings"],
-                [
-                    (n, x, self.fun is not None or x is not fun)
-                    for n, x in self.named(values)
-                ],
-                self.info.name,
-                is_dynamic,
+                kwargs["in_shardings"], self.named(values), fun, is_dynamic
             )
         if kwargs.get("out_shardings") is not None:
             kwargs["out_shardings"] = (kwargs["out_shardings"], None)

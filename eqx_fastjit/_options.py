@@ -77,22 +77,22 @@ def donated(
 
 
 def flatten_in_shardings(
-    prefix: Any, arguments: list[tuple[str, Any, bool]], name: str, is_array: IsDynamic
+    prefix: Any, arguments: list[tuple[str, Any]], fun: Any, is_array: IsDynamic
 ) -> tuple[Any, ...]:
     """`in_shardings`, a prefix of the user's arguments, as one per array.
 
-    `arguments` are those of a call of the function `name`: path, value, and whether the
-    user passes it. Arrays of the callable itself stay where they are.
+    `arguments` are those of a call, with their paths. Arrays of the callable itself,
+    `fun`, stay where they are.
     """
-    values = [value for _, value, is_passed in arguments if is_passed]
+    passed = [(path, value) for path, value in arguments if value is not fun]
     prefixes: Iterator[Any] = itertools.repeat(prefix)
     if isinstance(prefix, list | tuple):
-        without = jtu.tree_leaves(values[len(prefix) :])
-        if len(prefix) > len(values) or any(map(is_array, without)):
-            names = ", ".join([path for path, _, is_passed in arguments if is_passed])
+        without = jtu.tree_leaves([value for _, value in passed[len(prefix) :]])
+        if len(prefix) > len(passed) or any(map(is_array, without)):
+            names = ", ".join([path for path, _ in passed])
             raise ValueError(
-                f"`in_shardings` has {len(prefix)} entries, but {name} was called with "
-                f"{len(values)} arguments ({names}). Expected one sharding (or a "
+                f"`in_shardings` has {len(prefix)} entries, but the call has "
+                f"{len(passed)} arguments ({names}). Expected one sharding (or a "
                 "pytree prefix of them) for each argument, or a single one for all."
             )
         prefixes = itertools.chain(prefix, itertools.repeat(None))
@@ -101,8 +101,8 @@ def flatten_in_shardings(
     def spread(sharding: Any, subtree: Any) -> None:
         out.extend(sharding for x in jtu.tree_leaves(subtree) if is_array(x))
 
-    for path, value, is_passed in arguments:
-        here = next(prefixes) if is_passed else None
+    for path, value in arguments:
+        here = None if value is fun else next(prefixes)
         try:
             jtu.tree_map(spread, here, value, is_leaf=_is_sharding)
         except ValueError as e:

@@ -89,21 +89,8 @@ class Parameters(NamedTuple):
         """Whether there can be a first positional argument."""
         return bool(self.kinds) and self.kinds[0] <= _VAR_POSITIONAL
 
-    def fun_index(self) -> int:
-        """The index, among the values, of a callable that is passed along.
-
-        After the first positional argument: of several arrays that could be reused for
-        a result, JAX takes the first donated one, and this is Equinox's order.
-        """
-        return int(self.first_is_positional())
-
-    def named(
-        self, values: tuple[Any, ...], fun: tuple[str, Any] | None = None
-    ) -> list[tuple[str, Any]]:
-        """Each argument, with its name as the user would write it.
-
-        `fun` is the name and value of a callable that is passed along.
-        """
+    def named(self, values: tuple[Any, ...]) -> list[list[tuple[str, Any]]]:
+        """Each parameter's arguments, with names as the user would write them."""
         groups: list[list[tuple[str, Any]]] = []
         for name, kind, value in zip(self.names, self.kinds, values, strict=True):
             if kind is _VAR_POSITIONAL:
@@ -113,9 +100,7 @@ class Parameters(NamedTuple):
                 groups.append([(key, value[key]) for key in sorted(value)])
             else:
                 groups.append([(name, value)])
-        if fun is not None:
-            groups.insert(self.fun_index(), [fun])
-        return [x for group in groups for x in group]
+        return groups
 
 
 def parameters_of(fun: Callable[..., Any], *, is_own: bool) -> Parameters:
