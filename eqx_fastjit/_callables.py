@@ -1,15 +1,12 @@
 """Describes a callable that is wrapped: what it is behind its wrappers."""
 
-import functools
 import operator
 import types
 import weakref
 from typing import Any, NamedTuple
 
-import equinox as eqx
-
 from ._parameters import Parameters, parameters_of
-from ._place import Place, place_of
+from ._place import innermost, Place, place_of
 from ._statics import flatten_one_level
 
 
@@ -67,43 +64,17 @@ def describe(fun: Any) -> Description:
 
 def _wraps(fun: Any) -> bool:
     """Whether it stands for something else, or shows the signature of that."""
-    return _inside(fun) is not fun or hasattr(fun, "__signature__")
-
-
-def _inside(fun: Any) -> Any:
-    """What a callable stands for, if it does; or the callable."""
-    if isinstance(fun, (functools.partial, eqx.Partial)):
-        return fun.func
-    return getattr(fun, "__wrapped__", fun)
-
-
-def _innermost(fun: Any) -> Any:
-    """What is behind all wrappers."""
-    for _ in range(20):  # one may wrap itself
-        outer, fun = fun, _inside(fun)
-        if fun is outer:
-            break
-    return fun
-
-
-def source_of(fun: Any) -> types.FunctionType | None:
-    """The Python function behind a callable, if there is one."""
-    fun = _innermost(fun)
-    if isinstance(fun, types.MethodType):
-        fun = fun.__func__
-    if not isinstance(fun, types.FunctionType):
-        fun = _innermost(getattr(type(fun), "__call__", None))  # noqa: B004
-    return fun if isinstance(fun, types.FunctionType) else None
+    return innermost(fun) is not fun or hasattr(fun, "__signature__")
 
 
 def _read(fun: Any, *, is_own: bool) -> Description:
-    innermost = _innermost(fun)
+    behind = innermost(fun)
     # A Module that Equinox has built again may have something else as its `__name__`.
-    has_name = isinstance(getattr(innermost, "__name__", None), str)
-    named = innermost if has_name else type(innermost)
+    has_name = isinstance(getattr(behind, "__name__", None), str)
+    named = behind if has_name else type(behind)
     qualname = getattr(named, "__qualname__", None)
     names = named.__name__, qualname if isinstance(qualname, str) else named.__name__
-    place, parameters = place_of(source_of(fun)), parameters_of(fun, is_own=is_own)
+    place, parameters = place_of(fun), parameters_of(fun, is_own=is_own)
     is_identity = type(fun).__eq__ is object.__eq__ and type(fun).__weakrefoffset__ > 0
     plain = is_identity and flatten_one_level(fun) is None
     return Description(plain, names, place, parameters)

@@ -16,10 +16,11 @@ from jax.core import Tracer
 
 from . import _events, _private
 from ._blocking import block, has_host_callbacks, must_block
-from ._callables import describe, Description, shown_of, source_of
+from ._callables import describe, Description, shown_of
 from ._engine import engine_module
 from ._errors import clearer, cycle_error
 from ._options import donated, flatten_in_shardings, Options
+from ._place import source_of
 from ._plan import partition
 from ._reference import static_key
 from ._statics import is_array, is_array_or_struct, IsDynamic
