@@ -106,12 +106,10 @@ class Parameters(NamedTuple):
 def parameters_of(fun: Callable[..., Any], *, is_own: bool) -> Parameters:
     """The parameters of a callable. `is_own` says that its signature is its own."""
     try:
-        found = list(inspect.signature(fun).parameters.values())
+        signature = inspect.signature(fun)
     except ValueError:  # a builtin without a signature, such as `max`
-        found = [
-            inspect.Parameter("args", _VAR_POSITIONAL),
-            inspect.Parameter("kwargs", _VAR_KEYWORD),
-        ]
+        signature = inspect.signature(lambda *args, **kwargs: None)
+    found = signature.parameters.values()
     return Parameters(
         tuple([p.name for p in found]),
         tuple([p.kind for p in found]),
