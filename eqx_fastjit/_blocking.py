@@ -5,6 +5,7 @@ callbacks, which may raise after the dispatch; if more of its arguments is in Nu
 arrays than is copied; and on several virtual CPU devices.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -81,6 +82,11 @@ _JAX_PRIMITIVES = {
     if isinstance(x, jax.extend.core.Primitive)
 }
 
+# The target of a custom call that is one, in either syntax of MLIR.
+_CALLBACK = re.compile(
+    r'custom_call\s*@"?[^\s"(]*callback|call_target_name\s*=\s*"[^"]*callback'
+)
+
 
 def equations_in(values: Iterable[Any]) -> Iterator[Any]:
     """The equations of jaxprs, or of what has them for parameters, at any depth."""
@@ -113,18 +119,8 @@ def has_host_callbacks(traced: jax.stages.Traced) -> bool:
         if name.endswith("callback") or name == "debug_print":
             return True
         foreign = foreign or equation.primitive not in _JAX_PRIMITIVES
-    return foreign and _calls_back(traced.lower().compiler_ir("stablehlo"))
-
-
-def _calls_back(module: Any) -> bool:
-    """Whether an MLIR module has a custom call of a callback."""
-    pending = [module.operation]
-    while pending:
-        found = pending.pop()
-        is_call = found.name == "stablehlo.custom_call"
-        if is_call and "callback" in str(found.attributes["call_target_name"]):
-            return True
-        for region in found.regions:
-            for basic_block in region.blocks:
-                pending.extend(x.operation for x in basic_block.operations)
-    return False
+    if not foreign:
+        return False
+    module: Any = traced.lower().compiler_ir("stablehlo")
+    text = module.operation.get_asm(large_elements_limit=1)  # without its constants
+    return _CALLBACK.search(text) is not None
