@@ -36,7 +36,7 @@ class Place(NamedTuple):
 def innermost(fun: Any) -> Any:
     """What is behind a callable: a function, a class, a Module, ..."""
     for _ in range(20):  # one may wrap itself
-        is_partial = isinstance(fun, (functools.partial, eqx.Partial))
+        is_partial = isinstance(fun, functools.partial) or type(fun) is eqx.Partial
         inside = fun.func if is_partial else getattr(fun, "__wrapped__", fun)
         if inside is fun:
             break
