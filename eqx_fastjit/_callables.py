@@ -75,8 +75,8 @@ def _read(fun: Any, *, is_own: bool) -> Description:
     qualname = getattr(named, "__qualname__", None)
     names = named.__name__, qualname if isinstance(qualname, str) else named.__name__
     place, parameters = place_of(fun), parameters_of(fun, is_own=is_own)
-    is_identity = type(fun).__eq__ is object.__eq__ and type(fun).__weakrefoffset__ > 0
-    plain = is_identity and flatten_one_level(fun) is None
+    is_identity = type(fun).__eq__ is object.__eq__ and flatten_one_level(fun) is None
+    plain = is_identity and type(fun).__weakrefoffset__ != 0
     return Description(plain, names, place, parameters)
 
 

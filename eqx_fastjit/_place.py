@@ -47,11 +47,11 @@ def innermost(fun: Any) -> Any:
 def source_of(fun: Any) -> types.FunctionType | None:
     """The Python function behind a callable, if there is one."""
     fun = innermost(fun)
-    if isinstance(fun, types.MethodType):
+    if type(fun) is types.MethodType:
         fun = fun.__func__
-    if not isinstance(fun, types.FunctionType):
+    if type(fun) is not types.FunctionType:
         fun = innermost(getattr(type(fun), "__call__", None))  # noqa: B004
-    return fun if isinstance(fun, types.FunctionType) else None
+    return fun if type(fun) is types.FunctionType else None
 
 
 def place_of(fun: Any) -> Place | None:
