@@ -46,7 +46,8 @@ def block(results: Sequence[Any], arguments: Sequence[Any], blocks: bool) -> Non
     `jax.grad`, these have arrays inside, maybe of NumPy, of which there is no copy. As
     a part of a trace a call never blocks.
     """
-    if not (blocks or any(map(_holds_numpy, arguments))):
+    tracers = [x for x in arguments if isinstance(x, Tracer)]
+    if not (blocks or any(map(_holds_numpy, tracers))):
         return
     given = {id(concrete(x)) for x in arguments}
     computed = [x for x in map(concrete, results) if _is_computed(x)]
@@ -66,14 +67,9 @@ def _is_computed(x: Any) -> bool:
 
 def _holds_numpy(x: Any) -> bool:
     """Whether a tracer of an eager transformation is of an array of NumPy."""
-    pending = [x] if isinstance(x, Tracer) else []
-    while pending:
-        x = pending.pop()
-        if isinstance(x, Tracer):
-            pending += values_inside(x)
-        elif isinstance(x, np.ndarray) and x.dtype != jax.dtypes.float0:
-            return True
-    return False
+    if isinstance(x, Tracer):
+        return any(map(_holds_numpy, values_inside(x)))
+    return isinstance(x, np.ndarray) and x.dtype != jax.dtypes.float0
 
 
 # --- host callbacks -------------------------------------------------------------------

@@ -1,18 +1,12 @@
-"""Describes a callable that is wrapped, and finds or creates its `Function`."""
+"""Describes a callable that is wrapped: what it is behind its wrappers."""
 
-import functools
-import inspect
 import operator
 import types
 import weakref
 from typing import Any, NamedTuple
 
-import equinox as eqx
-
-from ._function import Function, weak_source
-from ._options import Options
 from ._parameters import Parameters, parameters_of
-from ._place import Place, place_of
+from ._place import innermost, Place, place_of
 from ._reference import static_key
 from ._statics import flatten_one_level
 
@@ -30,15 +24,15 @@ _WRAPPER_NAMES = (
 class Description(NamedTuple):
     """What wrapping needs to know about a callable."""
 
-    # Whether it is not a pytree, and is only equal to itself.
+    # Whether it is not a pytree, is only equal to itself, and has weak references.
     plain: bool
     # Its name and qualified name, as Equinox and JAX's logs show them.
     names: tuple[str, str]
     # Where the Python function behind it was defined.
     place: Place | None
     parameters: Parameters
-    # The attributes that the jitted function copies.
-    shown: dict[str, Any]
+    # Their defaults by the contract, to which 1 and 1.0 are not the same.
+    defaults: tuple[Any, ...]
 
 
 # For each function, and each class of callables, its description, and what that was
@@ -72,69 +66,26 @@ def describe(fun: Any) -> Description:
 
 
 def _wraps(fun: Any) -> bool:
-    """Whether it stands for something else, and shows the signature of that."""
-    is_wrapper = hasattr(fun, "__wrapped__") or hasattr(fun, "__signature__")
-    return is_wrapper or type(fun) is eqx.Partial
+    """Whether it stands for something else, or shows the signature of that."""
+    return innermost(fun) is not fun or hasattr(fun, "__signature__")
 
 
 def _read(fun: Any, *, is_own: bool) -> Description:
-    place, parameters = place_of(weak_source(fun)()), parameters_of(fun, is_own=is_own)
-    return Description(_is_plain(fun), _names(fun), place, parameters, _shown(fun))
-
-
-def _is_plain(fun: Any) -> bool:
-    if type(fun) is types.FunctionType:
-        return True
-    if type(fun).__eq__ is not object.__eq__ or flatten_one_level(fun) is not None:
-        return False
-    return bool(type(fun).__weakrefoffset__)
-
-
-def _names(fun: Any) -> tuple[str, str]:
-    innermost: Any = inspect.unwrap(fun)
-    while isinstance(innermost, functools.partial):
-        innermost = inspect.unwrap(innermost.func)
+    behind = innermost(fun)
     # A Module that Equinox has built again may have something else as its `__name__`.
-    has_name = isinstance(getattr(innermost, "__name__", None), str)
-    named = innermost if has_name else type(innermost)
+    has_name = isinstance(getattr(behind, "__name__", None), str)
+    named = behind if has_name else type(behind)
     qualname = getattr(named, "__qualname__", None)
-    return named.__name__, qualname if isinstance(qualname, str) else named.__name__
+    names = named.__name__, qualname if isinstance(qualname, str) else named.__name__
+    place, parameters = place_of(fun), parameters_of(fun, is_own=is_own)
+    is_identity = type(fun).__eq__ is object.__eq__ and flatten_one_level(fun) is None
+    plain = is_identity and type(fun).__weakrefoffset__ != 0
+    defaults = static_key(parameters.defaults)
+    return Description(plain, names, place, parameters, defaults)
 
 
-def _shown(fun: Any) -> dict[str, Any]:
-    # (Equinox has an object of its own in place of what a Module lacks.)
-    found = [(name, getattr(fun, name, _LACKING)) for name in _WRAPPER_NAMES]
+def shown_of(fun: Any) -> dict[str, Any]:
+    """The attributes that its jitted function copies."""
+    # (What a Module lacks may be something else than these.)
+    found = [(name, getattr(fun, name, ...)) for name in _WRAPPER_NAMES]
     return {name: x for name, x in found if isinstance(x, str | dict | None)}
-
-
-_LACKING: Any = object()
-
-
-# The most functions that are remembered for one class of callables.
-_MAX_REMEMBERED = 1024
-
-# From a function, or the class of any other callable, to what was created for it. The
-# values only refer to functions weakly, so entries die with their function. (One that
-# is referred to by its own compiled functions, or by a default of its own, lives as
-# long.)
-_functions: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def function_for(fun: Any, description: Description, options: Options) -> Function:
-    """The `Function` of a callable: the same one each time that it is wrapped."""
-    plain, names, place, parameters, _ = description
-    donate, asynchronous, jit_kwargs = options
-    more = static_key(jit_kwargs) if jit_kwargs else ()
-    # The place tells `eqx.Partial`s of different functions apart.
-    key = plain, names, place, parameters.key(), donate, asynchronous, more
-    known = _functions.setdefault(fun if plain else type(fun), {})
-    function = known.get(key)
-    if function is not None:
-        return function
-    function = Function(fun, parameters, options, names, place, with_fun=not plain)
-    if len(known) == _MAX_REMEMBERED:  # a program may make up names
-        known.clear()
-    # There is no lock, so another thread may get here, too. The first one wins.
-    return known.setdefault(key, function)

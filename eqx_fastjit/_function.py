@@ -6,25 +6,23 @@ else being fixed. The engine binds and reads a call, looks up its specialization
 calls that; what it does on a cache miss, after a compilation and on an error is here.
 """
 
-import functools
-import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.tree_util as jtu
 from jax.core import Tracer
 
 from . import _events, _private
 from ._blocking import block, has_host_callbacks, must_block
+from ._callables import describe, Description, shown_of
 from ._engine import engine_module
 from ._errors import clearer, cycle_error
 from ._options import donated, flatten_in_shardings, Options
-from ._parameters import Parameters
-from ._place import Place
+from ._place import source_of
 from ._plan import partition
+from ._reference import static_key
 from ._statics import is_array
 from ._traced import FlatFunction, kept_trace
 
@@ -36,28 +34,32 @@ _MAX_SPECIALIZATIONS = 4096
 class Function:
     """One user callable under one set of options."""
 
-    def __init__(
-        self,
-        fun: Any,
-        parameters: Parameters,
-        options: Options,
-        names: tuple[str, str],
-        place: Place | None,
-        *,
-        with_fun: bool,
-    ):
-        self.parameters = parameters
+    def __init__(self, fun: Any, description: Description, options: Options):
+        self.parameters = description.parameters
         self.options = options
-        # Whether the callable has arrays or statics of its own, and is passed along
-        # with the arguments. If not, there is a weak reference to it: this is in a
-        # table whose entries die with their function.
-        self.with_fun = with_fun
-        self.fun = None if with_fun else weakref.ref(fun)
-        self.info = _events.FunctionInfo(*names, place)
+        self.shown = shown_of(fun)
+        # A weak reference, as this is in a table whose entries die with their function;
+        # `None` of one that has arrays or statics of its own. That is passed along with
+        # the arguments, after the first positional one: of several arrays that could be
+        # reused for a result, JAX takes the first donated one, as under Equinox.
+        self.fun = weakref.ref(fun) if description.plain else None
+        after_first = int(self.parameters.first_is_positional())
+        self.fun_index = -1 if description.plain else after_first
+        self.info = _events.FunctionInfo(*description.names, description.place)
         self.table = engine_module().Table(_MAX_SPECIALIZATIONS)
         _functions.add(self)
 
+    def __repr__(self) -> str:  # JAX's errors about treedefs show it
+        return f"filter_jit(fn={self.info.qualname!r}, donate={self.options.donate!r})"
+
     # --- the user's function ---
+
+    def bind(self, fun: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
+        """One value per parameter, and the callable itself if it is passed along."""
+        __tracebackhide__ = True
+        values = self.parameters.bind(self.info.qualname, args, kwargs)
+        i = self.fun_index
+        return values if i < 0 else (*values[:i], fun, *values[i:])
 
     def call_python(self, values: tuple[Any, ...]) -> Any:
         """Call the user's function itself, on bound values."""
@@ -70,14 +72,16 @@ class Function:
         """The user's function, and one value per parameter."""
         if self.fun is not None:
             return self.fun(), values
-        i = self.parameters.fun_index()
+        i = self.fun_index
         return values[i], values[:i] + values[i + 1 :]
 
     def named(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
         """Each argument, and the callable if it is passed along, with its name."""
         fun, params = self.split(values)
-        named_fun = (self.info.name, fun) if self.with_fun else None
-        return self.parameters.named(params, named_fun)
+        groups = self.parameters.named(params)
+        if self.fun is None:
+            groups.insert(self.fun_index, [(self.info.name, fun)])
+        return [x for group in groups for x in group]
 
     def array_paths(self, values: tuple[Any, ...], abstract: bool) -> list[str]:
         """The path of each array of a call, as the user would write it."""
@@ -95,31 +99,24 @@ class Function:
 
         Unless `abstract`, a `jax.ShapeDtypeStruct` is a static like any other.
         """
-        options = self.options
-        kwargs = dict(options.jit_kwargs)
+        kwargs = dict(self.options.jit_kwargs)
         arrays, structure = partition(values, abstract)
-        if indices := donated(options, self.parameters, structure):
+        if indices := donated(self.options.donate, self.parameters, structure):
             kwargs["donate_argnums"] = indices
         fun, _ = self.split(values)
-        if options.in_shardings is not None:
+        if kwargs.get("in_shardings") is not None:
             kwargs["in_shardings"] = flatten_in_shardings(
-                options.in_shardings,
-                [
-                    (n, x, not (self.with_fun and x is fun))
-                    for n, x in self.named(values)
-                ],
-                self.info.name,
-                abstract,
+                kwargs["in_shardings"], self.named(values), fun, abstract
             )
-        if options.out_shardings is not None:
-            kwargs["out_shardings"] = (options.out_shardings, None)
+        if kwargs.get("out_shardings") is not None:
+            kwargs["out_shardings"] = (kwargs["out_shardings"], None)
         try:
             paths = self.array_paths(values, abstract)
         except Exception:  # a user's class whose flatten function with keys is wrong
             paths = []
         if len(set(paths)) != len(arrays):  # or of `f(x, /, **kwargs)` with `x=...`
             paths = [f"array{i}" for i in range(len(arrays))]
-        flat = FlatFunction(self, structure, paths, weak_source(fun))
+        flat = FlatFunction(self, structure, paths, source_of(fun))
         return engine_module().Specialization(jax.jit(flat, **kwargs), flat)
 
     def finished(
@@ -141,8 +138,6 @@ class Function:
         """
         if is_new:
             _events.close(lambda: self.named(values))
-            if not specialization.flat.traced:  # under `jax.disable_jit()`
-                self.table.remove(specialization)
             if not self.options.asynchronous:
                 plan.blocks = True
             elif not any(isinstance(_private.concrete(x), Tracer) for x in arrays):
@@ -202,10 +197,6 @@ class Function:
             raise self.failed(None, e, values)  # noqa: B904
         return found, arrays, reads_numpy
 
-    def clear(self) -> None:
-        """Drop all traces and compiled programs."""
-        self.table.clear()
-
 
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()
 
@@ -213,23 +204,37 @@ _functions: weakref.WeakSet[Function] = weakref.WeakSet()
 def clear_all() -> None:
     """Drop all traces of all functions, for `eqx.clear_caches()`."""
     for function in list(_functions):
-        function.clear()
+        function.table.clear()
 
 
 _private.on_clear_caches(clear_all)
 
 
-def weak_source(fun: Any) -> Callable[[], Any]:
-    """A weak reference to the Python function behind a callable, for JAX's logs."""
-    for _ in range(20):
-        if type(fun) is types.FunctionType:
-            return weakref.ref(fun)
-        if isinstance(fun, (functools.partial, eqx.Partial)):
-            fun = fun.func
-        elif isinstance(fun, types.MethodType):
-            fun = fun.__func__
-        elif hasattr(fun, "__wrapped__"):
-            fun = fun.__wrapped__
-        else:
-            fun = getattr(type(fun), "__call__", None)  # noqa: B004
-    return lambda: None
+# The most functions that are remembered for one class of callables.
+_MAX_REMEMBERED = 1024
+
+# From a function, or the class of any other callable, to what was created for it. The
+# values only refer to functions weakly, so entries die with their function. (One that
+# is referred to by its own compiled functions, or by a default of its own, lives as
+# long.)
+_remembered: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def function_for(fun: Any, options: Options) -> Function:
+    """The `Function` of a callable: the same one each time that it is wrapped."""
+    description = describe(fun)
+    donate, asynchronous, jit_kwargs = options
+    more = static_key(jit_kwargs) if jit_kwargs else ()
+    # The description tells `eqx.Partial`s of different functions apart.
+    key = description, donate, asynchronous, more
+    known = _remembered.setdefault(fun if description.plain else type(fun), {})
+    function = known.get(key)
+    if function is not None:
+        return function
+    function = Function(fun, description, options)
+    if len(known) == _MAX_REMEMBERED:  # a program may make up names
+        known.clear()
+    # There is no lock, so another thread may get here, too. The first one wins.
+    return known.setdefault(key, function)

@@ -8,6 +8,7 @@
 
 import dataclasses
 import functools as ft
+import pkgutil
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -24,9 +25,8 @@ from typing import (
 import equinox as eqx
 import jax.tree_util as jtu
 
-from ._callables import describe, Description, function_for
 from ._engine import engine_module
-from ._function import Function
+from ._function import Function, function_for
 from ._options import Donate, make_options
 from ._stages import Lowered, trace, Traced
 
@@ -49,7 +49,7 @@ else:
     _Base = engine_module().Callable
 
 
-class _Ahead(Generic[_P, _T]):
+class _Jitted(Generic[_P, _T]):
     """What jitted functions and their bound methods have in common."""
 
     __slots__ = ()
@@ -78,7 +78,7 @@ class _Ahead(Generic[_P, _T]):
 
         **Returns:** a `Traced`, with the `jaxpr` and `lower()`.
         """
-        return trace(self._function, self._bind, args, kwargs)
+        return trace(self, args, kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the result, without running the function.
@@ -89,26 +89,65 @@ class _Ahead(Generic[_P, _T]):
         """
         return self.trace(*args, **kwargs).out_info
 
+    def export(self, *args: Any, **kwargs: Any) -> "Exported":
+        """Trace the function for these arguments, to save it to a file.
+
+        This needs the package flatbuffers.
+
+        **Arguments:** as for `lower`. Sizes may be symbolic, as in `jax.export`.
+        The arrays of a method's instance are saved in the file.
+
+        **Returns:** an `Exported`, whose `save(path)` writes a file for
+        `eqx_fastjit.load`. Raises `ValueError`, with the key path, for a static
+        argument that cannot be exported.
+        """
+        from ._export import Exported  # with `jax.export`, which few programs need
+
+        return Exported(self, args, kwargs)
+
     def clear_cache(self) -> None:
         """Clear all traces and compiled programs of this function.
 
         Those of a method are cleared for all instances.
         """
-        self._function.clear()
+        self._function.table.clear()
+
+    def __eq__(self, other: object) -> Any:
+        if not isinstance(other, _Jitted):
+            return NotImplemented
+        return eqx.tree_equal(self, other)
+
+    def __hash__(self) -> int:
+        leaves, treedef = jtu.tree_flatten(self)
+        return hash((treedef, *leaves))
 
 
-class JitWrapped(_Base, _Ahead[_P, _T]):
+class JitWrapped(_Base, _Jitted[_P, _T]):
     """A function compiled by `filter_jit`, which is called like the function itself.
 
     It is a pytree. If the callable is a pytree, such as a Module, this is its only
     child. As a method, it binds to its instance, and the bound method is also a pytree.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_description", "_fun", "_function")
+    __slots__ = ("__dict__", "__weakref__", "_fun", "_function")
 
     _fun: Callable[_P, _T]
     _function: Function
-    _description: Description
+
+    def __init__(self, function: Function, fun: Any):
+        _set(self, "_function", function)
+        _set(self, "_fun", fun)
+        parameters = function.parameters
+        self._prepare(
+            function,
+            function.table,
+            parameters.names,
+            bytes(parameters.kinds),
+            parameters.defaults,
+            fun,
+            function.fun_index,
+        )
+        self.__dict__.update(function.shown)
 
     if TYPE_CHECKING:
 
@@ -131,60 +170,22 @@ class JitWrapped(_Base, _Ahead[_P, _T]):
             return self
         return BoundJit(self, instance)
 
-    def export(self, *args: Any, **kwargs: Any) -> "Exported":
-        """Trace the function for these arguments, to save it to a file.
-
-        This needs the package flatbuffers.
-
-        **Arguments:** as for `lower`. Sizes may be symbolic, as in `jax.export`.
-
-        **Returns:** an `Exported`, whose `save(path)` writes a file for
-        `eqx_fastjit.load`. Raises `ValueError`, with the key path, for a static
-        argument that cannot be exported.
-        """
-        from ._export import Exported  # with `jax.export`, which few programs need
-
-        return Exported(self, (), args, kwargs)
-
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """One value per parameter, and the callable itself if it is passed along."""
         __tracebackhide__ = True
-        function = self._function
-        parameters = self._description.parameters
-        values = parameters.bind(function.info.qualname, args, kwargs)
-        if function.with_fun:
-            i = parameters.fun_index()
-            values = (*values[:i], self._fun, *values[i:])
-        return values
+        return self._function.bind(self._fun, args, kwargs)
 
     # --- as a value ---
 
-    def __eq__(self, other: object) -> Any:
-        if not isinstance(other, JitWrapped):
-            return NotImplemented
-        return eqx.tree_equal(self, other)
-
-    def __hash__(self) -> int:
-        leaves, treedef = jtu.tree_flatten(self)
-        return hash((treedef, *leaves))
-
     def __repr__(self) -> str:
-        function = self._function
-        donate = function.options.donate
-        return f"filter_jit(fn={function.info.qualname!r}, donate={donate!r})"
-
-    def __copy__(self) -> Any:
-        # Nobody can write to it; and after `eqx.partition` it could not be made again.
-        return self
+        return repr(self._function)
 
     def __reduce__(self) -> Any:
-        if _global_of(self._fun) is self and not (
-            self._fun.__module__ == "__main__" and _is_copied(sys._getframe(1))
-        ):
-            # Under its own name, like any function: after `@filter_jit`, the function
-            # inside has no other name.
-            return self._fun.__qualname__
-        return _unpickle, (self._fun, self._function.options.kwargs())
+        name = _global_name(self)
+        if name is not None and not _is_copied(name, sys._getframe(1)):
+            return pkgutil.resolve_name, (name,)
+        donate, asynchronous, jit_kwargs = self._function.options
+        options: dict[str, Any] = {"donate": donate, "asynchronous": asynchronous}
+        return ft.partial(filter_jit, **options, **jit_kwargs), (self._fun,)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -193,87 +194,43 @@ class JitWrapped(_Base, _Ahead[_P, _T]):
         raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def _global_of(fun: Any) -> Any:
-    """The object at the place where `fun` says that it was defined."""
-    found = sys.modules.get(getattr(fun, "__module__", None) or "")
-    # (What Equinox has in place of those that a Module lacks is false.)
-    for name in (getattr(fun, "__qualname__", None) or "").split("."):
-        found = getattr(found, name, None)
-    return found
+def _global_name(wrapped: JitWrapped[..., Any]) -> str | None:
+    """The name of a function that was decorated: the function inside has no other."""
+    fun: Any = wrapped._fun
+    try:
+        name = f"{fun.__module__}:{fun.__qualname__}"
+        found = pkgutil.resolve_name(name)
+    except (AttributeError, ImportError, ValueError):
+        return None
+    return name if isinstance(found, JitWrapped) and found == wrapped else None
 
 
-def _is_copied(pickling: types.FrameType) -> bool:
+def _is_copied(name: str, pickling: types.FrameType) -> bool:
     """Whether what `__main__` defines is pickled whole, for a process that lacks it.
 
     `cloudpickle` does so for functions, and says it to nobody: Ray, Dask and joblib
     each have a copy of it, and a pickler of that name.
     """
     pickler = type(pickling.f_locals.get("self"))
-    return "cloudpickle" in pickler.__module__
+    return name.startswith("__main__:") and "cloudpickle" in pickler.__module__
 
 
-def _unpickle(fun: Any, kwargs: dict[str, Any]) -> Any:
-    return filter_jit(fun, **kwargs)
+def _flatten_wrapped(wrapped: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, Any]]:
+    function, fun = wrapped._function, wrapped._fun
+    if function.fun is None:
+        return [(jtu.GetAttrKey("fn"), fun)], (function, None)
+    return [], (function, fun)
 
 
-def _make_wrapped(
-    function: Function, description: Description, fun: Any
-) -> JitWrapped[..., Any]:
-    wrapped: JitWrapped[..., Any] = JitWrapped.__new__(JitWrapped)
-    _set(wrapped, "_function", function)
-    _set(wrapped, "_description", description)
-    _set(wrapped, "_fun", fun)
-    parameters = description.parameters
-    wrapped._prepare(
-        function,
-        function.table,
-        parameters.names,
-        bytes(parameters.kinds),
-        parameters.defaults,
-        fun,
-        parameters.fun_index() if function.with_fun else -1,
-    )
-    wrapped.__dict__.update(description.shown)
-    return wrapped
-
-
-class _WrapperAux:
-    """A `JitWrapped` without its callable, if that is a pytree."""
-
-    __slots__ = ("description", "function", "whole")
-
-    def __init__(self, wrapped: Any):
-        self.function: Function = wrapped._function
-        self.description: Description = wrapped._description
-        self.whole = None if self.function.with_fun else wrapped
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _WrapperAux and self.function is other.function
-
-    def __hash__(self) -> int:
-        return hash(self.function)
-
-    def __repr__(self) -> str:  # JAX's errors about treedefs show it
-        function = self.function
-        return f"fn={function.info.qualname!r}, donate={function.options.donate!r}"
-
-
-def _flatten_wrapped(wrapped: Any) -> tuple[list[tuple[Any, Any]], _WrapperAux]:
-    fn = [(jtu.GetAttrKey("fn"), wrapped._fun)] if wrapped._function.with_fun else []
-    return fn, _WrapperAux(wrapped)
-
-
-def _unflatten_wrapped(aux: _WrapperAux, children: Any) -> JitWrapped[..., Any]:
-    if aux.whole is not None:
-        return aux.whole
-    (fun,) = children
-    return _make_wrapped(aux.function, aux.description, fun)
+def _unflatten_wrapped(aux: tuple[Any, Any], children: Any) -> JitWrapped[..., Any]:
+    function, fun = aux
+    return JitWrapped(function, *children or (fun,))
 
 
 jtu.register_pytree_with_keys(JitWrapped, _flatten_wrapped, _unflatten_wrapped)
 
 
-class BoundJit(ft.partial[_T], _Ahead[_P, _T], Generic[_P, _T]):
+class BoundJit(ft.partial[_T], _Jitted[_P, _T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 
     It is a pytree with `func`, `args` and `keywords`, like `equinox.Partial`. But it is
@@ -292,22 +249,8 @@ class BoundJit(ft.partial[_T], _Ahead[_P, _T], Generic[_P, _T]):
     def _function(self) -> Function:
         return self.func._function
 
-    def export(self, *args: Any, **kwargs: Any) -> "Exported":
-        """As `JitWrapped.export`. The arrays of the instance are saved in the file."""
-        from ._export import Exported
-
-        return Exported(self.func, self.args, args, {**self.keywords, **kwargs})
-
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         return self.func._bind(*self.args, *args, **{**self.keywords, **kwargs})
-
-    def __eq__(self, other: object) -> Any:
-        if not isinstance(other, BoundJit):
-            return NotImplemented
-        return eqx.tree_equal(self, other)
-
-    def __hash__(self) -> int:
-        return hash((self.func, self.args))
 
 
 def _flatten_bound(bound: Any) -> tuple[list[tuple[Any, Any]], None]:
@@ -399,13 +342,13 @@ def filter_jit(
             filter_jit, donate=donate, asynchronous=asynchronous, **jitkwargs
         )
     options = make_options(donate, asynchronous, jitkwargs)
-    description = describe(fun)
-    if not description.plain:
+    function = function_for(fun, options)
+    if function.fun is None:
         # This is the current value, as in Equinox. Otherwise, a Module that stores its
         # own jitted method would contain itself.
         leaves, treedef = jtu.tree_flatten(fun)
         fun = jtu.tree_unflatten(treedef, leaves)
-    return _make_wrapped(function_for(fun, description, options), description, fun)
+    return JitWrapped(function, fun)
 
 
 def jitted_function(f: Any) -> Function:
@@ -413,9 +356,7 @@ def jitted_function(f: Any) -> Function:
 
     Raises `TypeError` for anything that `filter_jit` did not return.
     """
-    if isinstance(f, BoundJit):
-        f = f.func
-    if not isinstance(f, JitWrapped):
+    if not isinstance(f, _Jitted):
         raise TypeError(
             "expected a function wrapped by `eqx_fastjit.filter_jit`, got "
             f"{type(f).__module__}.{type(f).__qualname__}."
@@ -467,9 +408,7 @@ def load(
     from ._export import load_function
 
     function = load_function(path, example, allow, trusted)
-    names = function.info.name, function.info.qualname
-    description = Description(True, names, None, function.parameters, function.shown)
-    return _make_wrapped(function, description, function)
+    return JitWrapped(function, function)
 
 
 # Another name, for programs that import both this and Equinox's.

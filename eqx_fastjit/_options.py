@@ -3,7 +3,7 @@
 import inspect
 import itertools
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, get_args, Literal, NamedTuple
 
 import jax
 import jax.tree_util as jtu
@@ -14,54 +14,16 @@ from ._statics import is_array
 
 
 Donate = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
-
-
-class Donation(NamedTuple):
-    """What a mode of donation means."""
-
-    # Whether arrays of the first positional argument are donated, and all others.
-    first: bool
-    rest: bool
-    # Whether JAX's warning about buffers that it cannot use is hidden.
-    quiet: bool
-
-
-_DONATE = {
-    "all": Donation(True, True, True),
-    "all-except-first": Donation(False, True, True),
-    "warn": Donation(True, True, False),
-    "warn-except-first": Donation(False, True, False),
-    "none": Donation(False, False, False),
-}
+_MODES = get_args(Donate)
 
 
 class Options(NamedTuple):
     """The options that were passed to `filter_jit`."""
 
-    donate: str = "none"
-    asynchronous: bool = True
-    # Sorted `(name, value)` pairs for `jax.jit`.
-    jit_kwargs: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def donation(self) -> Donation:
-        """Which arrays are donated."""
-        return _DONATE[self.donate]
-
-    @property
-    def in_shardings(self) -> Any:
-        """Those of the arguments, as the user passed them."""
-        return dict(self.jit_kwargs).get("in_shardings")
-
-    @property
-    def out_shardings(self) -> Any:
-        """Those of the result."""
-        return dict(self.jit_kwargs).get("out_shardings")
-
-    def kwargs(self) -> dict[str, Any]:
-        """All that was passed to `filter_jit`."""
-        own = {"donate": self.donate, "asynchronous": self.asynchronous}
-        return {**own, **dict(self.jit_kwargs)}
+    donate: str
+    asynchronous: bool
+    # For `jax.jit`, sorted by name.
+    jit_kwargs: dict[str, Any]
 
 
 def check_asynchronous(name: str, asynchronous: Any) -> None:
@@ -72,46 +34,40 @@ def check_asynchronous(name: str, asynchronous: Any) -> None:
         )
 
 
-_FORBIDDEN = {
-    "static_argnums": "arrays are traced and everything else is static",
-    "static_argnames": "arrays are traced and everything else is static",
-    "donate_argnums": "use `donate=...`",
-    "donate_argnames": "use `donate=...`",
-}
+# What `filter_jit` decides itself.
+_FORBIDDEN = {"static_argnums", "static_argnames", "donate_argnums", "donate_argnames"}
 
 
 def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> Options:
     """The options that `filter_jit` was given. Raises `TypeError` or `ValueError`."""
-    for name in _FORBIDDEN.keys() & jit_kwargs.keys():
-        raise ValueError(f"`filter_jit` does not accept `{name}`: {_FORBIDDEN[name]}.")
-    if not isinstance(donate, str) or donate not in _DONATE:
-        modes = ", ".join(map(repr, _DONATE))
+    for name in _FORBIDDEN & jit_kwargs.keys():
+        raise ValueError(
+            f"`filter_jit` does not accept `{name}`: arrays are traced, everything "
+            "else is static, and `donate=...` says what is donated."
+        )
+    if donate not in _MODES:
+        modes = ", ".join(map(repr, _MODES))
         raise ValueError(
             f"`filter_jit(..., donate={donate!r})`: expected one of {modes}."
         )
     check_asynchronous("filter_jit", asynchronous)
     if jit_kwargs:
         # Let JAX check names and values now, and warn about deprecated ones.
-        jax.jit(_nothing, **jit_kwargs)
-    return Options(donate, asynchronous, tuple(sorted(jit_kwargs.items())))
-
-
-def _nothing() -> None:
-    pass
+        jax.jit(lambda: None, **jit_kwargs)
+    return Options(donate, asynchronous, dict(sorted(jit_kwargs.items())))
 
 
 # --- a call ---
 
 
 def donated(
-    options: Options, parameters: Parameters, structure: Structure
+    donate: str, parameters: Parameters, structure: Structure
 ) -> tuple[int, ...]:
     """The indices of the arrays to donate: all, or all but those of the first."""
-    donation = options.donation
-    if not donation.rest:
+    if donate == "none":
         return ()
     first: list[Any] = []
-    if parameters.first_is_positional() and not donation.first:
+    if donate.endswith("-except-first") and parameters.first_is_positional():
         first = structure.treedef.children()[:1]
         if parameters.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
             first = first[0].children()[:1]
@@ -121,22 +77,22 @@ def donated(
 
 
 def flatten_in_shardings(
-    prefix: Any, arguments: list[tuple[str, Any, bool]], name: str, abstract: bool
+    prefix: Any, arguments: list[tuple[str, Any]], fun: Any, abstract: bool
 ) -> tuple[Any, ...]:
     """`in_shardings`, a prefix of the user's arguments, as one per array.
 
-    `arguments` are those of a call of the function `name`: path, value, and whether the
-    user passes it. Arrays of the callable itself stay where they are.
+    `arguments` are those of a call, with their paths. Arrays of the callable itself,
+    `fun`, stay where they are.
     """
-    values = [value for _, value, is_passed in arguments if is_passed]
+    passed = [(path, value) for path, value in arguments if value is not fun]
     prefixes: Iterator[Any] = itertools.repeat(prefix)
     if isinstance(prefix, list | tuple):
-        without = jtu.tree_leaves(values[len(prefix) :])
-        if len(prefix) > len(values) or any(is_array(x, abstract) for x in without):
-            names = ", ".join([path for path, _, is_passed in arguments if is_passed])
+        without = jtu.tree_leaves([value for _, value in passed[len(prefix) :]])
+        if len(prefix) > len(passed) or any(is_array(x, abstract) for x in without):
+            names = ", ".join([path for path, _ in passed])
             raise ValueError(
-                f"`in_shardings` has {len(prefix)} entries, but {name} was called with "
-                f"{len(values)} arguments ({names}). Expected one sharding (or a "
+                f"`in_shardings` has {len(prefix)} entries, but the call has "
+                f"{len(passed)} arguments ({names}). Expected one sharding (or a "
                 "pytree prefix of them) for each argument, or a single one for all."
             )
         prefixes = itertools.chain(prefix, itertools.repeat(None))
@@ -145,8 +101,8 @@ def flatten_in_shardings(
     def spread(sharding: Any, subtree: Any) -> None:
         out.extend(sharding for x in jtu.tree_leaves(subtree) if is_array(x, abstract))
 
-    for path, value, is_passed in arguments:
-        here = next(prefixes) if is_passed else None
+    for path, value in arguments:
+        here = None if value is fun else next(prefixes)
         try:
             jtu.tree_map(spread, here, value, is_leaf=_is_sharding)
         except ValueError as e:

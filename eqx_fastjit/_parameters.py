@@ -17,26 +17,17 @@ _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
 
-class Omitted:
-    """Passed for an omitted parameter whose default is the function's affair.
+class _Omitted:
+    """Passed for an omitted parameter whose default is the function's affair."""
 
-    Two are the same if they stand for the same default.
-    """
-
-    __slots__ = ("default",)
+    __slots__ = ()
     __qualname__ = "default"  # in messages
-
-    def __init__(self, default: Any):
-        self.default = default
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Omitted) and self.default is other.default
-
-    def __hash__(self) -> int:
-        return id(self.default)
 
     def __repr__(self) -> str:
         return "<default>"
+
+
+OMITTED = _Omitted()
 
 
 class Parameters(NamedTuple):
@@ -46,14 +37,6 @@ class Parameters(NamedTuple):
     kinds: tuple[Any, ...]
     # For each, a tuple of what to pass if it is omitted; empty if it may not be.
     defaults: tuple[tuple[Any, ...], ...]
-
-    def without(self, n: int) -> "Parameters":
-        """Those after the first `n`."""
-        return Parameters(self.names[n:], self.kinds[n:], self.defaults[n:])
-
-    def key(self) -> Any:
-        """The same for callables that may share a `Function`."""
-        return self.names, self.kinds, tuple(map(bool, self.defaults))
 
     @property
     def signature(self) -> inspect.Signature:
@@ -93,11 +76,11 @@ class Parameters(NamedTuple):
         given: dict[str, Any] = {}
         omitted = False
         for name, kind, value in zip(self.names, self.kinds, values, strict=True):
-            omitted = omitted or type(value) is Omitted
+            omitted = omitted or value is OMITTED
             # What comes after that is passed by keyword. If it has none, it was not
             # given either, and its default is the function's affair.
             without_keyword = kind in (_POSITIONAL_ONLY, _VAR_POSITIONAL)
-            if type(value) is not Omitted and not (omitted and without_keyword):
+            if value is not OMITTED and not (omitted and without_keyword):
                 given[name] = value
         bound = inspect.BoundArguments(self.signature, given)  # pyright: ignore
         return bound.args, bound.kwargs
@@ -106,21 +89,8 @@ class Parameters(NamedTuple):
         """Whether there can be a first positional argument."""
         return bool(self.kinds) and self.kinds[0] <= _VAR_POSITIONAL
 
-    def fun_index(self) -> int:
-        """The index, among the values, of a callable that is passed along.
-
-        After the first positional argument: of several arrays that could be reused for
-        a result, JAX takes the first donated one, and this is Equinox's order.
-        """
-        return int(self.first_is_positional())
-
-    def named(
-        self, values: tuple[Any, ...], fun: tuple[str, Any] | None = None
-    ) -> list[tuple[str, Any]]:
-        """Each argument, with its name as the user would write it.
-
-        `fun` is the name and value of a callable that is passed along.
-        """
+    def named(self, values: tuple[Any, ...]) -> list[list[tuple[str, Any]]]:
+        """Each parameter's arguments, with names as the user would write them."""
         groups: list[list[tuple[str, Any]]] = []
         for name, kind, value in zip(self.names, self.kinds, values, strict=True):
             if kind is _VAR_POSITIONAL:
@@ -130,20 +100,16 @@ class Parameters(NamedTuple):
                 groups.append([(key, value[key]) for key in sorted(value)])
             else:
                 groups.append([(name, value)])
-        if fun is not None:
-            groups.insert(self.fun_index(), [fun])
-        return [x for group in groups for x in group]
+        return groups
 
 
 def parameters_of(fun: Callable[..., Any], *, is_own: bool) -> Parameters:
     """The parameters of a callable. `is_own` says that its signature is its own."""
     try:
-        found = list(inspect.signature(fun).parameters.values())
+        signature = inspect.signature(fun)
     except ValueError:  # a builtin without a signature, such as `max`
-        found = [
-            inspect.Parameter("args", _VAR_POSITIONAL),
-            inspect.Parameter("kwargs", _VAR_KEYWORD),
-        ]
+        signature = inspect.signature(lambda *args, **kwargs: None)
+    found = signature.parameters.values()
     return Parameters(
         tuple([p.name for p in found]),
         tuple([p.kind for p in found]),
@@ -155,9 +121,8 @@ def _if_omitted(default: Any, is_own: bool) -> tuple[Any, ...]:
     """What to pass for a parameter that is omitted, if it has a default."""
     if default is inspect.Parameter.empty:
         return ()
-    if not is_own:  # the function may have another one
-        return (Omitted(None),)
-    return (default if _is_static_default(default) else Omitted(default),)
+    # If the signature is that of another function, this one may have another default.
+    return (default if is_own and _is_static_default(default) else OMITTED,)
 
 
 def _is_static_default(default: Any) -> bool:

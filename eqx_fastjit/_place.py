@@ -1,6 +1,6 @@
 """A line of a program, and the lines of the user's own code that led to a call."""
 
-import inspect
+import functools
 import os
 import site
 import sys
@@ -25,11 +25,33 @@ class Place(NamedTuple):
     function: str
 
 
+def innermost(fun: Any) -> Any:
+    """What is behind a callable: a function, a class, a Module, ..."""
+    for _ in range(20):  # one may wrap itself
+        is_partial = isinstance(fun, functools.partial) or type(fun) is eqx.Partial
+        inside = fun.func if is_partial else getattr(fun, "__wrapped__", fun)
+        if inside is fun:
+            break
+        fun = inside
+    return fun
+
+
+def source_of(fun: Any) -> types.FunctionType | None:
+    """The Python function behind a callable, if there is one."""
+    fun = innermost(fun)
+    if type(fun) is types.MethodType:
+        fun = fun.__func__
+    if type(fun) is not types.FunctionType:
+        fun = innermost(getattr(type(fun), "__call__", None))  # noqa: B004
+    return fun if type(fun) is types.FunctionType else None
+
+
 def place_of(fun: Any) -> Place | None:
-    """Where a Python function was defined, or the one that it wraps."""
-    code = getattr(inspect.unwrap(fun), "__code__", None)
-    if not isinstance(code, types.CodeType):
+    """Where the Python function behind a callable was defined."""
+    source = source_of(fun)
+    if source is None:
         return None
+    code = source.__code__
     return Place(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 

@@ -62,9 +62,7 @@ def concrete(x: Any) -> Any:
 
     A tracer without a value is returned as it is.
     """
-    for _ in range(100):
-        if not isinstance(x, Tracer):
-            return x
+    while isinstance(x, Tracer):
         inner = getattr(x, "primal", getattr(x, "val", None))
         if not isinstance(inner, Tracer | jax.Array | np.ndarray | np.generic):
             return x  # of a trace that only records
@@ -76,10 +74,6 @@ def values_inside(tracer: Any) -> list[Any]:
     """What an eager transformation has inside of a tracer: value and tangent."""
     names = ("primal", "tangent", "val")
     return [getattr(tracer, name) for name in names if hasattr(tracer, name)]
-
-
-# What only `jax.export.export` gives to `Traced.lower`.
-EXPORT_OPTION = "_private_parameters"
 
 
 # --- Equinox --------------------------------------------------------------------------
@@ -128,25 +122,6 @@ def raw_frames(equation: Any) -> tuple[list[Any], list[int]] | None:
     return list(codes), list(instructions)
 
 
-def filter_jit_options(wrapper: Any) -> tuple[Any, Any] | None:
-    """The function and `donate` of a function under `equinox.filter_jit`.
-
-    `None` if it is something else.
-    """
-    if not isinstance(wrapper, eqx.Module):  # quick, and nearly always enough
-        return None
-    try:
-        wrapper_type: Any = resolve("equinox._jit:_JitWrapper")
-        if type(wrapper) is not wrapper_type:
-            return None
-        flags = tuple(getattr(wrapper, f"donate_{x}") for x in ("first", "rest"))
-        fun = getattr(wrapper, "__wrapped__")  # noqa: B009
-    except (MissingPrivateName, AttributeError):
-        return None
-    donate = {(True, True): "all", (False, True): "all-except-first"}
-    return fun, donate.get(flags, "none")
-
-
 # Given a function, and whether it reads a "value", "blocks" or is of "numpy", the
 # function to use in its place.
 Wrap = Callable[[Callable[..., Any], str], Callable[..., Any]]
@@ -164,31 +139,22 @@ def hook_waits(wrap: Wrap, until: contextlib.ExitStack) -> list[str]:
     The names of what is not there in this version of JAX.
     """
     missing: list[str] = []
-
-    def hook(owner: Any, name: str, kind: str) -> None:
-        try:
-            old = vars(owner)[name]
-            if isinstance(old, property):
-                new: Any = property(wrap(old.__get__, kind))
-            else:
-                new = wrap(old, kind)
-            setattr(owner, name, new)
-        except (KeyError, AttributeError, TypeError):
+    array = _try_resolve("jax._src.array:ArrayImpl")
+    for owner, name, kind in (
+        (array, "_value", "value"),
+        (array, "block_until_ready", "blocks"),
+        (jax, "block_until_ready", "blocks"),
+        (np, "asarray", "numpy"),
+        (np, "array", "numpy"),
+    ):
+        old = getattr(owner, "__dict__", {}).get(name)
+        if old is None:
             missing.append(name)
-        else:
-            until.callback(setattr, owner, name, old)
-
-    # An array would initialize the devices, which a program may not have chosen yet.
-    array = _try_resolve("jax._src.array:ArrayImpl") or type(jax.numpy.zeros(()))
-    hook(array, "_value", "value")
-    hook(array, "block_until_ready", "blocks")
-    try:
-        client = resolve("jax._src.lib:xla_client")
-    except MissingPrivateName:
-        client = None
-    hook(client, "batched_block_until_ready", "blocks")
-    for name in ("asarray", "array"):
-        hook(np, name, "numpy")
+            continue
+        is_property = isinstance(old, property)
+        new = property(wrap(old.__get__, kind)) if is_property else wrap(old, kind)
+        setattr(owner, name, new)
+        until.callback(setattr, owner, name, old)
     return missing
 
 
@@ -221,16 +187,6 @@ def stable_custom_calls() -> frozenset[str]:
     return frozenset(_try_resolve(path, ())) - kernels
 
 
-_EFFECTS = ("unordered_effects", "ordered_effects", "keepalive", "host_callbacks")
-_EXECUTABLE_FIELDS = {
-    *_EFFECTS,
-    *("xla_executable", "device_list", "backend", "input_avals", "input_shardings"),
-    *("output_avals", "output_shardings", "committed", "name", "kept_var_idx", "mut"),
-    *("xla_in_layouts", "dispatch_in_layouts", "xla_out_layouts", "all_args_info"),
-    "pgle_profiler",
-}
-
-
 def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
     """Load native code, which must be trusted, as a `jax.stages.Compiled`.
 
@@ -245,9 +201,8 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
 
     Raises `MissingPrivateName`, or whatever jaxlib says of code that it cannot load.
     """
-    cls = resolve("jax._src.interpreters.pxla:UnloadedMeshExecutable")
-    if not set(cls.__dataclass_fields__) <= _EXECUTABLE_FIELDS:
-        raise MissingPrivateName("jax._src.interpreters.pxla:UnloadedMeshExecutable")
+    name = "jax._src.interpreters.pxla:UnloadedMeshExecutable"
+    cls = resolve(name)
     inputs, outputs = list(exported.in_avals), list(exported.out_avals)
     whole: Any = jax.sharding.SingleDeviceSharding(device)
     given: Any = [None] * len(inputs), [None] * len(outputs)
@@ -258,8 +213,11 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
     if device_list is None:
         raise MissingPrivateName("jax.sharding.Sharding._internal_device_list")
     values = {
-        **dict.fromkeys(_EXECUTABLE_FIELDS),
-        **{effect: [] for effect in _EFFECTS},
+        **dict.fromkeys(("mut", "all_args_info", "pgle_profiler")),
+        "unordered_effects": [],
+        "ordered_effects": [],
+        "keepalive": [],
+        "host_callbacks": [],
         "xla_executable": device.client.deserialize_executable(
             code, executable_devices=device_list
         ),
@@ -276,6 +234,9 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
         "dispatch_in_layouts": [None] * len(inputs),
         "xla_out_layouts": [None] * len(outputs),
     }
-    loaded = cls(**{field: values[field] for field in cls.__dataclass_fields__}).load()
+    fields = cls.__dataclass_fields__
+    if not fields.keys() <= values.keys():  # of another version
+        raise MissingPrivateName(name)
+    loaded = cls(**{field: values[field] for field in fields}).load()
     args_info = tuple([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]), {}
     return jax.stages.Compiled(loaded, [], args_info, exported.out_tree, no_kwargs=True)

@@ -19,7 +19,6 @@ from ._describe import describe, differences
 from ._engine import engine_module
 from ._errors import clearer
 from ._function import Function
-from ._private import EXPORT_OPTION
 from ._reference import split_output
 
 
@@ -29,29 +28,20 @@ _T = TypeVar("_T")
 
 
 class _Call:
-    """A call that is being compiled ahead of time.
+    """A call of a jitted function or bound method that is compiled ahead of time."""
 
-    `bind` turns the user's arguments into bound values.
-    """
-
-    def __init__(
-        self,
-        function: Function,
-        bind: Callable[..., tuple[Any, ...]],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ):
-        self.function = function
-        self.bind = bind
-        values = bind(*args, **kwargs)
-        specialization, arrays, _ = function.find(values, abstract=True)
+    def __init__(self, jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
+        self.function: Function = jitted._function
+        self.bind: Callable[..., tuple[Any, ...]] = jitted._bind
+        values = self.bind(*args, **kwargs)
+        specialization, arrays, _ = self.function.find(values, abstract=True)
         self.specialization = specialization
         # A table of its own, of one: that of the function may be cleared.
         engine = engine_module()
         self.table = engine.Table(1)
         own = engine.Specialization(specialization.jitted, specialization.flat)
         self.table.add(values, True, own)
-        self.signature = describe(function.named(values))
+        self.signature = describe(self.function.named(values))
         self._event: _events.Event | None = None
         with self.stage():
             self.traced = specialization.jitted.trace(*arrays)
@@ -190,7 +180,9 @@ class Traced(_Stage, Generic[_P, _T]):
 
         **Returns:** a `Lowered`.
         """
-        if EXPORT_OPTION in kwargs:  # else it exports the function of the arrays alone
+        # A private option is from `jax.export`, which takes whatever can be lowered: it
+        # would export the function of the arrays alone.
+        if any(name.startswith("_") for name in kwargs):
             raise ValueError(
                 f"`jax.export.export` of {self._call.function.info.name}: what is "
                 "exported must be the result of `jax.jit`. Export `jax.jit(f)`, or use "
@@ -201,11 +193,8 @@ class Traced(_Stage, Generic[_P, _T]):
 
 
 def trace(
-    function: Function,
-    bind: Callable[..., tuple[Any, ...]],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Traced[..., Any]:
-    """Trace a function for a call with these arguments."""
-    call = _Call(function, bind, args, kwargs)
+    """Trace a jitted function for a call with these arguments."""
+    call = _Call(jitted, args, kwargs)
     return Traced(call, call.traced)

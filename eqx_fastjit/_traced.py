@@ -2,9 +2,10 @@
 
 import contextlib
 import inspect
+import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -45,7 +46,7 @@ class FlatFunction:
         function: Any,
         structure: Structure,
         paths: Iterable[str],
-        source: Callable[[], Any],
+        source: types.FunctionType | None,
     ):
         self.function = weakref.ref(function)
         self.info: _events.FunctionInfo = function.info
@@ -54,7 +55,7 @@ class FlatFunction:
         # Of traces, by handle. Weak, since a program may have JAX forget its traces
         # again and again (`jax.clear_caches()`).
         self.plans: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self.source = source
+        self.source = None if source is None else weakref.ref(source)
         self.traced = False
         self.__qualname__ = function.info.qualname
         self.__signature__ = inspect.Signature(
@@ -70,7 +71,7 @@ class FlatFunction:
 
     @property
     def __wrapped__(self) -> Any:
-        source = self.source()
+        source = self.source and self.source()
         if source is None:
             raise AttributeError("__wrapped__")
         return source
@@ -98,7 +99,7 @@ class FlatFunction:
         plan = engine_module().Plan(steps_of(out), structure)
         handle = Handle(plan)
         self.plans[handle] = plan
-        if self.options.out_shardings is None:
+        if self.options.jit_kwargs.get("out_shardings") is None:
             return [*arrays, handle]
         # The user's own structure, for which the shardings are a prefix. (Not made
         # without need: its classes may check their parts.)
@@ -107,7 +108,7 @@ class FlatFunction:
 
     def while_compiling(self) -> contextlib.AbstractContextManager[Any]:
         """Hides JAX's warning about buffers that it cannot reuse, if that was asked."""
-        quiet = self.options.donation.quiet
+        quiet = self.options.donate.startswith("all")
         return quiet_donation() if quiet else contextlib.nullcontext()
 
 

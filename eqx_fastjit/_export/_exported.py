@@ -14,8 +14,8 @@ import jax.export
 import jax.tree_util as jtu
 
 from eqx_fastjit._blocking import has_host_callbacks
-from eqx_fastjit._options import donated, Options
-from eqx_fastjit._parameters import Omitted, Parameters
+from eqx_fastjit._options import donated
+from eqx_fastjit._parameters import OMITTED, Parameters
 from eqx_fastjit._plan import partition
 from eqx_fastjit._traced import quiet_donation
 
@@ -29,22 +29,21 @@ class Exported:
 
     `f.export(...)` returns it. `save` lowers and compiles.
 
-    **Arguments:** the jitted function; the instance, if it is a method; and the other
-    arguments of the call.
+    **Arguments:** the jitted function or bound method, and the arguments of the call.
     """
 
-    def __init__(
-        self, jitted: Any, bound: tuple[Any, ...], args: Any, kwargs: dict[str, Any]
-    ):
+    def __init__(self, jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
         if importlib.util.find_spec("flatbuffers") is None:
             raise ExportError("exporting needs flatbuffers: pip install flatbuffers")
         function = jitted._function
         name: str = function.info.name
-        parameters: Parameters = jitted._description.parameters
-        values, n = parameters.bind(name, (*bound, *args), kwargs), len(bound)
+        parameters: Parameters = function.parameters
+        n = len(getattr(jitted, "args", ()))  # a bound method has its instance
+        _, values = function.split(jitted._bind(*args, **kwargs))
         if n and parameters.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
             raise ExportError(f"the instance of {name} is one of `*args`: name it.")
-        free = parameters.without(n)
+        names, kinds, defaults = parameters
+        free = Parameters(names[n:], kinds[n:], defaults[n:])
         self._arrays, refs = split(values[n:])
         # What cannot be saved is refused before the function is traced, which may take
         # minutes.
@@ -53,8 +52,7 @@ class Exported:
 
         # The arrays of a Module that is called, or of an instance, are constants.
         def call(*arrays: Any) -> list[Any]:
-            rest = structure.rebuild(arrays)
-            args, kwargs = parameters.to_call((*values[:n], *rest))
+            args, kwargs = free.to_call(structure.rebuild(arrays))
             out, refs = split(jitted(*args, **kwargs))
             result.lines.clear()
             result.write(refs, "<result>")
@@ -62,9 +60,9 @@ class Exported:
 
         call.__name__ = call.__qualname__ = name
         self._call = call
-        options: Options = function.options
-        donate = options.donate.removesuffix("-except-first") if n else options.donate
-        indices = donated(Options(donate), free, structure)
+        donate: str = function.options.donate
+        donate = donate.removesuffix("-except-first") if n else donate
+        indices = donated(donate, free, structure)
         self._options: dict[str, Any] = {"donate_argnums": indices}
         with quiet_donation():
             traced = jax.jit(call, **self._options).trace(*self._arrays)
@@ -76,12 +74,12 @@ class Exported:
                 )
         self._shardings = [
             *[getattr(x, "sharding", None) for x in self._arrays],
-            *jtu.tree_leaves([options.in_shardings, options.out_shardings]),
+            *jtu.tree_leaves(function.options.jit_kwargs),
         ]
         self._header: dict[str, Any] = {
             "made_by": f"JAX {jax.__version__}",
             "name": name,
-            "doc": inspect.getdoc(jitted),
+            "doc": inspect.getdoc(getattr(jitted, "func", jitted)),
             "parameters": described,
             "result": result.lines,
             "weak_types": [x.weak_type for x in traced.out_info],
@@ -150,13 +148,13 @@ def _describe(
     except ExportError:
         if not omitted:
             raise
-        lines = lines_of(Omitted(None), kind, name)
+        lines = lines_of(OMITTED, kind, name)
     return [name, kind.name, bool(default), omitted, lines]
 
 
 def lines_of(value: Any, kind: Any, name: str) -> list[Line]:
     """The lines of an argument, which has `ArrayRef`s in place of arrays."""
-    if type(value) is Omitted:
+    if value is OMITTED:
         return [[name, "default", None, 0]]
     if kind is inspect.Parameter.VAR_KEYWORD:  # in any order
         value = dict(sorted(value.items()))

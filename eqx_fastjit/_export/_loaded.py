@@ -15,10 +15,11 @@ import jax.export
 import numpy as np
 
 from eqx_fastjit import _private
+from eqx_fastjit._callables import Description
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._function import Function
 from eqx_fastjit._options import Options
-from eqx_fastjit._parameters import Omitted, Parameters
+from eqx_fastjit._parameters import OMITTED, Parameters
 from eqx_fastjit._plan import partition
 
 from ._exported import lines_of
@@ -68,12 +69,12 @@ class LoadedFunction(Function):
         parameters = Parameters(
             tuple([name for name, *_ in described]),
             tuple([getattr(inspect.Parameter, kind) for _, kind, *_ in described]),
-            tuple([(Omitted(None),) * has for _, _, has, *_ in described]),
+            tuple([(OMITTED,) * has for _, _, has, *_ in described]),
         )
+        description = Description(True, (header["name"],) * 2, None, parameters, ())
+        super().__init__(self, description, Options(header["donate"], True, {}))
         self.shown = {"__name__": header["name"], "__doc__": header["doc"]}
         self.shown["__signature__"] = parameters.signature
-        titles, options = (header["name"], header["name"]), Options(header["donate"])
-        super().__init__(self, parameters, options, titles, None, with_fun=False)
         self._exported = _read_portable(sections["portable"], header, trusted)
         lines = [line for *_, lines in described for line in lines]
         self._paths = [path for path, kind, *_ in lines if kind == "array"]
@@ -96,7 +97,7 @@ class LoadedFunction(Function):
         _, refs = split(values)
         for parameter, value in zip(self._header["parameters"], refs, strict=True):
             name, kind, _, was_omitted, then = parameter
-            if was_omitted and type(value) is Omitted:
+            if was_omitted and value is OMITTED:
                 continue
             now = lines_of(value, getattr(inspect.Parameter, kind), name)
             if (why := difference(then, now)) is not None:

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 
+from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit, JitWrapped
-from eqx_fastjit._private import filter_jit_options
 
 
 _JAX_JIT: Any = type(jax.jit(lambda: None))
+_JITTED: Any = (JitWrapped, _JAX_JIT, type(equinox_filter_jit(lambda: None)))
 
 
 class Target(NamedTuple):
@@ -40,12 +41,7 @@ def target(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
         f, args, kwargs = f.func, (*f.args, *args), {**f.keywords, **kwargs}
     elif hasattr(f, "__func__"):
         f, args = f.__func__, (f.__self__, *args)
-    if isinstance(f, JitWrapped | _JAX_JIT):
-        fun, jitted = f.__wrapped__, f
-    elif (options := filter_jit_options(f)) is not None:
-        fun, donate = options
-        jitted = filter_jit(fun, donate=donate)
-    else:
-        fun, jitted = f, filter_jit(f)
+    fun = f.__wrapped__ if isinstance(f, _JITTED) else f
+    jitted = f if isinstance(f, JitWrapped | _JAX_JIT) else filter_jit(fun)
     name = getattr(fun, "__name__", type(fun).__name__)
     return Target(str(name), fun, jitted, args, kwargs)

@@ -209,5 +209,8 @@ def test_a_private_name_that_is_gone_is_said(monkeypatch):
     monkeypatch.setattr(_private, "resolve", missing)
     with Waits() as waits:
         float(jnp.ones(()))
-    assert waits.missing == ["batched_block_until_ready"]
-    assert [wait.what for wait in waits.found()] == ["float(jnp.ones(()))"]
+        jax.block_until_ready(jnp.ones(()) + 1)
+    assert waits.missing == ["_value", "block_until_ready"]
+    assert [x.what for x in waits.found()] == [
+        "jax.block_until_ready(jnp.ones(()) + 1)"
+    ]

@@ -14,7 +14,7 @@ LAYERS = [
     ["_private", "_place", "_errors"],
     ["_statics", "_blocking", "_reference"],
     ["_describe", "_events", "_engine"],
-    ["_parameters", "_plan", "_options", "_traced", "_function", "_callables"],
+    ["_parameters", "_plan", "_options", "_traced", "_callables", "_function"],
     ["_stages", "_export"],
     ["_jit", "_install"],
     ["insight"],
