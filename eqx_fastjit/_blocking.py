@@ -12,8 +12,9 @@ import jax
 import jax.extend.core.primitives
 import numpy as np
 from jax.core import Tracer
+from jax.extend.mlir import ir
 
-from ._private import concrete, values_inside
+from ._private import values_inside
 
 
 # The most bytes of NumPy arrays that a call copies. Copying this many takes about 100
@@ -31,11 +32,8 @@ def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
     `arrays` are the arguments and results: all results of a program are on all of its
     devices, where the arguments may have been on one.
     """
-    known = [
-        x for x in arrays if isinstance(x, jax.Array) and not isinstance(x, Tracer)
-    ]
-    placed = [x.device_set for x in {x.sharding for x in known}]
-    several = [devices for devices in placed if len(devices) > 1]
+    shardings = {x.sharding for x in arrays if _is_computed(x)}
+    several = [x.device_set for x in shardings if len(x.device_set) > 1]
     return callbacks or any(next(iter(d)).platform == "cpu" for d in several)
 
 
@@ -47,15 +45,16 @@ def block(results: Sequence[Any], arguments: Sequence[Any], blocks: bool) -> Non
     a part of a trace a call never blocks.
     """
     tracers = [x for x in arguments if isinstance(x, Tracer)]
-    if not (blocks or any(map(_holds_numpy, tracers))):
+    inside = [array for x in tracers for array in values_inside(x)]
+    if not (blocks or any(map(_is_numpy, inside))):
         return
-    given = {id(concrete(x)) for x in arguments}
-    computed = [x for x in map(concrete, results) if _is_computed(x)]
+    given = {id(values_inside(x)[0]) for x in arguments}
+    found = [values_inside(x)[0] for x in results]
     # What an eager transformation returns as it was given is ready already; the results
     # of one program are ready at the same time.
-    done = next((x for x in computed if id(x) not in given), None)
-    if done is not None:
-        done.block_until_ready()
+    computed = [x for x in found if _is_computed(x) and id(x) not in given]
+    if computed:
+        computed[0].block_until_ready()
     elif not results:
         jax.effects_barrier()
 
@@ -65,10 +64,7 @@ def _is_computed(x: Any) -> bool:
     return is_array and not x.is_deleted()  # what was donated may be returned as it is
 
 
-def _holds_numpy(x: Any) -> bool:
-    """Whether a tracer of an eager transformation is of an array of NumPy."""
-    if isinstance(x, Tracer):
-        return any(map(_holds_numpy, values_inside(x)))
+def _is_numpy(x: Any) -> bool:
     return isinstance(x, np.ndarray) and x.dtype != jax.dtypes.float0
 
 
@@ -118,13 +114,12 @@ def has_host_callbacks(traced: jax.stages.Traced) -> bool:
 
 def _calls_back(module: Any) -> bool:
     """Whether an MLIR module has a custom call of a callback."""
-    pending = [module.operation]
-    while pending:
-        found = pending.pop()
-        is_call = found.name == "stablehlo.custom_call"
-        if is_call and "callback" in str(found.attributes["call_target_name"]):
-            return True
-        for region in found.regions:
-            for basic_block in region.blocks:
-                pending.extend(x.operation for x in basic_block.operations)
-    return False
+    targets: list[str] = []
+
+    def note(operation: Any) -> ir.WalkResult:
+        if operation.name == "stablehlo.custom_call":
+            targets.append(str(operation.attributes["call_target_name"]))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(note)
+    return any("callback" in target for target in targets)

@@ -14,7 +14,7 @@ import jax
 import jax.tree_util as jtu
 from jax.core import Tracer
 
-from . import _events, _private
+from . import _events
 from ._blocking import block, has_host_callbacks, must_block
 from ._callables import describe, Description, shown_of
 from ._engine import engine_module
@@ -22,6 +22,7 @@ from ._errors import clearer, cycle_error
 from ._options import donated, flatten_in_shardings, Options
 from ._place import source_of
 from ._plan import partition
+from ._private import on_clear_caches, values_inside
 from ._reference import static_key
 from ._statics import is_array
 from ._traced import FlatFunction, kept_trace
@@ -140,7 +141,7 @@ class Function:
             _events.close(lambda: self.named(values))
             if not self.options.asynchronous:
                 plan.blocks = True
-            elif not any(isinstance(_private.concrete(x), Tracer) for x in arrays):
+            elif not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
                 # As a part of another trace a call never blocks, and it is left open.
                 callbacks = self.has_callbacks(specialization, arrays)
                 plan.blocks = must_block(callbacks, [*arrays, *results])
@@ -207,7 +208,7 @@ def clear_all() -> None:
         function.table.clear()
 
 
-_private.on_clear_caches(clear_all)
+on_clear_caches(clear_all)
 
 
 # The most functions that are remembered for one class of callables.

@@ -6,8 +6,8 @@ is not there, the caller gets `None` (or a stand-in) and does without.
 """
 
 import contextlib
-import importlib
 import os
+import pkgutil
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,29 +18,14 @@ import numpy as np
 from jax.core import Tracer
 
 
-class MissingPrivateName(Exception):
-    """A private name does not exist in this version of JAX or Equinox."""
-
-
-def resolve(path: str) -> Any:
-    """The object at `"package.module:attribute.attribute"`.
-
-    Raises `MissingPrivateName` if any part of it is absent. This is the single
-    doorway to private names, so that a test can take each of them away in turn.
-    """
-    module_name, _, attributes = path.partition(":")
-    try:
-        out = importlib.import_module(module_name)
-        for attribute in attributes.split("."):
-            out = getattr(out, attribute)
-    except (ImportError, AttributeError) as e:
-        raise MissingPrivateName(path) from e
-    return out
+# The single doorway to private names, `"package.module:attribute.attribute"`, so that a
+# test can take each of them away in turn. It raises `ImportError` or `AttributeError`.
+resolve = pkgutil.resolve_name
 
 
 def _try_resolve(path: str, default: Any = None) -> Any:
     """As `resolve`, or the default."""
-    with contextlib.suppress(MissingPrivateName):
+    with contextlib.suppress(ImportError, AttributeError):
         return resolve(path)
     return default
 
@@ -50,30 +35,24 @@ def _try_resolve(path: str, default: Any = None) -> Any:
 
 def hide_from_tracebacks(path: str) -> None:
     """Hide the frames of a file or folder in JAX's filtered tracebacks."""
-    with contextlib.suppress(MissingPrivateName):
-        resolve("jax._src.traceback_util:register_exclusion")(path)
+    _try_resolve("jax._src.traceback_util:register_exclusion", lambda _: None)(path)
 
 
 hide_from_tracebacks(os.path.dirname(__file__))
 
 
-def concrete(x: Any) -> Any:
-    """The value inside a tracer of an eager transformation, such as `jax.grad`.
+def values_inside(x: Any) -> list[Any]:
+    """The arrays inside a tracer of an eager transformation, such as `jax.grad`.
 
-    A tracer without a value is returned as it is.
+    The value comes first, then the tangent. An array, or a tracer of a trace that only
+    records, is returned as it is.
     """
-    while isinstance(x, Tracer):
-        inner = getattr(x, "primal", getattr(x, "val", None))
-        if not isinstance(inner, Tracer | jax.Array | np.ndarray | np.generic):
-            return x  # of a trace that only records
-        x = inner
-    return x
-
-
-def values_inside(tracer: Any) -> list[Any]:
-    """What an eager transformation has inside of a tracer: value and tangent."""
-    names = ("primal", "tangent", "val")
-    return [getattr(tracer, name) for name in names if hasattr(tracer, name)]
+    if not isinstance(x, Tracer):
+        return [x]
+    parts = [getattr(x, name, None) for name in ("primal", "val", "tangent")]
+    kinds = (Tracer, jax.Array, np.ndarray, np.generic)
+    inside = [values_inside(part) for part in parts if isinstance(part, kinds)]
+    return [array for arrays in inside for array in arrays] or [x]
 
 
 # --- Equinox --------------------------------------------------------------------------
@@ -103,23 +82,22 @@ def runtime_error_text(message: str, stack: str) -> str:
 
 def on_clear_caches(clear: Callable[[], None]) -> None:
     """Make `eqx.clear_caches()` call `clear` as well."""
-    with contextlib.suppress(MissingPrivateName):
-        resolve("equinox._caches:cache_clears").append(clear)
+    _try_resolve("equinox._caches:cache_clears", []).append(clear)
 
 
 # --- insight --------------------------------------------------------------------------
 
 
-def raw_frames(equation: Any) -> tuple[list[Any], list[int]] | None:
+def raw_frames(equation: Any) -> list[tuple[Any, int]]:
     """The code objects and instructions that an equation comes from, innermost first.
 
-    `None` if this version of JAX does not tell.
+    None if this version of JAX does not tell.
     """
     try:
         codes, instructions = equation.source_info.traceback.raw_frames()
     except (AttributeError, TypeError, ValueError):
-        return None
-    return list(codes), list(instructions)
+        return []
+    return list(zip(codes, instructions, strict=True))
 
 
 # Given a function, and whether it reads a "value", "blocks" or is of "numpy", the
@@ -199,19 +177,16 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
     - `exported`: the same program, as a `jax.export.Exported`.
     - `mesh`: the mesh of its devices, or `None` if it is for a single one, `device`.
 
-    Raises `MissingPrivateName`, or whatever jaxlib says of code that it cannot load.
+    Raises an exception of JAX or Python if this version of JAX cannot load it.
     """
-    name = "jax._src.interpreters.pxla:UnloadedMeshExecutable"
-    cls = resolve(name)
+    cls = resolve("jax._src.interpreters.pxla:UnloadedMeshExecutable")
     inputs, outputs = list(exported.in_avals), list(exported.out_avals)
     whole: Any = jax.sharding.SingleDeviceSharding(device)
     given: Any = [None] * len(inputs), [None] * len(outputs)
     if mesh is not None:
         whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         given = exported.in_shardings_jax(mesh), exported.out_shardings_jax(mesh)
-    device_list: Any = getattr(whole, "_internal_device_list", None)
-    if device_list is None:
-        raise MissingPrivateName("jax.sharding.Sharding._internal_device_list")
+    device_list = whole._internal_device_list
     values = {
         **dict.fromkeys(("mut", "all_args_info", "pgle_profiler")),
         "unordered_effects": [],
@@ -234,9 +209,8 @@ def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
         "dispatch_in_layouts": [None] * len(inputs),
         "xla_out_layouts": [None] * len(outputs),
     }
-    fields = cls.__dataclass_fields__
-    if not fields.keys() <= values.keys():  # of another version
-        raise MissingPrivateName(name)
+    # A version may have fewer of them. If it has more, this is a `TypeError`.
+    fields = cls.__dataclass_fields__.keys() & values
     loaded = cls(**{field: values[field] for field in fields}).load()
     args_info = tuple([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]), {}
     return jax.stages.Compiled(loaded, [], args_info, exported.out_tree, no_kwargs=True)

@@ -51,7 +51,7 @@ def take_away(monkeypatch):
 
         def without(path):
             if path == name:
-                raise _private.MissingPrivateName(path)
+                raise AttributeError(path)
             return resolve(path)
 
         monkeypatch.setattr(_private, "resolve", without)

@@ -13,7 +13,7 @@ import jax.export
 import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
-from eqx_fastjit._private import load_executable, MissingPrivateName
+from eqx_fastjit._private import load_executable
 
 from ._tree import ExportError
 
@@ -75,7 +75,7 @@ def load_native(
             jax.jit(jnp.linalg.cholesky).lower(struct)
         try:
             return load_executable(code, exported, mesh, jax.devices()[0])
-        except (MissingPrivateName, RuntimeError, TypeError, ValueError) as e:
+        except (AttributeError, ImportError, RuntimeError, TypeError, ValueError) as e:
             why = f"JAX {jax.__version__} cannot load it ({str(e).splitlines()[0]})"
     warnings.warn(
         f"the native code of {exported.fun_name} is not used: {why}. The portable form "

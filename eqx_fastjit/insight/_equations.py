@@ -180,8 +180,7 @@ class _Reader:
 
     def _stack(self, equation: Any) -> tuple[Frame, ...]:
         """Innermost frame first, from the traced function on."""
-        raw = raw_frames(equation)
-        frames = list(map(self._frame, *raw)) if raw else []  # JAX does not tell
+        frames = [self._frame(*x) for x in raw_frames(equation)]
         # What is further out than the outermost trace called it.
         begins = [i for i, x in enumerate(frames) if x.file == _traced.__file__]
         return tuple(frames[: begins[-1]] if begins else frames)

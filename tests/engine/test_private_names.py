@@ -5,15 +5,7 @@ Promise 34 of docs/reliability.md.
 
 import pytest
 
-from eqx_fastjit import _private
 from tests.support.programs import run_program
-
-
-@pytest.mark.parametrize("path", ["jax._src.no_module:x", "jax._src.core:no_name.x"])
-def test_a_name_that_is_not_there(path):
-    """Of the module, or of what is in it: one kind of error."""
-    with pytest.raises(_private.MissingPrivateName, match=path):
-        _private.resolve(path)
 
 
 # Names that only exporting or the tools use are taken away in their own tests; here

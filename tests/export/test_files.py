@@ -278,7 +278,7 @@ def test_native_code_that_is_damaged_is_not_used(made, tmp_path):
 
 def test_without_a_private_name_native_code_is_not_used(made, monkeypatch):
     def resolve(path):
-        raise _private.MissingPrivateName(path)
+        raise AttributeError(path)
 
     monkeypatch.setattr(_private, "resolve", resolve)
     with pytest.warns(UserWarning, match="not used: JAX .*UnloadedMeshExecutable"):

@@ -321,10 +321,10 @@ def test_bad_input_is_named():
 
 
 def test_without_private_names_there_are_still_counts(monkeypatch):
-    monkeypatch.setattr("eqx_fastjit.insight._equations.raw_frames", lambda _: None)
+    monkeypatch.setattr("eqx_fastjit.insight._equations.raw_frames", lambda _: [])
 
     def missing(path):
-        raise _private.MissingPrivateName(path)
+        raise AttributeError(path)
 
     monkeypatch.setattr(_private, "resolve", missing)
     found = insight.inspect(filter_jit(lambda x: unrolled(x)), jnp.ones(2))

@@ -204,7 +204,7 @@ def test_threads_wait_each_for_themselves():
 
 def test_a_private_name_that_is_gone_is_said(monkeypatch):
     def missing(path):
-        raise _private.MissingPrivateName(path)
+        raise AttributeError(path)
 
     monkeypatch.setattr(_private, "resolve", missing)
     with Waits() as waits:

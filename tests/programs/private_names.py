@@ -29,7 +29,7 @@ def without(name):
 
     def resolve_others(path):
         if path == name:
-            raise _private.MissingPrivateName(path)
+            raise AttributeError(path)
         return resolve(path)
 
     _private.resolve = resolve_others
