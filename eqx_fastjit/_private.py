@@ -68,10 +68,7 @@ instance_dict: Callable[[Any], dict[str, Any]] = INSTANCE_DICT.__get__
 
 def last_error_info() -> tuple[str, list[bytes | str]]:
     """The message and trace-time stack of the last `eqx.error_if` that failed."""
-    match _try_resolve("equinox._jit:last_error_info"):
-        case (str() as message, list() as stack):
-            return message, stack
-    return "", []
+    return _try_resolve("equinox._jit:last_error_info") or ("", [])
 
 
 def runtime_error_text(message: str, stack: str) -> str:

@@ -14,7 +14,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ._blocking import COPIED_BYTES
-from ._statics import flatten_one_level, has_hash, is_array, Reader, reader_of
+from ._statics import flatten_one_level, has_hash, is_array, Reader, reader_of, state_of
 
 
 class _Same:
@@ -84,7 +84,7 @@ class Walk:
                 fields = [getattr(x, name, _MISSING) for name in reader.names]
                 self._parts(x, fields, True)
             case "numpy" | "scalar" | "state":
-                self._state(x, reader)
+                self._state(x)
             case name:
                 raise SystemError(f"there is no reader called {name}")
 
@@ -98,9 +98,8 @@ class Walk:
         for part in parts:
             self.read(part, as_static)
 
-    def _state(self, x: Any, reader: Reader) -> None:
-        assert reader.state is not None
-        state = reader.state(x)
+    def _state(self, x: Any) -> None:
+        state = state_of(x)
         self.trail.append(_Same(type(x)))
         if state is x:
             self.trail.append(_Same(x))
@@ -132,9 +131,6 @@ class Specialization:
     def __init__(self, jitted: Any, flat: Any):
         self.jitted = jitted
         self.flat = flat
-        # The statics that it was made with and that can be changed, and their state.
-        self.witnesses: list[Any] = []
-        self.state: tuple[Any, ...] = ()
 
 
 class Table:
@@ -142,7 +138,8 @@ class Table:
 
     def __init__(self, capacity: int):
         self._capacity = capacity
-        self._items: dict[tuple[Any, ...], Specialization] = {}
+        # With the statics that each was made with and that can be changed, as then.
+        self._items: dict[tuple[Any, ...], tuple[Specialization, Any, Any]] = {}
 
     def find(
         self, values: tuple[Any, ...], abstract: bool
@@ -152,8 +149,8 @@ class Table:
         And whether any array is the user's own, of NumPy.
         """
         walk = Walk(values, abstract=abstract)
-        found = self._items.get(tuple(walk.trail))
-        if found is not None and static_key(found.witnesses) != found.state:
+        found, witnesses, then = self._items.get(tuple(walk.trail), (None, (), ()))
+        if found is not None and static_key(witnesses) != then:
             self.remove(found)
             found = None
         # JAX does not always copy an array of NumPy, and the caller may write to it
@@ -168,14 +165,14 @@ class Table:
     def add(self, values: tuple[Any, ...], abstract: bool, added: Any) -> None:
         """Keep one for such values. A table that is full is emptied."""
         walk = Walk(values, abstract=abstract)
-        added.witnesses, added.state = walk.mutables, static_key(walk.mutables)
+        witnesses = walk.mutables
         if len(self._items) == self._capacity:
             self._items.clear()
-        self._items[tuple(walk.trail)] = added
+        self._items[tuple(walk.trail)] = added, witnesses, static_key(witnesses)
 
     def remove(self, specialization: Any) -> None:
         """Drop one, if it is in the table."""
-        for key, other in list(self._items.items()):
+        for key, (other, *_) in list(self._items.items()):
             if other is specialization:
                 self._items.pop(key, None)
 

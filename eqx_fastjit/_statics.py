@@ -37,24 +37,6 @@ import numpy as np
 from jax.core import Tracer
 
 
-class Reader(NamedTuple):
-    """How values of one type are read."""
-
-    # What it is called in `read.c` and `_reference.py`.
-    name: str
-    # Whether JAX flattens the type, or takes it for an array. Otherwise a value, and
-    # all below it, is static.
-    is_node: bool = False
-    # Whether a static of this type can be changed in place. Frozen classes count, too:
-    # `object.__setattr__` changes their instances, and asking costs a comparison.
-    is_mutable: bool = False
-    # The names of its fields, the first `n_dynamic` of which are not static.
-    names: tuple[str, ...] = ()
-    n_dynamic: int = 0
-    # Gives the state of a value in other words.
-    state: Callable[[Any], Any] | None = None
-
-
 # (That of a `jax.Ref` is a `Tracer` only.)
 _ARRAY_TYPES = (jax.Array, np.ndarray, np.generic, Tracer)
 
@@ -74,19 +56,15 @@ def is_array(x: Any, abstract: bool = False) -> bool:
     return isinstance(x, _ARRAY_TYPES) and x.__class__ is type(x)
 
 
-# --- state, in other words (rules 4 and 6) --------------------------------------------
+def state_of(x: Any) -> Any:
+    """What an object would be pickled as, or the object itself if it would not be.
 
-
-def numpy_state(x: Any) -> Any:
-    """The dtype, shape and bytes of an array or scalar of NumPy."""
-    is_plain = type(x) is np.ndarray or isinstance(x, np.generic)
-    if not is_plain or x.dtype.hasobject:
-        return object_state(x)  # a subclass may have a mask, or a unit
-    return x.dtype, x.shape, x.tobytes()
-
-
-def object_state(x: Any) -> Any:
-    """What an object would be pickled as, or the object itself if it would not be."""
+    Of an array or scalar of NumPy: its dtype, shape and bytes.
+    """
+    # A subclass may have a mask, or a unit.
+    is_numpy = type(x) is np.ndarray or isinstance(x, np.generic)
+    if is_numpy and not x.dtype.hasobject:
+        return x.dtype, x.shape, x.tobytes()
     try:
         reduced = x.__reduce_ex__(4)
     except RecursionError:
@@ -102,6 +80,25 @@ def object_state(x: Any) -> Any:
 
 # --- the reader of a type -------------------------------------------------------------
 
+
+class Reader(NamedTuple):
+    """How values of one type are read."""
+
+    # What it is called in `read.c` and `_reference.py`.
+    name: str
+    # Whether JAX flattens the type, or takes it for an array. Otherwise a value, and
+    # all below it, is static.
+    is_node: bool = False
+    # Whether a static of this type can be changed in place. Frozen classes count, too:
+    # `object.__setattr__` changes their instances, and asking costs a comparison.
+    is_mutable: bool = False
+    # The names of its fields, the first `n_dynamic` of which are not static.
+    names: tuple[str, ...] = ()
+    n_dynamic: int = 0
+    # `state_of`, where that is read.
+    state: Callable[[Any], Any] | None = None
+
+
 # Of exactly these types.
 _EXACT = {
     type(None): Reader("same", is_node=True),
@@ -111,7 +108,7 @@ _EXACT = {
     bool: Reader("same"),
     set: Reader("set", is_mutable=True),
     frozenset: Reader("set"),
-    jax.ShapeDtypeStruct: Reader("struct", is_node=True, state=object_state),
+    jax.ShapeDtypeStruct: Reader("struct", is_node=True, state=state_of),
 }
 
 # Of these types, and of subclasses that compare as they do.
@@ -137,9 +134,9 @@ def _array_reader(x: Any) -> Reader | None:
     if not is_array(x):
         return None
     if isinstance(x, np.ndarray):
-        return Reader("numpy", is_node=True, is_mutable=True, state=numpy_state)
+        return Reader("numpy", is_node=True, is_mutable=True, state=state_of)
     if isinstance(x, np.generic):
-        return Reader("scalar", is_node=True, state=numpy_state)
+        return Reader("scalar", is_node=True, state=state_of)
     return Reader("array", is_node=True)
 
 
@@ -181,8 +178,8 @@ def _static_reader(x: Any) -> Reader:
     if fields is not None:
         return Reader("fields", is_mutable=True, names=fields)
     if has_hash(x):
-        return Reader("hashed", state=object_state)
-    return Reader("state", is_mutable=True, state=object_state)
+        return Reader("hashed", state=state_of)
+    return Reader("state", is_mutable=True, state=state_of)
 
 
 def has_hash(x: Any) -> bool:

@@ -18,16 +18,11 @@ from ._plan import Handle, partition, steps_of, Structure
 from ._statics import is_array
 
 
-class _ArrayParameter(inspect.Parameter):
-    """A parameter whose name is the path of an array, for JAX's error messages."""
+class _Path(str):
+    """The path of an array, as the name of a parameter, for JAX's error messages."""
 
-    def __init__(self, path: str):
-        super().__init__("array", inspect.Parameter.POSITIONAL_ONLY)
-        self.path = path
-
-    @property
-    def name(self) -> str:
-        return self.path
+    def isidentifier(self) -> bool:
+        return True
 
 
 class FlatFunction:
@@ -58,8 +53,9 @@ class FlatFunction:
         self.source = None if source is None else weakref.ref(source)
         self.traced = False
         self.__qualname__ = function.info.qualname
+        positional = inspect.Parameter.POSITIONAL_ONLY
         self.__signature__ = inspect.Signature(
-            [_ArrayParameter(path) for path in paths]
+            [inspect.Parameter(_Path(path), positional) for path in paths]
         )
 
     @property
