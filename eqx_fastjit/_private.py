@@ -6,9 +6,11 @@ is not there, the caller gets `None` (or a stand-in) and does without.
 """
 
 import contextlib
+import inspect
 import os
 import pkgutil
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -60,9 +62,7 @@ def values_inside(x: Any) -> list[Any]:
 
 # The descriptor behind `module.__dict__`. Reading it directly skips
 # `Module.__getattribute__`, which is a Python function.
-INSTANCE_DICT: Any = next(
-    vars(cls)["__dict__"] for cls in eqx.Module.__mro__ if "__dict__" in vars(cls)
-)
+INSTANCE_DICT: Any = inspect.getattr_static(eqx.Module, "__dict__")
 instance_dict: Callable[[Any], dict[str, Any]] = INSTANCE_DICT.__get__
 
 
@@ -142,12 +142,10 @@ def function_in_jit() -> Any:
 
     It is an argument of one of JAX's functions that are running.
     """
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         code = frame.f_code
         if code.co_filename == _JIT_FILE and "fun" in code.co_varnames:
             return frame.f_locals.get("fun")
-        frame = frame.f_back
     return None
 
 

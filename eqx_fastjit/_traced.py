@@ -52,6 +52,9 @@ class FlatFunction:
         self.plans: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.source = None if source is None else weakref.ref(source)
         self.traced = False
+        # Hides JAX's warning about buffers that it cannot reuse, if that was asked.
+        quiet = self.options.donate.startswith("all")
+        self.while_compiling: Any = quiet_donation if quiet else contextlib.nullcontext
         self.__qualname__ = function.info.qualname
         positional = inspect.Parameter.POSITIONAL_ONLY
         self.__signature__ = inspect.Signature(
@@ -101,11 +104,6 @@ class FlatFunction:
         # without need: its classes may check their parts.)
         tree = jtu.tree_map(lambda x: x if is_array(x) else None, out)
         return tree, handle
-
-    def while_compiling(self) -> contextlib.AbstractContextManager[Any]:
-        """Hides JAX's warning about buffers that it cannot reuse, if that was asked."""
-        quiet = self.options.donate.startswith("all")
-        return quiet_donation() if quiet else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
