@@ -1,51 +1,44 @@
 """Replace Equinox's `filter_jit`, for programs that should not be edited."""
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Generator
-from typing import Any
 
 import equinox as eqx
 
-from ._jit import filter_jit as asynchronous_filter_jit
+from ._jit import filter_jit
 from ._options import check_asynchronous
 
 
 equinox_filter_jit = eqx.filter_jit
 
-
-def filter_jit(*fun: Any, asynchronous: bool = False, **options: Any) -> Any:
-    """`eqx_fastjit.filter_jit`, with calls that block as Equinox's do.
-
-    It is what `install()` puts in place of Equinox's. Programs may rely on blocking: a
-    loop that refills the buffer of a batch has wrong results without it.
-    """
-    return asynchronous_filter_jit(*fun, asynchronous=asynchronous, **options)
-
+# What replaces Equinox's `filter_jit`, by whether calls are asynchronous. Programs may
+# rely on blocking: a loop that refills the buffer of a batch has wrong results without.
+_REPLACEMENTS = {
+    None: equinox_filter_jit,
+    False: functools.partial(filter_jit, asynchronous=False),
+    True: filter_jit,
+}
 
 _lock = threading.Lock()
 # What `install()` and each `installed()` that is open ask for. The last one counts.
-_asked: dict[object, Any] = {}
+_asked: dict[object, bool | None] = {}
 
 
-def _ask(by: object, what: Any) -> None:
+def _ask(by: object, asynchronous: bool | None) -> None:
     """Have this in each loaded module of Equinox; `None` to ask no longer."""
     with _lock:
         _asked.pop(by, None)
-        if what is not None:
-            _asked[by] = what
-        last = [equinox_filter_jit, *_asked.values()][-1]
-        known = (equinox_filter_jit, filter_jit, asynchronous_filter_jit)
+        if asynchronous is not None:
+            _asked[by] = asynchronous
+        last = _REPLACEMENTS[[None, *_asked.values()][-1]]
         for name, module in list(sys.modules.items()):
             is_equinox = name.partition(".")[0] == "equinox"
+            known = _REPLACEMENTS.values()
             if is_equinox and getattr(module, "filter_jit", None) in known:
                 module.__dict__["filter_jit"] = last
-
-
-def _chosen(name: str, asynchronous: bool) -> Any:
-    check_asynchronous(name, asynchronous)
-    return asynchronous_filter_jit if asynchronous else filter_jit
 
 
 def install(*, asynchronous: bool = False) -> None:
@@ -62,7 +55,8 @@ def install(*, asynchronous: bool = False) -> None:
 
     Raises `TypeError` if `asynchronous` is not a bool.
     """
-    _ask(install, _chosen("install", asynchronous))
+    check_asynchronous("install", asynchronous)
+    _ask(install, asynchronous)
 
 
 def uninstall() -> None:
@@ -79,8 +73,9 @@ def installed(*, asynchronous: bool = False) -> Generator[None, None, None]:
 
     **Arguments:** those of `install`.
     """
+    check_asynchronous("installed", asynchronous)
     this = object()
-    _ask(this, _chosen("installed", asynchronous))
+    _ask(this, asynchronous)
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from typing import Any
 
 import eqx_fastjit
 
-from ._script import INTERRUPTED, run_program
+from ._script import INTERRUPTED, run
 
 
 class CommandError(Exception):
@@ -166,33 +166,27 @@ def doctor(options: argparse.Namespace) -> int:
     if options.fail_on == "new":
         raise CommandError("--fail-on new: expected two event files, OLD and NEW")
     if is_file:
-        from eqx_fastjit.insight._file import read
-        from eqx_fastjit.insight._report import make_report
+        from eqx_fastjit.insight import _file, _report
 
-        report, code = make_report(read(name)), 0
+        report, code = _report.make_report(_file.read(name)), 0
     else:
         from eqx_fastjit.insight._watch import Watch
 
         watch = Watch()
-        code = run_program(options, watch.jax_imported, watch.imported)
+        code = run(options, watch.jax_imported, watch.imported)
         watch.stop()
         report = watch.report(name, code)
+    from eqx_fastjit.insight import _file, _page, _text, _trace
+
     if options.json:
-        from eqx_fastjit.insight._file import write_json
-
-        write_json(options.json, report)
+        _file.write_json(options.json, report)
     if options.html:
-        from eqx_fastjit.insight._page import page
-
-        options.html.write_text(page(report), encoding="utf-8")
+        options.html.write_text(_page.page(report), encoding="utf-8")
     if options.trace:
-        from eqx_fastjit.insight._trace import as_trace
-
-        options.trace.write_text(json.dumps(as_trace(report)), encoding="utf-8")
-    from eqx_fastjit.insight._text import write_text
-
+        text = json.dumps(_trace.as_trace(report))
+        options.trace.write_text(text, encoding="utf-8")
     sys.stdout.flush()  # what the program has printed comes first
-    write_text(report, sys.stderr)
+    _text.write_text(report, sys.stderr)
     return code or int(options.fail_on == "any" and bool(report.findings))
 
 
@@ -202,14 +196,13 @@ def _compare(options: argparse.Namespace) -> int:
             "expected one event file, or two with no other options than --json and "
             "--fail-on. Options come first"
         )
-    from eqx_fastjit.insight._compare import compare_runs, comparison_lines
-    from eqx_fastjit.insight._file import read, write_json
+    from eqx_fastjit.insight import _compare as comparison, _file
 
-    runs = list(map(read, options.program))
-    found = compare_runs(*runs)
-    print("\n".join(comparison_lines(*runs, found)))
+    old, new = map(_file.read, options.program)
+    found = comparison.compare_runs(old, new)
+    print("\n".join(comparison.comparison_lines(old, new, found)))
     if options.json:
-        write_json(options.json, {"found": found})
+        _file.write_json(options.json, {"found": found})
     return int(options.fail_on is not None and bool(found))
 
 
@@ -219,7 +212,7 @@ def profile(options: argparse.Namespace) -> int:
     from eqx_fastjit.insight._program import ProgramProfile
 
     watched = ProgramProfile()
-    code = run_program(options, watched.begin)
+    code = run(options, watched.begin)
     sys.stdout.flush()
     print(watched.report(options.functions, options.html))
     return code
@@ -262,10 +255,4 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = {
-    "run": run_program,
-    "doctor": doctor,
-    "profile": profile,
-    "export": export,
-    "show": show,
-}
+_COMMANDS = {x.__name__: x for x in (run, doctor, profile, export, show)}

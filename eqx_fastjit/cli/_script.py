@@ -8,7 +8,6 @@ doctor has to see what JAX does, so there it is when the program first imports J
 
 import argparse
 import builtins
-import itertools
 import os
 import runpy
 import sys
@@ -25,7 +24,7 @@ import eqx_fastjit
 INTERRUPTED = 130
 
 
-def run_program(
+def run(
     options: argparse.Namespace,
     then: Callable[[], None] = lambda: None,
     timed: Callable[[str, float], None] | None = None,
@@ -83,17 +82,16 @@ def _run_script(file: str, source: bytes) -> None:
 def _report(error: BaseException) -> int:
     """Print an exception as Python does. Returns the exit code."""
     ours = (__file__, runpy.__file__, "<frozen runpy>")
-    traceback = error.__traceback__
-    theirs: list[Any] = []
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename not in ours:
-            theirs.append(traceback)
-        traceback = traceback.tb_next
-    theirs.append(None)
-    for this, following in itertools.pairwise(theirs):
-        this.tb_next = following
-    error.__traceback__ = theirs[0]
-    sys.excepthook(type(error), error, theirs[0])
+    # The first frame is that of `run`. Behind it, only the program's are linked again.
+    first: Any = error.__traceback__
+    last, this = first, first.tb_next
+    while this is not None:
+        if this.tb_frame.f_code.co_filename not in ours:
+            last.tb_next, last = this, this
+        this = this.tb_next
+    last.tb_next = None
+    error.__traceback__ = first.tb_next
+    sys.excepthook(type(error), error, first.tb_next)
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
