@@ -5,11 +5,12 @@ callbacks, which may raise after the dispatch; if more of its arguments is in Nu
 arrays than is copied; and on several virtual CPU devices.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.extend.core.primitives
+import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 from jax.extend.mlir import ir
@@ -78,22 +79,15 @@ _JAX_PRIMITIVES = {
 }
 
 
-def equations_in(values: Iterable[Any]) -> Iterator[Any]:
-    """The equations of jaxprs, or of what has them for parameters, at any depth."""
-    seen: set[int] = set()
-    pending = list(values)
-    while pending:
-        value = pending.pop()
-        if isinstance(value, tuple | list):
-            pending.extend(value)
-            continue
-        value = getattr(value, "jaxpr", value)  # closed or open
-        if not hasattr(value, "eqns") or id(value) in seen:
-            continue
-        seen.add(id(value))  # alive, as `values` are
-        for equation in value.eqns:
-            yield equation
-            pending.extend(equation.params.values())
+def _equations(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
+    """The equations of a jaxpr, and of those in their parameters, at any depth."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in jtu.tree_leaves(equation.params):
+            inner = getattr(value, "jaxpr", value)  # closed or open
+            if hasattr(inner, "eqns") and id(inner) not in seen:
+                seen.add(id(inner))  # alive, as `jaxpr` is
+                yield from _equations(inner, seen)
 
 
 def has_host_callbacks(traced: jax.stages.Traced) -> bool:
@@ -104,7 +98,7 @@ def has_host_callbacks(traced: jax.stages.Traced) -> bool:
     there the program's custom calls are looked at.
     """
     foreign = False
-    for equation in equations_in([traced.jaxpr]):
+    for equation in _equations(traced.jaxpr, set()):
         name = equation.primitive.name
         if name.endswith("callback") or name == "debug_print":
             return True
