@@ -14,13 +14,13 @@ from ._options import check_asynchronous
 
 equinox_filter_jit = eqx.filter_jit
 
-# What replaces Equinox's `filter_jit`, by whether calls are asynchronous. Programs may
-# rely on blocking: a loop that refills the buffer of a batch has wrong results without.
-_REPLACEMENTS = {
-    None: equinox_filter_jit,
-    False: functools.partial(filter_jit, asynchronous=False),
-    True: filter_jit,
-}
+# Programs may rely on blocking: a loop that refills the buffer of a batch has wrong
+# results without it. They may also ask for the name of this.
+_blocking = functools.partial(filter_jit, asynchronous=False)
+functools.update_wrapper(_blocking, filter_jit)
+
+# What Equinox's modules have as `filter_jit`, by whether calls are to be asynchronous.
+_CHOICES = {None: equinox_filter_jit, False: _blocking, True: filter_jit}
 
 _lock = threading.Lock()
 # What `install()` and each `installed()` that is open ask for. The last one counts.
@@ -33,10 +33,10 @@ def _ask(by: object, asynchronous: bool | None) -> None:
         _asked.pop(by, None)
         if asynchronous is not None:
             _asked[by] = asynchronous
-        last = _REPLACEMENTS[[None, *_asked.values()][-1]]
+        last = _CHOICES[[None, *_asked.values()][-1]]
+        known = _CHOICES.values()
         for name, module in list(sys.modules.items()):
             is_equinox = name.partition(".")[0] == "equinox"
-            known = _REPLACEMENTS.values()
             if is_equinox and getattr(module, "filter_jit", None) in known:
                 module.__dict__["filter_jit"] = last
 
