@@ -5,6 +5,7 @@ import functools
 import sys
 import threading
 from collections.abc import Generator
+from typing import Any
 
 import equinox as eqx
 
@@ -14,10 +15,13 @@ from ._options import check_asynchronous
 
 equinox_filter_jit = eqx.filter_jit
 
-# Programs may rely on blocking: a loop that refills the buffer of a batch has wrong
-# results without it. They may also ask for the name of this.
-_blocking = functools.partial(filter_jit, asynchronous=False)
-functools.update_wrapper(_blocking, filter_jit)
+
+@functools.wraps(filter_jit)
+def _blocking(*fun: Any, asynchronous: bool = False, **options: Any) -> Any:
+    # Programs may rely on blocking: a loop that refills the buffer of a batch has wrong
+    # results without it.
+    return filter_jit(*fun, asynchronous=asynchronous, **options)
+
 
 # What Equinox's modules have as `filter_jit`, by whether calls are to be asynchronous.
 _CHOICES = {None: equinox_filter_jit, False: _blocking, True: filter_jit}
