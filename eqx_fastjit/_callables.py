@@ -1,5 +1,6 @@
 """Describes a callable that is wrapped: what it is behind its wrappers."""
 
+import functools
 import operator
 import types
 import weakref
@@ -11,14 +12,8 @@ from ._reference import static_key
 from ._statics import flatten_one_level
 
 
-# What wrapping gives a Module (`eqx.module_update_wrapper`).
-_WRAPPER_NAMES = (
-    "__module__",
-    "__name__",
-    "__qualname__",
-    "__doc__",
-    "__annotations__",
-)
+# (Python 3.14 has `__annotate__` in place of the last one.)
+_WRAPPER_NAMES = {*functools.WRAPPER_ASSIGNMENTS, "__annotations__"}
 
 
 class Description(NamedTuple):

@@ -22,7 +22,6 @@ import numpy as np
 from jax.core import Tracer
 
 from ._place import Place
-from ._private import instance_dict
 from ._reference import static_key
 from ._statics import is_array, reader_of
 
@@ -137,11 +136,6 @@ _PLAIN = (types.NoneType, bool, float, complex, range, types.EllipsisType)
 class _Words(reprlib.Repr):
     """Containers, numbers and strings as `repr` has them, but short."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel = 3
-        self.maxstring = self.maxlong = 40
-
     repr_bytes = reprlib.Repr.repr_str
 
     def repr_instance(self, x: Any, level: int) -> str:
@@ -163,7 +157,7 @@ class _Words(reprlib.Repr):
             return f"partial of {self.repr1(x.func, level)}"
         # Not by `getattr`, which may run the user's code.
         name = inspect.getattr_static(x, "__qualname__", None)
-        return name if isinstance(name, str) else _with_article(cls.__qualname__)
+        return name if isinstance(name, str) else f"<{cls.__qualname__}>"
 
 
 _words = _Words()
@@ -174,12 +168,8 @@ def describe_static(x: Any) -> str:
     try:
         text = _words.repr(x)
     except Exception:  # of an object that lies about its type, say
-        text = _with_article(type(x).__qualname__)
+        text = f"<{type(x).__qualname__}>"
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
-
-
-def _with_article(name: str) -> str:
-    return f"{'an' if name[:1] in tuple('AEIOaeio') else 'a'} {name}"
 
 
 # --- leaves ---------------------------------------------------------------------------
@@ -213,17 +203,16 @@ def describe(arguments: list[tuple[str, Any]]) -> tuple[Leaf, ...]:
         if is_array(part.value, abstract=True) and not part.is_static:
             out.append(_array(part.path, part.value))
             continue
-        children = None if part.is_static else _children(part)
-        if children is not None:
-            out.append(_node(part, len(children)))
+        is_node, inside = _inside(part)
+        if is_node:
+            out.append(_node(part, len(inside)))
         else:
             out.append(_static(part))
-            children = _fields(part)[: _MAX_FIELDS - n_fields]
-            n_fields += len(children)
-        pending.extend(reversed(children))
-    config = jax.config
-    settings = [(x, getattr(config, x)) for x in _SETTINGS if hasattr(config, x)]
-    return (*out, *(Leaf(x, "configuration", str(value)) for x, value in settings))
+            inside = inside[: _MAX_FIELDS - n_fields]
+            n_fields += len(inside)
+        pending.extend(reversed(inside))
+    settings = [(x, str(getattr(jax.config, x, None))) for x in _SETTINGS]
+    return (*out, *(Leaf(x, "configuration", text) for x, text in settings))
 
 
 def _array(path: str, x: Any) -> Leaf:
@@ -249,25 +238,31 @@ def _sharding_text(sharding: Any) -> str:
     return str(sharding)
 
 
-def _children(part: _Part) -> list[_Part] | None:
-    """What is below a node, static fields included; `None` for a leaf."""
-    path, x = part.path, part.value
+def _inside(part: _Part) -> tuple[bool, list[_Part]]:
+    """Whether it is a node, and what is in it, static fields and options included."""
+    x = part.value
     try:
         reader = reader_of(x)
-        if not reader.is_node:
-            return None
-        pairs, treedef = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
-        _, aux = treedef.node_data()
-    except Exception:  # of the class's own flatten function
-        return None
-    out = [_Part(f"{path}{jtu.keystr(keys)}", value) for keys, value in pairs]
-    if reader.name == "module":
-        statics = reader.names[reader.n_dynamic :]
-        values = instance_dict(x)
-        out += [_Part(f"{path}.{n}", values[n], True) for n in statics if n in values]
-    elif reader.name == "node" and aux is not None:
-        out.append(_Part(f"{path}<static>", aux, True))
-    return out
+        is_node = reader.is_node and not part.is_static
+        n_dynamic = reader.n_dynamic if is_node else 0
+        names = vars(x) if reader.name in ("hashed", "state") else reader.names
+        values = {f".{name}": getattr(x, name, None) for name in names}
+        if type(x) is dict and not is_node:
+            values = {f"[{k!r}]": v for k, v in x.items() if type(k) is str}
+        elif is_node and not names:
+            pairs, tree = jtu.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
+            values = {jtu.keystr(keys): value for keys, value in pairs}
+            n_dynamic = len(values)
+            _, aux = tree.node_data()
+            if reader.name == "node" and aux is not None:
+                values["<static>"] = aux
+    except Exception:  # of the class's own flatten function, or it has no `__dict__`
+        return False, []
+    of = "" if is_node else type(x).__qualname__
+    return is_node, [
+        _Part(part.path + name, value, i >= n_dynamic, of)
+        for i, (name, value) in enumerate(values.items())
+    ]
 
 
 def _type_name(cls: type) -> str:
@@ -296,22 +291,6 @@ def _static(part: _Part) -> Leaf:
         identity=identity,
         of=part.of,
     )
-
-
-def _fields(part: _Part) -> list[_Part]:
-    """What a static is compared by, if it has names for that: a configuration."""
-    x, of = part.value, type(part.value).__qualname__
-    try:
-        if type(x) is dict:
-            values = {f"[{k!r}]": v for k, v in x.items() if type(k) is str}
-        else:
-            reader = reader_of(x)
-            has_state = reader.name in ("hashed", "state")
-            names = vars(x) if has_state else reader.names
-            values = {f".{name}": getattr(x, name, None) for name in names}
-    except Exception:  # it has no `__dict__`, or one of its own
-        return []
-    return [_Part(part.path + k, v, True, of) for k, v in values.items()]
 
 
 # --- what differs ---------------------------------------------------------------------

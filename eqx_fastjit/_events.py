@@ -126,8 +126,7 @@ class _Open:
         # Named by function and cause, so that XProf shows why.
         name = f"compile {event.function.name}: {event.cause.value}"
         self.contexts.enter_context(jax.profiler.TraceAnnotation(name))
-        if owner is not None:
-            self.contexts.enter_context(owner.flat.while_compiling())
+        self.contexts.enter_context(owner.flat.while_compiling())
 
 
 class _Here(threading.local):
@@ -174,7 +173,8 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
     opened = opened or _open(event)
     opened.tracing, start = True, time.perf_counter()
     try:
-        _emit(event, starting)  # an exception here prevents the trace
+        for observer in tuple(starting):
+            observer(event)  # an exception here prevents the trace
         yield
     except BaseException:
         event.failed = True
@@ -217,11 +217,7 @@ def _complete(event: Event) -> None:
         around.event.nested += spent
     elif event.is_part and not event.ahead:
         _here.nested += spent  # of a trace of `jax.jit`
-    _emit(event, observers)
-
-
-def _emit(event: Event, to: list[Callable[[Event], None]]) -> None:
-    for observer in tuple(to):
+    for observer in tuple(observers):
         observer(event)
 
 

@@ -133,10 +133,10 @@ class Hostile:
 
 def test_no_code_of_a_user_is_run():
     leaf, *_ = describe([("x", Hostile())])
-    assert str(leaf) == "a Hostile"
+    assert str(leaf) == "<Hostile>"
     deep = functools.reduce(lambda x, _: Config(x), range(400), 0.1)
-    assert str(describe([("x", deep)])[0]) == "a Config"
-    assert describe_static([Hostile(), {1: Hostile()}]) == "[a Hostile, {1: a Hostile}]"
+    assert str(describe([("x", deep)])[0]) == "<Config>"
+    assert describe_static([Hostile(), {1: Hostile()}]) == "[<Hostile>, {1: <Hostile>}]"
 
 
 @pytest.mark.parametrize("cls", [jax.Array, np.ndarray, jax.ShapeDtypeStruct])

@@ -338,7 +338,7 @@ def test_a_default_is_called_so():
     f = eqx_fastjit.filter_jit(lambda x, scale=two: x * scale)
     f(np.ones(2))
     f(np.ones(2), 3.0)
-    assert only(explain(f)).says.endswith(": a default, 3.0 (float).")
+    assert only(explain(f)).says.endswith(": <default>, 3.0 (float).")
 
 
 def test_a_failed_trace_is_told():
