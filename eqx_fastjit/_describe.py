@@ -8,7 +8,6 @@ Nothing here raises because of a user's class.
 
 import enum
 import functools
-import inspect
 import itertools
 import os
 import reprlib
@@ -149,14 +148,11 @@ class _Words(reprlib.Repr):
             code = x.__code__
             file = os.path.basename(code.co_filename)
             return f"{x.__qualname__} ({file}:{code.co_firstlineno})"
-        if isinstance(x, type | types.BuiltinFunctionType | types.ModuleType):
-            return x.__name__
         if isinstance(x, enum.Enum):
             return f"{cls.__qualname__}.{x.name}"
         if isinstance(x, functools.partial):
             return f"partial of {self.repr1(x.func, level)}"
-        # Not by `getattr`, which may run the user's code.
-        name = inspect.getattr_static(x, "__qualname__", None)
+        name = getattr(x, "__qualname__", None)  # of a class, or of `jax.nn.relu`
         return name if isinstance(name, str) else f"<{cls.__qualname__}>"
 
 
