@@ -12,10 +12,6 @@ from ._reference import static_key
 from ._statics import flatten_one_level
 
 
-# (Python 3.14 has `__annotate__` in place of the last one.)
-_WRAPPER_NAMES = {*functools.WRAPPER_ASSIGNMENTS, "__annotations__"}
-
-
 class Description(NamedTuple):
     """What wrapping needs to know about a callable."""
 
@@ -81,6 +77,8 @@ def _read(fun: Any, *, is_own: bool) -> Description:
 
 def shown_of(fun: Any) -> dict[str, Any]:
     """The attributes that its jitted function copies."""
+    # (Python 3.14 has `__annotate__` in place of the last one.)
+    names = {*functools.WRAPPER_ASSIGNMENTS, "__annotations__"}
     # (What a Module lacks may be something else than these.)
-    found = [(name, getattr(fun, name, ...)) for name in _WRAPPER_NAMES]
+    found = [(name, getattr(fun, name, ...)) for name in names]
     return {name: x for name, x in found if isinstance(x, str | dict | None)}

@@ -52,9 +52,10 @@ class _Call:
         engine = engine_module()
         outer = engine.set_active(self.specialization)
         try:
-            with _events.stage(self.signature, self._event) as self._event:
-                yield
+            self._event = _events.open_stage(self.signature, self._event)
+            yield
         finally:
+            _events.close()
             engine.set_active(outer)
 
     def arrays_of(

@@ -130,6 +130,8 @@ def _static_attribute(d: Difference) -> str | None:
         return None
     if old.kind == new.kind and new.dtype:
         return "array"
+    if old.type == new.type and new.type in _CONTAINERS:
+        return "container"  # whose texts may be the same: of long ones, or by order
     if d.looks_same:
         return "created again"
     if "array" in (old.kind, new.kind):
@@ -142,7 +144,7 @@ def _static_attribute(d: Difference) -> str | None:
         if numbers[0][2] == "bool":  # a flag, which decides what is traced
             return None
         return "number of a configuration" if new.of else "number"
-    return "container" if old.type == new.type and new.type in _CONTAINERS else None
+    return None
 
 
 def _structure_attribute(group: Group, d: Difference) -> str | None:

@@ -69,7 +69,7 @@ def show_difference(d: Difference) -> str:
     if d.cause is Cause.NEW_FUNCTION:
         return f"`{d.path}` was created again"
     if d.cause is Cause.STATIC and d.looks_same:
-        return f"`{d.path}`: {d.new}, but not the same object as before"
+        return f"`{d.path}`: {d.new}, but not the same as before"
     if d.old is None or d.new is None:
         return f"`{d.path}`: {d.old or 'nothing'} -> {d.new or 'nothing'}"
     old, new = str(d.old), str(d.new)

@@ -223,6 +223,7 @@ def test_the_first_call_that_is_compiled():
         (("a", "b"), "static"),
         ((lambda: 1, None), "static"),
         (((1, 2), (1, 3)), "container"),
+        (({"a": 1, "b": 2}, {"b": 2, "a": 1}), "container"),
         ((True, False), "static"),
     ],
 )
