@@ -1,5 +1,6 @@
 """Describes a callable that is wrapped: what it is behind its wrappers."""
 
+import functools
 import operator
 import types
 import weakref
@@ -9,16 +10,6 @@ from ._parameters import Parameters, parameters_of
 from ._place import innermost, Place, place_of
 from ._reference import static_key
 from ._statics import flatten_one_level
-
-
-# What wrapping gives a Module (`eqx.module_update_wrapper`).
-_WRAPPER_NAMES = (
-    "__module__",
-    "__name__",
-    "__qualname__",
-    "__doc__",
-    "__annotations__",
-)
 
 
 class Description(NamedTuple):
@@ -86,6 +77,8 @@ def _read(fun: Any, *, is_own: bool) -> Description:
 
 def shown_of(fun: Any) -> dict[str, Any]:
     """The attributes that its jitted function copies."""
+    # (Python 3.14 has `__annotate__` in place of the last one.)
+    names = {*functools.WRAPPER_ASSIGNMENTS, "__annotations__"}
     # (What a Module lacks may be something else than these.)
-    found = [(name, getattr(fun, name, ...)) for name in _WRAPPER_NAMES]
+    found = [(name, getattr(fun, name, ...)) for name in names]
     return {name: x for name, x in found if isinstance(x, str | dict | None)}

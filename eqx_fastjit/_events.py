@@ -126,8 +126,7 @@ class _Open:
         # Named by function and cause, so that XProf shows why.
         name = f"compile {event.function.name}: {event.cause.value}"
         self.contexts.enter_context(jax.profiler.TraceAnnotation(name))
-        if owner is not None:
-            self.contexts.enter_context(owner.flat.while_compiling())
+        self.contexts.enter_context(owner.flat.while_compiling())
 
 
 class _Here(threading.local):
@@ -174,7 +173,8 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
     opened = opened or _open(event)
     opened.tracing, start = True, time.perf_counter()
     try:
-        _emit(event, starting)  # an exception here prevents the trace
+        for observer in tuple(starting):
+            observer(event)  # an exception here prevents the trace
         yield
     except BaseException:
         event.failed = True
@@ -184,8 +184,18 @@ def tracing(function: FunctionInfo, arguments: Callable[[], Any]) -> Iterator[No
         event.trace += time.perf_counter() - start
 
 
+def open_stage(signature: tuple[Leaf, ...], earlier: Event | None) -> Event:
+    """A stage ahead of time begins, of the specialization that is active.
+
+    `earlier` is the event of the stage before, which says why.
+    """
+    reason = earlier.reason if earlier else Reason()
+    info = _engine.active().flat.info
+    return _open(Event(info, signature, reason, ahead=True)).event
+
+
 def close(arguments: Callable[[], Any] | None = None) -> None:
-    """The call that is active has returned or raised: complete its event, if any.
+    """The call or stage that is active has ended: complete its event, if any.
 
     `arguments` gives the call's arguments by name, with the arrays that it was given.
     """
@@ -217,11 +227,7 @@ def _complete(event: Event) -> None:
         around.event.nested += spent
     elif event.is_part and not event.ahead:
         _here.nested += spent  # of a trace of `jax.jit`
-    _emit(event, observers)
-
-
-def _emit(event: Event, to: list[Callable[[Event], None]]) -> None:
-    for observer in tuple(to):
+    for observer in tuple(observers):
         observer(event)
 
 
@@ -303,19 +309,3 @@ def listen(engine: Any) -> None:
     jax.monitoring.register_event_duration_secs_listener(_on_duration)
     jax.monitoring.register_event_listener(_on_event)
     jax.monitoring.register_scalar_listener(_on_begin)
-
-
-@contextlib.contextmanager
-def stage(signature: tuple[Leaf, ...], earlier: Event | None) -> Iterator[Event]:
-    """A stage ahead of time of the specialization that is active.
-
-    `signature` is that of the call; `earlier` is the event of the stage before, which
-    says why.
-    """
-    reason = earlier.reason if earlier else Reason()
-    event = Event(_engine.active().flat.info, signature, reason, ahead=True)
-    _open(event)
-    try:
-        yield event
-    finally:
-        close()

@@ -5,6 +5,7 @@ import os
 import site
 import sys
 import sysconfig
+import traceback
 import types
 from typing import Any, NamedTuple
 
@@ -56,9 +57,9 @@ def place_of(fun: Any) -> Place | None:
 
 
 # This library, and those whose frames say nothing about a program.
-_OWN = tuple(
-    os.path.dirname(os.path.abspath(file)) + os.sep
-    for file in (__file__, jax.__file__, eqx.__file__)
+_OWN = (
+    *(os.path.dirname(x) + os.sep for x in (__file__, jax.__file__, eqx.__file__)),
+    "<frozen ",
 )
 # Where Python and installed packages are, with the scripts that start them.
 _FOLDERS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
@@ -70,7 +71,7 @@ _INSTALLED = tuple(
 
 def is_users(file: str) -> bool:
     """Whether a file is the user's own: no installed package, and none of Python's."""
-    return not file.startswith((*_OWN, *_INSTALLED, "<frozen ", "<@", "<timeit"))
+    return not file.startswith((*_OWN, *_INSTALLED, "<@", "<timeit"))
 
 
 def is_written_by_user(code: types.CodeType) -> bool:
@@ -84,15 +85,10 @@ def user_frames() -> tuple[Place, ...]:
 
     If there are none, those of other libraries than JAX and Equinox.
     """
-    users: list[Place] = []
-    others: list[Place] = []
-    frame = sys._getframe(1)
-    while frame is not None and len(users) < _MAX_FRAMES:
-        code = frame.f_code
-        place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
-        if is_written_by_user(code):
-            users.append(place)
-        elif not place.file.startswith((*_OWN, "<frozen ")):
-            others.append(place)
-        frame = frame.f_back
-    return tuple(users or others[:_MAX_FRAMES])
+    stack = traceback.walk_stack(sys._getframe(1))
+    found = [x for x in stack if not x[0].f_code.co_filename.startswith(_OWN)]
+    users = [x for x in found if is_written_by_user(x[0].f_code)]
+    return tuple(
+        Place(frame.f_code.co_filename, line, frame.f_code.co_qualname)
+        for frame, line in (users or found)[:_MAX_FRAMES]
+    )

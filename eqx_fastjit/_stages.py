@@ -15,7 +15,7 @@ import jax
 
 from . import _events
 from ._blocking import block, has_host_callbacks, must_block
-from ._describe import describe, differences
+from ._describe import Cause, describe, differences
 from ._engine import engine_module
 from ._errors import clearer
 from ._function import Function
@@ -52,9 +52,10 @@ class _Call:
         engine = engine_module()
         outer = engine.set_active(self.specialization)
         try:
-            with _events.stage(self.signature, self._event) as self._event:
-                yield
+            self._event = _events.open_stage(self.signature, self._event)
+            yield
         finally:
+            _events.close()
             engine.set_active(outer)
 
     def arrays_of(
@@ -76,11 +77,12 @@ class _Call:
     def _difference(self, values: tuple[Any, ...]) -> str:
         now = describe(self.function.named(values))
         for d in differences(self.signature, now):
-            if d.what in ("function", "object"):
+            if d.cause not in (Cause.STATIC, Cause.STRUCTURE):
+                continue  # JAX compares arrays
+            if d.looks_same:
                 return f"`{d.path}` is {d.new}, but not the same object as then"
-            if d.what in ("shape", "dtype", "static", "structure"):
-                then = d.old or "missing"
-                return f"`{d.path}` was {then} and is now {d.new or 'missing'}"
+            then = d.old or "missing"
+            return f"`{d.path}` was {then} and is now {d.new or 'missing'}"
         return "a static was changed since then"
 
 

@@ -90,7 +90,9 @@ def finding_of(group: Group) -> Finding:
         functions=group.functions,
         calls=group.calls,
         changes=tuple(
-            show_difference(d) for d in changes[:_MAX_CHANGES] if d.what != "function"
+            show_difference(d)
+            for d in changes[:_MAX_CHANGES]
+            if d.cause is not Cause.NEW_FUNCTION
         ),
     )
 
@@ -119,7 +121,7 @@ def _attribute(group: Group) -> str | None:
         return "ragged batch" if _is_ragged(group) else "lengths"
     if first.cause is Cause.DTYPE:
         return _dtype_attribute(d)
-    return "created again" if d.what == "function" else d.what
+    return "created again" if first.cause is Cause.NEW_FUNCTION else None
 
 
 def _static_attribute(d: Difference) -> str | None:
@@ -128,7 +130,9 @@ def _static_attribute(d: Difference) -> str | None:
         return None
     if old.kind == new.kind and new.dtype:
         return "array"
-    if d.what == "object":
+    if old.type == new.type and new.type in _CONTAINERS:
+        return "container"  # whose texts may be the same: of long ones, or by order
+    if d.looks_same:
         return "created again"
     if "array" in (old.kind, new.kind):
         number = old if new.kind == "array" else new
@@ -140,7 +144,7 @@ def _static_attribute(d: Difference) -> str | None:
         if numbers[0][2] == "bool":  # a flag, which decides what is traced
             return None
         return "number of a configuration" if new.of else "number"
-    return "container" if old.type == new.type and new.type in _CONTAINERS else None
+    return None
 
 
 def _structure_attribute(group: Group, d: Difference) -> str | None:
@@ -154,7 +158,9 @@ def _structure_attribute(group: Group, d: Difference) -> str | None:
 
 def _is_ragged(group: Group) -> bool:
     """Whether there is one smaller batch, along axis 0 of all arrays that differ."""
-    found = [d for e in group.whole for d in e.reason.differences if d.what == "shape"]
+    found = [
+        d for e in group.whole for d in e.reason.differences if d.cause is Cause.SHAPE
+    ]
     shapes = [(d.old.shape, d.new.shape) for d in found if d.old and d.new]
     lengths = {(old[:1], new[:1]) for old, new in shapes}
     is_one = len(lengths) == 1 and all(old > new for old, new in lengths)
@@ -162,7 +168,7 @@ def _is_ragged(group: Group) -> bool:
 
 
 def _dtype_attribute(d: Difference) -> str | None:
-    if d.what == "weak type":
+    if d.looks_same:
         return "weak type"
     assert d.old is not None and d.new is not None
     old, new = d.old.dtype, d.new.dtype
@@ -245,14 +251,14 @@ def _edit(group: Group) -> str:
         return ""
     array = d.new if d.new.kind == "array" else d.old
     # That of the other call; of an array that was made of a number, no dtype.
-    was_number = array.weak_type and d.what == "static"
+    was_number = array.weak_type and d.cause is Cause.STATIC
     dtype = None if was_number or array.kind != "array" else array.dtype
     frames = first.frames if _is_later_odd(d) else first.reason.earlier
     text = edit(first, frames, d.path, dtype)
     alike = [
         f"`{x.path}`"
         for x in first.reason.differences
-        if x.what == d.what and x.path != d.path and x.old and x.new
+        if x.cause is d.cause and x.path != d.path and x.old and x.new
         if (x.old.kind, x.old.type) == (d.old.kind, d.old.type)
         if (x.new.kind, x.new.type) == (d.new.kind, d.new.type)
     ]

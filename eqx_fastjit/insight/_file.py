@@ -31,7 +31,7 @@ from eqx_fastjit._place import Place
 from ._why import arguments_of
 
 
-VERSION = 2
+VERSION = 3
 
 _NO_WAITS = "An event file has no imports and no waits: run `doctor SCRIPT` for them."
 
@@ -141,7 +141,7 @@ def cache_directory() -> str | None:
 def as_json(x: Any) -> Any:
     """An event, or a report, as `json` takes it."""
     if isinstance(x, Leaf):  # most of it is as usual
-        usual = Leaf("", "")._asdict()
+        usual = Leaf("", "", "")._asdict()
         x = {k: v for k, v in x._asdict().items() if v != usual[k]}
     elif hasattr(x, "_asdict") and not isinstance(x, Place):
         x = x._asdict()
@@ -198,7 +198,7 @@ def _event(line: dict[str, Any]) -> Event:
     function = FunctionInfo(place=place, **line["function"])
     reason = line["reason"]
     differences = [
-        Difference(d["path"], d["what"], _leaf(d["old"]), _leaf(d["new"]))
+        Difference(d["path"], Cause(d["cause"]), _leaf(d["old"]), _leaf(d["new"]))
         for d in reason["differences"]
     ]
     fields |= {

@@ -83,9 +83,9 @@ class Group:
     @property
     def changes(self) -> list[Difference]:
         """What that leaf was and became, in order."""
-        what = self.main and self.main.what
+        cause = self.main and self.main.cause
         found = (d for e in self.whole for d in e.reason.differences)
-        return [d for d in found if (d.path, d.what) == (self.leaf, what)]
+        return [d for d in found if (d.path, d.cause) == (self.leaf, cause)]
 
 
 def _maker(event: Event) -> Place | None:
@@ -129,7 +129,7 @@ def _key(event: Event) -> object:
     if event.failed or is_first(event):
         return function, at, event.failed
     # Nothing differs if JAX's caches were cleared.
-    what = [(d.path, d.what) for d in event.reason.differences[:1]]
+    what = [(d.path, d.cause) for d in event.reason.differences[:1]]
     return function, at, event.cause, *what
 
 
@@ -161,7 +161,7 @@ def _lengths(group: Group) -> set[int]:
     for d in group.changes:
         if d.old is None or d.new is None:
             return set()
-        if d.what == "shape":
+        if d.cause is Cause.SHAPE:
             pairs = zip(d.old.shape, d.new.shape, strict=False)
             found.update(n for pair in pairs if pair[0] != pair[1] for n in pair)
         elif d.old.text.isdecimal() and d.new.text.isdecimal():

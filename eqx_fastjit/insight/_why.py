@@ -66,16 +66,16 @@ def stages_of(event: Event) -> dict[str, float]:
 
 def show_difference(d: Difference) -> str:
     """A leaf that differs, in words."""
-    if d.what == "function":
+    if d.cause is Cause.NEW_FUNCTION:
         return f"`{d.path}` was created again"
-    if d.what == "object":
-        return f"`{d.path}`: {d.new}, but not the same object as before"
+    if d.cause is Cause.STATIC and d.looks_same:
+        return f"`{d.path}`: {d.new}, but not the same as before"
     if d.old is None or d.new is None:
         return f"`{d.path}`: {d.old or 'nothing'} -> {d.new or 'nothing'}"
     old, new = str(d.old), str(d.new)
-    if d.what == "placement":
+    if d.cause is Cause.PLACEMENT:
         old, new = show_placement(d.old), show_placement(d.new)
-    elif d.what == "weak type":
+    elif d.looks_same:  # but for the weak type
         names = ("strong", "weak")
         old, new = (f"{names[x.weak_type]} {x.dtype}" for x in (d.old, d.new))
     elif old == new:
@@ -85,5 +85,4 @@ def show_difference(d: Difference) -> str:
 
 def show_placement(leaf: Leaf) -> str:
     """Where an array is: `cpu:0 (committed)`."""
-    where = leaf.sharding or "on no device"
-    return f"{where} (committed)" if leaf.committed else where
+    return f"{leaf.sharding} (committed)" if leaf.sharding else "not committed"

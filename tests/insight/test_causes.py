@@ -108,7 +108,7 @@ CASES = {
     ),
     "configuration": Expected(
         "configuration",
-        "setting",
+        "configuration",
         "jax_default_matmul_precision",
         {"product": 2},
         "changes: highest, float32, default",

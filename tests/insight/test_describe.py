@@ -31,7 +31,7 @@ def event(arguments, info=INFO, **fields):
 
 def compared(old, new, **fields):
     cause, found, _ = compare(event(new, **fields), [event(old)])
-    return cause, [(d.path, d.what) for d in found]
+    return cause, [d.path for d in found]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,30 +46,30 @@ X = np.ones((4, 2), np.float32)
 @pytest.mark.parametrize(
     ("old", "new", "cause", "first"),
     [
-        (X, X[:2], Cause.SHAPE, ("x", "shape")),
-        (X, X.astype(np.int32), Cause.DTYPE, ("x", "dtype")),
-        (jnp.float32(1), jnp.asarray(1.0), Cause.DTYPE, ("x", "weak type")),
-        (1, 2, Cause.STATIC, ("x", "static")),
-        (1, 1.0, Cause.STATIC, ("x", "static")),
-        (0.0, -0.0, Cause.STATIC, ("x", "static")),
-        (1, X, Cause.STATIC, ("x", "static")),
-        (None, X, Cause.STRUCTURE, ("x", "structure")),
-        ([X], [X, X], Cause.STRUCTURE, ("x", "structure")),
-        ({"a": X}, {"b": X}, Cause.STRUCTURE, ("x['b']", "structure")),
-        (Config(0.1), Config(0.2), Cause.STATIC, ("x.rate", "static")),
+        (X, X[:2], Cause.SHAPE, "x"),
+        (X, X.astype(np.int32), Cause.DTYPE, "x"),
+        (jnp.float32(1), jnp.asarray(1.0), Cause.DTYPE, "x"),
+        (1, 2, Cause.STATIC, "x"),
+        (1, 1.0, Cause.STATIC, "x"),
+        (0.0, -0.0, Cause.STATIC, "x"),
+        (1, X, Cause.STATIC, "x"),
+        (None, X, Cause.STRUCTURE, "x"),
+        ([X], [X, X], Cause.STRUCTURE, "x"),
+        ({"a": X}, {"b": X}, Cause.STRUCTURE, "x['b']"),
+        (Config(0.1), Config(0.2), Cause.STATIC, "x.rate"),
         (
             types.SimpleNamespace(rate=0.1),
             types.SimpleNamespace(rate=0.2),
             Cause.STATIC,
-            ("x.rate", "static"),
+            "x.rate",
         ),
-        ("a" * 99, "a" * 98, Cause.STATIC, ("x", "object")),
+        ("a" * 99, "a" * 98, Cause.STATIC, "x"),
     ],
 )
 def test_what_differs(old, new, cause, first):
     found_cause, found = compared({"x": old}, {"x": new})
     assert (found_cause, found[0]) == (cause, first)
-    assert not any(is_below(path, first[0]) for path, _ in found)
+    assert not any(is_below(path, first) for path in found)
 
 
 def test_equal_calls_differ_in_nothing():
@@ -81,7 +81,7 @@ def test_equal_calls_differ_in_nothing():
 
 def test_a_length_follows_a_shape():
     cause, found = compared({"n": 4, "x": X}, {"n": 2, "x": X[:2]})
-    assert cause is Cause.SHAPE and found == [("x", "shape"), ("n", "static")]
+    assert cause is Cause.SHAPE and found == ["x", "n"]
 
 
 def test_the_nearest_call_is_compared_with():
@@ -96,7 +96,7 @@ def test_another_function_of_the_line_was_made_anew():
     other = _events.FunctionInfo("f", "f", Place("a.py", 1, "f"))
     history = [event({"x": X})]
     cause, found, _ = compare(event({"x": X}, other), history)
-    assert cause is Cause.NEW_FUNCTION and found[0].what == "function"
+    assert cause is Cause.NEW_FUNCTION and found[0].path == "f"
     assert compare(event({"x": X}), []) == (Cause.NEW_FUNCTION, (), ())
 
 
@@ -105,13 +105,13 @@ def test_a_compilation_without_a_trace_is_a_placement():
     old, new = jax.device_put(X, first), jax.device_put(X, second)
     for other in (new, jnp.asarray(X)):
         cause, found = compared({"x": old}, {"x": other}, traced=False)
-        assert (cause, found) == (Cause.PLACEMENT, [("x", "placement")])
+        assert (cause, found) == (Cause.PLACEMENT, ["x"])
 
 
 def test_a_tracer_has_no_placement():
     traced = []
     jax.jit(lambda x: traced.extend(describe([("x", x), ("n", 3)])))(X)
-    placed = describe([("x", jnp.asarray(X)), ("n", 3)])
+    placed = describe([("x", jax.device_put(X, jax.devices()[0])), ("n", 3)])
     assert traced[0].sharding is None and placed[0].sharding
     assert placed[0]._replace(sharding=None) == traced[0] and placed[1] == traced[1]
 
@@ -133,10 +133,10 @@ class Hostile:
 
 def test_no_code_of_a_user_is_run():
     leaf, *_ = describe([("x", Hostile())])
-    assert str(leaf) == "a Hostile"
+    assert str(leaf) == "<Hostile>"
     deep = functools.reduce(lambda x, _: Config(x), range(400), 0.1)
-    assert str(describe([("x", deep)])[0]) == "a Config"
-    assert describe_static([Hostile(), {1: Hostile()}]) == "[a Hostile, {1: a Hostile}]"
+    assert str(describe([("x", deep)])[0]) == "<Config>"
+    assert describe_static([Hostile(), {1: Hostile()}]) == "<list>"
 
 
 @pytest.mark.parametrize("cls", [jax.Array, np.ndarray, jax.ShapeDtypeStruct])
@@ -161,7 +161,7 @@ def test_nothing_of_the_users_is_kept():
     del tag
     gc.collect()
     assert died() is None
-    assert [x.path for x in kept if x.kind != "setting"] == ["m", "m.x", "m.tag"]
+    assert [x.path for x in kept if x.kind != "configuration"] == ["m", "m.x", "m.tag"]
 
 
 def test_whose_code_a_line_is():

@@ -223,6 +223,7 @@ def test_the_first_call_that_is_compiled():
         (("a", "b"), "static"),
         ((lambda: 1, None), "static"),
         (((1, 2), (1, 3)), "container"),
+        (({"a": 1, "b": 2}, {"b": 2, "a": 1}), "container"),
         ((True, False), "static"),
     ],
 )
@@ -338,7 +339,7 @@ def test_a_default_is_called_so():
     f = eqx_fastjit.filter_jit(lambda x, scale=two: x * scale)
     f(np.ones(2))
     f(np.ones(2), 3.0)
-    assert only(explain(f)).says.endswith(": a default, 3.0 (float).")
+    assert only(explain(f)).says.endswith(": <default>, 3.0 (float).")
 
 
 def test_a_failed_trace_is_told():

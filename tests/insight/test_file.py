@@ -87,7 +87,7 @@ def test_what_is_read_is_what_was_written(files):
     assert last.function.name == "step" and last.function.place.line == 5
     assert (last.frames[0].line, last.reason.earlier[0].line) == (10, 10)
     (d,) = last.reason.differences
-    assert (d.path, d.what, d.old.text, d.new.text) == ("n", "static", "2", "3")
+    assert (d.path, d.cause, d.old.text, d.new.text) == ("n", "static", "2", "3")
     assert [(x.path, str(x)) for x in last.signature] == [
         ("x", "float32[4]"),
         ("n", "3"),

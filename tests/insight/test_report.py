@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from eqx_fastjit._describe import Difference, Leaf, Reason
+from eqx_fastjit._describe import Cause, Difference, Leaf, Reason, show_array
 from eqx_fastjit._events import Event, FunctionInfo
 from eqx_fastjit._place import Place
 from eqx_fastjit.insight._file import as_json, Run
@@ -50,13 +50,17 @@ def inlined(number, *differences, seconds=1.0, **fields):
 
 
 def static(path, old, new):
-    a, b = (Leaf(path, "static", type="int", text=str(x)) for x in (old, new))
-    return Difference(path, "static", a, b)
+    a, b = (Leaf(path, "static", str(x), type="int") for x in (old, new))
+    return Difference(path, Cause.STATIC, a, b)
 
 
 def shape(path, old, new):
-    a, b = (Leaf(path, "array", x, "float32") for x in (old, new))
-    return Difference(path, "shape", a, b)
+    a, b = (array(path, x) for x in (old, new))
+    return Difference(path, Cause.SHAPE, a, b)
+
+
+def array(path, shape=(), dtype="float32", **fields):
+    return Leaf(path, "array", show_array(shape, dtype), shape, dtype, **fields)
 
 
 def report_of(*events, seconds=100.0, cache=None, **options):
@@ -190,22 +194,21 @@ def test_a_cache_would_help():
 
 
 @pytest.mark.parametrize(
-    ("what", "old", "new", "text"),
+    ("cause", "old", "new", "text"),
     [
         ("shape", {"shape": (2,)}, {"shape": (3,)}, "float32[2] -> float32[3]"),
-        ("weak type", {"weak_type": True}, {}, "weak float32 -> strong float32"),
+        ("dtype", {"weak_type": True}, {}, "weak float32 -> strong float32"),
         (
             "placement",
             {},
-            {"committed": True},
-            "on no device -> on no device (committed)",
+            {"sharding": "cpu:0"},
+            "not committed -> cpu:0 (committed)",
         ),
-        ("placement", {"sharding": "a"}, {"sharding": "b"}, "a -> b"),
     ],
 )
-def test_a_difference_in_words(what, old, new, text):
-    a, b = (Leaf("x", "array", **{"dtype": "float32", **x}) for x in (old, new))
-    d = Difference("x", what, a, b)
+def test_a_difference_in_words(cause, old, new, text):
+    a, b = (array("x", **x) for x in (old, new))
+    d = Difference("x", Cause(cause), a, b)
     assert show_difference(d) == f"`x`: {text}"
     assert show_difference(d._replace(old=None)).startswith("`x`: nothing -> float32[")
 
