@@ -137,15 +137,8 @@ class JitWrapped(_Base, _Jitted[_P, _T]):
     def __init__(self, function: Function, fun: Any):
         _set(self, "_function", function)
         _set(self, "_fun", fun)
-        parameters = function.parameters
         self._prepare(
-            function,
-            function.table,
-            parameters.names,
-            bytes(parameters.kinds),
-            parameters.defaults,
-            fun,
-            function.fun_index,
+            function, function.table, *function.slots, fun, function.fun_index
         )
         self.__dict__.update(function.shown)
 

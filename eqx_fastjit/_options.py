@@ -1,6 +1,5 @@
 """The options of `filter_jit`, and what they mean for a call."""
 
-import inspect
 import itertools
 from collections.abc import Iterator
 from typing import Any, get_args, Literal, NamedTuple
@@ -8,8 +7,7 @@ from typing import Any, get_args, Literal, NamedTuple
 import jax
 import jax.tree_util as jtu
 
-from ._parameters import Parameters
-from ._plan import DYNAMIC, Structure
+from ._plan import partition
 from ._statics import is_array
 
 
@@ -61,19 +59,16 @@ def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> 
 
 
 def donated(
-    donate: str, parameters: Parameters, structure: Structure
+    donate: str, args: tuple[Any, ...], n_arrays: int, abstract: bool
 ) -> tuple[int, ...]:
-    """The indices of the arrays to donate: all, or all but those of the first."""
+    """The indices of the arrays to donate: all, or all but those of the first.
+
+    `args` are the positional arguments, in which the arrays of the call begin.
+    """
     if donate == "none":
         return ()
-    first: list[Any] = []
-    if donate.endswith("-except-first") and parameters.first_is_positional():
-        first = structure.treedef.children()[:1]
-        if parameters.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
-            first = first[0].children()[:1]
-    n_leaves = sum(x.num_leaves for x in first)
-    are_arrays = [x is DYNAMIC for x in structure.leaves]
-    return tuple(range(sum(are_arrays[:n_leaves]), sum(are_arrays)))
+    first = args[:1] if donate.endswith("-except-first") else ()
+    return tuple(range(len(partition(first, abstract)[0]), n_arrays))
 
 
 def flatten_in_shardings(

@@ -7,14 +7,10 @@ parameter, in order. Defaults are those at the time of wrapping.
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from inspect import Parameter, Signature
+from typing import Any
 
 from ._statics import flatten_one_level, is_array
-
-
-_POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
-_VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
-_VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
 
 class _Omitted:
@@ -30,99 +26,70 @@ class _Omitted:
 OMITTED = _Omitted()
 
 
-class Parameters(NamedTuple):
-    """The parameters of a callable: names, kinds, and what to pass for defaults."""
+def bind(
+    signature: Signature, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """One value per parameter.
 
-    names: tuple[str, ...]
-    kinds: tuple[Any, ...]
-    # For each, a tuple of what to pass if it is omitted; empty if it may not be.
-    defaults: tuple[tuple[Any, ...], ...]
-
-    @property
-    def signature(self) -> inspect.Signature:
-        """The same as Python has it."""
-        empty = inspect.Parameter.empty
-        triples = zip(self.names, self.kinds, self.defaults, strict=True)
-        return inspect.Signature(
-            [
-                inspect.Parameter(name, kind, default=default[0] if default else empty)
-                for name, kind, default in triples
-            ]
-        )
-
-    def bind(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, ...]:
-        """One value per parameter.
-
-        Raises `TypeError`, with the function's name, if the arguments do not fit.
-        """
-        __tracebackhide__ = True
-        try:
-            # As in Python, a misspelt keyword is named before what it leaves out.
-            self.signature.bind_partial(*args, **kwargs)
-            bound = self.signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            return tuple([bound.arguments[name] for name in self.names])
-        except TypeError as e:
-            raise TypeError(f"{name}() {e}") from None
-        except KeyError as e:  # https://github.com/python/cpython/issues/130164
-            raise TypeError(f"{name}() missing a required argument: {e}") from None
-
-    def to_call(
-        self, values: tuple[Any, ...]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Turn one value per parameter into the arguments of an ordinary call."""
-        given: dict[str, Any] = {}
-        omitted = False
-        for name, kind, value in zip(self.names, self.kinds, values, strict=True):
-            omitted = omitted or value is OMITTED
-            # What comes after that is passed by keyword. If it has none, it was not
-            # given either, and its default is the function's affair.
-            without_keyword = kind in (_POSITIONAL_ONLY, _VAR_POSITIONAL)
-            if value is not OMITTED and not (omitted and without_keyword):
-                given[name] = value
-        bound = inspect.BoundArguments(self.signature, given)  # pyright: ignore
-        return bound.args, bound.kwargs
-
-    def first_is_positional(self) -> bool:
-        """Whether there can be a first positional argument."""
-        return bool(self.kinds) and self.kinds[0] <= _VAR_POSITIONAL
-
-    def named(self, values: tuple[Any, ...]) -> list[list[tuple[str, Any]]]:
-        """Each parameter's arguments, with names as the user would write them."""
-        groups: list[list[tuple[str, Any]]] = []
-        for name, kind, value in zip(self.names, self.kinds, values, strict=True):
-            if kind is _VAR_POSITIONAL:
-                groups.append([(f"{name}[{j}]", x) for j, x in enumerate(value)])
-            elif kind is _VAR_KEYWORD:
-                # In JAX's order of dictionaries.
-                groups.append([(key, value[key]) for key in sorted(value)])
-            else:
-                groups.append([(name, value)])
-        return groups
-
-
-def parameters_of(fun: Callable[..., Any], *, is_own: bool) -> Parameters:
-    """The parameters of a callable. `is_own` says that its signature is its own."""
+    Raises `TypeError`, with the function's name, if the arguments do not fit.
+    """
+    __tracebackhide__ = True
     try:
-        signature = inspect.signature(fun)
+        # As in Python, a misspelt keyword is named before what it leaves out.
+        signature.bind_partial(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return tuple([bound.arguments[name] for name in signature.parameters])
+    except TypeError as e:
+        raise TypeError(f"{name}() {e}") from None
+    except KeyError as e:  # https://github.com/python/cpython/issues/130164
+        raise TypeError(f"{name}() missing a required argument: {e}") from None
+
+
+def to_call(
+    signature: Signature, values: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Turn one value per parameter into the arguments of an ordinary call."""
+    given: dict[str, Any] = {}
+    omitted = False
+    for parameter, value in zip(signature.parameters.values(), values, strict=True):
+        omitted = omitted or value is OMITTED
+        # What comes after that is passed by keyword. If it has none, it was not given
+        # either, and its default is the function's affair.
+        without_keyword = parameter.kind in (
+            Parameter.POSITIONAL_ONLY,
+            Parameter.VAR_POSITIONAL,
+        )
+        if value is not OMITTED and not (omitted and without_keyword):
+            given[parameter.name] = value
+    bound = inspect.BoundArguments(signature, given)  # pyright: ignore
+    return bound.args, bound.kwargs
+
+
+def signature_of(fun: Callable[..., Any], *, is_own: bool) -> Signature:
+    """The parameters of a callable, with what to pass for those that are omitted.
+
+    `is_own` says that its signature is its own.
+    """
+    try:
+        found = inspect.signature(fun)
     except ValueError:  # a builtin without a signature, such as `max`
-        signature = inspect.signature(lambda *args, **kwargs: None)
-    found = signature.parameters.values()
-    return Parameters(
-        tuple([p.name for p in found]),
-        tuple([p.kind for p in found]),
-        tuple([_if_omitted(p.default, is_own) for p in found]),
+        found = inspect.signature(lambda *args, **kwargs: None)
+    # Without annotations, which may refer to the callable.
+    return Signature(
+        [
+            Parameter(p.name, p.kind, default=_if_omitted(p.default, is_own))
+            for p in found.parameters.values()
+        ]
     )
 
 
-def _if_omitted(default: Any, is_own: bool) -> tuple[Any, ...]:
+def _if_omitted(default: Any, is_own: bool) -> Any:
     """What to pass for a parameter that is omitted, if it has a default."""
-    if default is inspect.Parameter.empty:
-        return ()
+    if default is Parameter.empty:
+        return default
     # If the signature is that of another function, this one may have another default.
-    return (default if is_own and _is_static_default(default) else OMITTED,)
+    return default if is_own and _is_static_default(default) else OMITTED
 
 
 def _is_static_default(default: Any) -> bool:

@@ -144,6 +144,17 @@ def test_defaults_are_those_at_the_time_of_wrapping():
     assert inspect.signature(again).parameters["n"].default == 5
 
 
+def test_a_default_of_another_type():
+    """A default that changes from 1 to 1.0 before it is wrapped again retraces."""
+
+    def f(x, n=1):
+        return n
+
+    assert type(filter_jit(f)(X)) is int
+    f.__defaults__ = (1.0,)
+    assert type(filter_jit(f)(X)) is float
+
+
 def test_a_default_that_is_an_array_is_static():
     """A default that is left out is concrete; one that is passed is traced."""
 
