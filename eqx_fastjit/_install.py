@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 
 from ._jit import filter_jit as asynchronous_filter_jit
-from ._options import check_asynchronous
+from ._options import make_options
 
 
 equinox_filter_jit = eqx.filter_jit
@@ -43,8 +43,8 @@ def _ask(by: object, what: Any) -> None:
                 module.__dict__["filter_jit"] = last
 
 
-def _chosen(name: str, asynchronous: bool) -> Any:
-    check_asynchronous(name, asynchronous)
+def _chosen(asynchronous: bool) -> Any:
+    make_options("none", asynchronous, {})  # checks it
     return asynchronous_filter_jit if asynchronous else filter_jit
 
 
@@ -62,7 +62,7 @@ def install(*, asynchronous: bool = False) -> None:
 
     Raises `TypeError` if `asynchronous` is not a bool.
     """
-    _ask(install, _chosen("install", asynchronous))
+    _ask(install, _chosen(asynchronous))
 
 
 def uninstall() -> None:
@@ -80,7 +80,7 @@ def installed(*, asynchronous: bool = False) -> Generator[None, None, None]:
     **Arguments:** those of `install`.
     """
     this = object()
-    _ask(this, _chosen("installed", asynchronous))
+    _ask(this, _chosen(asynchronous))
     try:
         yield
     finally:

@@ -38,15 +38,12 @@ _S = TypeVar("_S")
 
 MISSING: Any = object()
 _set = object.__setattr__  # that of `JitWrapped` raises
+_prepare: Any = engine_module().Callable._prepare
 
 if TYPE_CHECKING:
     from ._export import Exported
 
-    class _Base:
-        def _prepare(self, *_: Any) -> None: ...
-
-else:
-    _Base = engine_module().Callable
+_Base = object if TYPE_CHECKING else engine_module().Callable
 
 
 class _Jitted(Generic[_P, _T]):
@@ -58,8 +55,6 @@ class _Jitted(Generic[_P, _T]):
 
         @property
         def _function(self) -> Function: ...
-
-        def _bind(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
         """Trace and lower the function for these arguments, without running it.
@@ -122,7 +117,8 @@ class _Jitted(Generic[_P, _T]):
         return hash((treedef, *leaves))
 
 
-class JitWrapped(_Base, _Jitted[_P, _T]):
+@jtu.register_pytree_with_keys_class
+class JitWrapped(_Jitted[_P, _T], _Base):
     """A function compiled by `filter_jit`, which is called like the function itself.
 
     It is a pytree. If the callable is a pytree, such as a Module, this is its only
@@ -137,8 +133,8 @@ class JitWrapped(_Base, _Jitted[_P, _T]):
     def __init__(self, function: Function, fun: Any):
         _set(self, "_function", function)
         _set(self, "_fun", fun)
-        self._prepare(
-            function, function.table, *function.slots, fun, function.fun_index
+        _prepare(
+            self, function, function.table, *function.slots, fun, function.fun_index
         )
         self.__dict__.update(function.shown)
 
@@ -168,6 +164,16 @@ class JitWrapped(_Base, _Jitted[_P, _T]):
         return self._function.bind(self._fun, args, kwargs)
 
     # --- as a value ---
+
+    def tree_flatten_with_keys(self) -> Any:
+        if self._function.fun is None:
+            return [(jtu.GetAttrKey("fn"), self._fun)], (self._function, None)
+        return [], (self._function, self._fun)
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> "JitWrapped[..., Any]":
+        function, fun = aux
+        return cls(function, *children or (fun,))
 
     def __repr__(self) -> str:
         return repr(self._function)
@@ -208,21 +214,7 @@ def _is_copied(name: str, pickling: types.FrameType) -> bool:
     return name.startswith("__main__:") and "cloudpickle" in pickler.__module__
 
 
-def _flatten_wrapped(wrapped: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, Any]]:
-    function, fun = wrapped._function, wrapped._fun
-    if function.fun is None:
-        return [(jtu.GetAttrKey("fn"), fun)], (function, None)
-    return [], (function, fun)
-
-
-def _unflatten_wrapped(aux: tuple[Any, Any], children: Any) -> JitWrapped[..., Any]:
-    function, fun = aux
-    return JitWrapped(function, *children or (fun,))
-
-
-jtu.register_pytree_with_keys(JitWrapped, _flatten_wrapped, _unflatten_wrapped)
-
-
+@jtu.register_pytree_with_keys_class
 class BoundJit(ft.partial[_T], _Jitted[_P, _T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 
@@ -245,21 +237,17 @@ class BoundJit(ft.partial[_T], _Jitted[_P, _T], Generic[_P, _T]):
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         return self.func._bind(*self.args, *args, **{**self.keywords, **kwargs})
 
+    def tree_flatten_with_keys(self) -> Any:
+        names = ("func", "args", "keywords")
+        return [(jtu.GetAttrKey(name), getattr(self, name)) for name in names], None
 
-def _flatten_bound(bound: Any) -> tuple[list[tuple[Any, Any]], None]:
-    names = ("func", "args", "keywords")
-    return [(jtu.GetAttrKey(name), getattr(bound, name)) for name in names], None
-
-
-def _unflatten_bound(_: None, children: Any) -> Any:
-    func, args, keywords = children
-    if callable(func) and type(args) is tuple and type(keywords) is dict:
-        return BoundJit(func, *args, **keywords)
-    # Placeholders, which some tree functions put in place of subtrees.
-    return eqx.Partial(func, args, keywords)
-
-
-jtu.register_pytree_with_keys(BoundJit, _flatten_bound, _unflatten_bound)
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> Any:
+        func, args, keywords = children
+        if callable(func) and type(args) is tuple and type(keywords) is dict:
+            return BoundJit(func, *args, **keywords)
+        # Placeholders, which some tree functions put in place of subtrees.
+        return eqx.Partial(func, args, keywords)
 
 
 @overload

@@ -24,14 +24,6 @@ class Options(NamedTuple):
     jit_kwargs: dict[str, Any]
 
 
-def check_asynchronous(name: str, asynchronous: Any) -> None:
-    """Raises `TypeError` if the option of a function called `name` is not a bool."""
-    if not isinstance(asynchronous, bool):
-        raise TypeError(
-            f"`{name}(..., asynchronous={asynchronous!r})`: expected True or False."
-        )
-
-
 # What `filter_jit` decides itself.
 _FORBIDDEN = {"static_argnums", "static_argnames", "donate_argnums", "donate_argnames"}
 
@@ -45,10 +37,9 @@ def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> 
         )
     if donate not in _MODES:
         modes = ", ".join(map(repr, _MODES))
-        raise ValueError(
-            f"`filter_jit(..., donate={donate!r})`: expected one of {modes}."
-        )
-    check_asynchronous("filter_jit", asynchronous)
+        raise ValueError(f"`donate={donate!r}`: expected one of {modes}.")
+    if not isinstance(asynchronous, bool):
+        raise TypeError(f"`asynchronous={asynchronous!r}`: expected True or False.")
     if jit_kwargs:
         # Let JAX check names and values now, and warn about deprecated ones.
         jax.jit(lambda: None, **jit_kwargs)

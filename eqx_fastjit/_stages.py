@@ -15,7 +15,7 @@ import jax
 
 from . import _events
 from ._blocking import block, has_host_callbacks, must_block
-from ._describe import describe, differences
+from ._describe import Cause, describe, differences
 from ._engine import engine_module
 from ._errors import clearer
 from ._function import Function
@@ -76,16 +76,16 @@ class _Call:
     def _difference(self, values: tuple[Any, ...]) -> str:
         now = describe(self.function.named(values))
         for d in differences(self.signature, now):
-            if d.what in ("function", "object"):
-                return f"`{d.path}` is {d.new}, but not the same object as then"
-            if d.what in ("shape", "dtype", "static", "structure"):
-                then = d.old or "missing"
-                return f"`{d.path}` was {then} and is now {d.new or 'missing'}"
+            if d.cause in (Cause.STATIC, Cause.STRUCTURE):
+                new = "another object" if d.what == "object" else d.new or "missing"
+                return f"`{d.path}` was {d.old or 'missing'} and is now {new}"
         return "a static was changed since then"
 
 
 class _Stage:
     """Common to all stages: whatever we do not define is JAX's."""
+
+    _stage: Any = None  # of a copy that is being made
 
     # `Any`: else the types of the public face would go on into every private file.
     def __init__(self, call: Any, stage: Any):
@@ -93,8 +93,6 @@ class _Stage:
         self._stage = stage
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_stage":  # of a copy that is being made
-            raise AttributeError(name)
         return getattr(self._stage, name)
 
     def __repr__(self) -> str:
