@@ -5,6 +5,7 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
+# pyright: reportIncompatibleVariableOverride=false
 
 import dataclasses
 import functools as ft
@@ -28,7 +29,7 @@ import jax.tree_util as jtu
 from ._engine import engine_module
 from ._function import Function, function_for
 from ._options import Donate, make_options
-from ._stages import Lowered, trace, Traced
+from ._stages import Lowered, StagedCall, Traced
 
 
 _P = ParamSpec("_P")
@@ -51,10 +52,7 @@ class _Jitted(Generic[_P, _T]):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-
-        @property
-        def _function(self) -> Function: ...
+    _function: Function
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
         """Trace and lower the function for these arguments, without running it.
@@ -73,7 +71,8 @@ class _Jitted(Generic[_P, _T]):
 
         **Returns:** a `Traced`, with the `jaxpr` and `lower()`.
         """
-        return trace(self, args, kwargs)
+        call = StagedCall(self, args, kwargs)
+        return Traced(call, call.traced)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the result, without running the function.
@@ -128,7 +127,6 @@ class JitWrapped(_Jitted[_P, _T], _Base):
     __slots__ = ("__dict__", "__weakref__", "_fun", "_function")
 
     _fun: Callable[_P, _T]
-    _function: Function
 
     def __init__(self, function: Function, fun: Any):
         _set(self, "_function", function)
@@ -179,8 +177,8 @@ class JitWrapped(_Jitted[_P, _T], _Base):
         return repr(self._function)
 
     def __reduce__(self) -> Any:
-        name = _global_name(self)
-        if name is not None and not _is_copied(name, sys._getframe(1)):
+        name = _global_name(self, sys._getframe(1))
+        if name is not None:
             return pkgutil.resolve_name, (name,)
         donate, asynchronous, jit_kwargs = self._function.options
         options: dict[str, Any] = {"donate": donate, "asynchronous": asynchronous}
@@ -193,25 +191,23 @@ class JitWrapped(_Jitted[_P, _T], _Base):
         raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def _global_name(wrapped: JitWrapped[..., Any]) -> str | None:
-    """The name of a function that was decorated: the function inside has no other."""
-    fun: Any = wrapped._fun
+def _global_name(wrapped: Any, pickling: types.FrameType) -> str | None:
+    """The name of a function that was decorated: the function inside has no other.
+
+    `None` if it is pickled whole, for a process that lacks it. `cloudpickle` does so
+    with what `__main__` defines, and says it to nobody: Ray, Dask and joblib each have
+    a copy of it, and a module of that name.
+    """
+    fun = wrapped._fun
+    is_copied = "cloudpickle" in pickling.f_globals.get("__name__", "")
     try:
+        if is_copied and fun.__module__ == "__main__":
+            return None
         name = f"{fun.__module__}:{fun.__qualname__}"
         found = pkgutil.resolve_name(name)
     except (AttributeError, ImportError, ValueError):
         return None
     return name if isinstance(found, JitWrapped) and found == wrapped else None
-
-
-def _is_copied(name: str, pickling: types.FrameType) -> bool:
-    """Whether what `__main__` defines is pickled whole, for a process that lacks it.
-
-    `cloudpickle` does so for functions, and says it to nobody: Ray, Dask and joblib
-    each have a copy of it, and a pickler of that name.
-    """
-    pickler = type(pickling.f_locals.get("self"))
-    return name.startswith("__main__:") and "cloudpickle" in pickler.__module__
 
 
 @jtu.register_pytree_with_keys_class

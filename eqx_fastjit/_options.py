@@ -90,14 +90,10 @@ def flatten_in_shardings(
     for path, value in arguments:
         here = None if value is fun else next(prefixes)
         try:
-            jtu.tree_map(spread, here, value, is_leaf=_is_sharding)
+            jtu.tree_map(spread, here, value, is_leaf=lambda x: x is None)
         except ValueError as e:
             raise ValueError(
                 f"`in_shardings` for argument `{path}` is not a pytree prefix of it: "
                 f"{e}"
             ) from e
     return tuple(out)
-
-
-def _is_sharding(x: Any) -> bool:
-    return x is None or isinstance(x, jax.sharding.Sharding)

@@ -16,7 +16,6 @@ from ._statics import flatten_one_level, is_array
 class _Omitted:
     """Passed for an omitted parameter whose default is the function's affair."""
 
-    __slots__ = ()
     __qualname__ = "default"  # in messages
 
     def __repr__(self) -> str:

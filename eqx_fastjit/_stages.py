@@ -27,7 +27,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class _Call:
+class StagedCall:
     """A call of a jitted function or bound method that is compiled ahead of time."""
 
     def __init__(self, jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
@@ -89,7 +89,7 @@ class _Stage:
 
     # `Any`: else the types of the public face would go on into every private file.
     def __init__(self, call: Any, stage: Any):
-        self._call: _Call = call
+        self._call: StagedCall = call
         self._stage = stage
 
     def __getattr__(self, name: str) -> Any:
@@ -188,11 +188,3 @@ class Traced(_Stage, Generic[_P, _T]):
             )
         with self._call.stage():
             return Lowered(self._call, self._stage.lower(**kwargs))
-
-
-def trace(
-    jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Traced[..., Any]:
-    """Trace a jitted function for a call with these arguments."""
-    call = _Call(jitted, args, kwargs)
-    return Traced(call, call.traced)
