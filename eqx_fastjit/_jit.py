@@ -107,8 +107,6 @@ class _Jitted(Generic[_P, _T]):
         self._function.table.clear()
 
     def __eq__(self, other: object) -> Any:
-        if not isinstance(other, _Jitted):
-            return NotImplemented
         return eqx.tree_equal(self, other)
 
     def __hash__(self) -> int:
@@ -124,13 +122,13 @@ class JitWrapped(_Jitted[_P, _T], _Base):
     child. As a method, it binds to its instance, and the bound method is also a pytree.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_fun", "_function")
+    __slots__ = ("__dict__", "__weakref__", "__wrapped__", "_function")
 
-    _fun: Callable[_P, _T]
+    __wrapped__: Callable[_P, _T]
 
     def __init__(self, function: Function, fun: Any):
         _set(self, "_function", function)
-        _set(self, "_fun", fun)
+        _set(self, "__wrapped__", fun)
         _prepare(
             self, function, function.table, *function.slots, fun, function.fun_index
         )
@@ -139,10 +137,6 @@ class JitWrapped(_Jitted[_P, _T], _Base):
     if TYPE_CHECKING:
 
         def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
-
-    @property
-    def __wrapped__(self) -> Callable[_P, _T]:
-        return self._fun
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> "JitWrapped[_P, _T]": ...
@@ -159,14 +153,17 @@ class JitWrapped(_Jitted[_P, _T], _Base):
 
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         __tracebackhide__ = True
-        return self._function.bind(self._fun, args, kwargs)
+        return self._function.bind(self.__wrapped__, args, kwargs)
 
     # --- as a value ---
 
     def tree_flatten_with_keys(self) -> Any:
         if self._function.fun is None:
-            return [(jtu.GetAttrKey("fn"), self._fun)], (self._function, None)
-        return [], (self._function, self._fun)
+            return [(jtu.GetAttrKey("fn"), self.__wrapped__)], (
+                self._function,
+                None,
+            )
+        return [], (self._function, self.__wrapped__)
 
     @classmethod
     def tree_unflatten(cls, aux: Any, children: Any) -> "JitWrapped[..., Any]":
@@ -182,7 +179,7 @@ class JitWrapped(_Jitted[_P, _T], _Base):
             return pkgutil.resolve_name, (name,)
         donate, asynchronous, jit_kwargs = self._function.options
         options: dict[str, Any] = {"donate": donate, "asynchronous": asynchronous}
-        return ft.partial(filter_jit, **options, **jit_kwargs), (self._fun,)
+        return ft.partial(filter_jit, **options, **jit_kwargs), (self.__wrapped__,)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -198,7 +195,7 @@ def _global_name(wrapped: Any, pickling: types.FrameType) -> str | None:
     with what `__main__` defines, and says it to nobody: Ray, Dask and joblib each have
     a copy of it, and a module of that name.
     """
-    fun = wrapped._fun
+    fun = wrapped.__wrapped__
     is_copied = "cloudpickle" in pickling.f_globals.get("__name__", "")
     try:
         if is_copied and fun.__module__ == "__main__":

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Any
 
-from ._statics import flatten_one_level, is_array
+import jax.tree_util as jtu
+
+from ._statics import is_array
 
 
 class _Omitted:
@@ -45,6 +47,9 @@ def bind(
         raise TypeError(f"{name}() missing a required argument: {e}") from None
 
 
+_WITHOUT_KEYWORD = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
+
+
 def to_call(
     signature: Signature, values: tuple[Any, ...]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -55,10 +60,7 @@ def to_call(
         omitted = omitted or value is OMITTED
         # What comes after that is passed by keyword. If it has none, it was not given
         # either, and its default is the function's affair.
-        without_keyword = parameter.kind in (
-            Parameter.POSITIONAL_ONLY,
-            Parameter.VAR_POSITIONAL,
-        )
+        without_keyword = parameter.kind in _WITHOUT_KEYWORD
         if value is not OMITTED and not (omitted and without_keyword):
             given[parameter.name] = value
     bound = inspect.BoundArguments(signature, given)  # pyright: ignore
@@ -94,16 +96,12 @@ def _if_omitted(default: Any, is_own: bool) -> Any:
 def _is_static_default(default: Any) -> bool:
     """Whether a default may as well be passed.
 
-    A default that is a hashable static, or a tuple of such, may be, so that leaving it
-    out and giving it are one trace. Any other stays the function's own business: an
-    array would be traced if it was given, and of a list the function would get a copy.
+    A default that has a hash and no arrays may be, so that leaving it out and giving it
+    are one trace. Any other stays the function's own business: an array would be traced
+    if it was given, and of a list the function would get a copy.
     """
-    if type(default) is tuple:
-        return all(map(_is_static_default, default))
-    if default is None:
-        return True
     try:
         hash(default)
-        return not is_array(default) and flatten_one_level(default) is None
+        return not any(map(is_array, jtu.tree_leaves(default)))
     except Exception:
         return False

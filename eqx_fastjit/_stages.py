@@ -57,29 +57,19 @@ class StagedCall:
         finally:
             engine.set_active(outer)
 
-    def arrays_of(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], bool]:
-        """The arrays of a call that has the statics of the one that was lowered.
-
-        And whether any is the user's own, of NumPy. JAX compares shapes and dtypes.
-        """
-        values = self.bind(*args, **kwargs)
-        found, arrays, reads_numpy = self.table.find(values, False)
-        if found is None:
-            raise TypeError(
-                f"The compiled {self.function.info.name} was called with different "
-                f"arguments than it was lowered for: {self._difference(values)}."
-            )
-        return arrays, reads_numpy
-
-    def _difference(self, values: tuple[Any, ...]) -> str:
+    def other_call(self, values: tuple[Any, ...]) -> TypeError:
+        """The error of a call that has other statics than the one that was lowered."""
+        why = "a static was changed since then"
         now = describe(self.function.named(values))
         for d in differences(self.signature, now):
             if d.cause in (Cause.STATIC, Cause.STRUCTURE):
                 new = "another object" if d.what == "object" else d.new or "missing"
-                return f"`{d.path}` was {d.old or 'missing'} and is now {new}"
-        return "a static was changed since then"
+                why = f"`{d.path}` was {d.old or 'missing'} and is now {new}"
+                break
+        return TypeError(
+            f"The compiled {self.function.info.name} was called with different "
+            f"arguments than it was lowered for: {why}."
+        )
 
 
 class _Stage:
@@ -130,7 +120,10 @@ class Compiled(_Stage, Generic[_P, _T]):
         """
         __tracebackhide__ = True
         call = self._call
-        arrays, reads_numpy = call.arrays_of(args, kwargs)
+        values = call.bind(*args, **kwargs)
+        found, arrays, reads_numpy = call.table.find(values, False)
+        if found is None:
+            raise call.other_call(values)
         try:
             results, plan = split_output(self._stage(*arrays))
             if self._blocks is None:
