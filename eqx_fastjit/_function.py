@@ -21,7 +21,7 @@ from ._callables import describe, Description, shown_of
 from ._engine import engine_module
 from ._errors import clearer, cycle_error
 from ._options import donated, flatten_in_shardings, Options
-from ._parameters import bind, to_call
+from ._parameters import to_call
 from ._place import source_of
 from ._plan import partition
 from ._reference import static_key
@@ -65,9 +65,22 @@ class Function:
     # --- the user's function ---
 
     def bind(self, fun: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
-        """One value per parameter, and the callable itself if it is passed along."""
+        """One value per parameter, and the callable itself if it is passed along.
+
+        Raises `TypeError`, with the function's name, if the arguments do not fit.
+        """
         __tracebackhide__ = True
-        values = bind(self.signature, self.info.qualname, args, kwargs)
+        signature, name = self.signature, self.info.qualname
+        try:
+            # As in Python, a misspelt keyword is named before what it leaves out.
+            signature.bind_partial(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            values = tuple([bound.arguments[x] for x in signature.parameters])
+        except TypeError as e:
+            raise TypeError(f"{name}() {e}") from None
+        except KeyError as e:  # https://github.com/python/cpython/issues/130164
+            raise TypeError(f"{name}() missing a required argument: {e}") from None
         i = self.fun_index
         return values if i < 0 else (*values[:i], fun, *values[i:])
 
@@ -100,15 +113,6 @@ class Function:
                 out.append((name, value))
         return out
 
-    def array_paths(self, values: tuple[Any, ...], abstract: bool) -> list[str]:
-        """The path of each array of a call, as the user would write it."""
-        return [
-            f"{name}{jtu.keystr(path)}"
-            for name, value in self.named(values)
-            for path, leaf in jtu.tree_leaves_with_path(value)
-            if is_array(leaf, abstract)
-        ]
-
     # --- what the engine calls ---
 
     def specialize(self, values: tuple[Any, ...], abstract: bool = False) -> Any:
@@ -118,18 +122,24 @@ class Function:
         """
         kwargs = dict(self.options.jit_kwargs)
         arrays, structure = partition(values, abstract)
+        named = self.named(values)
         fun, passed = self.split(values)
         args, _ = to_call(self.signature, passed)
         if indices := donated(self.options.donate, args, len(arrays), abstract):
             kwargs["donate_argnums"] = indices
         if kwargs.get("in_shardings") is not None:
             kwargs["in_shardings"] = flatten_in_shardings(
-                kwargs["in_shardings"], self.named(values), fun, abstract
+                kwargs["in_shardings"], named, fun, abstract
             )
         if kwargs.get("out_shardings") is not None:
             kwargs["out_shardings"] = (kwargs["out_shardings"], None)
         try:
-            paths = self.array_paths(values, abstract)
+            paths = [
+                f"{name}{jtu.keystr(path)}"
+                for name, value in named
+                for path, leaf in jtu.tree_leaves_with_path(value)
+                if is_array(leaf, abstract)
+            ]
         except Exception:  # a user's class whose flatten function with keys is wrong
             paths = []
         if len(set(paths)) != len(arrays):  # or of `f(x, /, **kwargs)` with `x=...`

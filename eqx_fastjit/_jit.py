@@ -158,12 +158,10 @@ class JitWrapped(_Jitted[_P, _T], _Base):
     # --- as a value ---
 
     def tree_flatten_with_keys(self) -> Any:
-        if self._function.fun is None:
-            return [(jtu.GetAttrKey("fn"), self.__wrapped__)], (
-                self._function,
-                None,
-            )
-        return [], (self._function, self.__wrapped__)
+        function, fun = self._function, self.__wrapped__
+        if function.fun is None:
+            return [(jtu.GetAttrKey("fn"), fun)], (function, None)
+        return [], (function, fun)
 
     @classmethod
     def tree_unflatten(cls, aux: Any, children: Any) -> "JitWrapped[..., Any]":

@@ -36,8 +36,7 @@ def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> 
             "else is static, and `donate=...` says what is donated."
         )
     if donate not in _MODES:
-        modes = ", ".join(map(repr, _MODES))
-        raise ValueError(f"`donate={donate!r}`: expected one of {modes}.")
+        raise ValueError(f"`donate={donate!r}`: expected one of {_MODES}.")
     if not isinstance(asynchronous, bool):
         raise TypeError(f"`asynchronous={asynchronous!r}`: expected True or False.")
     if jit_kwargs:

@@ -2,7 +2,8 @@
 
 `f(1, y)`, `f(1, y=y)` and, for `def f(x, y=2)`, `f(1)` and `f(1, 2)` are the same call
 and must share a trace. So the arguments of each call are *bound*: one value per
-parameter, in order. Defaults are those at the time of wrapping.
+parameter, in order, by `csrc/call.c` or `Function.bind`. Defaults are those at the time
+of wrapping.
 """
 
 import inspect
@@ -25,26 +26,6 @@ class _Omitted:
 
 
 OMITTED = _Omitted()
-
-
-def bind(
-    signature: Signature, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, ...]:
-    """One value per parameter.
-
-    Raises `TypeError`, with the function's name, if the arguments do not fit.
-    """
-    __tracebackhide__ = True
-    try:
-        # As in Python, a misspelt keyword is named before what it leaves out.
-        signature.bind_partial(*args, **kwargs)
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return tuple([bound.arguments[name] for name in signature.parameters])
-    except TypeError as e:
-        raise TypeError(f"{name}() {e}") from None
-    except KeyError as e:  # https://github.com/python/cpython/issues/130164
-        raise TypeError(f"{name}() missing a required argument: {e}") from None
 
 
 _WITHOUT_KEYWORD = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
@@ -86,22 +67,18 @@ def signature_of(fun: Callable[..., Any], *, is_own: bool) -> Signature:
 
 
 def _if_omitted(default: Any, is_own: bool) -> Any:
-    """What to pass for a parameter that is omitted, if it has a default."""
+    """What to pass for a parameter that is omitted, if it has a default.
+
+    A default that has a hash and no arrays may as well be passed, so that leaving it
+    out and giving it are one trace. Any other stays the function's own business: an
+    array would be traced if it was given, and of a list the function would get a copy.
+    """
     if default is Parameter.empty:
         return default
-    # If the signature is that of another function, this one may have another default.
-    return default if is_own and _is_static_default(default) else OMITTED
-
-
-def _is_static_default(default: Any) -> bool:
-    """Whether a default may as well be passed.
-
-    A default that has a hash and no arrays may be, so that leaving it out and giving it
-    are one trace. Any other stays the function's own business: an array would be traced
-    if it was given, and of a list the function would get a copy.
-    """
     try:
         hash(default)
-        return not any(map(is_array, jtu.tree_leaves(default)))
+        may_be_passed = not any(map(is_array, jtu.tree_leaves(default)))
     except Exception:
-        return False
+        may_be_passed = False
+    # If the signature is that of another function, this one may have another default.
+    return default if is_own and may_be_passed else OMITTED

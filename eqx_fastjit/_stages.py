@@ -4,9 +4,6 @@ Each stage wraps the one in `jax.stages`, and has its attributes. It adds the us
 calling convention, and checks that calls match the one that was lowered.
 """
 
-# JAX does not mark all that it shows as such.
-# pyright: reportPrivateImportUsage=false
-
 import contextlib
 from collections.abc import Callable, Generator
 from typing import Any, Generic, ParamSpec, TypeVar
