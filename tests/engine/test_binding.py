@@ -155,6 +155,19 @@ def test_a_default_of_another_type():
     assert type(filter_jit(f)(X)) is float
 
 
+def test_a_default_that_is_a_module_without_arrays():
+    """An equal Module that is given shares the trace of the omitted one."""
+    traces = []
+
+    @filter_jit
+    def f(x, layer=eqx.nn.Identity()):  # noqa: B008
+        traces.append(None)
+        return layer(x)
+
+    assert f(X) == f(X, eqx.nn.Identity()) == 2
+    assert len(traces) == 1
+
+
 def test_a_default_that_is_an_array_is_static():
     """A default that is left out is concrete; one that is passed is traced."""
 
