@@ -1,7 +1,5 @@
 """The options of `filter_jit`, and what they mean for a call."""
 
-import itertools
-from collections.abc import Iterator
 from typing import Any, get_args, Literal, NamedTuple
 
 import jax
@@ -70,7 +68,7 @@ def flatten_in_shardings(
     `fun`, stay where they are.
     """
     passed = [(path, value) for path, value in arguments if value is not fun]
-    prefixes: Iterator[Any] = itertools.repeat(prefix)
+    prefixes: list[Any] = [prefix] * len(passed)
     if isinstance(prefix, list | tuple):
         without = jtu.tree_leaves([value for _, value in passed[len(prefix) :]])
         if len(prefix) > len(passed) or any(is_array(x, abstract) for x in without):
@@ -80,14 +78,14 @@ def flatten_in_shardings(
                 f"{len(passed)} arguments ({names}). Expected one sharding (or a "
                 "pytree prefix of them) for each argument, or a single one for all."
             )
-        prefixes = itertools.chain(prefix, itertools.repeat(None))
+        prefixes = [*prefix, *[None] * (len(passed) - len(prefix))]
     out: list[Any] = []
 
     def spread(sharding: Any, subtree: Any) -> None:
         out.extend(sharding for x in jtu.tree_leaves(subtree) if is_array(x, abstract))
 
     for path, value in arguments:
-        here = None if value is fun else next(prefixes)
+        here = None if value is fun else prefixes.pop(0)
         try:
             jtu.tree_map(spread, here, value, is_leaf=lambda x: x is None)
         except ValueError as e:
