@@ -1,12 +1,13 @@
 """Describes a callable that is wrapped: what it is behind its wrappers."""
 
 import functools
+import inspect
 import operator
 import types
 import weakref
 from typing import Any, NamedTuple
 
-from ._parameters import Parameters, parameters_of
+from ._parameters import signature_of
 from ._place import innermost, Place, place_of
 from ._reference import static_key
 from ._statics import flatten_one_level
@@ -21,9 +22,9 @@ class Description(NamedTuple):
     names: tuple[str, str]
     # Where the Python function behind it was defined.
     place: Place | None
-    parameters: Parameters
-    # Their defaults by the contract, to which 1 and 1.0 are not the same.
-    defaults: tuple[Any, ...]
+    signature: inspect.Signature
+    # All this. Defaults by the contract, to which 1 and 1.0 are not the same.
+    key: tuple[Any, ...]
 
 
 # For each function, and each class of callables, its description, and what that was
@@ -68,11 +69,14 @@ def _read(fun: Any, *, is_own: bool) -> Description:
     named = behind if has_name else type(behind)
     qualname = getattr(named, "__qualname__", None)
     names = named.__name__, qualname if isinstance(qualname, str) else named.__name__
-    place, parameters = place_of(fun), parameters_of(fun, is_own=is_own)
+    place, signature = place_of(fun), signature_of(fun, is_own=is_own)
     is_identity = type(fun).__eq__ is object.__eq__ and flatten_one_level(fun) is None
     plain = is_identity and type(fun).__weakrefoffset__ != 0
-    defaults = static_key(parameters.defaults)
-    return Description(plain, names, place, parameters, defaults)
+    found = signature.parameters.values()
+    kinds = tuple([int(p.kind) for p in found])
+    defaults = static_key([p.default for p in found])
+    key = plain, names, place, tuple(signature.parameters), kinds, defaults
+    return Description(plain, names, place, signature, key)
 
 
 def shown_of(fun: Any) -> dict[str, Any]:

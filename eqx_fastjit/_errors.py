@@ -10,12 +10,12 @@ import jax.errors
 from ._private import last_error_info, runtime_error_text
 
 
+# As which XLA raises it if a host callback did. (No classes of the user's.)
+_XLA_ERRORS = (jax.errors.JaxRuntimeError, ValueError)
 # How `eqx.error_if`'s own exception shows in the text of XLA's error.
 _MARK = "_EquinoxRuntimeError: "
 # Begins the advice that Equinox appends for users of `jax.jit`.
 _ADVICE = "\n\n\n--------------------\n"
-# How deep a cycle is looked for.
-_MAX_DEPTH = 200
 
 
 def clearer(error: BaseException) -> BaseException:
@@ -24,34 +24,22 @@ def clearer(error: BaseException) -> BaseException:
     An `EquinoxRuntimeError` with the message given to `eqx.error_if` and the stack
     inside of JIT; a `RecursionError` that jaxlib hid; or the same error.
     """
-    better = _recursion_error(error) or _runtime_error(error)
-    if better is None:
+    if isinstance(error, SystemError) and isinstance(error.__cause__, RecursionError):
+        better = RecursionError(
+            "The arguments or the result of a jitted function are nested too deeply, "
+            "or contain themselves."
+        )
+    elif type(error) in _XLA_ERRORS and _MARK in str(error):
+        better = _equinox_error(str(error).partition(_MARK)[2].partition(_ADVICE)[0])
+    else:
         return error
     better.__suppress_context__ = True  # as `raise better from None`
     return better
 
 
-def _recursion_error(error: BaseException) -> BaseException | None:
-    if isinstance(error, SystemError) and isinstance(error.__cause__, RecursionError):
-        return RecursionError(
-            "The arguments or the result of a jitted function are nested too deeply, "
-            "or contain themselves."
-        )
-    return None
-
-
-def _runtime_error(error: BaseException) -> BaseException | None:
-    if not isinstance(error, (jax.errors.JaxRuntimeError, ValueError)):
-        return None
-    try:
-        _, mark, message = str(error).partition(_MARK)
-    except Exception:  # the user's own subclass of `ValueError`, say
-        return None
-    if not mark:
-        return None
+def _equinox_error(message: str) -> BaseException:
     # The text belongs to this call. Equinox's global may be from another thread, so
     # only take its stack, and only if the message matches.
-    message = message.partition(_ADVICE)[0]
     last_message, last_stack = last_error_info()
     stack = ""
     if last_message.strip() == message.strip():
@@ -84,29 +72,37 @@ def _is_not_equinoxs(record: logging.LogRecord) -> bool:
     return not raised or raised.__name__ != "_EquinoxRuntimeError"
 
 
+# How deep a cycle is looked for.
+_MAX_DEPTH = 200
+
+
 def cycle_error(name: str, arguments: list[tuple[str, Any]]) -> ValueError | None:
     """The error of a call of the function `name` if an argument contains itself."""
-    for path, value in arguments:
-        if (found := _cycle(path, value, (), set())) is not None:
-            error = ValueError(
-                f"In a call of {name}, `{found}` contains itself. Expected arguments "
-                "without cycles."
-            )
-            error.__suppress_context__ = True
-            return error
-    return None
-
-
-def _cycle(path: str, x: Any, above: tuple[int, ...], done: set[int]) -> str | None:
-    """The path of the first part that contains itself."""
-    # By id, of objects that the arguments keep alive.
-    if id(x) in above:
-        return path
-    if id(x) in done or len(above) > _MAX_DEPTH:
+    found = _cycle(arguments, (), set())
+    if found is None:
         return None
-    done.add(id(x))
-    parts = [_cycle(p, part, (*above, id(x)), done) for p, part in _parts(path, x)]
-    return next(filter(None, parts), None)
+    error = ValueError(
+        f"In a call of {name}, `{found}` contains itself. Expected arguments without "
+        "cycles."
+    )
+    error.__suppress_context__ = True
+    return error
+
+
+def _cycle(
+    parts: list[tuple[str, Any]], above: tuple[int, ...], done: set[int]
+) -> str | None:
+    """The path of the first part that contains itself."""
+    for path, x in parts:
+        # By id, of objects that the arguments keep alive.
+        if id(x) in above:
+            return path
+        if id(x) not in done and len(above) <= _MAX_DEPTH:
+            done.add(id(x))
+            found = _cycle(_parts(path, x), (*above, id(x)), done)
+            if found is not None:
+                return found
+    return None
 
 
 def _parts(path: str, x: Any) -> list[tuple[str, Any]]:

@@ -8,6 +8,7 @@ calls that; what it does on a cache miss, after a compilation and on an error is
 
 import weakref
 from collections.abc import Sequence
+from inspect import Parameter
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from ._callables import describe, Description, shown_of
 from ._engine import engine_module
 from ._errors import clearer, cycle_error
 from ._options import donated, flatten_in_shardings, Options
+from ._parameters import to_call
 from ._place import source_of
 from ._plan import partition
 from ._private import on_clear_caches, values_inside
@@ -36,7 +38,15 @@ class Function:
     """One user callable under one set of options."""
 
     def __init__(self, fun: Any, description: Description, options: Options):
-        self.parameters = description.parameters
+        self.signature = description.signature
+        found = self.signature.parameters.values()
+        # What the engine binds by: names, kinds, and for each what to pass if it is
+        # omitted, in a tuple, which is empty if it may not be.
+        self.slots = (
+            tuple(self.signature.parameters),
+            bytes([p.kind for p in found]),
+            tuple([() if p.default is p.empty else (p.default,) for p in found]),
+        )
         self.options = options
         self.shown = shown_of(fun)
         # A weak reference, as this is in a table whose entries die with their function;
@@ -44,8 +54,8 @@ class Function:
         # the arguments, after the first positional one: of several arrays that could be
         # reused for a result, JAX takes the first donated one, as under Equinox.
         self.fun = weakref.ref(fun) if description.plain else None
-        after_first = int(self.parameters.first_is_positional())
-        self.fun_index = -1 if description.plain else after_first
+        has_first = any(p.kind <= Parameter.VAR_POSITIONAL for p in found)
+        self.fun_index = -1 if description.plain else int(has_first)
         self.info = _events.FunctionInfo(*description.names, description.place)
         self.table = engine_module().Table(_MAX_SPECIALIZATIONS)
         _functions.add(self)
@@ -56,9 +66,22 @@ class Function:
     # --- the user's function ---
 
     def bind(self, fun: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
-        """One value per parameter, and the callable itself if it is passed along."""
+        """One value per parameter, and the callable itself if it is passed along.
+
+        Raises `TypeError`, with the function's name, if the arguments do not fit.
+        """
         __tracebackhide__ = True
-        values = self.parameters.bind(self.info.qualname, args, kwargs)
+        signature, name = self.signature, self.info.qualname
+        try:
+            # As in Python, a misspelt keyword is named before what it leaves out.
+            signature.bind_partial(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            values = tuple([bound.arguments[x] for x in signature.parameters])
+        except TypeError as e:
+            raise TypeError(f"{name}() {e}") from None
+        except KeyError as e:  # https://github.com/python/cpython/issues/130164
+            raise TypeError(f"{name}() missing a required argument: {e}") from None
         i = self.fun_index
         return values if i < 0 else (*values[:i], fun, *values[i:])
 
@@ -66,7 +89,7 @@ class Function:
         """Call the user's function itself, on bound values."""
         __tracebackhide__ = True
         fun, values = self.split(values)
-        args, kwargs = self.parameters.to_call(values)
+        args, kwargs = to_call(self.signature, values)
         return fun(*args, **kwargs)
 
     def split(self, values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -78,20 +101,18 @@ class Function:
 
     def named(self, values: tuple[Any, ...]) -> list[tuple[str, Any]]:
         """Each argument, and the callable if it is passed along, with its name."""
-        fun, params = self.split(values)
-        groups = self.parameters.named(params)
+        slots = [(p.name, p.kind) for p in self.signature.parameters.values()]
         if self.fun is None:
-            groups.insert(self.fun_index, [(self.info.name, fun)])
-        return [x for group in groups for x in group]
-
-    def array_paths(self, values: tuple[Any, ...], abstract: bool) -> list[str]:
-        """The path of each array of a call, as the user would write it."""
-        return [
-            f"{name}{jtu.keystr(path)}"
-            for name, value in self.named(values)
-            for path, leaf in jtu.tree_leaves_with_path(value)
-            if is_array(leaf, abstract)
-        ]
+            slots.insert(self.fun_index, (self.info.name, Parameter.POSITIONAL_ONLY))
+        out: list[tuple[str, Any]] = []
+        for (name, kind), value in zip(slots, values, strict=True):
+            if kind is Parameter.VAR_POSITIONAL:
+                out += [(f"{name}[{i}]", x) for i, x in enumerate(value)]
+            elif kind is Parameter.VAR_KEYWORD:
+                out += sorted(value.items())  # in JAX's order of dictionaries
+            else:
+                out.append((name, value))
+        return out
 
     # --- what the engine calls ---
 
@@ -102,17 +123,24 @@ class Function:
         """
         kwargs = dict(self.options.jit_kwargs)
         arrays, structure = partition(values, abstract)
-        if indices := donated(self.options.donate, self.parameters, structure):
+        named = self.named(values)
+        fun, passed = self.split(values)
+        args, _ = to_call(self.signature, passed)
+        if indices := donated(self.options.donate, args, len(arrays), abstract):
             kwargs["donate_argnums"] = indices
-        fun, _ = self.split(values)
         if kwargs.get("in_shardings") is not None:
             kwargs["in_shardings"] = flatten_in_shardings(
-                kwargs["in_shardings"], self.named(values), fun, abstract
+                kwargs["in_shardings"], named, fun, abstract
             )
         if kwargs.get("out_shardings") is not None:
             kwargs["out_shardings"] = (kwargs["out_shardings"], None)
         try:
-            paths = self.array_paths(values, abstract)
+            paths = [
+                f"{name}{jtu.keystr(path)}"
+                for name, value in named
+                for path, leaf in jtu.tree_leaves_with_path(value)
+                if is_array(leaf, abstract)
+            ]
         except Exception:  # a user's class whose flatten function with keys is wrong
             paths = []
         if len(set(paths)) != len(arrays):  # or of `f(x, /, **kwargs)` with `x=...`
@@ -143,8 +171,10 @@ class Function:
                 plan.blocks = True
             elif not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
                 # As a part of another trace a call never blocks, and it is left open.
+                # Another call of this trace may have been for several devices.
                 callbacks = self.has_callbacks(specialization, arrays)
-                plan.blocks = must_block(callbacks, [*arrays, *results])
+                must = must_block(callbacks, [*arrays, *results])
+                plan.blocks = plan.blocks > 0 or must
         block(results, arrays, plan.blocks > 0 or reads_numpy)
 
     def failed(
@@ -228,8 +258,8 @@ def function_for(fun: Any, options: Options) -> Function:
     description = describe(fun)
     donate, asynchronous, jit_kwargs = options
     more = static_key(jit_kwargs) if jit_kwargs else ()
-    # The description tells `eqx.Partial`s of different functions apart.
-    key = description, donate, asynchronous, more
+    # Its key tells `eqx.Partial`s of different functions apart.
+    key = description.key, donate, asynchronous, more
     known = _remembered.setdefault(fun if description.plain else type(fun), {})
     function = known.get(key)
     if function is not None:

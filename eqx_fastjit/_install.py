@@ -10,7 +10,7 @@ from typing import Any
 import equinox as eqx
 
 from ._jit import filter_jit
-from ._options import check_asynchronous
+from ._options import make_options
 
 
 equinox_filter_jit = eqx.filter_jit
@@ -33,6 +33,8 @@ _asked: dict[object, bool | None] = {}
 
 def _ask(by: object, asynchronous: bool | None) -> None:
     """Have this in each loaded module of Equinox; `None` to ask no longer."""
+    if asynchronous is not None:
+        make_options("none", asynchronous, {})  # checks it
     with _lock:
         _asked.pop(by, None)
         if asynchronous is not None:
@@ -59,7 +61,6 @@ def install(*, asynchronous: bool = False) -> None:
 
     Raises `TypeError` if `asynchronous` is not a bool.
     """
-    check_asynchronous("install", asynchronous)
     _ask(install, asynchronous)
 
 
@@ -77,7 +78,6 @@ def installed(*, asynchronous: bool = False) -> Generator[None, None, None]:
 
     **Arguments:** those of `install`.
     """
-    check_asynchronous("installed", asynchronous)
     this = object()
     _ask(this, asynchronous)
     try:

@@ -5,6 +5,7 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
+# pyright: reportIncompatibleVariableOverride=false
 
 import dataclasses
 import functools as ft
@@ -28,7 +29,7 @@ import jax.tree_util as jtu
 from ._engine import engine_module
 from ._function import Function, function_for
 from ._options import Donate, make_options
-from ._stages import Lowered, trace, Traced
+from ._stages import Lowered, StagedCall, Traced
 
 
 _P = ParamSpec("_P")
@@ -38,15 +39,12 @@ _S = TypeVar("_S")
 
 MISSING: Any = object()
 _set = object.__setattr__  # that of `JitWrapped` raises
+_prepare: Any = engine_module().Callable._prepare
 
 if TYPE_CHECKING:
     from ._export import Exported
 
-    class _Base:
-        def _prepare(self, *_: Any) -> None: ...
-
-else:
-    _Base = engine_module().Callable
+_Base = object if TYPE_CHECKING else engine_module().Callable
 
 
 class _Jitted(Generic[_P, _T]):
@@ -54,12 +52,7 @@ class _Jitted(Generic[_P, _T]):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-
-        @property
-        def _function(self) -> Function: ...
-
-        def _bind(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
+    _function: Function
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered[_P, _T]:
         """Trace and lower the function for these arguments, without running it.
@@ -78,7 +71,8 @@ class _Jitted(Generic[_P, _T]):
 
         **Returns:** a `Traced`, with the `jaxpr` and `lower()`.
         """
-        return trace(self, args, kwargs)
+        call = StagedCall(self, args, kwargs)
+        return Traced(call, call.traced)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Shapes and dtypes of the result, without running the function.
@@ -113,8 +107,6 @@ class _Jitted(Generic[_P, _T]):
         self._function.table.clear()
 
     def __eq__(self, other: object) -> Any:
-        if not isinstance(other, _Jitted):
-            return NotImplemented
         return eqx.tree_equal(self, other)
 
     def __hash__(self) -> int:
@@ -122,40 +114,29 @@ class _Jitted(Generic[_P, _T]):
         return hash((treedef, *leaves))
 
 
-class JitWrapped(_Base, _Jitted[_P, _T]):
+@jtu.register_pytree_with_keys_class
+class JitWrapped(_Jitted[_P, _T], _Base):
     """A function compiled by `filter_jit`, which is called like the function itself.
 
     It is a pytree. If the callable is a pytree, such as a Module, this is its only
     child. As a method, it binds to its instance, and the bound method is also a pytree.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_fun", "_function")
+    __slots__ = ("__dict__", "__weakref__", "__wrapped__", "_function")
 
-    _fun: Callable[_P, _T]
-    _function: Function
+    __wrapped__: Callable[_P, _T]
 
     def __init__(self, function: Function, fun: Any):
         _set(self, "_function", function)
-        _set(self, "_fun", fun)
-        parameters = function.parameters
-        self._prepare(
-            function,
-            function.table,
-            parameters.names,
-            bytes(parameters.kinds),
-            parameters.defaults,
-            fun,
-            function.fun_index,
+        _set(self, "__wrapped__", fun)
+        _prepare(
+            self, function, function.table, *function.slots, fun, function.fun_index
         )
         self.__dict__.update(function.shown)
 
     if TYPE_CHECKING:
 
         def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
-
-    @property
-    def __wrapped__(self) -> Callable[_P, _T]:
-        return self._fun
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> "JitWrapped[_P, _T]": ...
@@ -172,20 +153,31 @@ class JitWrapped(_Base, _Jitted[_P, _T]):
 
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         __tracebackhide__ = True
-        return self._function.bind(self._fun, args, kwargs)
+        return self._function.bind(self.__wrapped__, args, kwargs)
 
     # --- as a value ---
+
+    def tree_flatten_with_keys(self) -> Any:
+        function, fun = self._function, self.__wrapped__
+        if function.fun is None:
+            return [(jtu.GetAttrKey("fn"), fun)], (function, None)
+        return [], (function, fun)
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> "JitWrapped[..., Any]":
+        function, fun = aux
+        return cls(function, *children or (fun,))
 
     def __repr__(self) -> str:
         return repr(self._function)
 
     def __reduce__(self) -> Any:
-        name = _global_name(self)
-        if name is not None and not _is_copied(name, sys._getframe(1)):
+        name = _global_name(self, sys._getframe(1))
+        if name is not None:
             return pkgutil.resolve_name, (name,)
         donate, asynchronous, jit_kwargs = self._function.options
         options: dict[str, Any] = {"donate": donate, "asynchronous": asynchronous}
-        return ft.partial(filter_jit, **options, **jit_kwargs), (self._fun,)
+        return ft.partial(filter_jit, **options, **jit_kwargs), (self.__wrapped__,)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -194,10 +186,18 @@ class JitWrapped(_Base, _Jitted[_P, _T]):
         raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def _global_name(wrapped: JitWrapped[..., Any]) -> str | None:
-    """The name of a function that was decorated: the function inside has no other."""
-    fun: Any = wrapped._fun
+def _global_name(wrapped: Any, pickling: types.FrameType) -> str | None:
+    """The name of a function that was decorated: the function inside has no other.
+
+    `None` if it is pickled whole, for a process that lacks it. `cloudpickle` does so
+    with what `__main__` defines, and says it to nobody: Ray, Dask and joblib each have
+    a copy of it, and a module of that name.
+    """
+    fun = wrapped.__wrapped__
+    is_copied = "cloudpickle" in pickling.f_globals.get("__name__", "")
     try:
+        if is_copied and fun.__module__ == "__main__":
+            return None
         name = f"{fun.__module__}:{fun.__qualname__}"
         found = pkgutil.resolve_name(name)
     except (AttributeError, ImportError, ValueError):
@@ -205,31 +205,7 @@ def _global_name(wrapped: JitWrapped[..., Any]) -> str | None:
     return name if isinstance(found, JitWrapped) and found == wrapped else None
 
 
-def _is_copied(name: str, pickling: types.FrameType) -> bool:
-    """Whether what `__main__` defines is pickled whole, for a process that lacks it.
-
-    `cloudpickle` does so for functions, and says it to nobody: Ray, Dask and joblib
-    each have a copy of it, and a pickler of that name.
-    """
-    pickler = type(pickling.f_locals.get("self"))
-    return name.startswith("__main__:") and "cloudpickle" in pickler.__module__
-
-
-def _flatten_wrapped(wrapped: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, Any]]:
-    function, fun = wrapped._function, wrapped._fun
-    if function.fun is None:
-        return [(jtu.GetAttrKey("fn"), fun)], (function, None)
-    return [], (function, fun)
-
-
-def _unflatten_wrapped(aux: tuple[Any, Any], children: Any) -> JitWrapped[..., Any]:
-    function, fun = aux
-    return JitWrapped(function, *children or (fun,))
-
-
-jtu.register_pytree_with_keys(JitWrapped, _flatten_wrapped, _unflatten_wrapped)
-
-
+@jtu.register_pytree_with_keys_class
 class BoundJit(ft.partial[_T], _Jitted[_P, _T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 
@@ -252,21 +228,17 @@ class BoundJit(ft.partial[_T], _Jitted[_P, _T], Generic[_P, _T]):
     def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         return self.func._bind(*self.args, *args, **{**self.keywords, **kwargs})
 
+    def tree_flatten_with_keys(self) -> Any:
+        names = ("func", "args", "keywords")
+        return [(jtu.GetAttrKey(name), getattr(self, name)) for name in names], None
 
-def _flatten_bound(bound: Any) -> tuple[list[tuple[Any, Any]], None]:
-    names = ("func", "args", "keywords")
-    return [(jtu.GetAttrKey(name), getattr(bound, name)) for name in names], None
-
-
-def _unflatten_bound(_: None, children: Any) -> Any:
-    func, args, keywords = children
-    if callable(func) and type(args) is tuple and type(keywords) is dict:
-        return BoundJit(func, *args, **keywords)
-    # Placeholders, which some tree functions put in place of subtrees.
-    return eqx.Partial(func, args, keywords)
-
-
-jtu.register_pytree_with_keys(BoundJit, _flatten_bound, _unflatten_bound)
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> Any:
+        func, args, keywords = children
+        if callable(func) and type(args) is tuple and type(keywords) is dict:
+            return BoundJit(func, *args, **keywords)
+        # Placeholders, which some tree functions put in place of subtrees.
+        return eqx.Partial(func, args, keywords)
 
 
 @overload

@@ -1,15 +1,11 @@
 """The options of `filter_jit`, and what they mean for a call."""
 
-import inspect
-import itertools
-from collections.abc import Iterator
 from typing import Any, get_args, Literal, NamedTuple
 
 import jax
 import jax.tree_util as jtu
 
-from ._parameters import Parameters
-from ._plan import DYNAMIC, Structure
+from ._plan import partition
 from ._statics import is_array
 
 
@@ -26,14 +22,6 @@ class Options(NamedTuple):
     jit_kwargs: dict[str, Any]
 
 
-def check_asynchronous(name: str, asynchronous: Any) -> None:
-    """Raises `TypeError` if the option of a function called `name` is not a bool."""
-    if not isinstance(asynchronous, bool):
-        raise TypeError(
-            f"`{name}(..., asynchronous={asynchronous!r})`: expected True or False."
-        )
-
-
 # What `filter_jit` decides itself.
 _FORBIDDEN = {"static_argnums", "static_argnames", "donate_argnums", "donate_argnames"}
 
@@ -46,11 +34,9 @@ def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> 
             "else is static, and `donate=...` says what is donated."
         )
     if donate not in _MODES:
-        modes = ", ".join(map(repr, _MODES))
-        raise ValueError(
-            f"`filter_jit(..., donate={donate!r})`: expected one of {modes}."
-        )
-    check_asynchronous("filter_jit", asynchronous)
+        raise ValueError(f"`donate={donate!r}`: expected one of {_MODES}.")
+    if not isinstance(asynchronous, bool):
+        raise TypeError(f"`asynchronous={asynchronous!r}`: expected True or False.")
     if jit_kwargs:
         # Let JAX check names and values now, and warn about deprecated ones.
         jax.jit(lambda: None, **jit_kwargs)
@@ -61,19 +47,16 @@ def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> 
 
 
 def donated(
-    donate: str, parameters: Parameters, structure: Structure
+    donate: str, args: tuple[Any, ...], n_arrays: int, abstract: bool
 ) -> tuple[int, ...]:
-    """The indices of the arrays to donate: all, or all but those of the first."""
+    """The indices of the arrays to donate: all, or all but those of the first.
+
+    `args` are the positional arguments, in which the arrays of the call begin.
+    """
     if donate == "none":
         return ()
-    first: list[Any] = []
-    if donate.endswith("-except-first") and parameters.first_is_positional():
-        first = structure.treedef.children()[:1]
-        if parameters.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
-            first = first[0].children()[:1]
-    n_leaves = sum(x.num_leaves for x in first)
-    are_arrays = [x is DYNAMIC for x in structure.leaves]
-    return tuple(range(sum(are_arrays[:n_leaves]), sum(are_arrays)))
+    first = args[:1] if donate.endswith("-except-first") else ()
+    return tuple(range(len(partition(first, abstract)[0]), n_arrays))
 
 
 def flatten_in_shardings(
@@ -85,7 +68,7 @@ def flatten_in_shardings(
     `fun`, stay where they are.
     """
     passed = [(path, value) for path, value in arguments if value is not fun]
-    prefixes: Iterator[Any] = itertools.repeat(prefix)
+    prefixes: list[Any] = [prefix] * len(passed)
     if isinstance(prefix, list | tuple):
         without = jtu.tree_leaves([value for _, value in passed[len(prefix) :]])
         if len(prefix) > len(passed) or any(is_array(x, abstract) for x in without):
@@ -95,23 +78,19 @@ def flatten_in_shardings(
                 f"{len(passed)} arguments ({names}). Expected one sharding (or a "
                 "pytree prefix of them) for each argument, or a single one for all."
             )
-        prefixes = itertools.chain(prefix, itertools.repeat(None))
+        prefixes = [*prefix, *[None] * (len(passed) - len(prefix))]
     out: list[Any] = []
 
     def spread(sharding: Any, subtree: Any) -> None:
         out.extend(sharding for x in jtu.tree_leaves(subtree) if is_array(x, abstract))
 
     for path, value in arguments:
-        here = None if value is fun else next(prefixes)
+        here = None if value is fun else prefixes.pop(0)
         try:
-            jtu.tree_map(spread, here, value, is_leaf=_is_sharding)
+            jtu.tree_map(spread, here, value, is_leaf=lambda x: x is None)
         except ValueError as e:
             raise ValueError(
                 f"`in_shardings` for argument `{path}` is not a pytree prefix of it: "
                 f"{e}"
             ) from e
     return tuple(out)
-
-
-def _is_sharding(x: Any) -> bool:
-    return x is None or isinstance(x, jax.sharding.Sharding)

@@ -4,9 +4,6 @@ Each stage wraps the one in `jax.stages`, and has its attributes. It adds the us
 calling convention, and checks that calls match the one that was lowered.
 """
 
-# JAX does not mark all that it shows as such.
-# pyright: reportPrivateImportUsage=false
-
 import contextlib
 from collections.abc import Callable, Generator
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -27,7 +24,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class _Call:
+class StagedCall:
     """A call of a jitted function or bound method that is compiled ahead of time."""
 
     def __init__(self, jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
@@ -58,45 +55,32 @@ class _Call:
             _events.close()
             engine.set_active(outer)
 
-    def arrays_of(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], bool]:
-        """The arrays of a call that has the statics of the one that was lowered.
-
-        And whether any is the user's own, of NumPy. JAX compares shapes and dtypes.
-        """
-        values = self.bind(*args, **kwargs)
-        found, arrays, reads_numpy = self.table.find(values, False)
-        if found is None:
-            raise TypeError(
-                f"The compiled {self.function.info.name} was called with different "
-                f"arguments than it was lowered for: {self._difference(values)}."
-            )
-        return arrays, reads_numpy
-
-    def _difference(self, values: tuple[Any, ...]) -> str:
+    def other_call(self, values: tuple[Any, ...]) -> TypeError:
+        """The error of a call that has other statics than the one that was lowered."""
+        why = "a static was changed since then"
         now = describe(self.function.named(values))
         for d in differences(self.signature, now):
-            if d.cause not in (Cause.STATIC, Cause.STRUCTURE):
-                continue  # JAX compares arrays
-            if d.looks_same:
-                return f"`{d.path}` is {d.new}, but not the same object as then"
-            then = d.old or "missing"
-            return f"`{d.path}` was {then} and is now {d.new or 'missing'}"
-        return "a static was changed since then"
+            if d.cause in (Cause.STATIC, Cause.STRUCTURE):
+                new = "another object" if d.looks_same else d.new or "missing"
+                why = f"`{d.path}` was {d.old or 'missing'} and is now {new}"
+                break
+        return TypeError(
+            f"The compiled {self.function.info.name} was called with different "
+            f"arguments than it was lowered for: {why}."
+        )
 
 
 class _Stage:
     """Common to all stages: whatever we do not define is JAX's."""
 
+    _stage: Any = None  # of a copy that is being made
+
     # `Any`: else the types of the public face would go on into every private file.
     def __init__(self, call: Any, stage: Any):
-        self._call: _Call = call
+        self._call: StagedCall = call
         self._stage = stage
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_stage":  # of a copy that is being made
-            raise AttributeError(name)
         return getattr(self._stage, name)
 
     def __repr__(self) -> str:
@@ -134,7 +118,10 @@ class Compiled(_Stage, Generic[_P, _T]):
         """
         __tracebackhide__ = True
         call = self._call
-        arrays, reads_numpy = call.arrays_of(args, kwargs)
+        values = call.bind(*args, **kwargs)
+        found, arrays, reads_numpy = call.table.find(values, False)
+        if found is None:
+            raise call.other_call(values)
         try:
             results, plan = split_output(self._stage(*arrays))
             if self._blocks is None:
@@ -192,11 +179,3 @@ class Traced(_Stage, Generic[_P, _T]):
             )
         with self._call.stage():
             return Lowered(self._call, self._stage.lower(**kwargs))
-
-
-def trace(
-    jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Traced[..., Any]:
-    """Trace a jitted function for a call with these arguments."""
-    call = _Call(jitted, args, kwargs)
-    return Traced(call, call.traced)

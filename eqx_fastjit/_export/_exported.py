@@ -15,7 +15,7 @@ import jax.tree_util as jtu
 
 from eqx_fastjit._blocking import has_host_callbacks
 from eqx_fastjit._options import donated
-from eqx_fastjit._parameters import OMITTED, Parameters
+from eqx_fastjit._parameters import OMITTED, to_call
 from eqx_fastjit._plan import partition
 from eqx_fastjit._traced import quiet_donation
 
@@ -37,22 +37,21 @@ class Exported:
             raise ExportError("exporting needs flatbuffers: pip install flatbuffers")
         function = jitted._function
         name: str = function.info.name
-        parameters: Parameters = function.parameters
+        parameters = list(function.signature.parameters.values())
         n = len(getattr(jitted, "args", ()))  # a bound method has its instance
         _, values = function.split(jitted._bind(*args, **kwargs))
-        if n and parameters.kinds[0] is inspect.Parameter.VAR_POSITIONAL:
+        if n and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
             raise ExportError(f"the instance of {name} is one of `*args`: name it.")
-        names, kinds, defaults = parameters
-        free = Parameters(names[n:], kinds[n:], defaults[n:])
+        free = inspect.Signature(parameters[n:])
         self._arrays, refs = split(values[n:])
         # What cannot be saved is refused before the function is traced, which may take
         # minutes.
-        described = list(map(_describe, *free, values[n:], refs))
+        described = list(map(_describe, parameters[n:], values[n:], refs))
         structure, result = partition(values[n:])[1], Encoder(to_build=True)
 
         # The arrays of a Module that is called, or of an instance, are constants.
         def call(*arrays: Any) -> list[Any]:
-            args, kwargs = free.to_call(structure.rebuild(arrays))
+            args, kwargs = to_call(free, structure.rebuild(arrays))
             out, refs = split(jitted(*args, **kwargs))
             result.lines.clear()
             result.write(refs, "<result>")
@@ -62,7 +61,8 @@ class Exported:
         self._call = call
         donate: str = function.options.donate
         donate = donate.removesuffix("-except-first") if n else donate
-        indices = donated(donate, free, structure)
+        passed, _ = to_call(free, values[n:])
+        indices = donated(donate, passed, len(self._arrays), True)
         self._options: dict[str, Any] = {"donate_argnums": indices}
         with quiet_donation():
             traced = jax.jit(call, **self._options).trace(*self._arrays)
@@ -138,18 +138,18 @@ class Exported:
             _format.write(file, header, sections)
 
 
-def _describe(
-    name: str, kind: Any, default: tuple[Any, ...], value: Any, refs: Any
-) -> list[Any]:
+def _describe(parameter: inspect.Parameter, value: Any, refs: Any) -> list[Any]:
     """A parameter and its argument, as data: `refs` is that without its arrays."""
-    omitted = bool(default) and default[0] is value
+    name, kind = parameter.name, parameter.kind
+    has_default = parameter.default is not inspect.Parameter.empty
+    omitted = has_default and parameter.default is value
     try:
         lines = lines_of(refs, kind, name)
     except ExportError:
         if not omitted:
             raise
         lines = lines_of(OMITTED, kind, name)
-    return [name, kind.name, bool(default), omitted, lines]
+    return [name, kind.name, has_default, omitted, lines]
 
 
 def lines_of(value: Any, kind: Any, name: str) -> list[Line]:

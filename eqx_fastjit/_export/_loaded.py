@@ -19,7 +19,7 @@ from eqx_fastjit._callables import Description
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._function import Function
 from eqx_fastjit._options import Options
-from eqx_fastjit._parameters import OMITTED, Parameters
+from eqx_fastjit._parameters import OMITTED
 from eqx_fastjit._plan import partition
 
 from ._exported import lines_of
@@ -65,16 +65,20 @@ class LoadedFunction(Function):
         self, header: dict[str, Any], sections: Any, names: Names, trusted: bool
     ):
         self._header, self._names = header, names
-        described = header["parameters"]
-        parameters = Parameters(
-            tuple([name for name, *_ in described]),
-            tuple([getattr(inspect.Parameter, kind) for _, kind, *_ in described]),
-            tuple([(OMITTED,) * has for _, _, has, *_ in described]),
-        )
-        description = Description(True, (header["name"],) * 2, None, parameters, ())
+        described, Parameter = header["parameters"], inspect.Parameter
+        parameters = [
+            Parameter(
+                name,
+                getattr(Parameter, kind),
+                default=OMITTED if has_default else Parameter.empty,
+            )
+            for name, kind, has_default, *_ in described
+        ]
+        signature = inspect.Signature(parameters)
+        description = Description(True, (header["name"],) * 2, None, signature, ())
         super().__init__(self, description, Options(header["donate"], True, {}))
         self.shown = {"__name__": header["name"], "__doc__": header["doc"]}
-        self.shown["__signature__"] = parameters.signature
+        self.shown["__signature__"] = signature
         self._exported = _read_portable(sections["portable"], header, trusted)
         lines = [line for *_, lines in described for line in lines]
         self._paths = [path for path, kind, *_ in lines if kind == "array"]

@@ -144,6 +144,30 @@ def test_defaults_are_those_at_the_time_of_wrapping():
     assert inspect.signature(again).parameters["n"].default == 5
 
 
+def test_a_default_of_another_type():
+    """A default that changes from 1 to 1.0 before it is wrapped again retraces."""
+
+    def f(x, n=1):
+        return n
+
+    assert type(filter_jit(f)(X)) is int
+    f.__defaults__ = (1.0,)
+    assert type(filter_jit(f)(X)) is float
+
+
+def test_a_default_that_is_a_module_without_arrays():
+    """An equal Module that is given shares the trace of the omitted one."""
+    traces = []
+
+    @filter_jit
+    def f(x, layer=eqx.nn.Identity()):  # noqa: B008
+        traces.append(None)
+        return layer(x)
+
+    assert f(X) == f(X, eqx.nn.Identity()) == 2
+    assert len(traces) == 1
+
+
 def test_a_default_that_is_an_array_is_static():
     """A default that is left out is concrete; one that is passed is traced."""
 

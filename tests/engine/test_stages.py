@@ -158,7 +158,7 @@ def test_another_static_field_in_a_compiled_call():
     with pytest.raises(TypeError, match=r"`m\.static` was 2 and is now 3"):
         compiled(Holder(X, 3))
     compiled = filter_jit(lambda m: m.x).lower(Holder(X, object())).compile()
-    with pytest.raises(TypeError, match="but not the same object as then"):
+    with pytest.raises(TypeError, match="and is now another object"):
         compiled(Holder(X, object()))
 
 

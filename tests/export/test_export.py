@@ -189,7 +189,7 @@ def test_other_calls_raise_and_name_the_leaf(folder, trusted):
         ((layer, 1.0), "`x` was array and is now float"),
         ((layer, [x]), "`x` was array and is now list"),
         ((other_scale, x), r"`layer\.scale` was float '0.5' and is now float '2.0'"),
-        ((layer, x, object()), r"`n` cannot be exported: an object: "),
+        ((layer, x, object()), r"`n` cannot be exported: <object>: "),
         ((layer,), "missing"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
@@ -297,10 +297,10 @@ def test_what_cannot_be_written_is_refused_before_tracing():
         ),
         (
             [1, (Local(jnp.ones(2)),)],
-            r"`model\[1\]\[0\]` cannot be exported: a test_what",
+            r"`model\[1\]\[0\]` cannot be exported: <test_what",
         ),
         (functions.Stranger(jnp.ones(2)), "`model` cannot be exported: .*its class"),
-        (object(), r"`model` cannot be exported: an object: .*compared by identity"),
+        (object(), r"`model` cannot be exported: <object>: .*compared by identity"),
         ({"a": [object()]}, r"`model\['a'\]\[0\]` cannot be exported"),
     ):
         with pytest.raises(ValueError, match=message):
