@@ -49,7 +49,7 @@ def describe(fun: Any) -> Description:
     # Without a name of its own, an instance has the description of its class.
     if not is_function and hasattr(fun, "__name__"):
         return _read(fun, is_own=not _wraps(call))
-    source = call.__code__, call.__defaults__, call.__kwdefaults__
+    source = call.__code__, call.__defaults__, call.__kwdefaults__, call.__name__
     then, known = _known.get(owner, ((), None))
     if known is None or not all(map(operator.is_, then, source)):
         known = _read(fun, is_own=not _wraps(call))

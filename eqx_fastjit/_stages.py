@@ -57,7 +57,7 @@ class StagedCall:
 
     def other_call(self, values: tuple[Any, ...]) -> TypeError:
         """The error of a call that has other statics than the one that was lowered."""
-        why = "a static was changed since then"
+        why = "a static was changed, or a `jax.ShapeDtypeStruct` is no array"
         now = describe(self.function.named(values))
         for d in differences(self.signature, now):
             if d.cause in (Cause.STATIC, Cause.STRUCTURE):

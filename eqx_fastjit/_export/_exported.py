@@ -24,6 +24,10 @@ from ._native import compile_native, environment
 from ._tree import Encoder, ExportError, Line, split
 
 
+# JAX takes any name, and says that it has no such platform when the file is called.
+_PLATFORMS = {"cpu", "cuda", "rocm", "tpu"}
+
+
 class Exported:
     """A function that was traced for certain arguments, and can be saved to a file.
 
@@ -120,6 +124,9 @@ class Exported:
                 "`compiled=True`: a function with symbolic sizes cannot be compiled. "
                 "Export it with the sizes of its calls."
             )
+        if platforms is not None and not set(platforms) <= _PLATFORMS:
+            names = ", ".join(map(repr, sorted(_PLATFORMS)))
+            raise ExportError(f"`platforms={platforms!r}`: expected some of {names}.")
         header = {**self._header, "vjp_order": vjp_order}
         sections, options = {}, self._options
         with _format.replacing(path) as file, quiet_donation():

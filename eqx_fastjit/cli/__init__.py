@@ -227,8 +227,11 @@ def export(options: argparse.Namespace) -> int:
     try:
         function = pkgutil.resolve_name(options.function)
         factory = pkgutil.resolve_name(options.args)
-    except (ImportError, AttributeError) as e:
+    except (ImportError, AttributeError, ValueError) as e:
         raise CommandError(str(e)) from e
+    for name, found in ((options.function, function), (options.args, factory)):
+        if not callable(found):
+            raise CommandError(f"{name} is no function; expected MODULE:FUNCTION")
     arguments = factory()
     if not isinstance(function, eqx_fastjit.JitWrapped | eqx_fastjit.BoundJit):
         function = eqx_fastjit.filter_jit(function)

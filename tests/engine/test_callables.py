@@ -56,6 +56,17 @@ def test_wrapping_the_same_function_again_is_a_hit(traces):
     assert len(traces) >= 2  # other options may have traces of their own
 
 
+def test_a_function_that_was_renamed_is_shown_by_its_new_name():
+    """Names are those at the time of wrapping."""
+
+    def f(x):
+        return x
+
+    assert filter_jit(f).__name__ == "f"
+    f.__name__ = "g"
+    assert filter_jit(f).__name__ == "g"
+
+
 def test_wrapping_an_equal_callable_pytree_is_a_hit(traces):
     """A Module's arrays are traced, its other parts are static."""
     for w in (1.0, 2.0):

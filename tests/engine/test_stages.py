@@ -97,7 +97,7 @@ DIFFERENT = [
     (lambda m, x: (m, x[:2], 2), r"'x' .*float32\[3\].*float32\[2\]"),
     (lambda m, x: (m, x.astype(int), 2), r"'x' .*int32\[3\]"),
     (lambda m, x: (m, 1.0, 2), "`x`"),
-    (lambda m, x: (m, jax.ShapeDtypeStruct(x.shape, x.dtype), 2), "different arg"),
+    (lambda m, x: (m, jax.ShapeDtypeStruct(x.shape, x.dtype), 2), "DtypeStruct"),
     (lambda m, x: (m, x, x), "`scale`"),
     (lambda m, x: (m, (x,), 2), r"`x(\[0\])?`"),
     (

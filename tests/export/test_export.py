@@ -164,6 +164,9 @@ def test_several_platforms(path):
     f.export(_X).save(path, platforms=("cuda",))
     with pytest.raises((ValueError, TypeError), match="cuda"):
         load(path)(functions.x())
+    for wrong in ("cpu", ("cpux",)):
+        with pytest.raises(ValueError, match="expected some of 'cpu', 'cuda'"):
+            f.export(_X).save(path, platforms=wrong)
 
 
 def test_checks_give_nan_and_a_neural_ode_loads(tmp_path):
