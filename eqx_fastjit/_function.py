@@ -171,10 +171,8 @@ class Function:
                 plan.blocks = True
             elif not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
                 # As a part of another trace a call never blocks, and it is left open.
-                # Another call of this trace may have been for several devices.
                 callbacks = self.has_callbacks(specialization, arrays)
-                must = must_block(callbacks, [*arrays, *results])
-                plan.blocks = plan.blocks > 0 or must
+                plan.blocks = must_block(callbacks, [*arrays, *results])
         block(results, arrays, plan.blocks > 0 or reads_numpy)
 
     def failed(
