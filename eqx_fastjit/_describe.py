@@ -29,7 +29,7 @@ _MAX_TEXT = 60
 # Fields of statics, of a call in all.
 _MAX_FIELDS = 200
 # The earlier events that a new one is compared with.
-_MAX_COMPARED = 128
+_MAX_COMPARED = 32
 
 # JAX's settings that are part of the key of a trace, and that programs change.
 _SETTINGS = (
