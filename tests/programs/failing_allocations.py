@@ -86,14 +86,15 @@ def look_ups_survive():
         (Holder(X, [1, {"a": (2,)}, 10**30, "word", 2.5, 1j, {3}]),),
         *[([*range(n)], [Holder(X, [i]) for i in range(70)]) for n in range(150, 156)],
     ]
-    for value in values:
-        specialization, arrays, _ = f._function.find(value, abstract=True)
+    for args in values:
+        bound = (args,)  # one parameter
+        specialization, arrays, _ = f._function.find(bound, abstract=True)
         for start in range(N):
-            out = without_memory(lambda value=value: table.find(value, True), start)
+            out = without_memory(lambda bound=bound: table.find(bound, True), start)
             if out is not None:
                 assert out[0] is specialization
                 assert all(map(lambda a, b: a is b, out[1], arrays))
-            assert table.find(value, True)[0] is specialization
+            assert table.find(bound, True)[0] is specialization
 
 
 calls_survive()
