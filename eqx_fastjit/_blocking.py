@@ -79,13 +79,23 @@ _JAX_PRIMITIVES = {
 }
 
 
+def opened(jaxpr: Any) -> Any:
+    """The open jaxpr in a closed one."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def jaxprs_in(equation: Any) -> list[Any]:
+    """The jaxprs in an equation's parameters, open or closed."""
+    leaves = jtu.tree_leaves(equation.params)
+    return [x for x in leaves if hasattr(opened(x), "eqns")]
+
+
 def _equations(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
     """The equations of a jaxpr, and of those in their parameters, at any depth."""
     for equation in jaxpr.eqns:
         yield equation
-        for value in jtu.tree_leaves(equation.params):
-            inner = getattr(value, "jaxpr", value)  # closed or open
-            if hasattr(inner, "eqns") and id(inner) not in seen:
+        for inner in map(opened, jaxprs_in(equation)):
+            if id(inner) not in seen:
                 seen.add(id(inner))  # alive, as `jaxpr` is
                 yield from _equations(inner, seen)
 

@@ -61,6 +61,9 @@ class Cause(enum.StrEnum):
     PLACEMENT = "placement"
 
 
+_RANKS = {cause: rank for rank, cause in enumerate(Cause)}
+
+
 class Leaf(NamedTuple):
     """An array, a static, or a node of the arguments of a call."""
 
@@ -341,7 +344,7 @@ def differences(old: Iterable[Leaf], new: Iterable[Leaf]) -> list[Difference]:
     # Not statics that are others because of a field, which is there as well.
     fields = [d.path for d in out if any(leaf and leaf.of for leaf in (d.old, d.new))]
     out = [d for d in out if not any(is_below(f, d.path) for f in fields)]
-    return sorted(out, key=lambda d: (d.looks_same, list(Cause).index(d.cause)))
+    return sorted(out, key=lambda d: (d.looks_same, _RANKS[d.cause]))
 
 
 def _cause(a: Leaf | None, b: Leaf | None) -> Cause | None:

@@ -210,8 +210,9 @@ def close(arguments: Callable[[], Any] | None = None) -> None:
         return  # a stage of which JAX had everything
     if event.compile and not event.ahead:
         event.first_run = max(0.0, time.perf_counter() - opened.start - spent)
-    if arguments is not None:
-        # Tracers did not say where the arrays are, nor whether it would compile.
+    if arguments is not None and not event.is_part:
+        # Tracers did not say where the arrays are, nor whether it would compile. What
+        # is a part of another function has no others.
         event.signature = describe(arguments())
         event.reason = compare(event, history)
     history.append(event)

@@ -88,7 +88,7 @@ def on_clear_caches(clear: Callable[[], None]) -> None:
 def raw_frames(equation: Any) -> list[tuple[Any, int]]:
     """The code objects and instructions that an equation comes from, innermost first.
 
-    None if this version of JAX does not tell.
+    Empty if this version of JAX does not tell.
     """
     try:
         codes, instructions = equation.source_info.traceback.raw_frames()

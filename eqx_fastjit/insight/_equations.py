@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from eqx_fastjit import _traced
+from eqx_fastjit._blocking import jaxprs_in, opened
 from eqx_fastjit._describe import Leaf
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._events import Event
@@ -125,11 +126,6 @@ class Scope:
         return list(found.values())
 
 
-def opened(jaxpr: Any) -> Any:
-    """The open jaxpr in a closed one."""
-    return getattr(jaxpr, "jaxpr", jaxpr)
-
-
 def trace_of(event: Event) -> Any:
     """JAX's trace of what has just been compiled; `None` if JAX has dropped it."""
     specialization = engine_module().active()
@@ -174,7 +170,7 @@ class _Reader:
         # JAX's functions have the frames of whoever traced them first.
         frames = prefix or self._stack(equation)
         inner = tuple(
-            self.scope(x, frames if _is_of_jax(x) else ()) for x in _subjaxprs(equation)
+            self.scope(x, frames if _is_of_jax(x) else ()) for x in jaxprs_in(equation)
         )
         return Equation(equation, frames, inner)
 
@@ -196,17 +192,6 @@ class _Reader:
             file, function = code.co_filename, code.co_qualname
             self._frames[key] = Frame(file, function, begins, *span, key)
         return self._frames[key]
-
-
-def _subjaxprs(equation: Any) -> Iterator[Any]:
-    """The jaxprs in an equation's parameters, open or closed."""
-    pending = list(equation.params.values())
-    while pending:
-        value = pending.pop(0)
-        if isinstance(value, tuple | list):
-            pending += value
-        elif hasattr(opened(value), "eqns"):
-            yield value
 
 
 def _is_of_jax(jaxpr: Any) -> bool:
