@@ -90,6 +90,9 @@ class Exported:
             "donate": donate,
         }
 
+    def __repr__(self) -> str:
+        return f"<Exported of {self._header['name']}>"
+
     def save(
         self,
         path: Any,

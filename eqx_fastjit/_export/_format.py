@@ -35,8 +35,7 @@ def replacing(path: Any) -> Iterator[IO[bytes]]:
 
     Raises `OSError` before anything else, if it cannot be written.
     """
-    folder = os.path.dirname(os.path.abspath(path))
-    temporary = os.path.join(folder, f".eqx-fastjit-{uuid.uuid4().hex}")
+    temporary = f"{os.path.abspath(path)}.{uuid.uuid4().hex}"  # errors name it
     try:
         with open(temporary, "xb") as file:
             yield file
