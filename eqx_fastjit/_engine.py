@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 from . import _events
 from ._blocking import COPIED_BYTES
 from ._errors import silence_equinox_callback_log
-from ._statics import flatten_one_level, reader_of
+from ._statics import flatten_one_level, reader_of, state_of
 
 
 _ENGINES = ("auto", "native", "python")
@@ -45,7 +45,8 @@ def engine_module() -> Any:
     if is_built and wanted != "python":
         # If it cannot be loaded, that is an error, as for any module.
         chosen = importlib.import_module("._native", __package__)
-        chosen.setup(reader_of, flatten_one_level, jtu.tree_leaves, COPIED_BYTES)
+        functions = reader_of, state_of, flatten_one_level, jtu.tree_leaves
+        chosen.setup(*functions, COPIED_BYTES)
     else:
         from . import _reference as chosen
     silence_equinox_callback_log()

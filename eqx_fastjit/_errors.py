@@ -1,8 +1,6 @@
 """Equinox's runtime errors made readable, and error texts of our own."""
 
 import logging
-import types
-from typing import Any
 
 import equinox as eqx
 import jax.errors
@@ -70,49 +68,3 @@ def silence_equinox_callback_log() -> None:
 def _is_not_equinoxs(record: logging.LogRecord) -> bool:
     raised = record.exc_info and record.exc_info[0]
     return not raised or raised.__name__ != "_EquinoxRuntimeError"
-
-
-# How deep a cycle is looked for.
-_MAX_DEPTH = 200
-
-
-def cycle_error(name: str, arguments: list[tuple[str, Any]]) -> ValueError | None:
-    """The error of a call of the function `name` if an argument contains itself."""
-    found = _cycle(arguments, (), set())
-    if found is None:
-        return None
-    error = ValueError(
-        f"In a call of {name}, `{found}` contains itself. Expected arguments without "
-        "cycles."
-    )
-    error.__suppress_context__ = True
-    return error
-
-
-def _cycle(
-    parts: list[tuple[str, Any]], above: tuple[int, ...], done: set[int]
-) -> str | None:
-    """The path of the first part that contains itself."""
-    for path, x in parts:
-        # By id, of objects that the arguments keep alive.
-        if id(x) in above:
-            return path
-        if id(x) not in done and len(above) <= _MAX_DEPTH:
-            done.add(id(x))
-            found = _cycle(_parts(path, x), (*above, id(x)), done)
-            if found is not None:
-                return found
-    return None
-
-
-def _parts(path: str, x: Any) -> list[tuple[str, Any]]:
-    if isinstance(x, dict):
-        return [(f"{path}[{k!r}]", v) for k, v in x.items()]
-    if isinstance(x, list | tuple):
-        return [(f"{path}[{i}]", v) for i, v in enumerate(x)]
-    if isinstance(x, type | types.FunctionType | types.ModuleType):
-        return []
-    try:
-        return [(f"{path}.{k}", v) for k, v in vars(x).items()]
-    except Exception:  # it has no `__dict__`, or one of its own
-        return []

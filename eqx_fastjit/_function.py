@@ -18,8 +18,9 @@ from jax.core import Tracer
 from . import _events
 from ._blocking import block, has_host_callbacks, must_block
 from ._callables import describe, Description, shown_of
+from ._cycle import cycle_error
 from ._engine import engine_module
-from ._errors import clearer, cycle_error
+from ._errors import clearer
 from ._options import donated, flatten_in_shardings, Options
 from ._parameters import to_call
 from ._place import source_of

@@ -133,6 +133,14 @@ class Specialization:
         self.flat = flat
 
 
+def _has_changed(witnesses: list[Any], then: tuple[Any, ...]) -> bool:
+    """Whether statics are not as they were, or cannot be read any more."""
+    try:
+        return static_key(witnesses) != then
+    except Exception:
+        return True
+
+
 class Table:
     """The specializations of one function, by signature."""
 
@@ -150,7 +158,7 @@ class Table:
         """
         walk = Walk(values, abstract=abstract)
         found, witnesses, then = self._items.get(tuple(walk.trail), (None, (), ()))
-        if found is not None and static_key(witnesses) != then:
+        if found is not None and _has_changed(witnesses, then):
             self.remove(found)
             found = None
         # JAX does not always copy an array of NumPy, and the caller may write to it

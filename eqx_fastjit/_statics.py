@@ -27,7 +27,6 @@ readers, by the same names: `csrc/read.c` and `_reference.py`.
 
 import dataclasses
 import enum
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -95,8 +94,6 @@ class Reader(NamedTuple):
     # The names of its fields, the first `n_dynamic` of which are not static.
     names: tuple[str, ...] = ()
     n_dynamic: int = 0
-    # `state_of`, where that is read.
-    state: Callable[[Any], Any] | None = None
 
 
 # Of exactly these types.
@@ -108,7 +105,7 @@ _EXACT = {
     bool: Reader("same"),
     set: Reader("set", is_mutable=True),
     frozenset: Reader("set"),
-    jax.ShapeDtypeStruct: Reader("struct", is_node=True, state=state_of),
+    jax.ShapeDtypeStruct: Reader("struct", is_node=True),
 }
 
 # Of these types, and of subclasses that compare as they do.
@@ -134,9 +131,9 @@ def _array_reader(x: Any) -> Reader | None:
     if not is_array(x):
         return None
     if isinstance(x, np.ndarray):
-        return Reader("numpy", is_node=True, is_mutable=True, state=state_of)
+        return Reader("numpy", is_node=True, is_mutable=True)
     if isinstance(x, np.generic):
-        return Reader("scalar", is_node=True, state=state_of)
+        return Reader("scalar", is_node=True)
     return Reader("array", is_node=True)
 
 
@@ -178,8 +175,8 @@ def _static_reader(x: Any) -> Reader:
     if fields is not None:
         return Reader("fields", is_mutable=True, names=fields)
     if has_hash(x):
-        return Reader("hashed", state=state_of)
-    return Reader("state", is_mutable=True, state=state_of)
+        return Reader("hashed")
+    return Reader("state", is_mutable=True)
 
 
 def has_hash(x: Any) -> bool:

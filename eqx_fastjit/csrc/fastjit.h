@@ -79,7 +79,6 @@ typedef struct Type {
     int is_mutable;     /* as a static */
     Py_ssize_t n_dynamic;
     PyObject *names;    /* of fields, the dynamic ones first: a tuple, or NULL */
-    PyObject *state;    /* gives the state of a value in other words, or NULL */
 } Type;
 
 typedef struct {
@@ -113,7 +112,7 @@ typedef struct State {
     Types types;
     Walk *free_walks;
     /* Set by Python (`setup`). */
-    PyObject *reader_of, *flatten_one_level, *tree_leaves;
+    PyObject *reader_of, *state_of, *flatten_one_level, *tree_leaves;
     Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
     /* Names. */
     PyObject *s_failed, *s_finished, *s_specialize, *s_bind, *s_nbytes, *s_copy, *s_plan;
@@ -178,7 +177,7 @@ typedef struct {
     State *state;
     PyObject *module; /* which the state is in */
     PyObject *items; /* from a signature's hash to a list of specializations: a dict */
-    Py_ssize_t capacity, n_added; /* specializations, since it was empty */
+    Py_ssize_t capacity, n_items; /* specializations */
     Specialization *last; /* the last that was found, or NULL */
 } Table;
 

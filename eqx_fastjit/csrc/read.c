@@ -185,7 +185,7 @@ static int read_text(Walk *w, const Type *type, PyObject *x, int as_static) {
 /* By its state, which Python computes: dtype, shape and bytes of a NumPy array; rule 6. */
 static int read_state(Walk *w, const Type *type, PyObject *x, int as_static) {
     (void)as_static;
-    PyObject *state = PyObject_CallOneArg(type->state, x);
+    PyObject *state = PyObject_CallOneArg(w->state->state_of, x);
     if (state == NULL) return -1;
     int failed;
     if (state == x) {

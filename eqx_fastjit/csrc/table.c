@@ -87,7 +87,9 @@ static int is_stale(Specialization *self, Walk *w) {
             same = trail_same(now->trail, now->n_trail, self->trail + then->start,
                               then->stop - then->start);
         walk_give_back(now);
-        if (same <= 0) return same < 0 ? -1 : 1;
+        if (same < 0 && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+        PyErr_Clear(); /* one that cannot be read any more has changed, too */
+        if (same != 1) return 1;
     }
     return 0;
 }
@@ -114,31 +116,31 @@ PyType_Spec specialization_spec = {
 /* --- a table ---------------------------------------------------------------------------- */
 
 static int table_clear(Table *self) {
-    self->n_added = 0;
+    self->n_items = 0;
     Py_CLEAR(self->last);
     if (self->items != NULL) PyDict_Clear(self->items);
     return 0;
 }
 
 /* Those with a hash: a list, a new reference; NULL if there are none, or with an error. */
-static PyObject *bucket_of(Table *self, uint64_t hash) {
-    PyObject *key = PyLong_FromUnsignedLongLong(hash);
-    PyObject *bucket = key == NULL ? NULL : PyDict_GetItemWithError(self->items, key);
-    Py_XINCREF(bucket);
-    Py_XDECREF(key);
-    return bucket;
+static PyObject *bucket_of(Table *self, PyObject *hash) {
+    return hash == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(self->items, hash));
 }
 
 /* Drops a specialization, if it is in the table. */
 int table_remove(Table *self, Specialization *specialization) {
     if (self->last == specialization) Py_CLEAR(self->last);
-    PyObject *bucket = bucket_of(self, specialization->hash);
-    if (bucket == NULL) return PyErr_Occurred() ? -1 : 0;
-    int failed = 0;
-    for (Py_ssize_t i = PyList_GET_SIZE(bucket); i-- > 0 && !failed;)
-        if (PyList_GET_ITEM(bucket, i) == (PyObject *)specialization)
-            failed = PySequence_DelItem(bucket, i);
-    Py_DECREF(bucket);
+    PyObject *hash = PyLong_FromUnsignedLongLong(specialization->hash);
+    PyObject *bucket = bucket_of(self, hash);
+    int failed = bucket == NULL && PyErr_Occurred() ? -1 : 0;
+    for (Py_ssize_t i = bucket == NULL ? 0 : PyList_GET_SIZE(bucket); i-- > 0 && !failed;) {
+        if (PyList_GET_ITEM(bucket, i) != (PyObject *)specialization) continue;
+        failed = PySequence_DelItem(bucket, i);
+        self->n_items--;
+        if (!failed && PyList_GET_SIZE(bucket) == 0) failed = PyDict_DelItem(self->items, hash);
+    }
+    Py_XDECREF(bucket);
+    Py_XDECREF(hash);
     return failed;
 }
 
@@ -151,7 +153,9 @@ Specialization *table_find(Table *self, Walk *w) {
         return found;
     Py_CLEAR(found);
     if (PyErr_Occurred()) return NULL;
-    PyObject *bucket = bucket_of(self, trail_hash(w->trail, w->n_trail));
+    PyObject *hash = PyLong_FromUnsignedLongLong(trail_hash(w->trail, w->n_trail));
+    PyObject *bucket = bucket_of(self, hash);
+    Py_XDECREF(hash);
     if (bucket == NULL) return NULL;
     int same = 0;
     /* Somebody's `==` may make a call, which may change the list. */
@@ -227,8 +231,8 @@ int table_add(Table *self, PyObject *values, int abstract, Specialization *speci
     int failed = specialization_set(specialization, w, hash);
     walk_give_back(w);
     if (failed) return -1;
-    if (self->n_added >= self->capacity) table_clear(self);
-    self->n_added++;
+    if (self->n_items >= self->capacity) table_clear(self);
+    self->n_items++;
     PyObject *key = PyLong_FromUnsignedLongLong(hash), *none = PyList_New(0), *bucket = NULL;
     if (key != NULL && none != NULL) bucket = PyDict_SetDefault(self->items, key, none);
     failed = bucket == NULL ? -1 : PyList_Append(bucket, (PyObject *)specialization);

@@ -28,7 +28,6 @@ static int types_reserve(Types *types) {
 static void type_free(Type *type) {
     Py_XDECREF(type->type);
     Py_XDECREF(type->names);
-    Py_XDECREF(type->state);
     PyMem_Free(type);
 }
 
@@ -41,12 +40,11 @@ static Type *type_from(PyTypeObject *cls, PyObject *reader) {
     }
     type->type = (PyTypeObject *)Py_NewRef((PyObject *)cls);
     const char *name;
-    PyObject *names, *state;
-    if (!PyArg_ParseTuple(reader, "sppO!nO", &name, &type->is_node, &type->is_mutable,
-                          &PyTuple_Type, &names, &type->n_dynamic, &state))
+    PyObject *names;
+    if (!PyArg_ParseTuple(reader, "sppO!n", &name, &type->is_node, &type->is_mutable,
+                          &PyTuple_Type, &names, &type->n_dynamic))
         goto failed;
     type->names = Py_NewRef(names);
-    type->state = state == Py_None ? NULL : Py_NewRef(state);
     type->read = reader_called(name);
     if (type->read != NULL) return type;
     PyErr_Format(PyExc_SystemError, "there is no reader called %s", name);

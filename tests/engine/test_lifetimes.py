@@ -3,8 +3,10 @@
 Promises 27, 28 of docs/reliability.md.
 """
 
+import collections
 import gc
 import weakref
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -75,6 +77,41 @@ def test_a_full_cache_is_emptied(monkeypatch, static):
     numbers = [1, 2, 3, 1, 4, 4, 1, 2]
     assert [float(f(X, static(n))[0]) for n in numbers] == [n + 1 for n in numbers]
     assert len(traces) == 6
+
+
+def test_calls_that_fail_take_no_room(monkeypatch):
+    """Beside a call whose function raises, the others keep their traces."""
+    monkeypatch.setattr(_function, "_MAX_SPECIALIZATIONS", 3)
+
+    def fun(x, bad):
+        return [x][bad]
+
+    f, traces = count_traces(fun)
+    for bad in range(1, 9):
+        f(X, 0)
+        with pytest.raises(IndexError):
+            f(X, bad)
+    assert len(traces) == 9
+
+
+class Configured(eqx.Module):
+    x: jax.Array
+    config: Any = eqx.field(static=True)
+
+
+def test_a_static_that_cannot_be_read_any_more():
+    """It was changed after its trace: other calls are traced anew."""
+
+    def config():
+        return collections.defaultdict(int, {1: 2})
+
+    f, traces = count_traces(lambda model: model.x * model.config[1])
+    first = Configured(X, config())
+    f(first)
+    first.config["x"] = 1  # JAX cannot sort these keys
+    for _ in range(2):
+        assert f(Configured(X, config()))[0] == 2
+    assert len(traces) == 2
 
 
 @pytest.mark.parametrize("use", ["wrap", "call", "lower", "eval_shape", "compiled"])

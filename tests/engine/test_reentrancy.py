@@ -426,6 +426,7 @@ DEEP = {
     "module_inside_itself": ("ValueError", "`tree.content` contains itself"),
     "cyclic_static_list": ("ValueError", "`tree.static[0]` contains itself"),
     "cyclic_static_module": ("ValueError", "`tree.static.content` contains itself"),
+    "cyclic_slots": ("ValueError", "`tree.next` contains itself"),
     "endless_flatten": ("RecursionError", ""),
     "lists_300": ("fine", ""),
     "lists_100000": ("RecursionError", ""),

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "eqx_fastjit"
 # its own. A folder is one name here.
 LAYERS = [
     ["_private", "_place", "_errors"],
-    ["_statics", "_blocking", "_reference"],
+    ["_statics", "_cycle", "_blocking", "_reference"],
     ["_describe", "_events", "_engine"],
     ["_parameters", "_plan", "_options", "_traced", "_callables", "_function"],
     ["_stages", "_export"],

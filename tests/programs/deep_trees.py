@@ -4,8 +4,10 @@ They might crash, and so have a process of their own. Each case has a thread of 
 because the recursion limit belongs to a thread, and jaxlib does not always restore it.
 """
 
+import dataclasses
 import sys
 import threading
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -76,6 +78,22 @@ def cyclic_static_module():
     return in_box(X, module_inside_itself())
 
 
+@dataclasses.dataclass(slots=True)
+class Slots:
+    next: Any = None
+
+
+def cyclic_slots():
+    x = Slots()
+    x.next = x
+    return x
+
+
+class Itself:
+    def __init__(self):
+        self.itself = self
+
+
 class Endless:
     """Has another of its kind for a child, each time that it is flattened."""
 
@@ -92,10 +110,11 @@ CASES = {
     "module_inside_itself": module_inside_itself,
     "cyclic_static_list": cyclic_static_list,
     "cyclic_static_module": cyclic_static_module,
+    "cyclic_slots": cyclic_slots,
     "endless_flatten": Endless,
     "lists_300": lambda: nested(300, in_list, X),
-    # A module contains itself, which is no cycle of the arguments.
-    "lists_100000": lambda: [nested(100_000, in_list, X), sys],
+    # What has an identity only may contain itself.
+    "lists_100000": lambda: [sys, Itself(), nested(100_000, in_list, X)],
     "tuples_100000": lambda: nested(100_000, in_tuple, X),
     "modules_200": lambda: nested(200, in_box, X),
     "modules_100000": lambda: nested(100_000, in_box, X),
