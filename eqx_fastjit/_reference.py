@@ -133,7 +133,7 @@ class Specialization:
         self.flat = flat
 
 
-def _has_changed(witnesses: list[Any], then: tuple[Any, ...]) -> bool:
+def _has_changed(witnesses: Any, then: Any) -> bool:
     """Whether statics are not as they were, or cannot be read any more."""
     try:
         return static_key(witnesses) != then
