@@ -27,7 +27,7 @@ import numpy as np
 
 from eqx_fastjit._describe import describe_static
 from eqx_fastjit._plan import partition
-from eqx_fastjit._statics import generated_fields, reader_of
+from eqx_fastjit._statics import generated_fields, reader_of, state_of
 
 from ._format import ExportFileError
 from ._names import name_of, Names
@@ -66,6 +66,8 @@ _FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "NoneType": lambda _: None,
     "bytes": bytes.fromhex,
 }
+# The readers of values that are written as their state.
+_BY_STATE = ("struct", "numpy", "scalar", "hashed", "state")
 _SEQUENCES: dict[str, type] = {x.__name__: x for x in (tuple, list, set, frozenset)}
 
 _NOT_IMPORTABLE = (
@@ -135,7 +137,7 @@ class Encoder:
             self._write_static(x, reader, path)
 
     def _write_static(self, x: Any, reader: Any, path: str) -> None:
-        cls, state = type(x), x if reader.state is None else reader.state(x)
+        cls, state = type(x), state_of(x) if reader.name in _BY_STATE else x
         if isinstance(x, np.dtype) and x.names is None and np.dtype(x.name) == x:
             self._line(path, "dtype", x.name)
         elif isinstance(x, enum.Enum) and cls.__members__.get(x.name) is x:
