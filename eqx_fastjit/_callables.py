@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ._parameters import signature_of
 from ._place import innermost, Place, place_of
 from ._reference import static_key
-from ._statics import flatten_one_level
+from ._statics import has_only_identity
 
 
 class Description(NamedTuple):
@@ -70,8 +70,7 @@ def _read(fun: Any, *, is_own: bool) -> Description:
     qualname = getattr(named, "__qualname__", None)
     names = named.__name__, qualname if isinstance(qualname, str) else named.__name__
     place, signature = place_of(fun), signature_of(fun, is_own=is_own)
-    is_identity = type(fun).__eq__ is object.__eq__ and flatten_one_level(fun) is None
-    plain = is_identity and type(fun).__weakrefoffset__ != 0
+    plain = has_only_identity(fun) and type(fun).__weakrefoffset__ != 0
     found = signature.parameters.values()
     kinds = tuple([int(p.kind) for p in found])
     defaults = static_key([p.default for p in found])

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ._statics import generated_fields
+from ._statics import generated_fields, has_only_identity
 
 
 # How deep a cycle is looked for.
@@ -44,8 +44,8 @@ def _parts(path: str, x: Any) -> list[tuple[str, Any]]:
         return [(f"{path}[{k!r}]", v) for k, v in x.items()]
     if isinstance(x, list | tuple):
         return [(f"{path}[{i}]", v) for i, v in enumerate(x)]
-    if type(x).__eq__ is object.__eq__:
-        return []  # only its identity
+    if has_only_identity(x):
+        return []
     try:
         names = generated_fields(type(x)) or vars(x)
         return [(f"{path}.{name}", getattr(x, name, None)) for name in names]

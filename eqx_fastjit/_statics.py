@@ -190,6 +190,14 @@ def has_hash(x: Any) -> bool:
     return True
 
 
+def has_only_identity(x: Any) -> bool:
+    """Whether a value is no pytree node, and is only equal to itself.
+
+    Runs nothing of its class: no flatten function.
+    """
+    return type(x).__eq__ is object.__eq__ and jtu.all_leaves([x])
+
+
 def generated_fields(cls: type) -> tuple[str, ...] | None:
     """The fields that an `__eq__` compares which dataclasses or attrs generated.
 

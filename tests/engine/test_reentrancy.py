@@ -427,6 +427,7 @@ DEEP = {
     "cyclic_static_list": ("ValueError", "`tree.static[0]` contains itself"),
     "cyclic_static_module": ("ValueError", "`tree.static.content` contains itself"),
     "cyclic_slots": ("ValueError", "`tree.next` contains itself"),
+    "cyclic_node": ("ValueError", "`tree.next` contains itself"),
     "endless_flatten": ("RecursionError", ""),
     "lists_300": ("fine", ""),
     "lists_100000": ("RecursionError", ""),

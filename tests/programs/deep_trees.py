@@ -89,6 +89,25 @@ def cyclic_slots():
     return x
 
 
+@jtu.register_pytree_node_class
+class Node:
+    def __init__(self, next=None):
+        self.next = next
+
+    def tree_flatten(self):
+        return (self.next,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+def cyclic_node():
+    x = Node()
+    x.next = x
+    return x
+
+
 class Itself:
     def __init__(self):
         self.itself = self
@@ -111,6 +130,7 @@ CASES = {
     "cyclic_static_list": cyclic_static_list,
     "cyclic_static_module": cyclic_static_module,
     "cyclic_slots": cyclic_slots,
+    "cyclic_node": cyclic_node,
     "endless_flatten": Endless,
     "lists_300": lambda: nested(300, in_list, X),
     # What has an identity only may contain itself.
