@@ -9,6 +9,7 @@ Ctrl-C, which shows and writes what was measured.
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -84,6 +85,20 @@ def _apart(case: Any, options: argparse.Namespace) -> dict[str, Any]:
         return json.loads(file.read_text())
 
 
+def _note_interrupts(results: Any) -> Any:
+    """Have Ctrl-C noted. Returns what handled it before.
+
+    The exception is not enough: where it is raised within C++, JAX may go on without
+    it, or raise another.
+    """
+
+    def note(*_: Any) -> None:
+        results["interrupted"] = True
+        raise KeyboardInterrupt
+
+    return signal.signal(signal.SIGINT, note)
+
+
 def _time(case: Any, options: argparse.Namespace, results: Any) -> Iterator[int]:
     """Add the times of a case to the results; yields after each round."""
     from benchmarks.timing import measure
@@ -105,6 +120,7 @@ def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) 
     import jax
 
     task = bar.add_task("", total=len(cases) * options.rounds)
+    outer = _note_interrupts(results)
     try:
         for i, case in enumerate(cases):
             bar.update(task, completed=i * options.rounds, description=case.name)
@@ -118,12 +134,18 @@ def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) 
             try:
                 for n in _time(case, options, results):
                     bar.advance(task, n)
+                    if results["interrupted"]:
+                        return
             except Exception as e:
+                if results["interrupted"]:
+                    return
                 reason = str(e).strip().partition("\n")[0]
                 results["problems"].append(f"{case.name}: {type(e).__name__}: {reason}")
             jax.clear_caches()  # of a thousand programs, for some cases
     except KeyboardInterrupt:
-        results["interrupted"] = True
+        pass  # which `results` says
+    finally:
+        signal.signal(signal.SIGINT, outer)
 
 
 def _main(options: argparse.Namespace) -> int:

@@ -92,7 +92,22 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
     assert "Interrupted: these are the results so far." in out
     results = json.loads(file.read_text())
     assert results["interrupted"]
-    assert [case["name"] for case in results["cases"]] == ["identity"]
+    assert results["cases"][0]["name"] == "identity"
+    assert results["problems"] == []
+
+
+def test_ctrl_c_that_jax_makes_another_error_of(monkeypatch, capsys):
+    def makers():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ValueError("while checking equality") from None
+
+    monkeypatch.setitem(CASES, "faulty", Case("faulty", "table", "", makers))
+    before = signal.getsignal(signal.SIGINT)
+    assert command.main(["--cases", "faulty", "--rounds", "1"]) == 130
+    assert "Not timed" not in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_case_that_fails_is_named(monkeypatch, capsys):
