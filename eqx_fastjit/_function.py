@@ -24,7 +24,7 @@ from ._errors import clearer
 from ._options import donated, flatten_in_shardings, Options
 from ._parameters import to_call
 from ._place import source_of
-from ._plan import partition
+from ._plan import partition, snapshot
 from ._private import on_clear_caches, values_inside
 from ._reference import static_key
 from ._statics import is_array
@@ -118,7 +118,7 @@ class Function:
     # --- what the engine calls ---
 
     def specialize(self, values: tuple[Any, ...], abstract: bool = False) -> Any:
-        """A new specialization for a call.
+        """A new specialization for a call, which is kept.
 
         Unless `abstract`, a `jax.ShapeDtypeStruct` is a static like any other.
         """
@@ -147,7 +147,13 @@ class Function:
         if len(set(paths)) != len(arrays):  # or of `f(x, /, **kwargs)` with `x=...`
             paths = [f"array{i}" for i in range(len(arrays))]
         flat = FlatFunction(self, structure, paths, source_of(fun))
-        return engine_module().Specialization(jax.jit(flat, **kwargs), flat)
+        made = engine_module().Specialization(self.jit(flat, kwargs), flat)
+        keep(self.table, made, structure.rebuild(arrays), values, abstract)
+        return made
+
+    def jit(self, flat: FlatFunction, kwargs: dict[str, Any]) -> Any:
+        """What a new specialization calls."""
+        return jax.jit(flat, **kwargs)
 
     def finished(
         self,
@@ -221,11 +227,29 @@ class Function:
         try:
             found, arrays, reads_numpy = self.table.find(values, abstract)
             if found is None:
-                found = self.specialize(values, abstract)
-                self.table.add(values, abstract, found)
+                # The arguments are read again, as another thread may write to them.
+                made = self.specialize(values, abstract)
+                found, arrays, reads_numpy = self.table.find(values, abstract)
+                found = found or made  # of some, no two readings are the same
         except Exception as e:
             raise self.failed(None, e, values)  # noqa: B904
         return found, arrays, reads_numpy
+
+
+def keep(table: Any, made: Any, stored: Any, values: Any, abstract: bool) -> None:
+    """Keep a specialization in a table, for calls like the one that it was made for.
+
+    It was made of `stored`, a snapshot of the call's values, and its signature is that
+    of the snapshot: another thread may have written to the values since, to a list.
+    """
+    table.add(stored, abstract, made)
+    if table.find(values, abstract)[0] is not None:
+        return
+    # They were written to, or have a class whose unflatten function does not give back
+    # what was flattened. If that, the signature of such calls is another one.
+    if table.find(snapshot(values, abstract), abstract)[0] is made:
+        same = engine_module().Specialization(made.jitted, made.flat)
+        table.add(values, abstract, same)
 
 
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()

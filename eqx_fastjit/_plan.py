@@ -41,6 +41,12 @@ def partition(tree: Any, abstract: bool = True) -> tuple[list[Any], Structure]:
     return arrays, Structure(treedef, rest)
 
 
+def snapshot(tree: Any, abstract: bool) -> Any:
+    """The same pytree, of containers that nobody else can write to."""
+    arrays, structure = partition(tree, abstract)
+    return structure.rebuild(arrays)
+
+
 class Handle:
     """Says which trace a compiled function came from, which returns it beside arrays.
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from eqx_fastjit import _private
 from eqx_fastjit._callables import Description
-from eqx_fastjit._engine import engine_module
 from eqx_fastjit._function import Function
 from eqx_fastjit._options import Options
 from eqx_fastjit._parameters import OMITTED
 from eqx_fastjit._plan import partition
+from eqx_fastjit._traced import FlatFunction
 
 from ._exported import lines_of
 from ._format import ExportFileError, one_error, read
@@ -106,14 +106,16 @@ class LoadedFunction(Function):
             now = lines_of(value, getattr(inspect.Parameter, kind), name)
             if (why := difference(then, now)) is not None:
                 raise self._other_call(why)
-        specialization = super().specialize(values, abstract)
+        return super().specialize(values, abstract)
+
+    def jit(self, flat: FlatFunction, kwargs: dict[str, Any]) -> Any:
+        """The native code, if there is any."""
+        portable = super().jit(flat, kwargs)
         if self._native is None:
-            return specialization
-        flat = specialization.flat
+            return portable
         flat.traced = True  # its plan is known without
         handle = flat.output(self._template)[-1]
-        run = _native_or_portable(self._native.__call__, specialization.jitted, handle)
-        return engine_module().Specialization(run, flat)
+        return _native_or_portable(self._native.__call__, portable, handle)
 
     def call_python(self, values: tuple[Any, ...]) -> Any:
         """Call the portable program, in place of the user's function."""

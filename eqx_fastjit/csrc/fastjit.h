@@ -121,6 +121,7 @@ typedef struct State {
 extern struct PyModuleDef fastjit_module;
 
 Walk *walk_take(State *state);
+void walk_forget(Walk *w);
 void walk_give_back(Walk *w);
 void walks_free(State *state);
 int walk_reserve_values(Walk *w, size_t n);
@@ -182,7 +183,6 @@ typedef struct {
 } Table;
 
 Specialization *table_find(Table *self, Walk *w);
-int table_add(Table *self, PyObject *values, int abstract, Specialization *specialization);
 int table_remove(Table *self, Specialization *specialization);
 
 /* --- results -------------------------------------------------------------------------- */

@@ -77,16 +77,22 @@ Walk *walk_take(State *state) {
     return w;
 }
 
-/* Lets go of all that a walk holds. Finalizers may make calls, with other walks. */
-void walk_give_back(Walk *w) {
-    PyObject *error = PyErr_Occurred() ? take_error() : NULL;
+/* Lets go of all that was read. Finalizers may make calls, with other walks. */
+void walk_forget(Walk *w) {
     for (size_t i = 0; i < w->n_trail; i++) Py_XDECREF(entry_object(&w->trail[i]));
     for (size_t i = 0; i < w->n_arrays; i++) Py_DECREF(w->arrays[i]);
     for (size_t i = 0; i < w->n_mutables; i++) Py_DECREF(w->mutables[i].object);
-    for (Py_ssize_t i = 0; i < w->n_values; i++) Py_XDECREF(w->values[i]);
     w->n_trail = w->n_arrays = w->n_mutables = 0;
-    w->n_values = w->n_copied = 0;
-    w->in_mutable = w->abstract = w->has_tracers = w->reads_numpy = 0;
+    w->n_copied = 0;
+    w->in_mutable = w->has_tracers = w->reads_numpy = 0;
+}
+
+void walk_give_back(Walk *w) {
+    PyObject *error = PyErr_Occurred() ? take_error() : NULL;
+    walk_forget(w);
+    for (Py_ssize_t i = 0; i < w->n_values; i++) Py_XDECREF(w->values[i]);
+    w->n_values = 0;
+    w->abstract = 0;
     w->next = w->state->free_walks;
     w->state->free_walks = w;
     if (error != NULL) put_error(error);

@@ -222,9 +222,9 @@ static Walk *walk_over(State *state, PyObject *values, int abstract) {
     return w;
 }
 
-/* Adds a specialization for bound values, which are read again: what was made of them is of
-what they were then. A table that is full is emptied. */
-int table_add(Table *self, PyObject *values, int abstract, Specialization *specialization) {
+/* Adds a specialization for bound values. A table that is full is emptied. */
+static int table_add(Table *self, PyObject *values, int abstract,
+                     Specialization *specialization) {
     Walk *w = walk_over(self->state, values, abstract);
     if (w == NULL) return -1;
     uint64_t hash = trail_hash(w->trail, w->n_trail);

@@ -8,6 +8,7 @@ One table of what raises, re-enters, lies or does not end, where a call runs Pyt
 
 import collections
 import functools
+import itertools
 
 import equinox as eqx
 import jax
@@ -151,20 +152,55 @@ def test_a_state_that_cannot_be_had(cls, place):
     assert len(traces) == 2
 
 
-def test_a_hash_that_changes_another_argument():
-    """What was traced is not used for what was there before."""
+class WritingHash(EqIsNotImplemented):
+    """Has a function called when it is read."""
 
-    class Changing(EqIsNotImplemented):
-        def __hash__(self):
-            options["n"] = n
-            return 1
+    def __init__(self, call=lambda: None):
+        self.call = call
 
-    f = filter_jit(lambda options, s: X * options["n"])
-    options, static, n = {"n": 1}, Changing(), 2
-    f(options, static)
-    for n in (1, 2):
-        options["n"] = n
-        assert f(options, static) == 2 * n
+    def __hash__(self):
+        self.call()
+        return 1
+
+    def __eq__(self, other):
+        return type(other) is type(self)
+
+
+@jtu.register_pytree_node_class
+class WritingFlatten(WritingHash):
+    def tree_flatten(self):
+        self.call()
+        return (), None
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        return cls()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("cls", [WritingHash, WritingFlatten])
+def test_an_argument_that_is_written_to_while_the_call_is_read(cls, is_first):
+    """What was traced is only used for what was there when it was traced.
+
+    This stands for another thread that writes, at any point, and later writes back what
+    was there before: so it is not enough that two readings are the same.
+    """
+
+    def call(static, options):
+        return f(*((static, options) if is_first else (options, static)))
+
+    def read(a, b):
+        return X * (b if is_first else a)["n"]
+
+    def write():
+        options["n"] = 2 if start <= next(n_read) < stop else 1
+
+    for start, stop in itertools.combinations(range(8), 2):
+        f = filter_jit(lambda a, b: read(a, b))
+        options, n_read = {"n": 1}, itertools.count()
+        call(cls(write), options)
+        for n in (1, 2):
+            assert call(cls(), {"n": n}) == 2 * n, (start, stop)
 
 
 def test_an_object_that_is_given_another_class():
@@ -237,6 +273,25 @@ def test_a_flatten_function_that_gives_nonsense(children):
         eqx.filter_jit(lambda t: X)(Bad())
     with pytest.raises(type(expected.value)):
         filter_jit(lambda t: X)(Bad())
+
+
+def test_an_unflatten_function_that_makes_another_class():
+    """Calls are compiled once, also if the function never sees the class."""
+
+    class Base:
+        def __init__(self, x):
+            self.x = x
+
+    class Derived(Base):
+        pass
+
+    for cls in (Base, Derived):
+        jtu.register_pytree_node(cls, lambda b: ((b.x,), None), lambda _, xs: Base(*xs))
+    f, traces = count_traces(lambda b, n: b.x * n)
+    for n in (2, 3, 2, 3):
+        assert f(Derived(X), n) == 2 * n
+    assert len(traces) == 2
+    assert f.lower(Derived(X), 2).compile()(Derived(X), 2) == 4
 
 
 def test_an_unflatten_function_that_raises():
