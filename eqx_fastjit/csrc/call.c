@@ -154,32 +154,27 @@ static int bind_plainly(const Callable *self, PyObject *const *args, Py_ssize_t 
         if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(kwnames, i))) return 0;
     for (Py_ssize_t i = 0; i < self->n; i++) {
         Kind kind = kind_of(self, i);
-        PyObject *name = PyTuple_GET_ITEM(self->names, i), *value = NULL;
         if (i == self->fun_index) w->values[w->n_values++] = Py_NewRef(self->fun);
+        PyObject *value = NULL;
         if (kind == VAR_POSITIONAL) {
             Py_ssize_t n = n_args > n_positional ? n_args - n_positional : 0;
-            if ((value = tuple_of(args + n_positional, n)) == NULL) return -1;
+            value = tuple_of(args + n_positional, n);
             n_positional += n;
-            w->values[w->n_values++] = value;
-            continue;
-        }
-        if (kind == VAR_KEYWORD) {
-            if ((value = other_keywords(self, &keywords)) == NULL) return -1;
-            w->values[w->n_values++] = value;
-            continue;
-        }
-        if (kind != KEYWORD_ONLY && n_positional < n_args) value = args[n_positional++];
-        if (kind != POSITIONAL_ONLY && keywords.n_used < keywords.n) {
-            PyObject *given = take_keyword(&keywords, name);
+        } else if (kind == VAR_KEYWORD) {
+            value = other_keywords(self, &keywords);
+        } else {
+            PyObject *given = NULL;
+            if (kind != KEYWORD_ONLY && n_positional < n_args) value = args[n_positional++];
+            if (kind != POSITIONAL_ONLY && keywords.n_used < keywords.n)
+                given = take_keyword(&keywords, PyTuple_GET_ITEM(self->names, i));
             if (given != NULL && value != NULL) return 0; /* given twice */
             if (given != NULL) value = given;
-        }
-        if (value == NULL) {
             PyObject *defaults = PyTuple_GET_ITEM(self->defaults, i);
-            if (PyTuple_GET_SIZE(defaults) == 0) return 0;
-            value = PyTuple_GET_ITEM(defaults, 0);
+            if (value == NULL && PyTuple_GET_SIZE(defaults) == 0) return 0;
+            value = Py_NewRef(value != NULL ? value : PyTuple_GET_ITEM(defaults, 0));
         }
-        w->values[w->n_values++] = Py_NewRef(value);
+        if (value == NULL) return -1;
+        w->values[w->n_values++] = value;
     }
     if (self->fun_index == self->n) w->values[w->n_values++] = Py_NewRef(self->fun);
     return n_positional == n_args && keywords.n_used == keywords.n;
@@ -319,7 +314,6 @@ done:
 /* A call whose values are bound. */
 static PyObject *call_bound(Callable *self, Walk *w) {
     Specialization *specialization = NULL;
-    PyObject *result = NULL;
     if (read_values(w) == 0) specialization = find(self, w);
     if (specialization == NULL || copy_numpy(w) < 0) {
         explain(self, NULL, w);
@@ -327,7 +321,7 @@ static PyObject *call_bound(Callable *self, Walk *w) {
         return NULL;
     }
     Active outer = activate((PyObject *)specialization);
-    result = call_specialization(self, specialization, w);
+    PyObject *result = call_specialization(self, specialization, w);
     if (result == NULL) explain(self, specialization, w);
     deactivate(outer);
     Py_DECREF(specialization);

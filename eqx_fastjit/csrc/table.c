@@ -222,25 +222,6 @@ static Walk *walk_over(State *state, PyObject *values, int abstract) {
     return w;
 }
 
-/* Adds a specialization for bound values. A table that is full is emptied. */
-static int table_add(Table *self, PyObject *values, int abstract,
-                     Specialization *specialization) {
-    Walk *w = walk_over(self->state, values, abstract);
-    if (w == NULL) return -1;
-    uint64_t hash = trail_hash(w->trail, w->n_trail);
-    int failed = specialization_set(specialization, w, hash);
-    walk_give_back(w);
-    if (failed) return -1;
-    if (self->n_items >= self->capacity) table_clear(self);
-    self->n_items++;
-    PyObject *key = PyLong_FromUnsignedLongLong(hash), *none = PyList_New(0), *bucket = NULL;
-    if (key != NULL && none != NULL) bucket = PyDict_SetDefault(self->items, key, none);
-    failed = bucket == NULL ? -1 : PyList_Append(bucket, (PyObject *)specialization);
-    Py_XDECREF(key);
-    Py_XDECREF(none);
-    return failed;
-}
-
 /* `find(values, abstract)`: the specialization, or `None`; the arrays; and whether any is
 the user's own, of NumPy. */
 static PyObject *table_find_method(Table *self, PyObject *args) {
@@ -258,13 +239,27 @@ static PyObject *table_find_method(Table *self, PyObject *args) {
     return out;
 }
 
-/* `add(values, abstract, specialization)` */
+/* `add(values, abstract, specialization)`. A table that is full is emptied. */
 static PyObject *table_add_method(Table *self, PyObject *args) {
-    PyObject *values, *specialization;
+    PyObject *values, *added;
     int abstract;
-    if (!PyArg_ParseTuple(args, "O!pO", &PyTuple_Type, &values, &abstract, &specialization))
+    if (!PyArg_ParseTuple(args, "O!pO!", &PyTuple_Type, &values, &abstract,
+                          self->state->specialization_type, &added))
         return NULL;
-    if (table_add(self, values, abstract, (Specialization *)specialization) < 0) return NULL;
+    Walk *w = walk_over(self->state, values, abstract);
+    if (w == NULL) return NULL;
+    uint64_t hash = trail_hash(w->trail, w->n_trail);
+    int failed = specialization_set((Specialization *)added, w, hash);
+    walk_give_back(w);
+    if (failed) return NULL;
+    if (self->n_items >= self->capacity) table_clear(self);
+    self->n_items++;
+    PyObject *key = PyLong_FromUnsignedLongLong(hash), *none = PyList_New(0), *bucket = NULL;
+    if (key != NULL && none != NULL) bucket = PyDict_SetDefault(self->items, key, none);
+    failed = bucket == NULL || PyList_Append(bucket, added) < 0;
+    Py_XDECREF(key);
+    Py_XDECREF(none);
+    if (failed) return NULL;
     Py_RETURN_NONE;
 }
 
