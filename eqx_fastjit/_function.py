@@ -124,8 +124,10 @@ class Function:
         """
         kwargs = dict(self.options.jit_kwargs)
         arrays, structure = partition(values, abstract)
-        named = self.named(values)
-        fun, passed = self.split(values)
+        # What the trace reads. Another thread may write to the values.
+        stored = structure.rebuild(arrays)
+        named = self.named(stored)
+        fun, passed = self.split(stored)
         args, _ = to_call(self.signature, passed)
         if indices := donated(self.options.donate, args, len(arrays), abstract):
             kwargs["donate_argnums"] = indices
@@ -148,7 +150,7 @@ class Function:
             paths = [f"array{i}" for i in range(len(arrays))]
         flat = FlatFunction(self, structure, paths, source_of(fun))
         made = engine_module().Specialization(self.jit(flat, kwargs), flat)
-        keep(self.table, made, structure.rebuild(arrays), values, abstract)
+        keep(self.table, made, stored, values, abstract)
         return made
 
     def jit(self, flat: FlatFunction, kwargs: dict[str, Any]) -> Any:
@@ -239,8 +241,8 @@ class Function:
 def keep(table: Any, made: Any, stored: Any, values: Any, abstract: bool) -> None:
     """Keep a specialization in a table, for calls like the one that it was made for.
 
-    It was made of `stored`, a snapshot of the call's values, and its signature is that
-    of the snapshot: another thread may have written to the values since, to a list.
+    It was made of `stored`, a snapshot of the call's values, and its signature is read
+    from that: another thread may have written to a list in the values since.
     """
     table.add(stored, abstract, made)
     if table.find(values, abstract)[0] is not None:
