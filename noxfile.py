@@ -22,7 +22,7 @@ nox.options.sessions = ["corners"]
 # An interpreter that is missing is reported as skipped, not downloaded.
 nox.options.download_python = "never"
 
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 JAX = {"oldest": "jax==0.7.2", "0.9": "jax==0.9.*", "newest": "jax"}
 EQUINOX = {"oldest": "equinox==0.13.2", "newest": "equinox"}
 MATRIX = [(p, jax, equinox) for p in PYTHONS for jax in JAX for equinox in EQUINOX]
