@@ -24,7 +24,7 @@ from ._errors import clearer
 from ._options import donated, flatten_in_shardings, Options
 from ._parameters import to_call
 from ._place import source_of
-from ._plan import partition, snapshot
+from ._plan import partition
 from ._private import on_clear_caches, values_inside
 from ._reference import static_key
 from ._statics import is_array
@@ -117,17 +117,22 @@ class Function:
 
     # --- what the engine calls ---
 
-    def specialize(self, values: tuple[Any, ...], abstract: bool = False) -> Any:
-        """A new specialization for a call, which is kept.
+    def specialize(
+        self, values: tuple[Any, ...], abstract: bool = False
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """A new specialization for a call, and the arrays of the call.
 
         Unless `abstract`, a `jax.ShapeDtypeStruct` is a static like any other.
         """
-        kwargs = dict(self.options.jit_kwargs)
+        made = engine_module().Specialization(values, abstract)
         arrays, structure = partition(values, abstract)
-        # What the trace reads. Another thread may write to the values.
-        stored = structure.rebuild(arrays)
-        named = self.named(stored)
-        fun, passed = self.split(stored)
+        # Its signature and its structure are two readings. Another thread may write to
+        # a list in between, and write back what was there. So both are read again.
+        is_kept = made.is_of(values, abstract)
+        is_kept = is_kept and structure.is_same(partition(values, abstract)[1])
+        kwargs = dict(self.options.jit_kwargs)
+        named = self.named(values)
+        fun, passed = self.split(values)
         args, _ = to_call(self.signature, passed)
         if indices := donated(self.options.donate, args, len(arrays), abstract):
             kwargs["donate_argnums"] = indices
@@ -148,10 +153,11 @@ class Function:
             paths = []
         if len(set(paths)) != len(arrays):  # or of `f(x, /, **kwargs)` with `x=...`
             paths = [f"array{i}" for i in range(len(arrays))]
-        flat = FlatFunction(self, structure, paths, source_of(fun))
-        made = engine_module().Specialization(self.jit(flat, kwargs), flat)
-        keep(self.table, made, stored, values, abstract)
-        return made
+        made.flat = FlatFunction(self, structure, paths, source_of(fun))
+        made.jitted = self.jit(made.flat, kwargs)
+        if is_kept:
+            self.table.add(made)
+        return made, tuple(arrays)
 
     def jit(self, flat: FlatFunction, kwargs: dict[str, Any]) -> Any:
         """What a new specialization calls."""
@@ -229,29 +235,11 @@ class Function:
         try:
             found, arrays, reads_numpy = self.table.find(values, abstract)
             if found is None:
-                # The arguments are read again, as another thread may write to them.
-                made = self.specialize(values, abstract)
-                found, arrays, reads_numpy = self.table.find(values, abstract)
-                found = found or made  # of some, no two readings are the same
+                found, arrays = self.specialize(values, abstract)
+                _, arrays, reads_numpy = self.table.find(arrays, abstract)
         except Exception as e:
             raise self.failed(None, e, values)  # noqa: B904
         return found, arrays, reads_numpy
-
-
-def keep(table: Any, made: Any, stored: Any, values: Any, abstract: bool) -> None:
-    """Keep a specialization in a table, for calls like the one that it was made for.
-
-    It was made of `stored`, a snapshot of the call's values, and its signature is read
-    from that: another thread may have written to a list in the values since.
-    """
-    table.add(stored, abstract, made)
-    if table.find(values, abstract)[0] is not None:
-        return
-    # They were written to, or have a class whose unflatten function does not give back
-    # what was flattened. If that, the signature of such calls is another one.
-    if table.find(snapshot(values, abstract), abstract)[0] is made:
-        same = engine_module().Specialization(made.jitted, made.flat)
-        table.add(values, abstract, same)
 
 
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()

@@ -32,6 +32,13 @@ class Structure(NamedTuple):
         leaves = [next(left) if x is DYNAMIC else x for x in self.leaves]
         return jtu.tree_unflatten(self.treedef, leaves)
 
+    def is_same(self, other: "Structure") -> bool:
+        """Whether another reading of the pytree found the same, as far as JAX knows."""
+        try:
+            return self == other or self.treedef != self.treedef
+        except Exception:  # aux data that cannot be compared, such as NumPy arrays
+            return True
+
 
 def partition(tree: Any, abstract: bool = True) -> tuple[list[Any], Structure]:
     """The arrays of a pytree, in JAX's order, and the rest."""
@@ -39,12 +46,6 @@ def partition(tree: Any, abstract: bool = True) -> tuple[list[Any], Structure]:
     rest = tuple([DYNAMIC if is_array(x, abstract) else x for x in leaves])
     arrays = [x for x, kept in zip(leaves, rest, strict=True) if kept is DYNAMIC]
     return arrays, Structure(treedef, rest)
-
-
-def snapshot(tree: Any, abstract: bool) -> Any:
-    """The same pytree, of containers that nobody else can write to."""
-    arrays, structure = partition(tree, abstract)
-    return structure.rebuild(arrays)
 
 
 class Handle:

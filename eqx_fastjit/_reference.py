@@ -128,17 +128,26 @@ def static_key(x: Any) -> tuple[Any, ...]:
 class Specialization:
     """What is compiled for one signature of one function."""
 
-    def __init__(self, jitted: Any, flat: Any):
-        self.jitted = jitted
-        self.flat = flat
+    jitted: Any
+    flat: Any
 
+    def __init__(self, values: tuple[Any, ...], abstract: bool):
+        walk = Walk(values, abstract=abstract)
+        self.trail = tuple(walk.trail)
+        # The statics that it is made with and that can be changed, and as they are now.
+        self._witnesses = walk.mutables
+        self._then = static_key(walk.mutables)
 
-def _has_changed(witnesses: Any, then: Any) -> bool:
-    """Whether statics are not as they were, or cannot be read any more."""
-    try:
-        return static_key(witnesses) != then
-    except Exception:
-        return True
+    def is_of(self, values: tuple[Any, ...], abstract: bool) -> bool:
+        """Whether it is for such a call."""
+        return tuple(Walk(values, abstract=abstract).trail) == self.trail
+
+    def is_stale(self) -> bool:
+        """Whether statics are not as they were, or cannot be read any more."""
+        try:
+            return static_key(self._witnesses) != self._then
+        except Exception:
+            return True
 
 
 class Table:
@@ -146,8 +155,7 @@ class Table:
 
     def __init__(self, capacity: int):
         self._capacity = capacity
-        # With the statics that each was made with and that can be changed, as then.
-        self._items: dict[tuple[Any, ...], tuple[Specialization, Any, Any]] = {}
+        self._items: dict[tuple[Any, ...], Specialization] = {}
 
     def find(
         self, values: tuple[Any, ...], abstract: bool
@@ -157,8 +165,8 @@ class Table:
         And whether any array is the user's own, of NumPy.
         """
         walk = Walk(values, abstract=abstract)
-        found, witnesses, then = self._items.get(tuple(walk.trail), (None, (), ()))
-        if found is not None and _has_changed(witnesses, then):
+        found = self._items.get(tuple(walk.trail))
+        if found is not None and found.is_stale():
             self.remove(found)
             found = None
         # JAX does not always copy an array of NumPy, and the caller may write to it
@@ -170,19 +178,17 @@ class Table:
         arrays = [x.copy() if isinstance(x, np.ndarray) else x for x in walk.arrays]
         return found, tuple(arrays), False
 
-    def add(self, values: tuple[Any, ...], abstract: bool, added: Any) -> None:
-        """Keep one for such values. A table that is full is emptied."""
-        walk = Walk(values, abstract=abstract)
-        witnesses = walk.mutables
+    def add(self, specialization: Specialization) -> None:
+        """Keep one. A table that is full is emptied."""
         if len(self._items) == self._capacity:
             self._items.clear()
-        self._items[tuple(walk.trail)] = added, witnesses, static_key(witnesses)
+        self._items[specialization.trail] = specialization
 
-    def remove(self, specialization: Any) -> None:
+    def remove(self, specialization: Specialization) -> None:
         """Drop one, if it is in the table."""
-        for key, (other, *_) in list(self._items.items()):
+        for trail, other in list(self._items.items()):
             if other is specialization:
-                self._items.pop(key, None)
+                self._items.pop(trail, None)
 
     def clear(self) -> None:
         """Drop all."""

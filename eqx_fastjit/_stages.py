@@ -15,8 +15,7 @@ from ._blocking import block, has_host_callbacks, must_block
 from ._describe import Cause, describe, differences
 from ._engine import engine_module
 from ._errors import clearer
-from ._function import Function, keep
-from ._plan import snapshot
+from ._function import Function
 from ._reference import split_output
 
 
@@ -32,14 +31,11 @@ class StagedCall:
         self.function: Function = jitted._function
         self.bind: Callable[..., tuple[Any, ...]] = jitted._bind
         values = self.bind(*args, **kwargs)
-        stored = snapshot(values, abstract=True)
-        specialization, arrays, _ = self.function.find(stored, abstract=True)
+        specialization, arrays, _ = self.function.find(values, abstract=True)
         self.specialization = specialization
         # A table of its own, of one: that of the function may be cleared.
-        engine = engine_module()
-        self.table = engine.Table(1)
-        own = engine.Specialization(specialization.jitted, specialization.flat)
-        keep(self.table, own, stored, values, abstract=True)
+        self.table = engine_module().Table(1)
+        self.table.add(specialization)
         self.signature = describe(self.function.named(values))
         self._event: _events.Event | None = None
         with self.stage():

@@ -96,8 +96,10 @@ class LoadedFunction(Function):
             code, made_for = bytes(sections["compiled"]), header["made_for"]
             self._native = load_native(code, made_for, self._exported, self._mesh)
 
-    def specialize(self, values: tuple[Any, ...], abstract: bool = False) -> Any:
-        """A specialization for a call. Raises `TypeError` if it is another call."""
+    def specialize(
+        self, values: tuple[Any, ...], abstract: bool = False
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """As of any function. Raises `TypeError` if it is another call."""
         _, refs = split(values)
         for parameter, value in zip(self._header["parameters"], refs, strict=True):
             name, kind, _, was_omitted, then = parameter

@@ -201,20 +201,22 @@ static int bind(Callable *self, PyObject *const *args, Py_ssize_t n_args, PyObje
 
 static PyObject *values_of(const Walk *w) { return tuple_of(w->values, w->n_values); }
 
-/* The specialization for a call, a new reference. A cache miss makes one, and then the call
-is read again: another thread may have written to its arguments. */
+/* The specialization for a call, a new reference. A cache miss makes one, from a reading of
+its own, whose arrays become those of the call. */
 static Specialization *find(Callable *self, Walk *w) {
     Specialization *found = table_find(self->table, w);
     if (found != NULL || PyErr_Occurred()) return found;
-    PyObject *values = values_of(w), *made = NULL;
+    PyObject *values = values_of(w), *made = NULL, *arrays;
     if (values != NULL)
         made = PyObject_CallMethodOneArg(self->function, w->state->s_specialize, values);
     Py_XDECREF(values);
     if (made == NULL) return NULL;
     walk_forget(w);
-    if (read_values(w) == 0) found = table_find(self->table, w);
-    if (found == NULL && !PyErr_Occurred()) /* of some, no two readings are the same */
-        return (Specialization *)made;
+    if (PyArg_ParseTuple(made, "O!O", w->state->specialization_type, &found, &arrays) &&
+        read_value(w, arrays, 0) == 0)
+        Py_INCREF(found);
+    else
+        found = NULL;
     Py_DECREF(made);
     return found;
 }

@@ -175,8 +175,6 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    State *state;
-    PyObject *module; /* which the state is in */
     PyObject *items; /* from a signature's hash to a list of specializations: a dict */
     Py_ssize_t capacity, n_items; /* specializations */
     Specialization *last; /* the last that was found, or NULL */

@@ -2,6 +2,23 @@
 
 #include "fastjit.h"
 
+/* Reads what Python passes: `(values, abstract)`, of which the first are bound values. */
+static Walk *walk_over(PyObject *self, PyObject *args) {
+    PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module), *values;
+    int abstract;
+    if (module == NULL || !PyArg_ParseTuple(args, "O!p", &PyTuple_Type, &values, &abstract))
+        return NULL;
+    Walk *w = walk_take(PyModule_GetState(module));
+    if (w == NULL) return NULL;
+    w->abstract = abstract;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++)
+        if (read_value(w, PyTuple_GET_ITEM(values, i), 0) < 0) {
+            walk_give_back(w);
+            return NULL;
+        }
+    return w;
+}
+
 /* --- a specialization ------------------------------------------------------------------- */
 
 static int specialization_traverse(Specialization *self, visitproc visit, void *arg) {
@@ -37,39 +54,40 @@ static void specialization_dealloc(Specialization *self) {
     Py_DECREF(type);
 }
 
-static int specialization_init(Specialization *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"jitted", "flat", NULL};
-    PyObject *jitted, *flat;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &jitted, &flat)) return -1;
-    Py_XSETREF(self->jitted, Py_NewRef(jitted));
-    Py_XSETREF(self->flat, Py_NewRef(flat));
-    return 0;
-}
-
-/* Gives it the signature of a walk. */
-static int specialization_set(Specialization *self, Walk *w, uint64_t hash) {
-    Entry *trail = PyMem_Malloc((w->n_trail + 1) * sizeof(Entry));
-    Mutable *witnesses = PyMem_Malloc((w->n_mutables + 1) * sizeof(Mutable));
-    if (trail == NULL || witnesses == NULL) {
-        PyMem_Free(trail);
-        PyMem_Free(witnesses);
+/* Gives it the signature of a walk, and what that holds. */
+static int specialization_set(Specialization *self, Walk *w) {
+    self->trail = PyMem_Malloc((w->n_trail + 1) * sizeof(Entry));
+    self->witnesses = PyMem_Malloc((w->n_mutables + 1) * sizeof(Mutable));
+    if (self->trail == NULL || self->witnesses == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    for (size_t i = 0; i < w->n_trail; i++) {
-        trail[i] = w->trail[i];
-        Py_XINCREF(entry_object(&trail[i]));
-    }
-    for (size_t i = 0; i < w->n_mutables; i++) {
-        witnesses[i] = w->mutables[i];
-        Py_INCREF(witnesses[i].object);
-    }
-    self->trail = trail;
+    memcpy(self->trail, w->trail, w->n_trail * sizeof(Entry));
+    memcpy(self->witnesses, w->mutables, w->n_mutables * sizeof(Mutable));
     self->n_trail = w->n_trail;
-    self->hash = hash;
-    self->witnesses = witnesses;
     self->n_witnesses = w->n_mutables;
+    self->hash = trail_hash(w->trail, w->n_trail);
+    w->n_trail = w->n_mutables = 0;
     return 0;
+}
+
+/* `Specialization(values, abstract)`, for such a call. Python sets the rest. */
+static PyObject *specialization_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    (void)kwargs;
+    Specialization *self = (Specialization *)type->tp_alloc(type, 0);
+    Walk *w = self == NULL ? NULL : walk_over((PyObject *)self, args);
+    if (w == NULL || specialization_set(self, w) < 0) Py_CLEAR(self);
+    if (w != NULL) walk_give_back(w);
+    return (PyObject *)self;
+}
+
+/* `is_of(values, abstract)`: whether it is for such a call. */
+static PyObject *specialization_is_of(Specialization *self, PyObject *args) {
+    Walk *w = walk_over((PyObject *)self, args);
+    if (w == NULL) return NULL;
+    int same = trail_same(w->trail, w->n_trail, self->trail, self->n_trail);
+    walk_give_back(w);
+    return same < 0 ? NULL : PyBool_FromLong(same);
 }
 
 /* Whether a static that it was made with has been changed since: 1, 0 or -1. If the call has
@@ -95,18 +113,23 @@ static int is_stale(Specialization *self, Walk *w) {
 }
 
 static PyMemberDef specialization_members[] = {
-    {"jitted", T_OBJECT_EX, offsetof(Specialization, jitted), READONLY, NULL},
-    {"flat", T_OBJECT_EX, offsetof(Specialization, flat), READONLY, NULL},
+    {"jitted", T_OBJECT_EX, offsetof(Specialization, jitted), 0, NULL},
+    {"flat", T_OBJECT_EX, offsetof(Specialization, flat), 0, NULL},
+    {NULL}};
+
+static PyMethodDef specialization_methods[] = {
+    {"is_of", (PyCFunction)specialization_is_of, METH_VARARGS,
+     "Whether it is for such a call."},
     {NULL}};
 
 static PyType_Slot specialization_slots[] = {
     {Py_tp_doc, "What is compiled for one signature of one function."},
-    {Py_tp_new, PyType_GenericNew},
-    {Py_tp_init, specialization_init},
+    {Py_tp_new, specialization_new},
     {Py_tp_dealloc, specialization_dealloc},
     {Py_tp_traverse, specialization_traverse},
     {Py_tp_clear, specialization_clear},
     {Py_tp_members, specialization_members},
+    {Py_tp_methods, specialization_methods},
     {0, NULL}};
 
 PyType_Spec specialization_spec = {
@@ -176,7 +199,6 @@ Specialization *table_find(Table *self, Walk *w) {
 
 static int table_traverse(Table *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->module);
     Py_VISIT(self->items);
     Py_VISIT(self->last);
     return 0;
@@ -187,7 +209,6 @@ static void table_dealloc(Table *self) {
     PyObject_GC_UnTrack(self);
     table_clear(self);
     Py_XDECREF(self->items);
-    Py_XDECREF(self->module);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }
@@ -196,39 +217,15 @@ static int table_init(Table *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"capacity", NULL};
     Py_ssize_t capacity;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n", names, &capacity)) return -1;
-    PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
-    if (module == NULL) return -1;
-    PyObject *items = PyDict_New();
-    if (items == NULL) return -1;
-    Py_XSETREF(self->items, items);
-    Py_XSETREF(self->module, Py_NewRef(module));
+    Py_XSETREF(self->items, PyDict_New());
     self->capacity = capacity;
-    self->state = PyModule_GetState(module);
-    return 0;
-}
-
-/* --- for a walk that Python asks for ---------------------------------------------------- */
-
-/* Reads a tuple of bound values. */
-static Walk *walk_over(State *state, PyObject *values, int abstract) {
-    Walk *w = walk_take(state);
-    if (w == NULL) return NULL;
-    w->abstract = abstract;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++)
-        if (read_value(w, PyTuple_GET_ITEM(values, i), 0) < 0) {
-            walk_give_back(w);
-            return NULL;
-        }
-    return w;
+    return self->items == NULL ? -1 : 0;
 }
 
 /* `find(values, abstract)`: the specialization, or `None`; the arrays; and whether any is
 the user's own, of NumPy. */
 static PyObject *table_find_method(Table *self, PyObject *args) {
-    PyObject *values;
-    int abstract;
-    if (!PyArg_ParseTuple(args, "O!p", &PyTuple_Type, &values, &abstract)) return NULL;
-    Walk *w = walk_over(self->state, values, abstract);
+    Walk *w = walk_over((PyObject *)self, args);
     if (w == NULL) return NULL;
     PyObject *found = (PyObject *)table_find(self, w), *out = NULL;
     if ((found != NULL || !PyErr_Occurred()) && copy_numpy(w) == 0)
@@ -239,25 +236,15 @@ static PyObject *table_find_method(Table *self, PyObject *args) {
     return out;
 }
 
-/* `add(values, abstract, specialization)`. A table that is full is emptied. */
-static PyObject *table_add_method(Table *self, PyObject *args) {
-    PyObject *values, *added;
-    int abstract;
-    if (!PyArg_ParseTuple(args, "O!pO!", &PyTuple_Type, &values, &abstract,
-                          self->state->specialization_type, &added))
-        return NULL;
-    Walk *w = walk_over(self->state, values, abstract);
-    if (w == NULL) return NULL;
-    uint64_t hash = trail_hash(w->trail, w->n_trail);
-    int failed = specialization_set((Specialization *)added, w, hash);
-    walk_give_back(w);
-    if (failed) return NULL;
+/* A table that is full is emptied. */
+static PyObject *table_add_method(Table *self, PyObject *added) {
     if (self->n_items >= self->capacity) table_clear(self);
-    self->n_items++;
-    PyObject *key = PyLong_FromUnsignedLongLong(hash), *none = PyList_New(0), *bucket = NULL;
-    if (key != NULL && none != NULL) bucket = PyDict_SetDefault(self->items, key, none);
-    failed = bucket == NULL || PyList_Append(bucket, added) < 0;
-    Py_XDECREF(key);
+    PyObject *hash = PyLong_FromUnsignedLongLong(((Specialization *)added)->hash);
+    PyObject *none = PyList_New(0), *bucket = NULL;
+    if (hash != NULL && none != NULL) bucket = PyDict_SetDefault(self->items, hash, none);
+    int failed = bucket == NULL || PyList_Append(bucket, added) < 0;
+    self->n_items += !failed;
+    Py_XDECREF(hash);
     Py_XDECREF(none);
     if (failed) return NULL;
     Py_RETURN_NONE;
@@ -277,8 +264,7 @@ static PyObject *table_remove_method(Table *self, PyObject *x) {
 static PyMethodDef table_methods[] = {
     {"find", (PyCFunction)table_find_method, METH_VARARGS,
      "The specialization for bound values, if there is one, and their arrays."},
-    {"add", (PyCFunction)table_add_method, METH_VARARGS,
-     "Keep a specialization for such values."},
+    {"add", (PyCFunction)table_add_method, METH_O, "Keep a specialization."},
     {"clear", (PyCFunction)table_clear_method, METH_NOARGS, "Drop all."},
     {"remove", (PyCFunction)table_remove_method, METH_O, "Drop one, if it is in the table."},
     {NULL}};

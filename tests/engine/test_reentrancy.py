@@ -275,23 +275,24 @@ def test_a_flatten_function_that_gives_nonsense(children):
         filter_jit(lambda t: X)(Bad())
 
 
-def test_an_unflatten_function_that_makes_another_class():
-    """Calls are compiled once, also if the function never sees the class."""
+def test_an_unflatten_function_that_makes_another_object():
+    """Calls and stages are of what was flattened; the function sees the other."""
 
-    class Base:
-        def __init__(self, x):
-            self.x = x
+    class Made:
+        def __init__(self, x, n):
+            self.x, self.n = x, (n,)
 
-    class Derived(Base):
-        pass
+    def unflatten(n, children):
+        unflattened.append(None)
+        return Made(*children, n)
 
-    for cls in (Base, Derived):
-        jtu.register_pytree_node(cls, lambda b: ((b.x,), None), lambda _, xs: Base(*xs))
-    f, traces = count_traces(lambda b, n: b.x * n)
+    jtu.register_pytree_node(Made, lambda m: ((m.x,), m.n), unflatten)
+    f, traces = count_traces(lambda m, n: m.x * n, in_shardings=X.sharding)
+    unflattened = []
     for n in (2, 3, 2, 3):
-        assert f(Derived(X), n) == 2 * n
-    assert len(traces) == 2
-    assert f.lower(Derived(X), 2).compile()(Derived(X), 2) == 4
+        assert f(Made(X, 1), n) == 2 * n
+    assert f.lower(Made(X, 1), 2).compile()(Made(X, 1), 2) == 4
+    assert len(traces) == len(unflattened) == 2
 
 
 def test_an_unflatten_function_that_raises():

@@ -43,11 +43,16 @@ def stand_in(*args, **kwargs):
 
     function.specialize = real
     right = f(*args, **kwargs)
-    flat = made[0].flat
-    (handle,) = flat.plans
-    function.specialize = lambda values: native.Specialization(
-        lambda *arrays: [*arrays, handle], flat
-    )
+    first, arrays = made[0]
+    (handle,) = first.flat.plans
+
+    def fake(values):
+        again = native.Specialization(values, False)
+        again.jitted, again.flat = lambda *arrays: [*arrays, handle], first.flat
+        function.table.add(again)
+        return again, arrays
+
+    function.specialize = fake
     f.clear_cache()
     return (lambda: f(*args, **kwargs)), right, made
 

@@ -831,6 +831,49 @@ def registered_nodes(jit, traced):
 
 
 @case
+def nodes_that_unflatten_makes_otherwise(jit, traced):
+    """What `__init__` converts or makes anew is not what was flattened."""
+
+    @jtu.register_dataclass
+    @dataclasses.dataclass
+    class Sgd:
+        rate: typing.Any
+        width: int = dataclasses.field(default=1, metadata={"static": True})
+
+        def __post_init__(self):
+            self.rate = jnp.asarray(self.rate, jnp.float32)
+            self.width *= 4
+
+    @jtu.register_pytree_node_class
+    class Layer:
+        def __init__(self, x, act):
+            self.x, self.act = x, ft.partial(act)
+
+        def tree_flatten(self):
+            return (self.x,), self.act
+
+        @classmethod
+        def tree_unflatten(cls, act, children):
+            return cls(*children, act)
+
+    @jit(donate="all-except-first")
+    def f(nodes, x):
+        traced()
+        sgd, layer = nodes
+        return x - sgd.rate * sgd.width, layer.act(layer.x)
+
+    sgd, layer = Sgd(0.5), Layer(X(2), jnp.sin)
+    for rate in (0.25, 0.5, jnp.asarray(0.75, jnp.float32)):
+        for width in (2, 8):
+            sgd.rate, sgd.width = rate, width
+            for _ in range(2):
+                x = X(5)
+                yield f((sgd, layer), x)
+                yield x.is_deleted()
+    yield f((Sgd(0.25), layer), X(5))
+
+
+@case
 def optax_states(jit, traced):
     model = mlp()
     opt = optax.chain(optax.clip(1.0), optax.adamw(1e-2))
