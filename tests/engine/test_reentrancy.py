@@ -9,6 +9,7 @@ One table of what raises, re-enters, lies or does not end, where a call runs Pyt
 import collections
 import functools
 import itertools
+import math
 
 import equinox as eqx
 import jax
@@ -273,6 +274,20 @@ def test_a_flatten_function_that_gives_nonsense(children):
         eqx.filter_jit(lambda t: X)(Bad())
     with pytest.raises(type(expected.value)):
         filter_jit(lambda t: X)(Bad())
+
+
+@pytest.mark.parametrize("make", [lambda: math.nan, lambda: np.arange(3)])
+def test_aux_data_that_jax_cannot_compare(make):
+    """It is compared by the contract, as any static."""
+
+    class Node:
+        pass
+
+    jtu.register_pytree_node(Node, lambda _: ((X,), make()), lambda *_: Node())
+    f, traces = count_traces(lambda node: X)
+    for _ in range(3):
+        f(Node())
+    assert len(traces) == 1
 
 
 def test_an_unflatten_function_that_makes_another_object():
