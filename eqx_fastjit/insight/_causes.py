@@ -112,7 +112,7 @@ def _attribute(group: Group) -> str | None:
         return "jax.jit"
     if d is None:
         is_new = first.cause is Cause.NEW_FUNCTION
-        return "first call" if is_new else "caches cleared"
+        return "first call" if is_new else "nothing differs"
     if first.cause is Cause.STATIC:
         return _static_attribute(d)
     if first.cause is Cause.STRUCTURE:
@@ -157,7 +157,9 @@ def _structure_attribute(group: Group, d: Difference) -> str | None:
 
 
 def _is_ragged(group: Group) -> bool:
-    """Whether there is one smaller batch, along axis 0 of all arrays that differ."""
+    """Whether nothing differs but axis 0 of all arrays of one smaller batch."""
+    if any(d.cause is not Cause.SHAPE for d in group.first.reason.differences):
+        return False
     found = [
         d for e in group.whole for d in e.reason.differences if d.cause is Cause.SHAPE
     ]

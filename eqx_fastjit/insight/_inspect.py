@@ -79,7 +79,7 @@ class Inspection:
     def _loops(self) -> str:
         rows: list[Any] = []
         for x in self.loops:
-            scan = f"~{x.scan_equations}" if x.uniform else "shapes differ"
+            scan = f"~{x.scan_equations}" if x.uniform else "iterations differ"
             rows.append((x.iterations, x.equations, show_place(x.place), scan))
         header = ("iterations", "equations", "loop", "with scan")
         title = "Unrolled Python loops (`jax.lax.scan` compiles the body once)"

@@ -12,6 +12,7 @@ import statistics
 from collections import Counter
 from typing import Any, NamedTuple
 
+from eqx_fastjit._blocking import jaxprs_in
 from eqx_fastjit._events import Event
 from eqx_fastjit._place import is_users, Place
 
@@ -138,7 +139,7 @@ def _add(
 
 
 def _is_uniform(equations: list[Equation], iterations: int) -> bool:
-    """Whether each instruction has operands and results of the same shapes each time.
+    """Whether each instruction does the same to the same shapes each time.
 
     A gradient makes several equations of one, each with its own shape, and may leave
     out those of one iteration.
@@ -147,7 +148,10 @@ def _is_uniform(equations: list[Equation], iterations: int) -> bool:
     for e in equations:
         avals = [v.aval for v in (*e.jax.invars, *e.jax.outvars)]
         both = [(getattr(x, "shape", ()), getattr(x, "dtype", x)) for x in avals]
-        types[e.name, e.frames][str(both)] += 1
+        # Not of a `slice`, which takes another part each time, as a `scan` does.
+        has_own = e.name != "slice" and not jaxprs_in(e.jax)
+        params = e.jax.params if has_own else {}
+        types[e.name, e.frames][f"{both} {params}"] += 1
     return all(
         n >= min(iterations - 1, found.total())
         for found in types.values()

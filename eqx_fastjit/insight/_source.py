@@ -36,7 +36,8 @@ def edit(event: Event, frames: tuple[Place, ...], path: str, dtype: str | None) 
     cast = "" if dtype is None else f", dtype=jnp.{dtype}"
     text = f"jnp.asarray({path}{cast})"
     if root_of(path) != path:
-        where = show_place(frames[-1] if frames else None)
+        # Where that is nobody knows, but maybe who called the caller.
+        where = ", from ".join([show_place(x) for x in frames[:2] or (None,)])
         out = f"Write `{text}` where `{path}` is set, for the call at {where}. "
         if not path.endswith("]"):
             out += "If its field has `static=True`, remove that. "
@@ -45,8 +46,10 @@ def edit(event: Event, frames: tuple[Place, ...], path: str, dtype: str | None) 
     call = _find_call(site, event)
     passed = None if call is None else _arguments(call, event).get(path)
     if passed is not None:
-        text = f"jnp.asarray({ast.unparse(passed)}{cast})"
-    return f"Write `{text}` for `{path}` in the call at {show_place(site)}. "
+        text = f"Write `jnp.asarray({ast.unparse(passed)}{cast})`"
+    else:  # not by its own name, which may mean something else there
+        text = f"Write `jnp.asarray(...{cast})` around what is passed"
+    return f"{text} for `{path}` in the call at {show_place(site)}. "
 
 
 @functools.lru_cache(maxsize=32)
@@ -82,15 +85,27 @@ def _find_call(site: Place | None, event: Event) -> ast.Call | None:
 
 
 def _arguments(call: ast.Call, event: Event) -> dict[str, ast.expr]:
-    """What a call passes for each parameter."""
-    names: list[str] = []
-    place = event.function.place
+    """What a call passes for each parameter, as far as its text leaves no doubt.
+
+    It does not say whether the function is bound: to an instance, to a class, or by
+    `functools.partial`. The number of arguments may.
+    """
+    keywords = {k.arg: k.value for k in call.keywords if k.arg is not None}
+    names, has_defaults = _parameters(event.function.place)
+    n_missing = len(names) - len(call.args) - len(keywords.keys() & {*names})
+    is_attribute = isinstance(call.func, ast.Attribute)
+    if n_missing == 1 and is_attribute and not has_defaults:
+        del names[0]  # the instance
+    elif n_missing != 0 or any(isinstance(x, ast.Starred) for x in call.args):
+        return keywords
+    return dict(zip(names, call.args, strict=False)) | keywords
+
+
+def _parameters(place: Place | None) -> tuple[list[str], bool]:
+    """The positional parameters of a function, and whether any has a default."""
     for node in _nodes(place, ast.FunctionDef):
         first = min(n.lineno for n in (node, *node.decorator_list))
         if place is not None and first == place.line:
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
-    if names[:1] == ["self"] and isinstance(call.func, ast.Attribute):
-        names = names[1:]
-    starred = [i for i, x in enumerate(call.args) if isinstance(x, ast.Starred)]
-    out = dict(zip(names, call.args[: starred[0] if starred else None], strict=False))
-    return out | {k.arg: k.value for k in call.keywords if k.arg is not None}
+            return names, bool(node.args.defaults)
+    return [], False

@@ -1,4 +1,4 @@
-"""Globals that have changed since a trace read them: calls still use the old value."""
+"""Globals that have changed since a trace that refers to them."""
 
 import dis
 import inspect

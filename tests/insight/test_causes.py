@@ -56,7 +56,7 @@ CASES = {
         "solver.rtol",
         {"solve": 2},
         "0.001, 0.0001, 1e-05",
-        "fault.py:26. If its field has `static=True`, remove that.",
+        "static_field/fault.py:26. If its field has `static=True`, remove that.",
     ),
     "structure": Expected(
         "structure",
@@ -127,7 +127,7 @@ CASES = {
         "stale global",
         "SCALE",
         {"scaled": 1},
-        "read the global `SCALE` when it was traced: 0.5",
+        "refers to the global `SCALE`, which was 0.5 when it was last traced",
         "Pass `SCALE` as an argument",
         same_results=False,
     ),

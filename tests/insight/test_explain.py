@@ -4,6 +4,7 @@ Promise 36 of docs/reliability.md.
 """
 
 import dataclasses
+import functools
 import os
 import sysconfig
 import time
@@ -276,13 +277,72 @@ def test_attributes_of_structures(old, new, attribute):
     assert (finding.cause, finding.attribute) == ("structure", attribute)
 
 
+class Net(eqx.Module):
+    w: float
+
+    @eqx_fastjit.filter_jit
+    def loss(self, x, rate):
+        return self.w * x * rate
+
+    @classmethod
+    @eqx_fastjit.filter_jit
+    def made(cls, x, rate):
+        return x * rate
+
+    @eqx_fastjit.filter_jit
+    def __call__(self, x, rate=1.0):
+        return self.w * x * rate
+
+
+def test_the_edit_names_what_is_passed_if_there_is_no_doubt():
+    """Nothing in the text of a call says what the function was bound to."""
+
+    @eqx_fastjit.filter_jit
+    def plain(x, rate):
+        return x * rate
+
+    def bound(config, x, rate):
+        return x * rate
+
+    bound_outside = bound = eqx_fastjit.filter_jit(functools.partial(bound, 1.0))
+    net, x = Net(1.0), jnp.ones(2)
+    calls = {
+        plain: (lambda k: plain(x, 0.5 / k), "jnp.asarray(0.5 / k)"),
+        Net.loss: (lambda k: net.loss(x, rate=0.5 / k), "jnp.asarray(0.5 / k)"),
+        Net.made: (lambda k: Net.made(x, 0.5 / k), "jnp.asarray(0.5 / k)"),
+        Net.__call__: (lambda k: net(x, 0.5 / k), "jnp.asarray(...)"),
+        bound_outside: (lambda k: bound(x, 0.5 / k), "jnp.asarray(...)"),
+    }
+    for f, (call, expected) in calls.items():
+        call(1)
+        call(2)
+        fix = only(explain(f)).fix
+        assert f"Write `{expected}`" in fix and "for `rate` in the call" in fix
+
+
+def test_a_smaller_array_that_is_no_batch():
+    """Where other things differ too, nothing is left out."""
+    f = eqx_fastjit.filter_jit(lambda layer, x: layer(x))
+    for n in (4, 2):
+        f(eqx.nn.Linear(3, n, key=jax.random.key(0)), jnp.ones(3))
+    assert only(explain(f)).attribute != "ragged batch"
+
+
+def test_a_call_under_a_transformation():
+    """It makes another program, and nothing was dropped."""
+    f = eqx_fastjit.filter_jit(lambda x: x.sum())
+    jax.grad(f)(jnp.ones(2))
+    f(jnp.ones(2))
+    assert "such as `jax.grad`" in only(explain(f)).says
+
+
 def test_caches_that_were_cleared():
     f = eqx_fastjit.filter_jit(lambda x: x + 1)
     f(np.ones(2))
     jax.clear_caches()
     f(np.ones(2))
     finding = only(explain(f))
-    assert (finding.cause, finding.attribute) == ("configuration", "caches cleared")
+    assert (finding.cause, finding.attribute) == ("configuration", "nothing differs")
 
 
 def test_seconds_are_those_that_jax_tells(events):

@@ -165,7 +165,24 @@ def test_shapes_that_differ_are_said():
 
     found = insight.inspect(grows, jnp.ones(2), compile=False)
     assert [x.uniform for x in found.loops] == [False]
-    assert "shapes differ" in str(found)
+    assert "iterations differ" in str(found)
+
+
+@pytest.mark.parametrize(("alike", "uniform"), [(True, True), (False, False)])
+def test_iterations_with_other_options_are_not_alike(alike, uniform):
+    """Such as dilations that grow: the shapes are the same, and no `scan` does it."""
+
+    def f(x, w):
+        for i in range(4):
+            dilation = 1 if alike else 2**i
+            x = jax.lax.conv_general_dilated(
+                x, w, (1,), "SAME", rhs_dilation=(dilation,)
+            )
+            x = x + w[i, 0, 0]
+        return x
+
+    found = insight.inspect(f, jnp.ones((1, 4, 8)), jnp.ones((4, 4, 3)), compile=False)
+    assert [x.uniform for x in found.loops] == [uniform]
 
 
 def _twice(x):
