@@ -20,9 +20,6 @@ from typing import Any
 from benchmarks import prefer_installed_package
 
 
-_ROUNDS = 30
-
-
 class Refused(Exception):
     """Bad input, in one line."""
 
@@ -36,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--cases", default="table", help="cases or groups, separated by commas; or all")
     add("--device", choices=("cpu", "gpu"), help="by default, JAX's default device")
-    add("--rounds", type=int, default=_ROUNDS, help="by default %(default)s")
+    add("--rounds", type=int, default=30, help="by default %(default)s")
     add("--json", type=Path, metavar="FILE", help="write the results")
     add("--plot", type=Path, metavar="DIR", help="write figures as PNG and SVG")
     return parser
@@ -85,20 +82,6 @@ def _apart(case: Any, options: argparse.Namespace) -> dict[str, Any]:
         return json.loads(file.read_text())
 
 
-def _note_interrupts(results: Any) -> Any:
-    """Have Ctrl-C noted. Returns what handled it before.
-
-    The exception is not enough: where it is raised within C++, JAX may go on without
-    it, or raise another.
-    """
-
-    def note(*_: Any) -> None:
-        results["interrupted"] = True
-        raise KeyboardInterrupt
-
-    return signal.signal(signal.SIGINT, note)
-
-
 def _time(case: Any, options: argparse.Namespace, results: Any) -> Iterator[int]:
     """Add the times of a case to the results; yields after each round."""
     from benchmarks.timing import measure
@@ -120,9 +103,17 @@ def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) 
     import jax
 
     task = bar.add_task("", total=len(cases) * options.rounds)
-    outer = _note_interrupts(results)
+
+    def note(*_: Any) -> None:
+        # Where the exception is raised within C++, JAX may go on, or raise another.
+        results["interrupted"] = True
+        raise KeyboardInterrupt
+
+    outer = signal.signal(signal.SIGINT, note)
     try:
         for i, case in enumerate(cases):
+            if results["interrupted"]:
+                break
             bar.update(task, completed=i * options.rounds, description=case.name)
             if not bar.console.is_terminal:
                 bar.console.print(f"timing {case.name}", highlight=False)
@@ -134,13 +125,10 @@ def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) 
             try:
                 for n in _time(case, options, results):
                     bar.advance(task, n)
-                    if results["interrupted"]:
-                        return
             except Exception as e:
-                if results["interrupted"]:
-                    return
-                reason = str(e).strip().partition("\n")[0]
-                results["problems"].append(f"{case.name}: {type(e).__name__}: {reason}")
+                if not results["interrupted"]:
+                    why = f"{case.name}: {type(e).__name__}: {str(e).strip()}"
+                    results["problems"].append(why.partition("\n")[0])
             jax.clear_caches()  # of a thousand programs, for some cases
     except KeyboardInterrupt:
         pass  # which `results` says
