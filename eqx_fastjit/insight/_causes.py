@@ -79,14 +79,14 @@ def make_finding(
 def finding_of(group: Group) -> Finding:
     """A group in words."""
     first, changes = group.first, group.first.reason.differences
-    return make_finding(
+    finding = make_finding(
         cause_of(first),
         _facts(group),
         _attribute(group),
         seconds=group.seconds,
         line=group.line,
         leaf=group.leaf,
-        count=len(group.whole),
+        count=sum(not e.failed for e in group.whole),
         functions=group.functions,
         calls=group.calls,
         changes=tuple(
@@ -95,6 +95,12 @@ def finding_of(group: Group) -> Finding:
             if d.cause is not Cause.NEW_FUNCTION
         ),
     )
+    others = [f"`{d.path}`" for d in changes[1:]]
+    others = [path for path in others if path not in finding.fix]
+    if not others:
+        return finding
+    more = f"{finding.fix} What else differs: {listed(others, 3)}."
+    return dataclasses.replace(finding, fix=more)
 
 
 # --- attributes -----------------------------------------------------------------------

@@ -8,6 +8,7 @@ to a metric. They are one group, by the lengths that changed.
 import collections
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable
 
 from eqx_fastjit._describe import Cause, Difference
@@ -144,13 +145,24 @@ def _merged(groups: list[Group]) -> list[Group]:
     out: list[Group] = []
     for candidate in [*shapes, *(g for g in groups if g not in shapes)]:
         own = lengths[id(candidate)]
-        around = [g for g in out if g in shapes and own <= lengths[id(g)]]
+        around = [
+            g
+            for g in out
+            if g in shapes and own <= lengths[id(g)] and _take_turns(g, candidate)
+        ]
         if own and around:
             around[0].events += candidate.events
             around[0].events.sort(key=lambda e: e.number)
         else:
             out.append(candidate)
     return out
+
+
+def _take_turns(*groups: Group) -> bool:
+    """Whether compilations of two groups follow each other, as in one loop."""
+    order = sorted((e.number, i) for i, g in enumerate(groups) for e in g.whole)
+    turns = sum(x != y for (_, x), (_, y) in itertools.pairwise(order))
+    return turns >= min(len(g.whole) for g in groups)
 
 
 def _lengths(group: Group) -> set[int]:

@@ -328,6 +328,37 @@ def test_a_smaller_array_that_is_no_batch():
     assert only(explain(f)).attribute != "ragged batch"
 
 
+def test_equal_numbers_of_another_loop():
+    """They are no lengths of the arrays in the first one, and no part of its group."""
+    encode = eqx_fastjit.filter_jit(lambda x: x.sum())
+    decay = eqx_fastjit.filter_jit(lambda x, k: x / k)
+    for n in range(1, 5):
+        encode(np.ones(n))
+    for k in range(1, 5):
+        decay(np.ones(2), k)
+    found = [(x.cause, x.count) for x in explain().findings]
+    assert sorted(found) == [("shape", 3), ("static", 3)]
+
+
+def test_all_leaves_that_differ_are_named():
+    """To mend one of them alone saves nothing."""
+    f = eqx_fastjit.filter_jit(lambda x, tag, mode: x)
+    for k in range(2):
+        f(np.ones(2), f"tag {k}", f"mode {k}")
+    assert only(explain(f)).fix.endswith(" What else differs: `mode`.")
+
+
+def test_a_trace_that_failed_is_no_compilation():
+    @eqx_fastjit.filter_jit
+    def f(x):
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        f(np.ones(2))
+    finding = only(explain(f))
+    assert (finding.cause, finding.count) == ("failed", 0)
+
+
 def test_a_call_under_a_transformation():
     """It makes another program, and nothing was dropped."""
     f = eqx_fastjit.filter_jit(lambda x: x.sum())
