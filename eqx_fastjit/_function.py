@@ -126,10 +126,6 @@ class Function:
         """
         made = engine_module().Specialization(values, abstract)
         arrays, structure = partition(values, abstract)
-        # Its signature and its structure are two readings. Another thread may write to
-        # a list in between, and write back what was there. So both are read again.
-        is_kept = made.is_of(values, abstract)
-        is_kept = is_kept and structure.is_same(partition(values, abstract)[1])
         kwargs = dict(self.options.jit_kwargs)
         named = self.named(values)
         fun, passed = self.split(values)
@@ -155,7 +151,8 @@ class Function:
             paths = [f"array{i}" for i in range(len(arrays))]
         made.flat = FlatFunction(self, structure, paths, source_of(fun))
         made.jitted = self.jit(made.flat, kwargs)
-        if is_kept:
+        if _is_same_again(made, values, abstract):
+            made.flat.kept = True
             self.table.add(made)
         return made, tuple(arrays)
 
@@ -240,6 +237,20 @@ class Function:
         except Exception as e:
             raise self.failed(None, e, values)  # noqa: B904
         return found, arrays, reads_numpy
+
+
+def _is_same_again(made: Any, values: tuple[Any, ...], abstract: bool) -> bool:
+    """Whether signature and structure are what they were, of a new specialization.
+
+    They were two readings. Another thread may have written to a list in between, and
+    may write back what was there. So both are read again, in the same order.
+    """
+    try:
+        if not made.is_of(values, abstract):
+            return False
+        return made.flat.structure.is_same(partition(values, abstract)[1])
+    except Exception:  # of the user's `__eq__`, say, of which the call has no need
+        return False
 
 
 _functions: weakref.WeakSet[Function] = weakref.WeakSet()

@@ -5,6 +5,7 @@ the plan of a trace stores of its result. `_reference.py` builds a result by tha
 `csrc/plan.c` by `Step`s, which it has by these names.
 """
 
+import contextlib
 import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 
 from ._private import INSTANCE_DICT, instance_dict
+from ._reference import static_key
 from ._statics import is_array, reader_of
 
 
@@ -33,11 +35,17 @@ class Structure(NamedTuple):
         return jtu.tree_unflatten(self.treedef, leaves)
 
     def is_same(self, other: "Structure") -> bool:
-        """Whether another reading of the pytree found the same, as far as JAX knows."""
-        try:
-            return self == other
-        except Exception:  # as of NumPy arrays in aux data
-            return True
+        """Whether all that is static in two of them is the same."""
+        if static_key(self.leaves) != static_key(other.leaves):
+            return False
+        with contextlib.suppress(Exception):  # some aux data cannot be compared by `==`
+            if self.treedef == other.treedef:
+                return True
+        return static_key(_nodes(self.treedef)) == static_key(_nodes(other.treedef))
+
+
+def _nodes(treedef: Any) -> tuple[Any, ...]:
+    return treedef.node_data(), *map(_nodes, treedef.children())
 
 
 def partition(tree: Any, abstract: bool = True) -> tuple[list[Any], Structure]:

@@ -33,9 +33,14 @@ class StagedCall:
         values = self.bind(*args, **kwargs)
         specialization, arrays, _ = self.function.find(values, abstract=True)
         self.specialization = specialization
-        # A table of its own, of one: that of the function may be cleared.
-        self.table = engine_module().Table(1)
-        self.table.add(specialization)
+        # A table of its own, of one: that of the function may be cleared. And another
+        # call may have made the specialization, with objects that are changed later.
+        engine = engine_module()
+        self.table = engine.Table(1)
+        own = engine.Specialization(values, True)
+        own.jitted, own.flat = specialization.jitted, specialization.flat
+        if own.flat.kept and specialization.is_of(values, True):
+            self.table.add(own)
         self.signature = describe(self.function.named(values))
         self._event: _events.Event | None = None
         with self.stage():

@@ -52,6 +52,8 @@ class FlatFunction:
         self.plans: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.source = None if source is None else weakref.ref(source)
         self.traced = False
+        # Whether its structure surely has the signature of its specialization.
+        self.kept = False
         # Hides JAX's warning about buffers that it cannot reuse, if that was asked.
         quiet = self.options.donate.startswith("all")
         self.while_compiling: Any = quiet_donation if quiet else contextlib.nullcontext

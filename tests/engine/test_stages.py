@@ -263,6 +263,19 @@ def test_classes_that_check_their_arrays_are_lowered():
     assert f.lower(struct).compile()(Checked(X, 2)).tolist() == [2, 2, 2]
 
 
+def test_a_compiled_call_has_statics_of_its_own():
+    """The trace may be of another model that was equal, and is changed later."""
+    f = filter_jit(lambda holder, x: x * len(holder.static))
+    first, second = Holder(X, [1]), Holder(X, [1])
+    f(first, X)
+    compiled = f.lower(second, X).compile()
+    first.static.append(2)
+    assert (compiled(second, X) == X).all()
+    second.static.append(2)
+    with pytest.raises(TypeError, match=r"holder\.static"):
+        compiled(second, X)
+
+
 def test_a_stage_inside_of_a_trace():
     """Within another trace, shapes can be asked for."""
     inner = filter_jit(lambda x, n: x[:n])
