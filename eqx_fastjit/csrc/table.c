@@ -62,8 +62,8 @@ static int specialization_set(Specialization *self, Walk *w) {
         PyErr_NoMemory();
         return -1;
     }
-    memcpy(self->trail, w->trail, w->n_trail * sizeof(Entry));
-    memcpy(self->witnesses, w->mutables, w->n_mutables * sizeof(Mutable));
+    for (size_t i = 0; i < w->n_trail; i++) self->trail[i] = w->trail[i];
+    for (size_t i = 0; i < w->n_mutables; i++) self->witnesses[i] = w->mutables[i];
     self->n_trail = w->n_trail;
     self->n_witnesses = w->n_mutables;
     self->hash = trail_hash(w->trail, w->n_trail);
