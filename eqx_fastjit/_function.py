@@ -122,6 +122,7 @@ class Function:
     ) -> tuple[Any, tuple[Any, ...]]:
         """A new specialization for a call, and the arrays of the call.
 
+        It is kept for calls like this one, if it is certain which calls these are.
         Unless `abstract`, a `jax.ShapeDtypeStruct` is a static like any other.
         """
         made = engine_module().Specialization(values, abstract)
@@ -233,6 +234,7 @@ class Function:
             found, arrays, reads_numpy = self.table.find(values, abstract)
             if found is None:
                 found, arrays = self.specialize(values, abstract)
+                # As if they were the values of a call: those of NumPy are copied.
                 _, arrays, reads_numpy = self.table.find(arrays, abstract)
         except Exception as e:
             raise self.failed(None, e, values)  # noqa: B904

@@ -54,7 +54,7 @@ static void specialization_dealloc(Specialization *self) {
     Py_DECREF(type);
 }
 
-/* Gives it the signature of a walk, and what that holds. */
+/* Gives it the signature of a walk, and what the walk owned. */
 static int specialization_set(Specialization *self, Walk *w) {
     self->trail = PyMem_Malloc((w->n_trail + 1) * sizeof(Entry));
     self->witnesses = PyMem_Malloc((w->n_mutables + 1) * sizeof(Mutable));
