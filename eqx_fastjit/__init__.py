@@ -2,6 +2,9 @@
 
 The public names load on first use (PEP 562), so that `eqx-fastjit run SCRIPT` can begin
 a program before JAX is imported: a program may set JAX's environment variables first.
+
+PYTEST_DONT_REWRITE: the package is a pytest plugin that `run -m pytest` has imported
+before pytest could rewrite it. (pytest reads this word.)
 """
 
 import importlib

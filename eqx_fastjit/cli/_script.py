@@ -8,6 +8,8 @@ doctor has to see what JAX does, so there it is when the program first imports J
 
 import argparse
 import builtins
+import functools
+import importlib
 import os
 import runpy
 import sys
@@ -43,16 +45,19 @@ def run(
     # These and `__main__` stay as the program leaves them, because its threads and its
     # `atexit` functions run on afterwards.
     sys.argv[:] = options.program
-    original = builtins.__import__
+    originals = builtins.__import__, importlib.import_module
+
+    def restore() -> None:
+        builtins.__import__, importlib.import_module = originals
 
     def begin() -> None:
         if timed is None:
-            builtins.__import__ = original
+            restore()
         __import__("jax")  # by itself, for `timed`
         eqx_fastjit.install(asynchronous=options.asynchronous)
         then()
 
-    builtins.__import__ = _import_statement(begin, timed)
+    builtins.__import__, importlib.import_module = _importers(begin, timed)
     try:
         if source is None:
             sys.path[0] = os.getcwd()
@@ -67,7 +72,7 @@ def run(
     except BaseException as e:
         return _report(e)
     finally:
-        builtins.__import__ = original
+        restore()
     return 0
 
 
@@ -98,37 +103,52 @@ def _report(error: BaseException) -> int:
 _PACKAGES = ("jax", "equinox", "eqx_fastjit")
 
 
-def _import_statement(
+def _importers(
     begin: Callable[[], None], timed: Callable[[str, float], None] | None
-) -> Any:
-    """An `__import__`, which import statements call.
+) -> tuple[Any, Any]:
+    """An `__import__`, which import statements call, and an `import_module`.
 
-    It calls `begin` just before the program imports Equinox or this library for the
+    They call `begin` just before the program imports Equinox or this library for the
     first time, or JAX if imports are `timed`. Each can be imported then, because none
     is half imported.
     """
-    import_ = builtins.__import__
+    import_, import_module = builtins.__import__, importlib.import_module
     awaited = _PACKAGES if timed is not None else _PACKAGES[1:]
     has_begun = is_importing = False
 
-    def importing(
-        name: str, globals: Any = None, locals: Any = None, fromlist=(), level=0
-    ) -> Any:
-        nonlocal has_begun, is_importing
-        importer = (globals or {}).get("__name__") or ""
-        # `importlib.import_module` does not come here, but what it imports does.
+    def await_begin(name: str, importer: str = "") -> None:
+        nonlocal has_begun
         is_inside = importer.split(".")[0] in (*_PACKAGES, "jaxtyping")
         if not has_begun and not is_inside and name.split(".")[0] in awaited:
             has_begun = True
             begin()
+
+    def measured(imported: str, import_it: Callable[[], Any]) -> Any:
+        nonlocal is_importing
         if timed is None or is_importing:
-            return import_(name, globals, locals, fromlist, level)
+            return import_it()
         is_importing, start = True, time.perf_counter()
         try:
-            return import_(name, globals, locals, fromlist, level)
+            return import_it()
         finally:
             is_importing = False
             if (seconds := time.perf_counter() - start) > 1e-3:  # else it was there
-                timed(globals["__package__"] if level else name, seconds)
+                timed(imported, seconds)
 
-    return importing
+    def importing(
+        name: str, globals: Any = None, locals: Any = None, fromlist=(), level=0
+    ) -> Any:
+        await_begin(name, (globals or {}).get("__name__") or "")
+        package = globals["__package__"] if level else name
+        return measured(
+            package, lambda: import_(name, globals, locals, fromlist, level)
+        )
+
+    @functools.wraps(import_module)
+    def importing_module(name: str, package: str | None = None) -> Any:
+        await_begin(name)
+        if name.startswith("."):  # what it imports is timed by itself
+            return import_module(name, package)
+        return measured(name, lambda: import_module(name))
+
+    return importing, importing_module

@@ -171,8 +171,12 @@ def _is_ragged(group: Group) -> bool:
     ]
     shapes = [(d.old.shape, d.new.shape) for d in found if d.old and d.new]
     lengths = {(old[:1], new[:1]) for old, new in shapes}
-    is_one = len(lengths) == 1 and all(old > new for old, new in lengths)
-    return is_one and all(old[1:] == new[1:] for old, new in shapes)
+    if len(lengths) != 1 or any(old[1:] != new[1:] for old, new in shapes):
+        return False
+    (pair,) = lengths
+    # An axis may be missing, and the length of an export may be a symbol.
+    old, new = (length[0] if length else None for length in pair)
+    return isinstance(old, int) and isinstance(new, int) and old > new
 
 
 def _dtype_attribute(d: Difference) -> str | None:

@@ -106,12 +106,17 @@ def test_modules(script, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["run", "doctor"])
-def test_libraries_that_import_equinox(name, tmp_path):
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "importlib.import_module('jax'); from equinox import filter_jit",
+        "filter_jit = importlib.import_module('equinox').filter_jit",
+    ],
+)
+def test_libraries_that_import_equinox(imports, name, tmp_path):
     """Their decorators get the replacement; a traceback through them is Python's."""
     (tmp_path / "library.py").write_text(
-        "import importlib\n"
-        "importlib.import_module('jax')\n"
-        "from equinox import filter_jit\n"
+        f"import importlib\n{imports}\n"
         "jitted = filter_jit(lambda x: x)\n"
         "print(type(jitted).__module__)\n"
         "import missing\n"

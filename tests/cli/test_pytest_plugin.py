@@ -56,3 +56,13 @@ def test_it_does_not_import_jax():
     code = "import sys, eqx_fastjit.pytest_plugin; print('jax' in sys.modules)"
     assert command(python=("-c", code)).stdout == "False\n"
     assert sys.version_info >= (3, 11)
+
+
+def test_a_run_of_pytest_has_no_warning(tmp_path):
+    """The package is imported before pytest, which rewrites those of its plugins."""
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\npytest.register_assert_rewrite('eqx_fastjit')\n"
+    )
+    (tmp_path / "test_it.py").write_text("def test_it(): pass\n")
+    options = ("-W", "error", "-q", "-c", "/dev/null", "--rootdir", tmp_path)
+    assert "1 passed" in command("run", "-m", "pytest", *options, cwd=tmp_path).stdout

@@ -8,12 +8,15 @@ import functools
 import os
 import sysconfig
 import time
+import warnings
 
 import equinox as eqx
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 import eqx_fastjit
 from eqx_fastjit import _events
@@ -326,6 +329,29 @@ def test_a_smaller_array_that_is_no_batch():
     for n in (4, 2):
         f(eqx.nn.Linear(3, n, key=jax.random.key(0)), jnp.ones(3))
     assert only(explain(f)).attribute != "ragged batch"
+
+
+@hypothesis.settings(max_examples=15, deadline=None, derandomize=True)
+@hypothesis.given(st.lists(st.lists(st.integers(0, 3), max_size=3), max_size=5))
+def test_no_shapes_are_an_error_of_a_tool(shapes):
+    """Axes come and go, and are of length zero: the call returns, with a reason."""
+    f = eqx_fastjit.filter_jit(lambda tree: jax.tree.map(jnp.sum, tree))
+    before = explain(f).traces  # of other functions of this line
+    with warnings.catch_warnings(), eqx_fastjit.insight.guard(max_traces=1, warn=True):
+        warnings.simplefilter("ignore", eqx_fastjit.insight.RetraceWarning)
+        for i, shape in enumerate(shapes):
+            f({"x": jnp.ones(shape), **{str(j): jnp.ones(j) for j in range(i % 3)}})
+    distinct = {(i % 3, tuple(shape)) for i, shape in enumerate(shapes)}
+    assert explain(f).traces - before == len(distinct)
+    assert str(explain(f, verbose=True))
+
+
+def test_a_length_that_is_a_symbol_is_no_smaller_batch():
+    f = eqx_fastjit.filter_jit(lambda x: x.sum())
+    (n,) = jax.export.symbolic_shape("n")
+    f.trace(jax.ShapeDtypeStruct((n, 4), jnp.float32))
+    f.trace(jax.ShapeDtypeStruct((8, 4), jnp.float32))
+    assert only(explain(f)).attribute == "lengths"
 
 
 def test_equal_numbers_of_another_loop():
