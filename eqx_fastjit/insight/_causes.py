@@ -23,7 +23,11 @@ from ._words import listed, plural, show_place, show_seconds
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A group of compilations in words: what it cost, why, and what to do."""
+    """Something that costs, in words: how much, why, what to do, and what that saves.
+
+    A row of the report, and the details of it. A finding with several causes has a part
+    for each, which is a finding, too.
+    """
 
     # One of the seven, "failed", "outside of filter_jit" or "stale global"; or what
     # would save time.
@@ -32,7 +36,17 @@ class Finding:
     attribute: str
     says: str
     fix: str
+    # In a few words, for the row: "`optim` made again".
+    what: str = ""
+    # In a few words, what to write.
+    edit: str = ""
+    # What is true of every fix of this kind, in sentences. A report has it once.
+    note: str = ""
+    # What it cost, and what the edit saves of that.
     seconds: float = 0.0
+    saves: float = 0.0
+    # What it saves, in words, where seconds do not say it: "nothing by itself".
+    gain: str = ""
     line: Place | None = None
     leaf: str = ""
     # Of compilations.
@@ -43,6 +57,7 @@ class Finding:
     calls: dict[str, int] = field(default_factory=dict[str, int])
     # All leaves that differed, the first time: "`n`: 1 -> 2".
     changes: tuple[str, ...] = ()
+    parts: tuple["Finding", ...] = ()
 
     def kind(self) -> str:
         """Cause and attribute."""
@@ -69,11 +84,13 @@ def table() -> dict[str, dict[str, dict[str, str]]]:
 def make_finding(
     cause: str, facts: dict[str, Any], attribute: str | None = None, **fields: Any
 ) -> Finding:
-    """A finding in the words of the table, filled in with facts."""
+    """A finding in the words of the table, filled in with facts.
+
+    The table has `says` and `fix`, and for some `what`, `edit` and `note`.
+    """
     attribute = attribute or cause
-    text = table()[cause][attribute]
-    says, fix = (text[name].format_map(facts) for name in ("says", "fix"))
-    return Finding(cause, attribute, says, fix, **fields)
+    text = {k: v.format_map(facts) for k, v in table()[cause][attribute].items()}
+    return Finding(cause, attribute, **{"what": cause, **text, **fields})
 
 
 def finding_of(group: Group) -> Finding:
