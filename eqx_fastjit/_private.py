@@ -6,6 +6,7 @@ is not there, the caller gets `None` (or a stand-in) and does without.
 """
 
 import contextlib
+import functools
 import inspect
 import os
 import pkgutil
@@ -43,6 +44,19 @@ def hide_from_tracebacks(path: str) -> None:
 hide_from_tracebacks(os.path.dirname(__file__))
 
 
+_PARTS = ("primal", "val", "tangent")
+
+
+@functools.cache
+def _parts_of(cls: type) -> tuple[str, ...]:
+    """The names of what a tracer of a class may have inside.
+
+    The class is asked: a tracer searches long for an attribute that it does not have.
+    """
+    has_dict = cls.__dictoffset__ != 0
+    return tuple([name for name in _PARTS if has_dict or hasattr(cls, name)])
+
+
 def values_inside(x: Any) -> list[Any]:
     """The arrays inside a tracer of an eager transformation, such as `jax.grad`.
 
@@ -51,10 +65,12 @@ def values_inside(x: Any) -> list[Any]:
     """
     if not isinstance(x, Tracer):
         return [x]
-    parts = [getattr(x, name, None) for name in ("primal", "val", "tangent")]
-    kinds = (Tracer, jax.Array, np.ndarray, np.generic)
-    inside = [values_inside(part) for part in parts if isinstance(part, kinds)]
-    return [array for arrays in inside for array in arrays] or [x]
+    inside: list[Any] = []
+    for name in _parts_of(type(x)):
+        part = getattr(x, name, None)
+        if isinstance(part, Tracer | np.ndarray | np.generic | jax.Array):
+            inside += values_inside(part)
+    return inside or [x]
 
 
 # --- Equinox --------------------------------------------------------------------------
