@@ -22,7 +22,7 @@ from ._cycle import cycle_error
 from ._engine import engine_module
 from ._errors import clearer
 from ._options import donated, flatten_in_shardings, Options
-from ._parameters import to_call
+from ._parameters import binder_of, to_call
 from ._place import source_of
 from ._plan import partition
 from ._private import on_clear_caches, values_inside
@@ -40,14 +40,6 @@ class Function:
 
     def __init__(self, fun: Any, description: Description, options: Options):
         self.signature = description.signature
-        found = self.signature.parameters.values()
-        # What the engine binds by: names, kinds, and for each what to pass if it is
-        # omitted, in a tuple, which is empty if it may not be.
-        self.slots = (
-            tuple(self.signature.parameters),
-            bytes([p.kind for p in found]),
-            tuple([() if p.default is p.empty else (p.default,) for p in found]),
-        )
         self.options = options
         self.shown = shown_of(fun)
         # A weak reference, as this is in a table whose entries die with their function;
@@ -55,9 +47,11 @@ class Function:
         # the arguments, after the first positional one: of several arrays that could be
         # reused for a result, JAX takes the first donated one, as under Equinox.
         self.fun = weakref.ref(fun) if description.plain else None
-        has_first = any(p.kind <= Parameter.VAR_POSITIONAL for p in found)
+        kinds = [p.kind for p in self.signature.parameters.values()]
+        has_first = any(kind <= Parameter.VAR_POSITIONAL for kind in kinds)
         self.fun_index = -1 if description.plain else int(has_first)
         self.info = _events.FunctionInfo(*description.names, description.place)
+        self.binder = binder_of(self.signature, self.info.qualname, self.fun_index)
         self.table = engine_module().Table(_MAX_SPECIALIZATIONS)
         _functions.add(self)
 
@@ -65,26 +59,6 @@ class Function:
         return f"filter_jit(fn={self.info.qualname!r}, donate={self.options.donate!r})"
 
     # --- the user's function ---
-
-    def bind(self, fun: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
-        """One value per parameter, and the callable itself if it is passed along.
-
-        Raises `TypeError`, with the function's name, if the arguments do not fit.
-        """
-        __tracebackhide__ = True
-        signature, name = self.signature, self.info.qualname
-        try:
-            # As in Python, a misspelt keyword is named before what it leaves out.
-            signature.bind_partial(*args, **kwargs)
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            values = tuple([bound.arguments[x] for x in signature.parameters])
-        except TypeError as e:
-            raise TypeError(f"{name}() {e}") from None
-        except KeyError as e:  # https://github.com/python/cpython/issues/130164
-            raise TypeError(f"{name}() missing a required argument: {e}") from None
-        i = self.fun_index
-        return values if i < 0 else (*values[:i], fun, *values[i:])
 
     def call_python(self, values: tuple[Any, ...]) -> Any:
         """Call the user's function itself, on bound values."""

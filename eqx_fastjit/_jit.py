@@ -122,16 +122,17 @@ class JitWrapped(_Jitted[_P, _T], _Base):
     child. As a method, it binds to its instance, and the bound method is also a pytree.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "__wrapped__", "_function")
+    __slots__ = ("__dict__", "__weakref__", "__wrapped__", "_bind", "_function")
 
     __wrapped__: Callable[_P, _T]
+    # One value per parameter, of the arguments of a call.
+    _bind: Callable[..., tuple[Any, ...]]
 
     def __init__(self, function: Function, fun: Any):
         _set(self, "_function", function)
         _set(self, "__wrapped__", fun)
-        _prepare(
-            self, function, function.table, *function.slots, fun, function.fun_index
-        )
+        _set(self, "_bind", function.binder.bound_to(fun))
+        _prepare(self, function, function.table, self._bind)
         self.__dict__.update(function.shown)
 
     if TYPE_CHECKING:
@@ -150,10 +151,6 @@ class JitWrapped(_Jitted[_P, _T], _Base):
         if instance is None:
             return self
         return BoundJit(self, instance)
-
-    def _bind(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        __tracebackhide__ = True
-        return self._function.bind(self.__wrapped__, args, kwargs)
 
     # --- as a value ---
 

@@ -24,6 +24,8 @@ class Options(NamedTuple):
 
 # What `filter_jit` decides itself.
 _FORBIDDEN = {"static_argnums", "static_argnames", "donate_argnums", "donate_argnames"}
+# What Equinox has refused since version 0.10.
+_REMOVED = {"default", "fn", "args", "kwargs", "out"}
 
 
 def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> Options:
@@ -33,6 +35,8 @@ def make_options(donate: Any, asynchronous: Any, jit_kwargs: dict[str, Any]) -> 
             f"`filter_jit` does not accept `{name}`: arrays are traced, everything "
             "else is static, and `donate=...` says what is donated."
         )
+    for name in _REMOVED & jit_kwargs.keys():
+        raise ValueError(f"`filter_jit` has no argument `{name}`, as in Equinox.")
     if donate not in _MODES:
         raise ValueError(f"`donate={donate!r}`: expected one of {_MODES}.")
     if not isinstance(asynchronous, bool):

@@ -1,15 +1,17 @@
 """One spelling for every call.
 
 `f(1, y)`, `f(1, y=y)` and, for `def f(x, y=2)`, `f(1)` and `f(1, 2)` are the same call
-and must share a trace. So the arguments of each call are *bound*: one value per
-parameter, in order, by `csrc/call.c` or `Function.bind`. Defaults are those at the time
-of wrapping.
+and must share a trace. So the arguments of each call are *bound*: a generated function
+with the signature of the user's, which Python itself binds, returns one value per
+parameter, in order. Defaults are those at the time of wrapping.
 """
 
+import functools
 import inspect
+import types
 from collections.abc import Callable
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.tree_util as jtu
 
@@ -26,6 +28,54 @@ class _Omitted:
 
 
 OMITTED = _Omitted()
+
+
+class Binder(NamedTuple):
+    """Makes the functions that bind the calls of a function."""
+
+    code: types.CodeType
+    # For errors, which are Python's own.
+    qualname: str
+    defaults: tuple[Any, ...]
+    kwdefaults: dict[str, Any]
+
+    def bound_to(self, fun: Any) -> Callable[..., tuple[Any, ...]]:
+        """A function of the arguments of a call of `fun`, that returns its values."""
+        cells = tuple([types.CellType(fun) for _ in self.code.co_freevars])
+        bind = types.FunctionType(self.code, {}, "bind", self.defaults, cells)
+        bind.__qualname__ = self.qualname
+        bind.__kwdefaults__ = self.kwdefaults
+        return bind
+
+
+def binder_of(signature: Signature, qualname: str, fun_index: int) -> Binder:
+    """How to bind calls of this signature: one value per parameter.
+
+    And the callable itself among them, at `fun_index`, unless that is -1.
+    """
+    parameters = list(signature.parameters.values())
+    code = _binding_code(tuple([p.kind for p in parameters]), fun_index)
+    # Any name will do, as only Python's binding looks at them.
+    names = [parameters[int(name[1:])].name for name in code.co_varnames]
+    with_default = [p for p in parameters if p.default is not p.empty]
+    return Binder(
+        code.replace(co_varnames=tuple(names)),
+        qualname,
+        tuple([p.default for p in with_default if p.kind is not p.KEYWORD_ONLY]),
+        {p.name: p.default for p in with_default if p.kind is p.KEYWORD_ONLY},
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _binding_code(kinds: tuple[Any, ...], fun_index: int) -> types.CodeType:
+    """The code of a function of these kinds of parameters: `p0`, `p1` and so on."""
+    signature = Signature([Parameter(f"p{i}", kind) for i, kind in enumerate(kinds)])
+    values = list(signature.parameters)
+    if fun_index >= 0:
+        values.insert(fun_index, "fun")
+    items = "".join([f"{x}, " for x in values])
+    source = f"lambda fun: lambda {str(signature)[1:-1]}: ({items})"
+    return eval(compile(source, __file__, "eval"))(None).__code__
 
 
 _WITHOUT_KEYWORD = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)

@@ -1,4 +1,4 @@
-/* The callable: binds a call, reads it, calls its specialization, builds the result. */
+/* The callable: has a call bound, reads it, calls its specialization, builds the result. */
 
 #include "fastjit.h"
 
@@ -52,30 +52,20 @@ PyMethodDef call_functions[] = {
 
 /* --- the callable ----------------------------------------------------------------------- */
 
-/* In the order of `inspect.Parameter`, whose kinds are these numbers. */
-typedef enum { POSITIONAL_ONLY, POSITIONAL_OR_KEYWORD, VAR_POSITIONAL, KEYWORD_ONLY,
-               VAR_KEYWORD } Kind;
-
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     State *state;
     Table *table;
     PyObject *function; /* `Function` */
-    PyObject *fun;      /* the user's callable */
-    Py_ssize_t fun_index; /* its place among the values; -1 if it is not passed along */
-    Py_ssize_t n;       /* parameters */
-    PyObject *names;    /* of the parameters: a tuple of interned strings */
-    PyObject *defaults; /* for each, a tuple of what to pass if it is omitted, or empty */
-    PyObject *kinds;    /* of the parameters: bytes */
+    PyObject *bind;     /* from the arguments of a call to its values (`_parameters.py`) */
 } Callable;
 
 static int callable_traverse(Callable *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->table);
     Py_VISIT(self->function);
-    Py_VISIT(self->fun);
-    Py_VISIT(self->defaults);
+    Py_VISIT(self->bind);
     return 0;
 }
 
@@ -83,10 +73,7 @@ static int callable_clear(Callable *self) {
     self->vectorcall = NULL;
     Py_CLEAR(self->table);
     Py_CLEAR(self->function);
-    Py_CLEAR(self->fun);
-    Py_CLEAR(self->names);
-    Py_CLEAR(self->defaults);
-    Py_CLEAR(self->kinds);
+    Py_CLEAR(self->bind);
     return 0;
 }
 
@@ -98,118 +85,15 @@ static void callable_dealloc(Callable *self) {
     Py_DECREF(type);
 }
 
-/* --- binding ---------------------------------------------------------------------------- */
-
-/* The keywords of a call, and how many of them have been used. */
-typedef struct {
-    PyObject *names;
-    PyObject *const *values;
-    Py_ssize_t n, n_used;
-} Keywords;
-
-static inline Kind kind_of(const Callable *self, Py_ssize_t i) {
-    return PyBytes_AS_STRING(self->kinds)[i];
-}
-
-static inline int is_name(PyObject *key, PyObject *name) {
-    return key == name || PyUnicode_Compare(key, name) == 0;
-}
-
-/* The value of a keyword, borrowed; NULL if it was not given. */
-static PyObject *take_keyword(Keywords *keywords, PyObject *name) {
-    for (Py_ssize_t i = 0; i < keywords->n; i++) {
-        if (is_name(PyTuple_GET_ITEM(keywords->names, i), name)) {
-            keywords->n_used++;
-            return keywords->values[i];
-        }
-    }
-    return NULL;
-}
-
-/* The keywords that no parameter has the name of. */
-static PyObject *other_keywords(const Callable *self, Keywords *keywords) {
-    PyObject *others = PyDict_New();
-    for (Py_ssize_t i = 0; others != NULL && i < keywords->n; i++) {
-        PyObject *key = PyTuple_GET_ITEM(keywords->names, i);
-        int known = 0;
-        for (Py_ssize_t j = 0; j < self->n && !known; j++) {
-            Kind kind = kind_of(self, j);
-            known = (kind == POSITIONAL_OR_KEYWORD || kind == KEYWORD_ONLY) &&
-                    is_name(key, PyTuple_GET_ITEM(self->names, j));
-        }
-        if (known) continue;
-        keywords->n_used++;
-        if (PyDict_SetItem(others, key, keywords->values[i]) < 0) Py_CLEAR(others);
-    }
-    return others;
-}
-
-/* Binds a call: one value for each parameter, into the walk. Returns 1 if bound, -1 with an
-error, and 0 if Python should bind, which raises the right error. */
-static int bind_plainly(const Callable *self, PyObject *const *args, Py_ssize_t n_args,
-                        PyObject *kwnames, Walk *w) {
-    Keywords keywords = {kwnames, args + n_args, kwnames ? PyTuple_GET_SIZE(kwnames) : 0, 0};
-    Py_ssize_t n_positional = 0;
-    for (Py_ssize_t i = 0; i < keywords.n; i++)
-        if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(kwnames, i))) return 0;
-    for (Py_ssize_t i = 0; i < self->n; i++) {
-        Kind kind = kind_of(self, i);
-        if (i == self->fun_index) w->values[w->n_values++] = Py_NewRef(self->fun);
-        PyObject *value = NULL;
-        if (kind == VAR_POSITIONAL) {
-            Py_ssize_t n = n_args > n_positional ? n_args - n_positional : 0;
-            value = tuple_of(args + n_positional, n);
-            n_positional += n;
-        } else if (kind == VAR_KEYWORD) {
-            value = other_keywords(self, &keywords);
-        } else {
-            PyObject *given = NULL;
-            if (kind != KEYWORD_ONLY && n_positional < n_args) value = args[n_positional++];
-            if (kind != POSITIONAL_ONLY && keywords.n_used < keywords.n)
-                given = take_keyword(&keywords, PyTuple_GET_ITEM(self->names, i));
-            if (given != NULL && value != NULL) return 0; /* given twice */
-            if (given != NULL) value = given;
-            PyObject *defaults = PyTuple_GET_ITEM(self->defaults, i);
-            if (value == NULL && PyTuple_GET_SIZE(defaults) == 0) return 0;
-            value = Py_NewRef(value != NULL ? value : PyTuple_GET_ITEM(defaults, 0));
-        }
-        if (value == NULL) return -1;
-        w->values[w->n_values++] = value;
-    }
-    if (self->fun_index == self->n) w->values[w->n_values++] = Py_NewRef(self->fun);
-    return n_positional == n_args && keywords.n_used == keywords.n;
-}
-
-static int bind(Callable *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames,
-                Walk *w) {
-    if (walk_reserve_values(w, self->n + 1) < 0) return -1;
-    int bound = bind_plainly(self, args, n_args, kwnames, w);
-    if (bound == 1) return 0;
-    while (w->n_values > 0) Py_DECREF(w->values[--w->n_values]);
-    if (bound < 0) return -1;
-    PyObject *method = PyObject_GetAttr((PyObject *)self, w->state->s_bind), *values = NULL;
-    if (method != NULL) values = PyObject_Vectorcall(method, args, n_args, kwnames);
-    Py_XDECREF(method);
-    if (values == NULL) return -1;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++)
-        w->values[w->n_values++] = Py_NewRef(PyTuple_GET_ITEM(values, i));
-    Py_DECREF(values);
-    return 0;
-}
-
 /* --- a call ----------------------------------------------------------------------------- */
-
-static PyObject *values_of(const Walk *w) { return tuple_of(w->values, w->n_values); }
 
 /* The specialization for a call, a new reference. A cache miss makes one, from a reading of
 its own, whose arrays become those of the call. */
 static Specialization *find(Callable *self, Walk *w) {
     Specialization *found = table_find(self->table, w);
     if (found != NULL || PyErr_Occurred()) return found;
-    PyObject *values = values_of(w), *made = NULL, *arrays;
-    if (values != NULL)
-        made = PyObject_CallMethodOneArg(self->function, w->state->s_specialize, values);
-    Py_XDECREF(values);
+    PyObject *arrays;
+    PyObject *made = PyObject_CallMethodOneArg(self->function, w->state->s_specialize, w->values);
     if (made == NULL) return NULL;
     walk_forget(w);
     if (PyArg_ParseTuple(made, "O!O", w->state->specialization_type, &found, &arrays) &&
@@ -270,15 +154,14 @@ static int read_output(State *state, PyObject *returned, Output *out) {
 /* After a call in which something was traced or compiled, or that may have to block. */
 static int finish(Callable *self, Specialization *specialization, const Output *out, Walk *w) {
     int is_new = active.noted || out->plan->blocks < 0;
-    PyObject *values = values_of(w), *results = tuple_of(output_arrays(out), out->n);
+    PyObject *results = tuple_of(output_arrays(out), out->n);
     PyObject *arrays = tuple_of(w->arrays, is_new || w->has_tracers ? w->n_arrays : 0);
     PyObject *done = NULL;
-    if (values != NULL && results != NULL && arrays != NULL)
+    if (results != NULL && arrays != NULL)
         done = PyObject_CallMethodObjArgs(self->function, w->state->s_finished, specialization,
-                                          out->plan, values, arrays, results,
+                                          out->plan, w->values, arrays, results,
                                           is_new ? Py_True : Py_False,
                                           w->reads_numpy ? Py_True : Py_False, NULL);
-    Py_XDECREF(values);
     Py_XDECREF(results);
     Py_XDECREF(arrays);
     Py_XDECREF(done);
@@ -287,12 +170,10 @@ static int finish(Callable *self, Specialization *specialization, const Output *
 
 /* Has Python decide what to raise in place of the exception that is set. */
 static void explain(Callable *self, Specialization *specialization, Walk *w) {
-    PyObject *error = take_error(), *values = values_of(w), *better = NULL;
-    if (values != NULL)
-        better = PyObject_CallMethodObjArgs(
-            self->function, w->state->s_failed,
-            specialization ? (PyObject *)specialization : Py_None, error, values, NULL);
-    Py_XDECREF(values);
+    PyObject *error = take_error();
+    PyObject *better = PyObject_CallMethodObjArgs(
+        self->function, w->state->s_failed,
+        specialization ? (PyObject *)specialization : Py_None, error, w->values, NULL);
     if (better != NULL) put_error(better);
     Py_XDECREF(error);
 }
@@ -316,7 +197,7 @@ done:
 /* A call whose values are bound. */
 static PyObject *call_bound(Callable *self, Walk *w) {
     Specialization *specialization = NULL;
-    if (read_values(w) == 0) specialization = find(self, w);
+    if (read_values(w, w->values) == 0) specialization = find(self, w);
     if (specialization == NULL || copy_numpy(w) < 0) {
         explain(self, NULL, w);
         Py_XDECREF(specialization);
@@ -336,8 +217,8 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
     Walk *w = walk_take(self->state);
     PyObject *result = NULL;
     if (w != NULL) {
-        if (bind(self, args, PyVectorcall_NARGS(nargsf), kwnames, w) == 0)
-            result = call_bound(self, w);
+        w->values = PyObject_Vectorcall(self->bind, args, PyVectorcall_NARGS(nargsf), kwnames);
+        if (w->values != NULL) result = call_bound(self, w);
         walk_give_back(w);
     }
     Py_DECREF(self);
@@ -346,25 +227,18 @@ static PyObject *callable_vectorcall(PyObject *callable, PyObject *const *args, 
 
 /* --- set up by Python ------------------------------------------------------------------- */
 
-/* `_prepare(function, table, names, kinds, defaults, fun, fun_index)`: once, before the
-first call. `fun_index` is -1 if the callable is not passed along. */
+/* `_prepare(function, table, bind)`: once, before the first call. */
 static PyObject *callable_prepare(Callable *self, PyObject *args) {
-    PyObject *function, *table, *names, *kinds, *defaults, *fun;
+    PyObject *function, *table, *bind;
     PyObject *module = PyType_GetModuleByDef(Py_TYPE(self), &fastjit_module);
     State *state = module == NULL ? NULL : PyModule_GetState(module);
     if (state == NULL ||
-        !PyArg_ParseTuple(args, "OO!O!SO!On", &function, state->table_type, &table,
-                          &PyTuple_Type, &names, &kinds, &PyTuple_Type, &defaults, &fun,
-                          &self->fun_index))
+        !PyArg_ParseTuple(args, "OO!O", &function, state->table_type, &table, &bind))
         return NULL;
     self->state = state;
-    self->n = PyTuple_GET_SIZE(names);
     Py_XSETREF(self->function, Py_NewRef(function));
     Py_XSETREF(self->table, (Table *)Py_NewRef(table));
-    Py_XSETREF(self->names, Py_NewRef(names));
-    Py_XSETREF(self->kinds, Py_NewRef(kinds));
-    Py_XSETREF(self->defaults, Py_NewRef(defaults));
-    Py_XSETREF(self->fun, Py_NewRef(fun));
+    Py_XSETREF(self->bind, Py_NewRef(bind));
     self->vectorcall = callable_vectorcall;
     Py_RETURN_NONE;
 }

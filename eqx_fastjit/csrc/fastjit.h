@@ -5,7 +5,7 @@
     signature.c  trails: hash, `==`
     table.c      specializations by signature; statics that were changed since
     plan.c       builds the result of a trace
-    call.c       the callable: bind, call, block, errors
+    call.c       the callable: call, block, errors
     module.c     the module, and what Python sets up
 
 Three invariants hold everywhere and are not argued again:
@@ -96,9 +96,7 @@ typedef struct Walk {
     size_t n_arrays, room_arrays;
     Mutable *mutables;
     size_t n_mutables, room_mutables;
-    PyObject **values; /* owned: one for each parameter */
-    Py_ssize_t n_values;
-    size_t room_values;
+    PyObject *values;    /* owned: a tuple, one for each parameter; NULL of no call */
     int in_mutable;      /* below a static that is in `mutables` */
     int abstract;        /* a `jax.ShapeDtypeStruct` stands for an array */
     int has_tracers;     /* whether any array is a tracer */
@@ -115,7 +113,7 @@ typedef struct State {
     PyObject *reader_of, *state_of, *flatten_one_level, *tree_leaves;
     Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */
     /* Names. */
-    PyObject *s_failed, *s_finished, *s_specialize, *s_bind, *s_nbytes, *s_copy, *s_plan;
+    PyObject *s_failed, *s_finished, *s_specialize, *s_nbytes, *s_copy, *s_plan;
 } State;
 
 extern struct PyModuleDef fastjit_module;
@@ -124,9 +122,8 @@ Walk *walk_take(State *state);
 void walk_forget(Walk *w);
 void walk_give_back(Walk *w);
 void walks_free(State *state);
-int walk_reserve_values(Walk *w, size_t n);
 int read_value(Walk *w, PyObject *x, int as_static);
-int read_values(Walk *w);
+int read_values(Walk *w, PyObject *values);
 int copy_numpy(Walk *w);
 Reader reader_called(const char *name);
 

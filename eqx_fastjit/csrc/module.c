@@ -17,10 +17,9 @@ static const struct {
     size_t offset;
     const char *text;
 } names[] = {
-    {offsetof(State, s_failed), "failed"},   {offsetof(State, s_finished), "finished"},
-    {offsetof(State, s_bind), "_bind"},      {offsetof(State, s_specialize), "specialize"},
-    {offsetof(State, s_nbytes), "nbytes"},   {offsetof(State, s_copy), "copy"},
-    {offsetof(State, s_plan), "plan"},
+    {offsetof(State, s_failed), "failed"},         {offsetof(State, s_finished), "finished"},
+    {offsetof(State, s_specialize), "specialize"}, {offsetof(State, s_nbytes), "nbytes"},
+    {offsetof(State, s_copy), "copy"},             {offsetof(State, s_plan), "plan"},
 };
 
 /* In the order of the parameters of `setup`. */

@@ -56,14 +56,6 @@ static int push_array(Walk *w, PyObject *x) {
     return 0;
 }
 
-int walk_reserve_values(Walk *w, size_t n) {
-    if (n <= w->room_values) return 0;
-    PyObject **values = grown(w->values, &w->room_values, n, sizeof(PyObject *));
-    if (values == NULL) return -1;
-    w->values = values;
-    return 0;
-}
-
 /* One that is free, or a new one. */
 Walk *walk_take(State *state) {
     Walk *w = state->free_walks;
@@ -90,8 +82,7 @@ void walk_forget(Walk *w) {
 void walk_give_back(Walk *w) {
     PyObject *error = PyErr_Occurred() ? take_error() : NULL;
     walk_forget(w);
-    for (Py_ssize_t i = 0; i < w->n_values; i++) Py_XDECREF(w->values[i]);
-    w->n_values = 0;
+    Py_CLEAR(w->values);
     w->abstract = 0;
     w->next = w->state->free_walks;
     w->state->free_walks = w;
@@ -106,7 +97,6 @@ void walks_free(State *state) {
         PyMem_Free(w->trail);
         PyMem_Free(w->arrays);
         PyMem_Free(w->mutables);
-        PyMem_Free(w->values);
         PyMem_Free(w);
     }
 }
@@ -148,10 +138,10 @@ int read_value(Walk *w, PyObject *x, int as_static) {
     return failed;
 }
 
-/* Reads the values of all parameters. */
-int read_values(Walk *w) {
-    for (Py_ssize_t i = 0; i < w->n_values; i++)
-        if (read_held(w, w->values[i], 0) < 0) return -1;
+/* Reads one value for each parameter: a tuple. */
+int read_values(Walk *w, PyObject *values) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++)
+        if (read_held(w, PyTuple_GET_ITEM(values, i), 0) < 0) return -1;
     return 0;
 }
 

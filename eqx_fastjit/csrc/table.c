@@ -11,12 +11,9 @@ static Walk *walk_over(PyObject *self, PyObject *args) {
     Walk *w = walk_take(PyModule_GetState(module));
     if (w == NULL) return NULL;
     w->abstract = abstract;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++)
-        if (read_value(w, PyTuple_GET_ITEM(values, i), 0) < 0) {
-            walk_give_back(w);
-            return NULL;
-        }
-    return w;
+    if (read_values(w, values) == 0) return w;
+    walk_give_back(w);
+    return NULL;
 }
 
 /* --- a specialization ------------------------------------------------------------------- */

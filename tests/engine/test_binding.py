@@ -73,7 +73,7 @@ def test_keywords_in_any_order():
                 n_errors += 1
                 with pytest.raises(TypeError) as info:
                     f(*args, **keywords)
-                assert str(info.value).split("()")[0] == str(e).split("()")[0]
+                assert str(info.value) == str(e)
             else:
                 assert f(*args, **keywords) == expected
     assert 20 < n_errors < 140
@@ -108,14 +108,12 @@ def test_wrong_arguments_are_an_error_that_names_the_function(args, kwargs):
             plain(*args, **kwargs)
         with pytest.raises(TypeError) as found:
             jitted(*args, **kwargs)
-        name = str(expected.value).split("()")[0]
-        assert str(found.value).startswith(f"{name}()")
-        # A misspelt keyword is named, rather than the one that it leaves out.
-        assert ("'kye'" in str(expected.value)) == ("'kye'" in str(found.value))
+        message = str(expected.value).replace("plain", "jitted")
+        assert str(found.value).replace("plain", "jitted") == message
 
 
 @pytest.mark.parametrize(
-    "name", ["self", "fun", "args", "kwargs", "instance", "donate", "table", "values"]
+    "name", ["self", "fun", "args", "kwargs", "instance", "bind", "p0", "p1", "values"]
 )
 def test_any_name_of_a_parameter(name):
     """Parameters may have the names of this library's own."""
@@ -291,6 +289,7 @@ def test_a_jitted_function_is_frozen():
         ({"static_argnums": 0}, ValueError),
         ({"static_argnames": "x"}, ValueError),
         ({"nonsense": 0}, TypeError),
+        *[({name: None}, ValueError) for name in ("default", "fn", "kwargs", "out")],
     ],
 )
 def test_options_that_are_refused(options, error):

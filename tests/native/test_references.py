@@ -311,8 +311,8 @@ def test_after_wrong_arguments():
     cycle = [held]
     cycle.append(cycle)
     calls = {
-        "missing a required .*'y'": lambda: f(X),
-        "too many positional arguments": lambda: f(X, held),
+        "missing 1 required .*'y'": lambda: f(X),
+        "takes 1 positional argument but 2": lambda: f(X, held),
         "unexpected keyword argument 'z'": lambda: f(X, y=held, z=held),
         "multiple values for argument 'x'": lambda: f(X, x=X, y=held),
         "pytree dictionary keys": lambda: f(X, y={held: X, "a": X}),
