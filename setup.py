@@ -1,4 +1,4 @@
-"""Builds the C extension. Everything else about the package is in pyproject.toml.
+"""Builds the C extension, and says where the project is. All else is in pyproject.toml.
 
 Where the extension cannot be built, the package is installed without it: calls then
 take the plain Python reference, and `eqx_fastjit.engine()` says so. A wheel that is
@@ -7,18 +7,17 @@ an error.
 """
 
 import atexit
-import gzip
 import os
+import re
 import shutil
+import subprocess
 import sys
-import tarfile
 import tempfile
 import textwrap
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.command.sdist import sdist
 
 
 _SOURCES = Path("eqx_fastjit/csrc")
@@ -70,44 +69,30 @@ class BuildExt(build_ext):
         return flags
 
 
-class Sdist(sdist):
-    """The source archive: what git has, and the same bytes for the same files."""
-
-    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        super().make_release_tree(base_dir, files)
-        # Written by setuptools; no build needs them.
-        os.remove(os.path.join(base_dir, "setup.cfg"))
-        shutil.rmtree(os.path.join(base_dir, "eqx_fastjit.egg-info"))
-
-    def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):
-        epoch = os.environ.get("SOURCE_DATE_EPOCH")
-        if format != "gztar" or epoch is None:
-            return super().make_archive(
-                base_name, format, root_dir=root_dir, base_dir=base_dir, **owner
-            )
-        name = f"{base_name}.tar.gz"
-        with (
-            open(name, "wb") as file,
-            gzip.GzipFile("", "wb", fileobj=file, mtime=int(epoch)) as stream,
-            tarfile.open(fileobj=stream, mode="w") as archive,
-        ):
-            # `add` sorts what is in a folder.
-            archive.add(base_dir, filter=lambda entry: _plain(entry, int(epoch)))
-        return name
+def repository() -> str | None:
+    """Where this checkout came from, as a page; `None` if nobody says."""
+    server, name = map(os.environ.get, ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY"))
+    if server and name:
+        return f"{server}/{name}"
+    command = ["git", "remote", "get-url", "origin"]
+    try:
+        out = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    url = out.stdout.strip().removesuffix(".git")
+    url = re.sub(r"^(?:ssh://)?git@([^:/]+)[:/]", r"https://\1/", url)
+    return url if url.startswith("https://") else None
 
 
-def _plain(entry: tarfile.TarInfo, epoch: int) -> tarfile.TarInfo:
-    """Without what differs from one checkout to another."""
-    executable = entry.isdir() or entry.mode & 0o100
-    return entry.replace(
-        mtime=epoch,
-        mode=0o755 if executable else 0o644,
-        uid=0,
-        gid=0,
-        uname="",
-        gname="",
-        deep=False,
-    )
+def readme(url: str | None) -> str:
+    """The README, for a page on which links to files of the checkout lead nowhere."""
+    text = Path("README.md").read_text(encoding="utf-8")
+    if url is None:
+        return text
+    raw = url.replace("https://github.com/", "https://raw.githubusercontent.com/")
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?:|#)", rf"\1{raw}/HEAD/", text)
+    text = re.sub(r"((?:src|srcset)=\")(?!https?:)", rf"\1{raw}/HEAD/", text)
+    return re.sub(r"((?<!!)\[[^]]*\]\()(?!https?:|#)", rf"\1{url}/blob/HEAD/", text)
 
 
 # Not build/ beside this file: what an earlier version of the package has left in it
@@ -115,8 +100,14 @@ def _plain(entry: tarfile.TarInfo, epoch: int) -> tarfile.TarInfo:
 _build = tempfile.mkdtemp(prefix="eqx_fastjit-build-")
 atexit.register(shutil.rmtree, _build, ignore_errors=True)
 
+_url = repository()
+_pages = {"Source": "", "Issues": "/issues", "Changelog": "/blob/HEAD/CHANGELOG.md"}
+
 setup(
     ext_modules=[NATIVE],
-    cmdclass={"build_ext": BuildExt, "sdist": Sdist},
+    cmdclass={"build_ext": BuildExt},
     options={"build": {"build_base": _build}},
+    long_description=readme(_url),
+    long_description_content_type="text/markdown",
+    project_urls={k: _url + v for k, v in _pages.items()} if _url else {},
 )

@@ -1,7 +1,7 @@
 """Trains a recurrent network to tell which way spirals turn.
 
 An ordinary program, with faults that are easily made: `eqx-fastjit doctor
-examples/train.py` finds them.
+examples/faulty_train.py` finds them.
 """
 
 import equinox as eqx
