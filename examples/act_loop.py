@@ -1,7 +1,7 @@
-"""A policy acts in an environment in Python: thousands of short calls, so a loop that gains.
+"""A policy acts in an environment in Python: a loop that gains.
 
-Each call of the policy takes microseconds on the device. Under Equinox, most of the time of
-the loop is the overhead of calls:
+It makes thousands of calls that take microseconds on the device. Under Equinox, most of
+the time of the loop is the overhead of calls:
 
     eqx-fastjit profile examples/act_loop.py
 """
@@ -23,7 +23,7 @@ class Cart:
         return self.state
 
     def act(self, push_right: bool) -> tuple[np.ndarray, bool]:
-        x, speed, angle, turn = self.state
+        _, speed, angle, turn = self.state
         force = 10.0 if push_right else -10.0
         pull = (force + 0.05 * turn**2 * np.sin(angle)) / 1.1
         swing = 9.8 * np.sin(angle) - np.cos(angle) * pull

@@ -17,7 +17,9 @@ from eqx_fastjit import filter_jit
 BATCH = 64
 
 
-def dataset(n: int, key: PRNGKeyArray) -> tuple[Float[Array, "n 2"], Float[Array, " n"]]:
+def dataset(
+    n: int, key: PRNGKeyArray
+) -> tuple[Float[Array, "n 2"], Float[Array, " n"]]:
     x = jr.uniform(key, (n, 2), minval=-1.0, maxval=1.0)
     return x, jnp.sin(3 * x[:, 0]) * x[:, 1]
 

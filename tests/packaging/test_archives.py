@@ -120,7 +120,7 @@ def test_a_source_archive_has_what_git_has(built, in_git):
 
 @pytest.mark.parametrize("remote", ["https://github.com/a/b.git", "git@github.com:a/b"])
 def test_links_work_on_the_package_index(tmp_path, in_git, remote):
-    """The README's links and pictures are those of the repository that is built from."""
+    """The README's links and pictures are those of the repository it is built from."""
     for name in in_git:
         (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / "tree" / name)
