@@ -165,6 +165,15 @@ def function_in_jit() -> Any:
     return None
 
 
+def keeps_callbacks() -> bool:
+    """Whether JAX's persistent cache keeps programs that call back into Python."""
+    write = _try_resolve("jax._src.compiler:_cache_write")
+    try:  # what refused them asked for them
+        return "host_callbacks" not in inspect.signature(write).parameters
+    except (TypeError, ValueError):
+        return True
+
+
 # --- exporting ------------------------------------------------------------------------
 
 

@@ -15,7 +15,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -55,11 +56,12 @@ class Run:
     # JAX's directory for what was compiled, if it was set.
     cache: str | None
     events: Sequence[Event]
-    # What a file does not have: imports, waits, globals that are stale, unrolled loops.
+    # What a file does not have: imports, waits, globals that are stale, and what was
+    # seen in the traces of events, by their numbers.
     imports: Sequence[Any] = ()
     waits: Sequence[Any] = ()
     stale: Sequence[Any] = ()
-    loops: Sequence[Any] = ()
+    looks: Mapping[int, Any] = field(default_factory=dict[int, Any])
     # What could not be seen.
     notes: Sequence[str] = ()
 

@@ -2,20 +2,16 @@
 
 import collections
 import dataclasses
-import math
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
-from jax.extend.core import Literal
+from eqx_fastjit._place import Place, source_of
 
-from eqx_fastjit._describe import show_array
-from eqx_fastjit._place import Place
-
-from ._equations import read_jaxpr, Scope, UNKNOWN
+from ._constants import Constant, find_constants
+from ._equations import read_jaxpr, Scope
 from ._loops import find_loops, UnrolledLoop
 from ._target import target
-from ._words import plural, show_bytes, show_place, table
+from ._words import listed, plural, show_bytes, show_place, table
 
 
 # XLA's names for what it needs memory for.
@@ -36,16 +32,6 @@ class LineCount:
     equations: int
     # The most frequent ones, with their number.
     primitives: tuple[tuple[str, int], ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Constant:
-    """An array that the function captured: a constant rather than an argument."""
-
-    type: str
-    bytes: int
-    # Where it is first used.
-    place: Place
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -80,6 +66,7 @@ class Inspection:
         rows: list[Any] = []
         for x in self.loops:
             scan = f"~{x.scan_equations}" if x.uniform else "iterations differ"
+            scan += f", numbers differ: {listed(x.numbers)}" if x.numbers else ""
             rows.append((x.iterations, x.equations, show_place(x.place), scan))
         header = ("iterations", "equations", "loop", "with scan")
         title = "Unrolled Python loops (`jax.lax.scan` compiles the body once)"
@@ -87,10 +74,18 @@ class Inspection:
 
     def _constants(self) -> str:
         rows = [
-            (show_bytes(x.bytes), x.type, show_place(x.place)) for x in self.constants
+            (
+                show_bytes(x.bytes),
+                x.name,
+                x.type,
+                show_place(x.place),
+                ", ".join(x.folded),
+            )
+            for x in self.constants
         ]
         title = "Captured constants (large arrays compile faster as arguments)"
-        return table(title, ("size", "type", "used at"), rows)
+        header = ("size", "name", "type", "used at", "XLA computes while it compiles")
+        return table(title, header, rows)
 
     def _memory(self) -> str:
         rows = [(name, show_bytes(n)) for name, n in self.memory.items() if n]
@@ -127,7 +122,7 @@ def inspect(f: Any, *args: Any, compile: bool = True, **kwargs: Any) -> Inspecti
         scope.size,
         _lines(scope),
         find_loops(scope),
-        _constants(scope),
+        find_constants(scope, source_of(it.fun)),
         _memory(traced.lower().compile()) if compile else {},
     )
 
@@ -143,29 +138,6 @@ def _lines(scope: Scope) -> tuple[LineCount, ...]:
         for place, c in lines.items()
     ]
     return tuple(sorted(counts, key=lambda x: (-x.equations, x.place)))
-
-
-def _constants(scope: Scope) -> tuple[Constant, ...]:
-    """The arrays that a trace has captured, the largest first."""
-    found: dict[int, Constant] = {}
-    for value, place in _captured(scope):
-        shape, dtype = getattr(value, "shape", ()), getattr(value, "dtype", None)
-        if shape and dtype is not None and id(value) not in found:  # no scalars
-            n = math.prod(shape) * dtype.itemsize
-            found[id(value)] = Constant(show_array(shape, str(dtype)), n, place)
-    return tuple(sorted(found.values(), key=lambda c: -c.bytes))
-
-
-def _captured(scope: Scope) -> Iterator[tuple[Any, Place]]:
-    """Captured values, and where they are first used."""
-    for inner in scope.distinct():
-        for variable, value in zip(inner.jax.constvars, inner.consts, strict=False):
-            uses = (e.place for e in inner.equations if variable in e.jax.invars)
-            yield value, next(uses, UNKNOWN)
-        for equation in inner.equations:
-            for v in equation.jax.invars:
-                if isinstance(v, Literal) and getattr(v.val, "shape", ()):
-                    yield v.val, equation.place
 
 
 def _memory(compiled: Any) -> dict[str, int]:

@@ -8,24 +8,22 @@ import ast
 import collections
 import dataclasses
 import functools
+import itertools
 import statistics
 from collections import Counter
 from typing import Any, NamedTuple
 
+from jax.extend.core import Literal
+
 from eqx_fastjit._blocking import jaxprs_in
-from eqx_fastjit._events import Event
 from eqx_fastjit._place import is_users, Place
 
-from ._causes import Finding, make_finding
-from ._equations import Equation, Frame, read_jaxpr, Scope, trace_of, TREE_MAP
+from ._equations import Equation, Frame, Scope, TREE_MAP
 from ._source import nodes_of
-from ._words import show_place
 
 
 # A loop with fewer iterations is not reported.
 _MIN_ITERATIONS = 3
-# Seconds of a compilation that make it worth to look at its equations.
-_LEAST_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +37,11 @@ class UnrolledLoop:
     equations: int
     # Whether all iterations have the same shapes, which a `scan` requires.
     uniform: bool
+    # Numbers that are not the same in each iteration.
+    numbers: tuple[str, ...] = ()
+    # Whether iterations take other parts of an array; and other arrays, as layers do.
+    indexed: bool = False
+    layered: bool = False
 
     @property
     def scan_equations(self) -> int:
@@ -100,11 +103,14 @@ def find_loops(scope: Scope) -> tuple[UnrolledLoop, ...]:
     for inner in scope.distinct():
         if not inner.is_jax:
             _add(inner, members, executed)
+    inputs = [(*x.jax.invars, *x.jax.constvars) for x in scope.distinct()]
+    given = set(itertools.chain(*inputs))
     loops: list[UnrolledLoop] = []
     for place, times in executed.items():
         n, equations = statistics.median_low(times), members[place]
         size = sum(e.size for e in equations)
-        loops.append(UnrolledLoop(place, n, size, _is_uniform(equations, n)))
+        varies = _varying(equations, n, given)
+        loops.append(UnrolledLoop(place, n, size, _is_uniform(equations, n), *varies))
     found = [loop for loop in loops if loop.iterations >= _MIN_ITERATIONS]
     return tuple(sorted(found, key=lambda x: -x.equations))
 
@@ -159,21 +165,23 @@ def _is_uniform(equations: list[Equation], iterations: int) -> bool:
     )
 
 
-# --- while a program runs -------------------------------------------------------------
-
-
-def unrolled_loop(event: Event) -> Finding | None:
-    """The largest unrolled loop of what has just been compiled, if a `scan` is shorter.
-
-    Only of what took long. The seconds are what a `scan` would save, by the number of
-    equations.
-    """
-    if event.seconds < _LEAST_SECONDS or (traced := trace_of(event)) is None:
-        return None
-    scope = read_jaxpr(traced.jaxpr)
-    loop = next((loop for loop in find_loops(scope) if loop.uniform), None)
-    if loop is None:
-        return None
-    saved = event.seconds * (loop.equations - loop.scan_equations) / scope.size
-    facts = {"loop": loop, "place": show_place(loop.place), "total": scope.size}
-    return make_finding("scan", facts, seconds=saved, line=loop.place)
+def _varying(
+    equations: list[Equation], iterations: int, given: set[Any]
+) -> tuple[tuple[str, ...], bool, bool]:
+    """Numbers that differ; whether slices do; whether arrays that were `given` do."""
+    literals: dict[Any, Counter[str]] = collections.defaultdict(Counter)
+    slices: dict[Any, set[str]] = collections.defaultdict(set)
+    arrays: dict[Any, set[Any]] = collections.defaultdict(set)
+    for e in equations:
+        if e.name == "slice":
+            slices[e.frames].add(str(e.jax.params))
+        for i, v in enumerate(e.jax.invars):
+            if not isinstance(v, Literal):
+                arrays[e.name, e.frames, i] |= {v} & given
+            elif not getattr(v.val, "shape", ()):
+                literals[e.name, e.frames, i][str(v.val)] += 1
+    # A gradient makes several equations of one, each with a number of its own.
+    differ = [c for c in literals.values() if min(c.values()) < iterations - 1]
+    numbers = dict.fromkeys(x for c in differ if len(c) > 1 for x in c)
+    takes_own = any(len(found) >= iterations - 1 for found in arrays.values())
+    return tuple(numbers), any(len(x) > 1 for x in slices.values()), takes_own

@@ -9,8 +9,9 @@ from typing import Any
 
 from eqx_fastjit._events import Event
 
-from ._causes import Finding, finding_of, make_finding
+from ._causes import Finding, finding_of
 from ._file import Run
+from ._first import cache_helps, constant_findings, loop_helps
 from ._groups import Group, group
 from ._why import cause_of, line_of, name_of, OUTSIDE, stages_of, why
 from ._words import listed, plural, show_chain, show_place, show_seconds
@@ -21,8 +22,6 @@ LIMIT_SECONDS = 1.0
 LIMIT_SHARE = 0.05
 # Lines that are named for a part of the run.
 _LINES = 5
-# What reading a compiled program takes, of the time to compile it.
-_READING = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +95,19 @@ def make_report(run: Run) -> Report:
     groups = group(run.events)
     large = [g for g in groups if g.seconds >= limit and not g.is_first]
     small = [g for g in groups if g not in large]
+    remaining = [e for g in small for e in g.events]
+    first, explained = constant_findings(run, remaining, limit)
+    rest = [
+        Group([e for e in g.events if e not in explained], g.is_first) for g in small
+    ]
+    helps = (*loop_helps(run, remaining), *cache_helps(run))
     return Report(
         run=run,
         limit=limit,
-        findings=(*map(finding_of, large), *run.stale),
-        others=tuple(map(finding_of, small)),
+        findings=(*first, *map(finding_of, large), *run.stale),
+        others=tuple(finding_of(g) for g in rest if g.events),
         time=tuple(_time(run)),
-        helps=tuple(_helps(run, limit)),
+        helps=tuple(x for x in helps if x.saves >= limit),
         functions=tuple(_functions(groups)),
     )
 
@@ -142,20 +147,6 @@ def _costliest(events: Iterable[Event], stage: str) -> tuple[tuple[str, float], 
         line = f"{show_place(line_of(e))} {name_of(e.function)}"
         lines[line] += stages_of(e)[stage]  # pyright: ignore
     return tuple((text, x) for text, x in lines.most_common(_LINES) if x > 0)
-
-
-# --- what would help ------------------------------------------------------------------
-
-
-def _helps(run: Run, limit: float) -> Iterator[Finding]:
-    yield from (loop for loop in run.loops if loop.seconds >= limit)
-    compiling = sum(e.compile for e in run.events if not e.cached)
-    saved = (1 - _READING) * compiling
-    was_cached = run.cache is not None or any(e.cached for e in run.events)
-    if saved >= limit and not was_cached:
-        second = show_seconds(run.seconds - saved)
-        facts = {"compiling": show_seconds(compiling), "second": second}
-        yield make_finding("persistent cache", facts, seconds=saved)
 
 
 # --- tables ---------------------------------------------------------------------------

@@ -77,6 +77,11 @@ class Waits(contextlib.ExitStack):
         with self._lock:
             return sorted(self._found.values(), key=lambda wait: -wait.seconds)
 
+    def calls_back(self) -> bool:
+        """Whether the function that is being called has a host callback."""
+        active = engine_module().active()
+        return active is not None and active.flat in self._calling_back
+
     def _on_event(self, event: Event) -> None:
         # What is only a part of another function is never lowered by itself.
         traced = trace_of(event) if event.compile else None

@@ -22,7 +22,8 @@ class Watch:
         self.seconds = 0.0
         self.events: list[Any] = []
         self.imports: list[Import] = []
-        self.loops: list[Any] = []
+        # What was seen in the traces of events, by their numbers.
+        self.looks: dict[int, Any] = {}
         self.notes: list[str] = []
         self._waits: Any = None
         self._stale: Any = None
@@ -35,8 +36,8 @@ class Watch:
         from ._waits import Waits
 
         self._stale, self._waits = StaleGlobals(), Waits()
-        _events.observers.append(self._on_event)
         self._waits.__enter__()
+        _events.observers.append(self._on_event)  # which asks the former
         self.notes += [f"Waits in {name} are not seen." for name in self._waits.missing]
 
     def imported(self, name: str, seconds: float) -> None:
@@ -73,18 +74,18 @@ class Watch:
             self.imports,
             self._waits.found() if self._waits is not None else (),
             self._stale.found() if self._stale is not None else (),
-            self.loops,
+            self.looks,
             self.notes,
         )
         return make_report(run)
 
     def _on_event(self, event: Any) -> None:
-        from ._loops import unrolled_loop
+        from ._first import look
 
         self._stale.on_event(event)
         # JAX imports what it lowers with when it lowers for the first time.
         spent = sum(x.seconds for x in self.imports if x.started >= event.started)
         event = dataclasses.replace(event, lower=max(0.0, event.lower - spent))
         self.events.append(event)
-        if (loop := unrolled_loop(event)) is not None:
-            self.loops.append(loop)
+        if event.compile:
+            self.looks[event.number] = look(event, self._waits.calls_back())

@@ -185,7 +185,7 @@ def test_a_loop_that_a_scan_would_spare(tmp_path):
     report, ended = doctor(fault, tmp_path)
     (found,) = [x for x in report["helps"] if x["cause"] == "scan"]
     assert f"fault.py:{line_of(fault)} is unrolled" in found["says"]
-    assert "800 iterations are alike, and have 3200 of the 3201" in found["says"]
+    assert "and have 3200 of the 3201 equations" in found["says"]
     assert found["seconds"] <= report["functions"][0]["seconds"] * 1.1
     twin, twins_end = doctor(mended, tmp_path)
     assert [x for x in twin["helps"] if x["cause"] == "scan"] == []

@@ -1,0 +1,178 @@
+"""Captured constants: the arrays that a trace has closed over.
+
+XLA computes what depends on constants alone while it compiles, element by element
+("constant folding"). So a sort of a small array may take minutes.
+"""
+
+import dataclasses
+import math
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend.core import Literal
+
+from eqx_fastjit._describe import show_array
+from eqx_fastjit._place import is_users, Place
+
+from ._equations import Equation, Scope, UNKNOWN
+
+
+# How far to follow functions that a function calls.
+_DEPTH = 2
+# About the longest that XLA takes on a slow machine, in seconds: to hold a byte of a
+# constant; and to fold an operation, for each element of its operands.
+_HOLDING = 5e-8
+_FOLDING = {"sort": 5e-4, "reduce": 2e-5, "arg": 2e-5, "cum": 2e-5, "": 2e-6}
+# What becomes a call of another library, or another value each time, is not folded.
+_NOT_FOLDED = ("lu", "cholesky", "eig", "svd", "qr", "triangular", "random", "debug")
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """An array that the function captured: a constant rather than an argument."""
+
+    type: str
+    bytes: int
+    # Where it is first used.
+    place: Place
+    # The variable whose value it is, if that is known.
+    name: str = ""
+    # The operations that XLA computes with it while it compiles, the longest first.
+    folded: tuple[str, ...] = ()
+    # An upper limit of what it adds to compiling.
+    seconds: float = 0.0
+
+
+def find_constants(scope: Scope, function: Any = None) -> tuple[Constant, ...]:
+    """The arrays that a trace has captured, the largest first.
+
+    `function` is the Python function that was traced, for the names of the arrays.
+    """
+    found = {id(value): (value, place) for value, place in _captured(scope)}
+    costs: dict[int, dict[str, float]] = {key: {} for key in found}
+
+    def note(equation: Equation, origins: frozenset[int]) -> None:
+        for origin in origins & costs.keys():
+            by_name = costs[origin]
+            by_name[equation.name] = by_name.get(equation.name, 0.0) + _cost(equation)
+
+    _fold(scope, [None] * len(scope.jax.invars), note)
+    variables = list(_variables(function, _DEPTH))
+    out: list[Constant] = []
+    for key, (value, place) in found.items():
+        n = math.prod(value.shape) * value.dtype.itemsize
+        folded = tuple(sorted(costs[key], key=lambda name: -costs[key][name]))
+        seconds = n * _HOLDING + sum(costs[key].values())
+        text, name = show_array(value.shape, str(value.dtype)), _name(value, variables)
+        out.append(Constant(text, n, place, name, folded, seconds))
+    return tuple(sorted(out, key=lambda c: -c.bytes))
+
+
+def _captured(scope: Scope) -> Iterator[tuple[Any, Place]]:
+    """Captured arrays, but no scalars, and where they are first used."""
+    seen: set[int] = set()
+    for inner in scope.distinct():
+        pairs = dict(zip(inner.jax.constvars, inner.consts, strict=False))
+        for equation in inner.equations:
+            for v in equation.jax.invars:
+                value = v.val if isinstance(v, Literal) else pairs.pop(v, None)
+                if _is_array(value) and id(value) not in seen:
+                    seen.add(id(value))
+                    yield value, equation.place
+        yield from ((x, UNKNOWN) for x in pairs.values() if _is_array(x))
+
+
+def _is_array(x: Any) -> bool:
+    return bool(getattr(x, "shape", ())) and hasattr(x, "dtype")
+
+
+# --- what XLA folds -------------------------------------------------------------------
+
+
+def _fold(scope: Scope, inputs: Sequence[Any], note: Any) -> list[Any]:
+    """The constants that each result is made of; `None` if of arguments, too."""
+    known = dict(zip(scope.jax.invars, inputs, strict=True))
+    for variable, value in zip(scope.jax.constvars, scope.consts, strict=False):
+        known[variable] = frozenset([id(value)])
+
+    def origin(v: Any) -> Any:
+        if isinstance(v, Literal):
+            return frozenset([id(v.val)] * _is_array(v.val))
+        return known.get(v)
+
+    for e in scope.equations:
+        operands = [origin(v) for v in e.jax.invars]
+        results: list[Any] = [None] * len(e.jax.outvars)
+        if e.is_call and len(e.inner[0].jax.invars) == len(operands):
+            results = _fold(e.inner[0], operands, note)
+        elif operands and None not in operands and _is_folded(e):
+            origins = frozenset[int]().union(*operands)
+            results = [origins] * len(results)
+            note(e, origins)
+        known.update(zip(e.jax.outvars, results, strict=True))
+    return [origin(v) for v in scope.jax.outvars]
+
+
+def _is_folded(equation: Equation) -> bool:
+    is_other = equation.inner or equation.jax.effects
+    return not (is_other or equation.name.startswith(_NOT_FOLDED))
+
+
+def _cost(equation: Equation) -> float:
+    """An upper limit of the seconds that XLA takes to fold an operation."""
+    n = max(math.prod(getattr(v.aval, "shape", ())) for v in equation.jax.invars)
+    return n * next(x for k, x in _FOLDING.items() if equation.name.startswith(k))
+
+
+# --- names ----------------------------------------------------------------------------
+
+
+def _name(value: Any, variables: list[tuple[str, Any]]) -> str:
+    """The variable that has this array, or the only one with an array of its shape."""
+    same = [name for name, x in variables if x is value or _is_view(value, x)]
+    alike = [name for name, x in variables if x.shape == value.shape]
+    return next(iter(same), alike[0] if len(set(alike)) == 1 else "")
+
+
+def _is_view(constant: Any, x: Any) -> bool:
+    is_numpy = isinstance(x, np.ndarray) and not hasattr(constant, "sharding")
+    return is_numpy and np.may_share_memory(x, np.asarray(constant))
+
+
+def _variables(function: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """The arrays in closure cells and globals that a function reads.
+
+    And what the user's functions that it calls read.
+    """
+    if not isinstance(function, types.FunctionType):
+        return
+    code = function.__code__
+    if not is_users(code.co_filename):
+        return
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    read = {
+        k: function.__globals__[k] for k in _names_in(code) & {*function.__globals__}
+    }
+    for name, cell in cells:
+        try:
+            read[name] = cell.cell_contents
+        except ValueError:  # not set yet
+            continue
+    for name, value in read.items():
+        if depth > 0:
+            yield from _variables(getattr(value, "__wrapped__", value), depth - 1)
+        below = {name: value}
+        if type(value) is dict:
+            below = {f"{name}[{k!r}]": x for k, x in value.items()}
+        elif not isinstance(value, type | types.ModuleType | types.FunctionType):
+            inside = getattr(value, "__dict__", {})
+            below |= {f"{name}.{k}": x for k, x in inside.items()}
+        yield from ((k, x) for k, x in below.items() if _is_array(x))
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """The names that code reads, functions inside included."""
+    inner = [x for x in code.co_consts if isinstance(x, types.CodeType)]
+    return {*code.co_names}.union(*map(_names_in, inner))

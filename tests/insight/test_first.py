@@ -1,0 +1,203 @@
+"""Why a first compilation took long: captured constants, unrolled loops, callbacks.
+
+Promise 37 of docs/reliability.md.
+"""
+
+import types
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eqx_fastjit import filter_jit
+from eqx_fastjit._private import keeps_callbacks
+from eqx_fastjit.insight import _first
+from eqx_fastjit.insight._constants import find_constants
+from eqx_fastjit.insight._equations import read_jaxpr
+from eqx_fastjit.insight._loops import find_loops
+from eqx_fastjit.insight._watch import Watch
+from tests.support.programs import run_program
+
+
+ARRAY = jnp.asarray(np.random.default_rng(0).normal(size=(150, 1000)), jnp.float32)
+TABLE = {"of numpy": np.ones((3, 7))}
+HOLDER = types.SimpleNamespace(inside=jnp.ones((5, 7)))
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """The doctor's report on a function, however quickly it compiles."""
+    monkeypatch.setattr(_first, "LEAST_SECONDS", 0.0)
+
+    def report_on(program):
+        watch = Watch()
+        watch.jax_imported()
+        try:
+            program()
+        finally:
+            watch.stop()
+        return watch.report("program.py", 0)
+
+    return report_on
+
+
+def of_cause(found, cause):
+    return [x for x in (*found.findings, *found.helps) if x.cause == cause]
+
+
+# --- constants ------------------------------------------------------------------------
+
+
+def test_a_constant_that_xla_folds_is_a_finding_and_an_argument_is_none(watched):
+    """Its seconds are those of the call, which no other row counts."""
+
+    def scaled(array, i):
+        return (array / jnp.max(jnp.abs(array)))[i]
+
+    captured = filter_jit(lambda i: scaled(ARRAY, i))
+    fault = watched(lambda: captured(jnp.asarray(3)))
+    mended = watched(lambda: filter_jit(scaled)(ARRAY, jnp.asarray(3)))
+    (finding,) = of_cause(fault, "captured constant")
+    assert (finding.attribute, finding.leaf, finding.count) == ("folded", "ARRAY", 1)
+    assert (
+        finding.line.file == __file__ and "float32[150,1000], 585.9 KiB" in finding.says
+    )
+    assert "`reduce_max`, `abs`, `div`" in finding.says
+    (compilation,) = [e for e in fault.run.events if e.function.name == "<lambda>"]
+    assert 0.5 * compilation.compile < finding.saves < finding.seconds
+    assert finding.seconds == compilation.seconds
+    assert all("<lambda>" not in x.functions for x in fault.others)
+    assert of_cause(mended, "captured constant") == []
+
+
+def test_a_constant_has_the_name_of_its_variable():
+    cell = jnp.ones((2, 7))
+    called = filter_jit(lambda x: x + ARRAY[0, 0])
+
+    def f(x):
+        held = cell.sum() + TABLE["of numpy"].sum() + jnp.sum(HOLDER.inside)
+        return x + held + called(x) + jnp.sum(jnp.asarray(np.eye(9)) * x)
+
+    found = find_constants(read_jaxpr(jax.make_jaxpr(f)(1.0)), f)
+    names = {x.type.partition("[")[2]: x.name for x in found}
+    assert names["150,1000]"] == "ARRAY" and names["2,7]"] == "cell"
+    assert names["5,7]"] == "HOLDER.inside" and names["9,9]"] == ""
+
+
+# --- unrolled loops -------------------------------------------------------------------
+
+
+def looped(n):
+    def body(x, factor):
+        return x * factor + 1.0
+
+    def f(x, scale):
+        for i in range(n):
+            x = body(x, scale * (0.5 if i == n - 1 else 1.0))
+        return x
+
+    return f
+
+
+def test_an_unrolled_loop_is_told_once_for_the_compilations_that_remain(watched):
+    f = filter_jit(looped(20))
+
+    def program():
+        for x in (jnp.ones(2), jnp.ones(3), jnp.ones(4)):
+            f(x, jnp.asarray(2.0))
+        for scale in (1.0, 3.0):
+            f(jnp.ones(2), scale)
+
+    found = watched(program)
+    (help_,) = of_cause(found, "scan")
+    counted = sum(x.count for x in found.findings if "f" in x.functions)
+    assert help_.count + counted == 5 and help_.line.function.endswith("f")
+    assert "20 iterations have the same operations and shapes" in help_.says
+    assert 0 < help_.saves < help_.seconds
+
+
+def test_a_function_that_compiles_quickly_is_not_looked_through(watched, monkeypatch):
+    monkeypatch.setattr(_first, "LEAST_SECONDS", 1e6)
+    f = filter_jit(looped(20))
+    found = watched(lambda: f(jnp.ones(2), jnp.asarray(2.0)))
+    assert of_cause(found, "scan") == []
+
+
+def index(x, w, ws):
+    for i in range(4):
+        x = x + ws[i]
+    return x
+
+
+def number(x, w, ws):
+    for rate in (0.1, 0.1, 0.1, 0.2):
+        x = x * rate + w
+    return x
+
+
+def same(x, w, ws):
+    for _ in range(4):
+        x = jnp.sin(x) * w
+    return x
+
+
+def layer(x, w, ws):
+    for v in [w, x, w * 1, x * 1]:
+        x = x + v
+    return x
+
+
+def layers(x, w, ws):
+    for v in ws:
+        x = x + v
+    return x
+
+
+@pytest.mark.parametrize(
+    ("f", "ws", "advice"),
+    [
+        (same, 0, "`xs=None, length=n`"),
+        (number, 0, "an array of the numbers that differ as `xs`"),
+        (index, jnp.ones((4, 2)), "the array that it takes parts of as `xs`"),
+        (layers, [jnp.ones(2)] * 4, "the layers' arrays, stacked"),
+    ],
+)
+def test_what_the_iterations_do_not_share_becomes_xs(f, ws, advice):
+    trace = jax.make_jaxpr(f)(jnp.ones(2), jnp.ones(2), ws)
+    (loop,) = find_loops(read_jaxpr(trace))
+    assert loop.uniform and advice in _first._scanned(loop)
+    assert loop.numbers == (("0.1", "0.2") if f is number else loop.numbers)
+
+
+# --- the persistent cache -------------------------------------------------------------
+
+
+def test_the_cache_is_recommended_for_what_it_keeps(watched, monkeypatch):
+    checked = filter_jit(lambda x: eqx.error_if(x, jnp.any(x < 0), "negative"))
+    plain = filter_jit(looped(40))
+
+    def program():
+        checked(jnp.ones(2))
+        plain(jnp.ones(2), jnp.asarray(2.0))
+
+    monkeypatch.setattr(_first, "keeps_callbacks", lambda: False)
+    found = watched(program)
+    (item,) = of_cause(found, "persistent cache")
+    assert "That is without `<lambda>`" in item.says
+    (item,) = of_cause(found, "host callbacks")
+    assert "`EQX_ON_ERROR=nan`" in item.fix
+    monkeypatch.setattr(_first, "keeps_callbacks", lambda: True)
+    jax.clear_caches()
+    assert of_cause(watched(program), "host callbacks") == []
+
+
+def test_what_the_cache_refuses_is_known_of_this_version_of_jax(tmp_path):
+    """As JAX does: it writes an entry for a program with a callback, or it does not."""
+    options = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    run_program(
+        "cached_callback.py", JAX_COMPILATION_CACHE_DIR=str(tmp_path), **options
+    )
+    written = [x.name for x in tmp_path.iterdir() if "calls_back" in x.name]
+    assert bool(written) == keeps_callbacks()
