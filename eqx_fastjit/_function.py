@@ -99,6 +99,8 @@ class Function:
         It is kept for calls like this one, if it is certain which calls these are.
         Unless `abstract`, a `jax.ShapeDtypeStruct` is a static like any other.
         """
+        if not _reads_as_jax(self.table, values, abstract):
+            engine_module().forget_readers()
         made = engine_module().Specialization(values, abstract)
         arrays, structure = partition(values, abstract)
         kwargs = dict(self.options.jit_kwargs)
@@ -126,7 +128,7 @@ class Function:
             paths = [f"array{i}" for i in range(len(arrays))]
         made.flat = FlatFunction(self, structure, paths, source_of(fun))
         made.jitted = self.jit(made.flat, kwargs)
-        if _is_same_again(made, values, abstract):
+        if _is_same_again(self.table, made, values, abstract):
             made.flat.kept = True
             self.table.add(made)
         return made, tuple(arrays)
@@ -215,14 +217,30 @@ class Function:
         return found, arrays, reads_numpy
 
 
-def _is_same_again(made: Any, values: tuple[Any, ...], abstract: bool) -> bool:
+def _reads_as_jax(table: Any, values: tuple[Any, ...], abstract: bool) -> bool:
+    """Whether the engine finds the arrays of a call that JAX finds.
+
+    It does not if a class was registered as a pytree after its first use.
+    """
+    arrays, _ = partition(values, abstract)
+    found, again = [table.arrays(values, abstract) for _ in range(2)]
+    # Some flatten functions make their arrays anew each time.
+    same = [x is y or y is not z for x, y, z in zip(arrays, found, again, strict=False)]
+    return len(arrays) == len(found) and all(same)
+
+
+def _is_same_again(
+    table: Any, made: Any, values: tuple[Any, ...], abstract: bool
+) -> bool:
     """Whether signature and structure are what they were, of a new specialization.
 
     They were two readings. Another thread may have written to a list in between, and
     may write back what was there. So both are read again, in the same order.
     """
     try:
-        if not made.is_of(values, abstract):
+        if not _reads_as_jax(table, values, abstract) or not made.is_of(
+            values, abstract
+        ):
             return False
         return made.flat.structure.is_same(partition(values, abstract)[1])
     except Exception:  # of the user's `__eq__`, say, of which the call has no need

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.tree_util as jtu
 
 from ._private import INSTANCE_DICT, instance_dict
@@ -99,8 +98,9 @@ def steps_of(x: Any) -> Step:
         return Step("dict", tuple(aux), steps)
     if _is_plain_namedtuple(x):
         return Step("named", cls, steps)
-    if issubclass(cls, eqx.Module):
-        names = reader_of(x).names[: len(parts)]
+    reader = reader_of(x)
+    if reader.name == "module":
+        names = reader.names[: len(parts)]
         # As Equinox creates it: in this order, and the copy of such a dictionary shares
         # its keys with all other instances, so it is smaller, and quicker to build.
         fields = instance_dict(node.unflatten(parts)).copy()

@@ -112,9 +112,12 @@ _readers: dict[_Same, Reader] = {}  # by type
 
 def _reader(x: Any) -> Reader:
     cls = _Same(type(x))
-    if cls not in _readers:
-        _readers.setdefault(cls, reader_of(x))
-    return _readers[cls]
+    return _readers.get(cls) or _readers.setdefault(cls, reader_of(x))
+
+
+def forget_readers() -> None:
+    """Choose the reader of each type anew."""
+    _readers.clear()
 
 
 def static_key(x: Any) -> tuple[Any, ...]:
@@ -177,6 +180,10 @@ class Table:
             return found, tuple(walk.arrays), True
         arrays = [x.copy() if isinstance(x, np.ndarray) else x for x in walk.arrays]
         return found, tuple(arrays), False
+
+    def arrays(self, values: tuple[Any, ...], abstract: bool) -> tuple[Any, ...]:
+        """The arrays of bound values."""
+        return tuple(Walk(values, abstract=abstract).arrays)
 
     def add(self, specialization: Specialization) -> None:
         """Keep one. A table that is full is emptied."""

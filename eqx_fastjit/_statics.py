@@ -27,6 +27,7 @@ readers, by the same names: `csrc/read.c` and `_reference.py`.
 
 import dataclasses
 import enum
+import operator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -144,24 +145,25 @@ def _node_reader(x: Any) -> Reader | None:
     children, aux = flat
     if aux is x and not children:  # by `jax.tree_util.register_static`
         return None
+    reader = Reader("node", is_node=True, is_mutable=True)
     if isinstance(x, eqx.Module):
-        return _module_reader(x)
+        return _module_reader(x, tuple(children)) or reader
     if isinstance(x, tuple) and aux is type(x):
         return Reader("tuple", is_node=True)  # a named tuple
-    return Reader("node", is_node=True, is_mutable=True)
+    return reader
 
 
-def _module_reader(x: Any) -> Reader:
+def _module_reader(x: Any, children: tuple[Any, ...]) -> Reader | None:
+    """By its fields, if these are what JAX flattens it to, in this order."""
     fields = dataclasses.fields(x)
     static = [f.name for f in fields if f.metadata.get("static", False)]
     dynamic = [f.name for f in fields if f.name not in static]
-    return Reader(
-        "module",
-        is_node=True,
-        is_mutable=True,
-        names=(*dynamic, *static),
-        n_dynamic=len(dynamic),
-    )
+    # For a field that was never set, Equinox has a value of its own.
+    found = [vars(x).get(name, y) for name, y in zip(dynamic, children, strict=False)]
+    if len(dynamic) != len(children) or not all(map(operator.is_, found, children)):
+        return None
+    names = (*dynamic, *static)
+    return Reader("module", True, True, names, n_dynamic=len(dynamic))
 
 
 def _static_reader(x: Any) -> Reader:

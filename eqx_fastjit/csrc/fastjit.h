@@ -79,11 +79,13 @@ typedef struct Type {
     int is_mutable;     /* as a static */
     Py_ssize_t n_dynamic;
     PyObject *names;    /* of fields, the dynamic ones first: a tuple, or NULL */
+    struct Type *next;  /* in the list of those that were forgotten */
 } Type;
 
 typedef struct {
-    Type **slots; /* open addressing by the type's address; no type ever leaves */
+    Type **slots; /* open addressing by the type's address */
     size_t mask, count;
+    Type *forgotten;
 } Types;
 
 /* --- the walk over a call ------------------------------------------------------------- */
@@ -128,6 +130,7 @@ int copy_numpy(Walk *w);
 Reader reader_called(const char *name);
 
 Type *types_add(State *state, PyObject *x);
+void types_forget(Types *types);
 void types_free(Types *types);
 
 static inline size_t type_slot(const Types *types, const PyTypeObject *cls) {

@@ -59,8 +59,16 @@ static PyObject *setup(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *forget_readers(PyObject *module, PyObject *unused) {
+    (void)unused;
+    types_forget(&((State *)PyModule_GetState(module))->types);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef module_methods[] = {
-    {"setup", setup, METH_VARARGS, "What the engine needs of Python."}, {NULL}};
+    {"setup", setup, METH_VARARGS, "What the engine needs of Python."},
+    {"forget_readers", forget_readers, METH_NOARGS, "Choose the reader of each type anew."},
+    {NULL}};
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     State *state = PyModule_GetState(module);

@@ -386,31 +386,30 @@ done:
     return failed;
 }
 
-static int read_sorted_items(Walk *w, PyObject *keys, PyObject *x) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys); i++) {
-        PyObject *key = PyList_GET_ITEM(keys, i);
-        PyObject *value = PyDict_GetItemWithError(x, key);
-        if (value == NULL) return PyErr_Occurred() ? -1 : changed_size(x);
-        if (read_item(w, key, value, 0) < 0) return -1;
-    }
-    return 0;
+/* The items, in the order that JAX has for them. It says what is wrong with the keys. */
+static int read_sorted_items(Walk *w, PyObject *x) {
+    PyObject *flat = PyObject_CallOneArg(w->state->flatten_one_level, x);
+    PyObject *parts = NULL, *keys = NULL, *children, *aux;
+    int failed = -1;
+    if (flat == NULL || !PyArg_ParseTuple(flat, "OO", &children, &aux) ||
+        (parts = PySequence_Tuple(children)) == NULL || (keys = PySequence_Tuple(aux)) == NULL)
+        goto done;
+    Py_ssize_t n = PyTuple_GET_SIZE(parts), i;
+    failed = n == PyTuple_GET_SIZE(keys) && n == PyDict_GET_SIZE(x) ? 0 : changed_size(x);
+    for (i = 0; i < n && !failed; i++)
+        failed = read_item(w, PyTuple_GET_ITEM(keys, i), PyTuple_GET_ITEM(parts, i), 0);
+done:
+    Py_XDECREF(parts);
+    Py_XDECREF(keys);
+    Py_XDECREF(flat);
+    return failed;
 }
 
 /* As a node, sorted like JAX does; as a static, in the order that the function sees. */
 static int read_dict(Walk *w, const Type *type, PyObject *x, int as_static) {
     if (push_node(w, type, PyDict_GET_SIZE(x)) < 0 || enter() < 0) return -1;
-    if (as_static || is_sorted(x)) return leave(read_items(w, x, as_static));
-    PyObject *keys = PyDict_Keys(x);
-    if (keys == NULL) return leave(-1);
-    int failed;
-    if (PyList_Sort(keys) == 0) {
-        failed = read_sorted_items(w, keys, x);
-    } else if ((failed = -!PyErr_ExceptionMatches(PyExc_TypeError)) == 0) {
-        PyErr_Clear();
-        failed = read_node(w, type, x, 0); /* JAX says what is wrong with them */
-    }
-    Py_DECREF(keys);
-    return leave(failed);
+    int in_order = as_static || is_sorted(x);
+    return leave(in_order ? read_items(w, x, as_static) : read_sorted_items(w, x));
 }
 
 /* The value of a field, borrowed; NULL if it is missing, or with an error. Most dictionaries

@@ -233,6 +233,15 @@ static PyObject *table_find_method(Table *self, PyObject *args) {
     return out;
 }
 
+/* `arrays(values, abstract)`: those of a call, as it would read them. */
+static PyObject *table_arrays_method(Table *self, PyObject *args) {
+    Walk *w = walk_over((PyObject *)self, args);
+    if (w == NULL) return NULL;
+    PyObject *arrays = tuple_of(w->arrays, w->n_arrays);
+    walk_give_back(w);
+    return arrays;
+}
+
 /* A table that is full is emptied. */
 static PyObject *table_add_method(Table *self, PyObject *added) {
     if (self->n_items >= self->capacity) table_clear(self);
@@ -261,6 +270,7 @@ static PyObject *table_remove_method(Table *self, PyObject *x) {
 static PyMethodDef table_methods[] = {
     {"find", (PyCFunction)table_find_method, METH_VARARGS,
      "The specialization for bound values, if there is one, and their arrays."},
+    {"arrays", (PyCFunction)table_arrays_method, METH_VARARGS, "The arrays of bound values."},
     {"add", (PyCFunction)table_add_method, METH_O, "Keep a specialization."},
     {"clear", (PyCFunction)table_clear_method, METH_NOARGS, "Drop all."},
     {"remove", (PyCFunction)table_remove_method, METH_O, "Drop one, if it is in the table."},

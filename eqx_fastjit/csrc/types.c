@@ -13,7 +13,7 @@ static void types_put(Types *types, Type *type) {
 static int types_reserve(Types *types) {
     if (types->slots != NULL && 2 * (types->count + 1) <= types->mask) return 0;
     size_t size = types->slots == NULL ? 256 : 2 * (types->mask + 1);
-    Types larger = {PyMem_Calloc(size, sizeof(Type *)), size - 1, 0};
+    Types larger = {PyMem_Calloc(size, sizeof(Type *)), size - 1, 0, types->forgotten};
     if (larger.slots == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -71,9 +71,25 @@ Type *types_add(State *state, PyObject *x) {
     return type;
 }
 
+/* Has each type's reader chosen anew. What was known stays: walks may be in the middle of it. */
+void types_forget(Types *types) {
+    for (size_t i = 0; types->slots != NULL && i <= types->mask; i++) {
+        Type *type = types->slots[i];
+        if (type == NULL) continue;
+        type->next = types->forgotten;
+        types->forgotten = type;
+        types->slots[i] = NULL;
+    }
+    types->count = 0;
+}
+
 void types_free(Types *types) {
-    for (size_t i = 0; types->slots != NULL && i <= types->mask; i++)
-        if (types->slots[i] != NULL) type_free(types->slots[i]);
+    types_forget(types);
+    while (types->forgotten != NULL) {
+        Type *type = types->forgotten;
+        types->forgotten = type->next;
+        type_free(type);
+    }
     PyMem_Free(types->slots);
-    *types = (Types){NULL, 0, 0};
+    *types = (Types){0};
 }

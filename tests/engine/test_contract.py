@@ -613,15 +613,38 @@ def test_a_class_attribute_written_before_each_call():
     assert len(traces) == 1
 
 
-def test_writing_to_an_attribute_of_a_class_retraces_nothing():
-    """A counter on a Module's class, say, is no static of its instances."""
+# --- classes that are registered after their first use ---
 
-    class Layer(eqx.Module):
-        w: jax.Array
-        count = 0
 
-    f, traces = count_traces(lambda layer: layer.w * 2)
-    for i in range(5):
-        Layer.count = i
-        assert f(Layer(X)).tolist() == [2, 2]
+def _as_node(cls):
+    jax.tree_util.register_pytree_node(
+        cls, lambda p: ((p.x,), None), lambda _, parts: cls(*parts)
+    )
+
+
+def _as_dataclass(cls):
+    jax.tree_util.register_dataclass(cls, ["x"], [])
+
+
+@pytest.mark.parametrize("register", [_as_node, _as_dataclass])
+@pytest.mark.parametrize(
+    "around", [lambda p: p, lambda p: [{"b": (p, X), "a": p}], Inner]
+)
+def test_a_class_registered_after_its_first_use(register, around):
+    """Each call computes with its own arrays, and all of them share a trace."""
+
+    @dataclasses.dataclass(eq=False)
+    class Late:
+        x: object
+
+    def doubled(tree):
+        leaves = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, Late))
+        return [p.x * 2 for p in leaves if isinstance(p, Late)]
+
+    f, traces = count_traces(doubled)
+    f(around(Late(X)))
+    register(Late)
+    del traces[:]
+    for i in range(4):
+        assert f(around(Late(X * i)))[0].tolist() == [2 * i, 2 * i]
     assert len(traces) == 1

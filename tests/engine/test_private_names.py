@@ -23,3 +23,9 @@ def test_each_private_name_can_be_missing():
 def test_a_jax_from_the_future(version):
     """Another version of JAX is no reason to warn or to compute anything."""
     assert run_program("future_jax.py", version).stderr == ""
+
+
+def test_an_equinox_that_flattens_fields_by_name():
+    """The order of fields is JAX's, whatever that is, in each call."""
+    out = run_program("flattened_by_name.py")
+    assert out.stdout.splitlines() == ["106 2 100"] * 4
