@@ -7,8 +7,10 @@ import types
 import weakref
 from typing import Any, NamedTuple
 
+import equinox as eqx
+
+from ._facts import Place
 from ._parameters import signature_of
-from ._place import innermost, Place, place_of
 from ._reference import static_key
 from ._statics import has_only_identity
 
@@ -85,3 +87,36 @@ def shown_of(fun: Any) -> dict[str, Any]:
     # (What a Module lacks may be something else than these.)
     found = [(name, getattr(fun, name, ...)) for name in names]
     return {name: x for name, x in found if isinstance(x, str | dict | None)}
+
+
+# --- what is behind it ----------------------------------------------------------------
+
+
+def innermost(fun: Any) -> Any:
+    """What is behind a callable: a function, a class, a Module, ..."""
+    for _ in range(20):  # one may wrap itself
+        is_partial = isinstance(fun, functools.partial) or type(fun) is eqx.Partial
+        inside = fun.func if is_partial else getattr(fun, "__wrapped__", fun)
+        if inside is fun:
+            break
+        fun = inside
+    return fun
+
+
+def source_of(fun: Any) -> types.FunctionType | None:
+    """The Python function behind a callable, if there is one."""
+    fun = innermost(fun)
+    if type(fun) is types.MethodType:
+        fun = fun.__func__
+    if type(fun) is not types.FunctionType:
+        fun = innermost(getattr(type(fun), "__call__", None))  # noqa: B004
+    return fun if type(fun) is types.FunctionType else None
+
+
+def place_of(fun: Any) -> Place | None:
+    """Where the Python function behind a callable was defined."""
+    source = source_of(fun)
+    if source is None:
+        return None
+    code = source.__code__
+    return Place(code.co_filename, code.co_firstlineno, code.co_qualname)

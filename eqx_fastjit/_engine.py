@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.tree_util as jtu
 
-from . import _events
+from . import _facts
 from ._blocking import COPIED_BYTES
 from ._errors import silence_equinox_callback_log
 from ._statics import flatten_one_level, reader_of, state_of
@@ -50,7 +50,7 @@ def engine_module() -> Any:
     else:
         from . import _reference as chosen
     silence_equinox_callback_log()
-    _events.listen(chosen)
+    _facts.listen(chosen)
     return chosen
 
 

@@ -15,15 +15,14 @@ import jax
 import jax.tree_util as jtu
 from jax.core import Tracer
 
-from . import _events
+from . import _facts
 from ._blocking import block, has_host_callbacks, must_block
-from ._callables import describe, Description, shown_of
+from ._callables import describe, Description, shown_of, source_of
 from ._cycle import cycle_error
 from ._engine import engine_module
 from ._errors import clearer
 from ._options import donated, flatten_in_shardings, Options
 from ._parameters import binder_of, to_call
-from ._place import source_of
 from ._plan import partition
 from ._private import on_clear_caches, values_inside
 from ._reference import static_key
@@ -50,7 +49,8 @@ class Function:
         kinds = [p.kind for p in self.signature.parameters.values()]
         has_first = any(kind <= Parameter.VAR_POSITIONAL for kind in kinds)
         self.fun_index = -1 if description.plain else int(has_first)
-        self.info = _events.FunctionInfo(*description.names, description.place)
+        self.info = _facts.FunctionInfo(*description.names, description.place)
+        self.avals: tuple[_facts.Aval, ...] = ()  # of an earlier call, for facts
         self.binder = binder_of(self.signature, self.info.qualname, self.fun_index)
         self.table = engine_module().Table(_MAX_SPECIALIZATIONS)
         _functions.add(self)
@@ -155,7 +155,7 @@ class Function:
         if some are tracers.
         """
         if is_new:
-            _events.close(lambda: self.named(values))
+            _facts.close(arrays, lambda: self.named(values))
             if not self.options.asynchronous:
                 plan.blocks = True
             elif not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
@@ -169,15 +169,16 @@ class Function:
     ) -> BaseException:
         """A call has raised. Returns what is raised in place of that.
 
-        JAX does not survive an interrupt at any point: every later call may then fail
-        with "RecursionError: Recursively calling", though nothing is recursive. So the
-        next call begins anew. (Other exceptions only if they came out of the trace: one
-        that a compiled program raises is no reason to compile it again.)
+        JAX does not survive an interrupt at any point of a trace or compilation: every
+        later call may then fail with "RecursionError: Recursively calling", though
+        nothing is recursive. So the next call begins anew. (Other exceptions only if
+        they came out of the trace. What a compiled program raises, or an interrupt
+        while a call blocks, is no reason to compile it again.)
         """
         __tracebackhide__ = True
         if specialization is not None:
-            _events.close(lambda: self.named(values))
-            interrupted = not isinstance(error, Exception)
+            compiling = _facts.close(None, lambda: self.named(values))
+            interrupted = compiling and not isinstance(error, Exception)
             flat = specialization.flat
             if interrupted or isinstance(error, RecursionError) or not flat.traced:
                 self.table.remove(specialization)
@@ -194,6 +195,9 @@ class Function:
             # (`jax.clear_caches()` in the function itself); or it cannot be lowered by
             # itself (`psum` in an eager `shard_map`, an unchecked `check`).
             return True
+        except BaseException:  # an interrupt of JAX, as in `failed`
+            self.table.remove(specialization)
+            raise
 
     # --- specializations ---
 

@@ -10,13 +10,13 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
 
-from . import _events
+from . import _facts
 from ._blocking import block, has_host_callbacks, must_block
-from ._describe import Cause, describe, differences
 from ._engine import engine_module
 from ._errors import clearer
 from ._function import Function
 from ._reference import split_output
+from ._texts import Part, parts_of
 
 
 # Those of the function, so that a compiled call is checked as a call of it is.
@@ -41,31 +41,36 @@ class StagedCall:
         own.jitted, own.flat = specialization.jitted, specialization.flat
         if own.flat.kept and specialization.is_of(values, True):
             self.table.add(own)
-        self.signature = describe(self.function.named(values))
-        self._event: _events.Event | None = None
+        # The values are not kept: they have the arrays, and may be changed.
+        self.parts = parts_of(self.function.named(values))
+        self.avals = _facts.avals_of(arrays)
+        self._first: _facts.Fact | None = None
         with self.stage():
             self.traced = specialization.jitted.trace(*arrays)
 
     @contextlib.contextmanager
     def stage(self) -> Generator[None, None, None]:
-        """A stage, which emits an event of what JAX does in it."""
+        """A stage, of which there is a fact if JAX has to do anything."""
         engine = engine_module()
         outer = engine.set_active(self.specialization)
         try:
-            self._event = _events.open_stage(self.signature, self._event)
+            fact = _facts.open_stage(self.avals, self._first)
+            self._first = self._first or fact
             yield
         finally:
-            _events.close()
+            _facts.close()
             engine.set_active(outer)
 
     def other_call(self, values: tuple[Any, ...]) -> TypeError:
         """The error of a call that has other statics than the one that was lowered."""
         why = "a static was changed, or a `jax.ShapeDtypeStruct` is no array"
-        now = describe(self.function.named(values))
-        for d in differences(self.signature, now):
-            if d.cause in (Cause.STATIC, Cause.STRUCTURE):
-                new = "another object" if d.looks_same else d.new or "missing"
-                why = f"`{d.path}` was {d.old or 'missing'} and is now {new}"
+        now = parts_of(self.function.named(values))
+        missing = Part("missing", None)
+        for path in {**now, **self.parts}:
+            old, new = self.parts.get(path, missing), now.get(path, missing)
+            if old.key != new.key:
+                text = "another object" if old.text == new.text else new.text
+                why = f"`{path}` was {old.text} and is now {text}"
                 break
         return TypeError(
             f"The compiled {self.function.info.name} was called with different "

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 
-from . import _events
+from . import _facts
 from ._engine import engine_module
 from ._options import Options
 from ._plan import Handle, partition, steps_of, Structure
@@ -44,7 +44,7 @@ class FlatFunction:
         source: types.FunctionType | None,
     ):
         self.function = weakref.ref(function)
-        self.info: _events.FunctionInfo = function.info
+        self.info: _facts.FunctionInfo = function.info
         self.options: Options = function.options
         self.structure = structure
         # Of traces, by handle. Weak, since a program may have JAX forget its traces
@@ -89,7 +89,7 @@ class FlatFunction:
         values = self.structure.rebuild(arrays)
         if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             return self.output(function.call_python(values))
-        with _events.tracing(self.info, lambda: function.named(values)):
+        with _facts.tracing(arrays, lambda: function.named(values)):
             out = function.call_python(values)
         self.traced = True
         return self.output(out)

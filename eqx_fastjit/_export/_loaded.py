@@ -14,7 +14,6 @@ import jax
 import jax.export
 import numpy as np
 
-from eqx_fastjit import _private
 from eqx_fastjit._callables import Description
 from eqx_fastjit._function import Function
 from eqx_fastjit._options import Options
@@ -22,6 +21,7 @@ from eqx_fastjit._parameters import OMITTED
 from eqx_fastjit._plan import partition
 from eqx_fastjit._traced import FlatFunction
 
+from . import _private
 from ._exported import lines_of
 from ._format import ExportFileError, one_error, read
 from ._names import Names

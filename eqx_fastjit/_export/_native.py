@@ -13,8 +13,7 @@ import jax.export
 import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
-from eqx_fastjit._private import load_executable
-
+from ._private import load_executable
 from ._tree import ExportError
 
 

@@ -25,9 +25,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from eqx_fastjit._describe import describe_static
 from eqx_fastjit._plan import partition
 from eqx_fastjit._statics import generated_fields, reader_of, state_of
+from eqx_fastjit._texts import describe_static
 
 from ._format import ExportFileError
 from ._names import name_of, Names

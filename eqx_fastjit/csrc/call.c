@@ -4,7 +4,7 @@
 
 /* --- what this thread is calling -------------------------------------------------------- */
 
-/* The specialization whose `jax.jit` is running, for events and errors (`_events.py`); and
+/* The specialization whose `jax.jit` is running, for facts and errors (`_facts.py`); and
 whether anything was traced or compiled for it. Saved and restored around each call. */
 typedef struct {
     PyObject *specialization; /* owned, or NULL */

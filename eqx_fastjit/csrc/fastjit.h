@@ -171,6 +171,7 @@ typedef struct {
     /* Statics that it was made with and that can be changed: what it traces reads them. */
     Mutable *witnesses;
     size_t n_witnesses;
+    PyObject *weakrefs;
 } Specialization;
 
 typedef struct {

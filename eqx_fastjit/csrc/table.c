@@ -46,6 +46,7 @@ static int specialization_clear(Specialization *self) {
 static void specialization_dealloc(Specialization *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    if (self->weakrefs != NULL) PyObject_ClearWeakRefs((PyObject *)self);
     specialization_clear(self);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
@@ -112,6 +113,7 @@ static int is_stale(Specialization *self, Walk *w) {
 static PyMemberDef specialization_members[] = {
     {"jitted", T_OBJECT_EX, offsetof(Specialization, jitted), 0, NULL},
     {"flat", T_OBJECT_EX, offsetof(Specialization, flat), 0, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Specialization, weakrefs), READONLY, NULL},
     {NULL}};
 
 static PyMethodDef specialization_methods[] = {

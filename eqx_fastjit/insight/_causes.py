@@ -12,9 +12,9 @@ import tomllib
 from dataclasses import field
 from typing import Any
 
-from eqx_fastjit._describe import Cause, Difference, Leaf
-from eqx_fastjit._place import Place
+from eqx_fastjit._facts import Place
 
+from ._describe import Cause, Difference, Leaf
 from ._groups import Group
 from ._source import edit, root_of
 from ._why import cause_of, is_operation, show_difference, show_placement

@@ -5,8 +5,7 @@ import dataclasses
 import os
 from typing import Any
 
-from eqx_fastjit._events import Event
-
+from ._events import Event
 from ._file import Run
 from ._why import arguments_of, name_of, why
 from ._words import listed, plural, show_chain, show_seconds

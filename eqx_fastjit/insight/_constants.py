@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from jax.extend.core import Literal
 
-from eqx_fastjit._describe import show_array
-from eqx_fastjit._place import is_users, Place
+from eqx_fastjit._facts import is_users, Place
+from eqx_fastjit._texts import show_array
 
 from ._equations import Equation, Scope, UNKNOWN
 

@@ -10,11 +10,12 @@ import jax
 
 from eqx_fastjit import _traced
 from eqx_fastjit._blocking import jaxprs_in, opened
-from eqx_fastjit._describe import Leaf
 from eqx_fastjit._engine import engine_module
-from eqx_fastjit._events import Event
-from eqx_fastjit._place import is_users, Place
-from eqx_fastjit._private import raw_frames
+from eqx_fastjit._facts import is_users, Place
+
+from ._describe import Leaf
+from ._events import Event
+from ._private import raw_frames
 
 
 # JAX and this library: their frames are none of the user's calls.

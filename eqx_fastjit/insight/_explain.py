@@ -4,16 +4,19 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from eqx_fastjit import _events
-from eqx_fastjit._events import Event
 from eqx_fastjit._jit import jitted_function
 
 from ._causes import Finding, finding_of
+from ._events import Event, history, watch
 from ._groups import group
 from ._why import arguments_of, is_first, line_of, title_of
 from ._words import listed, plural, show_place, show_seconds, wrapped
 
 
+_GONE = (
+    "{} not explained: what was passed is gone. From now on it is written down as it "
+    "happens: repeat the calls and explain() again, or run `eqx-fastjit doctor`."
+)
 # Lines of the text, unless all are asked for.
 _LINES = 20
 
@@ -32,12 +35,16 @@ class Explanation:
     seconds: float
     # Each reason, the most expensive first; first calls are none.
     findings: tuple[Finding, ...]
+    # Compilations of which nothing is known but the line and the cost.
+    gone: int = 0
     verbose: bool = False
 
     def __str__(self) -> str:
         counts = f"{plural(self.traces, 'trace')}, {plural(self.compiles, 'compile')}"
         lines = [f"{self.function}: {counts}, {show_seconds(self.seconds)}"]
-        if not self.findings:
+        if self.gone:
+            lines += wrapped(_GONE.format(plural(self.gone, "event")), "  ")
+        elif not self.findings:
             lines[0] += "; nothing was traced again"
         for i, finding in enumerate(self.findings):
             block = [f"  {finding.title()}", *_reason_lines(finding, self.verbose)]
@@ -70,12 +77,19 @@ def show_calls(finding: Finding, verbose: bool = False) -> str:
     return "; ".join(shown[:most]) + more
 
 
+def _described(event: Event) -> None:
+    """From the first time that something was gone, events are described at once."""
+
+
 def explain_event(event: Event) -> str:
     """Why an event that has just begun is there, as plain text."""
     if is_first(event):
         arguments = (f"{leaf.path}: {leaf}" for leaf in arguments_of(event))
         shown = listed(arguments, 8) or "no arguments"
         return f"  first call, at {show_place(line_of(event))}, with {shown}"
+    if event.gone:
+        line = show_place(line_of(event))
+        return f"  again, at {line}; what it was called with before is gone"
     finding = finding_of(group([event])[0])
     return "\n".join([f"  {finding.kind()}", *_reason_lines(finding)])
 
@@ -98,18 +112,19 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     last 4,096 events of the process. Raises `TypeError` if `f` was not wrapped by
     `eqx_fastjit`.
     """
-    events = tuple(_events.history)
-    name = "all jitted functions"
-    if f is not None:
-        info = jitted_function(f).info
-        name = title_of(info)
-        events = tuple(e for e in events if e.function.key() == info.key())
-    groups = [g for g in group(events) if not g.is_first]
+    info = None if f is None else jitted_function(f).info
+    name = "all jitted functions" if info is None else title_of(info)
+    events = history(info)
+    known = [e for e in events if not e.gone]
+    if len(known) < len(events):
+        watch(_described)
+    groups = [g for g in group(known) if not g.is_first]
     return Explanation(
         name,
         sum(e.traced and not e.failed for e in events),
         sum(e.compile > 0 for e in events),
         sum(e.seconds for e in events),
         tuple(map(finding_of, groups)),
+        len(events) - len(known),
         verbose,
     )

@@ -24,11 +24,10 @@ import equinox as eqx
 import jax
 
 import eqx_fastjit
-from eqx_fastjit import _events
-from eqx_fastjit._describe import Cause, Difference, Leaf, Reason
-from eqx_fastjit._events import Event, FunctionInfo
-from eqx_fastjit._place import Place
+from eqx_fastjit._facts import FunctionInfo, Place
 
+from ._describe import Cause, Difference, Leaf, Reason
+from ._events import Event, unwatch, watch
 from ._why import arguments_of
 
 
@@ -83,7 +82,7 @@ class Writer:
         self._file: TextIO | None = None
         self._rank: dict[str, int] = {}
         self._path.touch()
-        _events.observers.append(self.write)
+        watch(self.write)
         atexit.register(self._end)
 
     def write(self, event: Event) -> None:
@@ -94,7 +93,7 @@ class Writer:
             event = dataclasses.replace(event, signature=arguments_of(event))
             self._line({"type": "compile", **as_json(event)})
         except (OSError, ValueError) as e:
-            _events.observers.remove(self.write)
+            unwatch(self.write)
             print(f"eqx_fastjit: {self._path} ends here: {e}", file=sys.stderr)
 
     def _line(self, fields: dict[str, Any]) -> None:
@@ -148,7 +147,8 @@ def as_json(x: Any) -> Any:
     elif hasattr(x, "_asdict") and not isinstance(x, Place):
         x = x._asdict()
     elif dataclasses.is_dataclass(x):
-        x = {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
+        fields = (f for f in dataclasses.fields(x) if f.metadata.get("file", True))
+        x = {f.name: getattr(x, f.name) for f in fields}
     if isinstance(x, dict):
         return {k: as_json(v) for k, v in x.items()}
     if isinstance(x, tuple | list):

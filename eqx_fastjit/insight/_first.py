@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import jax
 
 from eqx_fastjit._engine import engine_module
-from eqx_fastjit._events import Event
-from eqx_fastjit._private import keeps_callbacks
 
 from ._causes import Finding, make_finding
 from ._constants import Constant, find_constants
 from ._equations import read_jaxpr, trace_of
+from ._events import Event
 from ._file import Run
 from ._loops import find_loops, UnrolledLoop
+from ._private import keeps_callbacks
 from ._why import is_operation, line_of, name_of
 from ._words import listed, plural, show_bytes, show_place, show_seconds
 

@@ -11,10 +11,10 @@ import functools
 import itertools
 from collections.abc import Iterable
 
-from eqx_fastjit._describe import Cause, Difference
-from eqx_fastjit._events import Event
-from eqx_fastjit._place import Place
+from eqx_fastjit._facts import Place
 
+from ._describe import Cause, Difference
+from ._events import Event
 from ._why import is_first, is_operation, line_of, name_of
 from ._words import show_chain
 

@@ -7,10 +7,10 @@ import copy
 import warnings
 from typing import Any
 
-from eqx_fastjit import _events
-from eqx_fastjit._events import Event, FunctionInfo
+from eqx_fastjit._facts import FunctionInfo
 from eqx_fastjit._jit import jitted_function
 
+from ._events import Event, unwatch, watch
 from ._explain import explain_event
 from ._why import title_of
 from ._words import plural
@@ -54,9 +54,6 @@ class guard(contextlib.ContextDecorator):
         self._limit = max_traces
         self._warn = warn
         self._counts: collections.Counter[Any] = collections.Counter()
-        # From the first guard on. A call that traces nothing never gets there.
-        if _starting not in _events.starting:
-            _events.starting.append(_starting)
 
     def _recreate_cm(self) -> "guard":
         # For each call of a decorated function, which may call itself.
@@ -65,15 +62,17 @@ class guard(contextlib.ContextDecorator):
     def __enter__(self) -> "guard":
         self._counts = collections.Counter[Any]()
         self._token = _active.set((*_active.get(), self))
+        watch(starting=self._starting)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        unwatch(self._starting)
         _active.reset(self._token)
 
     def _starting(self, event: Event) -> None:
         """Count a trace that is about to begin."""
         key = _key(event.function)
-        if self._key not in (None, key):
+        if self._key not in (None, key) or self not in _active.get():
             return
         self._counts[key] += 1
         if self._counts[key] <= self._limit:
@@ -98,8 +97,3 @@ def _key(function: FunctionInfo) -> Any:
 _active: contextvars.ContextVar[tuple[guard, ...]] = contextvars.ContextVar(
     "eqx_fastjit_guards", default=()
 )
-
-
-def _starting(event: Event) -> None:
-    for entered in _active.get():
-        entered._starting(event)  # pyright: ignore[reportPrivateUsage]

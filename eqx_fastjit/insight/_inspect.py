@@ -5,7 +5,8 @@ import dataclasses
 from collections import Counter
 from typing import Any
 
-from eqx_fastjit._place import Place, source_of
+from eqx_fastjit._callables import source_of
+from eqx_fastjit._facts import Place
 
 from ._constants import Constant, find_constants
 from ._equations import read_jaxpr, Scope

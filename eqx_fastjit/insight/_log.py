@@ -7,9 +7,7 @@ which line of the program, why, which leaf was not as before, and how long it to
 import logging
 import os
 
-from eqx_fastjit import _events
-from eqx_fastjit._events import Event
-
+from ._events import Event, watch
 from ._file import Writer
 from ._why import is_first, show_difference, stages_of, title_of, why
 from ._words import listed, show_chain, show_seconds
@@ -48,7 +46,7 @@ def log_from_environment() -> None:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False  # to a handler of the program that writes them again
-    _events.observers.append(_on_event)
+    watch(_on_event)
 
 
 def _on_event(event: Event) -> None:

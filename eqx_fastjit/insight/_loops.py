@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from jax.extend.core import Literal
 
 from eqx_fastjit._blocking import jaxprs_in
-from eqx_fastjit._place import is_users, Place
+from eqx_fastjit._facts import is_users, Place
 
 from ._equations import Equation, Frame, Scope, TREE_MAP
 from ._source import nodes_of

@@ -15,10 +15,10 @@ from typing import Any
 
 import jax
 
-from eqx_fastjit import _events
 from eqx_fastjit._install import equinox_filter_jit
 from eqx_fastjit._jit import filter_jit
 
+from ._events import forget, history
 from ._target import Target, target
 from ._timing import time_call, time_calls, Timing
 from ._words import show_seconds, table, wrapped
@@ -130,14 +130,14 @@ def _profile_first(it: Target) -> Profile:
     with (profiler := _profiler()):
         traced = jitted.trace(*it.args, **it.kwargs)
     traced.lower().compile()
-    events = [e for e in _events.history if e.function is jitted._function.info]
+    info = jitted._function.info
+    events = [e for e in history(info) if e.function is info]
     stages = {
         "trace (Python)": sum(e.trace for e in events),
         "lower": sum(e.lower for e in events),
         "compile (XLA)": sum(e.compile for e in events),
     }
-    for event in events:  # it is none of the program's
-        _events.history.remove(event)
+    forget(info)
     total = show_seconds(sum(stages.values()))
     conclusion = (
         f"A first call takes {total} before it runs, of which eqx_fastjit saves "
@@ -197,7 +197,8 @@ def contenders(
 
     out: dict[str, Callable[[], Any]] = {OURS: ours, FLAT: flat}
     # It may have been compiled before.
-    known = [e.seconds for e in _events.history if e.function is function.info]
+    events = history(function.info)
+    known = [e.seconds for e in events if e.function is function.info]
     if max(first, *known, 0.0) < _LONG_COMPILATION:
         out[EQUINOX] = functools.partial(equinox_filter_jit(fun), *args, **kwargs)
         time_call(out[EQUINOX])

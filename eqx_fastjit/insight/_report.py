@@ -7,9 +7,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from eqx_fastjit._events import Event
-
 from ._causes import Finding, finding_of
+from ._events import Event
 from ._file import Run
 from ._first import cache_helps, constant_findings, loop_helps
 from ._groups import Group, group

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from eqx_fastjit._events import Event
-from eqx_fastjit._place import Place
+from eqx_fastjit._facts import Place
 
+from ._events import Event
 from ._words import show_place
 
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import jax
 
-from eqx_fastjit._describe import describe_static
 from eqx_fastjit._engine import engine_module
-from eqx_fastjit._events import Event
-from eqx_fastjit._place import is_users
+from eqx_fastjit._facts import is_users
+from eqx_fastjit._texts import describe_static
 
 from ._causes import Finding, make_finding
+from ._events import Event
 from ._why import line_of, name_of
 
 

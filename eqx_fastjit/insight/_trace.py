@@ -7,8 +7,7 @@ microseconds, process and thread; what lies within another event is drawn below 
 from collections.abc import Iterator
 from typing import Any
 
-from eqx_fastjit._events import Event
-
+from ._events import Event
 from ._report import Report, STAGES
 from ._why import name_of, show_difference, why
 from ._words import show_chain

@@ -19,14 +19,13 @@ from typing import Any, Self
 
 import jax
 
-from eqx_fastjit import _events
 from eqx_fastjit._blocking import has_host_callbacks
 from eqx_fastjit._engine import engine_module
-from eqx_fastjit._events import Event
-from eqx_fastjit._place import is_written_by_user, Place
-from eqx_fastjit._private import hook_waits
+from eqx_fastjit._facts import is_written_by_user, Place
 
 from ._equations import trace_of
+from ._events import Event, unwatch, watch
+from ._private import hook_waits
 
 
 # What waits if a jitted call does not return before its result is ready: because of a
@@ -67,8 +66,8 @@ class Waits(contextlib.ExitStack):
         self._calling_back: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
-        _events.observers.append(self._on_event)
-        self.callback(_events.observers.remove, self._on_event)
+        watch(self._on_event)
+        self.callback(unwatch, self._on_event)
         self.missing = hook_waits(self._timed, self)
         return self
 

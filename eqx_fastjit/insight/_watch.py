@@ -30,14 +30,13 @@ class Watch:
 
     def jax_imported(self) -> None:
         """To be called once JAX, Equinox and the engine are there."""
-        from eqx_fastjit import _events
-
+        from ._events import watch
         from ._stale import StaleGlobals
         from ._waits import Waits
 
         self._stale, self._waits = StaleGlobals(), Waits()
         self._waits.__enter__()
-        _events.observers.append(self._on_event)  # which asks the former
+        watch(self._on_event)  # which asks the former
         self.notes += [f"Waits in {name} are not seen." for name in self._waits.missing]
 
     def imported(self, name: str, seconds: float) -> None:
@@ -54,10 +53,10 @@ class Watch:
         if self._waits is None:
             self.notes.append("The program did not import JAX.")
             return
-        from eqx_fastjit import _events
+        from ._events import unwatch
 
         self._waits.close()
-        _events.observers.remove(self._on_event)
+        unwatch(self._on_event)
 
     def report(self, program: str, exit_code: int) -> Any:
         """The report on the program, which is over."""

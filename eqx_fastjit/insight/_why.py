@@ -1,9 +1,9 @@
 """What the tools say of an event: why it is there, at which line, and what differs."""
 
-from eqx_fastjit._describe import Cause, Difference, Leaf
-from eqx_fastjit._events import Event, FunctionInfo
-from eqx_fastjit._place import Place
+from eqx_fastjit._facts import FunctionInfo, Place
 
+from ._describe import Cause, Difference, Leaf
+from ._events import Event
 from ._words import show_place
 
 
@@ -41,7 +41,7 @@ def is_operation(event: Event) -> bool:
 def is_first(event: Event) -> bool:
     """Whether it is the first of its function, so that there is nothing to mend."""
     new = event.cause is Cause.NEW_FUNCTION and not event.reason.differences
-    return new and not event.is_outside and not event.failed
+    return new and not (event.is_outside or event.failed or event.gone)
 
 
 def cause_of(event: Event) -> str:

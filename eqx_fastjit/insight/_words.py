@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 
 if TYPE_CHECKING:  # it imports JAX, which a program may want to do itself
-    from eqx_fastjit._place import Place
+    from eqx_fastjit._facts import Place
 
 
 def show_seconds(seconds: float) -> str:

@@ -17,7 +17,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import eqx_fastjit
-from eqx_fastjit import _events
+from eqx_fastjit import _facts
 from eqx_fastjit.insight import explain
 
 
@@ -220,7 +220,7 @@ def one_value(jit):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_advice_keeps_the_results(name):
-    _events.history.clear()
+    _facts.history.clear()
     faulty, mended, (f, g) = CASES[name](functools.partial(eqx_fastjit.filter_jit))
     cause, attribute, *_ = name.split(", ")
     found = {(x.cause, x.attribute) for x in explain(f).findings}
@@ -231,7 +231,7 @@ def test_the_advice_keeps_the_results(name):
 
 
 def test_a_model_is_placed_by_what_takes_all_of_its_leaves():
-    _events.history.clear()
+    _facts.history.clear()
     _, _, (f, _) = CASES["placement, placement"](eqx_fastjit.filter_jit)
     (finding,) = explain(f).findings
     assert "`eqx.filter_shard(model, sharding)`" in finding.fix
@@ -242,7 +242,7 @@ def test_a_model_is_placed_by_what_takes_all_of_its_leaves():
 )
 def test_padding_is_never_advised_without_a_mask(attribute):
     """Zeros as data, or the end of the padding, would be read in silence."""
-    _events.history.clear()
+    _facts.history.clear()
     f = eqx_fastjit.filter_jit(lambda x: x.mean())
     lengths = (8, 4) if attribute == "ragged batch" else (4, 8, 12)
     for n in lengths:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from eqx_fastjit._describe import Cause
 from eqx_fastjit.insight._causes import table
+from eqx_fastjit.insight._describe import Cause
 from tests.support.commands import doctor
 
 

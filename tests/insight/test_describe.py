@@ -16,17 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqx_fastjit import _events
-from eqx_fastjit._describe import Cause, compare, describe, describe_static, is_below
-from eqx_fastjit._place import is_users, Place, user_frames
+from eqx_fastjit._facts import FunctionInfo, is_users, Place, user_frames
+from eqx_fastjit._texts import describe_static
+from eqx_fastjit.insight._describe import Cause, compare, describe, is_below
+from eqx_fastjit.insight._events import Event
 
 
-INFO = _events.FunctionInfo("f", "f", Place("a.py", 1, "f"))
+INFO = FunctionInfo("f", "f", Place("a.py", 1, "f"))
 
 
 def event(arguments, info=INFO, **fields):
     fields = {"traced": True, "compile": 1.0, **fields}
-    return _events.Event(info, describe(list(arguments.items())), **fields)
+    return Event(info, describe(list(arguments.items())), **fields)
 
 
 def compared(old, new, **fields):
@@ -93,7 +94,7 @@ def test_the_nearest_call_is_compared_with():
 
 
 def test_another_function_of_the_line_was_made_anew():
-    other = _events.FunctionInfo("f", "f", Place("a.py", 1, "f"))
+    other = FunctionInfo("f", "f", Place("a.py", 1, "f"))
     history = [event({"x": X})]
     cause, found, _ = compare(event({"x": X}, other), history)
     assert cause is Cause.NEW_FUNCTION and found[0].path == "f"

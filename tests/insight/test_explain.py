@@ -19,23 +19,23 @@ import pytest
 from hypothesis import strategies as st
 
 import eqx_fastjit
-from eqx_fastjit import _events
-from eqx_fastjit.insight import explain
+from eqx_fastjit import _facts
+from eqx_fastjit.insight import _events, explain
 
 
 @pytest.fixture(autouse=True)
 def _no_history():
     """A lambda is created again by each test of the same line."""
-    _events.history.clear()
+    _facts.history.clear()
 
 
 @pytest.fixture
 def events():
     """Each event, as it ends."""
     found = []
-    _events.observers.append(found.append)
+    _events.watch(found.append)
     yield found
-    _events.observers.remove(found.append)
+    _events.unwatch(found.append)
 
 
 def only(explanation):
@@ -61,7 +61,7 @@ def test_a_function_that_calls_itself_is_compiled_once():
         return total(x[:half]) + total(x[half:]) if half else x.sum()
 
     assert total(np.ones(4, np.float32)) == 4
-    (event,) = [e for e in _events.history if not e.is_part]
+    (event,) = [e for e in _events.history() if not e.is_part]
     assert event.traced and event.compile > 0
     assert [x.shape for x in event.signature if x.kind == "array"] == [(4,)]
 
@@ -140,7 +140,7 @@ def test_a_call_line_and_those_that_led_to_it():
     assert call.count("test_explain.py:") >= 2 and ", from " in call
 
 
-def test_an_array_in_an_object_that_is_static():
+def test_an_array_in_an_object_that_is_static(events):
     """A dataclass that is no pytree is static as a whole."""
 
     @dataclasses.dataclass

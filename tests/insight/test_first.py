@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import filter_jit
-from eqx_fastjit._private import keeps_callbacks
 from eqx_fastjit.insight import _first
 from eqx_fastjit.insight._constants import find_constants
 from eqx_fastjit.insight._equations import read_jaxpr
 from eqx_fastjit.insight._loops import find_loops
+from eqx_fastjit.insight._private import keeps_callbacks
 from eqx_fastjit.insight._watch import Watch
 from tests.support.programs import run_program
 

@@ -49,7 +49,7 @@ def test_no_tool_is_imported_unless_it_is_asked_for():
         "import sys\n"
         "print([m for m in sys.modules if m.startswith(('eqx_fastjit.insight', "
         "'rich', 'jinja2', 'pyinstrument'))])\n"
-        "from eqx_fastjit import _events\n"
-        "print(_events.starting, _events.observers)"
+        "from eqx_fastjit import _facts\n"
+        "print(_facts.watchers)"
     )
-    assert command(python=("-c", program)).stdout == "[]\n[] []\n"
+    assert command(python=("-c", program)).stdout == "[]\n[]\n"

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from eqx_fastjit import _events, filter_jit, insight
+from eqx_fastjit import _facts, filter_jit, insight
 from eqx_fastjit.insight import _profile, _timing
 from eqx_fastjit.insight._timing import time_calls, Timing
 from tests.support.programs import PROGRAMS
@@ -137,12 +137,12 @@ def slow_to_trace(x):
 def test_a_first_call_shows_where_python_is_slow(tmp_path):
     f, traces = count_traces(slow_to_trace)
     f(jnp.ones(3))
-    events = len(_events.history)
+    events = len(_facts.history)
     page = tmp_path / "page.html"
     found = insight.profile(f, jnp.ones(3), first=True, html=page)
     assert "pyinstrumentHTMLRenderer" in page.read_text()
     assert len(traces) == 2  # as if it were new
-    assert len(_events.history) == events  # `explain` does not say so
+    assert len(_facts.history) == events  # `explain` does not say so
     assert list(found.stages) == ["trace (Python)", "lower", "compile (XLA)"]
     assert found.stages["trace (Python)"] >= 0.05
     assert found.timings == {}

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from eqx_fastjit._describe import Cause, Difference, Leaf, Reason, show_array
-from eqx_fastjit._events import Event, FunctionInfo
-from eqx_fastjit._place import Place
+from eqx_fastjit._facts import FunctionInfo, Place
+from eqx_fastjit._texts import show_array
+from eqx_fastjit.insight._describe import Cause, Difference, Leaf, Reason
+from eqx_fastjit.insight._events import Event
 from eqx_fastjit.insight._file import as_json, Run
 from eqx_fastjit.insight._groups import group
 from eqx_fastjit.insight._page import page

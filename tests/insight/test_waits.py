@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqx_fastjit import _events, _private, filter_jit
-from eqx_fastjit.insight import _waits
+from eqx_fastjit import _private, filter_jit
+from eqx_fastjit.insight import _events, _waits
 from eqx_fastjit.insight._waits import Waits
 
 
@@ -147,12 +147,12 @@ def test_looking_for_callbacks_disturbs_no_event():
     inner = filter_jit(lambda x: noinline(x))
     outer = filter_jit(lambda x: inner(x) * 2)
     events = []
-    _events.observers.append(events.append)
+    _events.watch(events.append)
     try:
         with Waits():
             outer(jnp.ones(3))
     finally:
-        _events.observers.remove(events.append)
+        _events.unwatch(events.append)
     found = [x for x in events if not x.is_outside]
     assert [(x.traced, x.is_part) for x in found] == [(True, True), (True, False)]
     assert found[0].inside == found[1].number

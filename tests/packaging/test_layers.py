@@ -11,9 +11,9 @@ PACKAGE = Path(__file__).parents[2] / "eqx_fastjit"
 # From the bottom up. A file may import those of lower layers, and those before it in
 # its own. A folder is one name here.
 LAYERS = [
-    ["_private", "_place", "_errors"],
-    ["_statics", "_cycle", "_blocking", "_reference"],
-    ["_describe", "_events", "_engine"],
+    ["_private", "_facts", "_errors"],
+    ["_statics", "_cycle", "_blocking", "_reference", "_texts"],
+    ["_engine"],
     ["_parameters", "_plan", "_options", "_traced", "_callables", "_function"],
     ["_stages", "_export"],
     ["_jit", "_install"],

@@ -9,43 +9,22 @@ Nothing here raises because of a user's class.
 import enum
 import functools
 import itertools
-import os
-import reprlib
-import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.tree_util as jtu
-import numpy as np
-from jax.core import Tracer
 
-from ._place import Place
-from ._reference import static_key
-from ._statics import is_array, reader_of
+from eqx_fastjit._facts import current_settings, Place, SETTINGS, sharding_of
+from eqx_fastjit._reference import static_key
+from eqx_fastjit._statics import is_array, reader_of
+from eqx_fastjit._texts import describe_static, show_array
 
 
-_MAX_TEXT = 60
 # Fields of statics, of a call in all.
 _MAX_FIELDS = 200
 # The earlier events that a new one is compared with.
 _MAX_COMPARED = 32
-
-# JAX's settings that are part of the key of a trace, and that programs change.
-_SETTINGS = (
-    "jax_enable_x64",
-    "jax_numpy_dtype_promotion",
-    "jax_numpy_rank_promotion",
-    "jax_default_matmul_precision",
-    "jax_default_device",
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-    "jax_debug_nans",
-    "jax_debug_infs",
-    "jax_check_tracer_leaks",
-    "jax_enable_checks",
-    "jax_debug_key_reuse",
-)
 
 
 class Cause(enum.StrEnum):
@@ -124,53 +103,6 @@ def is_below(path: str, node: str) -> bool:
     return path.startswith((f"{node}.", f"{node}[", f"{node}<"))
 
 
-def show_array(shape: tuple[Any, ...], dtype: str) -> str:
-    """`float32[8,4]`."""
-    return f"{dtype}[{','.join(map(str, shape))}]"
-
-
-# --- text of a static -----------------------------------------------------------------
-
-# Types whose own `repr` is short.
-_PLAIN = (types.NoneType, bool, float, complex, range, types.EllipsisType)
-
-
-class _Words(reprlib.Repr):
-    """Containers, numbers and strings as `repr` has them, but short."""
-
-    repr_bytes = reprlib.Repr.repr_str
-
-    def repr_instance(self, x: Any, level: int) -> str:
-        """Anything else, by its type or its name."""
-        cls = type(x)
-        if cls in _PLAIN or isinstance(x, np.generic | np.dtype):
-            return repr(x)
-        if is_array(x, abstract=True):
-            return show_array(x.shape, str(x.dtype))
-        if isinstance(x, types.FunctionType | types.MethodType):
-            code = x.__code__
-            file = os.path.basename(code.co_filename)
-            return f"{x.__qualname__} ({file}:{code.co_firstlineno})"
-        if isinstance(x, enum.Enum):
-            return f"{cls.__qualname__}.{x.name}"
-        if isinstance(x, functools.partial):
-            return f"partial of {self.repr1(x.func, level)}"
-        name = getattr(x, "__qualname__", None)  # of a class, or of `jax.nn.relu`
-        return name if isinstance(name, str) else f"<{cls.__qualname__}>"
-
-
-_words = _Words()
-
-
-def describe_static(x: Any) -> str:
-    """A static value in about 60 characters at most. Never raises."""
-    try:
-        text = _words.repr(x)
-    except Exception:  # of an object that lies about its type, say
-        text = f"<{type(x).__qualname__}>"
-    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
-
-
 # --- leaves ---------------------------------------------------------------------------
 
 
@@ -185,13 +117,20 @@ class _Part(NamedTuple):
     of: str = ""
 
 
-def describe(arguments: list[tuple[str, Any]]) -> tuple[Leaf, ...]:
+def describe(
+    arguments: list[tuple[str, Any]],
+    shardings: Mapping[int, Any] | None = None,
+    settings: Iterable[Any] = (),
+) -> tuple[Leaf, ...]:
     """The leaves, nodes and static fields of a call, in order, and JAX's settings.
 
     **Arguments:**
 
     - `arguments`: name and value of each argument, as the user would write them. There
         may be tracers in place of arrays.
+    - `shardings`: if there is a `jax.ShapeDtypeStruct` in place of each array, where
+        the array is committed to, by the `id` of that.
+    - `settings`: those of JAX at the time of the call. By default, those of now.
     """
     out: list[Leaf] = []
     n_fields = 0
@@ -200,7 +139,7 @@ def describe(arguments: list[tuple[str, Any]]) -> tuple[Leaf, ...]:
     while pending:
         part = pending.pop()
         if is_array(part.value, abstract=True) and not part.is_static:
-            out.append(_array(part.path, part.value))
+            out.append(_array(part.path, part.value, shardings or {}))
             continue
         is_node, inside = _inside(part)
         if is_node:
@@ -210,15 +149,14 @@ def describe(arguments: list[tuple[str, Any]]) -> tuple[Leaf, ...]:
             inside = inside[: _MAX_FIELDS - n_fields]
             n_fields += len(inside)
         pending.extend(reversed(inside))
-    settings = [(x, str(getattr(jax.config, x, None))) for x in _SETTINGS]
-    return (*out, *(Leaf(x, "configuration", text) for x, text in settings))
+    texts = map(str, settings or current_settings())
+    return (*out, *map(Leaf, SETTINGS, itertools.repeat("configuration"), texts))
 
 
-def _array(path: str, x: Any) -> Leaf:
-    # JAX puts what is not committed to a place where it is needed.
-    sharding = None if isinstance(x, Tracer) else ""
-    if sharding is not None and isinstance(x, jax.Array) and x.committed:
-        sharding = _sharding_text(x.sharding)
+def _array(path: str, x: Any, shardings: Mapping[int, Any]) -> Leaf:
+    sharding = shardings[id(x)] if id(x) in shardings else sharding_of(x)
+    if sharding:
+        sharding = _sharding_text(sharding)
     weak_type = bool(getattr(x, "weak_type", False))
     # That of the trace.
     dtype = str(jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True))
@@ -295,26 +233,51 @@ def _static(part: _Part) -> Leaf:
 # --- what differs ---------------------------------------------------------------------
 
 
-def compare(event: Any, history: Iterable[Any]) -> Reason:
-    """Why an event happened, against the earlier one that it differs least from."""
+def _own_signature(event: Any) -> tuple[Leaf, ...]:
+    return event.signature
+
+
+def compare(
+    event: Any,
+    history: Sequence[Any],
+    signature_of: Callable[[Any], tuple[Leaf, ...]] = _own_signature,
+) -> Reason | None:
+    """Why an event happened, against the earlier one that it differs least from.
+
+    `None` if it differs from earlier ones, and the arguments are gone, of these or of
+    this one.
+
+    **Arguments:**
+
+    - `history`: earlier events, or facts, the newest last.
+    - `signature_of`: gives the signature of one, which is empty if it is gone.
+    """
     alike = list(itertools.islice(_alike(event, history), _MAX_COMPARED))
-    if not alike:
-        return Reason()
     own = [old for old in alike if old.function.number == event.function.number]
-    compared = [
-        (differences(old.signature, event.signature), old) for old in own or alike
-    ]
-    found, nearest = min(compared, key=lambda pair: len(pair[0]))
+    known = [old for old in own or alike if signature_of(old)]
+    is_known = bool(known and event.signature)
+    if own and not is_known:
+        return None
+    found, earlier = [], ()
+    if is_known:
+        compared = [
+            (differences(signature_of(old), event.signature), old) for old in known
+        ]
+        found, nearest = min(compared, key=lambda pair: len(pair[0]))
+        earlier = nearest.frames
     if not own:
+        if not alike:
+            return Reason()
         # The line that made this function has made another one before.
         found.insert(0, Difference(event.function.name, Cause.NEW_FUNCTION, None, None))
+        earlier = earlier or alike[0].frames
     cause = found[0].cause if found else Cause.CONFIGURATION
-    return Reason(cause, tuple(found), nearest.frames)
+    return Reason(cause, tuple(found), earlier)
 
 
-def _alike(event: Any, history: Iterable[Any]) -> Iterator[Any]:
+def _alike(event: Any, history: Sequence[Any]) -> Iterator[Any]:
     """The earlier events that could have spared this one, the newest first."""
-    for old in reversed(tuple(history)):
+    for old in reversed(history):
         if old.failed or old.function.key() != event.function.key():
             continue
         if old.ahead != event.ahead:

@@ -1,0 +1,70 @@
+"""The private names of JAX that only files of functions use.
+
+Each is looked up as those in `eqx_fastjit/_private.py` are. Where one is not there, a
+file is loaded without native code, and fewer custom calls are allowed.
+"""
+
+from typing import Any
+
+import jax
+
+from eqx_fastjit import _private
+
+
+def stable_custom_calls() -> frozenset[str]:
+    """The custom calls of JAX itself that its guarantees cover. If unknown, none."""
+    path = "jax._src.export._export:_CUSTOM_CALL_TARGETS_GUARANTEED_STABLE"
+    # Kernels are stable, but are native code of somebody else.
+    kernels = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "tf.call_tf_function"}
+    return frozenset(_private.try_resolve(path, ())) - kernels
+
+
+def load_executable(code: bytes, exported: Any, mesh: Any, device: Any) -> Any:
+    """Load native code, which must be trusted, as a `jax.stages.Compiled`.
+
+    This does what JAX's public `serialize_executable` does, without its pickle, for a
+    program without effects that keeps unused arguments.
+
+    **Arguments:**
+
+    - `code`: what `Compiled.runtime_executable().serialize()` returned.
+    - `exported`: the same program, as a `jax.export.Exported`.
+    - `mesh`: the mesh of its devices, or `None` if it is for a single one, `device`.
+
+    Raises an exception of JAX or Python if this version of JAX cannot load it.
+    """
+    cls = _private.resolve("jax._src.interpreters.pxla:UnloadedMeshExecutable")
+    inputs, outputs = list(exported.in_avals), list(exported.out_avals)
+    whole: Any = jax.sharding.SingleDeviceSharding(device)
+    given: Any = [None] * len(inputs), [None] * len(outputs)
+    if mesh is not None:
+        whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        given = exported.in_shardings_jax(mesh), exported.out_shardings_jax(mesh)
+    device_list = whole._internal_device_list
+    values = {
+        **dict.fromkeys(("mut", "all_args_info", "pgle_profiler")),
+        "unordered_effects": [],
+        "ordered_effects": [],
+        "keepalive": [],
+        "host_callbacks": [],
+        "xla_executable": device.client.deserialize_executable(
+            code, executable_devices=device_list
+        ),
+        "device_list": device_list,
+        "backend": device.client,
+        "input_avals": inputs,
+        "input_shardings": [x or whole for x in given[0]],
+        "output_avals": outputs,
+        "output_shardings": [x or whole for x in given[1]],
+        "committed": mesh is not None,
+        "name": exported.fun_name,
+        "kept_var_idx": set(range(len(inputs))),
+        "xla_in_layouts": [None] * len(inputs),
+        "dispatch_in_layouts": [None] * len(inputs),
+        "xla_out_layouts": [None] * len(outputs),
+    }
+    # A version may have fewer of them. If it has more, this is a `TypeError`.
+    fields = cls.__dataclass_fields__.keys() & values
+    loaded = cls(**{field: values[field] for field in fields}).load()
+    args_info = tuple([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]), {}
+    return jax.stages.Compiled(loaded, [], args_info, exported.out_tree, no_kwargs=True)

@@ -1,0 +1,407 @@
+"""Facts: what was traced, lowered and compiled, where, and how long it took.
+
+The engine records a `Fact` of each call, or stage ahead of time, in which anything was
+traced, lowered or compiled; no other call touches this file. It puts nothing into words
+and compares nothing: `insight` does, when somebody asks, or for each fact as it happens
+once it has added to `watchers`.
+
+A fact refers to none of the user's values. It has the shapes of the arrays, and refers
+weakly to its specialization, which has everything else of the call.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import os
+import site
+import sys
+import sysconfig
+import threading
+import time
+import traceback
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+from jax.core import Tracer
+
+
+# The most facts that are kept for those who ask later.
+_KEPT = 4096
+# The most lines that are kept of the way to a call.
+_MAX_FRAMES = 8
+
+numbers = itertools.count(1)
+_function_numbers = itertools.count(1)
+
+
+# --- whose code it is -----------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A line of source code."""
+
+    file: str
+    line: int
+    # The function it stands in, or the function it is the first line of.
+    function: str
+
+
+# This library, and those whose frames say nothing about a program.
+_OWN = (
+    *(os.path.dirname(x) + os.sep for x in (__file__, jax.__file__, eqx.__file__)),
+    "<frozen ",
+)
+# Where Python and installed packages are, with the scripts that start them.
+_FOLDERS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+_INSTALLED = tuple(
+    folder + os.sep
+    for folder in (*map(sysconfig.get_path, _FOLDERS), site.getusersitepackages())
+)
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the user's own: no installed package, and none of Python's."""
+    return not file.startswith((*_OWN, *_INSTALLED, "<@", "<timeit"))
+
+
+def is_written_by_user(code: types.CodeType) -> bool:
+    """Whether code is in a file of the user's, and not of a method of a dataclass."""
+    is_generated = code.co_qualname.startswith("__create_fn__")
+    return is_users(code.co_filename) and not is_generated
+
+
+def user_frames() -> tuple[Place, ...]:
+    """The lines of the user's code that are being run, innermost first.
+
+    If there are none, those of other libraries than JAX and Equinox.
+    """
+    stack = traceback.walk_stack(sys._getframe(1))
+    found = [x for x in stack if not x[0].f_code.co_filename.startswith(_OWN)]
+    users = [x for x in found if is_written_by_user(x[0].f_code)]
+    return tuple(
+        Place(frame.f_code.co_filename, line, frame.f_code.co_qualname)
+        for frame, line in (users or found)[:_MAX_FRAMES]
+    )
+
+
+# --- a fact ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FunctionInfo:
+    """A jitted function: what it is called, and where it was defined."""
+
+    name: str
+    qualname: str
+    # Where it was defined, if it is a Python function; under `jax.jit`, if a user's.
+    place: Place | None
+    # Distinguishes functions with the same name and place, such as lambdas in a loop.
+    # 0 for a function of `jax.jit`, or an operation, of which only the name is known.
+    number: int = field(default_factory=lambda: next(_function_numbers))
+
+    def key(self) -> tuple[str, Place | None]:
+        """The same for each function made by the same line."""
+        return self.qualname, self.place
+
+
+class Aval(NamedTuple):
+    """An array of a call, without its values."""
+
+    shape: tuple[Any, ...]
+    dtype: Any
+    weak_type: bool
+    # Where it is committed to: empty if JAX may place it; `None` of a tracer.
+    sharding: Any
+
+
+# JAX's settings that are part of the key of a trace, and that programs change.
+SETTINGS = (
+    "jax_enable_x64",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_default_matmul_precision",
+    "jax_default_device",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_debug_nans",
+    "jax_debug_infs",
+    "jax_check_tracer_leaks",
+    "jax_enable_checks",
+    "jax_debug_key_reuse",
+)
+
+
+def current_settings() -> tuple[Any, ...]:
+    """JAX's settings now."""
+    return tuple([getattr(jax.config, name, None) for name in SETTINGS])
+
+
+@dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
+class Fact:
+    """One trace of a function, or one compilation. Seconds are of the wall clock."""
+
+    function: FunctionInfo
+    # The specialization that was called.
+    specialization: weakref.ref[Any]
+    # The arrays of the call: those of an earlier call of the function, which facts
+    # share, and by index what is not as it was in that.
+    alike: tuple[Aval, ...] = ()
+    others: dict[int, Aval] = field(default_factory=dict[int, Aval])
+    # Of a stage ahead of time, the fact of the first stage.
+    first: "Fact | None" = None
+    settings: tuple[Any, ...] = field(default_factory=current_settings)
+    frames: tuple[Place, ...] = field(default_factory=user_frames)
+    number: int = field(default_factory=lambda: next(numbers))
+    started: float = field(default_factory=time.time)  # seconds since the epoch
+    thread: str = field(default_factory=lambda: threading.current_thread().name)
+    # `insight._events.Event` says what these are.
+    ahead: bool = False
+    traced: bool = False
+    failed: bool = False
+    inside: int | None = None
+    cached: bool = False
+    trace: float = 0.0
+    lower: float = 0.0
+    compile: float = 0.0
+    first_run: float = 0.0
+    nested: float = 0.0
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is compiled as a part of another function, or in a later stage."""
+        return self.compile == 0 and not self.failed
+
+    @property
+    def avals(self) -> list[Aval]:
+        """The arrays of the call, in order."""
+        return [self.others.get(i, aval) for i, aval in enumerate(self.alike)]
+
+    def set_avals(self, avals: list[Aval], function: Any) -> None:
+        """Keep them. `function` has those of an earlier call."""
+        pairs = enumerate(zip(function.avals, avals, strict=False))
+        others = {i: new for i, (old, new) in pairs if old != new}
+        if len(function.avals) != len(avals) or len(others) > len(avals) // 4:
+            # Many arrays of a model are alike.
+            known: dict[Aval, Aval] = {}
+            function.avals = tuple([known.setdefault(x, x) for x in avals])
+            others = {}
+        self.alike, self.others = function.avals, others
+
+
+def sharding_of(x: Any) -> Any:
+    """Where an array is committed to, as `Aval` has it."""
+    if isinstance(x, Tracer):
+        return None
+    # JAX puts what is not committed to a place where it is needed.
+    return x.sharding if isinstance(x, jax.Array) and x.committed else ""
+
+
+def avals_of(arrays: Sequence[Any]) -> list[Aval]:
+    """The avals of arrays or tracers."""
+    return [
+        Aval(tuple(x.shape), x.dtype, getattr(x, "weak_type", False), sharding_of(x))
+        for x in arrays
+    ]
+
+
+# Empty without tools. A watcher has three methods, of which only the first may raise:
+#
+# - `starting(fact, arguments, until)`: a Python function is about to be run.
+#   `arguments` gives its arguments by name, tracers in place of arrays; the exit stack
+#   `until` closes when it is compiled. An exception prevents the trace.
+# - `complete(fact, arguments)`: nothing is added to a fact any more. `arguments` gives
+#   the arguments of the call by name, unless they are gone, or are still those tracers.
+# - `outside(stage, seconds, name)`: `jax.jit` itself, or an operation outside of it.
+watchers: list[Any] = []
+# Facts of jitted functions of this library, the newest last.
+history: collections.deque[Fact] = collections.deque(maxlen=_KEPT)
+
+
+# --- recording ------------------------------------------------------------------------
+
+
+class _Open:
+    """A fact that is not complete yet, of the specialization that is being called."""
+
+    def __init__(self, fact: Fact, owner: Any, outer: "_Open | None"):
+        self.fact = fact
+        self.owner = owner
+        self.outer = outer
+        self.tracing = False
+        self.start = time.perf_counter()
+        self.contexts = contextlib.ExitStack()
+        # So that XProf shows what was compiled.
+        name = f"compile {fact.function.name}"
+        self.contexts.enter_context(jax.profiler.TraceAnnotation(name))
+        self.contexts.enter_context(owner.flat.while_compiling())
+
+
+class _Here(threading.local):
+    """What this thread is doing."""
+
+    open: _Open | None = None
+    # The specialization whose fact the watchers are being told.
+    closing: Any = None
+
+
+_here = _Here()
+# The module of the engine, which knows the specialization that this thread is calling.
+_engine: Any = None
+
+
+def _current() -> _Open | None:
+    """The fact that is open for the call that this thread is in."""
+    found = _here.open
+    return found if found is not None and found.owner is _engine.active() else None
+
+
+def _open(**fields: Any) -> _Open:
+    owner = _engine.active()
+    fact = Fact(owner.flat.info, weakref.ref(owner), **fields)
+    opened = _here.open = _Open(fact, owner, _here.open)
+    _engine.note()  # the call comes to `close` before it returns
+    return opened
+
+
+def tracing_now() -> Fact | None:
+    """The fact of the function that this thread is tracing, if it is."""
+    return _here.open.fact if _here.open is not None and _here.open.tracing else None
+
+
+@contextlib.contextmanager
+def tracing(arrays: Sequence[Any], arguments: Callable[[], Any]) -> Iterator[None]:
+    """The Python function of the active specialization is run, to trace it.
+
+    `arrays` are the tracers, and `arguments` gives its arguments by name.
+    """
+    opened = _current()
+    if opened is None or opened.fact.traced:  # or the function calls itself
+        opened = _open()
+    fact = opened.fact
+    fact.traced = True
+    if not fact.ahead:
+        # As JAX sees them: its float32 may be a float64 of NumPy.
+        fact.set_avals(avals_of(arrays), opened.owner.flat.function())
+    opened.tracing, start = True, time.perf_counter()
+    try:
+        for watcher in tuple(watchers):
+            watcher.starting(fact, arguments, opened.contexts)
+        start = time.perf_counter()
+        yield
+    except BaseException:
+        fact.failed = True
+        raise
+    finally:
+        opened.tracing = False
+        fact.trace += time.perf_counter() - start
+
+
+def open_stage(avals: list[Aval], first: Fact | None) -> Fact:
+    """A stage ahead of time begins, of the specialization that is active."""
+    opened = _open(ahead=True, first=first)
+    opened.fact.set_avals(avals, opened.owner.flat.function())
+    return opened.fact
+
+
+def close(
+    arrays: Sequence[Any] | None = None, arguments: Callable[[], Any] | None = None
+) -> bool:
+    """The call or stage that is active has ended: complete its fact, if any.
+
+    Returns whether there was one: something was being traced, lowered or compiled.
+
+    `arrays` are those that the call was given, and `arguments` gives all arguments by
+    name.
+    """
+    opened = _current()
+    if opened is None or opened.tracing:
+        return False  # of a function that is being traced, an inner call has ended
+    _here.open = opened.outer
+    opened.contexts.close()
+    fact = opened.fact
+    spent = fact.trace + fact.lower + fact.compile
+    if not fact.traced and spent == 0:
+        return True  # a stage of which JAX had everything
+    if fact.compile and not fact.ahead:
+        fact.first_run = max(0.0, time.perf_counter() - opened.start - spent)
+    # What is a part of another function has no other arguments than tracers.
+    if arrays is not None and not fact.is_part:
+        now = avals_of(arrays)
+        if fact.traced:  # where they are is all that the tracers did not say
+            pairs = zip(fact.avals, now, strict=False)
+            now = [x._replace(sharding=y.sharding) for x, y in pairs]
+        fact.set_avals(now, opened.owner.flat.function())
+    if (around := tracing_now()) is not None:
+        fact.inside = around.number
+        around.nested += spent + fact.first_run
+    history.append(fact)
+    outer, _here.closing = _here.closing, opened.owner
+    try:
+        for watcher in tuple(watchers):
+            watcher.complete(fact, None if fact.is_part else arguments)
+    finally:
+        _here.closing = outer
+    return True
+
+
+# --- what JAX tells -------------------------------------------------------------------
+
+# By the name of JAX's event.
+STAGES = {
+    "/jax/core/compile/jaxpr_trace_duration": "trace",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
+    "/jax/core/compile/backend_compile_duration": "compile",
+}
+_CACHE_HIT = "/jax/compilation_cache/cache_hits"
+
+
+def _compiling() -> _Open | None:
+    """The open fact of what JAX lowers or compiles, opened if there is none.
+
+    `None` if that is no function of this library: `jax.jit`, or an operation. So it is
+    while a Python function is being traced, and of what watchers do.
+    """
+    opened = _current()
+    if opened is not None:
+        return None if opened.tracing else opened
+    # A trace that is known may be compiled again, for arrays that are placed otherwise.
+    return None if _engine.active() in (None, _here.closing) else _open()
+
+
+def _on_begin(event: str, value: float, **_: Any) -> None:
+    """As lowering begins, which may warn of buffers that cannot be donated."""
+    if STAGES.get(event) in ("lower", "compile"):
+        _compiling()
+
+
+def _on_event(event: str, **_: Any) -> None:
+    if event == _CACHE_HIT and (opened := _compiling()) is not None:
+        opened.fact.cached = True
+
+
+def _on_duration(event: str, duration_secs: float, **told: Any) -> None:
+    stage = STAGES.get(event)
+    if stage is None:
+        return
+    opened = None if stage == "trace" else _compiling()
+    if opened is not None:
+        spent = getattr(opened.fact, stage)
+        setattr(opened.fact, stage, spent + duration_secs)
+    elif stage != "trace" or _engine.active() is None:
+        for watcher in tuple(watchers):
+            watcher.outside(stage, duration_secs, told.get("fun_name", ""))
+
+
+def listen(engine: Any) -> None:
+    """Listen to JAX's events on lowering and compiling. Once per process."""
+    global _engine
+    _engine = engine
+    jax.monitoring.register_event_duration_secs_listener(_on_duration)
+    jax.monitoring.register_event_listener(_on_event)
+    jax.monitoring.register_scalar_listener(_on_begin)

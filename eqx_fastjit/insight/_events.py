@@ -1,0 +1,300 @@
+"""Events: the facts of the engine in words, with what each call was given, and why.
+
+A tool calls `history()` for all that has happened, or adds a function with `watch`
+for what will. Without tools the engine keeps facts, and nothing is described. A fact
+can be described as long as its specialization is there, which has the statics of the
+call. What is watched is described at once.
+
+An event refers to none of the user's values: leaves are described by shapes, dtypes and
+short texts (`_describe.py`).
+"""
+
+import collections
+import contextlib
+import dataclasses
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import Any
+
+import jax
+
+from eqx_fastjit import _facts
+from eqx_fastjit._callables import place_of
+from eqx_fastjit._facts import Fact, FunctionInfo, is_users, Place, user_frames
+
+from ._describe import Cause, compare, describe, Leaf, Reason
+from ._private import function_in_jit
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Event:
+    """One trace of a function, or one compilation. Seconds are of the wall clock."""
+
+    function: FunctionInfo
+    # The leaves, nodes and statics of the call, in order, and JAX's settings.
+    signature: tuple[Leaf, ...] = ()
+    reason: Reason = field(default_factory=Reason)
+    # Lines of the user's code, innermost first.
+    frames: tuple[Place, ...] = field(default_factory=user_frames)
+    number: int = field(default_factory=lambda: next(_facts.numbers))
+    started: float = field(default_factory=time.time)  # seconds since the epoch
+    # The name of the thread.
+    thread: str = field(default_factory=lambda: threading.current_thread().name)
+    # Whether a stage ahead of time (`lower`, `trace`, ...) rather than a call.
+    ahead: bool = False
+    # Whether the Python function was run. If not, it was only compiled again.
+    traced: bool = False
+    # Whether the Python function raised, so that nothing was compiled.
+    failed: bool = False
+    # The number of the event of this library that was tracing at the time.
+    inside: int | None = None
+    # Whether JAX's persistent cache had it: `compile` was then spent on reading.
+    cached: bool = False
+    # Seconds in the Python function, in lowering to StableHLO, in XLA's compiler, and
+    # from there to the return of the call, which need not wait for the device.
+    trace: float = 0.0
+    lower: float = 0.0
+    compile: float = 0.0
+    first_run: float = 0.0
+    # The part of these that was spent on functions inside, which have events too.
+    nested: float = 0.0
+    # Whether its reason is not known: the arguments of this call, or of all earlier
+    # calls, are gone. Never of an event that was watched from the beginning.
+    gone: bool = field(default=False, metadata={"file": False})
+
+    @property
+    def cause(self) -> Cause:
+        """Why it happened, in a word or two."""
+        return self.reason.cause
+
+    @property
+    def seconds(self) -> float:
+        """Spent on tracing, lowering and compiling. Each second is in one event."""
+        return max(0.0, self.trace + self.lower + self.compile - self.nested)
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether it is of plain `jax.jit`, or of an operation outside of jit."""
+        return self.function.number == 0
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is compiled as a part of another function, or in a later stage."""
+        return self.compile == 0 and not self.failed
+
+
+# --- what tools call ------------------------------------------------------------------
+
+
+def history(function: FunctionInfo | None = None) -> list[Event]:
+    """The events that are kept, in order, each described now if it has not been.
+
+    With a `function`, those of functions that were made by the same line.
+    """
+    facts = tuple(_facts.history)
+    if function is not None:
+        facts = tuple(x for x in facts if x.function.key() == function.key())
+    before: dict[Any, list[Fact]] = collections.defaultdict(list)
+    out: list[Event] = []
+    for fact in facts:
+        earlier = before[fact.function.key()]
+        if fact not in _described:
+            _described[fact] = _event_of(fact, earlier)
+        out.append(_described[fact])
+        earlier.append(fact)
+    return out
+
+
+def forget(function: FunctionInfo) -> None:
+    """Drop the events of this very function, which is none of the program's."""
+    for fact in tuple(_facts.history):
+        if fact.function is function:
+            _facts.history.remove(fact)
+
+
+def watch(
+    observer: Callable[[Event], None] | None = None,
+    *,
+    starting: Callable[[Event], None] | None = None,
+) -> None:
+    """From now on, describe each event as it happens, and tell an observer of it.
+
+    **Arguments:**
+
+    - `observer`: called with each event when it is complete. If it raises an exception,
+        that is printed, and it is not called again.
+    - `starting`: called with an event whose Python function is about to be run; its
+        reason is known, its seconds are not. An exception ends the call.
+    """
+    if observer is not None:
+        _observers.append(observer)
+    if starting is not None:
+        _starting.append(starting)
+    if _tools not in _facts.watchers:
+        _facts.watchers.append(_tools)
+
+
+def unwatch(observer: Callable[[Event], None]) -> None:
+    """Tell an observer of nothing any more, whatever it was told of."""
+    for told in (_observers, _starting):
+        with contextlib.suppress(ValueError):
+            told.remove(observer)
+    if not _observers and not _starting:
+        with contextlib.suppress(ValueError):
+            _facts.watchers.remove(_tools)
+
+
+_observers: list[Callable[[Event], None]] = []
+_starting: list[Callable[[Event], None]] = []
+
+
+# --- from a fact to an event ----------------------------------------------------------
+
+# As long as the fact is kept.
+_described: weakref.WeakKeyDictionary[Fact, Event] = weakref.WeakKeyDictionary()
+_signatures: weakref.WeakKeyDictionary[Fact, tuple[Leaf, ...]] = (
+    weakref.WeakKeyDictionary()
+)
+
+# What a fact and its event have in common.
+_COMMON = [x.name for x in dataclasses.fields(Event) if hasattr(Fact, x.name)]
+
+
+def _event_of(fact: Fact, before: Sequence[Fact]) -> Event:
+    """The event of a fact, compared with those before it, of functions of its line."""
+    common = {name: getattr(fact, name) for name in _COMMON}
+    event = Event(signature=_signature_of(fact), **common)
+    if fact.first is not None:  # a later stage is there for the reason of the first one
+        if fact.first.traced:
+            first = _described.get(fact.first) or _event_of(fact.first, before)
+            event.reason, event.gone = first.reason, first.gone
+        return event
+    reason = compare(event, before, _signature_of)
+    event.reason, event.gone = reason or Reason(), reason is None
+    return event
+
+
+def _signature_of(fact: Fact) -> tuple[Leaf, ...]:
+    """What a call was given. Empty if that is gone."""
+    fact = fact.first or fact
+    if fact not in _signatures:
+        try:
+            _signatures[fact] = _from_specialization(fact)
+        except Exception:  # of the unflatten function of a user's class, say
+            _signatures[fact] = ()
+    return _signatures[fact]
+
+
+def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
+    """The signature by what the specialization stores, if that is there, unchanged."""
+    specialization = fact.specialization()
+    if specialization is None:
+        return ()
+    function = specialization.flat.function()
+    # Of a key, the dtype is none that NumPy has.
+    avals = fact.avals
+    arrays = [
+        jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in avals
+    ]
+    values = specialization.flat.structure.rebuild(arrays)
+    if not specialization.is_of(values, True):
+        return ()  # a static was changed in place
+    shardings = {id(x): aval.sharding for x, aval in zip(arrays, avals, strict=True)}
+    return describe(function.named(values), shardings, fact.settings)
+
+
+class _Tools:
+    """The watcher that the engine has while there are observers."""
+
+    def starting(
+        self, fact: Fact, arguments: Callable[[], Any], until: contextlib.ExitStack
+    ) -> None:
+        """Describe it, by its tracers."""
+        event = self._describe(fact, arguments)
+        # So that XProf shows why.
+        name = f"compile {fact.function.name}: {event.cause.value}"
+        until.enter_context(jax.profiler.TraceAnnotation(name))
+        for observer in tuple(_starting):
+            observer(event)
+
+    def complete(self, fact: Fact, arguments: Callable[[], Any] | None) -> None:
+        """Describe it again, by its arrays."""
+        if fact.inside is None and fact.is_part and not fact.ahead:
+            _here.nested += _spent(fact)  # of a trace of `jax.jit`
+        _tell(self._describe(fact, arguments))
+
+    def outside(self, stage: str, seconds: float, name: str) -> None:
+        """Make an event of it when it is compiled."""
+        _outside(stage, seconds, name)
+
+    def _describe(self, fact: Fact, arguments: Callable[[], Any] | None) -> Event:
+        # The tracers of a stage ahead of time say less than what it was given.
+        if arguments is not None and not (fact.ahead and _signature_of(fact)):
+            with contextlib.suppress(Exception):
+                _signatures[fact] = describe(arguments(), settings=fact.settings)
+        key = fact.function.key()
+        before = [x for x in tuple(_facts.history) if x.function.key() == key]
+        with contextlib.suppress(ValueError):
+            before.remove(fact)
+        event = _described[fact] = _event_of(fact, before)
+        return event
+
+
+_tools = _Tools()
+
+
+def _tell(event: Event) -> None:
+    for observer in tuple(_observers):
+        try:
+            observer(event)
+        except Exception as e:  # it must not end a call of the user's
+            unwatch(observer)
+            print(f"eqx_fastjit: {observer} ends here: {e!r}", file=sys.stderr)
+
+
+# --- outside of this library ----------------------------------------------------------
+
+
+class _Here(threading.local):
+    """What this thread is doing."""
+
+    def __init__(self) -> None:
+        # Seconds of `jax.jit` since it last compiled, by function and stage; and the
+        # part of them that has events.
+        self.pending: dict[Any, float] = collections.defaultdict(float)
+        self.nested = 0.0
+
+
+_here = _Here()
+
+
+def _outside(stage: str, seconds: float, name: str) -> None:
+    """Something of `jax.jit` itself took this long."""
+    if stage != "trace":  # what JAX makes of a trace of `f` is `jit(f)`, or `jit_f`
+        name = name[4:-1] if name.startswith("jit(") else name.removeprefix("jit_")
+    _here.pending[name, stage] += seconds
+    if stage != "compile":
+        return
+    # Other traces are a part of this one, or of one that has not ended.
+    stages = _facts.STAGES.values()
+    took: dict[str, Any] = {x: _here.pending[name, x] for x in stages}
+    nested, _here.nested = min(_here.nested, took["trace"]), 0.0
+    _here.pending.clear()
+    place = place_of(function_in_jit())
+    if place is not None and not is_users(place.file):
+        place = None  # an operation, or a library's
+    function = FunctionInfo(name, name, place, number=0)
+    event = Event(function, traced=took["trace"] > 0, nested=nested, **took)
+    event.started -= sum(took.values())
+    if (around := _facts.tracing_now()) is not None:
+        event.inside = around.number
+        around.nested += _spent(event)
+    _tell(event)
+
+
+def _spent(x: Fact | Event) -> float:
+    return x.trace + x.lower + x.compile + x.first_run

@@ -1,0 +1,90 @@
+"""The private names of JAX that only the tools use.
+
+Each is looked up as those in `eqx_fastjit/_private.py` are. Where one is not there, a
+tool shows less, and says so.
+"""
+
+import contextlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from eqx_fastjit._private import try_resolve
+
+
+def raw_frames(equation: Any) -> list[tuple[Any, int]]:
+    """The code objects and instructions that an equation comes from, innermost first.
+
+    Empty if this version of JAX does not tell.
+    """
+    try:
+        codes, instructions = equation.source_info.traceback.raw_frames()
+    except (AttributeError, TypeError, ValueError):
+        return []
+    return list(zip(codes, instructions, strict=True))
+
+
+# Given a function, and whether it reads a "value", "blocks" or is of "numpy", the
+# function to use in its place.
+Wrap = Callable[[Callable[..., Any], str], Callable[..., Any]]
+
+
+def hook_waits(wrap: Wrap, until: contextlib.ExitStack) -> list[str]:
+    """Wrap each function in which Python waits for the device, `until` closes.
+
+    Whatever reads a value (`float(x)`, `print(x)`, `x.item()`, `jax.device_get`) comes
+    to one property of JAX's arrays. NumPy reads the memory of an array on the host
+    without it.
+
+    **Returns:**
+
+    The names of what is not there in this version of JAX.
+    """
+    missing: list[str] = []
+    array = try_resolve("jax._src.array:ArrayImpl")
+    for owner, name, kind in (
+        (array, "_value", "value"),
+        (array, "block_until_ready", "blocks"),
+        (jax, "block_until_ready", "blocks"),
+        (np, "asarray", "numpy"),
+        (np, "array", "numpy"),
+    ):
+        old = getattr(owner, "__dict__", {}).get(name)
+        if old is None:
+            missing.append(name)
+            continue
+        is_property = isinstance(old, property)
+        new = property(wrap(old.__get__, kind)) if is_property else wrap(old, kind)
+        setattr(owner, name, new)
+        until.callback(setattr, owner, name, old)
+    return missing
+
+
+# Where `jax.jit` calls the compiler.
+_JIT_FILE = try_resolve("jax._src.pjit:__file__")
+
+
+def function_in_jit() -> Any:
+    """The Python function that `jax.jit` is compiling in this thread, or `None`.
+
+    It is an argument of one of JAX's functions that are running.
+    """
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+        code = frame.f_code
+        if code.co_filename == _JIT_FILE and "fun" in code.co_varnames:
+            return frame.f_locals.get("fun")
+    return None
+
+
+def keeps_callbacks() -> bool:
+    """Whether JAX's persistent cache keeps programs that call back into Python."""
+    write: Any = try_resolve("jax._src.compiler:_cache_write")
+    try:  # what refused them asked for them
+        return "host_callbacks" not in inspect.signature(write).parameters
+    except (TypeError, ValueError):
+        return True
