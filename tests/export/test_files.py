@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from eqx_fastjit import _private, filter_jit, load
+from eqx_fastjit._export import _private as _export_private
 from eqx_fastjit._export import _format
 from eqx_fastjit._export._show import show
 from tests.export import functions
@@ -310,7 +311,7 @@ def test_calls_of_native_functions_are_refused(tmp_path):
 
 
 def test_kernels_are_no_part_of_jax():
-    stable = _private.stable_custom_calls()
+    stable = _export_private.stable_custom_calls()
     assert stable and "tpu_custom_call" not in stable
 
 

@@ -18,9 +18,11 @@ import jax.tree_util as jtu
 from eqx_fastjit import _private
 
 
+# Those of the engine, of the tools and of files.
+FILES = sorted(Path(_private.__file__).parent.rglob("_private.py"))
 NAMES = re.findall(
     r"""["']((?:jax|jaxlib|equinox)\.[\w.]+:[\w.]+)["']""",
-    Path(_private.__file__).read_text(),
+    "".join(file.read_text() for file in FILES),
 )
 
 
