@@ -2,9 +2,7 @@
 
 import functools
 import inspect
-import operator
 import types
-import weakref
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -29,42 +27,12 @@ class Description(NamedTuple):
     key: tuple[Any, ...]
 
 
-# For each function, and each class of callables, its description, and what that was
-# read from.
-_known: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], Description]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
 def describe(fun: Any) -> Description:
-    """The description of a callable.
-
-    It is kept, because `inspect.signature` takes 60 us: a loop that calls
-    `filter_jit(model)(x)` should not pay this each time.
-    """
+    """The description of a callable."""
     # By its very type: a proxy (of `wrapt`, say) claims to be an instance of it.
     is_function = type(fun) is types.FunctionType
-    owner = fun if is_function else type(fun)
-    call = fun if is_function else getattr(owner, "__call__", None)  # noqa: B004
-    if type(call) is not types.FunctionType or _wraps(fun):
-        return _read(fun, is_own=False)
-    # Without a name of its own, an instance has the description of its class.
-    if not is_function and hasattr(fun, "__name__"):
-        return _read(fun, is_own=not _wraps(call))
-    source = call.__code__, call.__defaults__, call.__kwdefaults__, call.__name__
-    then, known = _known.get(owner, ((), None))
-    if known is None or not all(map(operator.is_, then, source)):
-        known = _read(fun, is_own=not _wraps(call))
-        _known[owner] = source, known
-    return known
-
-
-def _wraps(fun: Any) -> bool:
-    """Whether it stands for something else, or shows the signature of that."""
-    return innermost(fun) is not fun or hasattr(fun, "__signature__")
-
-
-def _read(fun: Any, *, is_own: bool) -> Description:
+    call = fun if is_function else getattr(type(fun), "__call__", None)  # noqa: B004
+    is_own = type(call) is types.FunctionType and not _wraps(fun) and not _wraps(call)
     behind = innermost(fun)
     # A Module that Equinox has built again may have something else as its `__name__`.
     has_name = isinstance(getattr(behind, "__name__", None), str)
@@ -78,6 +46,11 @@ def _read(fun: Any, *, is_own: bool) -> Description:
     defaults = static_key([p.default for p in found])
     key = plain, names, place, tuple(signature.parameters), kinds, defaults
     return Description(plain, names, place, signature, key)
+
+
+def _wraps(fun: Any) -> bool:
+    """Whether it stands for something else, or shows the signature of that."""
+    return innermost(fun) is not fun or hasattr(fun, "__signature__")
 
 
 def shown_of(fun: Any) -> dict[str, Any]:

@@ -6,6 +6,8 @@ else being fixed. The engine binds and reads a call, looks up its specialization
 calls that; what it does on a cache miss, after a compilation and on an error is here.
 """
 
+import functools
+import types
 import weakref
 from collections.abc import Sequence
 from inspect import Parameter
@@ -41,10 +43,10 @@ class Function:
         self.signature = description.signature
         self.options = options
         self.shown = shown_of(fun)
-        # A weak reference, as this is in a table whose entries die with their function;
-        # `None` of one that has arrays or statics of its own. That is passed along with
-        # the arguments, after the first positional one: of several arrays that could be
-        # reused for a result, JAX takes the first donated one, as under Equinox.
+        # A weak reference, as this lives as long as that; `None` of one that has arrays
+        # or statics of its own. That is passed along with the arguments, after the
+        # first positional one: of several arrays that could be reused for a result, JAX
+        # takes the first donated one, as under Equinox.
         self.fun = weakref.ref(fun) if description.plain else None
         kinds = [p.kind for p in self.signature.parameters.values()]
         has_first = any(kind <= Parameter.VAR_POSITIONAL for kind in kinds)
@@ -266,13 +268,42 @@ on_clear_caches(clear_all)
 # The most functions that are remembered for one class of callables.
 _MAX_REMEMBERED = 1024
 
-# From a function, or the class of any other callable, to what was created for it. The
-# values only refer to functions weakly, so entries die with their function. (One that
-# is referred to by its own compiled functions, or by a default of its own, lives as
-# long.)
+# Where a function keeps what was created for it.
+_NAME = "__eqx_fastjit__"
+
+
+class _Known(dict[Any, Function]):
+    """What was created for one function, by options; in the function's own `__dict__`.
+
+    So a function is freed that its own compiled programs refer to: both are only
+    referred to by each other.
+    """
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: Any):
+        # `functools.wraps` copies what is in the dictionary to another function.
+        self.owner = weakref.ref(owner)
+
+    def __reduce__(self) -> Any:
+        return dict, ()  # `cloudpickle` would pickle what was compiled
+
+
+# From any other callable that is only equal to itself, or the class of one that is
+# not, to what was created for it. JAX keeps such classes alive, too.
 _remembered: weakref.WeakKeyDictionary[Any, dict[Any, Function]] = (
     weakref.WeakKeyDictionary()
 )
+
+
+def _known_of(fun: Any, plain: bool) -> dict[Any, Function]:
+    """What was created for a callable, or for all of its class unless it is `plain`."""
+    if not plain or type(fun) not in (types.FunctionType, functools.partial):
+        return _remembered.setdefault(fun if plain else type(fun), {})
+    known = vars(fun).setdefault(_NAME, _Known(fun))
+    if type(known) is not _Known or known.owner() is not fun:
+        known = vars(fun)[_NAME] = _Known(fun)
+    return known
 
 
 def function_for(fun: Any, options: Options) -> Function:
@@ -282,7 +313,7 @@ def function_for(fun: Any, options: Options) -> Function:
     more = static_key(jit_kwargs) if jit_kwargs else ()
     # Its key tells `eqx.Partial`s of different functions apart.
     key = description.key, donate, asynchronous, more
-    known = _remembered.setdefault(fun if description.plain else type(fun), {})
+    known = _known_of(fun, description.plain)
     function = known.get(key)
     if function is not None:
         return function

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import typing
 
+import cloudpickle
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -324,3 +325,24 @@ def test_decorator_with_options():
         return x + 1
 
     assert f(X).tolist() == g(X).tolist() == [1, 2, 3]
+
+
+def test_what_is_kept_with_a_function():
+    """One private name in its `__dict__`, which a copy of that does not share."""
+
+    def f(x):
+        return x + 1
+
+    @functools.wraps(filter_jit(f).__wrapped__)
+    def g(x):
+        return x + 2
+
+    f.own = g.own = 1
+    for _ in range(2):
+        assert [filter_jit(f)(1), filter_jit(g)(1)] == [2, 3]
+    (name,) = vars(f).keys() - {"own"}
+    assert name.startswith("__") and vars(g).keys() == {name, "own", "__wrapped__"}
+    assert vars(f)[name] is not vars(g)[name]
+    again = cloudpickle.loads(cloudpickle.dumps(f))
+    assert not vars(again)[name] and not copy.copy(vars(f)[name])
+    assert filter_jit(again)(1) == filter_jit(again)(1) == 2

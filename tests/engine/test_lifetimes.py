@@ -4,6 +4,7 @@ Promises 27, 28 of docs/reliability.md.
 """
 
 import collections
+import functools
 import gc
 import weakref
 from typing import Any
@@ -133,6 +134,29 @@ def test_a_function_dies(use):
     del held, fun, jitted
     jax.clear_caches()  # of what JAX itself keeps of traces
     assert dead(*refs) == [True, True]
+
+
+class Solver:
+    """Keeps jitted functions whose compiled programs refer to it."""
+
+    def __init__(self, how):
+        self.big = jnp.ones(100)
+
+        def step(x, solver, default=self if how == "default" else None):
+            return x * 2, self if how == "result" else None
+
+        self.step = functools.partial(step) if how == "partial" else step
+        self.jitted = filter_jit(self.step)
+        self.jitted(X, self)
+
+
+@pytest.mark.parametrize("how", ["static", "result", "default", "partial"])
+def test_a_function_dies_that_its_own_programs_refer_to(how):
+    """By a static argument, by what it returns or by a default; JAX forgets nothing."""
+    solvers = [Solver(how) for _ in range(3)]
+    refs = references(*solvers, *[x.step for x in solvers])
+    del solvers
+    assert dead(*refs) == [True] * 6
 
 
 def test_a_callable_object_dies():
