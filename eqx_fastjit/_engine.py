@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 
 from . import _facts
 from ._blocking import COPIED_BYTES
-from ._errors import silence_equinox_callback_log
+from ._errors import hide_callback_log
 from ._statics import flatten_one_level, reader_of, state_of
 
 
@@ -49,7 +49,7 @@ def engine_module() -> Any:
         chosen.setup(*functions, COPIED_BYTES)
     else:
         from . import _reference as chosen
-    silence_equinox_callback_log()
+    hide_callback_log(chosen.is_calling)
     _facts.listen(chosen)
     return chosen
 

@@ -1,6 +1,7 @@
 """Equinox's runtime errors made readable, and error texts of our own."""
 
 import logging
+from collections.abc import Callable
 
 import equinox as eqx
 import jax.errors
@@ -56,15 +57,14 @@ def _inside_jit(stack: list[bytes | str]) -> str:
     return "".join(reversed([piece for piece in inside if isinstance(piece, str)]))
 
 
-def silence_equinox_callback_log() -> None:
-    """Drop JAX's "pure_callback failed" record where Equinox itself raised.
+def hide_callback_log(is_calling: Callable[[], bool]) -> None:
+    """Drop JAX's record "pure_callback failed" while a jitted function is called.
 
-    The user gets an `EquinoxRuntimeError` for it; the record would be a second and less
-    readable report. Once per process, rather than in every call, as Equinox does.
+    As Equinox does: the call raises an error that says the same, and is easier to read.
+    Equinox adds such a filter in every call; this one asks whether there is any.
     """
-    logging.getLogger("jax._src.callback").addFilter(_is_not_equinoxs)
 
+    def is_shown(record: logging.LogRecord) -> bool:
+        return record.getMessage() != "jax.pure_callback failed" or not is_calling()
 
-def _is_not_equinoxs(record: logging.LogRecord) -> bool:
-    raised = record.exc_info and record.exc_info[0]
-    return not raised or raised.__name__ != "_EquinoxRuntimeError"
+    logging.getLogger("jax._src.callback").addFilter(is_shown)

@@ -88,8 +88,11 @@ def last_error_info() -> tuple[str, list[bytes | str]]:
 
 def runtime_error_text(message: str, stack: str) -> str:
     """Equinox's text around the message and the stack of a runtime error."""
-    text = try_resolve("equinox._jit:_on_error_msg", "{stack}\n{msg}")
-    return text.format(msg=message, stack=stack)
+    text = try_resolve("equinox._jit:_on_error_msg")
+    try:
+        return text.format(msg=message, stack=stack)
+    except Exception:  # it is not there, or has other fields
+        return f"{stack}\n{message}"
 
 
 def on_clear_caches(clear: Callable[[], None]) -> None:

@@ -239,6 +239,14 @@ def set_active(specialization: Any) -> Any:
     return outer
 
 
+_calls: list[Any] = []  # those under way, in all threads
+
+
+def is_calling() -> bool:
+    """Whether a call is under way, in any thread."""
+    return bool(_calls)
+
+
 def note() -> None:
     """Have its call come to `Function.finished`."""
     _here.noted = True
@@ -270,6 +278,7 @@ class Callable:
         values = self._bind(*args, **kwargs)
         specialization, arrays, reads_numpy = function.find(values)
         outer = set_active(specialization)
+        _calls.append(None)
         try:
             results, plan = split_output(specialization.jitted(*arrays))
             is_new, _here.noted = _here.noted or plan.blocks < 0, False
@@ -280,4 +289,5 @@ class Callable:
         except BaseException as e:
             raise function.failed(specialization, e, values)  # noqa: B904
         finally:
+            _calls.pop()
             set_active(outer)

@@ -204,7 +204,9 @@ static PyObject *call_bound(Callable *self, Walk *w) {
         return NULL;
     }
     Active outer = activate((PyObject *)specialization);
+    w->state->n_calls++;
     PyObject *result = call_specialization(self, specialization, w);
+    w->state->n_calls--;
     if (result == NULL) explain(self, specialization, w);
     deactivate(outer);
     Py_DECREF(specialization);

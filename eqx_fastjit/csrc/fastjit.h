@@ -111,6 +111,7 @@ typedef struct State {
     PyTypeObject *callable_type, *table_type, *specialization_type, *plan_type;
     Types types;
     Walk *free_walks;
+    Py_ssize_t n_calls; /* that are under way, in all threads */
     /* Set by Python (`setup`). */
     PyObject *reader_of, *state_of, *flatten_one_level, *tree_leaves;
     Py_ssize_t copied_bytes; /* of NumPy arrays that a call copies, at most */

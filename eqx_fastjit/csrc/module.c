@@ -65,8 +65,14 @@ static PyObject *forget_readers(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+static PyObject *is_calling(PyObject *module, PyObject *unused) {
+    (void)unused;
+    return PyBool_FromLong(((State *)PyModule_GetState(module))->n_calls > 0);
+}
+
 static PyMethodDef module_methods[] = {
     {"setup", setup, METH_VARARGS, "What the engine needs of Python."},
+    {"is_calling", is_calling, METH_NOARGS, "Whether a call is under way, in any thread."},
     {"forget_readers", forget_readers, METH_NOARGS, "Choose the reader of each type anew."},
     {NULL}};
 

@@ -84,19 +84,31 @@ def test_an_error_is_no_new_trace():
 
 
 def test_what_is_logged(caplog):
-    """JAX's record of the callback is dropped for `error_if`, kept for others."""
-    f = filter_jit(lambda x: eqx.error_if(x, x < 0, "negative"))
-    with pytest.raises(eqx.EquinoxRuntimeError, match="negative"):
-        f(-X)
-    assert "pure_callback failed" not in caplog.text
+    """JAX's record of a callback is dropped in our calls, as Equinox drops it."""
 
     def fails(x):
         raise ZeroDivisionError("mine")
 
-    g = filter_jit(lambda x: jax.pure_callback(fails, x, x))
-    with pytest.raises(Exception, match="ZeroDivisionError: mine"):
-        g(X)
-    assert "pure_callback failed" in caplog.text
+    def logged(jit, f):
+        caplog.clear()
+        with pytest.raises(Exception, match=r"negative|mine"):
+            jax.block_until_ready(jit(f)(-X))
+        return "pure_callback failed" in caplog.text
+
+    for f in (
+        lambda x: eqx.error_if(x, x < 0, "negative"),
+        lambda x: jax.pure_callback(fails, x, x),
+    ):
+        jits = eqx.filter_jit, filter_jit, jax.jit
+        assert [logged(jit, f) for jit in jits] == [False, False, True]
+
+
+@pytest.mark.parametrize("template", ["{trace}: {msg}", "{", None])
+def test_equinox_with_another_text(monkeypatch, template):
+    """Whatever fields its text has, the error is Equinox's, with the message."""
+    monkeypatch.setattr("equinox._jit._on_error_msg", template)
+    with pytest.raises(eqx.EquinoxRuntimeError, match="negative"):
+        filter_jit(lambda x: eqx.error_if(x, x < 0, "negative"))(-X)
 
 
 @pytest.mark.parametrize(
@@ -111,11 +123,15 @@ def test_eqx_on_error(value, expected):
     assert out.stdout.split() == ["2.0", "2.0", expected]
 
 
-def test_eqx_on_error_breakpoint():
+@pytest.mark.parametrize("command", ["c\n", "q\n"])
+def test_eqx_on_error_breakpoint(command):
     """`EQX_ON_ERROR=breakpoint` opens a debugger, after which the program goes on."""
-    out = run_program("on_error.py", EQX_ON_ERROR="breakpoint", stdin="c\n")
+    out = run_program(
+        "on_error.py", check=command == "c\n", EQX_ON_ERROR="breakpoint", stdin=command
+    )
     assert out.stdout.startswith("2.0 2.0")
     assert "Opening a breakpoint" in out.stdout and "negative" in out.stdout
+    assert "pure_callback failed" not in out.stderr
 
 
 # --- of the function ---
