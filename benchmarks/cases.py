@@ -19,7 +19,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from . import zoo
 from .case import Call, case, CASES, FUNCTION, JITS, Makers
-from .contenders import ALL_JITS, each, filled, FILTER_JITS, of_function, training
+from .contenders import (
+    ALL_JITS,
+    each,
+    filled,
+    FILTER_JITS,
+    of_function,
+    of_retraces,
+    training,
+)
 
 
 __all__ = ["CASES", "GROUPS", "UnknownCase", "choose", "zoo"]
@@ -270,6 +278,14 @@ def first_call() -> Makers:
         return step
 
     return _first_calls(new, mlp(8, 4), jnp.ones((4, 8)))
+
+
+@case("first", "retrace for another shape, with 400 arrays", first=True, rounds=10)
+def retrace() -> Makers:
+    layers = filled(
+        lambda: [eqx.nn.Linear(2, 2, key=jax.random.key(0)) for _ in range(200)]
+    )
+    return of_retraces(lambda layers, x: x.sum(), layers)
 
 
 def _new_loop(steps: int) -> Callable[..., Any]:

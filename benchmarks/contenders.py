@@ -1,6 +1,7 @@
 """One function, as each contender calls it."""
 
 import functools as ft
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,6 +38,16 @@ def of_function(fun: Callable[..., Any], *args: Any) -> Makers:
         return lambda: function(*args)
 
     return {"eager": lambda: repeat(fun, args, 0), **_of_each(fun, args, 0, repeat)}
+
+
+def of_retraces(fun: Callable[..., Any], *args: Any) -> Makers:
+    """`fun(*args, x)`, with an `x` of another shape in each call."""
+
+    def retrace(function: Callable[..., Any], args: Any, carried: int) -> Call:
+        sizes = itertools.count(1)
+        return lambda: function(*args[:-1], np.zeros(next(sizes), np.float32))
+
+    return _of_each(fun, (*args, np.zeros(1, np.float32)), 0, retrace)
 
 
 def of_loop(

@@ -182,32 +182,17 @@ class Fact:
         """The arrays of the call, in order."""
         return [self.others.get(i, aval) for i, aval in enumerate(self.alike)]
 
-    def set_avals(self, avals: list[Aval], function: Any) -> None:
-        """Keep them. `function` has those of an earlier call."""
-        pairs = enumerate(zip(function.avals, avals, strict=False))
-        others = {i: new for i, (old, new) in pairs if old != new}
-        if len(function.avals) != len(avals) or len(others) > len(avals) // 4:
-            # Many arrays of a model are alike.
-            known: dict[Aval, Aval] = {}
-            function.avals = tuple([known.setdefault(x, x) for x in avals])
-            others = {}
-        self.alike, self.others = function.avals, others
 
-
-def sharding_of(x: Any) -> Any:
-    """Where an array is committed to, as `Aval` has it."""
+def aval_of(x: Any) -> Aval:
+    """The aval of an array, a tracer or a `jax.ShapeDtypeStruct`."""
     if isinstance(x, Tracer):
-        return None
-    # JAX puts what is not committed to a place where it is needed.
-    return x.sharding if isinstance(x, jax.Array) and x.committed else ""
-
-
-def avals_of(arrays: Sequence[Any]) -> list[Aval]:
-    """The avals of arrays or tracers."""
-    return [
-        Aval(tuple(x.shape), x.dtype, getattr(x, "weak_type", False), sharding_of(x))
-        for x in arrays
-    ]
+        return Aval(x.shape, x.dtype, getattr(x, "weak_type", False), None)
+    if isinstance(x, jax.Array):
+        # JAX puts what is not committed to a place where it is needed.
+        return Aval(x.shape, x.dtype, x.weak_type, x.sharding if x.committed else "")
+    # JAX makes a float32 of a float64 of NumPy, and the setting may change.
+    dtype: Any = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
+    return Aval(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)), "")
 
 
 # Empty without tools. A watcher has three methods, of which only the first may raise:
@@ -240,6 +225,18 @@ class _Open:
         name = f"compile {fact.function.name}"
         self.contexts.enter_context(jax.profiler.TraceAnnotation(name))
         self.contexts.enter_context(owner.flat.while_compiling())
+
+    def set_avals(self, avals: list[Aval]) -> None:
+        """Keep them in the fact."""
+        function = self.owner.flat.function()
+        pairs = enumerate(zip(function.avals, avals, strict=False))
+        others = {i: new for i, (old, new) in pairs if old != new}
+        if len(function.avals) != len(avals) or len(others) > len(avals) // 4:
+            # Many arrays of a model are alike.
+            known: dict[Aval, Aval] = {}
+            function.avals = tuple([known.setdefault(x, x) for x in avals])
+            others = {}
+        self.fact.alike, self.fact.others = function.avals, others
 
 
 class _Here(threading.local):
@@ -285,9 +282,6 @@ def tracing(arrays: Sequence[Any], arguments: Callable[[], Any]) -> Iterator[Non
         opened = _open()
     fact = opened.fact
     fact.traced = True
-    if not fact.ahead:
-        # As JAX sees them: its float32 may be a float64 of NumPy.
-        fact.set_avals(avals_of(arrays), opened.owner.flat.function())
     opened.tracing, start = True, time.perf_counter()
     try:
         for watcher in tuple(watchers):
@@ -296,6 +290,8 @@ def tracing(arrays: Sequence[Any], arguments: Callable[[], Any]) -> Iterator[Non
         yield
     except BaseException:
         fact.failed = True
+        if not fact.ahead:
+            opened.set_avals(list(map(aval_of, arrays)))
         raise
     finally:
         opened.tracing = False
@@ -305,7 +301,7 @@ def tracing(arrays: Sequence[Any], arguments: Callable[[], Any]) -> Iterator[Non
 def open_stage(avals: list[Aval], first: Fact | None) -> Fact:
     """A stage ahead of time begins, of the specialization that is active."""
     opened = _open(ahead=True, first=first)
-    opened.fact.set_avals(avals, opened.owner.flat.function())
+    opened.set_avals(avals)
     return opened.fact
 
 
@@ -330,13 +326,8 @@ def close(
         return True  # a stage of which JAX had everything
     if fact.compile and not fact.ahead:
         fact.first_run = max(0.0, time.perf_counter() - opened.start - spent)
-    # What is a part of another function has no other arguments than tracers.
-    if arrays is not None and not fact.is_part:
-        now = avals_of(arrays)
-        if fact.traced:  # where they are is all that the tracers did not say
-            pairs = zip(fact.avals, now, strict=False)
-            now = [x._replace(sharding=y.sharding) for x, y in pairs]
-        fact.set_avals(now, opened.owner.flat.function())
+    if arrays is not None:
+        opened.set_avals(list(map(aval_of, arrays)))
     if (around := tracing_now()) is not None:
         fact.inside = around.number
         around.nested += spent + fact.first_run

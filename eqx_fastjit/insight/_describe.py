@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.tree_util as jtu
 
-from eqx_fastjit._facts import current_settings, Place, SETTINGS, sharding_of
+from eqx_fastjit._facts import Aval, aval_of, current_settings, Place, SETTINGS
 from eqx_fastjit._reference import static_key
 from eqx_fastjit._statics import is_array, reader_of
 from eqx_fastjit._texts import describe_static, show_array
@@ -119,7 +119,7 @@ class _Part(NamedTuple):
 
 def describe(
     arguments: list[tuple[str, Any]],
-    shardings: Mapping[int, Any] | None = None,
+    avals: Mapping[int, Aval] | None = None,
     settings: Iterable[Any] = (),
 ) -> tuple[Leaf, ...]:
     """The leaves, nodes and static fields of a call, in order, and JAX's settings.
@@ -128,8 +128,7 @@ def describe(
 
     - `arguments`: name and value of each argument, as the user would write them. There
         may be tracers in place of arrays.
-    - `shardings`: if there is a `jax.ShapeDtypeStruct` in place of each array, where
-        the array is committed to, by the `id` of that.
+    - `avals`: what the arrays were, by the `id` of what stands for each.
     - `settings`: those of JAX at the time of the call. By default, those of now.
     """
     out: list[Leaf] = []
@@ -139,7 +138,11 @@ def describe(
     while pending:
         part = pending.pop()
         if is_array(part.value, abstract=True) and not part.is_static:
-            out.append(_array(part.path, part.value, shardings or {}))
+            out.append(
+                _array(
+                    part.path, (avals or {}).get(id(part.value)) or aval_of(part.value)
+                )
+            )
             continue
         is_node, inside = _inside(part)
         if is_node:
@@ -153,16 +156,10 @@ def describe(
     return (*out, *map(Leaf, SETTINGS, itertools.repeat("configuration"), texts))
 
 
-def _array(path: str, x: Any, shardings: Mapping[int, Any]) -> Leaf:
-    sharding = shardings[id(x)] if id(x) in shardings else sharding_of(x)
-    if sharding:
-        sharding = _sharding_text(sharding)
-    weak_type = bool(getattr(x, "weak_type", False))
-    # That of the trace.
-    dtype = str(jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True))
-    shape = tuple(x.shape)
-    text = show_array(shape, dtype)
-    return Leaf(path, "array", text, shape, dtype, weak_type, sharding)
+def _array(path: str, x: Aval) -> Leaf:
+    dtype, sharding = str(x.dtype), x.sharding and _sharding_text(x.sharding)
+    text = show_array(x.shape, dtype)
+    return Leaf(path, "array", text, x.shape, dtype, x.weak_type, sharding)
 
 
 @functools.lru_cache(maxsize=256)

@@ -148,6 +148,11 @@ def unwatch(observer: Callable[[Event], None]) -> None:
             _facts.watchers.remove(_tools)
 
 
+def is_watched(observer: Callable[[Event], None]) -> bool:
+    """Whether an observer is told of events."""
+    return observer in _observers or observer in _starting
+
+
 _observers: list[Callable[[Event], None]] = []
 _starting: list[Callable[[Event], None]] = []
 
@@ -195,7 +200,6 @@ def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
     if specialization is None:
         return ()
     function = specialization.flat.function()
-    # Of a key, the dtype is none that NumPy has.
     avals = fact.avals
     arrays = [
         jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in avals
@@ -203,8 +207,8 @@ def _from_specialization(fact: Fact) -> tuple[Leaf, ...]:
     values = specialization.flat.structure.rebuild(arrays)
     if not specialization.is_of(values, True):
         return ()  # a static was changed in place
-    shardings = {id(x): aval.sharding for x, aval in zip(arrays, avals, strict=True)}
-    return describe(function.named(values), shardings, fact.settings)
+    by_id = {id(x): aval for x, aval in zip(arrays, avals, strict=True)}
+    return describe(function.named(values), by_id, fact.settings)
 
 
 class _Tools:

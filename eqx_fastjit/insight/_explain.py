@@ -7,7 +7,7 @@ from typing import Any
 from eqx_fastjit._jit import jitted_function
 
 from ._causes import Finding, finding_of
-from ._events import Event, history, watch
+from ._events import Event, history, is_watched, watch
 from ._groups import group
 from ._why import arguments_of, is_first, line_of, title_of
 from ._words import listed, plural, show_place, show_seconds, wrapped
@@ -77,8 +77,8 @@ def show_calls(finding: Finding, verbose: bool = False) -> str:
     return "; ".join(shown[:most]) + more
 
 
-def _described(event: Event) -> None:
-    """From the first time that something was gone, events are described at once."""
+def describe_from_now_on(event: Event) -> None:
+    """An observer that does nothing: what is observed is described as it happens."""
 
 
 def explain_event(event: Event) -> str:
@@ -116,8 +116,8 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     name = "all jitted functions" if info is None else title_of(info)
     events = history(info)
     known = [e for e in events if not e.gone]
-    if len(known) < len(events):
-        watch(_described)
+    if len(known) < len(events) and not is_watched(describe_from_now_on):
+        watch(describe_from_now_on)
     groups = [g for g in group(known) if not g.is_first]
     return Explanation(
         name,

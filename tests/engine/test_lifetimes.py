@@ -345,6 +345,7 @@ BOUNDS = {
     "wrapped": (10, 8e6),
     "lambdas": (20_000, 40e6),
     "classes": (120_000, 60e6),
+    "retraces": (20_000, 60e6),
 }
 # CPython's cache of attributes holds the names that the reference asks for: some ten
 # thousand bytes, of however many calls.

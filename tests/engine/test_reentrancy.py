@@ -600,6 +600,22 @@ def test_an_interrupt_while_a_call_reads():
         assert f(Flattened(X)) == 4
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_interrupt_while_a_call_waits(is_first, monkeypatch):
+    """Nothing was being traced or compiled, so no trace is dropped."""
+
+    def interrupt(x):
+        raise KeyboardInterrupt
+
+    f, traces = count_traces(lambda x: x * 2, asynchronous=False)
+    if not is_first:
+        f(X)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(X), "block_until_ready", interrupt)
+        f(X)
+    assert f(X) == 4 and len(traces) == 1
+
+
 def test_attributes_that_cannot_be_read():
     """A static field whose value is missing or raises is no crash."""
 

@@ -8,6 +8,7 @@ import functools
 import os
 import sysconfig
 import time
+import types
 import warnings
 
 import equinox as eqx
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 import eqx_fastjit
 from eqx_fastjit import _facts
-from eqx_fastjit.insight import _events, explain
+from eqx_fastjit.insight import _events, _explain, explain
 
 
 @pytest.fixture(autouse=True)
@@ -157,6 +158,99 @@ def test_an_array_in_an_object_that_is_static(events):
     finding = only(explain(Trainer.step))
     assert (finding.leaf, finding.count) == ("self.weight", 2)
     assert "an `eqx.Module`" in finding.fix and "hash" not in finding.fix
+
+
+def _changed_in_place(f):
+    config = types.SimpleNamespace(rate=1)
+    for _ in range(2):
+        f(config, np.ones(2))
+        config.rate += 1
+
+
+def _dropped(f):
+    for rate in (1, 2):
+        f({"rate": rate}, np.ones(2))
+        f.clear_cache()
+
+
+def _unstable(f):
+    """A flatten function makes other aux data each time."""
+    for _ in range(2):
+        f(Unstable(), np.ones(2))
+
+
+@jax.tree_util.register_pytree_node_class
+class Unstable:
+    def tree_flatten(self):
+        return (), object()
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        return cls()
+
+
+@pytest.mark.parametrize("program", [_changed_in_place, _dropped, _unstable])
+def test_what_is_gone_is_said_and_described_from_then_on(program):
+    """Nothing of the arguments is kept alive for those who may ask later."""
+    f = eqx_fastjit.filter_jit(lambda config, x: x + 1)
+    program(f)
+    found = explain(f)
+    assert found.gone > 0 and found.findings == ()
+    assert (found.traces, found.compiles) == (2, 2)
+    assert "not explained" in str(found)
+    try:
+        program(f)
+        assert only(explain(f)).cause in ("static", "structure", "configuration")
+    finally:
+        _events.unwatch(_explain.describe_from_now_on)
+
+
+def test_a_static_that_was_changed_since_the_trace():
+    """It is not shown as it was not."""
+    f = eqx_fastjit.filter_jit(lambda config, x: x + 1)
+    first, second = (types.SimpleNamespace(rate=rate) for rate in (1, 2))
+    f(first, np.ones(2))
+    f(second, np.ones(2))
+    first.rate = 3
+    assert explain(f).gone == 1
+    _events.unwatch(_explain.describe_from_now_on)
+
+
+def test_an_observer_that_raises_ends_no_call(capsys):
+    """It is told of nothing any more, and others are."""
+    told = []
+
+    def wrong(event):
+        raise ValueError("wrong")
+
+    _events.watch(wrong)
+    _events.watch(told.append)
+    f = eqx_fastjit.filter_jit(lambda x: x + 1)
+    assert f(np.ones(2)).tolist() == f(np.ones(3)).tolist()[:2]
+    _events.unwatch(told.append)
+    assert len([e for e in told if not e.is_outside]) == 2
+    assert capsys.readouterr().err.count("ends here: ValueError('wrong')") == 1
+
+
+def test_an_observer_that_computes():
+    """What it calls is no part of the call that it is told of."""
+    g = eqx_fastjit.filter_jit(lambda x: x * 2)
+    told = []
+
+    def observer(event):
+        told.append(event)
+        if not event.is_outside and event.function.key() != g._function.info.key():
+            g(np.ones(event.signature[0].shape))
+            jax.jit(lambda x: x - 1).lower(np.ones(2)).compile()
+
+    _events.watch(observer)
+    f = eqx_fastjit.filter_jit(lambda x: x + 1)
+    for n in (2, 3):
+        f(np.ones(n))
+    _events.unwatch(observer)
+    found = [e for e in told if not e.is_outside]
+    assert len(found) == 4 and all(e.traced and e.compile for e in found)
+    assert all(e.inside is None for e in told)
 
 
 def test_which_call_is_the_odd_one_of_a_weak_type():

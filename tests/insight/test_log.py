@@ -45,6 +45,7 @@ def test_off_and_nonsense():
 
 
 def test_no_tool_is_imported_unless_it_is_asked_for():
+    """So nothing is described or compared, whatever is compiled."""
     program = PROGRAM + (
         "import sys\n"
         "print([m for m in sys.modules if m.startswith(('eqx_fastjit.insight', "

@@ -10,6 +10,7 @@ import sys
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from eqx_fastjit import filter_jit
 from tests.support.memory import growth
@@ -67,8 +68,21 @@ def classes():
     return do
 
 
+def retraces():
+    """Of a large model. All is dropped but what is kept for those who ask later."""
+    model = [jnp.ones(1 + i % 5) for i in range(2_000)]
+    f = jit(lambda model, x: x.sum())
+
+    def do(i):
+        f(model, np.ones(i + 1, np.float32))
+        eqx.clear_caches()
+        jax.clear_caches()
+
+    return do
+
+
 AMOUNTS = {calls: 20_000, outputs: 1_000, methods: 4_000, wrapped: 4_000}
-AMOUNTS |= {lambdas: 120, classes: 40}
+AMOUNTS |= {lambdas: 120, classes: 40, retraces: 16}
 for kind, n in AMOUNTS.items():
     each, in_all = growth(kind(), n)
     print(kind.__name__, round(each, 1), in_all)
