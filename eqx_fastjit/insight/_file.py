@@ -55,12 +55,13 @@ class Run:
     # JAX's directory for what was compiled, if it was set.
     cache: str | None
     events: Sequence[Event]
-    # What a file does not have: imports, waits, globals that are stale, and what was
-    # seen in the traces of events, by their numbers.
+    # What a file does not have: imports, waits, globals that are stale, what was
+    # seen in the traces of events, by their numbers, and what the device did.
     imports: Sequence[Any] = ()
     waits: Sequence[Any] = ()
     stale: Sequence[Any] = ()
     looks: Mapping[int, Any] = field(default_factory=dict[int, Any])
+    device: Any = None
     # What could not be seen.
     notes: Sequence[str] = ()
 

@@ -12,6 +12,7 @@ from ._events import Event
 from ._file import Run
 from ._first import cache_helps, constant_findings, loop_helps
 from ._groups import Group, group
+from ._waits import finding_of_waits
 from ._why import cause_of, line_of, name_of, OUTSIDE, stages_of, why
 from ._words import listed, plural, show_chain, show_place, show_seconds
 
@@ -32,6 +33,11 @@ class Part:
     seconds: float
     # Where most of it went, in words, with the seconds.
     lines: tuple[tuple[str, float], ...] = ()
+
+    def scaled(self, by: float) -> "Part":
+        """All seconds times this."""
+        lines = tuple((text, seconds * by) for text, seconds in self.lines)
+        return Part(self.name, self.label, self.seconds * by, lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,12 +109,25 @@ def make_report(run: Run) -> Report:
     return Report(
         run=run,
         limit=limit,
-        findings=(*first, *map(finding_of, large), *run.stale),
+        findings=(
+            *first,
+            *map(finding_of, large),
+            *_waiting(run, limit),
+            *run.stale,
+        ),
         others=tuple(finding_of(g) for g in rest if g.events),
         time=tuple(_time(run)),
         helps=tuple(x for x in helps if x.saves >= limit),
         functions=tuple(_functions(groups)),
     )
+
+
+def _waiting(run: Run, limit: float) -> list[Finding]:
+    """The finding of the waits, if it is worth to do without them."""
+    if run.device is None:
+        return []
+    found = finding_of_waits(run.waits, run.device.saved_by_running_ahead())
+    return [found] if found is not None and found.saves >= limit else []
 
 
 # --- where the time went --------------------------------------------------------------
@@ -129,13 +148,14 @@ def _time(run: Run) -> Iterator[Part]:
         by_package[found.name.partition(".")[0]] += found.seconds
     importing = tuple(by_package.most_common(_LINES))
     parts.append(Part("import", "importing", by_package.total(), importing))
-    waited = tuple((f"{show_place(w.place)} {w.what}", w.seconds) for w in run.waits)
+    waits = [w for w in run.waits if w.seconds]
+    waited = tuple((f"{show_place(w.place)} {w.what}", w.seconds) for w in waits)
     waiting = sum(w.seconds for w in run.waits)
     parts.append(Part("wait", "waiting for the device", waiting, waited[:_LINES]))
     known = sum(part.seconds for part in parts)
     if known > run.seconds > 0:  # waits of several threads, say
         scale = run.seconds / known
-        parts = [dataclasses.replace(p, seconds=p.seconds * scale) for p in parts]
+        parts = [part.scaled(scale) for part in parts]
     yield from sorted(filter(lambda p: p.seconds > 0, parts), key=lambda p: -p.seconds)
     yield Part("rest", "the rest", max(0.0, run.seconds - known))
 

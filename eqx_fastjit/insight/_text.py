@@ -35,6 +35,8 @@ def _parts(report: Report) -> Iterator[Any]:
     yield Text(f"eqx-fastjit doctor: {report.run.program}", style)
     yield Text(headline(report), style)
     yield Padding(_time(report), (0, 2))
+    if report.run.device is not None:
+        yield Padding(Text(str(report.run.device)), (0, 2))
     for finding in report.findings:
         yield from _finding(finding)
     if report.helps:

@@ -3,18 +3,22 @@
 `float(x)`, `x.item()`, `print(x)`, `np.asarray(x)` and `block_until_ready` need the
 value of an array, and wait until the device has it. In a loop, Python cannot prepare
 the next step meanwhile. Nothing is watched until a `Waits` is entered.
+
+Reading values less often saves what Python and the device would do at the same time: of
+what the device computes, it saves nothing.
 """
 
 import contextlib
 import dataclasses
 import functools
+import itertools
 import linecache
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType
 from typing import Any, Self
 
 import jax
@@ -23,9 +27,11 @@ from eqx_fastjit._blocking import has_host_callbacks
 from eqx_fastjit._engine import engine_module
 from eqx_fastjit._facts import is_written_by_user, Place
 
+from ._causes import Finding, make_finding
 from ._equations import trace_of
 from ._events import Event, unwatch, watch
 from ._private import hook_waits
+from ._words import listed, show_place, show_seconds
 
 
 # What waits if a jitted call does not return before its result is ready: because of a
@@ -35,6 +41,10 @@ JITTED_CALL = "a jitted call that blocks"
 # Shorter waits do not count: the device was done, and the value was only copied.
 _SHORTEST = 50e-6
 _MAX_EXPRESSION = 60
+# What is read as often as this, of the number of calls, is read in the same loop.
+_OFTEN = 0.1
+# Lines that a finding names, beside the most expensive.
+_MOST_OTHERS = 2
 
 
 @dataclasses.dataclass
@@ -46,21 +56,47 @@ class Wait:
     what: str
     count: int = 0
     seconds: float = 0.0
+    # How often it was evaluated, also if there was nothing to wait for.
+    reads: int = 0
+
+    def __str__(self) -> str:
+        code = self.what if self.what in (CALLBACK, JITTED_CALL) else f"`{self.what}`"
+        return f"{code} at {show_place(self.place)}"
+
+    def cost(self) -> str:
+        """`1500 x 1.2 ms`."""
+        return f"{self.count} x {show_seconds(self.seconds / self.count)}"
 
 
 class _Here(threading.local):
     inside = False
 
 
+_here = _Here()
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """Waits in this context are none of the program's."""
+    outer, _here.inside = _here.inside, True
+    try:
+        yield
+    finally:
+        _here.inside = outer
+
+
 class Waits(contextlib.ExitStack):
     """Within this context, notes each wait of the program for the device."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, noticed: Callable[[float, float], None] = lambda seconds, ended: None
+    ) -> None:
         super().__init__()
+        # Called after each wait that the program could do without.
+        self._noticed = noticed
         # Functions that this version of JAX does not have: waits in them are missing.
         self.missing: list[str] = []
         self._found: dict[tuple[Place, str], Wait] = {}
-        self._here = _Here()
         self._lock = threading.Lock()
         # Specializations that have host callbacks.
         self._calling_back: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -74,7 +110,8 @@ class Waits(contextlib.ExitStack):
     def found(self) -> list[Wait]:
         """The waits until now, the longest first."""
         with self._lock:
-            return sorted(self._found.values(), key=lambda wait: -wait.seconds)
+            found = [wait for wait in self._found.values() if wait.reads or wait.count]
+        return sorted(found, key=lambda wait: -wait.seconds)
 
     def calls_back(self) -> bool:
         """Whether the function that is being called has a host callback."""
@@ -88,7 +125,7 @@ class Waits(contextlib.ExitStack):
             self._calling_back.add(engine_module().active().flat)
 
     def _timed(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        here, clock = self._here, time.perf_counter
+        here, clock = _here, time.perf_counter
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
@@ -100,41 +137,49 @@ class Waits(contextlib.ExitStack):
                 return function(*args, **kwargs)
             finally:
                 here.inside, end = False, clock()
-                if end - start >= _SHORTEST:
-                    self._note(end - start, kind)
+                if end - start >= _SHORTEST or kind != "blocks":
+                    self._note(end - start, end, kind)
 
         with contextlib.suppress(TypeError):  # what nanobind makes has odd names
             functools.update_wrapper(timed, function)
         return timed
 
-    def _note(self, seconds: float, kind: str) -> None:
+    def _note(self, seconds: float, ended: float, kind: str) -> None:
         # The innermost frame of the program itself, and the function that it called.
         frame, called = sys._getframe(1), ""
-        while not is_written_by_user(frame.f_code):
+        while not _is_written_by_user(frame.f_code):
             if frame.f_back is None:
                 return
             called, frame = frame.f_code.co_name, frame.f_back
         code = frame.f_code
         place = Place(code.co_filename, frame.f_lineno, code.co_qualname)
-        what = _expression_at(frame)
+        what = _expression_at(code, frame.f_lasti)
         # The program called neither `block_until_ready` nor a function that did.
         if kind == "blocks" and called not in ("timed", "block_until_ready"):
             specialization = engine_module().active()
             flat = None if specialization is None else specialization.flat
             what = CALLBACK if flat in self._calling_back else JITTED_CALL
+        has_waited = seconds >= _SHORTEST
         with self._lock:
             wait = self._found.setdefault((place, what), Wait(place, what))
-            wait.count += 1
-            wait.seconds += seconds
+            wait.reads += 1
+            wait.count += has_waited
+            wait.seconds += has_waited * seconds
+        if has_waited and what != CALLBACK:
+            self._noticed(seconds, ended)
 
 
-def _expression_at(frame: FrameType) -> str:
-    """The source of the expression that a frame is at, in a line."""
-    positions = list(frame.f_code.co_positions())
-    first, last, start, end = positions[frame.f_lasti // 2]
+_is_written_by_user = functools.lru_cache(maxsize=4096)(is_written_by_user)
+
+
+@functools.lru_cache(maxsize=4096)
+def _expression_at(code: CodeType, instruction: int) -> str:
+    """The source of the expression that an instruction belongs to, in a line."""
+    positions = itertools.islice(code.co_positions(), instruction // 2, None)
+    first, last, start, end = next(positions)
     if first is None or last is None:
         return "the value of an array"
-    file = frame.f_code.co_filename
+    file = code.co_filename
     # Columns count bytes.
     lines = [linecache.getline(file, n).encode() for n in range(first, last + 1)]
     lines[-1] = lines[-1][:end]
@@ -143,3 +188,32 @@ def _expression_at(frame: FrameType) -> str:
     if len(text) > _MAX_EXPRESSION:
         text = f"{text[: _MAX_EXPRESSION - 3]}..."
     return text or "the value of an array"
+
+
+# --- the finding ----------------------------------------------------------------------
+
+
+def finding_of_waits(waits: Iterable[Wait], saves: float) -> Finding | None:
+    """What the program waits for without need, if it could save any seconds."""
+    found = [wait for wait in waits if wait.what != CALLBACK and wait.count]
+    if not found or saves <= 0:
+        return None
+    first, *others = sorted(found, key=lambda wait: -wait.seconds)
+    often = [x for x in waits if x.what not in (CALLBACK, JITTED_CALL)]
+    often = [str(x) for x in often if x.reads >= _OFTEN * first.reads]
+    blocks = first.what == JITTED_CALL
+    seconds = sum(wait.seconds for wait in found)
+    stays = first.seconds * max(0.0, 1 - saves / seconds) / first.count
+    facts = {
+        "wait": first,
+        "what": "calls that block" if blocks else f"`{first.what}` waits",
+        "cost": first.cost(),
+        "others": "".join(f", {x} {x.cost()}" for x in others[:_MOST_OTHERS]),
+        "stays": show_seconds(stays),
+        "saves": show_seconds(saves),
+        # A call that does not block leaves the waiting to what reads its results.
+        "reads": f", and read {listed(often, 2)} every 100 steps" if often else "",
+    }
+    attribute = "blocking call" if blocks else "waits"
+    fields = {"seconds": seconds, "saves": saves, "line": first.place}
+    return make_finding("waits", facts, attribute, **fields)

@@ -1,4 +1,6 @@
-"""What the doctor sees of a program that runs: compilations, imports and waits."""
+"""What the doctor sees of a program that runs: compilations, imports, waits, and how
+busy the device is.
+"""
 
 import dataclasses
 import threading
@@ -26,17 +28,22 @@ class Watch:
         self.looks: dict[int, Any] = {}
         self.notes: list[str] = []
         self._waits: Any = None
+        self._device: Any = None
         self._stale: Any = None
 
     def jax_imported(self) -> None:
         """To be called once JAX, Equinox and the engine are there."""
+        from ._device import Device
         from ._events import watch
         from ._stale import StaleGlobals
         from ._waits import Waits
 
-        self._stale, self._waits = StaleGlobals(), Waits()
+        self._stale, self._device = StaleGlobals(), Device()
+        self._waits = Waits(self._device.waited)
         self._waits.__enter__()
         watch(self._on_event)  # which asks the former
+        # The last to be told of a compilation: what the others do then is a part of it.
+        self._device.__enter__()
         self.notes += [f"Waits in {name} are not seen." for name in self._waits.missing]
 
     def imported(self, name: str, seconds: float) -> None:
@@ -55,6 +62,7 @@ class Watch:
             return
         from ._events import unwatch
 
+        self._device.close()
         self._waits.close()
         unwatch(self._on_event)
 
@@ -74,6 +82,7 @@ class Watch:
             self._waits.found() if self._waits is not None else (),
             self._stale.found() if self._stale is not None else (),
             self.looks,
+            self._device.use() if self._device is not None else None,
             self.notes,
         )
         return make_report(run)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from eqx_fastjit import _private, filter_jit
+from eqx_fastjit._facts import Place
 from eqx_fastjit.insight import _events, _waits
-from eqx_fastjit.insight._waits import Waits
+from eqx_fastjit.insight._waits import Wait, Waits
 
 
 @pytest.fixture(autouse=True)
@@ -214,3 +215,60 @@ def test_a_private_name_that_is_gone_is_said(monkeypatch):
     assert [x.what for x in waits.found()] == [
         "jax.block_until_ready(jnp.ones(()) + 1)"
     ]
+
+
+# --- the finding ---
+
+LINE = Place("a.py", 12, "train")
+
+
+def wait(what, count, seconds, reads=None, line=LINE):
+    return Wait(line, what, count, seconds, count if reads is None else reads)
+
+
+@pytest.mark.parametrize(
+    ("waits", "attribute", "parts"),
+    [
+        (
+            [wait("float(loss)", 1500, 1.8)],
+            "waits",
+            ["`float(loss)` at a.py:12 waits 1500 x 1.2 ms", "1.1 ms of each wait stay"]
+            + ["Read every 100 steps", "saves at most 150 ms", "an environment"],
+        ),
+        (
+            [wait(_waits.JITTED_CALL, 1500, 1.8), wait("float(loss)", 0, 0.0, 1500)],
+            "blocking call",
+            ["a jitted call that blocks at a.py:12 waits 1500 x 1.2 ms"]
+            + ["Run with `--async`, and read `float(loss)` at a.py:12 every 100 steps"]
+            + ["pass it a copy"],
+        ),
+        (
+            [wait(_waits.JITTED_CALL, 1500, 1.8), wait("float(loss)", 0, 0.0, 3)],
+            "blocking call",
+            ["Run with `--async`. This saves"],
+        ),
+    ],
+    ids=["reads", "a blocking call and reads", "a blocking call"],
+)
+def test_a_finding_says_what_the_device_computes_meanwhile(waits, attribute, parts):
+    found = _waits.finding_of_waits(waits, 0.15)
+    assert (found.attribute, found.saves, found.line) == (attribute, 0.15, LINE)
+    assert found.seconds == pytest.approx(1.8)
+    for part in parts:
+        assert part in found.says + found.fix, part
+
+
+def test_what_cannot_be_saved_is_no_finding():
+    callback = wait(_waits.CALLBACK, 1500, 1.8)
+    assert _waits.finding_of_waits([callback], 0.15) is None
+    assert _waits.finding_of_waits([wait("float(loss)", 1500, 1.8)], 0.0) is None
+
+
+def test_a_value_that_was_there_is_read_but_not_waited_for(monkeypatch):
+    monkeypatch.setattr(_waits, "_SHORTEST", 10.0)
+    noticed = []
+    with Waits(lambda *wait: noticed.append(wait)) as waits:
+        for _ in range(3):
+            float(jnp.ones(()))
+    ((found),) = waits.found()
+    assert (found.count, found.reads, found.seconds, noticed) == (0, 3, 0.0, [])

@@ -1,0 +1,288 @@
+"""The doctor says how long the device was idle, and what running ahead of it saves."""
+
+import gc
+import time
+import types
+import weakref
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eqx_fastjit import filter_jit
+from eqx_fastjit._function import Function
+from eqx_fastjit.insight import _device
+from eqx_fastjit.insight._device import Device, FunctionUse, Use
+from eqx_fastjit.insight._waits import Waits
+
+
+# --- a device and a program that take exactly as long as they are said to ---
+
+
+class _Array:
+    pass
+
+
+class Simulated:
+    """A loop of a thousand steps, with a clock of its own. Times are in seconds."""
+
+    DISPATCH = 50e-6
+
+    def __init__(self, monkeypatch, is_timed=True):
+        self.now = self.done = self.computed = 0.0
+        self.device = Device()
+        clock = types.SimpleNamespace(perf_counter=lambda: self.now)
+        monkeypatch.setattr(_device, "time", clock)
+        names = types.SimpleNamespace(Array=_Array, tree=jax.tree)
+        monkeypatch.setattr(_device, "jax", names)
+        monkeypatch.setattr(_device, "_wait", self.wait)
+        monkeypatch.setattr(_device, "_overhead", lambda n, m: self.DISPATCH)
+        self.is_timed = is_timed
+
+    def wait(self, arrays):
+        if any(x is not None for x in arrays):
+            self.now = max(self.now, self.done)
+
+    def function(self, seconds):
+        def jitted(*arrays):
+            self.now += self.DISPATCH
+            self.done = max(self.now, self.done) + seconds
+            self.computed += seconds
+            return [_Array(), "handle"]
+
+        calls = _device._Calls(types.SimpleNamespace(qualname="f", key=lambda: "f"))
+        self.device._all.append(calls)
+        return _device._Timed(self.device, jitted, calls) if self.is_timed else jitted
+
+    def read(self, arrays):
+        start = self.now
+        self.wait(arrays)
+        if self.now - start >= 50e-6:
+            self.device.waited(self.now - start, self.now)
+
+    def run(self, device, python, reads, drops):
+        """The seconds of the loop, and of what the device computed in it."""
+        functions = [self.function(x) for x in device]
+        out = [f() for f in functions]
+        started, before = self.now, self.computed
+        for i in range(1000):
+            for f in functions:
+                out = f(*([] if drops else out[:-1]))
+            if reads and i % reads == 0:
+                self.read(out)
+            if drops:
+                out = None
+            self.now += python
+        self.wait([0])
+        return self.now - started, self.computed - before
+
+
+LOOPS = {
+    "device": ([1e-3], 0.0),
+    "python": ([0.1e-3], 0.9e-3),
+    "both": ([0.95e-3], 0.95e-3),
+    "half": ([0.5e-3], 0.5e-3),
+    "short calls": ([20e-6], 0.0),
+    "two functions": ([0.2e-3, 0.7e-3], 0.3e-3),
+}
+READS = {"no reads": 0, "each is read": 1, "some are read": 10}
+loops = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+reads = pytest.mark.parametrize("reads", READS.values(), ids=READS)
+drops = pytest.mark.parametrize("drops", [False, True], ids=["kept", "dropped"])
+
+
+@loops
+@reads
+@drops
+def test_idle_is_what_the_device_did_not_compute(monkeypatch, loop, reads, drops):
+    simulated = Simulated(monkeypatch)
+    seconds, computed = simulated.run(*loop, reads, drops)
+    use = simulated.device.use()
+    assert abs(use.idle - (1 - computed / seconds)) < 0.05
+    assert sum(f.calls for f in use.functions) == 1001 * len(loop[0])
+
+
+@loops
+@reads
+@drops
+def test_a_loop_takes_at_most_three_hundredths_more(monkeypatch, loop, reads, drops):
+    plain, _ = Simulated(monkeypatch, is_timed=False).run(*loop, reads, drops)
+    timed, _ = Simulated(monkeypatch).run(*loop, reads, drops)
+    assert timed <= 1.03 * plain
+
+
+@pytest.mark.parametrize("loop", [LOOPS[x] for x in LOOPS if x != "short calls"])
+def test_what_fewer_reads_save_is_not_what_the_device_computes(monkeypatch, loop):
+    simulated = Simulated(monkeypatch)
+    reading, _ = simulated.run(*loop, 1, False)
+    without, _ = Simulated(monkeypatch).run(*loop, 0, False)
+    promised = simulated.device.use().saved_by_running_ahead()
+    saved = reading - without
+    assert 0.8 * saved - 0.02 * reading < promised < 1.2 * saved + 0.02 * reading
+
+
+# --- a real one ---
+
+
+class Scaled(eqx.Module):
+    by: jax.Array
+
+    @filter_jit
+    def method(self, x):
+        return {"y": self.by * x, "name": "a"}
+
+
+@filter_jit(donate="all")
+def donating(x):
+    return x + 1
+
+
+@filter_jit
+def checked(x):
+    return eqx.error_if(x, x[0] < 0, "negative") + 1
+
+
+@filter_jit
+def reporting(x):
+    jax.debug.callback(lambda x: None, x)
+
+
+CALLS = {
+    "a method": lambda x: Scaled(x).method(x),
+    "a bound method": lambda x: jax.tree.map(lambda y: y, Scaled(x).method)(x),
+    "donation": lambda x: (donating(x), x.is_deleted()),
+    "a chain of donations": lambda x: donating(donating(donating(x))),
+    "an error": lambda x: checked(-x),
+    "no error": checked,
+    "no result": reporting,
+    "grad": lambda x: jax.grad(lambda x: Scaled(x).method(x)["y"].sum())(x),
+    "vmap": lambda x: jax.vmap(lambda x: Scaled(x).method(2 * x)["y"])(x),
+    "jit": lambda x: filter_jit(lambda x: Scaled(x).method(x)["y"] + 1)(x),
+    "NumPy": lambda x: Scaled(x).method(np.arange(3.0, dtype=np.float32)),
+    "shardings": filter_jit(
+        lambda x: (x, 2 * x),
+        out_shardings=jax.sharding.SingleDeviceSharding(jax.devices()[0]),
+    ),
+    "ahead of time": lambda x: filter_jit(lambda x: x + 1).lower(x).compile()(x),
+}
+
+
+def outcome(f):
+    try:
+        return [str(f(jnp.arange(1.0, 4.0) + i)) for i in range(3)]
+    except Exception as e:
+        return type(e).__name__, str(e).partition("\n")[0]
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_results_and_errors_are_the_same(monkeypatch, call):
+    eqx.clear_caches()
+    expected = outcome(call)
+    eqx.clear_caches()
+    monkeypatch.setattr(_device, "_EVERY", 1)
+    with Device() as device, Waits(device.waited):
+        assert outcome(call) == expected
+    device.use()
+
+
+def test_no_array_is_kept():
+    f = filter_jit(lambda x: 2 * x)
+    x = jnp.ones(1000)
+    with Device() as device:
+        for _ in range(60):
+            y = f(x)
+        found = weakref.ref(x), weakref.ref(y)
+        del x, y
+        gc.collect()
+        assert [ref() for ref in found] == [None, None]
+    assert device.use().functions[0].calls == 59
+
+
+def test_only_calls_that_run_and_compile_nothing_count():
+    inner = filter_jit(lambda x: x + 1)
+    outer = filter_jit(lambda x: inner(x) * 2)
+    with Device() as device:
+        for n in (2, 3):
+            for _ in range(10):
+                outer(jnp.ones(n))
+        for _ in range(10):
+            jax.jit(lambda x: inner(x))(jnp.ones(2))
+            jax.grad(lambda x: inner(x).sum())(jnp.ones(2))
+    (found,) = device.use().functions
+    assert found.calls == 2 * 9
+    assert found.seconds < device.use().seconds < 5
+
+
+def test_after_the_context_all_is_as_before():
+    before = Function.jit
+    with Device() as device:
+        f = filter_jit(lambda x: x + 1)
+        f(jnp.ones(2))
+        assert Function.jit is not before
+    assert Function.jit is before
+    assert device.use() is None
+    assert f(jnp.ones(2)).tolist() == [2, 2]
+
+
+# In seconds, how long the device takes for a step of the next test.
+STEP = 0.01
+
+
+def loop_of_known_idle(python):
+    """What was found, and what is true, of a program that sleeps between its calls."""
+    spans = []
+
+    def compute(x):
+        start = time.perf_counter()
+        time.sleep(STEP)
+        spans.append(time.perf_counter() - start)
+        return np.asarray(x)
+
+    with Device() as device:
+        f = filter_jit(lambda x: jax.pure_callback(compute, x, x))
+        x = f(jnp.ones(3))
+        spans.clear()
+        start = time.perf_counter()
+        for _ in range(60):
+            x = f(x)
+            time.sleep(python)
+        seconds = time.perf_counter() - start
+    return device.use().idle, 1 - sum(spans) / seconds
+
+
+@pytest.mark.parametrize("idle", [0.0, 0.5, 0.9])
+def test_loops_of_known_idle(idle):
+    """The best of some tries, because other programs may run."""
+    errors = []
+    for _ in range(5):
+        found, true = loop_of_known_idle(STEP * idle / (1 - idle))
+        errors.append(abs(found - true))
+        if errors[-1] < 0.05:
+            return
+    pytest.fail(f"all were wrong: {errors}")
+
+
+# --- what is said ---
+
+
+def use(seconds=10.0, busy=9.9, waited=0.0, ahead=0.0, dispatch=0.0):
+    functions = (FunctionUse("step", 100, busy),)
+    return Use(seconds, functions, waited, ahead, dispatch)
+
+
+@pytest.mark.parametrize(
+    ("found", "parts"),
+    [
+        (use(), ["never idle", "nothing in dispatch matters here"]),
+        (use(busy=2.0, dispatch=5.0), ["idle for 80% of the 10 s", "`lax.scan`"]),
+        (use(busy=2.0, ahead=7.0), ["Python waits for values", "fewer reads"]),
+        (use(busy=2.0), ["something else between the calls"]),
+        (use(busy=1.0, waited=9.9), ["never idle"]),  # for operations outside of jit
+    ],
+)
+def test_whether_dispatch_matters_is_one_sentence(found, parts):
+    text = str(found)
+    assert all(part in text for part in parts)
+    assert text.endswith(".") and ". " not in text
