@@ -195,6 +195,14 @@ def aval_of(x: Any) -> Aval:
     return Aval(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)), "")
 
 
+def avals_of(arrays: Sequence[Any]) -> list[Aval]:
+    """The avals of the arrays of a call; empty if one of them raises an exception."""
+    try:
+        return list(map(aval_of, arrays))
+    except Exception:  # of a subclass of `numpy.ndarray`, say
+        return []
+
+
 # Empty without tools. A watcher has three methods, of which only the first may raise:
 #
 # - `starting(fact, arguments, until)`: a Python function is about to be run.
@@ -291,7 +299,7 @@ def tracing(arrays: Sequence[Any], arguments: Callable[[], Any]) -> Iterator[Non
     except BaseException:
         fact.failed = True
         if not fact.ahead:
-            opened.set_avals(list(map(aval_of, arrays)))
+            opened.set_avals(avals_of(arrays))
         raise
     finally:
         opened.tracing = False
@@ -327,7 +335,7 @@ def close(
     if fact.compile and not fact.ahead:
         fact.first_run = max(0.0, time.perf_counter() - opened.start - spent)
     if arrays is not None:
-        opened.set_avals(list(map(aval_of, arrays)))
+        opened.set_avals(avals_of(arrays))
     if (around := tracing_now()) is not None:
         fact.inside = around.number
         around.nested += spent + fact.first_run
@@ -361,8 +369,9 @@ def _compiling() -> _Open | None:
     opened = _current()
     if opened is not None:
         return None if opened.tracing else opened
+    owner = _engine.active()
     # A trace that is known may be compiled again, for arrays that are placed otherwise.
-    return None if _engine.active() in (None, _here.closing) else _open()
+    return None if owner is None or owner is _here.closing else _open()
 
 
 def _on_begin(event: str, value: float, **_: Any) -> None:

@@ -190,6 +190,8 @@ class Function:
 
     def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
         """Whether the program that a call has just run has host callbacks."""
+        engine = engine_module()
+        outer = engine.set_active(None)  # what is lowered for it is no part of the call
         try:
             return has_host_callbacks(kept_trace(specialization.jitted, arrays))
         except Exception:
@@ -200,6 +202,8 @@ class Function:
         except BaseException:  # an interrupt of JAX, as in `failed`
             self.table.remove(specialization)
             raise
+        finally:
+            engine.set_active(outer)
 
     # --- specializations ---
 

@@ -43,7 +43,7 @@ class StagedCall:
             self.table.add(own)
         # The values are not kept: they have the arrays, and may be changed.
         self.parts = parts_of(self.function.named(values))
-        self.avals = list(map(_facts.aval_of, arrays))
+        self.avals = _facts.avals_of(arrays)
         self._first: _facts.Fact | None = None
         with self.stage():
             self.traced = specialization.jitted.trace(*arrays)

@@ -236,14 +236,18 @@ class _Tools:
         _outside(stage, seconds, name)
 
     def _describe(self, fact: Fact, arguments: Callable[[], Any] | None) -> Event:
-        # The tracers of a stage ahead of time say less than what it was given.
-        if arguments is not None and not (fact.ahead and _signature_of(fact)):
-            with contextlib.suppress(Exception):
-                _signatures[fact] = describe(arguments(), settings=fact.settings)
         key = fact.function.key()
         before = [x for x in tuple(_facts.history) if x.function.key() == key]
         with contextlib.suppress(ValueError):
             before.remove(fact)
+        # The tracers of a stage ahead of time say less than what it was given.
+        if arguments is not None and not (fact.ahead and _signature_of(fact)):
+            with contextlib.suppress(Exception):
+                leaves = describe(arguments(), settings=fact.settings)
+                # Most are those of the last call, and a model has thousands.
+                last = _signatures.get(before[-1], ()) if before else ()
+                known = dict(zip(last, last, strict=True))
+                _signatures[fact] = tuple([known.get(x, x) for x in leaves])
         event = _described[fact] = _event_of(fact, before)
         return event
 
