@@ -14,8 +14,8 @@ from ._words import listed, plural, show_place, show_seconds, wrapped
 
 
 _GONE = (
-    "{} not explained: what was passed is gone. From now on it is written down as it "
-    "happens: repeat the calls and explain() again, or run `eqx-fastjit doctor`."
+    "{} not explained: the arguments are gone. From now on they are described as they "
+    "are passed: repeat the calls, and explain() again; or run `eqx-fastjit doctor`."
 )
 # Lines of the text, unless all are asked for.
 _LINES = 20
@@ -35,7 +35,7 @@ class Explanation:
     seconds: float
     # Each reason, the most expensive first; first calls are none.
     findings: tuple[Finding, ...]
-    # Compilations of which nothing is known but the line and the cost.
+    # How many could not be explained, as the arguments are gone.
     gone: int = 0
     verbose: bool = False
 
@@ -43,7 +43,7 @@ class Explanation:
         counts = f"{plural(self.traces, 'trace')}, {plural(self.compiles, 'compile')}"
         lines = [f"{self.function}: {counts}, {show_seconds(self.seconds)}"]
         if self.gone:
-            lines += wrapped(_GONE.format(plural(self.gone, "event")), "  ")
+            lines += wrapped(_GONE.format(plural(self.gone, "compilation")), "  ")
         elif not self.findings:
             lines[0] += "; nothing was traced again"
         for i, finding in enumerate(self.findings):
@@ -109,8 +109,13 @@ def explain(f: Any = None, /, *, verbose: bool = False) -> Explanation:
     An `Explanation`, which prints as text: each cause with its count and seconds, the
     leaves that differ, the lines of the calls, and what to do about it. If one line
     made several functions (a lambda in a loop), it covers all of them. It covers the
-    last 4,096 events of the process. Raises `TypeError` if `f` was not wrapped by
-    `eqx_fastjit`.
+    last 4,096 traces and compilations of the process.
+
+    Static arguments are not kept alive for this. If one was changed in place, or its
+    trace is dropped, the text says how many compilations it cannot explain. From then
+    on they are described as they happen: repeat the calls, and explain again.
+
+    Raises `TypeError` if `f` was not wrapped by `eqx_fastjit`.
     """
     info = None if f is None else jitted_function(f).info
     name = "all jitted functions" if info is None else title_of(info)
