@@ -185,14 +185,15 @@ class Fact:
 
 def aval_of(x: Any) -> Aval:
     """The aval of an array, a tracer or a `jax.ShapeDtypeStruct`."""
+    weak_type = getattr(x, "weak_type", False)  # a key has none
     if isinstance(x, Tracer):
-        return Aval(x.shape, x.dtype, getattr(x, "weak_type", False), None)
+        return Aval(x.shape, x.dtype, weak_type, None)
     if isinstance(x, jax.Array):
         # JAX puts what is not committed to a place where it is needed.
-        return Aval(x.shape, x.dtype, x.weak_type, x.sharding if x.committed else "")
+        return Aval(x.shape, x.dtype, weak_type, x.sharding if x.committed else "")
     # JAX makes a float32 of a float64 of NumPy, and the setting may change.
     dtype: Any = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
-    return Aval(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)), "")
+    return Aval(tuple(x.shape), dtype, weak_type, "")
 
 
 def avals_of(arrays: Sequence[Any]) -> list[Aval]:

@@ -89,7 +89,7 @@ def explain_event(event: Event) -> str:
         return f"  first call, at {show_place(line_of(event))}, with {shown}"
     if event.gone:
         line = show_place(line_of(event))
-        return f"  again, at {line}; what it was called with before is gone"
+        return f"  again, at {line}; the arguments of the earlier calls are gone"
     finding = finding_of(group([event])[0])
     return "\n".join([f"  {finding.kind()}", *_reason_lines(finding)])
 

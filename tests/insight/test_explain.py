@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import eqx_fastjit
 from eqx_fastjit import _facts
-from eqx_fastjit.insight import _events, _explain, explain
+from eqx_fastjit.insight import _events, explain
 
 
 @pytest.fixture(autouse=True)
@@ -198,11 +198,8 @@ def test_what_is_gone_is_said_and_described_from_then_on(program):
     assert found.gone > 0 and found.findings == ()
     assert (found.traces, found.compiles) == (2, 2)
     assert "not explained" in str(found)
-    try:
-        program(f)
-        assert only(explain(f)).cause in ("static", "structure", "configuration")
-    finally:
-        _events.unwatch(_explain.describe_from_now_on)
+    program(f)
+    assert only(explain(f)).cause in ("static", "structure", "configuration")
 
 
 def test_a_static_that_was_changed_since_the_trace():
@@ -213,7 +210,6 @@ def test_a_static_that_was_changed_since_the_trace():
     f(second, np.ones(2))
     first.rate = 3
     assert explain(f).gone == 1
-    _events.unwatch(_explain.describe_from_now_on)
 
 
 def test_an_observer_that_raises_ends_no_call(capsys):
