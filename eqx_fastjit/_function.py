@@ -21,6 +21,7 @@ from . import _facts
 from ._blocking import block, has_host_callbacks, must_block
 from ._callables import describe, Description, shown_of, source_of
 from ._cycle import cycle_error
+from ._donation import name_donated
 from ._engine import engine_module
 from ._errors import clearer
 from ._options import donated, flatten_in_shardings, Options
@@ -186,7 +187,7 @@ class Function:
                 self.table.remove(specialization)
         elif isinstance(error, RecursionError):
             return cycle_error(self.info.name, self.named(values)) or error
-        return clearer(error)
+        return clearer(name_donated(error, self.named(values)))
 
     def has_callbacks(self, specialization: Any, arrays: Sequence[Any]) -> bool:
         """Whether the program that a call has just run has host callbacks."""

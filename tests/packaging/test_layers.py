@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "eqx_fastjit"
 # its own. A folder is one name here.
 LAYERS = [
     ["_private", "_facts", "_errors"],
-    ["_statics", "_cycle", "_blocking", "_reference", "_texts"],
+    ["_statics", "_cycle", "_blocking", "_donation", "_reference", "_texts"],
     ["_engine"],
     ["_parameters", "_plan", "_options", "_traced", "_callables", "_function"],
     ["_stages", "_export"],
