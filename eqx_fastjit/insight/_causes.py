@@ -29,7 +29,7 @@ class Finding:
     for each, which is a finding, too.
     """
 
-    # One of the seven, "failed", "outside of filter_jit" or "stale global"; or what
+    # One of the seven, "failed", "outside of filter_jit" or "stale value"; or what
     # would save time.
     cause: str
     # What is special about it, such as "ragged batch"; the cause again if nothing is.

@@ -89,8 +89,9 @@ class _Calls:
 class _Timed:
     """What a specialization calls: the function of `jax.jit`, which is timed."""
 
-    def __init__(self, device: "Device", jitted: Any, calls: _Calls):
+    def __init__(self, device: "Device", jitted: Any, flat: Any, calls: _Calls):
         self._device, self._jitted, self.calls = device, jitted, calls
+        self._flat = weakref.ref(flat)
 
     def __getattr__(self, name: str) -> Any:  # `trace`, `lower`, ...
         return getattr(self._jitted, name)
@@ -101,6 +102,8 @@ class _Timed:
         if threading.get_ident() != device.thread:
             return self._jitted(*arrays)
         calls.made += 1
+        if device.look is not None and calls.made > 1:
+            device.look(self._flat(), arrays)
         if calls.made >= calls.due or device.waiting_for is not None:
             return self._call_alone(arrays)
         began = clock()
@@ -157,9 +160,11 @@ class _Call(NamedTuple):
 class Device(contextlib.ExitStack):
     """Within this context, times what the device does."""
 
-    def __init__(self) -> None:
+    def __init__(self, look: Callable[[Any, Any], None] | None = None) -> None:
         super().__init__()
         self.thread = threading.get_ident()
+        # Is shown what is called again, and its arrays, before each call.
+        self.look = look
         # Those that are to be called next, alone, until patience is at an end.
         self.waiting_for: _Calls | None = None
         self._patience = 0
@@ -182,7 +187,7 @@ class Device(contextlib.ExitStack):
         def jit(function: Function, flat: Any, kwargs: dict[str, Any]) -> Any:
             calls = _Calls(function.info)
             device._all.append(calls)
-            return _Timed(device, original(function, flat, kwargs), calls)
+            return _Timed(device, original(function, flat, kwargs), flat, calls)
 
         setattr(Function, "jit", jit)  # noqa: B010
         self.callback(setattr, Function, "jit", original)

@@ -35,10 +35,11 @@ class Watch:
         """To be called once JAX, Equinox and the engine are there."""
         from ._device import Device
         from ._events import watch
-        from ._stale import StaleGlobals
+        from ._stale import StaleValues
         from ._waits import Waits
 
-        self._stale, self._device = StaleGlobals(), Device()
+        self._stale = StaleValues()
+        self._device = Device(self._stale.on_call)
         self._waits = Waits(self._device.waited)
         self._waits.__enter__()
         watch(self._on_event)  # which asks the former

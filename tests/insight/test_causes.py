@@ -122,12 +122,12 @@ CASES = {
         "programs outside of `filter_jit`",
         "`eqx.filter_jit(Model)(...)` makes a model",
     ),
-    "stale_global": Expected(
-        "stale global",
-        "stale global",
+    "stale_value": Expected(
+        "stale value",
+        "stale value",
         "SCALE",
         {"scaled": 1},
-        "refers to the global `SCALE`, which was 0.5 when it was last traced",
+        "when the global `SCALE` was 0.5, and called again when it was 0.25",
         "Pass `SCALE` as an argument",
         same_results=False,
     ),
@@ -176,7 +176,7 @@ def test_a_function_that_is_made_anew_reads_its_globals_anew(tmp_path):
         "    print(scaled(np.ones(2)))\n"
     )
     report, _ = doctor(path, tmp_path)
-    assert "stale global" not in [f["cause"] for f in report["findings"]]
+    assert "stale value" not in [f["cause"] for f in report["findings"]]
 
 
 def test_a_loop_that_a_scan_would_spare(tmp_path):
@@ -219,7 +219,7 @@ def _check_sums(report):
     assert total == pytest.approx(sum(g["seconds"] for g in groups), abs=1e-3)
     causes = [(k, n) for f in functions for k, n in f["causes"].items()]
     n_causes = sum(n for cause, n in causes if cause != "inlined")
-    timed = [g for g in groups if g["cause"] != "stale global"]
+    timed = [g for g in groups if g["cause"] != "stale value"]
     assert n_causes == sum(g["count"] for g in timed)
     parts = sum(part["seconds"] for part in report["time"])
     assert parts == pytest.approx(report["run"]["seconds"], abs=1e-3)
