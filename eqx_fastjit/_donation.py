@@ -1,4 +1,4 @@
-"""Names the array in JAX's errors about arrays that were donated, and who donated it."""
+"""Names the array in JAX's errors about donated arrays, and the call that did it."""
 
 import collections
 import contextlib

@@ -188,7 +188,7 @@ class _Read:
 
 
 def _content(value: Any) -> Any:
-    """What is compared of a value: of an array of NumPy, which may be written to, all."""
+    """What is compared of a value: all of a NumPy array, which may be written to."""
     return state_of(value) if isinstance(value, np.ndarray) else value
 
 
@@ -302,7 +302,7 @@ class StaleValues:
 
 
 def _is_for(trace: _Trace, arrays: Sequence[Any]) -> bool:
-    """Whether a call with these arrays uses a trace, rather than one of other shapes."""
+    """Whether a call with these arrays uses a trace: it has the same shapes."""
     leaves = describe([(str(i), x) for i, x in enumerate(arrays)])
     return _shapes(leaves) == trace.shapes
 
