@@ -1,10 +1,19 @@
-"""When a call must block, and how.
+"""What a call waits for before it returns, so that buffers may be refilled then.
 
-A call blocks if its function was wrapped with `asynchronous=False`; if it has host
-callbacks, which may raise after the dispatch; if more of its arguments is in NumPy
-arrays than is copied; and on several virtual CPU devices.
+On a CPU, JAX may read the memory of a NumPy array for as long as the array that was
+made of it lives; on other platforms until its transfer is done, which is when that
+array is ready. A call waits
+
+- for its results, if it has host callbacks, which may raise after the dispatch; on
+  several virtual CPU devices; and if more of its arguments is in NumPy arrays than is
+  copied, unless these are transferred first (`transferred`);
+- with `asynchronous=False`, for its results on a CPU, and when it was traced or
+  compiled, which reads constants; otherwise for those of its arguments that no such
+  call has computed. Whatever these have computed reads no memory of the host.
 """
 
+import contextlib
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,9 +31,26 @@ from ._private import values_inside
 # us, and a call that does not block lets Python continue while the device works.
 COPIED_BYTES = 1 << 20
 
+# What a call waits for: any of these.
+ARGUMENTS, RESULTS = 1, 2
 
-def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
-    """Whether each call of a program must block.
+
+def is_cpu(device: Any) -> bool:
+    """Whether JAX may share memory of the host with a device. (Tests replace this.)"""
+    return device.platform == "cpu"
+
+
+def _has_value(x: Any) -> bool:
+    is_array = isinstance(x, jax.Array) and not isinstance(x, Tracer)
+    return is_array and not x.is_deleted()  # what was donated may be returned as it is
+
+
+def _is_on_cpu(x: Any) -> bool:
+    return _has_value(x) and is_cpu(next(iter(x.devices())))
+
+
+def what_to_wait_for(callbacks: bool, asynchronous: bool, arrays: Sequence[Any]) -> int:
+    """What each call of a program waits for.
 
     Virtual CPU devices share one pool of threads: where several runs with collectives
     are in flight, they may starve each other, and XLA ends the process after 40 s
@@ -33,36 +59,91 @@ def must_block(callbacks: bool, arrays: Sequence[Any]) -> bool:
     `arrays` are the arguments and results: all results of a program are on all of its
     devices, where the arguments may have been on one.
     """
-    shardings = {x.sharding for x in arrays if _is_computed(x)}
+    shardings = {x.sharding for x in arrays if _has_value(x)}
     several = [x.device_set for x in shardings if len(x.device_set) > 1]
-    return callbacks or any(next(iter(d)).platform == "cpu" for d in several)
+    results = callbacks or any(is_cpu(next(iter(d))) for d in several)
+    return (0 if asynchronous else ARGUMENTS) | (RESULTS if results else 0)
 
 
-def block(results: Sequence[Any], arguments: Sequence[Any], blocks: bool) -> None:
-    """Block until a computation is done, if it `blocks`.
+def transferred(arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+    """The arguments of a call, with those of NumPy on the device of the others.
 
-    `arguments` are given where some are tracers. Under an eager transformation, such as
-    `jax.grad`, these have arrays inside, maybe of NumPy, of which there is no copy. As
-    a part of a trace a call never blocks.
+    Waits until they have arrived. They are uncommitted, as NumPy arrays are to
+    `jax.jit`. `None` if the device is a CPU, or if there are several.
     """
-    tracers = [x for x in arguments if isinstance(x, Tracer)]
-    inside = [array for x in tracers for array in values_inside(x)]
-    if not (blocks or any(map(_is_numpy, inside))):
-        return
-    given = {id(values_inside(x)[0]) for x in arguments}
-    found = [values_inside(x)[0] for x in results]
-    # What an eager transformation returns as it was given is ready already; the results
-    # of one program are ready at the same time.
-    computed = [x for x in found if _is_computed(x) and id(x) not in given]
-    if computed:
-        computed[0].block_until_ready()
-    elif not results:
+    try:
+        with jax.ensure_compile_time_eval():  # a trace would record it
+            placed = [x for x in arrays if isinstance(x, jax.Array)]
+            (device,) = here = (placed or [jax.device_put(0)])[0].devices()
+            elsewhere = any(x.devices() != here for x in placed)
+            mesh = jax.sharding.get_abstract_mesh()
+            if is_cpu(device) or elsewhere or not mesh.empty:
+                return None
+            with jax.default_device(device):
+                put = jax.device_put([x for x in arrays if isinstance(x, np.ndarray)])
+            left = iter(jax.block_until_ready(put))
+            _remember(put)
+    except Exception:  # a tracer, or what JAX does not take: then the call says so
+        return None
+    return tuple([next(left) if isinstance(x, np.ndarray) else x for x in arrays])
+
+
+# From the `id` of each array that a call with `asynchronous=False` has computed to a
+# weak reference to it: by now, another array may have that `id`.
+_computed: dict[int, weakref.ref[Any]] = {}
+_most_computed = 1024
+
+
+def _remember(results: Sequence[Any]) -> None:
+    global _computed, _most_computed
+    with contextlib.suppress(TypeError):  # NumPy's scalars, under `jax.disable_jit()`
+        _computed.update(zip(map(id, results), map(weakref.ref, results), strict=True))
+    if len(_computed) > _most_computed:
+        _computed = {i: x for i, x in _computed.copy().items() if x() is not None}
+        _most_computed = 1024 + 2 * len(_computed)
+
+
+def _from_elsewhere(arguments: Sequence[Any]) -> list[Any]:
+    known = [_computed.get(id(x)) for x in arguments]
+    unknown = [
+        x for x, r in zip(arguments, known, strict=True) if not r or r() is not x
+    ]
+    return [x for x in unknown if isinstance(x, jax.Array)]  # NumPy arrays are copies
+
+
+def block(results: Sequence[Any], arguments: Sequence[Any], waits: int) -> None:
+    """Wait for what a call must wait for.
+
+    Under an eager transformation, such as `jax.grad`, tracers have arrays inside, maybe
+    of NumPy, of which there is no copy. As a part of a trace a call never waits.
+    """
+    if any(isinstance(x, Tracer) for x in (*arguments, *results)):
+        tracers = [x for x in arguments if isinstance(x, Tracer)]
+        inside = [array for x in tracers for array in values_inside(x)]
+        if any(map(_is_numpy, inside)):
+            waits |= RESULTS
+        if not waits:
+            return
+        arguments = [x for x in (*arguments, *inside) if not isinstance(x, Tracer)]
+        found = [array for x in results for array in values_inside(x)]
+        found = [x for x in found if _has_value(x)]
+        if results and not found:
+            return
+        results = found
+    if waits & ARGUMENTS and any(map(_is_on_cpu, results[:1])):
+        waits = RESULTS
+    outside: list[Any] = []
+    if waits & ARGUMENTS:
+        outside = _from_elsewhere(arguments)
+        if any(map(_is_on_cpu, outside)):
+            waits = RESULTS
+        elif any(x.is_deleted() for x in outside):  # it was donated
+            waits |= RESULTS
+    jax.block_until_ready(results if waits & RESULTS else outside)
+    if waits & RESULTS and not results:
         jax.effects_barrier()
-
-
-def _is_computed(x: Any) -> bool:
-    is_array = isinstance(x, jax.Array) and not isinstance(x, Tracer)
-    return is_array and not x.is_deleted()  # what was donated may be returned as it is
+    if waits & ARGUMENTS:
+        _remember(results)
 
 
 def _is_numpy(x: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import jax.tree_util as jtu
 
 from . import _facts
-from ._blocking import COPIED_BYTES
+from ._blocking import COPIED_BYTES, transferred
 from ._errors import hide_callback_log
 from ._statics import flatten_one_level, reader_of, state_of
 
@@ -46,7 +46,7 @@ def engine_module() -> Any:
         # If it cannot be loaded, that is an error, as for any module.
         chosen = importlib.import_module("._native", __package__)
         functions = reader_of, state_of, flatten_one_level, jtu.tree_leaves
-        chosen.setup(*functions, COPIED_BYTES)
+        chosen.setup(*functions, transferred, COPIED_BYTES)
     else:
         from . import _reference as chosen
     hide_callback_log(chosen.is_calling)

@@ -18,7 +18,7 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 
 from . import _facts
-from ._blocking import block, has_host_callbacks, must_block
+from ._blocking import ARGUMENTS, block, has_host_callbacks, RESULTS, what_to_wait_for
 from ._callables import describe, Description, shown_of, source_of
 from ._cycle import cycle_error
 from ._donation import name_donated
@@ -150,22 +150,25 @@ class Function:
         is_new: bool,
         reads_numpy: bool,
     ) -> None:
-        """A call has returned. Blocks until the device is done, if it must.
+        """A call has returned. Waits for what it must wait for.
 
         `is_new` says that something was traced or compiled: this completes the event,
-        and decides whether such calls block. The C engine skips this if nothing was,
-        and the call need not block. It passes the call's arrays only if it is new, or
-        if some are tracers.
+        and decides what such calls wait for. The C engine skips this if nothing was,
+        and the call waits for nothing.
         """
         if is_new:
             _facts.close(arrays, lambda: self.named(values))
-            if not self.options.asynchronous:
-                plan.blocks = True
-            elif not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
-                # As a part of another trace a call never blocks, and it is left open.
+            if not any(isinstance(values_inside(x)[0], Tracer) for x in arrays):
+                # As a part of another trace a call never waits, and it is left open.
                 callbacks = self.has_callbacks(specialization, arrays)
-                plan.blocks = must_block(callbacks, [*arrays, *results])
-        block(results, arrays, plan.blocks > 0 or reads_numpy)
+                waits = what_to_wait_for(
+                    callbacks, self.options.asynchronous, [*arrays, *results]
+                )
+                plan.blocks = max(plan.blocks, 0) | waits
+        waits = max(plan.blocks, 0)
+        if reads_numpy or (is_new and waits & ARGUMENTS):
+            waits |= RESULTS
+        block(results, arrays, waits)
 
     def failed(
         self, specialization: Any, error: BaseException, values: tuple[Any, ...]

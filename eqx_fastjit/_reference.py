@@ -13,7 +13,7 @@ from typing import Any
 import jax.tree_util as jtu
 import numpy as np
 
-from ._blocking import COPIED_BYTES
+from ._blocking import COPIED_BYTES, transferred
 from ._statics import flatten_one_level, has_hash, is_array, Reader, reader_of, state_of
 
 
@@ -173,11 +173,12 @@ class Table:
             self.remove(found)
             found = None
         # JAX does not always copy an array of NumPy, and the caller may write to it
-        # before the device is done. So it is copied, if all of them are small; else the
-        # call blocks.
+        # before the device is done. So it is copied, if all of them are small; else it
+        # is transferred, or the call blocks.
         n_bytes = [x.nbytes for x in walk.arrays if isinstance(x, np.ndarray)]
         if sum(n_bytes) > COPIED_BYTES:
-            return found, tuple(walk.arrays), True
+            arrays = None if abstract else transferred(walk.arrays)
+            return found, arrays or tuple(walk.arrays), arrays is None
         arrays = [x.copy() if isinstance(x, np.ndarray) else x for x in walk.arrays]
         return found, tuple(arrays), False
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import jax
 
 from . import _facts
-from ._blocking import block, has_host_callbacks, must_block
+from ._blocking import block, has_host_callbacks, RESULTS, what_to_wait_for
 from ._engine import engine_module
 from ._errors import clearer
 from ._function import Function
@@ -107,8 +107,8 @@ class Compiled(_Stage, Generic[_P, _T]):
     def __init__(self, call: Any, stage: Any, callbacks: bool):
         super().__init__(call, stage)
         self._callbacks = callbacks
-        # Whether all calls block: the first call decides, as all have the same devices.
-        self._blocks: bool | None = None
+        # What calls wait for: the first call decides, as all have the same devices.
+        self._waits: int | None = None
 
     @property
     def compiled(self) -> jax.stages.Compiled:
@@ -132,11 +132,14 @@ class Compiled(_Stage, Generic[_P, _T]):
             raise call.other_call(values)
         try:
             results, plan = split_output(self._stage(*arrays))
-            if self._blocks is None:
-                self._blocks = not call.function.options.asynchronous or must_block(
-                    self._callbacks, [*arrays, *results]
+            if self._waits is None:
+                asynchronous = call.function.options.asynchronous
+                self._waits = what_to_wait_for(
+                    self._callbacks, asynchronous, [*arrays, *results]
                 )
-            block(results, arrays, self._blocks or reads_numpy)
+                reads_numpy = reads_numpy or not asynchronous
+            waits = self._waits | (RESULTS if reads_numpy else 0)
+            block(results, arrays, waits)
         except Exception as e:
             raise clearer(e)  # noqa: B904
         return plan.build(results)

@@ -151,12 +151,11 @@ static int read_output(State *state, PyObject *returned, Output *out) {
     return out->plan == NULL ? -1 : 0;
 }
 
-/* After a call in which something was traced or compiled, or that may have to block. */
+/* After a call in which something was traced or compiled, or that may have to wait. */
 static int finish(Callable *self, Specialization *specialization, const Output *out, Walk *w) {
     int is_new = active.noted || out->plan->blocks < 0;
     PyObject *results = tuple_of(output_arrays(out), out->n);
-    PyObject *arrays = tuple_of(w->arrays, is_new || w->has_tracers ? w->n_arrays : 0);
-    PyObject *done = NULL;
+    PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *done = NULL;
     if (results != NULL && arrays != NULL)
         done = PyObject_CallMethodObjArgs(self->function, w->state->s_finished, specialization,
                                           out->plan, w->values, arrays, results,

@@ -297,11 +297,27 @@ static int read_numpy(Walk *w, const Type *type, PyObject *x, int as_static) {
     return push_array(w, x);
 }
 
+/* Has Python transfer arrays of NumPy; if it does, the walk has those of JAX instead. */
+static int transfer_numpy(Walk *w) {
+    PyObject *arrays = tuple_of(w->arrays, w->n_arrays), *put = NULL;
+    if (arrays != NULL) put = PyObject_CallOneArg(w->state->transferred, arrays);
+    Py_XDECREF(arrays);
+    if (put != NULL && PyTuple_CheckExact(put)) {
+        for (size_t i = 0; i < w->n_arrays; i++)
+            Py_SETREF(w->arrays[i], Py_NewRef(PyTuple_GET_ITEM(put, i)));
+        w->reads_numpy = 0;
+    }
+    Py_XDECREF(put);
+    return put == NULL ? -1 : 0;
+}
+
 /* JAX does not always copy an array of NumPy, and the caller may write to it before the
-device is done. So it is copied, if all of them are small; else the call blocks. Not
-during the walk, because NumPy releases the GIL: others may then change what is read. */
+device is done. So it is copied, if all of them are small; else it is transferred, or the
+call blocks. Not during the walk, because NumPy releases the GIL: others may then change
+what is read. */
 int copy_numpy(Walk *w) {
-    if (w->reads_numpy || w->n_copied == 0) return 0;
+    if (w->reads_numpy) return w->abstract ? 0 : transfer_numpy(w);
+    if (w->n_copied == 0) return 0;
     for (size_t i = 0; i < w->n_arrays; i++) {
         const Type *type = type_of(w->state, w->arrays[i]);
         if (type == NULL) return -1;

@@ -13,9 +13,19 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 from eqx_fastjit import filter_jit
 
 
+CPUS = jax.devices("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _on_cpus():
+    with jax.default_device(CPUS[0]):
+        yield
+
+
 @pytest.fixture
 def mesh():
-    return jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    auto = (jax.sharding.AxisType.Auto,)
+    return jax.make_mesh((8,), ("d",), axis_types=auto, devices=CPUS)
 
 
 def _linear(seed=0):
@@ -35,7 +45,7 @@ def test_wherever_the_arguments_are(mesh):
         x,
         jax.device_put(x, NamedSharding(mesh, P("d"))),
         jax.device_put(x, NamedSharding(mesh, P())),
-        jax.device_put(x, jax.devices()[3]),
+        jax.device_put(x, CPUS[3]),
         np.asarray(x),
     ]
 
@@ -51,14 +61,14 @@ def test_wherever_the_arguments_are(mesh):
 
 def test_one_mesh_after_another(mesh):
     """Arrays of one shape with other devices or layouts never share a result."""
-    other = jax.sharding.Mesh(np.array(jax.devices()[::-1]).reshape(4, 2), ("a", "b"))
+    other = jax.sharding.Mesh(np.array(CPUS[::-1]).reshape(4, 2), ("a", "b"))
     x = jnp.arange(64.0).reshape(8, 8)
     shardings = [
         NamedSharding(mesh, P("d")),
         NamedSharding(mesh, P(None, "d")),
         NamedSharding(other, P("a", "b")),
         NamedSharding(other, P(("a", "b"))),
-        jax.sharding.SingleDeviceSharding(jax.devices()[5]),
+        jax.sharding.SingleDeviceSharding(CPUS[5]),
     ]
     f = filter_jit(lambda m, x: (m.weight @ x, m))
     expected = np.asarray(_linear().weight @ x)
@@ -208,7 +218,7 @@ def test_shardings_that_do_not_fit(mesh):
 
 def test_a_sharding_that_is_false():
     """`PartitionSpec()` is an option, although it is false."""
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
+    mesh = jax.sharding.Mesh(np.array(CPUS[:2]), ("d",))
     x = jax.device_put(np.arange(4.0), NamedSharding(mesh, P("d")))
 
     def f(x):

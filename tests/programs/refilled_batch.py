@@ -1,7 +1,7 @@
-"""A training loop that refills its batch in place: `refilled_batch.py [install]`.
+"""A training loop that refills its batch: `refilled_batch.py [MODE [STEPS [ROWS]]]`.
 
 Prints losses, for each way to convert the batch. They are right only if each call has
-read its batch when it returns.
+read its batch when it returns. `MODE` is `equinox` or `install`; a row has 1 KiB.
 """
 
 import sys
@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 
-if sys.argv[1:] == ["install"]:
+MODE, STEPS, ROWS = [*sys.argv[1:], *["equinox", "8", "512"][len(sys.argv) - 1 :]]
+
+if MODE == "install":
     import eqx_fastjit
 
     eqx_fastjit.install()
@@ -45,11 +47,12 @@ def aligned(shape):
 def train(convert):
     model = eqx.nn.MLP(256, 1, 512, 2, key=jax.random.key(0))
     rng = np.random.default_rng(0)
-    x, y = aligned((512, 256)), aligned((512,))
+    drawn = rng.standard_normal((int(ROWS), 256), dtype=np.float32)
+    x, y = aligned(drawn.shape), aligned(drawn.shape[:1])
     losses = []
-    for _ in range(8):
-        rng.standard_normal(out=x, dtype=np.float32)
-        y[:] = x.sum(1)
+    for i in range(int(STEPS)):
+        np.multiply(drawn, 1 + i % 3, out=x)
+        x.sum(1, out=y)
         value, model = step(model, convert(x), convert(y))
         losses.append(value)
     return [f"{float(value):.4g}" for value in losses]
