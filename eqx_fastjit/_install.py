@@ -56,8 +56,9 @@ def install(*, asynchronous: bool = False) -> None:
     **Arguments:**
 
     - `asynchronous`: whether calls return before the device has finished, as with
-        `jax.jit`. By default they block, as with Equinox. Some programs rely on that,
-        such as one that refills the buffer of a batch.
+        `jax.jit`. By default, a program may refill its buffers after each call, as
+        with Equinox: on a CPU calls block, and on a GPU or TPU they wait until their
+        arguments have arrived.
 
     Raises `TypeError` if `asynchronous` is not a bool.
     """

@@ -279,8 +279,9 @@ def filter_jit(
         `"none"` (the default) donates none. `"warn"` and `"warn-except-first"` are like
         the first two, but keep JAX's warning about donated arrays that could not be
         used.
-    - `asynchronous`: whether calls return immediately. If `False`, each call blocks
-        until the device has finished, as with `equinox.filter_jit`.
+    - `asynchronous`: whether calls return immediately. If `False`, each call on a CPU
+        blocks until the device has finished, as with `equinox.filter_jit`. On a GPU or
+        TPU it waits until its arguments have arrived.
     - `**jitkwargs`: passed to `jax.jit`: `inline`, `keep_unused`, `compiler_options`,
         `device`, `backend`, `out_shardings`, and `in_shardings`, a pytree prefix of the
         arguments as the user passes them.
@@ -289,8 +290,9 @@ def filter_jit(
 
     A `JitWrapped`, which is called like `fun`. Asynchronous calls only block in three
     cases: the function has host callbacks, such as `eqx.error_if`; more than 1 MiB of
-    the arguments is in NumPy arrays, whose memory JAX may still be reading; arguments
-    or results are on several virtual CPU devices.
+    the arguments is in NumPy arrays, whose memory JAX may still be reading (on a GPU or
+    TPU, the call only waits for their transfer); arguments or results are on several
+    virtual CPU devices.
 
     **Raises:**
 
