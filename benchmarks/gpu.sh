@@ -7,7 +7,9 @@
 # leaves in FOLDER:
 #
 #     gpu.json   the benchmarks: the table, training steps, and whole functions
-#     tests.txt  the tests that depend on a device: NumPy arguments, donation, install()
+#     tests.txt  how the tests of tests/engine ended, and which failed
+#     refilled-equinox.txt, refilled-install.txt
+#                the losses of loops that refill their batch, which must be the same
 #     log.txt    what all of these printed
 #
 # Put gpu.json into benchmarks/results, run scripts.generate_docs, and commit both:
@@ -19,7 +21,8 @@
 #
 #     pip download --only-binary=:all: --no-deps --dest wheels equinox jaxtyping \
 #         wadler-lindig typing-extensions optax absl-py diffrax lineax optimistix rich \
-#         markdown-it-py mdurl pygments pytest iniconfig pluggy packaging setuptools
+#         markdown-it-py mdurl pygments pytest iniconfig pluggy packaging setuptools \
+#         pytest-xdist execnet
 #
 # Where there is no git, $EQX_FASTJIT_COMMIT says which commit this is.
 #
@@ -83,14 +86,22 @@ step() {
     esac
 }
 
-tests=$(printf 'tests/engine/test_%s.py ' numpy_arguments donation install)
 cases=table,steps,zoo options=(--device "$device" --json "$folder/gpu.json")
-pytest=("$python" -m pytest -q -p no:cacheprovider -o addopts= -W default $tests)
+pytest=("$python" -m pytest -q -p no:cacheprovider -o addopts= -W default tests/engine)
+workers=8 refills="200 65536"
 if [ -n "$quick" ]; then
-    cases=identity options+=(--rounds 3) pytest+=(-k refilled)
+    cases=identity options+=(--rounds 3) pytest+=(-k refilled) workers=2 refills="8 512"
 fi
-step tests 150 "${pytest[@]}" --junitxml="$scratch/tests.xml"
+step tests 180 "${pytest[@]}" -n "$workers" --junitxml="$scratch/tests.xml"
 grep -o '<testsuite [^>]*' "$scratch/tests.xml" >"$folder/tests.txt" 2>>"$log" || failed=1
+grep -aE '^(FAILED|ERROR) ' "$log" >>"$folder/tests.txt"
+# Without XLA's deterministic operations, losses differ from one run to the next.
+XLA_FLAGS="${XLA_FLAGS:-} --xla_gpu_deterministic_ops=true" PYTHON=$python \
+    step refilled 120 bash -c 'for mode in equinox install; do
+        "$PYTHON" tests/programs/refilled_batch.py $mode $1 $2 >"$0/refilled-$mode.txt" || exit
+    done
+    cmp "$0"/refilled-{equinox,install}.txt' "$folder" $refills
 step benchmarks 270 "$python" -m benchmarks --cases "$cases" "${options[@]}"
 echo "$SECONDS s in all; results in $folder"
+sed -n '2,$p' "$folder/tests.txt"
 exit $failed
