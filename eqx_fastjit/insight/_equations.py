@@ -19,7 +19,7 @@ from ._private import raw_frames
 
 
 # JAX and this library: their frames are none of the user's calls.
-_JAX = tuple(os.path.dirname(str(x.__file__)) + os.sep for x in (jax, _traced))
+JAX = tuple(os.path.dirname(str(x.__file__)) + os.sep for x in (jax, _traced))
 
 UNKNOWN = Place("<unknown>", 0, "<unknown>")
 
@@ -72,7 +72,7 @@ class Equation:
         """The calls of the user's that led to it, outermost first."""
         out: list[Frame] = []
         for frame in self.frames:
-            if not frame.file.startswith(_JAX):
+            if not frame.file.startswith(JAX):
                 out.append(frame)
             elif frame.function.endswith("tree_map") and out[-1:] != [TREE_MAP]:
                 out.append(TREE_MAP)
@@ -171,7 +171,7 @@ class _Reader:
         # JAX's functions have the frames of whoever traced them first.
         frames = prefix or self._stack(equation)
         inner = tuple(
-            self.scope(x, frames if _is_of_jax(x) else ()) for x in jaxprs_in(equation)
+            self.scope(x, frames if is_of_jax(x) else ()) for x in jaxprs_in(equation)
         )
         return Equation(equation, frames, inner)
 
@@ -195,9 +195,9 @@ class _Reader:
         return self._frames[key]
 
 
-def _is_of_jax(jaxpr: Any) -> bool:
+def is_of_jax(jaxpr: Any) -> bool:
     """Whether the function behind a jaxpr is one of JAX's."""
     info = getattr(opened(jaxpr), "debug_info", None)
     # `name at file:line`
     _, _, place = str(getattr(info, "func_src_info", "")).partition(" at ")
-    return place.startswith(_JAX)
+    return place.startswith(JAX)

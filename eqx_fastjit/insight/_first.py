@@ -20,6 +20,7 @@ from ._equations import read_jaxpr, trace_of
 from ._events import Event
 from ._file import Run
 from ._loops import find_loops, UnrolledLoop
+from ._operations import Operation, operation
 from ._private import keeps_callbacks
 from ._why import is_operation, line_of, name_of
 from ._words import listed, plural, show_bytes, show_place, show_seconds
@@ -44,15 +45,19 @@ class Look(NamedTuple):
     constants: tuple[Constant, ...] = ()
     # The largest unrolled loop that a `scan` could have.
     loop: UnrolledLoop | None = None
+    # Of an operation outside of jit.
+    operation: Operation = Operation()
 
 
 def look(event: Event, calls_back: bool) -> Look:
     """Look at what has just been compiled."""
     out = Look(calls_back)
-    if event.seconds < LEAST_SECONDS or event.cached:
-        return out
     # Values of the program's, with attributes of any kind, are looked at.
     with contextlib.suppress(Exception):
+        if is_operation(event):
+            return Look(operation=operation())
+        if event.seconds < LEAST_SECONDS or event.cached:
+            return out
         if (traced := trace_of(event)) is not None:
             scope = read_jaxpr(traced.jaxpr)
             source = engine_module().active().flat.source
@@ -72,7 +77,7 @@ def constant_findings(
     """
     by_function: dict[Any, list[Event]] = {}
     for event in remaining:
-        if _look_at(run, event).constants:
+        if look_at(run, event).constants:
             by_function.setdefault(event.function.key(), []).append(event)
     found: list[Finding] = []
     explained: list[Event] = []
@@ -86,7 +91,7 @@ def constant_findings(
 
 def _constant_finding(run: Run, events: list[Event], saved: float) -> Finding:
     event = events[0]
-    seen, function = _look_at(run, event), name_of(event.function)
+    seen, function = look_at(run, event), name_of(event.function)
     constants = sorted(seen.constants, key=lambda x: -x.seconds)
     first = constants[0]
     others = [f"{x.name or 'another'}, {x.type}" for x in constants[1:]]
@@ -118,7 +123,7 @@ def _constant_finding(run: Run, events: list[Event], saved: float) -> Finding:
     )
 
 
-def _look_at(run: Run, event: Event) -> Look:
+def look_at(run: Run, event: Event) -> Look:
     return run.looks.get(event.number, Look())
 
 
@@ -128,12 +133,12 @@ def _by_constants(run: Run, event: Event) -> float:
     That is what XLA takes beyond its usual share in this run, and at most what holding
     and folding them may take.
     """
-    constants = _look_at(run, event).constants
+    constants = look_at(run, event).constants
     others = [
         e
         for e in run.events
         if e.compile and e.lower and not e.cached
-        if not _look_at(run, e).constants
+        if not look_at(run, e).constants
     ]
     shares = [e.compile / (e.trace - e.nested + e.lower) for e in others]
     share = statistics.median(shares) if shares else _USUAL
@@ -141,7 +146,7 @@ def _by_constants(run: Run, event: Event) -> float:
     # The former two take longer, too. In a small program an equation takes no longer
     # than an operation that is compiled by itself.
     if alone := [e.compile for e in others if is_operation(e)]:
-        equations = _look_at(run, event).equations
+        equations = look_at(run, event).equations
         usual = min(usual, statistics.median(alone) * equations)
     return max(0.0, min(event.compile - usual, sum(x.seconds for x in constants)))
 
@@ -153,7 +158,7 @@ def loop_helps(run: Run, remaining: Sequence[Event]) -> Iterator[Finding]:
     """
     by_place: dict[Any, list[tuple[Event, Look, UnrolledLoop]]] = {}
     for event in remaining:
-        found = _look_at(run, event)
+        found = look_at(run, event)
         if (loop := found.loop) is not None:
             by_place.setdefault(loop.place, []).append((event, found, loop))
     for place, all_found in by_place.items():
@@ -203,7 +208,7 @@ def _scanned(loop: UnrolledLoop) -> str:
 def cache_helps(run: Run) -> Iterator[Finding]:
     """What JAX's persistent cache would save, of what it keeps; and what it refuses."""
     compiled = [e for e in run.events if e.compile and not e.cached]
-    refused = [e for e in compiled if _look_at(run, e).calls_back]
+    refused = [e for e in compiled if look_at(run, e).calls_back]
     if keeps_callbacks():
         refused = []
     if run.cache is None and not any(e.cached for e in run.events):

@@ -70,14 +70,21 @@ _JIT_FILE = try_resolve("jax._src.pjit:__file__")
 
 
 def function_in_jit() -> Any:
-    """The Python function that `jax.jit` is compiling in this thread, or `None`.
+    """The Python function that `jax.jit` is compiling in this thread, or `None`."""
+    return _argument_in_jit("fun")
 
-    It is an argument of one of JAX's functions that are running.
-    """
+
+def jaxpr_in_jit() -> Any:
+    """Its jaxpr, which may be closed, or `None`."""
+    return _argument_in_jit("jaxpr")
+
+
+def _argument_in_jit(name: str) -> Any:
+    """An argument of the innermost of JAX's running functions that has it."""
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         code = frame.f_code
-        if code.co_filename == _JIT_FILE and "fun" in code.co_varnames:
-            return frame.f_locals.get("fun")
+        if code.co_filename == _JIT_FILE and name in code.co_varnames:
+            return frame.f_locals.get(name)
     return None
 
 

@@ -12,8 +12,9 @@ from ._events import Event
 from ._file import Run
 from ._first import cache_helps, constant_findings, loop_helps
 from ._groups import Group, group
+from ._operations import operation_findings
 from ._waits import finding_of_waits
-from ._why import cause_of, line_of, name_of, OUTSIDE, stages_of, why
+from ._why import cause_of, is_operation, line_of, name_of, OUTSIDE, stages_of, why
 from ._words import listed, plural, show_chain, show_place, show_seconds
 
 
@@ -97,7 +98,9 @@ def footer(report: Report) -> str:
 def make_report(run: Run) -> Report:
     """Make the report on a run, as far as it is known."""
     limit = min(LIMIT_SECONDS, LIMIT_SHARE * run.seconds)
-    groups = group(run.events)
+    operations = [e for e in run.events if is_operation(e)]
+    groups = group(e for e in run.events if not is_operation(e))
+    repeated, start = operation_findings(operations, run)
     large = [g for g in groups if g.seconds >= limit and not g.is_first]
     small = [g for g in groups if g not in large]
     remaining = [e for g in small for e in g.events]
@@ -105,20 +108,21 @@ def make_report(run: Run) -> Report:
     rest = [
         Group([e for e in g.events if e not in explained], g.is_first) for g in small
     ]
+    others = [finding_of(g) for g in rest if g.events] + start
+    others += [x for x in repeated if x.seconds < limit]
+    found = [*first, *map(finding_of, large)]
+    found += [x for x in repeated if x.seconds >= limit]
+    found.sort(key=lambda x: -x.seconds)
     helps = (*loop_helps(run, remaining), *cache_helps(run))
+    making = [x for x in start if x.seconds >= limit]
     return Report(
         run=run,
         limit=limit,
-        findings=(
-            *first,
-            *map(finding_of, large),
-            *_waiting(run, limit),
-            *run.stale,
-        ),
-        others=tuple(finding_of(g) for g in rest if g.events),
+        findings=(*found, *_waiting(run, limit), *run.stale),
+        others=tuple(sorted(others, key=lambda x: -x.seconds)),
         time=tuple(_time(run)),
-        helps=tuple(x for x in helps if x.saves >= limit),
-        functions=tuple(_functions(groups)),
+        helps=(*(x for x in helps if x.saves >= limit), *making),
+        functions=tuple(_functions([*groups, Group(operations)])),
     )
 
 

@@ -1,0 +1,201 @@
+"""Operations outside of jit, each of which is a program of its own.
+
+Most are compiled once, as a program starts, and are no fault. What a line compiles
+again and again is one: its operands have other shapes each time, or a function that it
+is given is made anew.
+"""
+
+import collections
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from eqx_fastjit._blocking import jaxprs_in, opened
+from eqx_fastjit._facts import is_users, Place
+
+from ._causes import Finding, make_finding
+from ._describe import show_array
+from ._equations import is_of_jax, JAX
+from ._events import Event
+from ._file import Run
+from ._private import jaxpr_in_jit
+from ._why import line_of, OUTSIDE
+from ._words import listed, plural, show_chain, show_place, show_seconds
+
+
+# How often an operation is compiled at a line that is no accident: models may have
+# layers of a few widths.
+_LEAST = 5
+# In these functions models and states are made, of whichever library.
+_MAKERS = ("__init__", "init", "init_fn")
+_MAX_OPTIONS = 200
+
+
+class Operation(NamedTuple):
+    """An operation that is being compiled."""
+
+    operands: str = ""
+    # What is static: `limit_indices=(3,)`.
+    options: tuple[str, ...] = ()
+    # The user's function that it was given, as `scan` is.
+    body: str = ""
+    # Whether it is there to make a model, or an optimiser's state.
+    is_making: bool = False
+
+
+def operation() -> Operation:
+    """The operation that is being compiled in this thread."""
+    jaxpr = opened(jaxpr_in_jit())
+    frames = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    is_making = any(
+        code.co_name in _MAKERS and not code.co_filename.startswith(JAX)
+        for code in frames
+    )
+    if jaxpr is None:
+        return Operation(is_making=is_making)
+    options: list[str] = []
+    body = ""
+    for equation in jaxpr.eqns[:1]:
+        inner = jaxprs_in(equation)
+        names = [_function_of(x) for x in inner if not is_of_jax(x)]
+        body = next((name for name in names if name), "")
+        if not inner:
+            options = [f"{k}={v}"[:_MAX_OPTIONS] for k, v in equation.params.items()]
+    return Operation(
+        ", ".join(_show_aval(v.aval) for v in jaxpr.invars),
+        tuple(options),
+        body,
+        is_making,
+    )
+
+
+def _show_aval(aval: Any) -> str:
+    weak = "weak " * getattr(aval, "weak_type", False)
+    return weak + show_array(aval.shape, str(aval.dtype))
+
+
+def _function_of(jaxpr: Any) -> str:
+    """The name of the user's function behind a jaxpr."""
+    info = getattr(opened(jaxpr), "debug_info", None)
+    name, _, place = str(getattr(info, "func_src_info", "")).partition(" at ")
+    return name if is_users(place) else ""
+
+
+# --- in a report ----------------------------------------------------------------------
+
+
+class _Line(NamedTuple):
+    """The operations that a line compiles again and again."""
+
+    place: Place
+    # Those of one name, the most expensive first.
+    by_name: list[list[Event]]
+
+
+def operation_findings(
+    events: Iterable[Event], run: Run
+) -> tuple[list[Finding], list[Finding]]:
+    """What lines compile again and again; and, as one, all others, if there are any."""
+
+    def seen(event: Event) -> Operation:
+        found = run.looks.get(event.number)
+        return Operation() if found is None else found.operation
+
+    groups: dict[Any, list[Event]] = {}
+    rest: list[Event] = []
+    for event in events:
+        place = line_of(event)
+        if place is None or seen(event).is_making:
+            rest.append(event)
+        else:
+            groups.setdefault((place, event.function.name), []).append(event)
+    lines: dict[Place, _Line] = {}
+    for (place, _), found in groups.items():
+        if len(found) < _LEAST:
+            rest += found
+        else:
+            lines.setdefault(place, _Line(place, [])).by_name.append(found)
+    findings = [_recompiled(line, seen) for line in lines.values()]
+    return findings, [_start(rest, seen)] if rest else []
+
+
+def _recompiled(line: _Line, seen: Any) -> Finding:
+    by_name = sorted(line.by_name, key=lambda found: -_seconds(found))
+    main, events = by_name[0], [e for found in by_name for e in found]
+    operations = [seen(event) for event in main]
+    operands = list(dict.fromkeys(x.operands for x in operations))
+    options = [x.options for x in operations]
+    varying = _varying(options)
+    if len(operands) > len(main) // 2:
+        attribute, values = "shapes", operands
+    elif len(varying) > len(main) // 2:
+        attribute, values = "options", varying
+    else:
+        attribute, values = "created again", operands
+    others = [f"`{_name(x)}`" for x in by_name[1:]]
+    body = operations[0].body
+    function = line.place.function.rpartition(".")[2]
+    facts = {
+        "operation": _name(main),
+        "place": show_place(line.place),
+        "times": plural(len(main), "time"),
+        "others": f" (So are {listed(others, 4)}.)" if others else "",
+        "values": listed((f"({x})" for x in values), 4),
+        "body": f"`{body}`" if body else "a function that it is given",
+        "where": "a function of this loop" if function[:1] == "<" else f"`{function}`",
+    }
+    firsts = sum(found[0].seconds for found in by_name)
+    return make_finding(
+        OUTSIDE,
+        facts,
+        attribute,
+        seconds=_seconds(events),
+        saves=_seconds(events) - firsts,
+        line=line.place,
+        count=len(events),
+        functions={_name(found): len(found) for found in by_name},
+        calls=dict(collections.Counter(show_chain(e.frames) for e in main)),
+    )
+
+
+def _start(events: list[Event], seen: Any) -> Finding:
+    """All that is compiled once, as a rule as a program starts."""
+    making = [e for e in events if seen(e).is_making]
+    places: collections.Counter[Place | None] = collections.Counter()
+    for event in events:
+        places[line_of(event)] += event.seconds  # pyright: ignore
+    lines = [
+        f"{show_place(x)} {show_seconds(n)}" for x, n in places.most_common(3) if x
+    ]
+    facts = {
+        "operations": plural(len(events), "operation"),
+        "making": f", {len(making)} of them to make models and states" * bool(making),
+        "lines": listed(lines),
+    }
+    return make_finding(
+        OUTSIDE,
+        facts,
+        "once",
+        seconds=_seconds(events),
+        line=places.most_common(1)[0][0],
+        count=len(events),
+        functions=dict(collections.Counter(e.function.name for e in events)),
+        gain="a part of it",
+    )
+
+
+def _name(events: Sequence[Event]) -> str:
+    return events[0].function.name
+
+
+def _seconds(events: Iterable[Event]) -> float:
+    return sum(e.seconds for e in events)
+
+
+def _varying(options: list[tuple[str, ...]]) -> list[str]:
+    """The options that are not the same in all calls, each time."""
+    shared = set(options[0]).intersection(*options)
+    return list(
+        dict.fromkeys(", ".join(x for x in o if x not in shared) for o in options)
+    )
