@@ -24,7 +24,7 @@ _DEPTH = 2
 # About the longest that XLA takes on a slow machine, in seconds: to hold a byte of a
 # constant; and to fold an operation, for each element of its operands.
 _HOLDING = 5e-8
-_FOLDING = {"sort": 5e-4, "reduce": 2e-5, "arg": 2e-5, "cum": 2e-5, "": 2e-6}
+_FOLDING = {"sort": 2e-3, "reduce": 1e-4, "arg": 1e-4, "cum": 1e-4, "": 1e-5}
 # What becomes a call of another library, or another value each time, is not folded.
 _NOT_FOLDED = ("lu", "cholesky", "eig", "svd", "qr", "triangular", "random", "debug")
 

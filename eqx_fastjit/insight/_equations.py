@@ -24,7 +24,7 @@ JAX = tuple(os.path.dirname(str(x.__file__)) + os.sep for x in (jax, _traced))
 UNKNOWN = Place("<unknown>", 0, "<unknown>")
 
 # What XLA does not replace by what is in it, as it does with calls.
-_CONTROL_FLOW = {"scan", "while", "cond"}
+CONTROL_FLOW = {"scan", "while", "cond"}
 
 
 class Frame(NamedTuple):
@@ -63,7 +63,7 @@ class Equation:
         # Of its own jaxprs.
         self.inner = inner
         # Whether it is only a call of a function.
-        self.is_call = bool(inner) and self.name not in _CONTROL_FLOW
+        self.is_call = bool(inner) and self.name not in CONTROL_FLOW
         # Equations in it, as they are counted by line.
         self.size: int = sum(scope.size for scope in inner) + (not self.is_call)
 
@@ -171,7 +171,7 @@ class _Reader:
         # JAX's functions have the frames of whoever traced them first.
         frames = prefix or self._stack(equation)
         inner = tuple(
-            self.scope(x, frames if is_of_jax(x) else ()) for x in jaxprs_in(equation)
+            self.scope(x, frames if _is_of_jax(x) else ()) for x in jaxprs_in(equation)
         )
         return Equation(equation, frames, inner)
 
@@ -195,7 +195,7 @@ class _Reader:
         return self._frames[key]
 
 
-def is_of_jax(jaxpr: Any) -> bool:
+def _is_of_jax(jaxpr: Any) -> bool:
     """Whether the function behind a jaxpr is one of JAX's."""
     info = getattr(opened(jaxpr), "debug_info", None)
     # `name at file:line`

@@ -6,6 +6,7 @@ is given is made anew.
 """
 
 import collections
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from eqx_fastjit._facts import is_users, Place
 
 from ._causes import Finding, make_finding
 from ._describe import show_array
-from ._equations import is_of_jax, JAX
+from ._equations import CONTROL_FLOW, JAX
 from ._events import Event
 from ._file import Run
 from ._private import jaxpr_in_jit
@@ -29,57 +30,71 @@ from ._words import listed, plural, show_chain, show_place, show_seconds
 _LEAST = 5
 # In these functions models and states are made, of whichever library.
 _MAKERS = ("__init__", "init", "init_fn")
-_MAX_OPTIONS = 200
+# Equations that are looked at, and characters that are kept of an option.
+_MAX_EQUATIONS, _MAX_OPTION = 50, 200
+# NumPy's scalars show their type.
+_SCALAR = re.compile(r"np\.\w+\((-?[\w.]+)\)")
 
 
 class Operation(NamedTuple):
     """An operation that is being compiled."""
 
     operands: str = ""
+    results: str = ""
     # What is static: `limit_indices=(3,)`.
     options: tuple[str, ...] = ()
-    # The user's function that it was given, as `scan` is.
+    # Whether it is `scan`, `cond` or the like; and the user's function that it runs.
+    is_loop: bool = False
     body: str = ""
     # Whether it is there to make a model, or an optimiser's state.
     is_making: bool = False
 
+    def differs_from(self, others: "Sequence[Operation]") -> str:
+        """The first kind of what is not the same in all of them."""
+        for kind in ("operands", "results", "options"):
+            # Of a few operations that take turns, each is compiled once.
+            if len({getattr(x, kind) for x in others}) > len(others) // 2:
+                return kind
+        return "created again" if self.is_loop else "again"
+
 
 def operation() -> Operation:
     """The operation that is being compiled in this thread."""
-    jaxpr = opened(jaxpr_in_jit())
     frames = (frame.f_code for frame, _ in traceback.walk_stack(sys._getframe(1)))
     is_making = any(
         code.co_name in _MAKERS and not code.co_filename.startswith(JAX)
         for code in frames
     )
+    jaxpr = opened(jaxpr_in_jit())
     if jaxpr is None:
         return Operation(is_making=is_making)
     options: list[str] = []
-    body = ""
-    for equation in jaxpr.eqns[:1]:
-        inner = jaxprs_in(equation)
-        names = [_function_of(x) for x in inner if not is_of_jax(x)]
-        body = next((name for name in names if name), "")
-        if not inner:
-            options = [f"{k}={v}"[:_MAX_OPTIONS] for k, v in equation.params.items()]
-    return Operation(
-        ", ".join(_show_aval(v.aval) for v in jaxpr.invars),
-        tuple(options),
-        body,
-        is_making,
-    )
+    is_loop, bodies = False, [""]
+    for equation in jaxpr.eqns[:_MAX_EQUATIONS]:
+        if inner := jaxprs_in(equation):
+            is_loop = is_loop or equation.primitive.name in CONTROL_FLOW
+            bodies += map(_users_function, inner)
+        else:
+            shown = (f"{k}={v}" for k, v in equation.params.items())
+            options += [_SCALAR.sub(r"\1", x)[:_MAX_OPTION] for x in shown]
+    operands, results = map(_show_avals, (jaxpr.invars, jaxpr.outvars))
+    body = max(bodies, key=len)
+    return Operation(operands, results, tuple(options), is_loop, body, is_making)
 
 
-def _show_aval(aval: Any) -> str:
-    weak = "weak " * getattr(aval, "weak_type", False)
-    return weak + show_array(aval.shape, str(aval.dtype))
+def _show_avals(variables: Iterable[Any]) -> str:
+    shown: list[str] = []
+    for aval in (v.aval for v in variables):
+        weak = "weak " * getattr(aval, "weak_type", False)
+        shown.append(weak + show_array(aval.shape, str(aval.dtype)))
+    return ", ".join(shown)
 
 
-def _function_of(jaxpr: Any) -> str:
-    """The name of the user's function behind a jaxpr."""
+def _users_function(jaxpr: Any) -> str:
+    """The name of the user's function behind a jaxpr, or nothing."""
     info = getattr(opened(jaxpr), "debug_info", None)
     name, _, place = str(getattr(info, "func_src_info", "")).partition(" at ")
-    return name if is_users(place) else ""
+    return name if place and is_users(place) else ""
 
 
 # --- in a report ----------------------------------------------------------------------
@@ -124,15 +139,11 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
     by_name = sorted(line.by_name, key=lambda found: -_seconds(found))
     main, events = by_name[0], [e for found in by_name for e in found]
     operations = [seen(event) for event in main]
-    operands = list(dict.fromkeys(x.operands for x in operations))
-    options = [x.options for x in operations]
-    varying = _varying(options)
-    if len(operands) > len(main) // 2:
-        attribute, values = "shapes", operands
-    elif len(varying) > len(main) // 2:
-        attribute, values = "options", varying
+    kind = operations[0].differs_from(operations)
+    if kind == "options":
+        values = _varying([x.options for x in operations])
     else:
-        attribute, values = "created again", operands
+        values = [x.results if kind == "results" else x.operands for x in operations]
     others = [f"`{_name(x)}`" for x in by_name[1:]]
     body = operations[0].body
     function = line.place.function.rpartition(".")[2]
@@ -141,6 +152,7 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
         "place": show_place(line.place),
         "times": plural(len(main), "time"),
         "others": f" (So are {listed(others, 4)}.)" if others else "",
+        "kind": "results" if kind == "results" else "several options",
         "values": listed((f"({x})" for x in values), 4),
         "body": f"`{body}`" if body else "a function that it is given",
         "where": "a function of this loop" if function[:1] == "<" else f"`{function}`",
@@ -149,7 +161,7 @@ def _recompiled(line: _Line, seen: Any) -> Finding:
     return make_finding(
         OUTSIDE,
         facts,
-        attribute,
+        {"operands": "shapes", "results": "options"}.get(kind, kind),
         seconds=_seconds(events),
         saves=_seconds(events) - firsts,
         line=line.place,

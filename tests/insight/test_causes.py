@@ -116,11 +116,11 @@ CASES = {
     ),
     "outside_jit": Expected(
         "outside of filter_jit",
-        "outside of filter_jit",
+        "shapes",
         "",
-        {},
-        "programs outside of `filter_jit`",
-        "`eqx.filter_jit(Model)(...)` makes a model",
+        {"concatenate": 7},
+        "(float32[1,3], float32[1,3]), (float32[2,3], float32[1,3]),",
+        "Keep what grows in a Python list, and stack it once, after the loop",
     ),
     "stale_value": Expected(
         "stale value",
