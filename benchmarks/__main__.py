@@ -8,9 +8,7 @@ Ctrl-C, which shows and writes what was measured.
 """
 
 import argparse
-import json
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -50,7 +48,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
         raise Refused(f"cannot write to {e.filename}: {e.strerror}") from None
 
 
-def _use(device: str | None, cpu_devices: int) -> None:
+def _use(device: str | None) -> None:
     """Choose the device, before JAX is first used."""
     import jax
 
@@ -58,8 +56,6 @@ def _use(device: str | None, cpu_devices: int) -> None:
     jax.config.update("jax_enable_compilation_cache", False)
     if device == "cpu":
         jax.config.update("jax_platforms", "cpu")
-    if cpu_devices > 1:
-        jax.config.update("jax_num_cpu_devices", cpu_devices)
     if device == "gpu":
         try:
             jax.config.update("jax_default_device", jax.devices("gpu")[0])
@@ -67,27 +63,12 @@ def _use(device: str | None, cpu_devices: int) -> None:
             raise Refused("--device gpu: JAX finds no GPU here") from None
 
 
-def _apart(case: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """The results of a case that needs a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "results.json"
-        command = [sys.executable, "-m", "benchmarks", "--cases", case.name]
-        command += ["--device", "cpu", "--rounds", str(options.rounds)]
-        run = subprocess.run(
-            [*command, "--json", str(file)], capture_output=True, text=True
-        )
-        if not file.exists():
-            last = run.stderr.strip().splitlines()[-1:] or ["no output"]
-            return {"cases": [], "problems": [f"{case.name}: {last[0]}"]}
-        return json.loads(file.read_text())
-
-
 def _time(case: Any, options: argparse.Namespace, results: Any) -> Iterator[int]:
     """Add the times of a case to the results; yields after each round."""
     from benchmarks.timing import measure
 
     times: dict[str, dict[str, list[float]]] = {}
-    keys = ("name", "group", "title", "width")
+    keys = ("name", "group", "title")
     entry = {**{key: getattr(case, key) for key in keys}, "times": times}
     for done in measure(case, options.rounds):
         if not times:
@@ -117,11 +98,6 @@ def _run(cases: list[Any], options: argparse.Namespace, results: Any, bar: Any) 
             bar.update(task, completed=i * options.rounds, description=case.name)
             if not bar.console.is_terminal:
                 bar.console.print(f"timing {case.name}", highlight=False)
-            if case.cpu_devices > 1 and len(cases) > 1:
-                found = _apart(case, options)
-                results["cases"] += found["cases"]
-                results["problems"] += found["problems"]
-                continue
             try:
                 for n in _time(case, options, results):
                     bar.advance(task, n)
@@ -154,10 +130,7 @@ def _main(options: argparse.Namespace) -> int:
         cases = [CASES[name] for name in choose(options.cases)]
     except UnknownCase as e:
         raise Refused(f"--cases: {e}") from None
-    if options.device == "gpu":
-        cases = [case for case in cases if case.cpu_devices == 1]
-    alone = cases[0].cpu_devices if len(cases) == 1 else 1
-    _use(options.device, alone)
+    _use(options.device)
     results = new_results("benchmarks")
     console = Console(width=None if sys.stdout.isatty() else 100)
     console.print(describe(results), highlight=False, markup=False)
@@ -168,7 +141,9 @@ def _main(options: argparse.Namespace) -> int:
     if options.json:
         options.json.write_text(dumps(results), encoding="utf-8")
     if options.plot:
-        for path in save_figures(results, options.plot, ["png", "svg"]):
+        for path in save_figures(
+            {results["device"]["platform"]: results}, options.plot, ["png", "svg"]
+        ):
             console.print(f"{path}", highlight=False)
     if results["interrupted"]:
         console.print("Interrupted: these are the results so far.")
@@ -177,14 +152,7 @@ def _main(options: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command.
-
-    **Arguments:**
-
-    - `argv`: its arguments; by default those of the process.
-
-    **Returns:** the exit code.
-    """
+    """Run the command; returns the exit code."""
     try:
         return _main(_parser().parse_args(argv))
     except Refused as e:

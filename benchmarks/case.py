@@ -14,14 +14,17 @@ Call = Callable[[], Any]
 Makers = Mapping[str, Callable[[], Call]]
 
 CONTENDERS = {
-    "jit": "`jax.jit`, with the static arguments removed by hand",
+    "jit": "`jax.jit`, static arguments removed by hand",
     "flat": "`jax.jit` on a flat list of arrays",
     "eqx": "`equinox.filter_jit`, which always blocks",
+    "trick": "`equinox.filter_jit` on leaves: Equinox's low-overhead training loop",
     "ours": "`eqx_fastjit.filter_jit`",
+    "install": "`equinox.filter_jit` after `eqx_fastjit.install()`",
     "eager": "no JIT",
 }
 FUNCTION = ("jit", "flat", "eqx", "ours")
 JITS = ("jit", "eqx", "ours")
+LOOPS = ("jit", "eqx", "trick", "ours", "install")
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,9 @@ class Case:
     - `name`, `group`, `title`: its name, its group, and what it does.
     - `makers`: returns the `Makers`.
     - `contenders`: the keys of the makers.
-    - `first`: whether each call compiles anew, so that its stages are timed.
-    - `width`: of an MLP, for the figure.
+    - `first`: whether each call compiles, and is timed alone.
+    - `loop`: whether a call is an iteration of a loop.
     - `steps`: how many compiled functions one call dispatches.
-    - `cpu_devices`: how many virtual CPU devices it needs.
     - `rounds`: at most so many rounds, if its calls are long.
     """
 
@@ -46,10 +48,16 @@ class Case:
     makers: Callable[[], Makers]
     contenders: tuple[str, ...] = FUNCTION
     first: bool = False
-    width: int | None = None
+    loop: bool = False
     steps: int = 1
-    cpu_devices: int = 1
     rounds: int | None = None
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """What is timed."""
+        if self.first:
+            return ("total",)
+        return ("iteration",) if self.loop else ("dispatch", "blocked")
 
     def build(self, contenders: tuple[str, ...] = ()) -> dict[str, Call]:
         """Build the calls of some contenders, by default of all."""

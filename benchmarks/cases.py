@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
 
-from . import zoo
+from . import loops, zoo
 from .case import Call, case, CASES, FUNCTION, JITS, Makers
 from .contenders import (
     ALL_JITS,
@@ -30,17 +29,16 @@ from .contenders import (
 )
 
 
-__all__ = ["CASES", "GROUPS", "UnknownCase", "choose", "zoo"]
+__all__ = ["CASES", "GROUPS", "UnknownCase", "choose", "loops", "zoo"]
 
 
 GROUPS = {
     "table": "identity, and MLPs of width 8 to 1024",
     "depth": "MLPs of 1 to 100 linear layers",
-    "batch": "batches by vmap",
     "steps": "training steps",
     "calls": "ways to call",
-    "first": "a first call, by stage",
-    "loops": "first calls of loops",
+    "loops": "iterations of whole loops",
+    "first": "first calls",
     "strategies": "which functions to jit",
     "eager": "with and without jit",
     "zoo": "whole functions, as people write them",
@@ -69,7 +67,7 @@ def choose(names: str) -> list[str]:
     return list(out)
 
 
-# --- models: width, depth, batch ------------------------------------------------------
+# --- models: width and depth ----------------------------------------------------------
 
 
 def apply(model: Any, x: Any) -> Any:
@@ -92,26 +90,13 @@ def _forward(width: int, layers: int) -> Makers:
 
 def _add_mlp(name: str, group: str, width: int, layers: int) -> None:
     title = f"MLP of {layers} linear layers, width {width}, one sample"
-    case(group, title, name=name, width=width)(ft.partial(_forward, width, layers))
+    case(group, title, name=name)(ft.partial(_forward, width, layers))
 
 
 for _width in (8, 16, 32, 64, 128, 256, 512, 1024):
     _add_mlp(f"mlp_{_width}", "table", _width, 3)
 for _layers in (1, 3, 16, 100):
     _add_mlp(f"depth_{_layers}", "depth", 8, _layers)
-
-
-def _forward_batch(batch: int) -> Makers:
-    xs = jnp.ones((batch, 32))
-    return of_function(lambda model, xs: jax.vmap(model)(xs), mlp(32), xs)
-
-
-for _batch in (1, 16, 256, 4096):
-    case(
-        "batch",
-        f"MLP of 3 linear layers, width 32, vmap over {_batch} samples",
-        name=f"batch_{_batch}",
-    )(ft.partial(_forward_batch, _batch))
 
 
 # --- training steps -------------------------------------------------------------------
@@ -226,36 +211,6 @@ def typed_key() -> Makers:
     return of_function(f, jr.key(0), jnp.ones(3))
 
 
-@case("calls", "MLP of width 32, wrapped again for each call", contenders=JITS)
-def wrap_again() -> Makers:
-    model, x = mlp(32), jnp.ones(32)
-    arrays, statics = eqx.partition(model, eqx.is_array)
-
-    def without_statics(arrays: Any, x: Any) -> Any:
-        return eqx.combine(arrays, statics)(x)
-
-    return {
-        "jit": lambda: lambda: jax.jit(without_statics)(arrays, x),
-        **each(lambda filter_jit: lambda: filter_jit(model)(x), FILTER_JITS),
-    }
-
-
-_DEVICES = 8
-
-
-@case(
-    "calls",
-    f"MLP of width 32 on a batch over {_DEVICES} virtual CPU devices",
-    cpu_devices=_DEVICES,
-)
-def sharded() -> Makers:
-    mesh = jax.sharding.Mesh(np.array(jax.devices("cpu")[:_DEVICES]), ("batch",))
-    over_batch = NamedSharding(mesh, PartitionSpec("batch"))
-    model = eqx.filter_shard(mlp(32), NamedSharding(mesh, PartitionSpec()))
-    x = jax.device_put(jnp.ones((64, 32)), over_batch)
-    return of_function(lambda model, x: jax.vmap(model)(x), model, x)
-
-
 # --- first calls ----------------------------------------------------------------------
 
 
@@ -314,7 +269,7 @@ def _of_steps(new: Callable[[int], Any], steps: int) -> Makers:
 for _steps in (10, 100, 300):
     for _kind, _new in (("loop", _new_loop), ("scan", _new_scan)):
         case(
-            "loops",
+            "first",
             f"{_steps} steps "
             + ("in a Python loop" if _kind == "loop" else "under lax.scan"),
             name=f"{_kind}_{_steps}",
@@ -325,7 +280,7 @@ for _steps in (10, 100, 300):
 
 
 @case(
-    "loops",
+    "first",
     "a loop of 20 that jits and calls a new lambda",
     contenders=JITS,
     first=True,

@@ -96,10 +96,8 @@ def _of_each(
     }
 
 
-def training(
-    loss: Callable[..., Any], model: Any, optimiser: Any, *batch: Any
-) -> Makers:
-    """The usual training step, over and over."""
+def training_step(loss: Callable[..., Any], optimiser: Any) -> Callable[..., Any]:
+    """The usual training step."""
 
     def step(model: Any, opt_state: Any, *batch: Any) -> Any:
         value, grads = eqx.filter_value_and_grad(loss)(model, *batch)
@@ -107,8 +105,15 @@ def training(
         updates, opt_state = optimiser.update(grads, opt_state, params)
         return eqx.apply_updates(model, updates), opt_state, value
 
+    return step
+
+
+def training(
+    loss: Callable[..., Any], model: Any, optimiser: Any, *batch: Any
+) -> Makers:
+    """The usual training step, over and over."""
     opt_state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
-    return of_loop(step, (model, opt_state), batch)
+    return of_loop(training_step(loss, optimiser), (model, opt_state), batch)
 
 
 def filled(make: Callable[[], Any]) -> Any:

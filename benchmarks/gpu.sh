@@ -6,7 +6,7 @@
 # On a machine with a GPU, and JAX for it, this builds the extension where it stands, and
 # leaves in FOLDER:
 #
-#     gpu.json   the benchmarks: the table, training steps, and whole functions
+#     gpu.json   the benchmarks: the table, training steps, whole functions and loops
 #     tests.txt  how the tests of tests/engine ended, and which failed
 #     refilled-equinox.txt, refilled-install.txt
 #                the losses of loops that refill their batch, which must be the same
@@ -22,7 +22,8 @@
 #     pip download --only-binary=:all: --no-deps --dest wheels equinox jaxtyping \
 #         wadler-lindig typing-extensions optax absl-py diffrax lineax optimistix rich \
 #         markdown-it-py mdurl pygments pytest iniconfig pluggy packaging setuptools \
-#         pytest-xdist execnet
+#         pytest-xdist execnet attrs cloudpickle msgspec pydantic pydantic-core \
+#         annotated-types typing-inspection wrapt
 #
 # Where there is no git, $EQX_FASTJIT_COMMIT says which commit this is.
 #
@@ -86,22 +87,25 @@ step() {
     esac
 }
 
-cases=table,steps,zoo options=(--device "$device" --json "$folder/gpu.json")
+cases=table,steps,zoo,loops rounds=15
 pytest=("$python" -m pytest -q -p no:cacheprovider -o addopts= -W default tests/engine)
 workers=8 refills="200 65536"
 if [ -n "$quick" ]; then
-    cases=identity options+=(--rounds 3) pytest+=(-k refilled) workers=2 refills="8 512"
+    cases=identity rounds=2 pytest+=(-k refilled) workers=2 refills="8 512"
 fi
-step tests 180 "${pytest[@]}" -n "$workers" --junitxml="$scratch/tests.xml"
+step tests 150 "${pytest[@]}" -n "$workers" --junitxml="$scratch/tests.xml"
 grep -o '<testsuite [^>]*' "$scratch/tests.xml" >"$folder/tests.txt" 2>>"$log" || failed=1
 grep -aE '^(FAILED|ERROR) ' "$log" >>"$folder/tests.txt"
 # Without XLA's deterministic operations, losses differ from one run to the next.
 XLA_FLAGS="${XLA_FLAGS:-} --xla_gpu_deterministic_ops=true" PYTHON=$python \
-    step refilled 120 bash -c 'for mode in equinox install; do
+    step refilled 60 bash -c 'for mode in equinox install; do
         "$PYTHON" tests/programs/refilled_batch.py $mode $1 $2 >"$0/refilled-$mode.txt" || exit
     done
     cmp "$0"/refilled-{equinox,install}.txt' "$folder" $refills
-step benchmarks 270 "$python" -m benchmarks --cases "$cases" "${options[@]}"
+# Choosing between kernels would take most of the time. The results file says this.
+[ "$device" = cpu ] || export XLA_FLAGS="${XLA_FLAGS:-} --xla_gpu_autotune_level=0"
+step benchmarks 250 "$python" -m benchmarks --cases "$cases" --rounds "$rounds" \
+    --device "$device" --json "$folder/gpu.json"
 echo "$SECONDS s in all; results in $folder"
 sed -n '2,$p' "$folder/tests.txt"
 exit $failed

@@ -1,140 +1,98 @@
-"""Results as figures: the cost of a call against width, and ratios of each case."""
+"""The figure: eqx_fastjit over each alternative, with a point for each case."""
 
-import functools as ft
 import io
-from collections.abc import Callable, Iterable
+import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from .case import CONTENDERS
-from .results_file import Entry, Results
-from .table import NAMES, RIVALS
-from .timing import interval, ratios
+from .results_file import Results
+from .timing import ratios
 
 
-# They are told apart by the colour-blind as well (Okabe and Ito, 2008).
+# Of each figure. They are told apart by the colour-blind as well (Okabe and Ito, 2008).
 _COLOURS = {
-    "ours": "#D55E00",
-    "jit": "#0072B2",
-    "flat": "#56B4E9",
-    "eqx": "#CC79A7",
-    "eager": "#999999",
+    "ratios": {"cpu": "#0072B2", "gpu": "#D55E00", "text": "#24292F"},
+    "ratios-dark": {"cpu": "#56B4E9", "gpu": "#E69F00", "text": "#E6EDF3"},
 }
-_MARKERS = dict(zip(_COLOURS, "osvPX", strict=True))
-_PANELS = {
-    "dispatch": "until the call returns",
-    "blocked": "until the result is ready",
-}
+_OVER = ("eqx", "jit")
+_TICKS = (0.1, 0.2, 0.5, 1, 2)
 
 
-def _width(entries: list[Entry], figure: Any) -> None:
-    """Time against the width of an MLP, log-log, with a panel for each mode."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    figure.suptitle("The time of a call by the width of the model")
-    panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    widths = [e["width"] for e in entries]
-    for axes, (mode, title) in zip(panels, _PANELS.items(), strict=True):
-        for name in [x for x in _COLOURS if x in entries[0]["times"][mode]]:
-            spreads = [interval(e["times"][mode][name]) for e in entries]
-            low, median, high = zip(*spreads, strict=True)
-            style = {"color": _COLOURS[name], "zorder": 3 if name == "ours" else 2}
-            axes.plot(widths, median, label=name, marker=_MARKERS[name], **style)
-            axes.fill_between(widths, low, high, alpha=0.15, **style)
-        axes.set(xscale="log", yscale="log", title=title, xticks=widths)
-        axes.set_xlabel("width of an MLP of 3 linear layers")
-        axes.tick_params(axis="x", which="minor", length=0)
-        axes.grid(alpha=0.3)
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-            axis.set_minor_formatter(NullFormatter())
-    panels[0].set_ylabel("microseconds a call")
-    handles, names = panels[0].get_legend_handles_labels()
-    labels = [
-        CONTENDERS[name].partition(", which")[0].replace("`", "") for name in names
-    ]
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+def _points(results: Results, rival: str) -> list[float]:
+    """The median ratios of the cases; of whole functions alone, if there are any."""
+    cases = [e for e in results["cases"] if "blocked" in e["times"]]
+    cases = [e for e in cases if e["group"] == "zoo"] or cases
+    found = [ratios(e["times"]["blocked"], rival) for e in cases]
+    return sorted(map(statistics.median, filter(None, found)))
 
 
-def _ratios(entries: list[Entry], figure: Any) -> None:
-    """Ours over each rival, with a point and an interval for each case."""
-    rivals = [x for x in RIVALS if any(_dispatch(e, x) for e in entries)]
-    figure.set_figheight(1.9 + 0.28 * len(entries))
-    figure.suptitle("Time until a call returns: eqx_fastjit over each alternative")
-    panels = figure.subplots(1, len(rivals), sharey=True, squeeze=False)[0]
-    for axes, rival in zip(panels, rivals, strict=True):
-        for row, entry in enumerate(entries):
-            if values := _dispatch(entry, rival):
-                low, median, high = interval(values)
-                colour = _COLOURS["ours" if high < 1 else "eager"]
-                axes.plot([low, high], [row, row], color=colour, linewidth=1.5)
-                axes.plot(median, row, "o", color=colour, markersize=5)
-                axes.annotate(
-                    f"{median:.2f}",
-                    (high, row),
-                    xytext=(6, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=8,
-                )
-        axes.axvline(1, linewidth=1, color=_COLOURS["eager"], linestyle="--")
-        axes.set(title=f"over {NAMES[rival]}", xlabel="below 1: eqx_fastjit is faster")
-        axes.grid(axis="y", alpha=0.2)
-        axes.margins(x=0.3)
-        axes.set_xlim(left=0)
-    panels[0].set_yticks(range(len(entries)), [e["name"] for e in entries])
-    panels[0].invert_yaxis()
+def _draw(rows: dict[str, dict[str, list[float]]], figure: Any, colours: Any) -> None:
+    """A strip of points for each alternative and device, with the median in figures."""
+    axes, y = figure.subplots(), 0.0
+    beside = {"transform": axes.get_yaxis_transform(), "va": "center"}
+    for rival, by_device in rows.items():
+        name = CONTENDERS[rival].partition(",")[0].replace("`", "")
+        axes.text(0, y, f"over {name}", **beside)
+        for device, points in by_device.items():
+            y -= 1
+            # Neighbours are at three heights, for points that would cover each other.
+            heights = [y + 0.16 * (i % 3 - 1) for i in range(len(points))]
+            axes.plot(points, heights, "o", color=colours[device], ms=5, alpha=0.6)
+            middle = statistics.median(points)
+            axes.plot([middle] * 2, [y - 0.4, y + 0.4], color=colours["text"], lw=2)
+            axes.text(1.01, y, f"{middle:.2f}", weight="bold", **beside)
+            axes.text(-0.01, y, device.upper(), ha="right", **beside)
+        y -= 1.2
+    axes.axvline(1, lw=1, color=colours["text"], linestyle="--")
+    axes.set(xscale="log", ylim=(y + 0.5, 0.6), yticks=[])
+    axes.set_xlabel("time until the result is ready; below 1, eqx_fastjit is faster")
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, 0.1), max(high, 1.5))
+    axes.set_xticks(_TICKS, [f"{x:g}" for x in _TICKS])
+    axes.minorticks_off()
+    axes.spines[["left", "right", "top"]].set_visible(False)
 
 
-def _dispatch(entry: Entry, rival: str) -> list[float]:
-    return ratios(entry["times"]["dispatch"], rival)
+def render(by_device: dict[str, Results], suffix: str) -> dict[str, bytes]:
+    """The content of each figure, in a format; none if there is nothing to compare.
 
-
-def _figures(results: Results) -> dict[str, Callable[[Any], None]]:
-    """The figures for which the results have data, as functions that draw them."""
-    calls = [e for e in results["cases"] if "dispatch" in e["times"]]
-    widths = [e for e in calls if e["group"] == "table" and e["width"]]
-    compared = [e for e in calls if any(_dispatch(e, rival) for rival in RIVALS)]
-    out = {}
-    if len(widths) > 1:
-        out["width"] = ft.partial(_width, widths)
-    if compared:
-        out["ratios"] = ft.partial(_ratios, compared)
-    return out
-
-
-def render(results: Results, suffix: str) -> dict[str, bytes]:
-    """Draw what the results have data for.
-
-    **Arguments:**
-
-    - `results`: what a results file has.
-    - `suffix`: `"png"` or `"svg"`.
-
-    **Returns:** the content of each file: `width` (log-log, against the width of an
-    MLP), and `ratios`.
+    `by_device` has what a results file has, for each platform.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
+    rows = {}
+    for rival in _OVER:
+        found = {device: _points(x, rival) for device, x in by_device.items()}
+        rows[rival] = {device: points for device, points in found.items() if points}
+    if not any(rows.values()):
+        return {}
+    # The width is that of a telephone, where a larger figure would be scaled down.
+    size = 4.6, 1.1 + 0.35 * sum(map(len, rows.values())) + 0.2 * len(rows)
+    options: Any = {"format": suffix, "dpi": 150, "transparent": True}
+    if suffix == "svg":  # without a date, the same results give the same file
+        options["metadata"] = {"Date": None}
     out = {}
-    metadata: Any = {"Date": None} if suffix == "svg" else None
-    for name, draw in _figures(results).items():
-        # With the salt and no date, the same results give the same file.
-        with matplotlib.rc_context({"svg.hashsalt": "eqx_fastjit"}):
-            figure = Figure(figsize=(9, 4.8), layout="constrained")
-            draw(figure)
-            file = io.BytesIO()
-            figure.savefig(file, format=suffix, dpi=150, metadata=metadata)
+    for name, colours in _COLOURS.items():
+        keys = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color")
+        style = {**dict.fromkeys(keys, colours["text"]), "svg.hashsalt": "eqx_fastjit"}
+        with matplotlib.rc_context(style):
+            figure, file = Figure(figsize=size, layout="constrained"), io.BytesIO()
+            _draw(rows, figure, colours)
+            figure.savefig(file, **options)
         out[name] = file.getvalue()
     return out
 
 
-def save_figures(results: Results, folder: Path, suffixes: Iterable[str]) -> list[Path]:
+def save_figures(
+    by_device: dict[str, Results], folder: Path, suffixes: Iterable[str]
+) -> list[Path]:
     """Write the figures in each format; returns the paths."""
     paths = []
     for suffix in suffixes:
-        for name, content in render(results, suffix).items():
+        for name, content in render(by_device, suffix).items():
             paths.append(folder / f"{name}.{suffix}")
             paths[-1].write_bytes(content)
     return paths

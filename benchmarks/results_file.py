@@ -5,7 +5,7 @@ It is JSON, with:
 - `date` (UTC), `command`, and `commit` of the checkout, with `+` at the end if its
   package or benchmarks had uncommitted changes;
 - `machine`, `device`, `versions`, `engine`;
-- `cases`: for each case `name`, `group`, `title`, `width`, and `times`, which has one
+- `cases`: for each case `name`, `group`, `title`, and `times`, which has one
   number a round for each mode and contender (see `timing.measure`);
 - `problems`: a line for each case that could not be timed; `interrupted`.
 """
@@ -86,10 +86,11 @@ def new_results(module: str) -> Results:
     """Results without any cases yet, of the module that this process runs."""
     import jax
 
-    device = jax.devices()[0]
+    device, flags = jax.devices()[0], os.environ.get("XLA_FLAGS", "").strip()
+    words = [f"XLA_FLAGS={flags}"] * bool(flags) + ["python", "-m", module]
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
+        "command": shlex.join([*words, *sys.argv[1:]]),
         "commit": commit(),
         "machine": machine(),
         "device": {"platform": device.platform, "kind": device.device_kind},
@@ -101,17 +102,13 @@ def new_results(module: str) -> Results:
     }
 
 
-def describe_machine(machine: dict[str, Any]) -> str:
-    """A machine, in words."""
-    return f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"
-
-
 def describe(results: Results) -> str:
     """Machine, device, versions and commit, in words."""
-    device, commit = results["device"], results["commit"]
+    device, commit, machine = (results[x] for x in ("device", "commit", "machine"))
     named = ", ".join(f"{name} {x}" for name, x in results["versions"].items())
     return (
-        f"{describe_machine(results['machine'])}; on {device['kind']}; {named}; "
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; "
+        f"on {device['kind']}; {named}; "
         f"{results['engine']} engine; commit "
         f"{commit[:12]}{'+' * commit.endswith('+')}"
     )

@@ -11,8 +11,7 @@ from .cases import CASES
 from .timing import measure
 
 
-_CALLS = [x.name for x in CASES.values() if not x.first]
-_FIRST = [x.name for x in CASES.values() if x.first]
+_CALLS = [x.name for x in CASES.values() if x.modes == ("dispatch", "blocked")]
 _RIVALS = [x for x in FUNCTION if x != "ours"]
 
 
@@ -24,8 +23,6 @@ def _case(name, *contenders):
     if not {*contenders} <= {*case.contenders}:
         raise NotImplementedError(f"{name} has not all of {contenders}")
     jax.config.update("jax_enable_compilation_cache", False)
-    if case.cpu_devices > 1:
-        jax.config.update("jax_num_cpu_devices", case.cpu_devices)
     return case
 
 
@@ -35,11 +32,11 @@ def _median(case, rival, mode, rounds):
 
 
 class Ratios:
-    """Ours over a rival, which take turns in one process. Below 1, ours is faster."""
+    """eqx_fastjit over a rival, in turn in one process. Below 1, it is faster."""
 
     params = (_RIVALS, _CALLS)
     param_names = ("rival", "case")
-    unit = "ours/rival"
+    unit = "eqx_fastjit / rival (below 1 is faster)"
 
     def setup(self, rival, name):
         self.case = _case(name, "ours", rival)
@@ -51,19 +48,3 @@ class Ratios:
     def track_blocked(self, rival, name):
         """Until the result is ready."""
         return _median(self.case, rival, "blocked", 15)
-
-
-class FirstRatios:
-    """The same of a call that is traced, lowered, compiled and run."""
-
-    params = (_RIVALS, _FIRST)
-    param_names = ("rival", "case")
-    unit = "ours/rival"
-    timeout = 900
-
-    def setup(self, rival, name):
-        self.case = _case(name, "ours", rival)
-
-    def track_total(self, rival, name):
-        """All stages of it."""
-        return _median(self.case, rival, "total", 3)

@@ -7,8 +7,10 @@ and the first calls after it take up to 2.6 times as long.
 """
 
 import contextlib
+import functools as ft
 import gc
 import math
+import operator
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -21,15 +23,12 @@ from .case import Call, Case
 
 
 # A round is long enough for the resolution of the clock not to matter.
-_ROUND_SECONDS, _ROUND_CALLS = 4e-3, 10
+_ROUND_SECONDS, _ROUND_CALLS, _LOOP_SECONDS = 4e-3, 10, 0.15
 _COLD_CALLS = 3
 # Python specializes its bytecode, and allocators and caches fill.
 _WARM_CALLS, _WARM_SECONDS = 40, 0.5
 # JAX's CPU and GPU clients make a call block if more than 32 computations are waiting.
 _IN_FLIGHT = 30
-
-CALL_MODES = ("dispatch", "blocked")
-STAGES = ("trace", "lower", "compile", "run", "total")
 
 
 class OutputsDiffer(Exception):
@@ -63,12 +62,9 @@ def interval(values: list[float], confidence: float = 0.95) -> Interval:
 
 
 def ratios(times: dict[str, list[float]], rival: str) -> list[float]:
-    """Ours over a rival, in each round; empty if one of them was not timed.
-
-    It is empty as well if the rival took no time, as in a stage that it did not need.
-    """
+    """Ours over a rival, in each round; empty if one of them was not timed."""
     ours, theirs = times.get("ours", []), times.get(rival, [])
-    if not ours or not theirs or 0 in theirs:
+    if not ours or not theirs:
         return []
     return [a / b for a, b in zip(ours, theirs, strict=True)]
 
@@ -82,7 +78,10 @@ def _arrays(call: Call) -> list[np.ndarray]:
             x = jax.random.key_data(x)
         return np.asarray(x)
 
-    return [on_host(x) for x in jax.tree.leaves(eqx.filter(call(), eqx.is_array))]
+    out = call()
+    if isinstance(out, float | int):  # of a loop, which has waited for it
+        return [np.asarray(out)]
+    return [on_host(x) for x in jax.tree.leaves(eqx.filter(out, eqx.is_array))]
 
 
 def _same(x: np.ndarray, y: np.ndarray) -> bool:
@@ -103,43 +102,67 @@ def check_equal(calls: dict[str, Call]) -> None:
 # --- calls ----------------------------------------------------------------------------
 
 
-class Sampler:
-    """Times the calls of one contender, a round at a time.
+_GETTERS: dict[type, Callable[[Any], Callable[[Any], Any]]] = {
+    jax.tree_util.GetAttrKey: lambda key: operator.attrgetter(key.name),
+    jax.tree_util.SequenceKey: lambda key: operator.itemgetter(key.idx),
+    jax.tree_util.DictKey: lambda key: operator.itemgetter(key.key),
+}
 
-    **Arguments:**
 
-    - `call`: the call.
-    - `steps`: how many compiled functions it dispatches.
+def waiter(out: Any) -> Callable[[Any], Any]:
+    """What waits for one array of a result, as all of its arrays are ready together.
+
+    `jax.block_until_ready` would flatten the Modules of a result in Python, which can
+    take longer than the call.
     """
+    paths = [
+        path
+        for path, leaf in jax.tree_util.tree_leaves_with_path(out)
+        if isinstance(leaf, jax.Array) and all(type(key) in _GETTERS for key in path)
+    ]
+    if not paths:
+        return jax.block_until_ready
+    getters = [_GETTERS[type(key)](key) for key in min(paths, key=len)]
 
-    def __init__(self, call: Call, steps: int = 1):
+    def wait(out: Any) -> None:
+        for get in getters:
+            out = get(out)
+        out.block_until_ready()
+
+    return wait
+
+
+class Sampler:
+    """Times the calls of one contender of a case, a round at a time."""
+
+    def __init__(self, case: Case, call: Call):
         self.call = call
-        self._fewest = math.ceil(_ROUND_CALLS / steps)
-        self._at_once = max(1, _IN_FLIGHT // steps)
+        self._seconds = {mode: getattr(self, f"_{mode}") for mode in case.modes}
+        self._least = _LOOP_SECONDS if case.loop else _ROUND_SECONDS
+        self._fewest = 1 if case.loop else math.ceil(_ROUND_CALLS / case.steps)
+        self._at_once = max(1, _IN_FLIGHT // case.steps)
         self._counts: dict[str, int] = {}
 
     def warm(self) -> None:
         """Call until nothing is compiled any more, and choose the length of a round."""
         least, start = math.inf, time.perf_counter()
+        self._wait = waiter(self.call())
         for _ in range(_WARM_CALLS):
             least = min(least, self._blocked(1))
             if time.perf_counter() - start > _WARM_SECONDS:
                 break
-        for mode in CALL_MODES:
-            if least < _ROUND_SECONDS:
-                least = min(self._seconds(mode, 5) for _ in range(3)) / 5
-            self._counts[mode] = max(self._fewest, int(_ROUND_SECONDS / least))
+        for mode, seconds in self._seconds.items():
+            if least < self._least:
+                least = min(seconds(5) for _ in range(3)) / 5
+            self._counts[mode] = max(self._fewest, int(self._least / least))
 
     def round(self) -> dict[str, float]:
         """Microseconds a call, by mode."""
         gc.collect()
         self._blocked(min(_COLD_CALLS, self._fewest))
         return {
-            mode: self._seconds(mode, n) / n * 1e6 for mode, n in self._counts.items()
+            mode: self._seconds[mode](n) / n * 1e6 for mode, n in self._counts.items()
         }
-
-    def _seconds(self, mode: str, n: int) -> float:
-        return self._dispatch(n) if mode == "dispatch" else self._blocked(n)
 
     def _dispatch(self, n: int) -> float:
         """Until the calls return. Waiting for the device in between is not timed."""
@@ -150,64 +173,32 @@ class Sampler:
             for _ in range(min(self._at_once, n - done)):
                 out = call()
             seconds += time.perf_counter() - start
-            jax.block_until_ready(out)
+            self._wait(out)
         return seconds
 
     def _blocked(self, n: int) -> float:
         """Until each result is ready."""
-        call, block = self.call, jax.block_until_ready
+        call, wait = self.call, self._wait
         start = time.perf_counter()
         for _ in range(n):
-            block(call())
+            wait(call())
+        return time.perf_counter() - start
+
+    def _iteration(self, n: int) -> float:
+        """All iterations of a loop, until the last result is ready."""
+        call, out = self.call, None
+        start = time.perf_counter()
+        for _ in range(n):
+            out = call()
+        self._wait(out)
         return time.perf_counter() - start
 
 
-# --- first calls ----------------------------------------------------------------------
-
-
-_EVENTS = {
-    "/jax/core/compile/jaxpr_trace_duration": "trace",
-    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
-    "/jax/core/compile/backend_compile_duration": "compile",
-}
-# What has been traced and compiled: stage, start, end.
-_spans: list[tuple[str, float, float]] = []
-
-
-def _listen(event: str, duration_secs: float, **kwargs: Any) -> None:
-    if event in _EVENTS:
-        now = time.perf_counter()
-        _spans.append((_EVENTS[event], now - duration_secs, now))
-
-
-jax.monitoring.register_event_duration_secs_listener(_listen)
-
-
-def _covered(spans: list[tuple[float, float]]) -> float:
-    """How long at least one span was open. A trace inside of a trace counts once."""
-    total, until = 0.0, -math.inf
-    for start, end in sorted(spans):
-        total += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return total
-
-
-def stages(call: Call) -> dict[str, float]:
-    """Milliseconds of each stage of a call that compiles.
-
-    **Returns:** `trace`, `lower` and `compile`, as JAX reports them; `total`; and
-    `run`, which is the rest: the first run, and the overhead of the wrapper.
-    """
-    _spans.clear()
+def _first_call(call: Call) -> dict[str, float]:
+    """Milliseconds of a call that traces, lowers, compiles and runs."""
     start = time.perf_counter()
     jax.block_until_ready(call())
-    total = time.perf_counter() - start
-    seconds = {
-        stage: _covered([(a, b) for name, a, b in _spans if name == stage])
-        for stage in _EVENTS.values()
-    }
-    seconds |= {"run": total - sum(seconds.values()), "total": total}
-    return {stage: 1e3 * seconds[stage] for stage in STAGES}
+    return {"total": 1e3 * (time.perf_counter() - start)}
 
 
 # --- rounds ---------------------------------------------------------------------------
@@ -234,8 +225,8 @@ def _without_collections() -> Iterator[None]:
 def _round_of(case: Case, calls: dict[str, Call]) -> dict[str, Callable[[], Any]]:
     """For each contender, the function that times one round."""
     if case.first:
-        return {name: lambda call=call: stages(call) for name, call in calls.items()}
-    samplers = {name: Sampler(call, case.steps) for name, call in calls.items()}
+        return {name: ft.partial(_first_call, call) for name, call in calls.items()}
+    samplers = {name: Sampler(case, call) for name, call in calls.items()}
     for sampler in samplers.values():
         sampler.warm()
     return {name: sampler.round for name, sampler in samplers.items()}
@@ -253,7 +244,7 @@ def measure(
     - `contenders`: by default, all of the case.
 
     **Returns:** an iterator with the times of each round, by mode and contender: in
-    microseconds for `CALL_MODES`, in milliseconds for `STAGES`.
+    microseconds, and for first calls in milliseconds.
 
     **Raises:** `OutputsDiffer` if contenders return different results.
     """
@@ -264,7 +255,6 @@ def measure(
         order = list(timed)
         for _ in range(min(rounds, case.rounds or rounds)):
             found = {name: timed[name]() for name in order}
-            modes = STAGES if case.first else CALL_MODES
-            yield {mode: {n: found[n][mode] for n in timed} for mode in modes}
+            yield {mode: {n: found[n][mode] for n in timed} for mode in case.modes}
             # No contender is always first, or always after the same one.
             order = order[1:] + order[:1]

@@ -4,12 +4,13 @@
     python -m benchmarks.website [--config asv.conf.json]
 
 Publishes the results that `asv run` has left. asv's own site lists what was not
-measured, labels no commits, and loads jQuery, Flot and Bootstrap from three other
-sites. Here `npm` downloads them once, and they lie beside the pages.
+measured, labels no commits, and loads libraries from three other sites. Here `npm`
+downloads them once, and commits lead to $DOCS_REPOSITORY (https://github.com/OWNER/NAME).
 """
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -39,21 +40,15 @@ _LABELS = 'div[style*="top: -2ex"] { transform: translateX(-75%); }\n'
 
 
 def publish(config: Path, html: Path) -> None:
-    """Write the pages, with labelled commits, and a list of what was measured.
-
-    **Arguments:**
-
-    - `config`: asv's configuration.
-    - `html`: its folder of pages.
-
-    **Raises:** `subprocess.CalledProcessError`.
-    """
+    """Write the pages, with labelled commits, and a list of what was measured."""
     command = [sys.executable, "-m", "asv", "--config", str(config), "publish"]
     subprocess.run(command, check=True)
     path = html / "index.json"
     index = json.loads(path.read_text())
     commits = index["revision_to_hash"].items()
     index["tags"] |= {commit[:8]: int(revision) for revision, commit in commits}
+    if address := os.environ.get("DOCS_REPOSITORY"):
+        index |= {"project_url": address, "show_commit_url": f"{address}/commit/"}
     path.write_text(json.dumps(index))
     with (html / "asv.css").open("a") as css:
         css.write(_LABELS)
@@ -65,12 +60,7 @@ def publish(config: Path, html: Path) -> None:
 def vendor(html: Path) -> None:
     """Put the libraries that asv's pages load from other sites beside them.
 
-    **Arguments:**
-
-    - `html`: the folder of the pages.
-
-    **Raises:** `subprocess.CalledProcessError`, and `KeyError` for a library that is
-    not in `_LIBRARIES`, as with another version of asv.
+    Raises `KeyError` for a library that is not in `_LIBRARIES`, of another asv.
     """
     page = html / "index.html"
     text = page.read_text()

@@ -9,7 +9,6 @@ excludes 1, or there are N. This takes about 20 minutes; run nothing else meanwh
 """
 
 import argparse
-import collections
 import json
 import statistics
 import subprocess
@@ -41,52 +40,11 @@ def _run_program(name: str, jit: str, steps: int | None) -> None:
     PROGRAMS[name](*(() if steps is None else (steps,)))
 
 
-def _count_calls(name: str, steps: int | None) -> None:
-    """Print the calls of a program, and what they cost beyond a flat list of arrays.
-
-    Calls from within other jitted functions are traced, and are few.
-    """
-    import equinox as eqx
-
-    from benchmarks.case import Case
-    from benchmarks.contenders import of_function
-    from benchmarks.timing import measure
-
-    # By the identity of the function, which need not have a hash.
-    counts: collections.Counter[int] = collections.Counter()
-    last: dict[int, tuple[Any, ...]] = {}
-    filter_jit = eqx.filter_jit
-
-    def counting(fun: Any) -> Any:
-        jitted = filter_jit(fun)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            counts[id(fun)] += 1
-            last[id(fun)] = fun, args, kwargs
-            return jitted(*args, **kwargs)
-
-        return call
-
-    eqx.filter_jit = counting
-    start = time.perf_counter()
-    _run_program(name, "eqx", steps)
-    seconds = (time.perf_counter() - start) / counts.total()
-    overhead = 0.0
-    for key, called in last.items():
-        makers = of_function(lambda f, args, kwargs: f(*args, **kwargs), *called)
-        # A call of seconds is timed once a round.
-        case = Case(name, "", "", lambda m=makers: m, steps=10 if seconds > 0.1 else 1)
-        rounds = [x["blocked"] for x in measure(case, 5, ("flat", "eqx"))]
-        each = statistics.median(x["eqx"] - x["flat"] for x in rounds)
-        overhead += 1e-6 * max(0.0, each) * counts[key]
-    print(json.dumps({"calls": counts.total(), "overhead": overhead}))
-
-
 # --- in the process that compares -----------------------------------------------------
 
 
-def _process(name: str, what: str, steps: int | None) -> tuple[float, str]:
-    """Wall seconds of a process, and what it printed."""
+def _process(name: str, what: str, steps: int | None) -> float:
+    """Wall seconds of a process."""
     command = [sys.executable, "-m", "benchmarks.whole", "--child", what]
     command += [] if steps is None else ["--steps", str(steps)]
     start = time.perf_counter()
@@ -95,20 +53,13 @@ def _process(name: str, what: str, steps: int | None) -> tuple[float, str]:
     if run.returncode:
         last = run.stderr.strip().splitlines()[-1:] or ["no output"]
         raise RuntimeError(f"{name} with {what}: {last[0]}")
-    return seconds, run.stdout
+    return seconds
 
 
 def compare(name: str, pairs: int, steps: int | None = None) -> dict[str, Any]:
-    """Compare a program with itself under `equinox.filter_jit`.
+    """Wall seconds of a program, in at most so many pairs, with both libraries.
 
-    **Arguments:**
-
-    - `name`: its name in `benchmarks/programs.py`.
-    - `pairs`: at most so many.
-    - `steps`: of the program; by default its own number.
-
-    **Returns:** wall seconds of each pair, the number of calls, and the seconds of
-    their overhead under Equinox. **Raises:** `RuntimeError` if a process fails.
+    Raises `RuntimeError` if a process fails.
     """
     from benchmarks.timing import interval, ratios
 
@@ -116,22 +67,22 @@ def compare(name: str, pairs: int, steps: int | None = None) -> dict[str, Any]:
     for n in range(1, pairs + 1):
         # Neither is always first.
         for who in sorted(seconds, reverse=n % 2 == 0):
-            seconds[who].append(_process(name, who, steps)[0])
+            seconds[who].append(_process(name, who, steps))
         low, _, high = interval(ratios(seconds, "eqx"), _CONFIDENCE)
         if n in _LOOKS and (high < 1 or low > 1):
             break
-    found = json.loads(_process(name, "calls", steps)[1].splitlines()[-1])
-    return {"name": name, "seconds": seconds, **found}
+    return {"name": name, "seconds": seconds}
 
 
 def markdown(results: dict[str, Any]) -> str:
     """The table of a results file, for the documentation."""
-    from benchmarks.table import made_by, ratio_cell
+    from benchmarks.pages import made_by
+    from benchmarks.table import ratio_cell
     from benchmarks.timing import interval, ratios
 
     lines = [
-        "| program | calls | equinox, s | ours, s | overhead | ours/equinox | pairs |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| program | equinox, s | eqx_fastjit, s | over equinox | pairs |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
     for entry in results["programs"]:
         seconds = entry["seconds"]
@@ -139,9 +90,8 @@ def markdown(results: dict[str, Any]) -> str:
         ratio = ratio_cell(interval(ratios(seconds, "eqx"), _CONFIDENCE))
         shown = f"**{ratio.text}**" if ratio.kind == "faster" else ratio.text
         lines.append(
-            f"| {entry['title']} | {entry['calls']:,} | {wall['eqx']:.2f} | "
-            f"{wall['ours']:.2f} | {entry['overhead'] / wall['eqx']:.0%} | "
-            f"{shown} | {len(seconds['eqx'])} |"
+            f"| {entry['title']} | {wall['eqx']:.2f} | {wall['ours']:.2f} | {shown} | "
+            f"{len(seconds['eqx'])} |"
         )
     return "\n".join(lines) + f"\n\n{made_by(results)}"
 
@@ -180,13 +130,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=_PAIRS, metavar="N")
     parser.add_argument("--steps", type=int, metavar="N", help="of each program")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
-    parser.add_argument(
-        "--child", choices=("eqx", "ours", "calls"), help=argparse.SUPPRESS
-    )
+    parser.add_argument("--child", choices=("eqx", "ours"), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    if options.child == "calls":
-        _count_calls(options.programs, options.steps)
-    elif options.child:
+    if options.child:
         _run_program(options.programs, options.child, options.steps)
     else:
         return _main(options, parser)

@@ -4,7 +4,7 @@
 
 Replaces the text between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` by
 the help of the commands, or by tables of the files in benchmarks/results, and draws the
-figures. Without results of a GPU, the part for these says so.
+figures.
 """
 
 import json
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plot, table, whole
-from benchmarks.case import CONTENDERS
+from benchmarks import pages, plot, table, whole
+from benchmarks.cases import GROUPS
 from scripts import startup
 
 
@@ -40,10 +40,9 @@ def _results(name: str) -> Any:
 
 def _help(name: str, page: Path) -> str:
     """The output of `--help` of each command, under a heading."""
-    whole = _help_of()
-    commands = re.findall(r"^    (\w+) ", whole, re.MULTILINE)
-    parts = [f"## {name}\n\n{_help_of(name)}" for name in commands]
-    return "\n\n".join([whole, *parts])
+    first = _help_of()
+    commands = re.findall(r"^    (\w+) ", first, re.MULTILINE)
+    return "\n\n".join([first, *(f"## {x}\n\n{_help_of(x)}" for x in commands)])
 
 
 def _help_of(*name: str) -> str:
@@ -57,43 +56,41 @@ def _help_of(*name: str) -> str:
 
 # --- benchmarks -----------------------------------------------------------------------
 
-_DESCRIPTIONS = {
-    "width": "Time of a call by the width of an MLP",
-    "ratios": "eqx_fastjit over each alternative, with a point for each case",
-}
+
+def _by_device() -> dict[str, Any]:
+    return {device: _results(device) for device in ("cpu", "gpu")}
 
 
 def _figure(name: str, page: Path) -> str:
-    """A figure of the cases on a CPU."""
-    file = FIGURES / f"{name}.svg"
-    return f"![{_DESCRIPTIONS[name]}]({file.relative_to(page.parent)})"
+    """A figure, and another one for dark pages."""
+    alt = "eqx_fastjit over each alternative, with a point for each function"
+    folder = FIGURES.relative_to(page.parent)
+    light, dark = f"{folder}/{name}.svg", f"{folder}/{name}-dark.svg"
+    if page.name != "README.md":
+        return f"![{alt}]({light}#only-light)\n![{alt}]({dark}#only-dark)"
+    source = f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+    return f'<picture>\n{source}\n<img alt="{alt}" src="{light}">\n</picture>'
 
 
 def _bench(name: str, page: Path) -> str:
-    """The tables of a group of cases, or of all that were timed on a GPU."""
-    if name == "gpu":
-        if not (RESULTS / "gpu.json").exists():
-            return "No results of a GPU are published yet."
-        results = _results("gpu")
-        return f"{table.markdown(results)}\n\n{table.made_by(results)}"
-    results = _results("cpu")
+    """The tables of a group of cases, on each device that has timed them."""
+    cpu = _results("cpu")
     if name == "legend":
-        return f"{table.EXPLANATION}\n\n{table.made_by(results)}"
-    return table.markdown(results, name)
+        made_by = map(pages.made_by, _by_device().values())
+        return "\n\n".join([table.EXPLANATION, *made_by])
+    if name == "first":
+        return f"{pages.one_mode(cpu, 'total')}\n\n{pages.first_calls(cpu)}"
+    if name in ("strategies", "eager"):
+        return pages.one_mode(cpu, "blocked", name)
+    return pages.side_by_side(_by_device(), name)
 
 
-def _zoo(name: str, page: Path) -> str:
-    """How whole functions compare with each rival."""
-    results = _results("cpu")
-    blocked = table.summary(results, "zoo", "blocked")
-    lines = [
-        "| alternative | until the call returns | worst | until the result is ready |",
-        "| --- | ---: | --- | ---: |",
-    ]
-    for rival, (median, worst, case) in table.summary(results, "zoo").items():
-        shown = f"{median:.2f} | {worst:.2f} (`{case}`) | {blocked[rival][0]:.2f}"
-        lines.append(f"| {CONTENDERS[rival]} | {shown} |")
-    return "\n".join(lines)
+def _loops(device: str, page: Path) -> str:
+    """The table of whole loops. On a GPU, they were first timed by hand."""
+    results = _results(device)
+    if not any("iteration" in e["times"] for e in results["cases"]):
+        results = _results(f"loops_{device}")
+    return pages.loops_by_hand(results) if "rows" in results else pages.loops(results)
 
 
 # --- putting it into the pages --------------------------------------------------------
@@ -103,26 +100,27 @@ _MAKERS: dict[str, Callable[[str, Path], str]] = {
     "bench": _bench,
     "figure": _figure,
     "help": _help,
+    "all": lambda name, page: pages.everything(_results(name), GROUPS),
+    "loops": _loops,
     "programs": lambda name, page: whole.markdown(_results(name)),
     "startup": lambda name, page: startup.markdown(_results(name)),
-    "zoo": _zoo,
+    "zoo": lambda name, page: pages.whole_functions(_by_device()),
 }
 
 
 def generated(page: Path) -> str:
-    """The text of a page, with its parts made anew."""
+    """The text of a page, with its parts as they are now."""
 
     def replace(match: re.Match[str]) -> str:
         body = _MAKERS[match["kind"]](match["name"], page)
-        body = f"\n{body}\n\n" if body else ""
-        return f"{match['begin']}\n{body}{match['end']}"
+        return f"{match['begin']}\n\n{body}\n\n{match['end']}"
 
     return _PART.sub(replace, page.read_text(encoding="utf-8"))
 
 
 def main() -> None:
     """Write all pages and figures."""
-    plot.save_figures(_results("cpu"), FIGURES, ["svg"])
+    plot.save_figures(_by_device(), FIGURES, ["svg"])
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         page.write_text(generated(page), encoding="utf-8")
 

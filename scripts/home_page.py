@@ -3,12 +3,15 @@
 Links are relative to the root of the repository there, and to `docs/` here.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
 
 ROOT = Path(__file__).parent.parent
-_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+_PICTURE = re.compile(
+    r'<picture>.*?srcset="([^"]+).*?alt="([^"]+)" src="([^"]+).*?</picture>', re.DOTALL
+)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -16,7 +19,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri != "index.md":
         return markdown
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    text = text.replace("](docs/", "](")
-    for name, target in _PAGES.items():
-        text = text.replace(f"]({name}", f"]({target}")
-    return text
+    # The theme has a switch of its own for dark pages.
+    text = _PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", text)
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        text = text.replace(f"]({name}", f"]({name.lower()}")
+    return text.replace("](docs/", "](")

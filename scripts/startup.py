@@ -133,7 +133,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
 
 def markdown(results: dict[str, Any]) -> str:
     """The table of a results file: each way to start, over starting anew."""
-    from benchmarks.table import made_by
+    from benchmarks.pages import made_by
 
     names = ("cached", "portable", "compiled", "calls")
     lines = [f"| function | from scratch, s | {' | '.join(names)} |"]
@@ -145,8 +145,8 @@ def markdown(results: dict[str, Any]) -> str:
         cells = " | ".join(f"{x:.2f}" for x in rows[-1])
         lines.append(f"| `{entry['name']}` | {anew:.2f} | {cells} |")
     medians = map(statistics.median, zip(*rows, strict=True))
-    told = ", ".join(f"{name} {x:.2f}" for name, x in zip(names, medians, strict=False))
-    return "\n".join(lines) + f"\n\nMedians: {told}. {made_by(results)}"
+    shown = ", ".join(f"{x} {y:.2f}" for x, y in zip(names, medians, strict=False))
+    return "\n".join(lines) + f"\n\nMedians: {shown}. {made_by(results)}"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -44,13 +44,21 @@ class GPT(eqx.Module):
     norm: eqx.nn.LayerNorm
     head: eqx.nn.Linear
 
-    def __init__(self, depth: int, *, key: jax.Array):
+    def __init__(
+        self,
+        depth: int,
+        width: int = WIDTH,
+        heads: int = HEADS,
+        length: int = LENGTH,
+        *,
+        key: jax.Array,
+    ):
         key_tokens, key_positions, key_head, *keys = jr.split(key, 3 + depth)
-        self.tokens = eqx.nn.Embedding(VOCABULARY, WIDTH, key=key_tokens)
-        self.positions = eqx.nn.Embedding(LENGTH, WIDTH, key=key_positions)
-        self.blocks = [Block(WIDTH, HEADS, key=key) for key in keys]
-        self.norm = eqx.nn.LayerNorm(WIDTH)
-        self.head = eqx.nn.Linear(WIDTH, VOCABULARY, use_bias=False, key=key_head)
+        self.tokens = eqx.nn.Embedding(VOCABULARY, width, key=key_tokens)
+        self.positions = eqx.nn.Embedding(length, width, key=key_positions)
+        self.blocks = [Block(width, heads, key=key) for key in keys]
+        self.norm = eqx.nn.LayerNorm(width)
+        self.head = eqx.nn.Linear(width, VOCABULARY, use_bias=False, key=key_head)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         positions = jnp.arange(tokens.shape[0])
@@ -64,6 +72,13 @@ def _tokens(*shape: int) -> jax.Array:
     return jnp.arange(math.prod(shape)).reshape(shape) % VOCABULARY
 
 
+def gpt_loss(model: GPT, tokens: jax.Array) -> jax.Array:
+    """The loss of predicting each next token of a sequence."""
+    logits, labels = model(tokens[:-1]), tokens[1:]
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return jnp.mean(losses)
+
+
 @case("zoo", "transformer of 6 blocks, inference")
 def gpt() -> Makers:
     def logits(model: GPT, tokens: jax.Array) -> jax.Array:
@@ -75,14 +90,9 @@ def gpt() -> Makers:
 
 @case("zoo", "transformer of 6 blocks, AdamW step")
 def gpt_adamw() -> Makers:
-    def loss(model: GPT, tokens: jax.Array) -> jax.Array:
-        logits, labels = model(tokens[:-1]), tokens[1:]
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        return jnp.mean(losses)
-
     model = filled(lambda: GPT(6, key=jr.key(0)))
     optimiser = optax.adamw(3e-4, weight_decay=0.1)
-    return training(loss, model, optimiser, _tokens(LENGTH))
+    return training(gpt_loss, model, optimiser, _tokens(LENGTH))
 
 
 # --- a CNN, with the state of BatchNorm ----------------------------------------------
@@ -182,48 +192,53 @@ def _generator_loss(generator, discriminator, noise):
     return _bce(jax.vmap(discriminator)(jax.vmap(generator)(noise)), 1.0)
 
 
+def discriminator_step(discriminator, opt_state, generator, real, noise):
+    """A step of the discriminator: itself, its optimiser's state, and its loss."""
+    grad = eqx.filter_value_and_grad(_discriminator_loss)
+    loss, grads = grad(discriminator, generator, real, noise)
+    updates, opt_state = _gan_optimiser.update(grads, opt_state)
+    return eqx.apply_updates(discriminator, updates), opt_state, loss
+
+
+def generator_step(generator, opt_state, discriminator, noise):
+    """A step of the generator: itself, its optimiser's state, and its loss."""
+    grad = eqx.filter_value_and_grad(_generator_loss)
+    loss, grads = grad(generator, discriminator, noise)
+    updates, opt_state = _gan_optimiser.update(grads, opt_state)
+    return eqx.apply_updates(generator, updates), opt_state, loss
+
+
 def gan_step(models: dict, opt_states: dict, key: jax.Array, real: jax.Array):
     """One step of both networks, each with its own state of the optimiser."""
     key, subkey = jr.split(key)
     noise = jr.normal(subkey, (real.shape[0], 4))
     g, d = models["generator"], models["discriminator"]
-
-    d_loss, grads = eqx.filter_value_and_grad(_discriminator_loss)(d, g, real, noise)
-    updates, d_state = _gan_optimiser.update(grads, opt_states["discriminator"])
-    d = eqx.apply_updates(d, updates)
-
-    g_loss, grads = eqx.filter_value_and_grad(_generator_loss)(g, d, noise)
-    updates, g_state = _gan_optimiser.update(grads, opt_states["generator"])
-    g = eqx.apply_updates(g, updates)
-
+    g_state, d_state = opt_states["generator"], opt_states["discriminator"]
+    d, d_state, d_loss = discriminator_step(d, d_state, g, real, noise)
+    g, g_state, g_loss = generator_step(g, g_state, d, noise)
     models = {"generator": g, "discriminator": d}
     opt_states = {"generator": g_state, "discriminator": d_state}
     return models, opt_states, key, {"g_loss": g_loss, "d_loss": d_loss}
 
 
-def new_gan() -> tuple[dict, dict, jax.Array]:
-    """The networks, the states of their optimisers, and a key."""
+def new_gan() -> tuple[dict, dict]:
+    """The networks, filled with numbers, and the states of their optimisers."""
     keys = jr.split(jr.key(0))
     relu, leaky_relu = jax.nn.relu, jax.nn.leaky_relu
-    models = {
-        "generator": eqx.nn.MLP(4, 8, 16, 3, relu, jnp.tanh, key=keys[0]),
-        "discriminator": eqx.nn.MLP(8, "scalar", 16, 3, leaky_relu, key=keys[1]),
-    }
-    return models, _gan_states(models), jr.PRNGKey(1)
-
-
-def _gan_states(models: dict) -> dict:
-    return {
-        name: _gan_optimiser.init(eqx.filter(model, eqx.is_array))
-        for name, model in models.items()
-    }
+    models = filled(
+        lambda: {
+            "generator": eqx.nn.MLP(4, 8, 16, 3, relu, jnp.tanh, key=keys[0]),
+            "discriminator": eqx.nn.MLP(8, "scalar", 16, 3, leaky_relu, key=keys[1]),
+        }
+    )
+    arrays = {name: eqx.filter(model, eqx.is_array) for name, model in models.items()}
+    return models, {name: _gan_optimiser.init(x) for name, x in arrays.items()}
 
 
 @case("zoo", "GAN, a step of both networks, which are in dictionaries")
 def gan() -> Makers:
     data = jnp.cos(jnp.arange(32.0) / 5).reshape(4, 8)
-    models, _, key = filled(new_gan)
-    return of_loop(gan_step, (models, _gan_states(models), key), (data,))
+    return of_loop(gan_step, (*new_gan(), jr.PRNGKey(1)), (data,))
 
 
 # --- LoRA ----------------------------------------------------------------------------

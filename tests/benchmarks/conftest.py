@@ -1,15 +1,7 @@
 """What the tests of the benchmarks share."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import pytest
-
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -22,40 +14,17 @@ def as_users_have_it():
 
 
 @pytest.fixture
-def run():
-    """Run `python -m MODULE ARGS...` in a real process, on the CPU."""
-
-    def run(*words, **env):
-        return subprocess.run(
-            [sys.executable, "-m", *map(str, words)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "JAX_PLATFORMS": "cpu",
-                "COLUMNS": "200",
-                **env,
-            },
-        )
-
-    return run
-
-
-@pytest.fixture
 def results():
-    """Hand-made results: two widths, and a first call."""
+    """Hand-made results: two widths, a whole function, a loop, and a first call."""
 
-    def entry(name, group, times, width=None):
-        return {"name": name, "group": group, "title": name, "width": width, **times}
+    def entry(name, group, times):
+        return {"name": name, "group": group, "title": f"a {name}", "times": times}
 
     def calls(ours):
         by = {"jit": [10.0] * 8, "eqx": [100.0] * 8, "ours": [ours] * 8}
-        return {"times": {"dispatch": by, "blocked": by}}
+        return {"dispatch": by, "blocked": by}
 
-    names = ("trace", "lower", "compile", "run", "total")
-    stages = {name: {"ours": [2]} for name in names}
+    loop = {"trick": [9.0], "install": [8.0], "jit": [5], "eqx": [10], "ours": [4]}
     return {
         "date": "2026-01-02T03:04:05+00:00",
         "command": "python -m benchmarks",
@@ -67,9 +36,10 @@ def results():
         "interrupted": False,
         "problems": ["mlp_4: ValueError: why"],
         "cases": [
-            entry("mlp_8", "table", calls(5.0), width=8),
-            entry("mlp_16", "table", calls(20.0), width=16),
+            entry("mlp_8", "table", calls(5.0)),
+            entry("mlp_16", "table", calls(20.0)),
             entry("gan", "zoo", calls(8.0)),
-            entry("first_call", "first", {"times": stages}),
+            entry("decode", "loops", {"iteration": loop}),
+            entry("first_call", "first", {"total": {"eqx": [2.0], "ours": [3.0]}}),
         ],
     }

@@ -1,15 +1,16 @@
-"""How calls are timed: rounds, medians, intervals, stages."""
+"""How calls are timed: rounds, medians, intervals, what is waited for."""
 
 import gc
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
 
 from benchmarks import timing
 from benchmarks.case import Case
-from benchmarks.timing import interval, measure, ratios, Sampler, stages
+from benchmarks.timing import interval, measure, ratios, Sampler, waiter
 
 
 pytestmark = pytest.mark.one_engine
@@ -19,42 +20,44 @@ pytestmark = pytest.mark.one_engine
     ("n", "outside"), [(1, 0), (5, 0), (6, 0), (8, 0), (9, 1), (15, 3), (30, 9)]
 )
 def test_the_interval_of_a_median_is_between_order_statistics(n, outside):
-    found = interval([float(x) for x in reversed(range(n))])
-    assert found == (outside, (n - 1) / 2, n - 1 - outside)
+    values = [float(x) for x in reversed(range(n))]
+    assert interval(values) == (outside, (n - 1) / 2, n - 1 - outside)
     # As many values lie outside as a fair coin allows.
     tail = sum(math.comb(n, k) for k in range(outside + 1)) / 2**n
     assert n < 6 or 2 * tail <= 0.05
+    assert interval(values, 0.99).low <= interval(values, 0.95).low
 
 
-def test_a_higher_confidence_has_a_wider_interval():
-    values = [float(x) for x in range(30)]
-    assert interval(values, 0.99).low < interval(values, 0.95).low
+def test_ratios_are_taken_within_rounds():
+    assert ratios({"ours": [1.0, 2.0], "jit": [2.0, 2.0]}, "jit") == [0.5, 1.0]
+    assert ratios({"ours": [1.0]}, "jit") == ratios({"jit": [1.0]}, "jit") == []
 
 
-@pytest.mark.parametrize(
-    ("times", "expected"),
-    [
-        ({"ours": [1.0, 2.0], "jit": [2.0, 2.0]}, [0.5, 1.0]),
-        ({"ours": [1.0]}, []),
-        ({"jit": [1.0]}, []),
-        ({"ours": [1.0], "jit": [0.0]}, []),
-    ],
-)
-def test_ratios_are_taken_within_rounds(times, expected):
-    assert ratios(times, "jit") == expected
+def test_one_array_is_waited_for(monkeypatch):
+    """`jax.block_until_ready` would flatten a Module in Python, which takes time."""
+    model = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+    waits = [waiter(x) for x in (model, [model, {"loss": jnp.ones(())}])]
+    monkeypatch.setattr(jax, "block_until_ready", None)
+    waits[0](model)
+    waits[1]([None, {"loss": jnp.ones(())}])
 
 
-@pytest.mark.parametrize(("steps", "fewest"), [(1, 10), (4, 3), (101, 1)])
-def test_a_round_has_ten_calls_after_three_that_are_not_timed(steps, fewest):
+def _case(call, **options):
+    names = ("jit", "flat", "ours")
+    makers = {name: lambda: call for name in names}
+    return Case("x", "x", "x", lambda: makers, names, **options)
+
+
+@pytest.mark.parametrize(("steps", "least"), [(1, 10), (4, 3), (101, 1)])
+def test_a_round_has_ten_calls_of_functions_or_more(steps, least, monkeypatch):
+    monkeypatch.setattr(timing, "_ROUND_SECONDS", 0.0)
     calls = []
-    sampler = Sampler(lambda: calls.append(1), steps)
-    sampler._counts = {"dispatch": fewest, "blocked": fewest}
-    sampler.round()
-    assert len(calls) == min(3, fewest) + 2 * fewest
-    slow = iter(range(10**9))
-    sampler = Sampler(lambda: sum(range(10**5)) * next(slow), steps)
+    sampler = Sampler(_case(None, steps=steps), lambda: calls.append(1))
     sampler.warm()
-    assert min(sampler._counts.values()) >= fewest
+    calls.clear()
+    sampler.round()
+    # Up to three that are not timed, and two ways of timing.
+    assert len(calls) == min(3, least) + 2 * least
 
 
 def test_dispatch_never_has_more_in_flight_than_jax_allows(monkeypatch):
@@ -64,57 +67,31 @@ def test_dispatch_never_has_more_in_flight_than_jax_allows(monkeypatch):
         waiting[0] += 1
         most[0] = max(most[0], waiting[0])
 
+    monkeypatch.setattr(timing, "_ROUND_SECONDS", 1e-3)
     monkeypatch.setattr(jax, "block_until_ready", lambda x: waiting.__setitem__(0, 0))
-    Sampler(call)._dispatch(100)
+    sampler = Sampler(_case(call), call)
+    sampler.warm()
+    sampler.round()
     assert most == [30]
 
 
-def _case(first=False):
-    def makers():
-        x = jnp.ones(2)
-        jitted = {name: jax.jit(lambda x: x + 1) for name in ("jit", "flat", "ours")}
-        return {name: lambda f=f: lambda: f(x) for name, f in jitted.items()}
-
-    return Case("x", "x", "x", makers, ("jit", "flat", "ours"), first=first)
-
-
-def test_each_round_has_a_time_of_each_contender():
-    found = list(measure(_case(), 2))
-    assert len(found) == 2
+@pytest.mark.parametrize(
+    ("options", "modes"),
+    [
+        ({}, {"dispatch", "blocked"}),
+        ({"loop": True}, {"iteration"}),
+        ({"first": True}, {"total"}),
+    ],
+)
+def test_each_round_has_a_time_of_each_contender(options, modes, monkeypatch):
+    monkeypatch.setattr(timing, "_LOOP_SECONDS", 1e-3)
+    x, f = jnp.ones(2), jax.jit(lambda x: x + 1)
+    found = []
+    for done in measure(_case(lambda: f(x), rounds=2, **options), 5):
+        assert not gc.isenabled()
+        found.append(done)
+    assert len(found) == 2 and gc.isenabled()
     for done in found:
-        assert set(done) == {"dispatch", "blocked"}
+        assert set(done) == modes
         assert all(list(by) == ["jit", "flat", "ours"] for by in done.values())
         assert all(x > 0 for by in done.values() for x in by.values())
-    (only,) = measure(_case(), 1, ("jit", "ours"))
-    assert list(only["dispatch"]) == ["jit", "ours"]
-
-
-def test_a_case_may_allow_fewer_rounds_and_collection_is_restored(monkeypatch):
-    case = Case(**{**vars(_case()), "rounds": 1})
-    rounds = measure(case, 5)
-    next(rounds)
-    assert not gc.isenabled()
-    assert list(rounds) == [] and gc.isenabled()
-    # Also if the iteration is given up.
-    rounds = measure(case, 5)
-    next(rounds)
-    rounds.close()
-    assert gc.isenabled()
-
-
-def test_the_stages_of_a_first_call():
-    def call():
-        return jax.jit(lambda x: jnp.sin(x) + 1)(jnp.ones(3))
-
-    found = stages(call)
-    assert list(found) == ["trace", "lower", "compile", "run", "total"]
-    assert all(x > 0 for x in found.values())
-    parts = sum(found[name] for name in ("trace", "lower", "compile", "run"))
-    assert parts == pytest.approx(found["total"])
-    f = jax.jit(lambda x: x)
-    f(jnp.ones(3))
-    assert stages(lambda: f(jnp.ones(3)))["compile"] == 0
-
-
-def test_a_trace_within_a_trace_counts_once():
-    assert timing._covered([(0.0, 4.0), (1.0, 2.0), (6.0, 7.0)]) == 5.0

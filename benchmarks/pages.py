@@ -1,0 +1,191 @@
+"""Results in Markdown, for the README and the documentation."""
+
+import statistics
+from collections.abc import Iterable
+
+from .case import CONTENDERS
+from .results_file import describe, Results
+from .table import Cell, median_cell, NAMES, number, ratio, Row, Table, tables
+from .timing import ratios
+
+
+# What a results file has, for each platform.
+ByDevice = dict[str, Results]
+
+_OVER = ("eqx", "jit")
+_COMPARED = [*(("ours", x) for x in ("eqx", "trick", "jit"))]
+_COMPARED += [("install", x) for x in _OVER]
+_LOOP_TITLE = "eqx_fastjit, an iteration"
+_LOOP_COLUMNS = ["loop", "equinox, µs"]
+_LOOP_COLUMNS += [
+    f"{'install() ' * (who == 'install')}over {NAMES[rival]}"
+    for who, rival in _COMPARED
+]
+
+
+def made_by(results: Results) -> str:
+    """The command, date and machine of the results, as a sentence in Markdown."""
+    made = f"Made by `{results['command']}` on {results['date'][:10]}."
+    return f"{made} {_plain(describe(results))}."
+
+
+def everything(results: Results, groups: Iterable[str]) -> str:
+    """All tables, under a heading for each group, and what they are made by."""
+    parts = [made_by(results)]
+    for group in groups:
+        found = tables(_only(results, group))
+        parts += [f"### {group.capitalize()}", *map(_markdown, found)] if found else []
+    return "\n\n".join(parts)
+
+
+def one_mode(results: Results, mode: str, group: str = "") -> str:
+    """The times of each contender, for the cases of a group or all, in one mode."""
+    return _markdown(tables(_only(results, group), [mode])[0])
+
+
+def side_by_side(by_device: ByDevice, group: str) -> str:
+    """Times until the result is ready, and their ratios, with columns for each device.
+
+    A line below has the medians of the ratios.
+    """
+    times = {
+        device: {e["name"]: e["times"]["blocked"] for e in _only(x, group)["cases"]}
+        for device, x in by_device.items()
+    }
+    times = {device: found for device, found in times.items() if found}
+    over = [f"over {NAMES[rival]}" for rival in _OVER]
+    columns = ["case"]
+    for device in times:
+        columns += [f"{device.upper()}, µs", *over]
+    rows = []
+    for name in dict.fromkeys(name for found in times.values() for name in found):
+        row = [Cell(name)]
+        for found in times.values():
+            by = found.get(name, {})
+            ours = median_cell(by.get("ours", [])).text.partition(" ")[0]
+            row += [Cell(ours), *(ratio(by, rival, False) for rival in _OVER)]
+        rows.append(row)
+    table = _markdown(Table("eqx_fastjit until the result is ready", columns, rows))
+    medians = [
+        f"on the {device.upper()} "
+        + " and ".join(
+            f"{median:.2f} of {CONTENDERS[rival].partition(',')[0]}"
+            for rival, (median, *_) in _summary(by_device[device], group).items()
+            if rival in _OVER
+        )
+        for device in times
+    ]
+    return f"{table}\n\nMedians: {'; '.join(medians)}."
+
+
+def whole_functions(by_device: ByDevice) -> str:
+    """How calls of whole functions compare with each alternative, on each device."""
+    heads = [device.upper() for device in by_device]
+    columns = ["eqx_fastjit over", *heads, *(f"{head}, dispatch" for head in heads)]
+    ready = [_summary(x, "zoo") for x in by_device.values()]
+    returned = [_summary(x, "zoo", "dispatch") for x in by_device.values()]
+    rows = []
+    for rival in ("eqx", "jit", "flat"):
+        spread = [
+            f"{median:.2f} ({low:.2f}–{high:.2f})"  # noqa: RUF001
+            for median, low, high in (x[rival] for x in ready)
+        ]
+        later = ["blocks" if rival == "eqx" else f"{x[rival][0]:.2f}" for x in returned]
+        rows.append([CONTENDERS[rival].partition(", which")[0], *spread, *later])
+    named = "; ".join(f"{x.upper()}: {device(y)}" for x, y in by_device.items())
+    return f"{_lines(columns, rows)}\n\n{_plain(named)}."
+
+
+def device(results: Results) -> str:
+    """The device that the results are of, in words."""
+    machine, kind = results["machine"], results["device"]["kind"]
+    return f"{machine['cpu']}, {machine['cores']} cores" if kind == "cpu" else kind
+
+
+def loops(results: Results) -> str:
+    """What an iteration of each loop takes under Equinox, and ratios."""
+    cases = [e for e in results["cases"] if "iteration" in e["times"]]
+    rows = []
+    for entry in cases:
+        by = entry["times"]["iteration"]
+        equinox = Cell(number(statistics.median(by["eqx"])))
+        cells = [
+            ratio({**by, "ours": by[who]}, rival, False) for who, rival in _COMPARED
+        ]
+        rows.append([Cell(entry["title"]), equinox, *cells])
+    table = _markdown(Table(_LOOP_TITLE, _LOOP_COLUMNS, rows))
+    return f"{table}\n\n{made_by(results)}"
+
+
+def loops_by_hand(results: Results) -> str:
+    """The same, of the first file of a GPU, which has medians and no trick."""
+    pairs = [(who, rival) for who, rival in _COMPARED if rival != "trick"]
+    columns = [name for name in _LOOP_COLUMNS if not name.endswith("trick")]
+    rows = []
+    for name, row in results["rows"].items():
+        equinox = Cell(number(row["us_per_iteration"]["eqx"]))
+        found = [row[f"{who.replace('install', 'block')}/{x}"] for who, x in pairs]
+        rows.append([Cell(name), equinox, *(Cell(f"{x:.2f}") for x in found)])
+    made = f"{results['device']}; {results['versions']}. {results['origin']}"
+    return f"{_markdown(Table(_LOOP_TITLE, columns, rows))}\n\n{_plain(made)}"
+
+
+def first_calls(results: Results) -> str:
+    """How much longer first calls take than Equinox's, in a sentence."""
+    rows = _rows(results, "total")
+    found = [statistics.median(ratios(by, "eqx")) for _, by in rows]
+    return (
+        f"A first call takes {min(found):.2f} to {max(found):.2f} times as long as "
+        f"under `equinox.filter_jit` (medians of {len(found)} cases)."
+    )
+
+
+# --- parts ----------------------------------------------------------------------------
+
+
+def _only(results: Results, group: str) -> Results:
+    found = [e for e in results["cases"] if group in ("", e["group"])]
+    return {**results, "cases": found}
+
+
+def _rows(results: Results, mode: str) -> list[Row]:
+    cases = results["cases"]
+    return [(e["name"], e["times"][mode]) for e in cases if mode in e["times"]]
+
+
+def _summary(
+    results: Results, group: str, mode: str = "blocked"
+) -> dict[str, tuple[float, float, float]]:
+    """The median, least and greatest of the ratios of a group to each rival."""
+    out = {}
+    rows = _rows(_only(results, group), mode)
+    for rival in ("eqx", "jit", "flat"):
+        found = [ratios(by, rival) for _, by in rows]
+        if medians := list(map(statistics.median, filter(None, found))):
+            out[rival] = statistics.median(medians), min(medians), max(medians)
+    return out
+
+
+def _markdown(table: Table) -> str:
+    head = [_plain(column) for column in table.columns]
+    body = _lines(head, [[_cell(cell) for cell in row] for row in table.rows])
+    return f"**{_plain(table.title)}**\n\n{body}"
+
+
+def _lines(head: list[str], rows: list[list[str]]) -> str:
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
+
+
+def _cell(cell: Cell) -> str:
+    # No-break spaces keep a figure and its interval together, and titles may wrap.
+    text = _plain(cell.text)
+    text = text.replace(" ", "\u00a0") if text[:1].isdigit() else text
+    return f"**{text}**" if cell.kind == "faster" else text
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown leaves as it is."""
+    for character in "\\`*_|<[":
+        text = text.replace(character, f"\\{character}")
+    return text
