@@ -13,7 +13,7 @@ from .timing import ratios
 ByDevice = dict[str, Results]
 
 _OVER = ("eqx", "jit")
-_COMPARED = [*(("ours", x) for x in ("eqx", "trick", "jit"))]
+_COMPARED = [("ours", "eqx"), ("ours", "trick"), ("ours", "jit")]
 _COMPARED += [("install", x) for x in _OVER]
 _LOOP_TITLE = "eqx_fastjit, an iteration"
 _LOOP_COLUMNS = ["loop", "equinox, µs"]
@@ -39,23 +39,20 @@ def everything(results: Results, groups: Iterable[str]) -> str:
 
 
 def one_mode(results: Results, mode: str, group: str = "") -> str:
-    """The times of each contender, for the cases of a group or all, in one mode."""
+    """The times of each contender for the cases of a group, by default all."""
     return _markdown(tables(_only(results, group), [mode])[0])
 
 
 def side_by_side(by_device: ByDevice, group: str) -> str:
-    """Times until the result is ready, and their ratios, with columns for each device.
-
-    A line below has the medians of the ratios.
-    """
+    """Times until the result is ready, their ratios, and the medians of these."""
     times = {
         device: {e["name"]: e["times"]["blocked"] for e in _only(x, group)["cases"]}
         for device, x in by_device.items()
     }
     times = {device: found for device, found in times.items() if found}
-    over = [f"over {NAMES[rival]}" for rival in _OVER]
     columns = ["case"]
     for device in times:
+        over = [f"over {NAMES[rival]}" for rival in _OVER]
         columns += [f"{device.upper()}, µs", *over]
     rows = []
     for name in dict.fromkeys(name for found in times.values() for name in found):

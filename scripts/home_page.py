@@ -19,7 +19,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri != "index.md":
         return markdown
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    # The theme has a switch of its own for dark pages.
     text = _PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", text)
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         text = text.replace(f"]({name}", f"]({name.lower()}")

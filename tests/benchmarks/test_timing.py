@@ -36,10 +36,10 @@ def test_ratios_are_taken_within_rounds():
 def test_one_array_is_waited_for(monkeypatch):
     """`jax.block_until_ready` would flatten a Module in Python, which takes time."""
     model = eqx.nn.Linear(2, 2, key=jax.random.key(0))
-    waits = [waiter(x) for x in (model, [model, {"loss": jnp.ones(())}])]
+    waits = [waiter(x) for x in (model, [model, jnp.ones(())])]
     monkeypatch.setattr(jax, "block_until_ready", None)
     waits[0](model)
-    waits[1]([None, {"loss": jnp.ones(())}])
+    waits[1]([None, jnp.ones(())])
 
 
 def _case(call, **options):
