@@ -5,7 +5,6 @@ Nothing here imports JAX before the program does.
 
 import argparse
 import importlib.util
-import json
 import os
 import pkgutil
 import sys
@@ -88,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", **file, help="write the report as JSON")
     doctor.add_argument("--html", **file, help="write the report as a page")
-    doctor.add_argument("--trace", **file, help="write a timeline for ui.perfetto.dev")
+    doctor.add_argument("--verbose", **flag, help="report everything")
     doctor.add_argument(
         "--fail-on",
         choices=("any", "new"),
@@ -176,22 +175,19 @@ def doctor(options: argparse.Namespace) -> int:
         code = run(options, watch.jax_imported, watch.imported)
         watch.stop()
         report = watch.report(name, code)
-    from eqx_fastjit.insight import _file, _page, _text, _trace
+    from eqx_fastjit.insight import _file, _page, _text
 
     if options.json:
         _file.write_json(options.json, report)
     if options.html:
         options.html.write_text(_page.page(report), encoding="utf-8")
-    if options.trace:
-        text = json.dumps(_trace.as_trace(report))
-        options.trace.write_text(text, encoding="utf-8")
     sys.stdout.flush()  # what the program has printed comes first
-    _text.write_text(report, sys.stderr)
+    _text.write_text(report, sys.stderr, options.verbose)
     return code or int(options.fail_on == "any" and bool(report.findings))
 
 
 def _compare(options: argparse.Namespace) -> int:
-    if len(options.program) != 2 or options.html or options.trace:
+    if len(options.program) != 2 or options.html:
         raise CommandError(
             "expected one event file, or two with no other options than --json and "
             "--fail-on. Options come first"

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
@@ -64,6 +65,8 @@ class Leaf(NamedTuple):
     identity: int = 0
     # Of a field of another static, such as a configuration: the class of that.
     of: str = ""
+    # Of a node: whether it is an `equinox.Module`.
+    is_module: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -207,7 +210,8 @@ def _node(part: _Part, size: int) -> Leaf:
     cls = type(part.value)
     text = "None" if part.value is None else cls.__qualname__
     text += f" of {size}" if size else ""
-    return Leaf(part.path, "structure", text, type=_type_name(cls))
+    is_module = issubclass(cls, eqx.Module)
+    return Leaf(part.path, "structure", text, type=_type_name(cls), is_module=is_module)
 
 
 def _static(part: _Part) -> Leaf:
@@ -257,10 +261,10 @@ def compare(
         return None
     found, earlier = [], ()
     if is_known:
-        compared = [
-            (differences(signature_of(old), event.signature), old) for old in known
-        ]
-        found, nearest = min(compared, key=lambda pair: len(pair[0]))
+        nearest = min(  # of several, the newest
+            known, key=lambda old: _n_changed(signature_of(old), event.signature)
+        )
+        found = differences(signature_of(nearest), event.signature)
         earlier = nearest.frames
     if not own:
         if not alike:
@@ -305,6 +309,24 @@ def differences(old: Iterable[Leaf], new: Iterable[Leaf]) -> list[Difference]:
     fields = [d.path for d in out if any(leaf and leaf.of for leaf in (d.old, d.new))]
     out = [d for d in out if not any(is_below(f, d.path) for f in fields)]
     return sorted(out, key=lambda d: (d.looks_same, _RANKS[d.cause]))
+
+
+def _n_changed(old: tuple[Leaf, ...], new: tuple[Leaf, ...]) -> int:
+    """How many leaves would have to change, for two calls to be alike.
+
+    Below another structure these are all, in the larger of the two.
+    """
+    total = 0
+    for path, _, a, b in differences(old, new):
+        is_node = any(x is None or x.kind == "structure" for x in (a, b))
+        counts = (_n_leaves(x, path) for x in (old, new)) if is_node else (1,)
+        total += max(1, *counts)
+    return total
+
+
+def _n_leaves(signature: Iterable[Leaf], path: str) -> int:
+    leaves = (x for x in signature if x.kind in ("array", "static") and not x.of)
+    return sum(x.path == path or is_below(x.path, path) for x in leaves)
 
 
 def _cause(a: Leaf | None, b: Leaf | None) -> Cause | None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from eqx_fastjit._jit import jitted_function
 
-from ._causes import Finding, finding_of
+from ._advice import finding_of
+from ._causes import Finding
 from ._events import Event, history, is_watched, watch
 from ._groups import group
 from ._why import arguments_of, is_first, line_of, title_of

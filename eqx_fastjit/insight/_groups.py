@@ -1,56 +1,59 @@
-"""Groups of compilations: what changed in the program's calls, by line, leaf and cause.
+"""Groups of compilations: those of a function, and what else the program compiled.
 
-A compilation is in one group, so that seconds and counts add up. One change may make
-several functions compile: a smaller last batch comes to the loss and, as `len(batch)`,
-to a metric. They are one group, by the lengths that changed.
+A compilation is in one group, so that seconds and counts add up. A length that changes
+may make several functions compile: a smaller last batch comes to the loss and, as
+`len(batch)`, to a metric. They are one group.
 """
 
 import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from eqx_fastjit._facts import Place
 
-from ._describe import Cause, Difference
+from ._describe import Cause, is_below, Leaf
 from ._events import Event
-from ._why import is_first, is_operation, line_of, name_of
+from ._roots import Root, roots_of
+from ._savings import Row, Table
+from ._why import is_first, line_of, name_of
 from ._words import show_chain
 
 
 @dataclasses.dataclass(eq=False)
 class Group:
-    """Compilations for one reason, in order."""
+    """Compilations, in order, with those of functions that are a part of them."""
 
     events: list[Event]
     # Whether they are the first of a function, also of one of the user's `jax.jit`.
     is_first: bool = False
+    # All compilations of the function, with their first one.
+    table: Table | None = None
+    # Those of other functions, for the same lengths. Their events are here, too.
+    others: list["Group"] = dataclasses.field(default_factory=list["Group"])
 
     @property
     def first(self) -> Event:
         """The first of them, which stands for all."""
-        return self.events[0]
+        return self.whole[0]
 
-    @property
-    def main(self) -> Difference | None:
-        """What differed, the most important leaf first."""
-        found = self.first.reason.differences
-        return found[0] if found else None
+    def without(self, events: Sequence[Event]) -> "Group":
+        """The group without compilations that are told elsewhere."""
+        rest = [e for e in self.events if e not in events]
+        return dataclasses.replace(self, events=rest)
 
-    @property
-    def leaf(self) -> str:
-        """The path of the leaf that differed; empty if none did."""
-        return self.main.path if self.main else ""
+    @functools.cached_property
+    def roots(self) -> list[Root]:
+        """Why they were compiled, what changed most often first."""
+        return roots_of(self.table) if self.table is not None else []
 
     @functools.cached_property
     def line(self) -> Place | None:
-        """The user's line; of operations, that which cost most."""
-        if not is_operation(self.first):
-            return line_of(self.first)
+        """The user's line that cost most."""
         costs: collections.Counter[Place | None] = collections.Counter()
-        for event in self.events:
-            costs[_maker(event)] += event.seconds  # pyright: ignore
+        for event in self.whole:
+            costs[line_of(event)] += event.seconds  # pyright: ignore
         return costs.most_common(1)[0][0]
 
     @property
@@ -71,91 +74,141 @@ class Group:
 
     @property
     def calls(self) -> dict[str, int]:
-        """Function and lines that led to it, and how often each did."""
-        return dict(collections.Counter(map(self._call, self.whole)))
-
-    def _call(self, event: Event) -> str:
-        if not is_operation(self.first):
-            return f"`{name_of(event.function)}` at {show_chain(event.frames)}"
-        frames = event.frames  # of many operations, the lines below do not matter
-        begin = frames.index(self.line) if self.line in frames else 0
-        return show_chain(frames[begin:])
-
-    @property
-    def changes(self) -> list[Difference]:
-        """What that leaf was and became, in order."""
-        cause = self.main and self.main.cause
-        found = (d for e in self.whole for d in e.reason.differences)
-        return [d for d in found if (d.path, d.cause) == (self.leaf, cause)]
+        """Function and lines that led to it, and how often; what cost most first."""
+        costs: collections.Counter[str] = collections.Counter()
+        for event in self.whole:
+            costs[_call(event)] += event.seconds  # pyright: ignore
+        counts = collections.Counter(map(_call, self.whole))
+        return {call: counts[call] for call, _ in costs.most_common()}
 
 
-def _maker(event: Event) -> Place | None:
-    """The line that made JAX compile an operation.
-
-    What an `__init__` makes is of the function that called the class.
-    """
-    return next((x for x in event.frames if ".__init__" not in x.function), None)
+def _call(event: Event) -> str:
+    frames = event.frames
+    if len(frames) > 1 and frames[-1].function == "<module>":
+        frames = frames[:-1]  # of `main()`, say
+    return f"`{name_of(event.function)}` at {show_chain(frames)}"
 
 
 def group(events: Iterable[Event]) -> list[Group]:
-    """All events in groups, the most expensive first."""
+    """All events but operations in groups, the most expensive first."""
     groups: dict[object, Group] = {}
     by_number = {e.number: e for e in sorted(events, key=lambda e: e.number)}
+    # The compilations of each function, each with what is a part of it.
+    functions: dict[object, dict[int, list[Event]]] = {}
     # The first compilation of a function of the user's under plain `jax.jit`.
     jitted: dict[object, Event] = {}
     for event in by_number.values():
-        starts = is_first(event)
-        if is_operation(event):
-            line = _maker(event)
-            key: object = line and (line.file, line.function)
-        elif event.is_outside:
+        starts, key = False, None
+        outermost = _outermost(event, by_number)
+        if event.is_outside:
             starts = jitted.setdefault(event.function.key(), event) is event
             key = event.function.key(), starts
+        elif outermost.failed:
+            key = outermost.function.key(), line_of(outermost), "failed"
         else:
-            key = _key(_outermost(event, by_number))
+            own = functions.setdefault(_key(outermost), {})
+            own.setdefault(outermost.number, []).append(event)
+            continue
         groups.setdefault(key, Group([], starts)).events.append(event)
-    return sorted(_merged(list(groups.values())), key=lambda g: -g.seconds)
+    found = list(groups.values())
+    for compilations in functions.values():
+        found += _of_function(list(_with_stages(compilations.values())))
+    return sorted(_merged(found), key=lambda g: -g.seconds)
 
 
 def _outermost(event: Event, by_number: dict[int, Event]) -> Event:
     """What a function was traced for, if it is a part of another one."""
-    while event.inside in by_number:
+    while event.is_part and event.inside in by_number:
         event = by_number[event.inside]
     return event
 
 
 def _key(event: Event) -> object:
-    line, function = line_of(event), event.function.key()
-    at = line and (line.file, line.line)
-    if event.failed or is_first(event):
-        return function, at, event.failed
-    # Nothing differs if JAX's caches were cleared.
-    what = [(d.path, d.cause) for d in event.reason.differences[:1]]
-    return function, at, event.cause, *what
+    """The same for compilations that one could have spared the others."""
+    function = event.function.key()
+    # Two lines that jit a class, say, are two functions.
+    line = event.frames[:1] if event.function.place is None else ()
+    return function, line, event.ahead, event.is_part and not event.ahead
 
 
-# --- one change, several functions ----------------------------------------------------
+def _with_stages(compilations: Iterable[list[Event]]) -> Iterable[list[Event]]:
+    """With stages ahead of time as parts of the one that compiles."""
+    waiting: list[list[Event]] = []
+    for events in compilations:
+        first = min(events, key=lambda e: e.number)
+        if first.ahead and first.is_part:
+            waiting.append(events)
+            continue
+        for stage in [x for x in waiting if x[0].signature == first.signature]:
+            waiting.remove(stage)
+            events = [*stage, *events]
+        yield events
+    yield from waiting
+
+
+def _of_function(compilations: Sequence[list[Event]]) -> Iterable[Group]:
+    """The first compilation of a function, and the others."""
+    firsts: list[Event] = []
+    others: list[Event] = []
+    rows: list[Row] = []
+    for events in compilations:
+        event = next((e for e in events if not e.is_part), events[0])
+        seconds = sum(e.seconds for e in events)
+        leaves = {leaf.path: leaf for leaf in event.signature}
+        row = Row(event, event.function.number, leaves, seconds)
+        if not is_first(event):
+            rows = rows or [_earlier(row, event)]
+        rows.append(row)
+        (firsts if is_first(event) else others).extend(events)
+    if firsts:
+        yield Group(firsts, is_first=True)
+    if others:
+        yield Group(others, table=Table(rows))
+
+
+def _earlier(row: Row, event: Event) -> Row:
+    """The call that an event was compared with, as far as the differences tell."""
+    differences = event.reason.differences
+    gone = [d.path for d in differences]
+    leaves: dict[str, Leaf] = {
+        path: leaf
+        for path, leaf in row.leaves.items()
+        if not any(path == x or is_below(path, x) for x in gone)
+    }
+    leaves |= {d.path: d.old for d in differences if d.old is not None}
+    is_new = any(d.cause is Cause.NEW_FUNCTION for d in differences)
+    return Row(None, 0 if is_new else row.number, leaves)
+
+
+# --- one length, several functions ----------------------------------------------------
 
 
 def _merged(groups: list[Group]) -> list[Group]:
     """Without groups that are there because of the lengths of another one."""
     lengths = {id(g): _lengths(g) for g in groups}
-    shapes = [g for g in groups if g.first.cause is Cause.SHAPE]
-    shapes.sort(key=lambda g: -len(lengths[id(g)]))
     out: list[Group] = []
-    for candidate in [*shapes, *(g for g in groups if g not in shapes)]:
+    # Arrays come before numbers that follow them.
+    for candidate in sorted(
+        groups, key=lambda g: (-_has_sizes(g), -len(lengths[id(g)]))
+    ):
         own = lengths[id(candidate)]
         around = [
             g
             for g in out
-            if g in shapes and own <= lengths[id(g)] and _take_turns(g, candidate)
+            if own <= lengths[id(g)] and _has_sizes(g) and _take_turns(g, candidate)
         ]
         if own and around:
-            around[0].events += candidate.events
-            around[0].events.sort(key=lambda e: e.number)
+            around[0].others.append(candidate)
         else:
             out.append(candidate)
+    for found in out:
+        found.events += itertools.chain(*(g.events for g in found.others))
+        found.events.sort(key=lambda e: e.number)
     return out
+
+
+def _has_sizes(group: Group) -> bool:
+    return any(root.cause is Cause.SHAPE for root in group.roots)
 
 
 def _take_turns(*groups: Group) -> bool:
@@ -166,18 +219,14 @@ def _take_turns(*groups: Group) -> bool:
 
 
 def _lengths(group: Group) -> set[int]:
-    """The lengths that an array had, or the numbers that a static was."""
+    """The lengths that arrays had, or the numbers that a static was, if that is all."""
     found: set[int] = set()
-    if group.first.failed:
-        return found  # its message says more
-    for d in group.changes:
-        if d.old is None or d.new is None:
-            return set()
-        if d.cause is Cause.SHAPE:
-            pairs = zip(d.old.shape, d.new.shape, strict=False)
-            found.update(n for pair in pairs if pair[0] != pair[1] for n in pair)
-        elif d.old.text.isdecimal() and d.new.text.isdecimal():
-            found.update((int(d.old.text), int(d.new.text)))
+    for root in group.roots:
+        numbers = [x.text for x in root.leaves if x is not None and x.kind == "static"]
+        if root.sizes:
+            found.update(root.sizes)
+        elif len(numbers) == len(root.leaves) and all(map(str.isdecimal, numbers)):
+            found.update(map(int, numbers))
         else:
             return set()
     return found

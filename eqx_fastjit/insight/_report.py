@@ -1,5 +1,5 @@
-"""What the doctor has to say, as one data structure. `_text`, `_page` and `_trace` show
-it, and `as_json` writes it.
+"""What the doctor has to say, as one data structure. `_text` and `_page` show it, and
+`as_json` writes it.
 """
 
 import collections
@@ -7,14 +7,15 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ._causes import Finding, finding_of
+from ._advice import finding_of
+from ._causes import Finding
 from ._events import Event
 from ._file import Run
 from ._first import cache_helps, constant_findings, loop_helps
 from ._groups import Group, group
 from ._operations import operation_findings
 from ._waits import finding_of_waits
-from ._why import cause_of, is_operation, line_of, name_of, OUTSIDE, stages_of, why
+from ._why import is_operation, line_of, name_of, OUTSIDE, stages_of, why
 from ._words import listed, plural, show_chain, show_place, show_seconds
 
 
@@ -67,30 +68,47 @@ class Report:
     run: Run
     # The seconds from which a group of compilations is a finding.
     limit: float
+    # What can be mended, what saves most first. What makes results wrong comes before.
     findings: tuple[Finding, ...]
+    # The price of what is wanted: models of several sizes, say.
+    prices: tuple[Finding, ...]
+    # What would save time although nothing is wrong.
+    helps: tuple[Finding, ...]
     # The groups that cost less, first calls included.
     others: tuple[Finding, ...]
     time: tuple[Part, ...]
-    # What would save time although nothing is wrong.
-    helps: tuple[Finding, ...]
     functions: tuple[FunctionRow, ...]
     # Of the JSON.
-    schema: int = 3
+    schema: int = 4
+
+    @property
+    def rows(self) -> tuple[Finding, ...]:
+        """Everything that has a row."""
+        return self.findings + self.helps + self.prices
+
+    @property
+    def saves(self) -> float:
+        """The seconds of this run that can be saved in all."""
+        return sum(f.saves for f in self.findings)
 
 
 def headline(report: Report) -> str:
     """The report in a line."""
     n = sum(f.compiles for f in report.functions)
     seconds = show_seconds(sum(f.seconds for f in report.functions))
-    cost = f"{seconds} to trace and compile {plural(n, 'time')}"
-    found = plural(len(report.findings), "finding") if report.findings else "no finding"
-    return f"{found}; ran for {show_seconds(report.run.seconds)}, {cost}"
+    found = "no finding"
+    if report.findings:
+        found = plural(len(report.findings), "finding")
+    saves = show_seconds(report.saves)
+    saved = f", of which {saves} can be saved" if report.saves else ""
+    ran = f"ran for {show_seconds(report.run.seconds)}{saved}"
+    return f"{ran}: {found}; {plural(n, 'compilation')} took {seconds}"
 
 
 def footer(report: Report) -> str:
     """What makes a finding."""
     return (
-        f"A finding cost at least {LIMIT_SECONDS:g} s or {LIMIT_SHARE:.0%} of the run, "
+        f"A finding saves {LIMIT_SECONDS:g} s, or {LIMIT_SHARE:.0%} of a shorter run: "
         f"here {show_seconds(report.limit)}. Each second is in one row."
     )
 
@@ -100,25 +118,25 @@ def make_report(run: Run) -> Report:
     limit = min(LIMIT_SECONDS, LIMIT_SHARE * run.seconds)
     operations = [e for e in run.events if is_operation(e)]
     groups = group(e for e in run.events if not is_operation(e))
-    repeated, start = operation_findings(operations, run)
-    large = [g for g in groups if g.seconds >= limit and not g.is_first]
+    again, start = operation_findings(operations, run)
+    found = {id(g): finding_of(g) for g in groups if not g.is_first}
+    large = [g for g in groups if id(g) in found and found[id(g)].saves >= limit]
     small = [g for g in groups if g not in large]
     remaining = [e for g in small for e in g.events]
     first, explained = constant_findings(run, remaining, limit)
-    rest = [
-        Group([e for e in g.events if e not in explained], g.is_first) for g in small
-    ]
-    others = [finding_of(g) for g in rest if g.events] + start
-    others += [x for x in repeated if x.seconds < limit]
-    found = [*first, *map(finding_of, large)]
-    found += [x for x in repeated if x.seconds >= limit]
-    found.sort(key=lambda x: -x.seconds)
+    rest = [g for g in (x.without(explained) for x in small) if g.events]
+    prices = [g for g in rest if g.seconds >= limit and not g.is_first]
+    others = [finding_of(g) for g in rest if g not in prices] + start
+    others += [x for x in again if x.saves < limit]
+    findings = [*first, *(found[id(g)] for g in large), *_waiting(run, limit)]
+    findings += [x for x in again if x.saves >= limit]
     helps = (*loop_helps(run, remaining), *cache_helps(run))
     making = [x for x in start if x.seconds >= limit]
     return Report(
         run=run,
         limit=limit,
-        findings=(*found, *_waiting(run, limit), *run.stale),
+        findings=(*run.stale, *sorted(findings, key=lambda x: -x.saves)),
+        prices=tuple(map(finding_of, prices)),
         others=tuple(sorted(others, key=lambda x: -x.seconds)),
         time=tuple(_time(run)),
         helps=(*(x for x in helps if x.saves >= limit), *making),
@@ -179,12 +197,9 @@ def _functions(groups: Sequence[Group]) -> list[FunctionRow]:
     rows: dict[Any, list[tuple[Event, str]]] = {}
     for g in groups:
         for e in g.events:
-            # One change may be the cause for several functions.
-            reason = why(e) if g.is_first or e.is_part else cause_of(g.first)
             key = () if e.is_outside else e.function.key()
-            rows.setdefault(key, []).append(
-                (e, name_of(e.function) if e.is_outside else reason)
-            )
+            reason = name_of(e.function) if e.is_outside else why(e)
+            rows.setdefault(key, []).append((e, reason))
     return sorted(map(_function_row, rows.values()), key=lambda row: -row.seconds)
 
 

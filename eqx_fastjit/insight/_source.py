@@ -3,9 +3,8 @@
 import ast
 import functools
 import linecache
-import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from eqx_fastjit._facts import Place
 
@@ -18,13 +17,22 @@ def source_line(place: Place | None) -> str:
     return "" if place is None else linecache.getline(place.file, place.line).strip()
 
 
-def root_of(path: str) -> str:
-    """The argument that a path begins with: `batch` of `batch['x'][0]`."""
-    return re.split(r"[.\[<]", path, maxsplit=1)[0]
+class Edit(NamedTuple):
+    """What to write: code alone, and a sentence that ends with a space."""
+
+    code: str
+    sentence: str
 
 
-def edit(event: Event, frames: tuple[Place, ...], path: str, dtype: str | None) -> str:
-    """What makes an array of a leaf, in a sentence that ends with a space.
+def edit_to_array(
+    event: Event,
+    frames: tuple[Place, ...],
+    path: str,
+    dtype: str | None,
+    owner: Any,
+    pattern: str = "{}",
+) -> Edit:
+    """What makes an array of a leaf.
 
     **Arguments:**
 
@@ -32,24 +40,72 @@ def edit(event: Event, frames: tuple[Place, ...], path: str, dtype: str | None) 
     - `frames`: the line that calls it, and the lines that led there.
     - `path`: of the leaf.
     - `dtype`: that of the array, or `None` for JAX's default.
+    - `owner`: the leaf of the node that it is in, or `None` of an argument.
+    - `pattern`: what to make of the value first.
     """
     cast = "" if dtype is None else f", dtype=jnp.{dtype}"
-    text = f"jnp.asarray({path}{cast})"
-    if root_of(path) != path:
+    if owner is not None:
         # Where that is nobody knows, but maybe who called the caller.
         where = ", from ".join([show_place(x) for x in frames[:2] or (None,)])
-        out = f"Write `{text}` where `{path}` is set, for the call at {where}. "
-        if not path.endswith("]"):
-            out += "If its field has `static=True`, remove that. "
-        return out
-    site = frames[0] if frames else None
-    call = _find_call(site, event)
+        code = f"jnp.asarray({pattern.format(path)}{cast})"
+        if not owner.is_module:
+            where = f"where `{path}` is set, for the call at {where}"
+            return Edit(code, f"Write `{code}` {where}. ")
+        field, cls = path.rpartition(".")[2], owner.type.rpartition(".")[2]
+        code = f"{field}=jnp.asarray({pattern.format('...')}{cast})"
+        text = f"Write `{code}` where the `{cls}` is made, for the call at {where}. "
+        static = "If its field has `static=True`, remove that. " if not dtype else ""
+        return Edit(code, text + static)
+    site, call = _site(frames, event)
     passed = None if call is None else _arguments(call, event).get(path)
     if passed is not None:
-        text = f"Write `jnp.asarray({ast.unparse(passed)}{cast})`"
+        code = f"jnp.asarray({pattern.format(ast.unparse(passed))}{cast})"
+        text = f"Write `{code}`"
     else:  # not by its own name, which may mean something else there
-        text = f"Write `jnp.asarray(...{cast})` around what is passed"
-    return f"{text} for `{path}` in the call at {show_place(site)}. "
+        code = f"jnp.asarray({pattern.format('...')}{cast})"
+        text = f"Write `{code}` around what is passed"
+    text += f" for `{path}` in the call at {show_place(site)}"
+    if annotation := _annotation(event.function.place, path):
+        text += f", and annotate it `{path}: {annotation}`"
+    return Edit(code, f"{text}. ")
+
+
+class Made(NamedTuple):
+    """Where an argument was made: by which function, and of what."""
+
+    place: Place
+    factory: str
+    first: str
+
+
+def made_by(event: Event, path: str) -> Made | None:
+    """The call that made what is passed for an argument, if that is in sight."""
+    site, call = _site(event.frames, event)
+    value = None if call is None else _arguments(call, event).get(path)
+    if site is None or value is None:
+        return None
+    if isinstance(value, ast.Name):
+        value = _assigned(site, value.id)
+    if not isinstance(value, ast.Call):
+        return None
+    first = [*value.args, *(k.value for k in value.keywords)][:1]
+    factory, text = ast.unparse(value.func), "".join(map(ast.unparse, first))
+    return Made(site._replace(line=value.lineno), factory, text)
+
+
+def _assigned(site: Place, name: str) -> ast.expr | None:
+    """What a variable was last set to, in the lines above one."""
+    found: list[ast.expr] = []
+    for node in _nodes(site, ast.Assign):
+        (target, *_), value = node.targets, node.value
+        pairs = [(target, value)]
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            pairs = list(zip(target.elts, value.elts, strict=False))
+        for left, right in pairs:
+            is_above = right.lineno <= site.line
+            if is_above and isinstance(left, ast.Name) and left.id == name:
+                found.append(right)
+    return max(found, key=lambda x: x.lineno, default=None)
 
 
 @functools.lru_cache(maxsize=32)
@@ -72,16 +128,33 @@ def _nodes(place: Place | None, kind: Any) -> Iterator[Any]:
     return (x for x in nodes if isinstance(x, kind))
 
 
-def _find_call(site: Place | None, event: Event) -> ast.Call | None:
-    """The call of a function at a line; `None` if there is none, or several."""
-    name = event.function.qualname.rpartition(".")[2]
-    found = [
-        node
-        for node in _nodes(site, ast.Call)
-        if site is not None and node.lineno <= site.line <= (node.end_lineno or 0)
-        if name in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
-    ]
-    return found[0] if len(found) == 1 else None
+def _site(
+    frames: tuple[Place, ...], event: Event
+) -> tuple[Place | None, ast.Call | None]:
+    """The line that passes the arguments, and its call, if there is just one.
+
+    A decorator that hands on what it was given passes nothing of its own.
+    """
+    for site in frames:
+        calls = [
+            node
+            for node in _nodes(site, ast.Call)
+            if node.lineno <= site.line <= (node.end_lineno or 0)
+        ]
+        named = [x for x in calls if _name(x) == event.function.name]
+        # Under another name, it is a decorator's if all is handed on.
+        others = [x for x in calls if any(k.arg is None for k in x.keywords)]
+        if not any(map(_hands_on, named or others)):
+            return site, named[0] if len(named) == 1 else None
+    return (frames[0] if frames else None), None
+
+
+def _name(call: ast.Call) -> str:
+    return getattr(call.func, "id", "") or getattr(call.func, "attr", "")
+
+
+def _hands_on(call: ast.Call) -> bool:
+    return any(isinstance(x, ast.Starred) for x in call.args)
 
 
 def _arguments(call: ast.Call, event: Event) -> dict[str, ast.expr]:
@@ -96,16 +169,42 @@ def _arguments(call: ast.Call, event: Event) -> dict[str, ast.expr]:
     is_attribute = isinstance(call.func, ast.Attribute)
     if n_missing == 1 and is_attribute and not has_defaults:
         del names[0]  # the instance
-    elif n_missing != 0 or any(isinstance(x, ast.Starred) for x in call.args):
+    elif n_missing != 0 or _hands_on(call):
         return keywords
     return dict(zip(names, call.args, strict=False)) | keywords
 
 
 def _parameters(place: Place | None) -> tuple[list[str], bool]:
     """The positional parameters of a function, and whether any has a default."""
+    node = _definition(place)
+    if node is None:
+        return [], False
+    names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+    return names, bool(node.args.defaults)
+
+
+def _definition(place: Place | None) -> ast.FunctionDef | None:
     for node in _nodes(place, ast.FunctionDef):
         first = min(n.lineno for n in (node, *node.decorator_list))
         if place is not None and first == place.line:
-            names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
-            return names, bool(node.args.defaults)
-    return [], False
+            return node
+    return None
+
+
+# Packages that check annotations when a function is called.
+_CHECKERS = {"jaxtyping", "beartype", "typeguard"}
+_ANNOTATIONS = {"float": "Float", "int": "Int", "complex": "Complex"}
+
+
+def _annotation(place: Place | None, name: str) -> str:
+    """What a parameter has to be annotated by, for an array to be passed."""
+    node = _definition(place)
+    if place is None or node is None:
+        return ""
+    modules = {getattr(x, "module", None) for x in _nodes(place, ast.ImportFrom)}
+    modules |= {a.name for x in _nodes(place, ast.Import) for a in x.names}
+    if not _CHECKERS & {str(x).partition(".")[0] for x in modules}:
+        return ""
+    found = [x for x in (*node.args.args, *node.args.kwonlyargs) if x.arg == name]
+    kinds = [getattr(x.annotation, "id", "") for x in found]
+    return "".join(f'{_ANNOTATIONS[x]}[Array, ""]' for x in kinds if x in _ANNOTATIONS)

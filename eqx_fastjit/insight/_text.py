@@ -1,6 +1,13 @@
-"""The report as text, by rich: in colour on a terminal, plain elsewhere."""
+"""The report as text, by rich: in colour on a terminal, plain elsewhere.
 
-from collections.abc import Iterator
+What can be saved comes first, in one screen: a row for each finding. What is to be
+known of each comes below, as far as there is room, and each general text once.
+"""
+
+import io
+import itertools
+import os
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from rich import box
@@ -13,76 +20,168 @@ from ._causes import Finding
 from ._explain import show_calls
 from ._report import footer, headline, Report
 from ._source import source_line
-from ._words import show_place, show_seconds
+from ._words import plural, show_place, show_seconds
 
 
-# Rows of the table of functions; the page and the JSON have them all.
+# Lines of a report, unless it is `verbose`.
+_LINES = 60
+# Rows of the table of functions, and of findings.
 _ROWS = 10
-# Of each part of the run.
-_LINES = 2
 
 
-def write_text(report: Report, stream: TextIO) -> None:
+def write_text(report: Report, stream: TextIO, verbose: bool = False) -> None:
     """Write the report for people."""
     console = Console(file=stream, highlight=False, soft_wrap=False)
-    for part in _parts(report):
+    blocks = [list(x) for x in _top(report, verbose)]
+    end = [Text(note, "dim") for note in (*report.run.notes, footer(report))]
+    room = _LINES - sum(_height(console, x) for x in (*blocks, end))
+    said: dict[str, int] = {}
+    details = [
+        list(_details(i, finding, said, verbose))
+        for i, finding in enumerate(report.rows, 1)
+    ]
+    shown = 0
+    for block in details:
+        room -= _height(console, block)
+        # The first is cut to what there is room for in any case.
+        if not verbose and room < 2 * (shown + 1 < len(details)):
+            break
+        blocks.append(block)
+        shown += 1
+    if shown < len(details):
+        rest = f"{plural(len(details) - shown, 'more explanation')}: --verbose"
+        blocks.append(["", Text(rest, "dim")])
+    if verbose and report.functions:
+        blocks.append([_functions(report)])
+    for part in itertools.chain(*blocks, [""], end):
         console.print(part)
 
 
-def _parts(report: Report) -> Iterator[Any]:
+def _indented(part: Any, by: int = 2) -> Padding:
+    return Padding(part, (0, 0, 0, by), expand=False)
+
+
+def _height(console: Console, parts: Sequence[Any]) -> int:
+    probe = Console(file=io.StringIO(), width=console.width, highlight=False)
+    for part in parts:
+        probe.print(part)
+    return probe.file.getvalue().count("\n")  # pyright: ignore
+
+
+def _top(report: Report, verbose: bool) -> Iterator[Iterator[Any]]:
     style = "bold" if report.findings else "bold green"
-    yield ""
-    yield Text(f"eqx-fastjit doctor: {report.run.program}", style)
-    yield Text(headline(report), style)
-    yield Padding(_time(report), (0, 2))
+    yield iter(("", Text(f"eqx-fastjit doctor: {report.run.program}", style)))
+    yield iter((Text(headline(report), style), _indented(_time(report, verbose))))
     if report.run.device is not None:
-        yield Padding(Text(str(report.run.device)), (0, 2))
-    for finding in report.findings:
-        yield from _finding(finding)
-    if report.helps:
-        yield ""
-        yield Text("What would help, each by itself, and by about how much", "bold")
-    for item in report.helps:
-        yield from _finding(item)
-    if report.functions:
-        yield _functions(report)
-    for note in (*report.run.notes, footer(report)):
-        yield Text(note, "dim")
+        yield iter([_indented(Text(str(report.run.device)))])
+    if report.rows:
+        yield iter(("", _rows(report, verbose)))
 
 
-def _time(report: Report) -> Table:
+def _time(report: Report, verbose: bool) -> Table:
     grid = Table.grid(padding=(0, 2))
-    for justify in ("right", "right", "left"):
-        grid.add_column(justify=justify)
+    grid.add_column(justify="right", min_width=8)
+    grid.add_column(justify="right", min_width=4)
+    grid.add_column(no_wrap=not verbose, overflow="ellipsis")
     for part in report.time:
         share = f"{part.seconds / report.run.seconds:.0%}" if report.run.seconds else ""
-        lines = [f"{text} {show_seconds(x)}" for text, x in part.lines[:_LINES]]
+        shown = part.lines if verbose else part.lines[:1]
+        lines = [f"{text} {show_seconds(x)}" for text, x in shown]
         label = Text.assemble(part.label, (f"  {', '.join(lines)}", "dim"))
         grid.add_row(show_seconds(part.seconds), share, label)
     return grid
 
 
-def _finding(finding: Finding) -> Iterator[Any]:
+# --- rows -----------------------------------------------------------------------------
+
+
+def _rows(report: Report, verbose: bool) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), caption_justify="left")
+    for name in ("", "saves", "of", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("what", overflow="fold")
+    table.add_column("line", overflow="fold")
+    table.add_column("edit", overflow="fold")
+    shown = report.rows if verbose else report.rows[:_ROWS]
+    for i, finding in enumerate(shown, 1):
+        _add(table, f"{i}", finding)
+    rest = len(report.rows) - len(shown)
+    table.caption = f"and {rest} more: --verbose" if rest else None
+    return table
+
+
+def _add(table: Table, number: str, finding: Finding) -> None:
+    """The row of a finding, and one for each of its parts."""
+    cost, saves = show_seconds(finding.seconds), show_seconds(finding.saves)
+    saves = saves if finding.saves else "-"
+    count = f"{finding.count}x" if finding.count else ""
+    is_plain = not finding.parts
+    functions = ", ".join(f"`{name}`" for name in finding.functions)
+    what = finding.what if is_plain else f"{functions}: {len(finding.parts)} causes"
+    what = Text(_plain(what), "bold")
+    place = os.path.basename(show_place(finding.line)) if finding.line else ""
+    edit = Text(_plain(finding.edit) if is_plain else "", "green")
+    cost = cost if finding.seconds else ""
+    table.add_row(number, saves, cost, count, what, place, edit)
+    for part in finding.parts:
+        edit = Text(_plain(part.edit) or "-", "green" if part.edit else "dim")
+        what = Text(f"  {_plain(part.what)}")
+        table.add_row("", "", "", f"{part.count}x", what, "", edit)
+
+
+def _plain(text: str) -> str:
+    return text.replace("`", "")
+
+
+# --- details --------------------------------------------------------------------------
+
+
+def _details(
+    number: int, finding: Finding, said: dict[str, int], verbose: bool
+) -> Iterator[Any]:
+    """What happened and what to do. `said`: general texts, and where they stand."""
     yield ""
     where = f"  {show_place(finding.line)}" if finding.line else ""
-    yield Text.assemble((finding.title(), "bold yellow"), (where, "bold"))
+    title = f"{number}. {finding.title()}"
+    yield Text.assemble((title, "bold yellow"), (where, "bold"))
     if source := source_line(finding.line):
-        yield Padding(Text(source, "italic"), (0, 4))
-    yield Padding(Text(finding.says), (0, 2))
-    if finding.calls:
-        yield Padding(Text(f"Called: {show_calls(finding)}.", "dim"), (0, 2))
-    yield Padding(Text.assemble(("Fix: ", "green"), finding.fix), (0, 2))
+        yield _indented(Text(source, "italic"), 4)
+    yield _indented(Text(finding.says))
+    if finding.calls and (verbose or len(finding.calls) > 1):
+        calls = show_calls(finding, verbose)
+        yield _indented(Text(f"Called: {calls}.", "dim"))
+    if not finding.parts:
+        yield from _fix(number, finding, said, 2)
+    for i, part in enumerate(finding.parts, 1):
+        yield _indented(Text(f"({i}) {part.says}"))
+        yield from _fix(number, part, said, 6)
+
+
+def _fix(
+    number: int, finding: Finding, said: dict[str, int], indent: int
+) -> Iterator[Any]:
+    text = [finding.fix]
+    if finding.fix in said:
+        text = [f"as in {said[finding.fix]}."]
+    elif finding.note and finding.note not in said:
+        text.append(finding.note)
+    said.setdefault(finding.fix, number)
+    said.setdefault(finding.note, number)
+    if finding.gain:
+        text.append(f"Saves {finding.gain}.")
+    yield _indented(Text.assemble(("Fix: ", "green"), " ".join(text)), indent)
+
+
+# --- verbose --------------------------------------------------------------------------
 
 
 def _functions(report: Report) -> Table:
-    rest = len(report.functions) - _ROWS
-    more = f"and {rest} more, which --html and --json have" if rest > 0 else None
-    table = Table(box=box.SIMPLE, caption=more, caption_justify="left")
+    table = Table(box=box.SIMPLE)
     for name in ("time", "traces", "compiles"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("function", overflow="fold")
     table.add_column("why", overflow="fold")
-    for row in report.functions[:_ROWS]:
+    for row in report.functions:
         numbers = show_seconds(row.seconds), str(row.traces), str(row.compiles)
         name = f"{row.function} ({row.place})" if row.place else row.function
         table.add_row(*numbers, Text(name), Text(row.why()))

@@ -249,6 +249,7 @@ def test_padding_is_never_advised_without_a_mask(attribute):
         f(np.ones(n, np.float32))
     (finding,) = explain(f).findings
     assert finding.attribute == attribute
-    before_padding, _, after = finding.fix.lower().partition("pad")
+    text = f"{finding.fix} {finding.note}".lower()
+    before_padding, _, after = text.partition("pad")
     assert "cache" in before_padding and "mask" in after
     assert "vmap" not in finding.fix

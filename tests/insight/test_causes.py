@@ -101,7 +101,7 @@ CASES = {
     "placement": Expected(
         "placement",
         "placement",
-        "batch['x']",
+        "batch",
         {"total": 2},
         "is placed in several ways: cpu:0 (committed), cpu:1 (committed), cpu:2",
         "jax.device_put(batch, sharding)",
@@ -204,7 +204,7 @@ def test_the_table_has_every_cause():
 
 
 def _groups(report):
-    return [*report["findings"], *report["others"]]
+    return [*report["findings"], *report["prices"], *report["others"]]
 
 
 def _is_unavoidable(finding):

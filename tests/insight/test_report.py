@@ -1,4 +1,4 @@
-"""The doctor's report: one data structure, as text, page, timeline and JSON."""
+"""The doctor's report: one data structure, as text, page and JSON."""
 
 import io
 import json
@@ -15,7 +15,6 @@ from eqx_fastjit.insight._groups import group
 from eqx_fastjit.insight._page import page
 from eqx_fastjit.insight._report import headline, make_report
 from eqx_fastjit.insight._text import write_text
-from eqx_fastjit.insight._trace import as_trace
 from eqx_fastjit.insight._waits import Wait
 from eqx_fastjit.insight._watch import Import
 from eqx_fastjit.insight._why import show_difference
@@ -32,6 +31,7 @@ def event(number, *differences, seconds=1.0, is_outside=False, **fields):
     )
     fields = {
         "number": number,
+        "signature": tuple(d.new for d in differences if d.new is not None),
         "reason": reason,
         "frames": (LINE,),
         "started": 1000.0 + number,
@@ -42,6 +42,11 @@ def event(number, *differences, seconds=1.0, is_outside=False, **fields):
         **fields,
     }
     return Event(FunctionInfo(name, name, place, number=not is_outside), **fields)
+
+
+def first(*differences, **fields):
+    """The first call of a function, before these differences."""
+    return event(1, signature=tuple(d.old for d in differences), **fields)
 
 
 def inlined(number, *differences, seconds=1.0, **fields):
@@ -68,9 +73,9 @@ def report_of(*events, seconds=100.0, cache=None, **options):
     return make_report(Run("a.py", 1000.0, seconds, 0, cache, events, **options))
 
 
-def text_of(report):
+def text_of(report, verbose=True):
     stream = io.StringIO()
-    write_text(report, stream)
+    write_text(report, stream, verbose)
     return stream.getvalue()
 
 
@@ -79,7 +84,8 @@ def text_of(report):
     [(1.0, 100, True), (0.9, 100, False), (0.5, 10, True), (0.4, 10, False)],
 )
 def test_cost_alone_makes_a_finding(cost, run, is_finding):
-    found = report_of(event(1), event(2, static("n", 1, 2), seconds=cost), seconds=run)
+    d = static("n", 1, 2)
+    found = report_of(first(d), event(2, d, seconds=cost), seconds=run)
     assert bool(found.findings) == is_finding
     assert len(found.findings) + len(found.others) == 2
     limit = min(1.0, 0.05 * run)
@@ -116,10 +122,11 @@ def test_seconds_of_functions_inside_are_told_once():
 
 
 def test_a_function_inside_is_not_blamed():
+    d = shape("x", (4,), (5,))
     events = [
-        event(1),
+        first(d),
         inlined(2, inside=1),
-        event(3, shape("x", (4,), (5,)), seconds=3.0, nested=1.0),
+        event(3, d, seconds=3.0, nested=1.0),
         inlined(4, static("f", 1, 2), inside=3),
     ]
     found = report_of(*events)
@@ -151,38 +158,15 @@ def test_a_trace_that_failed_is_told_apart_from_those_of_other_lengths():
     assert [g.events for g in group([longer, failed])] == [[longer], [failed]]
 
 
-def test_operations_of_a_model_are_one_group_at_the_line_that_made_it():
-    made = Place("a.py", 20, "<module>")
-    inside = [Place("a.py", n, "Model.__init__") for n in (4, 5)]
-    outside = {"is_outside": True, "name": "mul", "place": None}
-    events = [event(i, frames=(x, made), **outside) for i, x in enumerate(inside)]
-    (found,) = group(events)
-    assert found.line == made
-
-
 def test_the_first_call_of_a_function_of_plain_jit_is_no_finding():
     """Nothing can spare it. Another compilation is one."""
     plain = {"is_outside": True}
     assert report_of(event(1, seconds=4.0, **plain)).findings == ()
     found = report_of(*(event(i, seconds=4.0, **plain) for i in (1, 2)))
-    (finding,) = found.findings
+    (finding,) = found.prices
     assert (finding.cause, finding.attribute) == ("outside of filter_jit", "jax.jit")
     assert (finding.functions, finding.seconds) == ({"step": 1}, 4.0)
     assert [row.seconds for row in found.functions] == [8.0]
-
-
-def test_operations_of_a_function_are_one_group_at_the_line_that_cost_most():
-    called = Place("a.py", 20, "<module>")
-    lines = [Place("a.py", n, "make") for n in range(4, 12)]
-    outside = {"is_outside": True, "name": "mul", "place": None}
-    events = [
-        event(i, frames=(x, called), seconds=0.3 + (x.line == 7), **outside)
-        for i, x in enumerate(lines)
-    ]
-    events.append(event(9, frames=(called,), **outside))
-    first, second = group(events)
-    assert (first.line.line, len(first.events)) == (7, 8)
-    assert second.line == called
 
 
 def test_a_cache_would_help():
@@ -215,7 +199,8 @@ def test_a_difference_in_words(cause, old, new, text):
 
 
 def test_text_page_and_json_say_the_same():
-    found = report_of(event(1), event(2, static("n", 1, 2), seconds=4.0))
+    d = static("n", 1, 2)
+    found = report_of(first(d), event(2, d, seconds=4.0))
     text, html, data = text_of(found), page(found), as_json(found)
     assert data["functions"][0]["causes"] == {"static": 1, "first call": 1}
     for fragment in ("1 static, 1 first call", "each new value compiles: 1, 2"):
@@ -230,12 +215,3 @@ def test_the_page_escapes_and_loads_nothing():
     html = page(found)
     assert evil not in html and "&lt;script&gt;" in html
     assert not re.search(r"(src|href)=|url\(|@import|https?:", html)
-
-
-def test_a_timeline_says_why():
-    found = report_of(event(1), event(2, static("n", 1, 2), seconds=4.0))
-    events = as_trace(found)["traceEvents"]
-    (why,) = [e for e in events if e.get("args", {}).get("cause") == "static"]
-    assert why["dur"] == 4e6 and why["args"]["differences"] == ["`n`: 1 -> 2"]
-    stages = [e for e in events if e.get("cat") in ("trace", "lower", "compile")]
-    assert sum(e["dur"] for e in stages) == 5e6

@@ -1,0 +1,160 @@
+"""Groups of compilations in words: all causes, and what to do about each.
+
+What mending a cause saves is counted by `_savings.py`. What cannot be mended, such as
+models of several sizes, is the price of what is wanted. No edit is named that saves
+nothing, whatever else is mended.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ._attributes import attribute_of
+from ._causes import Finding, make_finding, table
+from ._describe import Cause
+from ._groups import Group
+from ._phrases import facts_of
+from ._roots import Root
+from ._savings import is_decided, Saved
+from ._why import cause_of, is_first, name_of, show_difference
+from ._words import listed, show_place, show_seconds, times
+
+
+# Leaves that are told to have differed.
+_MAX_CHANGES = 100
+# The most causes that are tried together.
+_MAX_TOGETHER = 4
+
+
+def can_be_mended(root: Root) -> bool:
+    """Whether there is an edit."""
+    return "edit" in table()[root.cause.value][attribute_of(root)]
+
+
+class Diagnosis:
+    """Which roots of a group to mend, and which are the price of what is wanted."""
+
+    def __init__(self, group: Group):
+        self.group = group
+        mendable = [x for x in group.roots if can_be_mended(x)]
+        others = [x for x in group.roots if x not in mendable]
+        rest = group.table.without(_columns(mendable)) if group.table else ()
+        # Of what the others decide, an edit saves nothing.
+        self.mended = [x for x in mendable if not is_decided(rest, x.ids)]
+        # Models of several sizes decide much else about them.
+        sizes = [x.ids for x in others if attribute_of(x) == "models"]
+        by = tuple(zip(*sizes, strict=True))
+        self.price = [
+            x
+            for x in others
+            if attribute_of(x) == "models" or not by or not is_decided(by, x.ids)
+        ]
+
+    def saved(self, roots: Iterable[Root]) -> Saved:
+        """What it saves to mend these."""
+        assert self.group.table is not None
+        return self.group.table.saved(_columns(roots))
+
+    @functools.cached_property
+    def total(self) -> Saved:
+        """What it saves to mend all that can be, in functions that follow, too."""
+        own = self.saved(self.mended)
+        found = [own, *(Diagnosis(g).total for g in self.group.others)]
+        return Saved(sum(x.compilations for x in found), sum(x.seconds for x in found))
+
+    def gain(self, root: Root) -> tuple[float, str]:
+        """The seconds that it saves to mend a root, and more in words."""
+        alone = self.saved([root])
+        if alone.compilations:
+            return alone.seconds, ""
+        others = [x for x in self.mended if x is not root]
+        for n in range(1, _MAX_TOGETHER):
+            for partners in itertools.combinations(others, n):
+                both = self.saved([root, *partners])
+                if both.compilations > self.saved(partners).compilations:
+                    names = listed((f"`{_name(self.group, x)}`" for x in partners), 3)
+                    seconds = show_seconds(both.seconds)
+                    return 0.0, f"nothing by itself; with {names} {seconds}"
+        return 0.0, "nothing without all the others"
+
+
+def _name(group: Group, root: Root) -> str:
+    return root.path or group.first.function.name
+
+
+def _columns(roots: Iterable[Root]) -> set[Any]:
+    return {column for root in roots for column in root.columns}
+
+
+# --- in words -------------------------------------------------------------------------
+
+
+def finding_of(group: Group) -> Finding:
+    """A group in words."""
+    fields: dict[str, Any] = {
+        "seconds": group.seconds,
+        "line": group.line,
+        "count": sum(not e.failed for e in group.whole),
+        "functions": group.functions,
+        "calls": group.calls,
+    }
+    if group.table is None or not group.roots:
+        return make_finding(*_plain(group), **fields)
+    found = Diagnosis(group)
+    parts = [_part(found, x, True) for x in found.mended]
+    parts += [_part(found, x, False) for x in found.price]
+    fields |= {
+        "saves": found.total.seconds,
+        "changes": _changes(group),
+    }
+    if len(parts) == 1:
+        return dataclasses.replace(parts[0], **fields, gain="")
+    return Finding(
+        cause=parts[0].cause,
+        attribute=parts[0].attribute,
+        leaf=parts[0].leaf,
+        what="; ".join(x.what for x in parts),
+        says=_headline(group, parts),
+        fix=" ".join(f"({i}) {x.fix}" for i, x in enumerate(parts, 1)),
+        edit="; ".join(dict.fromkeys(x.edit for x in parts if x.edit)),
+        note=" ".join(dict.fromkeys(x.note for x in parts if x.note)),
+        parts=tuple(parts),
+        **fields,
+    )
+
+
+def _plain(group: Group) -> tuple[str, dict[str, Any], str | None]:
+    """Cause, facts and attribute of what has no roots."""
+    first, attribute = group.first, None
+    if first.is_outside:
+        attribute = "jax.jit"
+    elif is_first(first):
+        attribute = "first call"
+    return cause_of(first), facts_of(group), attribute
+
+
+def _part(found: Diagnosis, root: Root, is_mended: bool) -> Finding:
+    saves, gain = found.gain(root) if is_mended else (0.0, "")
+    return make_finding(
+        root.cause.value,
+        facts_of(found.group, root),
+        attribute_of(root),
+        leaf=_name(found.group, root),
+        count=root.count,
+        saves=saves,
+        gain=gain,
+    )
+
+
+def _headline(group: Group, parts: Sequence[Finding]) -> str:
+    causes = ", ".join(f"{x.what} {times(x.count)}" for x in parts)
+    function = name_of(group.first.function)
+    n = times(len(group.whole))
+    return f"`{function}` recompiled {n} at {show_place(group.line)}: {causes}."
+
+
+def _changes(group: Group) -> tuple[str, ...]:
+    found = group.first.reason.differences[:_MAX_CHANGES]
+    return tuple(show_difference(d) for d in found if d.cause is not Cause.NEW_FUNCTION)

@@ -1,0 +1,139 @@
+"""What is special about a root: a ragged batch, an optimiser that is made again, ...
+
+By it the table of causes has a sentence and a fix.
+"""
+
+import itertools
+import re
+
+from ._describe import Cause, is_below, Leaf
+from ._roots import parent, Root
+
+
+NUMBER = re.compile(r"(numpy\.)?(bool|int|float|complex)\d*")
+_CONTAINERS = {"list", "dict", "set", "tuple", "frozenset"}
+
+
+def attribute_of(root: Root) -> str:
+    """The attribute of its cause; the cause itself if nothing is special."""
+    found: str | None = root.cause.value
+    if root.cause is Cause.NEW_FUNCTION:
+        found = "created again"
+    elif root.cause is Cause.STATIC:
+        found = _of_static(root)
+    elif root.cause is Cause.STRUCTURE:
+        found = _of_structure(root)
+    elif root.cause is Cause.SHAPE:
+        found = _of_shape(root)
+    elif root.cause is Cause.DTYPE:
+        found = _of_dtype(root)
+    elif root.own[0].aspect == "again":
+        found = "nothing differs"
+    return found or root.cause.value
+
+
+def fields_of(root: Root) -> list[str]:
+    """The fields of a static object in which it differs, the innermost of them."""
+    table = root.table
+    found = [
+        path
+        for path in table.varying
+        if any(is_below(path, x) for x in root.paths)
+        if any(leaf is not None and leaf.of for leaf in table.leaves(path))
+    ]
+    return [x for x in found if not any(is_below(y, x) for y in found)]
+
+
+def _of_static(root: Root) -> str | None:
+    leaves = [x for x in root.leaves if x is not None]
+    statics = [x for x in leaves if x.kind == "static"]
+    kinds, types = {x.kind for x in leaves}, {x.type for x in statics}
+    if kinds != {"static"} or len(leaves) != len(root.leaves):
+        is_number = kinds == {"static", "array"} and all(map(NUMBER.fullmatch, types))
+        return "number and array" if is_number else None
+    owner = root.table.leaf(parent(root.leaf))
+    if owner is not None and "GradientTransformation" in owner.type:
+        return "optimiser"
+    if any(x.dtype for x in statics):
+        return "array"
+    fields = fields_of(root)
+    if fields and (found := _of_fields(root, fields)):
+        return found
+    if len(types) == 1 and types <= _CONTAINERS:
+        return "container"  # whose texts may be the same: of long ones, or by order
+    if _is_wrapper(root):
+        return "wrapper"
+    if any(x.text == y.text and x.type == y.type for x, y in _pairs(statics)):
+        return "created again"
+    return _of_numbers(statics)
+
+
+def _pairs(leaves: list[Leaf]) -> list[tuple[Leaf, Leaf]]:
+    return list(itertools.pairwise(leaves))
+
+
+def _of_numbers(leaves: list[Leaf]) -> str | None:
+    """Of numbers with several values. A flag decides what is traced."""
+    kinds = {x.type.removeprefix("numpy.").rstrip("0123456789") for x in leaves}
+    if not all(NUMBER.fullmatch(x.type) for x in leaves) or "bool" in kinds:
+        return None
+    values = {complex(x.text.partition("(")[2].rstrip(")") or x.text) for x in leaves}
+    return "type" if len(values) == 1 and len(kinds) > 1 else "number"
+
+
+def _of_fields(root: Root, fields: list[str]) -> str | None:
+    leaves = [x for path in fields for x in root.table.leaves(path) if x is not None]
+    if any(x.dtype for x in leaves):
+        return "array"
+    if any(x.of in ("function", "method") for x in leaves):
+        return "closure"
+    numbers = [x for x in leaves if NUMBER.fullmatch(x.type) and x.type != "bool"]
+    return "number of a configuration" if numbers else None
+
+
+def _is_wrapper(root: Root) -> bool:
+    """Whether what it wraps is the same in all calls."""
+    return any(
+        path == f"{root.leaf}.__wrapped__" and leaf.of
+        for path, leaf in root.table.rows[-1].leaves.items()
+        if path not in root.table.varying
+    )
+
+
+def _of_structure(root: Root) -> str | None:
+    leaves = [x for x in root.leaves if x is not None]
+    types = {x.type for x in leaves}
+    is_model = any(x.is_module for x in leaves)
+    if "NoneType" in types:
+        return "optional model" if is_model else "optional"
+    above = root.leaf
+    while above := parent(above):
+        owner = root.table.leaf(above)
+        is_model = is_model or (owner is not None and owner.is_module)
+    if is_model:
+        return "models"
+    return "grows" if types in ({"list"}, {"tuple"}) else None
+
+
+def _of_shape(root: Root) -> str:
+    if root.is_model:
+        return "models"
+    if root.is_growing:
+        return "buffer"
+    sizes, axes = root.sizes, {x.axis for x in root.own}
+    is_ragged = len(sizes) == 2 and sizes[0] > sizes[1] and axes == {0}
+    return "ragged batch" if is_ragged else "lengths"
+
+
+def _of_dtype(root: Root) -> str | None:
+    before, after = (root.table.rows[i].leaves.get(root.leaf) for i in root.change)
+    if before is None or after is None:
+        return None
+    if before.dtype == after.dtype:
+        return "weak type"
+    old, new = before.dtype, after.dtype
+    if old.startswith("key<") or new.startswith("key<"):
+        return "keys"
+    whole = ("bool", "int", "uint")
+    becomes = old.startswith(whole) and not new.startswith(whole)
+    return "becomes float" if becomes else None

@@ -1,0 +1,183 @@
+"""What the sentences of the table of causes can name, for a root of a group."""
+
+from typing import Any
+
+from ._attributes import fields_of
+from ._describe import Cause, Leaf
+from ._events import Event
+from ._groups import Group
+from ._roots import argument_of, parent, Root
+from ._source import edit_to_array, made_by
+from ._why import show_placement
+from ._words import listed, plural, show_place, show_seconds
+
+
+def facts_of(group: Group, root: Root | None = None) -> dict[str, Any]:
+    """All that a sentence on a group, and on a root of it, can name."""
+    first = group.first
+    place = first.function.place
+    names = [f"`{name}` ({plural(n, 'time')})" for name, n in group.functions.items()]
+    facts = {
+        "function": first.function.qualname.rpartition(".")[2],
+        "defined": f", at {show_place(place)}" if place else "",
+        "n_programs": plural(len(group.events), "program"),
+        "names": listed(names),
+        "extra": f"{plural(len(group.whole), 'more compilation')} "
+        f"({show_seconds(group.seconds)})",
+    }
+    if root is None:
+        return facts
+    name = first.function.name
+    return facts | ({"leaf": name, "object": name} if root.leaf == "" else _facts(root))
+
+
+def _facts(root: Root) -> dict[str, Any]:
+    rows = root.table.rows
+    before, after = root.change
+    path = _leaf(root)
+    old, new = (rows[i].leaves.get(path) for i in (before, after))
+    # Of a call of which only the leaves are known, what came after it knows the lines.
+    event, earlier = rows[after].event, rows[before].event
+    assert event is not None
+    frames = (event.reason.earlier if earlier is None else earlier.frames, event.frames)
+    is_odd = _is_later_odd(old, new)
+    here = f"the later call, at {show_place((frames[1] or (None,))[0])}"
+    there = f"the earlier call, at {show_place((frames[0] or (None,))[0])}"
+    shown = _leaves(root, path)
+    facts = {
+        "leaf": path,
+        "object": root.path,
+        "old": old,
+        "new": new,
+        "values": _values(root, shown),
+        "owner": new.of if new is not None else "",
+        "odd_at": here if is_odd else there,
+        "other_at": there if is_odd else here,
+        "strong": new.dtype if new is not None else "",
+        "below": _below(root),
+        "begin": (root.sizes or [0])[0],
+        "end": (root.sizes or [0])[-1],
+        "n_sizes": len(shown),
+        "axis": next((x.axis for x in root.own if x.axis >= 0), 0),
+        "begins": _begins(root),
+        "evidence": _DOUBT.format(leaf=path),
+        "own_class": _OWN_CLASS if "function" not in str(new and new.type) else "",
+    }
+    facts |= _edit(root, event, frames[is_odd], old, new)
+    facts |= _optimiser(root, event) | _placement(root) | _closure(root)
+    return facts
+
+
+_DOUBT = (
+    " If a shape, a `range` or an `if` depends on `{leaf}`, it has to stay a number, "
+    "and each value has to be compiled."
+)
+_OWN_CLASS = (
+    " If it is of a class of your own, you can also give the class `__eq__` and "
+    "`__hash__`, as a frozen dataclass has them, or make it an `eqx.Module`."
+)
+
+
+def _leaf(root: Root) -> str:
+    """The path that is named: that of the field, of a static object with one."""
+    return (fields_of(root) or [root.leaf])[0]
+
+
+def _leaves(root: Root, path: str) -> list[Leaf | None]:
+    return list(dict.fromkeys(root.table.leaves(path)))
+
+
+def _is_later_odd(old: Leaf | None, new: Leaf | None) -> bool:
+    """Whether it is the later call that passes a number, or what was made of one."""
+    if old is None or new is None:
+        return False
+    return new.kind == "static" or (new.weak_type and new.dtype == old.dtype)
+
+
+def _values(root: Root, leaves: list[Leaf | None]) -> str:
+    """What the leaf was, in order, each value once."""
+    types = {x.type for x in leaves if x and x.kind == "static"}
+
+    def show(leaf: Leaf | None) -> str:
+        if leaf is None:
+            return "nothing"
+        if root.cause is Cause.PLACEMENT:
+            return show_placement(leaf)
+        # A class that is not Python's own stands in the text.
+        is_clear = len(types) < 2 or leaf.kind != "static" or "." in leaf.type
+        return str(leaf) if is_clear else f"{leaf} ({leaf.type})"
+
+    return listed(map(show, leaves))
+
+
+def _below(root: Root) -> str:
+    """The first leaf that some calls have and others have not."""
+    paths = [x.path for x in root.own if x.path != root.leaf]
+    absent = [x for x in paths if None in root.table.leaves(x)]
+    return f"; `{absent[0]}` is in some of them only" if absent else ""
+
+
+def _begins(root: Root) -> str:
+    """What a buffer is before it is one."""
+    kinds = [x for x in root.copies if x.aspect == "kind"]
+    texts = [str(x) for c in kinds[:1] for x in root.table.leaves(c.path)[:1] if x]
+    return "".join(f", and is {text} before that" for text in texts)
+
+
+def _edit(
+    root: Root, event: Event, frames: Any, old: Leaf | None, new: Leaf | None
+) -> dict[str, str]:
+    """What to write in place of the user's own line."""
+    if old is None or new is None:
+        return {"code": "", "edit": ""}
+    array = new if new.kind == "array" else old
+    # That of the other call; of an array that was made of a number, no dtype.
+    was_number = array.weak_type and root.cause is Cause.STATIC
+    dtype = None if was_number or array.kind != "array" else array.dtype
+    owner = root.table.leaf(parent(root.leaf))
+    types = {x.type for x in root.leaves if x is not None and x.kind == "static"}
+    # Where an `int` comes first, arrays would have two dtypes.
+    pattern = "float({})" if types == {"int", "float"} else "{}"
+    code, text = edit_to_array(event, frames, root.leaf, dtype, owner, pattern)
+    others = [f"`{x}`" for x in root.paths[1:]]
+    same = f"The same goes for {listed(others, 3)}. " if others else ""
+    return {"code": code, "edit": text + same}
+
+
+def _optimiser(root: Root, event: Event) -> dict[str, str]:
+    made = made_by(event, argument_of(root.leaf))
+    if made is None or not made.factory.startswith("optax."):
+        return {"made": "", "factory": "optax.adam", "rate": "rate"}
+    is_plain = made.factory != "optax.chain"
+    return {
+        "made": f", at {show_place(made.place)}",
+        "factory": made.factory if is_plain else "make",
+        "rate": made.first if is_plain else "rate",
+    }
+
+
+def _placement(root: Root) -> dict[str, str]:
+    """The edit that places all of them at once."""
+    table = root.table
+    names = list(dict.fromkeys(argument_of(x.path) for x in root.own))
+    leaves = [table.rows[-1].leaves.get(x.path) for x in root.own]
+    last = [x.sharding for x in leaves if x is not None and x.sharding]
+    # `filter_shard` takes all leaves of a model; `device_put` also NumPy arrays.
+    is_model = any("." in x.path for x in root.own)
+    put = "eqx.filter_shard" if is_model else "jax.device_put"
+    what = f"({', '.join(names)})" if len(names) > 1 else "".join(names)
+    target = f"; `sharding` is that of later calls, {last[0]}" if last else ""
+    return {
+        "put": f"{put}({what}, sharding)",
+        "target": target,
+        "arguments": listed(f"`{x}`" for x in names),
+    }
+
+
+def _closure(root: Root) -> dict[str, str]:
+    fields = [x for x in fields_of(root) if x.endswith(">")]
+    if not fields:
+        return {"cell": "", "cell_values": "", "inner": ""}
+    cell = fields[0].rpartition("<")[2].rstrip(">")
+    values = listed(str(x) for x in root.table.leaves(fields[0]) if x is not None)
+    return {"cell": cell, "cell_values": values, "inner": ""}

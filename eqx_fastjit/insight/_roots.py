@@ -1,0 +1,280 @@
+"""Why a function was compiled again, as the objects that a user handles.
+
+A *root* is an argument, or a part of one, with all columns that differ because of it: a
+configuration and not its field, an optimiser and not its functions, the length of a
+batch and not each array that has it. What only mirrors it belongs to it, such as the
+copies of a model's leaves in the state of an optimiser.
+"""
+
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+
+from ._describe import Cause, is_below, Leaf
+from ._savings import Column, Partition, Table
+
+
+_ASPECTS = {
+    "kind": Cause.STRUCTURE,
+    "value": Cause.STATIC,
+    "dtype": Cause.DTYPE,
+    "rank": Cause.SHAPE,
+    "axis": Cause.SHAPE,
+    "placement": Cause.PLACEMENT,
+    "setting": Cause.CONFIGURATION,
+    "function": Cause.NEW_FUNCTION,
+    "again": Cause.CONFIGURATION,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Root:
+    """An object, or a part of one, that is not the same in all calls."""
+
+    table: Table
+    cause: Cause
+    # What differs in it; and what mirrors that.
+    own: tuple[Column, ...]
+    copies: tuple[Column, ...] = ()
+    # Whether these are the parameters of models of several sizes.
+    is_model: bool = False
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All of them."""
+        return self.own + self.copies
+
+    @functools.cached_property
+    def paths(self) -> list[str]:
+        """The leaves that differ, the first of which stands for all."""
+        return list(dict.fromkeys(x.path for x in self.own))
+
+    @property
+    def leaf(self) -> str:
+        """The path of the first of them."""
+        return self.paths[0]
+
+    @functools.cached_property
+    def path(self) -> str:
+        """That of the object which a user handles."""
+        return argument_of(self.leaf) if self.is_model else common(self.paths)
+
+    @functools.cached_property
+    def ids(self) -> Partition:
+        """In which rows it is the same."""
+        return self.table.classes(self.columns)
+
+    @property
+    def count(self) -> int:
+        """How often it became another one."""
+        return len({*self.ids}) - 1
+
+    @functools.cached_property
+    def leaves(self) -> list[Leaf | None]:
+        """What the leaf was, in order, each once; `None` where there was none."""
+        found = self.table.leaves(self.leaf)
+        return [leaf for i, leaf in enumerate(found) if self.ids[i] == i]
+
+    @property
+    def change(self) -> tuple[int, int]:
+        """The last row before it became another one, and the row in which it did."""
+        new = next(i for i, first in enumerate(self.ids) if first)
+        return new - 1, new
+
+    @functools.cached_property
+    def sizes(self) -> list[int]:
+        """The lengths of the axis that differs, in order; empty if there are more."""
+        axes = [x for x in self.own if x.aspect == "axis"]
+        lengths = {self.table.values(x) for x in axes}
+        if self.cause is not Cause.SHAPE or len(lengths) != 1:
+            return []
+        found = list(dict.fromkeys(lengths.pop()))
+        return list(map(int, found)) if all(map(str.isdecimal, found)) else []
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether it is a buffer, say, that becomes longer in equal steps."""
+        steps = {b - a for a, b in itertools.pairwise(self.sizes)}
+        # A few others may be lengths that are wanted.
+        least = 2 if self.sizes[:1] <= [1] else 3
+        return len(steps) == 1 and min(steps) > 0 and len(self.sizes) > least
+
+    def has_all(self, paths: Iterable[str]) -> bool:
+        """Whether all these paths are in it."""
+        return all(any(x == y or is_below(x, y) for y in self.paths) for x in paths)
+
+
+def common(paths: list[str]) -> str:
+    """The path of the innermost object that all are in, or that they are."""
+    path = paths[0]
+    while not all(x == path or is_below(x, path) for x in paths):
+        shorter = parent(path)
+        if not shorter:
+            return paths[0]  # of several arguments, the first
+        path = shorter
+    return path
+
+
+# What a path ends with: a field, an entry, or what has no name.
+_LAST = re.compile(r"(\.\w+|\[[^\[\]]*\]|\['(?:[^'\\]|\\.)*'\]|<[^<>]*>)$")
+
+
+def parent(path: str) -> str:
+    """The path of what something is in; empty for an argument."""
+    found = _LAST.search(path)
+    return path[: found.start()] if found else ""
+
+
+def argument_of(path: str) -> str:
+    """The argument that a path begins with: `batch` of `batch['x'][0]`."""
+    return re.split(r"[.\[<]", path, maxsplit=1)[0]
+
+
+# --- finding them ---------------------------------------------------------------------
+
+
+def roots_of(table: Table) -> list[Root]:
+    """All roots of a table, those that changed most often first."""
+    originals = _originals(table)
+    models = _models(table)
+    kinds = [x.path for x in table.columns if x.aspect == "kind"]
+    top = [x for x in kinds if not any(is_below(x, y) for y in kinds)]
+    groups: dict[object, list[Column]] = {}
+    for column in table.columns:
+        key = _key(table, originals.get(column, column), top, models)
+        groups.setdefault(key, []).append(column)
+    roots = [_root(table, columns, originals, models) for columns in groups.values()]
+    return sorted(_joined(roots), key=lambda root: -root.count)
+
+
+def _key(table: Table, column: Column, top: list[str], models: set[str]) -> object:
+    """Columns with the same key are one root."""
+    path, aspect, _ = column
+    argument, ids = argument_of(path), table.columns[column]
+    if aspect == "kind" or (path in top and aspect != "placement"):
+        # With all that is there in some calls only.
+        node = next(x for x in top if path == x or is_below(path, x))
+        return "kind", node if table.leaf(parent(node)) else argument
+    if aspect in ("axis", "rank"):
+        if any(
+            x is not None and x.dtype.startswith("key<") for x in table.leaves(path)
+        ):
+            return "dtype", argument, ids  # old keys have a shape of their own
+        # One length may be that of several arguments.
+        return ("model", argument) if path in models else ("size", ids)
+    if aspect in ("value", "dtype"):
+        return aspect, argument, ids
+    return (aspect, path) if aspect == "setting" else (aspect,)
+
+
+def _root(
+    table: Table,
+    columns: list[Column],
+    originals: dict[Column, Column],
+    models: set[str],
+) -> Root:
+    own = tuple(x for x in columns if x not in originals) or tuple(columns)
+    aspects = {x.aspect for x in own}
+    cause = next(_ASPECTS[x] for x in _ASPECTS if x in aspects)
+    if cause is Cause.STRUCTURE and any(
+        leaf is not None and leaf.kind == "static" for leaf in table.leaves(own[0].path)
+    ):
+        cause = Cause.STATIC  # a number in some calls, and an array in others
+    is_model = own[0].path in models
+    copies = tuple(x for x in columns if x not in own)
+    return Root(table, cause, own, copies, is_model)
+
+
+def _joined(roots: list[Root]) -> Iterator[Root]:
+    """With a structure, and what grows inside it, as one root."""
+    rest = [x for x in roots if x.cause is Cause.STRUCTURE and not x.is_model]
+    for root in roots:
+        around = [x for x in rest if root.is_growing and x.has_all(root.paths)]
+        if around:
+            rest.remove(around[0])
+            copies = root.copies + around[0].columns
+            root = dataclasses.replace(root, copies=copies)
+        if root.cause is not Cause.STRUCTURE or root.is_model:
+            yield root
+    yield from rest
+
+
+def _originals(table: Table) -> dict[Column, Column]:
+    """What mirrors something else, and that."""
+    found: dict[Column, Column] = {}
+    # By what follows the argument in a path; by values; by lengths.
+    tails: dict[object, Column] = {}
+    equal: dict[object, Column] = {}
+    for column, ids in table.columns.items():
+        path, aspect, _ = column
+        tail = path[len(argument_of(path)) :]
+        if tail:
+            tails.setdefault(_mirrored(tail, column, ids), column)
+        if aspect in ("value", "axis"):
+            equal.setdefault((aspect, table.values(column)), column)
+    for column, ids in table.columns.items():
+        path, aspect, _ = column
+        if aspect == "value":
+            values = table.values(column)
+            lengths = tuple(str(x[-1]) for x in values if x is not None)
+            known = equal.get(("axis", lengths)) or equal.get(("value", values))
+            if known not in (None, column):
+                found[column] = known
+        for tail in _tails(path):
+            known = tails.get(_mirrored(tail, column, ids))
+            if known and argument_of(known.path) != argument_of(path):
+                found[column] = known
+    return {column: found.get(known, known) for column, known in found.items()}
+
+
+def _mirrored(tail: str, column: Column, ids: Partition) -> object:
+    # A dtype may come to what is computed from it in a later call.
+    return tail, column.aspect, column.axis, None if column.aspect == "dtype" else ids
+
+
+def _tails(path: str) -> Iterator[str]:
+    """The ends of a path, without its argument; the longest comes last."""
+    node = parent(path)
+    while node:
+        yield path[len(node) :]
+        node = parent(node)
+
+
+def _models(table: Table) -> set[str]:
+    """The arrays with several shapes that are parameters of models of several sizes.
+
+    A Module of which all arrays have one length in common is data, and so is one that
+    grows.
+    """
+    sizes = [x for x in table.columns if x.aspect in ("axis", "rank")]
+    found: set[str] = set()
+    for argument in {argument_of(x.path) for x in sizes}:
+        own = [x for x in sizes if argument_of(x.path) == argument]
+        own = [x for x in own if _is_in_module(table, x.path)]
+        if not own:
+            continue
+        root = Root(table, Cause.SHAPE, tuple(own))
+        lengths = {(x.axis, table.values(x)) for x in own}
+        n_arrays = sum(
+            leaf.kind == "array" and is_below(path, root.path) and leaf.shape != ()
+            for path, leaf in table.rows[-1].leaves.items()
+        )
+        ids = {table.columns[x] for x in own}
+        is_described = any(  # `in_features`, say
+            x.aspect == "value" and is_below(x.path, argument) and y in ids
+            for x, y in table.columns.items()
+        )
+        is_data = len(lengths) == 1 and len(own) == n_arrays and not is_described
+        if not is_data and not root.is_growing:
+            found.update(x.path for x in own)
+    return found
+
+
+def _is_in_module(table: Table, path: str) -> bool:
+    while path := parent(path):
+        leaf = table.leaf(path)
+        if leaf is not None and leaf.is_module:
+            return True
+    return False
