@@ -18,13 +18,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core.primitives
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
-from jax.extend.mlir import ir
 
-from ._private import values_inside
+from ._private import jax_primitives, Primitive, Tracer, values_inside, WalkResult
 
 
 # The most bytes of NumPy arrays that a call copies. Copying this many takes about 100
@@ -155,8 +152,8 @@ def _is_numpy(x: Any) -> bool:
 # Primitives that JAX itself lowers, and that only call what is in their jaxprs.
 _JAX_PRIMITIVES = {
     x
-    for x in vars(jax.extend.core.primitives).values()
-    if isinstance(x, jax.extend.core.Primitive)
+    for x in jax_primitives.values()
+    if Primitive is not None and isinstance(x, Primitive)
 }
 
 
@@ -181,7 +178,7 @@ def _equations(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
                 yield from _equations(inner, seen)
 
 
-def has_host_callbacks(traced: jax.stages.Traced) -> bool:
+def has_host_callbacks(traced: Any) -> bool:
     """Whether the traced program calls back into Python, which may raise.
 
     The lowering of a primitive that is not JAX's (`lineax.linear_solve`,
@@ -199,12 +196,14 @@ def has_host_callbacks(traced: jax.stages.Traced) -> bool:
 
 def _calls_back(module: Any) -> bool:
     """Whether an MLIR module has a custom call of a callback."""
+    if WalkResult is None:
+        return "callback" in str(module)
     targets: list[str] = []
 
-    def note(operation: Any) -> ir.WalkResult:
+    def note(operation: Any) -> Any:
         if operation.name == "stablehlo.custom_call":
             targets.append(str(operation.attributes["call_target_name"]))
-        return ir.WalkResult.ADVANCE
+        return WalkResult.ADVANCE
 
     module.operation.walk(note)
     return any("callback" in target for target in targets)

@@ -1,17 +1,24 @@
 """The engine in use: the C extension, or the plain Python reference."""
 
+import collections
 import functools
 import importlib.util
 import os
 import warnings
 from typing import Any
 
+import equinox as eqx
+import jax
 import jax.tree_util as jtu
+import numpy as np
 
-from . import _facts
+from . import _facts, _reference
 from ._blocking import COPIED_BYTES, transferred
 from ._errors import hide_callback_log
-from ._statics import flatten_one_level, reader_of, state_of
+from ._fallback import warn_of_versions
+from ._plan import Handle, partition, steps_of
+from ._private import flatten_one_level
+from ._statics import reader_of, state_of
 
 
 _ENGINES = ("auto", "native", "python")
@@ -42,13 +49,17 @@ def engine_module() -> Any:
             "EQX_FASTJIT_ENGINE=python chooses it without this warning.",
             stacklevel=2,
         )
+    chosen: Any = _reference
     if is_built and wanted != "python":
         # If it cannot be loaded, that is an error, as for any module.
         chosen = importlib.import_module("._native", __package__)
         functions = reader_of, state_of, flatten_one_level, jtu.tree_leaves
         chosen.setup(*functions, transferred, COPIED_BYTES)
-    else:
-        from . import _reference as chosen
+    if not _agrees_with_jax(chosen):
+        if chosen is _reference or not _agrees_with_jax(_reference):
+            raise ImportError("pytrees are not read as JAX reads them.")
+        chosen = _reference
+        warn_of_versions("calls use its plain Python engine, which is slower")
     hide_callback_log(chosen.is_calling)
     _facts.listen(chosen)
     return chosen
@@ -62,3 +73,44 @@ def engine() -> str:
     native if the extension was built.
     """
     return "python" if engine_module().__name__.endswith("_reference") else "native"
+
+
+# --- the self-check -------------------------------------------------------------------
+
+
+class _Probe(eqx.Module):
+    b: Any
+    static: Any = eqx.field(static=True)
+    a: Any
+
+
+_Named = collections.namedtuple("_Named", ("b", "a"))
+
+
+def _agrees_with_jax(engine: Any) -> bool:
+    """Whether an engine reads and builds a pytree as this version of JAX does.
+
+    Runs nothing on a device: a program may still choose its devices.
+    """
+    x, y, *more = [np.zeros(2, np.float32) for _ in range(14)]
+    pairs = [{"b": p, "a": q} for p, q in zip(more[::2], more[1::2], strict=True)]
+    ordered, defaults, named, module, plain, _ = pairs
+    tree = (
+        [plain, None, {2: x, 1: y}, _Named(**named), _Probe(static="s", **module)],
+        collections.OrderedDict(ordered),
+        collections.defaultdict(list, defaults),
+    )
+    try:
+        leaves, treedef = jtu.tree_flatten(tree)
+        plan = engine.Plan(steps_of(tree), partition(tree)[1])
+        handle = Handle(plan)
+        returned = jax.jit(lambda x: [x, handle]).trace(x).out_info
+        built, built_treedef = jtu.tree_flatten(plan.build(leaves))
+        found = engine.Table(1).arrays((tree,), False)
+        return (
+            [*map(id, found)] == [*map(id, built)] == [*map(id, leaves)]
+            and built_treedef == treedef
+            and returned[-1] is handle
+        )
+    except Exception:
+        return False

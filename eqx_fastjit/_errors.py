@@ -3,14 +3,13 @@
 import logging
 from collections.abc import Callable
 
-import equinox as eqx
-import jax.errors
+from equinox import EquinoxRuntimeError
 
-from ._private import last_error_info, runtime_error_text
+from ._private import JaxRuntimeError, last_error_info, runtime_error_text
 
 
 # As which XLA raises it if a host callback did. (No classes of the user's.)
-_XLA_ERRORS = (jax.errors.JaxRuntimeError, ValueError)
+_XLA_ERRORS = (JaxRuntimeError, ValueError)
 # How `eqx.error_if`'s own exception shows in the text of XLA's error.
 _MARK = "_EquinoxRuntimeError: "
 # Begins the advice that Equinox appends for users of `jax.jit`.
@@ -43,7 +42,7 @@ def _equinox_error(message: str) -> BaseException:
     stack = ""
     if last_message.strip() == message.strip():
         message, stack = last_message, _inside_jit(last_stack)
-    return eqx.EquinoxRuntimeError(runtime_error_text(message, stack))
+    return EquinoxRuntimeError(runtime_error_text(message, stack))
 
 
 def _inside_jit(stack: list[bytes | str]) -> str:

@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-from jax.core import Tracer
+
+from ._private import Tracer, try_resolve
 
 
 # The most facts that are kept for those who ask later.
@@ -220,6 +221,9 @@ history: collections.deque[Fact] = collections.deque(maxlen=_KEPT)
 # --- recording ------------------------------------------------------------------------
 
 
+_annotation: Any = try_resolve("jax.profiler:TraceAnnotation", contextlib.nullcontext)
+
+
 class _Open:
     """A fact that is not complete yet, of the specialization that is being called."""
 
@@ -232,7 +236,7 @@ class _Open:
         self.contexts = contextlib.ExitStack()
         # So that XProf shows what was compiled.
         name = f"compile {fact.function.name}"
-        self.contexts.enter_context(jax.profiler.TraceAnnotation(name))
+        self.contexts.enter_context(_annotation(name))
         self.contexts.enter_context(owner.flat.while_compiling())
 
     def set_avals(self, avals: list[Aval]) -> None:
@@ -403,6 +407,12 @@ def listen(engine: Any) -> None:
     """Listen to JAX's events on lowering and compiling. Once per process."""
     global _engine
     _engine = engine
-    jax.monitoring.register_event_duration_secs_listener(_on_duration)
-    jax.monitoring.register_event_listener(_on_event)
-    jax.monitoring.register_scalar_listener(_on_begin)
+    # Of what is not there, nobody is told.
+    for name, listener in (
+        ("jax.monitoring:register_event_duration_secs_listener", _on_duration),
+        ("jax.monitoring:register_event_listener", _on_event),
+        ("jax.monitoring:register_scalar_listener", _on_begin),
+    ):
+        register = try_resolve(name)
+        if register is not None:
+            register(listener)

@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import jax.tree_util as jtu
-from jax.core import Tracer
 
 from . import _facts
 from ._blocking import ARGUMENTS, block, has_host_callbacks, RESULTS, what_to_wait_for
@@ -27,7 +26,7 @@ from ._errors import clearer
 from ._options import donated, flatten_in_shardings, Options
 from ._parameters import binder_of, to_call
 from ._plan import partition
-from ._private import on_clear_caches, values_inside
+from ._private import on_clear_caches, Tracer, values_inside
 from ._reference import static_key
 from ._statics import is_array
 from ._traced import FlatFunction, kept_trace

@@ -25,10 +25,12 @@ from typing import (
 
 import equinox as eqx
 import jax.tree_util as jtu
+from equinox import tree_equal
 
 from ._engine import engine_module
 from ._function import Function, function_for
 from ._options import Donate, make_options
+from ._private import register_pytree_with_keys_class
 from ._stages import Lowered, StagedCall, Traced
 
 
@@ -107,14 +109,14 @@ class _Jitted(Generic[_P, _T]):
         self._function.table.clear()
 
     def __eq__(self, other: object) -> Any:
-        return eqx.tree_equal(self, other)
+        return tree_equal(self, other)
 
     def __hash__(self) -> int:
         leaves, treedef = jtu.tree_flatten(self)
         return hash((treedef, *leaves))
 
 
-@jtu.register_pytree_with_keys_class
+@register_pytree_with_keys_class
 class JitWrapped(_Jitted[_P, _T], _Base):
     """A function compiled by `filter_jit`, which is called like the function itself.
 
@@ -202,7 +204,7 @@ def _global_name(wrapped: Any, pickling: types.FrameType) -> str | None:
     return name if isinstance(found, JitWrapped) and found == wrapped else None
 
 
-@jtu.register_pytree_with_keys_class
+@register_pytree_with_keys_class
 class BoundJit(ft.partial[_T], _Jitted[_P, _T], Generic[_P, _T]):
     """A jitted method, bound to its instance.
 

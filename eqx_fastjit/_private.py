@@ -1,9 +1,10 @@
-"""Every private name of JAX, jaxlib and Equinox that the engine uses.
+"""Every private name of JAX, jaxlib and Equinox that the engine uses, or that may move.
 
 `insight/_private.py` and `_export/_private.py` have those of the tools and of files. No
 other file may import from `jax._src`, `jaxlib` or `equinox._*` (the linter bans it).
 Each name is looked up by `resolve`, or its class is asked for it beforehand. Where one
-is not there, the caller gets `None` (or a stand-in) and does without.
+is not there, the caller gets `None` (or a stand-in) and does without. If there is no
+doing without it, that is an error of the import, never of a call.
 """
 
 import contextlib
@@ -11,14 +12,15 @@ import functools
 import inspect
 import os
 import pkgutil
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import numpy as np
-from jax.core import Tracer
 
+
+_T = TypeVar("_T")
 
 # The single doorway to private names, `"package.module:attribute.attribute"`, so that a
 # test can take each of them away in turn. It raises `ImportError` or `AttributeError`.
@@ -30,6 +32,40 @@ def try_resolve(path: str, default: Any = None) -> Any:
     with contextlib.suppress(ImportError, AttributeError):
         return resolve(path)
     return default
+
+
+# --- public names of JAX that may move ------------------------------------------------
+
+
+Tracer: Any = try_resolve("jax.core:Tracer") or resolve("jax._src.core:Tracer")
+flatten_one_level: Callable[[Any], Any] = (
+    try_resolve("jax.tree_util:default_registry")
+    or resolve("jax._src.tree_util:default_registry")
+).flatten_one_level
+_register: Any = try_resolve(
+    "jax.tree_util:register_pytree_with_keys_class"
+) or resolve("jax._src.tree_util:register_pytree_with_keys_class")
+
+
+def register_pytree_with_keys_class(cls: _T) -> _T:
+    """JAX's class decorator."""
+    return _register(cls)
+
+
+def _all_leaves(values: Iterable[Any]) -> bool:
+    return all(flatten_one_level(x) is None for x in values)
+
+
+all_leaves: Any = try_resolve("jax.tree_util:all_leaves", _all_leaves)
+JaxRuntimeError: Any = (
+    try_resolve("jax.errors:JaxRuntimeError")
+    or try_resolve("jaxlib._jax:JaxRuntimeError")
+    or RuntimeError
+)
+Primitive: Any = try_resolve("jax.extend.core:Primitive")
+# Without these, each primitive may be anybody's.
+jax_primitives: dict[str, Any] = try_resolve("jax.extend.core.primitives:__dict__", {})
+WalkResult: Any = try_resolve("jax.extend.mlir.ir:WalkResult")
 
 
 # --- JAX ------------------------------------------------------------------------------

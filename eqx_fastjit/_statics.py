@@ -32,15 +32,13 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
+
+from ._private import all_leaves, flatten_one_level, Tracer
 
 
 # (That of a `jax.Ref` is a `Tracer` only.)
 _ARRAY_TYPES = (jax.Array, np.ndarray, np.generic, Tracer)
-
-flatten_one_level = jtu.default_registry.flatten_one_level
 
 
 def is_array(x: Any, abstract: bool = False) -> bool:
@@ -197,7 +195,7 @@ def has_only_identity(x: Any) -> bool:
 
     Runs nothing of its class: no flatten function.
     """
-    return type(x).__eq__ is object.__eq__ and jtu.all_leaves([x])
+    return type(x).__eq__ is object.__eq__ and all_leaves([x])
 
 
 def generated_fields(cls: type) -> tuple[str, ...] | None:

@@ -1,22 +1,34 @@
-"""Without any one private name of JAX or Equinox, calls are right all the same.
+"""With another version of JAX or Equinox, calls are right all the same.
 
 Promise 34 of docs/reliability.md.
 """
 
+import jax
 import pytest
 
+from tests.support.commands import command
 from tests.support.programs import run_program
+
+
+EQUINOX_NAMES = {"equinox:EquinoxRuntimeError", "equinox:tree_equal"}
 
 
 # Names that only exporting or the tools use are taken away in their own tests; here
 # each of them must make no difference.
-def test_each_private_name_can_be_missing():
-    """Taken away in turn, as in another version: calls are right all the same."""
-    out = run_program("private_names.py", timeout=550)
-    outcomes = dict(line.split() for line in out.stdout.splitlines())
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["private", "public"])
+def test_each_name_can_be_missing(kind):
+    """Taken away in turn and all at once, programs compute what they did.
+
+    Without some public names, that is by Equinox's own `filter_jit`, with one warning.
+    """
+    out = run_program("private_names.py", kind, timeout=550)
+    outcomes = {line.split()[0]: line.split()[1:] for line in out.stdout.splitlines()}
     assert len(outcomes) >= 3
-    failed = [name for name, code in outcomes.items() if code != "0"]
+    failed = [name for name, outcome in outcomes.items() if outcome[-1] != "0"]
     assert not failed, (failed, out.stderr[-4000:])
+    names = {name for name, (engine, _) in outcomes.items() if engine == "equinox"}
+    assert names <= {"all", "public", "jax:ShapeDtypeStruct"} | EQUINOX_NAMES
 
 
 @pytest.mark.parametrize("version", ["0.99.0", "1.0.0"])
@@ -29,3 +41,29 @@ def test_an_equinox_that_flattens_fields_by_name():
     """The order of fields is JAX's, whatever that is, in each call."""
     out = run_program("flattened_by_name.py")
     assert out.stdout.splitlines() == ["106 2 100"] * 4
+
+
+# What is no more when the library is first used, the engine, and a part of the warning.
+WAYS_DOWN = [
+    ("from eqx_fastjit import _native; del _native.Plan", "python", "Python engine"),
+    ("del jax.ShapeDtypeStruct", "equinox", "no attribute 'ShapeDtypeStruct'"),
+]
+
+
+@pytest.mark.parametrize(("fault", "engine", "reason"), WAYS_DOWN)
+def test_an_engine_that_does_not_fit_is_not_used(fault, engine, reason):
+    """There is one warning, with the versions and the reason, and the next engine."""
+    code = f"import jax, equinox; {fault}; import eqx_fastjit as e; e.install()"
+    code += "; f = e.filter_jit(lambda x: x * 2, asynchronous=False)"
+    out = command(python=("-c", f"{code}; print(f(2), e.engine())"))
+    assert out.stdout == f"4 {engine}\n"
+    (line,) = [x for x in out.stderr.splitlines() if "Warning: " in x]
+    assert reason in line and jax.__version__ in line and "upgrade" in line
+
+
+def test_what_cannot_be_imported_says_why():
+    """`from eqx_fastjit import ...` raises an `ImportError` with its cause."""
+    code = f"import jax, equinox; {WAYS_DOWN[1][0]}; from eqx_fastjit import JitWrapped"
+    out = command(python=("-c", code), code=1)
+    assert "ImportError: cannot import 'JitWrapped'" in out.stderr
+    assert WAYS_DOWN[1][2] in out.stderr

@@ -1,40 +1,97 @@
-"""Takes each private name of JAX and Equinox away in turn, and uses the library.
+"""Takes names of JAX and Equinox away, and uses the library.
 
-As if it was of another version. Each time in a process of its own, which is forked:
-before JAX is used, since its threads would not survive. Prints a line for each name.
+As if JAX was of another version: each private name that the engine uses, each public
+one that may move, and all at once. The argument says which: "private" or "public". Each
+time in a process of its own, which is forked: before JAX is used, since its threads
+would not survive.
+
+Prints a line for each name, with the engine and the exit code. That is 0 if an unedited
+program computes under `eqx-fastjit run` what it computes under Equinox; and without a
+private name, if what the library promises holds.
 """
 
+import contextlib
+import importlib
+import io
 import os
+import pkgutil
 import re
+import subprocess
+import sys
 import traceback
+import warnings
 from pathlib import Path
 
 import equinox as eqx
 import jax
+import jax.extend.core.primitives
+import jax.extend.mlir
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-# The one private module: nothing public can stand for another version of JAX.
-from eqx_fastjit import _private
+import eqx_fastjit
 
 
-# Those of the engine, of the tools and of files.
-FILES = sorted(Path(_private.__file__).parent.rglob("_private.py"))
-NAMES = re.findall(
-    r"""["']((?:jax|jaxlib|equinox)\.[\w.]+:[\w.]+)["']""",
-    "".join(file.read_text() for file in FILES),
+PROGRAM = str(Path(__file__).with_name("unedited.py"))
+PATTERN = r"""["']((?:jax|jaxlib|equinox)\.[\w.]+:[\w.]+)["']"""
+# Those that the files of the engine look up by a string.
+LOOKED_UP = sorted(
+    name
+    for file in Path(eqx_fastjit.__file__).parent.glob("*.py")
+    for name in re.findall(PATTERN, file.read_text())
 )
+PUBLIC = [
+    "equinox:EquinoxRuntimeError",
+    "equinox:tree_equal",
+    "jax.core:Tracer",
+    "jax.dtypes:canonicalize_dtype",
+    "jax.errors:JaxRuntimeError",
+    "jax.extend.core:primitives",
+    "jax.extend:mlir",
+    "jax.monitoring:register_event_listener",
+    "jax.monitoring:register_scalar_listener",
+    "jax.profiler:TraceAnnotation",
+    "jax.stages:Traced",
+    "jax.tree_util:all_leaves",
+    "jax.tree_util:default_registry",
+    "jax.tree_util:register_pytree_with_keys_class",
+    "jax:ShapeDtypeStruct",
+]
 
 
-def without(name):
-    resolve = _private.resolve
+def take_away(names):
+    """From this library alone, as Equinox could not do without some of them."""
+    resolve = pkgutil.resolve_name
 
     def resolve_others(path):
-        if path == name:
+        if path in names:
             raise AttributeError(path)
         return resolve(path)
 
-    _private.resolve = resolve_others
+    pkgutil.resolve_name = resolve_others
+    for name in set(names) & set(PUBLIC):
+        path, attribute = name.split(":")
+        _refuse(importlib.import_module(path), attribute)
+        if f"{path}.{attribute}" in sys.modules:
+            sys.modules[f"{path}.{attribute}"] = None  # importing it is an error
+
+
+def _refuse(module, refused):
+    """Have a module refuse an attribute to those who ask from this library."""
+    value = module.__dict__.pop(refused)
+    others = getattr(module, "__getattr__", None)
+
+    def get(name):
+        if name != refused:
+            return others(name) if others else object.__getattribute__(module, name)
+        frame = sys._getframe(1)
+        while frame.f_globals["__name__"] in ("pkgutil", "importlib._bootstrap"):
+            frame = frame.f_back
+        if frame.f_globals["__name__"].startswith("eqx_fastjit"):
+            raise AttributeError(f"module {module.__name__!r} has no {name!r}")
+        return value
+
+    module.__getattr__ = get
 
 
 class Node:
@@ -50,7 +107,7 @@ jtu.register_pytree_node(
 
 def use():
     """Calls, statics, nodes, errors, stages, transforms and caches."""
-    from eqx_fastjit import filter_jit, installed
+    from eqx_fastjit import _private, filter_jit, installed
 
     _private.hide_from_tracebacks(__file__)  # as when this is imported
     x = jnp.ones(2)
@@ -78,18 +135,42 @@ def use():
         assert eqx.filter_jit(lambda x: x + 1)(x).tolist() == [2, 2]
 
 
+def check(names, expected):
+    """Raises an exception if anything differs."""
+    take_away(names)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        from eqx_fastjit.cli import main as command
+
+        with contextlib.redirect_stdout(io.StringIO()) as found:
+            command(["run", PROGRAM])
+    assert found.getvalue() == expected, found.getvalue()
+    engine = eqx_fastjit.engine()
+    about = [str(x.message) for x in warned if "eqx_fastjit" in str(x.message)]
+    assert len(about) == (engine == "equinox"), about
+    print(engine, end=" ", flush=True)
+    if not set(names) & set(PUBLIC):
+        use()
+
+
 def main():
-    for name in NAMES:
+    command = [sys.executable, PROGRAM]
+    expected = subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout
+    private = [name for name in LOOKED_UP if name not in PUBLIC]
+    for name in private if sys.argv[1] == "private" else [*PUBLIC, "public", "all"]:
+        names = {"public": PUBLIC, "all": LOOKED_UP + PUBLIC}.get(name, [name])
+        print(name, end=" ", flush=True)
         pid = os.fork()
         if pid == 0:
             try:
-                without(name)
-                use()
+                check(names, expected)
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
-        print(name, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
 if __name__ == "__main__":
