@@ -3,7 +3,8 @@
 `EQX_FASTJIT_LOG=run.jsonl` writes one. It survives SIGKILL, and can be read while it
 grows. The first line has the type "run": the format's version, the program, when it
 started, and versions of what it used. Each compilation is a line of the type "compile",
-with the fields of an `Event`. The last line, of type "end", has the seconds of the run;
+with the fields of an `Event`. Before it, a line of the type "start" says that it has
+begun. The last line, of type "end", has the seconds of the run;
 there is none if the process was killed. In a job of several processes each line has a
 `rank`, and each process has a file: `run.jsonl`, `run.1.jsonl` and so on. A child
 process writes to `run.PID.jsonl`.
@@ -15,7 +16,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, TextIO
@@ -27,8 +28,10 @@ import eqx_fastjit
 from eqx_fastjit._facts import FunctionInfo, Place
 
 from ._describe import Cause, Difference, Leaf, Reason
-from ._events import Event, unwatch, watch
+from ._events import Event, watch
+from ._pending import Compilation, watch_beginnings
 from ._why import arguments_of
+from ._words import show_place, show_seconds
 
 
 VERSION = 3
@@ -81,20 +84,29 @@ class Writer:
         self._started = time.time()
         self._process = os.getpid()
         self._file: TextIO | None = None
+        self._has_failed = False
         self._rank: dict[str, int] = {}
         self._path.touch()
         watch(self.write)
+        watch_beginnings(self._write_beginning)
         atexit.register(self._end)
 
     def write(self, event: Event) -> None:
         """Write a line. A full disk, say, must not end the program."""
-        if os.getpid() != self._process:  # forked
+        event = dataclasses.replace(event, signature=arguments_of(event))
+        self._write({"type": "compile", **as_json(event)})
+
+    def _write_beginning(self, x: Compilation) -> None:
+        fields = {"function": x.function, "frames": x.frames, "thread": x.thread}
+        self._write({"type": "start", **as_json(fields), "started": x.started})
+
+    def _write(self, fields: dict[str, Any]) -> None:
+        if self._has_failed or os.getpid() != self._process:  # forked
             return
         try:
-            event = dataclasses.replace(event, signature=arguments_of(event))
-            self._line({"type": "compile", **as_json(event)})
+            self._line(fields)
         except (OSError, ValueError) as e:
-            unwatch(self.write)
+            self._has_failed = True
             print(f"eqx_fastjit: {self._path} ends here: {e}", file=sys.stderr)
 
     def _line(self, fields: dict[str, Any]) -> None:
@@ -185,13 +197,35 @@ def read(path: str) -> Run:
         ends = [e.started + e.seconds + e.first_run - started for e in events]
         total = seconds[-1] if seconds else max(ends, default=0.0)
         code = 0 if seconds else None
-        notes = [] if seconds else ["The program has not ended, or it was killed."]
+        notes: list[str] = []
+        if not seconds:
+            notes.append("The program has not ended, or it was killed.")
+            notes += _hanging(parsed, started)
         notes.append(_NO_WAITS)
         program = header["program"]
         return Run(program, started, total, code, cache, events, notes=notes)
     except (LookupError, TypeError, ValueError) as e:
         what = "no event file of eqx_fastjit (EQX_FASTJIT_LOG=FILE)"
         raise FileError(f"{path}: {what}, or a damaged one: {e!r}") from None
+
+
+def _hanging(lines: list[dict[str, Any]], started: float) -> Iterator[str]:
+    """What had begun to compile in each thread, and has not ended."""
+    begun: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        if line["type"] == "start":
+            begun[line["thread"]] = line
+        elif line["type"] == "compile" and line["inside"] is None:
+            begun.pop(line["thread"], None)
+    for line in begun.values():
+        function = line["function"]
+        (place,) = _places([function["place"]])
+        at = show_place(next(iter(_places(line["frames"])), place))
+        after = show_seconds(line["started"] - started)
+        yield (
+            f"Compiling `{function['name']}`, called at {at}, began after {after}, and "
+            "has not ended."
+        )
 
 
 def _event(line: dict[str, Any]) -> Event:

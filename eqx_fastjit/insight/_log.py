@@ -1,7 +1,8 @@
 """`EQX_FASTJIT_LOG`: a line for each compilation as it happens, or an event file.
 
 Lines are written by the logger "eqx_fastjit". Each says which function was compiled, by
-which line of the program, why, which leaf was not as before, and how long it took.
+which line of the program, why, which leaf was not as before, and how long it took. What
+takes long has a line while it is being compiled.
 """
 
 import logging
@@ -9,6 +10,7 @@ import os
 
 from ._events import Event, watch
 from ._file import Writer
+from ._pending import SaysWhatIsLate
 from ._why import is_first, show_difference, stages_of, title_of, why
 from ._words import listed, show_chain, show_seconds
 
@@ -18,9 +20,6 @@ logger = logging.getLogger("eqx_fastjit")
 _VARIABLE = "EQX_FASTJIT_LOG"
 # Differences that are shown in a line.
 _SHOWN = 3
-# An operation outside of jit takes some 20 ms, and there are dozens of them. In
-# seconds, the time above which one has its own line.
-_LONG_OPERATION = 0.5
 
 
 def log_from_environment() -> None:
@@ -47,11 +46,11 @@ def log_from_environment() -> None:
     logger.setLevel(logging.INFO)
     logger.propagate = False  # to a handler of the program that writes them again
     watch(_on_event)
+    SaysWhatIsLate(logger.info)
 
 
 def _on_event(event: Event) -> None:
-    is_small = event.is_outside and event.seconds < _LONG_OPERATION
-    if event.failed or (event.compile and not is_small):
+    if event.failed or event.compile:
         logger.info("%s", log_line(event))
 
 

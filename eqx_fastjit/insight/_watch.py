@@ -3,6 +3,7 @@ busy the device is.
 """
 
 import dataclasses
+import sys
 import threading
 import time
 from typing import Any, NamedTuple
@@ -29,12 +30,14 @@ class Watch:
         self.notes: list[str] = []
         self._waits: Any = None
         self._device: Any = None
+        self._late: Any = None
         self._stale: Any = None
 
     def jax_imported(self) -> None:
         """To be called once JAX, Equinox and the engine are there."""
         from ._device import Device
         from ._events import watch
+        from ._pending import SaysWhatIsLate
         from ._stale import StaleValues
         from ._waits import Waits
 
@@ -45,7 +48,11 @@ class Watch:
         watch(self._on_event)  # which asks the former
         # The last to be told of a compilation: what the others do then is a part of it.
         self._device.__enter__()
+        self._late = SaysWhatIsLate(self._say)
         self.notes += [f"Waits in {name} are not seen." for name in self._waits.missing]
+
+    def _say(self, line: str) -> None:
+        print(f"eqx-fastjit: {line}", file=sys.stderr, flush=True)
 
     def imported(self, name: str, seconds: float) -> None:
         """An outermost import of the main thread has ended."""
@@ -63,6 +70,7 @@ class Watch:
             return
         from ._events import unwatch
 
+        self._late.stop()
         self._device.close()
         self._waits.close()
         unwatch(self._on_event)

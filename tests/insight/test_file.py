@@ -98,8 +98,19 @@ def test_lines_are_documented_json(files):
     lines = [json.loads(line) for line in files[1].read_text().splitlines()]
     assert lines[0]["type"] == "run" and lines[0]["version"] == VERSION
     assert lines[0]["packages"]["jax"]
-    assert {line["type"] for line in lines[1:-1]} == {"compile"}
+    assert {line["type"] for line in lines[1:-1]} == {"start", "compile"}
     assert lines[-1]["type"] == "end"
+
+
+def test_what_was_being_compiled_is_named(files, tmp_path):
+    """A program may be killed, or be read, while something hangs."""
+    lines = files[0].read_text().splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if '"start"' in line)
+    file = tmp_path / "hanging.jsonl"
+    file.write_text("".join(lines[: last + 1]))
+    notes = " ".join(read(str(file)).notes)
+    assert "Compiling `step`, called at " in notes and "has not ended" in notes
+    assert "Compiling" not in " ".join(read(str(files[0])).notes)
 
 
 def test_a_line_that_is_being_written_is_left_out(files, tmp_path):

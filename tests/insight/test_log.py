@@ -1,5 +1,7 @@
 """`EQX_FASTJIT_LOG=compiles`: a line for each compilation, as it happens."""
 
+import pytest
+
 from tests.support.commands import command
 
 
@@ -30,12 +32,44 @@ def lines(**environment):
 
 def test_a_line_for_each_compilation():
     found = lines(EQX_FASTJIT_LOG="compiles")
-    assert len(found) == len(set(found)) == 4
+    assert len(found) == len(set(found)) > 4
     assert "compiled step (<string>:9) in " in found[0]
     assert found[0].endswith("called at <string>:13: first call")
     assert found[1].endswith("<string>:14: static: `n`: 1 -> 2")
     assert "again in" in found[2] and "float32[4] -> float32[3]" in found[2]
     assert "float32[2]" in found[3]
+    for line in found[4:]:  # operations, however short they are
+        assert line.endswith("called at <string>:17: outside of filter_jit")
+
+
+SLOW = """
+import sys, time
+import equinox as eqx, jax, numpy as np
+from eqx_fastjit.insight import _pending
+_pending._LATE, _pending._INTERVAL = 0.2, 0.01
+
+@(jax.jit if "plain" in sys.argv else eqx.filter_jit)
+def slow(x):
+    time.sleep(1)
+    return x + 1
+
+slow(np.ones(3))
+"""
+
+
+@pytest.mark.parametrize("program", [(), ("plain",)], ids=["filter_jit", "jax.jit"])
+@pytest.mark.parametrize("tool", ["run", "doctor"])
+def test_what_takes_long_is_said_while_it_does(tool, program, tmp_path):
+    """Both by the log and by the doctor, and nothing once it has ended."""
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    log = {"EQX_FASTJIT_LOG": "compiles"} if tool == "run" else {}
+    ended = command(tool, script.name, *program, cwd=tmp_path, **log)
+    name = "slow (slow.py:7)" if not program else "slow"
+    before, _, after = ended.stderr.rpartition(f"still compiling {name}")
+    assert f"still compiling {name}" in before
+    assert "slow" in after  # of what was compiled then
+    assert ended.stdout == ""
 
 
 def test_off_and_nonsense():
