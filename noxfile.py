@@ -2,6 +2,7 @@
 
     nox -s corners     # the two ends of the version matrix, which CI runs
     nox -s matrix      # every combination
+    nox -s next        # the newest pre-releases of JAX and Equinox
     nox -s asan        # the C extension under AddressSanitizer and UBSan
 
 All take other arguments for pytest after `--`. Tests are selected by folder, so that
@@ -31,8 +32,9 @@ CORNERS = [("3.11", "oldest", "oldest"), ("3.13", "newest", "newest")]
 
 # What could depend on a version, and what runs the C extension.
 ENGINE = ["tests/engine", "tests/native", "tests/differential"]
-# A small corner of that, for `corners`: the same calls as with Equinox.
-CORPUS = ["tests/engine/test_corpus.py"]
+# A small corner of that, for `corners`: the same calls as with Equinox; without names
+# that other versions may lack.
+CORPUS = ["tests/engine/test_corpus.py", "tests/engine/test_private_names.py"]
 # What those tests import; not the extra `test`, which has a browser in it.
 REQUIREMENTS = [
     *("attrs", "cloudpickle", "hypothesis>=6.100", "msgspec", "optax>=0.2.3"),
@@ -49,10 +51,10 @@ for _folder in sorted((_PYENV / "versions").glob("3.1*/bin")):
 
 
 def _test_versions(
-    session: nox.Session, jax: str, equinox: str, tests: list[str]
+    session: nox.Session, jax: str, equinox: str, tests: list[str], *options: str
 ) -> None:
     """Install one combination, and run tests there."""
-    session.install(JAX[jax], EQUINOX[equinox], *REQUIREMENTS)
+    session.install(*options, JAX[jax], EQUINOX[equinox], *REQUIREMENTS)
     # Afterwards: ours must not choose the versions, only agree to them. Editable, since
     # the processes that tests start import the checkout, which has to have `_native`.
     session.install("--no-deps", "-e", ".", env={"EQX_FASTJIT_REQUIRE_NATIVE": "1"})
@@ -77,6 +79,12 @@ def matrix(session: nox.Session, jax: str, equinox: str) -> None:
 def corners(session: nox.Session, jax: str, equinox: str) -> None:
     """Two combinations far apart, with fewer tests."""
     _test_versions(session, jax, equinox, CORPUS)
+
+
+@nox.session(name="next", python="3.13")
+def next_versions(session: nox.Session) -> None:
+    """The engine's tests under pre-releases, where there are any."""
+    _test_versions(session, "newest", "newest", ENGINE, "--prerelease=allow")
 
 
 # --- sanitizers -----------------------------------------------------------------------

@@ -18,7 +18,7 @@ def warn_of_versions(consequence: str) -> None:
     """Warn that this version does not fit those of JAX and Equinox."""
     name = __name__.partition(".")[0]
     warnings.warn(
-        f"{name} does not work with JAX {version('jax')} and Equinox "
+        f"{name} does not fit JAX {version('jax')} and Equinox "
         f"{version('equinox')}, so {consequence}. `pip install --upgrade {name}` may "
         "help; if not, please report this.",
         stacklevel=5,

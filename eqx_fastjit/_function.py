@@ -29,7 +29,7 @@ from ._plan import partition
 from ._private import on_clear_caches, Tracer, values_inside
 from ._reference import static_key
 from ._statics import is_array
-from ._traced import FlatFunction, kept_trace
+from ._traced import FlatFunction, kept_trace, warn_if_no_trace_is_kept
 
 
 # The most specializations for one function. If there are more, all are dropped.
@@ -197,10 +197,12 @@ class Function:
         outer = engine.set_active(None)  # what is lowered for it is no part of the call
         try:
             return has_host_callbacks(kept_trace(specialization.jitted, arrays))
-        except Exception:
+        except Exception as e:
             # It is not known, so block. The trace has been dropped
             # (`jax.clear_caches()` in the function itself); or it cannot be lowered by
             # itself (`psum` in an eager `shard_map`, an unchecked `check`).
+            if isinstance(e, LookupError):
+                warn_if_no_trace_is_kept()
             return True
         except BaseException:  # an interrupt of JAX, as in `failed`
             self.table.remove(specialization)

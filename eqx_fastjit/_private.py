@@ -10,6 +10,7 @@ doing without it, that is an error of the import, never of a call.
 import contextlib
 import functools
 import inspect
+import itertools
 import os
 import pkgutil
 from collections.abc import Callable, Iterable
@@ -79,7 +80,23 @@ def hide_from_tracebacks(path: str) -> None:
 hide_from_tracebacks(os.path.dirname(__file__))
 
 
-_PARTS = ("primal", "val", "tangent")
+@functools.cache
+def _parts() -> tuple[str, ...]:
+    """The names of what tracers may have inside: those known, and those seen now."""
+    names = ["primal", "val", "tangent"]
+    given = x, dx = np.zeros(1, np.float32), np.ones(1, np.float32)
+
+    def look(tracer: Any) -> Any:
+        slots = [getattr(cls, "__slots__", ()) for cls in type(tracer).__mro__]
+        for name in itertools.chain(*slots, getattr(tracer, "__dict__", ())):
+            value = getattr(tracer, name, None)
+            names.extend([name for array in given if value is array])
+        return tracer
+
+    with contextlib.suppress(Exception):
+        jax.jvp(look, (x,), (dx,))
+        jax.vmap(look)(x)
+    return tuple(dict.fromkeys(names))
 
 
 @functools.cache
@@ -89,7 +106,7 @@ def _parts_of(cls: type) -> tuple[str, ...]:
     The class is asked: a tracer searches long for an attribute that it does not have.
     """
     has_dict = cls.__dictoffset__ != 0
-    return tuple([name for name in _PARTS if has_dict or hasattr(cls, name)])
+    return tuple([name for name in _parts() if has_dict or hasattr(cls, name)])
 
 
 def values_inside(x: Any) -> list[Any]:

@@ -25,6 +25,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(config, items):
+    """Under the reference, leave out the tests for which the engine does not matter."""
+    if os.environ.get("EQX_FASTJIT_ENGINE") == "python":
+        left_out = [x for x in items if x.get_closest_marker("one_engine")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [x for x in items if x not in left_out]
+
+
 @pytest.fixture(autouse=True)
 def _uninstalled():
     """A test, or a program that it ran, may have installed this library.

@@ -6,6 +6,8 @@ Promise 34 of docs/reliability.md.
 import jax
 import pytest
 
+from eqx_fastjit import _private, filter_jit
+from eqx_fastjit._traced import warn_if_no_trace_is_kept
 from tests.support.commands import command
 from tests.support.programs import run_program
 
@@ -15,6 +17,7 @@ EQUINOX_NAMES = {"equinox:EquinoxRuntimeError", "equinox:tree_equal"}
 
 # Names that only exporting or the tools use are taken away in their own tests; here
 # each of them must make no difference.
+@pytest.mark.one_engine
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["private", "public"])
 def test_each_name_can_be_missing(kind):
@@ -59,6 +62,41 @@ def test_an_engine_that_does_not_fit_is_not_used(fault, engine, reason):
     assert out.stdout == f"4 {engine}\n"
     (line,) = [x for x in out.stderr.splitlines() if "Warning: " in x]
     assert reason in line and jax.__version__ in line and "upgrade" in line
+
+
+def test_a_jax_that_keeps_no_traces(monkeypatch):
+    """It is not known which calls must block: all do, and the user is told once."""
+    jit = jax.jit
+
+    class Forgetful:
+        def __init__(self, f, **options):
+            self.f = f
+            self.jitted = jit(f, **options)
+
+        def __call__(self, *args):
+            return self.jitted(*args)
+
+        def trace(self, *args):
+            return jit(lambda *args: self.f(*args)).trace(*args)
+
+    monkeypatch.setattr(jax, "jit", Forgetful)
+    warn_if_no_trace_is_kept.cache_clear()
+    with pytest.warns(UserWarning, match="each call blocks") as warned:
+        for n in range(3):
+            assert filter_jit(lambda x, n: x + n)(jax.numpy.ones(()), n) == 1 + n
+    assert len(warned) == 1
+
+
+def test_tracers_with_other_names(monkeypatch):
+    """What a tracer has inside is found by what it was made of."""
+
+    class Renamed:
+        def __init__(self, value, rate):
+            self.value = value
+            self.rate = rate
+
+    monkeypatch.setattr(jax, "jvp", lambda f, x, dx: f(Renamed(*x, *dx)))
+    assert {"value", "rate"} < set(_private._parts.__wrapped__())
 
 
 def test_what_cannot_be_imported_says_why():
