@@ -26,8 +26,10 @@ def name_donated(
     - `error`: of a call. Any other is returned as it is.
     - `arguments`: name and value of each argument of the call.
     """
+    if type(error) not in _ERRORS:  # the text of a user's error may itself raise
+        return error
     text = str(error)
-    if type(error) not in _ERRORS or not ("deleted" in text or "donate" in text):
+    if not ("deleted" in text or "donate" in text):
         return error
     found = ""
     with contextlib.suppress(Exception):  # of a user's flatten function

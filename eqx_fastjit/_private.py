@@ -100,6 +100,11 @@ def _parts() -> tuple[str, ...]:
 
 
 @functools.cache
+def _is_array_class(cls: type) -> bool:
+    return issubclass(cls, (np.ndarray, np.generic, jax.Array))
+
+
+@functools.cache
 def _parts_of(cls: type) -> tuple[str, ...]:
     """The names of what a tracer of a class may have inside.
 
@@ -120,8 +125,10 @@ def values_inside(x: Any) -> list[Any]:
     inside: list[Any] = []
     for name in _parts_of(type(x)):
         part = getattr(x, name, None)
-        if isinstance(part, Tracer | np.ndarray | np.generic | jax.Array):
+        if isinstance(part, Tracer):
             inside += values_inside(part)
+        elif _is_array_class(type(part)):
+            inside.append(part)
     return inside or [x]
 
 
