@@ -66,12 +66,13 @@ class StagedCall:
         why = "a static was changed, or a `jax.ShapeDtypeStruct` is no array"
         now = parts_of(self.function.named(values))
         missing = Part("missing", None)
-        for path in {**now, **self.parts}:
-            old, new = self.parts.get(path, missing), now.get(path, missing)
-            if old.key != new.key:
-                text = "another object" if old.text == new.text else new.text
-                why = f"`{path}` was {old.text} and is now {text}"
-                break
+        with contextlib.suppress(Exception):  # of the user's `__eq__`, say
+            for path in {**now, **self.parts}:
+                old, new = self.parts.get(path, missing), now.get(path, missing)
+                if old.key != new.key:
+                    text = "another object" if old.text == new.text else new.text
+                    why = f"`{path}` was {old.text} and is now {text}"
+                    break
         return TypeError(
             f"The compiled {self.function.info.name} was called with different "
             f"arguments than it was lowered for: {why}."

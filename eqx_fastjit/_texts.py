@@ -103,9 +103,9 @@ def _part(x: Any, as_static: bool) -> tuple[Part, list[tuple[str, Any, bool]]]:
     if x is None or not (reader.names or reader.is_node) or is_array(x, abstract=True):
         return Part(describe_static(x), static_key(x)), []
     inside = _inside(x, reader.names)
-    n_dynamic = 0 if as_static else reader.n_dynamic or len(inside)
+    n_dynamic = reader.n_dynamic if reader.names else len(inside)
     cls, n = type(x), len(inside)
-    found = [(path, y, i >= n_dynamic) for i, (path, y) in enumerate(inside)]
+    found = [(p, y, as_static or i >= n_dynamic) for i, (p, y) in enumerate(inside)]
     return Part(f"{cls.__qualname__} of {n}", (cls, n)), found
 
 
