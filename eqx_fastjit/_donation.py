@@ -5,15 +5,15 @@ import contextlib
 from typing import Any
 
 import jax
-import jax.errors
 import jax.tree_util as jtu
 
 from . import _facts
+from ._private import JaxRuntimeError
 from ._statics import is_array
 
 
 # As which JAX and XLA raise them.
-_ERRORS = (RuntimeError, ValueError, jax.errors.JaxRuntimeError)
+_ERRORS = (RuntimeError, ValueError, JaxRuntimeError)
 
 
 def name_donated(
