@@ -59,12 +59,14 @@ class Run:
     cache: str | None
     events: Sequence[Event]
     # What a file does not have: imports, waits, globals that are stale, what was
-    # seen in the traces of events, by their numbers, and what the device did.
+    # seen in the traces of events, by their numbers, what the device did, and how many
+    # compiled programs JAX held at the end, with the bytes of their code.
     imports: Sequence[Any] = ()
     waits: Sequence[Any] = ()
     stale: Sequence[Any] = ()
     looks: Mapping[int, Any] = field(default_factory=dict[int, Any])
     device: Any = None
+    held: tuple[int, int] = (0, 0)
     # What could not be seen.
     notes: Sequence[str] = ()
 

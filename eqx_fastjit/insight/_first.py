@@ -154,8 +154,10 @@ def _by_constants(run: Run, event: Event) -> float:
 def loop_helps(run: Run, remaining: Sequence[Event]) -> Iterator[Finding]:
     """The unrolled loops, each once, with what `scan` would save of all compilations.
 
-    That is what there is without constants, by the number of equations.
+    That is by the number of equations, without what constants and any program cost.
     """
+    alone = [e.seconds for e in run.events if e.compile and is_operation(e)]
+    least = statistics.median(alone) if alone else 0.0
     by_place: dict[Any, list[tuple[Event, Look, UnrolledLoop]]] = {}
     for event in remaining:
         found = look_at(run, event)
@@ -163,7 +165,7 @@ def loop_helps(run: Run, remaining: Sequence[Event]) -> Iterator[Finding]:
             by_place.setdefault(loop.place, []).append((event, found, loop))
     for place, all_found in by_place.items():
         saved = sum(
-            (event.seconds - _by_constants(run, event))
+            max(0.0, event.seconds - _by_constants(run, event) - least)
             * (loop.equations - loop.scan_equations)
             / found.equations
             for event, found, loop in all_found

@@ -5,12 +5,14 @@ import dataclasses
 from collections import Counter
 from typing import Any
 
+from eqx_fastjit._blocking import has_host_callbacks
 from eqx_fastjit._callables import source_of
 from eqx_fastjit._facts import Place
 
 from ._constants import Constant, find_constants
 from ._equations import read_jaxpr, Scope
 from ._loops import find_loops, UnrolledLoop
+from ._private import keeps_callbacks
 from ._target import target
 from ._words import listed, plural, show_bytes, show_place, table
 
@@ -47,10 +49,15 @@ class Inspection:
     # XLA's estimate for one call, in bytes. Empty if the function was not compiled, or
     # where XLA has no estimate.
     memory: dict[str, int]
+    # Whether it calls back into Python, as `eqx.error_if` does.
+    calls_back: bool = False
 
     def __str__(self) -> str:
         tables = [self._lines(), self._loops(), self._constants(), self._memory()]
         title = f"{self.name}: {plural(self.equations, 'equation')}"
+        if self.calls_back:
+            refused = "" if keeps_callbacks() else ", and JAX's cache does not keep it"
+            title += f"\nIt calls back into Python: calls block{refused}"
         return "\n\n".join([title, *filter(None, tables)])
 
     __repr__ = __str__
@@ -125,6 +132,7 @@ def inspect(f: Any, *args: Any, compile: bool = True, **kwargs: Any) -> Inspecti
         find_loops(scope),
         find_constants(scope, source_of(it.fun)),
         _memory(traced.lower().compile()) if compile else {},
+        has_host_callbacks(traced),
     )
 
 

@@ -154,8 +154,9 @@ def _is_uniform(equations: list[Equation], iterations: int) -> bool:
     for e in equations:
         avals = [v.aval for v in (*e.jax.invars, *e.jax.outvars)]
         both = [(getattr(x, "shape", ()), getattr(x, "dtype", x)) for x in avals]
-        # Not of a `slice`, which takes another part each time, as a `scan` does.
-        has_own = e.name != "slice" and not jaxprs_in(e.jax)
+        # Not of a `slice`, which takes another part each time, as a `scan` does; nor of
+        # its gradient.
+        has_own = e.name not in ("slice", "pad") and not jaxprs_in(e.jax)
         params = e.jax.params if has_own else {}
         types[e.name, e.frames][f"{both} {params}"] += 1
     return all(

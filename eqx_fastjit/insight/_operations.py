@@ -184,6 +184,7 @@ def _start(events: list[Event], seen: Any) -> Finding:
         "operations": plural(len(events), "operation"),
         "making": f", {len(making)} of them to make models and states" * bool(making),
         "lines": listed(lines),
+        "edit": "eqx.filter_jit(make)(key)" if making else "one function under jit",
     }
     return make_finding(
         OUTSIDE,

@@ -16,7 +16,14 @@ from ._groups import Group, group
 from ._operations import operation_findings
 from ._waits import finding_of_waits
 from ._why import is_operation, line_of, name_of, OUTSIDE, stages_of, why
-from ._words import listed, plural, show_chain, show_place, show_seconds
+from ._words import (
+    listed,
+    plural,
+    show_bytes,
+    show_chain,
+    show_place,
+    show_seconds,
+)
 
 
 # Seconds, and the share of a run, from which something is a finding.
@@ -24,6 +31,8 @@ LIMIT_SECONDS = 1.0
 LIMIT_SHARE = 0.05
 # Lines that are named for a part of the run.
 _LINES = 5
+# Compiled programs of one finding whose memory may matter.
+_MANY = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +139,7 @@ def make_report(run: Run) -> Report:
     others += [x for x in again if x.saves < limit]
     findings = [*first, *(found[id(g)] for g in large), *_waiting(run, limit)]
     findings += [x for x in again if x.saves >= limit]
+    findings = [_with_memory(x, run) for x in findings]
     helps = (*loop_helps(run, remaining), *cache_helps(run))
     making = [x for x in start if x.seconds >= limit]
     return Report(
@@ -142,6 +152,16 @@ def make_report(run: Run) -> Report:
         helps=(*(x for x in helps if x.saves >= limit), *making),
         functions=tuple(_functions([*groups, Group(operations)])),
     )
+
+
+def _with_memory(finding: Finding, run: Run) -> Finding:
+    """With what many compiled programs hold."""
+    held, size = run.held
+    if not _MANY <= finding.count <= held:
+        return finding
+    code = f", about {show_bytes(size / held * finding.count)} of code" if size else ""
+    says = f"{finding.says} JAX keeps all {finding.count} programs in memory{code}."
+    return dataclasses.replace(finding, says=says)
 
 
 def _waiting(run: Run, limit: float) -> list[Finding]:

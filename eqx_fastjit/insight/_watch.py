@@ -27,6 +27,7 @@ class Watch:
         self.imports: list[Import] = []
         # What was seen in the traces of events, by their numbers.
         self.looks: dict[int, Any] = {}
+        self.held = 0, 0
         self.notes: list[str] = []
         self._waits: Any = None
         self._device: Any = None
@@ -69,11 +70,14 @@ class Watch:
             self.notes.append("The program did not import JAX.")
             return
         from ._events import unwatch
+        from ._private import programs_held
 
         self._late.stop()
         self._device.close()
         self._waits.close()
         unwatch(self._on_event)
+        if self.events:
+            self.held = programs_held()
 
     def report(self, program: str, exit_code: int) -> Any:
         """The report on the program, which is over."""
@@ -92,6 +96,7 @@ class Watch:
             self._stale.found() if self._stale is not None else (),
             self.looks,
             self._device.use() if self._device is not None else None,
+            self.held,
             self.notes,
         )
         return make_report(run)

@@ -266,6 +266,9 @@ def test_captured_constants():
         ("float32[8]", 32, line_of("small")),
     ]
     assert "large arrays compile faster as arguments" in str(found)
+    assert "calls back" not in str(found)
+    checked = insight.inspect(lambda x: eqx.error_if(x, x < 0, "bad"), jnp.ones(()))
+    assert "It calls back into Python: calls block" in str(checked)
 
 
 def test_memory_is_that_of_xla_with_what_is_donated():

@@ -169,6 +169,22 @@ def test_the_first_call_of_a_function_of_plain_jit_is_no_finding():
     assert [row.seconds for row in found.functions] == [8.0]
 
 
+@pytest.mark.parametrize(
+    ("held", "says"),
+    [
+        ((80, 80 << 10), "keeps all 40 programs in memory, about 40.0 KiB of code."),
+        ((80, 0), "keeps all 40 programs in memory."),
+        ((8, 0), ""),  # they were dropped
+    ],
+)
+def test_many_retraces_hold_memory(held, says):
+    changes = [static("n", i, i + 1) for i in range(2, 42)]
+    events = [first(changes[0]), *(event(i, d) for i, d in enumerate(changes, 2))]
+    (finding,) = report_of(*events, held=held).findings
+    assert finding.count == 40
+    assert says in finding.says and ("in memory" in finding.says) == bool(says)
+
+
 def test_a_cache_would_help():
     found = report_of(event(1, seconds=40.0))
     (item,) = found.helps
